@@ -1,0 +1,138 @@
+//! DDP (RFC 5041 §4): the part of a segment that says where its payload belongs.
+//!
+//! A [`DdpHeader`] keeps all its bits, reserved ones too, and judges nothing but the T bit: it is the form in which a
+//! Terminate returns the header it complains about. [`Header`](crate::Header) is the checked and typed form.
+
+use crate::{Place, Tag};
+use zerocopy::byteorder::big_endian::{U32, U64};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
+
+/// The T bit of the control byte: the segment names a tagged place.
+pub(crate) const TAGGED: u8 = 0x80;
+/// The L bit: the last segment of its message.
+pub(crate) const LAST: u8 = 0x40;
+/// The DV bits, which must say version 1.
+pub(crate) const VERSION_MASK: u8 = 0x03;
+pub(crate) const VERSION: u8 = 1;
+
+/// Length of a tagged header.
+pub const TAGGED_LEN: usize = size_of::<RawTagged>();
+/// Length of an untagged header.
+pub const UNTAGGED_LEN: usize = size_of::<RawUntagged>();
+const _: () = assert!(TAGGED_LEN == 14 && UNTAGGED_LEN == 18);
+
+/// A DDP header with every bit as it is on the wire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DdpHeader {
+    /// The payload goes to a place that the receiver advertised.
+    Tagged(DdpTagged),
+    /// The payload goes to the buffer that the receiver chooses for this queue and sequence number.
+    Untagged(DdpUntagged),
+}
+
+/// RFC 5041 figure 4.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DdpTagged {
+    /// T, L, reserved, DV.
+    pub control: u8,
+    /// The byte that belongs to RDMAP.
+    pub ulp_control: u8,
+    /// Where the payload belongs.
+    pub place: Place,
+}
+
+/// RFC 5041 figure 5.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DdpUntagged {
+    /// T, L, reserved, DV.
+    pub control: u8,
+    /// The byte that belongs to RDMAP.
+    pub ulp_control: u8,
+    /// The word that belongs to RDMAP: a tag to invalidate, or nothing.
+    pub ulp_word: u32,
+    /// Queue number (QN).
+    pub queue: u32,
+    /// Message sequence number (MSN).
+    pub msn: u32,
+    /// Message offset (MO): where in the message the payload begins.
+    pub offset: u32,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawTagged {
+    control: u8,
+    ulp_control: u8,
+    tag: U32,
+    offset: U64,
+}
+
+#[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
+#[repr(C)]
+struct RawUntagged {
+    control: u8,
+    ulp_control: u8,
+    ulp_word: U32,
+    queue: U32,
+    msn: U32,
+    offset: U32,
+}
+
+/// Length of the header that begins with this control byte.
+pub(crate) const fn header_len(control: u8) -> usize {
+    if control & TAGGED != 0 { TAGGED_LEN } else { UNTAGGED_LEN }
+}
+
+impl DdpHeader {
+    /// Reads the header at the front of `bytes`; `None` if they end before it does.
+    #[inline]
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        if bytes.first()? & TAGGED != 0 {
+            let (raw, _) = RawTagged::ref_from_prefix(bytes).ok()?;
+            Some(Self::Tagged(DdpTagged {
+                control: raw.control,
+                ulp_control: raw.ulp_control,
+                place: Place { tag: Tag(raw.tag.get()), offset: raw.offset.get() },
+            }))
+        } else {
+            let (raw, _) = RawUntagged::ref_from_prefix(bytes).ok()?;
+            Some(Self::Untagged(DdpUntagged {
+                control: raw.control,
+                ulp_control: raw.ulp_control,
+                ulp_word: raw.ulp_word.get(),
+                queue: raw.queue.get(),
+                msn: raw.msn.get(),
+                offset: raw.offset.get(),
+            }))
+        }
+    }
+
+    /// Writes the header to the front of `out`; returns its length, or `None` (and writes nothing) if it does not fit.
+    #[inline]
+    pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
+        match self {
+            Self::Tagged(header) => {
+                let raw = RawTagged {
+                    control: header.control,
+                    ulp_control: header.ulp_control,
+                    tag: header.place.tag.0.into(),
+                    offset: header.place.offset.into(),
+                };
+                raw.write_to_prefix(out).ok()?;
+                Some(TAGGED_LEN)
+            }
+            Self::Untagged(header) => {
+                let raw = RawUntagged {
+                    control: header.control,
+                    ulp_control: header.ulp_control,
+                    ulp_word: header.ulp_word.into(),
+                    queue: header.queue.into(),
+                    msn: header.msn.into(),
+                    offset: header.offset.into(),
+                };
+                raw.write_to_prefix(out).ok()?;
+                Some(UNTAGGED_LEN)
+            }
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! A direction of a stream, put together: headers and payload in, bytes out. Mirrors `reader.rs`.
+
+use super::marker::{MARKER_LEN, Markers};
+use super::{CRC_FIELD, Crc, Framing, padding};
+use crate::rdmap::MAX_HEADER;
+use crate::{Header, Misuse};
+
+/// Room for what [`FpduWriter::open`] writes: the longest header, and a marker in front of or inside it.
+pub const MAX_HEAD: usize = MAX_HEADER + MARKER_LEN;
+/// Room for what [`FpduWriter::close`] writes: padding, a marker and the CRC.
+pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
+
+/// Puts the FPDUs of one direction together. The payload stays where it is.
+///
+/// For each FPDU: [`open`](Self::open), then for all of the payload [`run`](Self::run) and [`cover`](Self::cover), with a
+/// [`marker`](Self::marker) wherever the run is zero, then [`close`](Self::close). Without markers the payload is one run.
+///
+/// ```
+/// use ironwarp_wire::{Header, Place, Tag, Tagged, mpa::{FpduWriter, Framing, MAX_HEAD, MAX_TAIL}};
+///
+/// let write = Header::Write(Tagged { last: true, place: Place { tag: Tag(7), offset: 0x1000 } });
+/// let payload = b"hello";
+/// let mut writer = FpduWriter::new(Framing { crc: true, markers: false });
+/// let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
+///
+/// let head_len = writer.open(&write, payload.len(), &mut head)?;
+/// assert_eq!(writer.run(), payload.len());
+/// writer.cover(payload);
+/// let tail_len = writer.close(&mut tail)?;
+///
+/// let fpdu = [&head[..head_len], payload, &tail[..tail_len]].concat(); // or one vectored send
+/// assert_eq!(fpdu, b"\x00\x13\xc1\x40\0\0\0\x07\0\0\0\0\0\0\x10\0hello\0\0\0\x16\xdc\x0d\x83");
+/// # Ok::<(), ironwarp_wire::Misuse>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct FpduWriter {
+    framing: Framing,
+    markers: Markers,
+    crc: Crc,
+    /// Payload of the open FPDU still to come.
+    left: usize,
+    /// Padding of the open FPDU.
+    padding: usize,
+}
+
+impl FpduWriter {
+    /// For a direction whose first FPDU comes next.
+    pub const fn new(framing: Framing) -> Self {
+        Self { framing, markers: Markers::new(framing.markers), crc: Crc::new(), left: 0, padding: 0 }
+    }
+
+    /// Begins an FPDU: writes its length field and header, with a marker if one is due. Returns how many bytes of `out`
+    /// were written. Nothing is changed on error.
+    pub fn open(&mut self, header: &Header, payload: usize, out: &mut [u8; MAX_HEAD]) -> Result<usize, Misuse> {
+        let mut plain = [0; MAX_HEADER];
+        let len = header.emit(payload, &mut plain)?;
+        self.crc = Crc::new();
+        self.left = payload;
+        self.padding = padding(header.encoded_len() + payload);
+        Ok(self.interleave(&plain[..len], out))
+    }
+
+    /// How many bytes of payload may follow in one run, up to the end of the payload or the next marker. Zero with
+    /// payload left: a [`marker`](Self::marker) is due.
+    pub const fn run(&self) -> usize {
+        self.markers.run(self.left)
+    }
+
+    /// These bytes of payload, no more than [`run`](Self::run) allows, come next; excess is ignored.
+    pub fn cover(&mut self, payload: &[u8]) {
+        let payload = &payload[..payload.len().min(self.run())];
+        self.left -= payload.len();
+        self.pass(payload);
+    }
+
+    /// The marker to put here, if one is due.
+    pub fn marker(&mut self) -> Option<[u8; MARKER_LEN]> {
+        if !self.markers.due() {
+            return None;
+        }
+        let marker = self.markers.bytes();
+        if self.framing.crc {
+            self.crc.update(&marker);
+        }
+        self.markers.pass();
+        Some(marker)
+    }
+
+    /// Ends the FPDU: writes padding, a marker if one is due, and the CRC (zero if CRCs are not used). Returns how many
+    /// bytes of `out` were written. Nothing is changed on error.
+    pub fn close(&mut self, out: &mut [u8; MAX_TAIL]) -> Result<usize, Misuse> {
+        if self.left > 0 {
+            return Err(Misuse::PayloadMissing(self.left));
+        }
+        let padding = [0; 3];
+        let at = self.interleave(&padding[..self.padding], out);
+        let crc = if self.framing.crc { self.crc.to_bytes() } else { [0; CRC_FIELD] };
+        let end = at + CRC_FIELD;
+        out[at..end].copy_from_slice(&crc);
+        self.markers.advance(CRC_FIELD);
+        self.markers.end_fpdu();
+        Ok(end)
+    }
+
+    /// Copies `bytes` to `out`, with the markers due in front of, inside and directly behind them. What follows belongs to
+    /// the same FPDU, be it only the CRC.
+    fn interleave(&mut self, mut bytes: &[u8], out: &mut [u8]) -> usize {
+        let mut at = 0;
+        loop {
+            if let Some(marker) = self.marker() {
+                out[at..at + MARKER_LEN].copy_from_slice(&marker);
+                at += MARKER_LEN;
+            }
+            if bytes.is_empty() {
+                return at;
+            }
+            let (run, rest) = bytes.split_at(self.markers.run(bytes.len()));
+            out[at..at + run.len()].copy_from_slice(run);
+            at += run.len();
+            self.pass(run);
+            bytes = rest;
+        }
+    }
+
+    /// These bytes of the FPDU, CRC aside, have passed.
+    fn pass(&mut self, bytes: &[u8]) {
+        if self.framing.crc {
+            self.crc.update(bytes);
+        }
+        self.markers.advance(bytes.len());
+    }
+}

@@ -1,0 +1,101 @@
+//! A header on one line, the way a packet analyser prints it.
+
+use super::{AtomicOp, AtomicRequest, AtomicResponse, Header, Offender, ReadRequest, Send, SendWord, Tagged, Terminate};
+use crate::ddp::DdpHeader;
+use core::fmt::{self, Display, Formatter};
+
+impl Display for Header {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Write(segment) => tagged(f, "Write", segment),
+            Self::ReadResponse(segment) => tagged(f, "Read Response", segment),
+            Self::Send(message) => send(f, "Send", message),
+            Self::Immediate(message) => {
+                let solicited = if message.solicited { " SE" } else { "" };
+                write!(f, "Immediate{solicited}, msn {}, data {}", message.msn, message.data)?;
+                srq(f, message.srq)
+            }
+            Self::ReadRequest(request) => write!(f, "Read Request, {request}"),
+            Self::AtomicRequest(request) => atomic(f, request),
+            Self::AtomicResponse(response) => {
+                let AtomicResponse { msn, id, original } = response;
+                write!(f, "Atomic Response, msn {msn}, id {id:#x}, was {original:#x}")
+            }
+            Self::Terminate(terminate) => write!(f, "Terminate, {terminate}"),
+            Self::SendImmediate(message) => {
+                send(f, "Send Immediate", &message.send)?;
+                message.immediate.map_or(Ok(()), |data| write!(f, ", data {data}"))
+            }
+            Self::ReadV2Request(request) => {
+                write!(f, "Read V2 Request, msn {}, {} bytes, source {}", request.msn, request.len, request.source)
+            }
+            Self::ReadV2Response(response) => {
+                write!(f, "Read V2 Response, msn {}, offset {}", response.msn, response.offset)?;
+                last(f, response.last)
+            }
+        }
+    }
+}
+
+fn tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
+    write!(f, "{name}, {}", segment.place)?;
+    last(f, segment.last)
+}
+
+fn send(f: &mut Formatter<'_>, name: &str, send: &Send) -> fmt::Result {
+    let solicited = if send.solicited { " SE" } else { "" };
+    write!(f, "{name}{solicited}, msn {}, offset {}", send.msn, send.offset)?;
+    last(f, send.last)?;
+    match send.word {
+        SendWord::Srq(number) => srq(f, number),
+        SendWord::Invalidate(tag) => write!(f, ", invalidate {tag}"),
+    }
+}
+
+fn srq(f: &mut Formatter<'_>, number: u32) -> fmt::Result {
+    if number == 0 { Ok(()) } else { write!(f, ", srq {number:#x}") }
+}
+
+fn last(f: &mut Formatter<'_>, last: bool) -> fmt::Result {
+    f.write_str(if last { ", last" } else { ", more" })
+}
+
+fn atomic(f: &mut Formatter<'_>, request: &AtomicRequest) -> fmt::Result {
+    write!(f, "Atomic Request, msn {}, id {:#x}, {}", request.msn, request.id, request.target)?;
+    match request.op {
+        AtomicOp::FetchAdd { add, mask: 0 } => write!(f, ", add {add:#x}"),
+        AtomicOp::FetchAdd { add, mask } => write!(f, ", add {add:#x} mask {mask:#x}"),
+        AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } => {
+            write!(f, ", if {compare:#x} mask {compare_mask:#x} then {swap:#x} mask {swap_mask:#x}")
+        }
+    }
+}
+
+impl Display for ReadRequest {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "msn {}, {} bytes, source {}, sink {}", self.msn, self.len, self.source, self.sink)
+    }
+}
+
+impl Display for Terminate {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "{}{}", self.cause, self.offender)
+    }
+}
+
+impl Display for Offender {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        if let Some(length) = self.length {
+            write!(f, ", for a segment of {length} bytes")?;
+        }
+        match (&self.header, &self.read) {
+            (_, Some(read)) => write!(f, ": Read Request, {read}"),
+            (Some(DdpHeader::Tagged(ddp)), None) => write!(f, ": opcode {:#x}, {}", ddp.ulp_control & 0xf, ddp.place),
+            (Some(DdpHeader::Untagged(ddp)), None) => {
+                let (opcode, msn, offset) = (ddp.ulp_control & 0xf, ddp.msn, ddp.offset);
+                write!(f, ": opcode {opcode:#x}, queue {}, msn {msn}, offset {offset}", ddp.queue)
+            }
+            (None, None) => Ok(()),
+        }
+    }
+}

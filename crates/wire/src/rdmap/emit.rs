@@ -1,0 +1,167 @@
+//! [`Header`] to bytes. Mirrors `parse.rs`.
+
+use super::atomic::{RawAtomicRequest, RawAtomicResponse};
+use super::read::{RawReadRequest, RawReadV2Request};
+use super::{Header, MAX_HEADER, Send, SendWord, Tagged, Terminate, VERSION, opcode, queue};
+use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
+use crate::{MAX_ULPDU, Misuse};
+use zerocopy::{Immutable, IntoBytes};
+
+impl Header {
+    /// Length of the header: the DDP header and the words behind it, without the FPDU's length field.
+    #[inline]
+    pub fn encoded_len(&self) -> usize {
+        match self {
+            Self::Write(_) | Self::ReadResponse(_) => TAGGED_LEN,
+            Self::Send(_) | Self::ReadV2Response(_) => UNTAGGED_LEN,
+            Self::Immediate(_) => UNTAGGED_LEN + size_of::<[u8; 8]>(),
+            Self::ReadRequest(_) => UNTAGGED_LEN + size_of::<RawReadRequest>(),
+            Self::AtomicRequest(_) => UNTAGGED_LEN + size_of::<RawAtomicRequest>(),
+            Self::AtomicResponse(_) => UNTAGGED_LEN + size_of::<RawAtomicResponse>(),
+            Self::Terminate(terminate) => UNTAGGED_LEN + terminate.len(),
+            Self::SendImmediate(message) => UNTAGGED_LEN + message.immediate.map_or(0, |data| data.0.len()),
+            Self::ReadV2Request(_) => UNTAGGED_LEN + size_of::<RawReadV2Request>(),
+        }
+    }
+
+    /// Writes the FPDU's length field and this header, for a segment with `payload` bytes of payload; returns how many
+    /// bytes were written. What follows on the wire is the payload, the padding and the CRC.
+    #[inline]
+    pub fn emit(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
+        let header = self.encoded_len();
+        // Cannot wrap: no slice is longer than isize::MAX.
+        let ulpdu = header.saturating_add(payload);
+        if ulpdu > MAX_ULPDU {
+            return Err(Misuse::SegmentTooLong(ulpdu));
+        }
+        if payload > 0 && !self.carries_payload() {
+            return Err(Misuse::PayloadNotAllowed(payload));
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "MAX_ULPDU fits 16 bits")]
+        let (length, segment) = (ulpdu as u16, &mut out[2..]);
+        match self {
+            Self::Write(message) => message.emit(opcode::WRITE, segment),
+            Self::ReadResponse(message) => message.emit(opcode::READ_RESPONSE, segment),
+            _ => self.emit_untagged(segment),
+        }
+        out[..2].copy_from_slice(&length.to_be_bytes());
+        Ok(2 + header)
+    }
+
+    #[inline]
+    fn emit_untagged(&self, out: &mut [u8]) {
+        match self {
+            Self::Write(_) | Self::ReadResponse(_) => {}
+            Self::Send(send) => send.segment(send.opcode()).emit(&[0; 0], out),
+            Self::Immediate(message) => {
+                let opcode = if message.solicited { opcode::IMMEDIATE_SOLICITED } else { opcode::IMMEDIATE };
+                Untagged { word: message.srq, ..Untagged::new(opcode, queue::SEND, message.msn) }
+                    .emit(&message.data.0, out);
+            }
+            Self::ReadRequest(request) => Untagged::new(opcode::READ_REQUEST, queue::READ_REQUEST, request.msn)
+                .emit(&RawReadRequest::new(request), out),
+            Self::AtomicRequest(request) => Untagged::new(opcode::ATOMIC_REQUEST, queue::READ_REQUEST, request.msn)
+                .emit(&RawAtomicRequest::new(request), out),
+            Self::AtomicResponse(response) => {
+                Untagged::new(opcode::ATOMIC_RESPONSE, queue::ATOMIC_RESPONSE, response.msn)
+                    .emit(&RawAtomicResponse::new(response), out);
+            }
+            Self::Terminate(terminate) => emit_terminate(terminate, out),
+            Self::SendImmediate(message) => {
+                let segment = message.send.segment(message.send.private_opcode());
+                match &message.immediate {
+                    Some(data) => segment.emit(&data.0, out),
+                    None => segment.emit(&[0; 0], out),
+                }
+            }
+            Self::ReadV2Request(request) => Untagged::new(opcode::PRIVATE, queue::READ_REQUEST, request.msn)
+                .emit(&RawReadV2Request::new(request), out),
+            Self::ReadV2Response(response) => {
+                let opcode = opcode::PRIVATE | opcode::PRIVATE_READ_RESPONSE;
+                Untagged {
+                    last: response.last,
+                    offset: response.offset,
+                    ..Untagged::new(opcode, queue::READ_V2_RESPONSE, response.msn)
+                }
+                .emit(&[0; 0], out);
+            }
+        }
+    }
+}
+
+impl Tagged {
+    #[inline]
+    fn emit(&self, opcode: u8, out: &mut [u8]) {
+        let control = ddp::TAGGED | last_bit(self.last) | ddp::VERSION;
+        DdpHeader::Tagged(DdpTagged { control, ulp_control: VERSION | opcode, place: self.place }).emit(out);
+    }
+}
+
+impl Send {
+    const fn opcode(&self) -> u8 {
+        match (self.solicited, self.word) {
+            (false, SendWord::Srq(_)) => opcode::SEND,
+            (false, SendWord::Invalidate(_)) => opcode::SEND_INVALIDATE,
+            (true, SendWord::Srq(_)) => opcode::SEND_SOLICITED,
+            (true, SendWord::Invalidate(_)) => opcode::SEND_SOLICITED_INVALIDATE,
+        }
+    }
+
+    const fn private_opcode(&self) -> u8 {
+        let solicited = if self.solicited { opcode::PRIVATE_SOLICITED } else { 0 };
+        let invalidate = if matches!(self.word, SendWord::Invalidate(_)) { opcode::PRIVATE_INVALIDATE } else { 0 };
+        opcode::PRIVATE | solicited | invalidate
+    }
+
+    #[inline]
+    fn segment(&self, opcode: u8) -> Untagged {
+        let (SendWord::Srq(word) | SendWord::Invalidate(crate::Tag(word))) = self.word;
+        Untagged { word, last: self.last, offset: self.offset, ..Untagged::new(opcode, queue::SEND, self.msn) }
+    }
+}
+
+fn emit_terminate(terminate: &Terminate, out: &mut [u8]) {
+    // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.
+    Untagged::new(opcode::TERMINATE, queue::TERMINATE, 1).emit(&[0; 0], out);
+    terminate.emit(&mut out[UNTAGGED_LEN..]);
+}
+
+/// An untagged segment about to be written.
+struct Untagged {
+    /// The RDMAP control byte without the version.
+    opcode: u8,
+    word: u32,
+    queue: u32,
+    msn: u32,
+    last: bool,
+    offset: u32,
+}
+
+impl Untagged {
+    /// A message of one segment.
+    #[inline]
+    const fn new(opcode: u8, queue: u32, msn: u32) -> Self {
+        Self { opcode, word: 0, queue, msn, last: true, offset: 0 }
+    }
+
+    /// Writes the DDP header and the message's own `words`. The caller's buffer holds the longest header there is, so
+    /// both fit.
+    #[inline]
+    fn emit(&self, words: &(impl IntoBytes + Immutable), out: &mut [u8]) {
+        let ddp = DdpUntagged {
+            control: last_bit(self.last) | ddp::VERSION,
+            ulp_control: VERSION | self.opcode,
+            ulp_word: self.word,
+            queue: self.queue,
+            msn: self.msn,
+            offset: self.offset,
+        };
+        DdpHeader::Untagged(ddp).emit(out);
+        out[UNTAGGED_LEN..][..size_of_val(words)].copy_from_slice(words.as_bytes());
+    }
+}
+
+#[inline]
+const fn last_bit(last: bool) -> u8 {
+    if last { ddp::LAST } else { 0 }
+}
