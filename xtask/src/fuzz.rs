@@ -1,0 +1,214 @@
+//! `fuzz`: runs every fuzz target for a while and counts the executions.
+//!
+//! Stable Rust can instrument code for libFuzzer with plain compiler flags; only the sanitizers need
+//! nightly, and they look for memory errors that safe Rust does not have. So this builds the targets
+//! with cargo and runs them: there is no other tool to install.
+//!
+//! What a run finds goes to a scratch corpus under `target/fuzz`. The committed corpus, `fuzz/corpus`,
+//! is only read; `--minimize` adds to it those inputs of the scratch corpus that reach new code.
+
+use crate::shell::{Result, at, command, output, run as run_command};
+use crate::workspace::Workspace;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub(crate) const PACKAGE: &str = "ironwarp-fuzz";
+pub(crate) const USAGE: &str = "fuzz [--seconds N] [--runs N] [--minimize] [TARGET...]";
+
+const DEFAULT_SECONDS: u64 = 20;
+/// An input that takes longer is a failure; libFuzzer's own limit is twenty minutes.
+const HANG_SECONDS: u64 = 10;
+/// How much of a failed target's log is shown.
+const TAIL_LINES: usize = 40;
+
+/// Counters and comparisons for libFuzzer to steer by, and the checks of a debug build.
+const RUSTFLAGS: &str = "--cfg fuzzing \
+    -Cpasses=sancov-module \
+    -Cllvm-args=-sanitizer-coverage-level=4 \
+    -Cllvm-args=-sanitizer-coverage-inline-8bit-counters \
+    -Cllvm-args=-sanitizer-coverage-pc-table \
+    -Cllvm-args=-sanitizer-coverage-trace-compares \
+    -Ccodegen-units=1 \
+    -Cdebug-assertions";
+
+#[derive(Debug, Default, PartialEq)]
+struct Options {
+    seconds: Option<u64>,
+    runs: Option<u64>,
+    minimize: bool,
+    /// All of them if empty.
+    targets: Vec<String>,
+}
+
+/// One target and the places it works in.
+struct Target<'a> {
+    name: &'a str,
+    program: PathBuf,
+    committed: PathBuf,
+    scratch: PathBuf,
+    artifacts: PathBuf,
+    log: PathBuf,
+}
+
+pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
+    let options = Options::parse(options)?;
+    let names = names(workspace, &options.targets)?;
+    let programs = build(workspace)?;
+    let mut total = 0;
+    for name in &names {
+        let target = Target::new(workspace, &programs, name)?;
+        if options.minimize {
+            target.minimize()?;
+        } else {
+            total += target.fuzz(&options)?;
+        }
+    }
+    if !options.minimize {
+        println!("fuzz: {total} executions of {} targets", names.len());
+    }
+    Ok(())
+}
+
+impl Options {
+    fn parse(arguments: &[String]) -> Result<Self> {
+        let mut options = Self::default();
+        let mut arguments = arguments.iter();
+        while let Some(argument) = arguments.next() {
+            match argument.as_str() {
+                "--seconds" => options.seconds = Some(number(argument, arguments.next())?),
+                "--runs" => options.runs = Some(number(argument, arguments.next())?),
+                "--minimize" => options.minimize = true,
+                option if option.starts_with('-') => {
+                    return Err(format!("`{option}` is not an option of it; usage: cargo xtask {USAGE}"));
+                }
+                target => options.targets.push(target.to_owned()),
+            }
+        }
+        Ok(options)
+    }
+
+    /// The limits in libFuzzer's words. With none given, time is the limit.
+    fn limits(&self) -> Vec<String> {
+        let seconds = self.seconds.or((self.runs.is_none()).then_some(DEFAULT_SECONDS));
+        let seconds = seconds.map(|seconds| format!("-max_total_time={seconds}"));
+        let runs = self.runs.map(|runs| format!("-runs={runs}"));
+        seconds.into_iter().chain(runs).collect()
+    }
+}
+
+/// Zero is refused: to libFuzzer it means «no limit».
+fn number(option: &str, value: Option<&String>) -> Result<u64> {
+    let number = value.and_then(|value| value.parse().ok()).filter(|&number| number > 0);
+    number.ok_or_else(|| format!("`{option}` wants a whole number above zero after it"))
+}
+
+fn names<'a>(workspace: &'a Workspace, wanted: &'a [String]) -> Result<Vec<&'a str>> {
+    let member = workspace.member(PACKAGE).ok_or_else(|| format!("the workspace has no crate {PACKAGE}"))?;
+    let all: Vec<&str> = member.targets_of("bin").map(|target| target.name.as_str()).collect();
+    if let Some(unknown) = wanted.iter().find(|name| !all.contains(&name.as_str())) {
+        return Err(format!("there is no fuzz target `{unknown}`; the targets are: {}", all.join(", ")));
+    }
+    Ok(if wanted.is_empty() { all } else { wanted.iter().map(String::as_str).collect() })
+}
+
+/// Builds all targets and says where they are.
+fn build(workspace: &Workspace) -> Result<PathBuf> {
+    let version = output(&mut command("rustc", &["--version", "--verbose"]))?;
+    let host = version.lines().find_map(|line| line.strip_prefix("host: "));
+    let host = host.ok_or("`rustc --version --verbose` does not say which host it is for")?;
+    let directory = workspace.target.join("fuzz/build");
+    // With `--target` the flags stay off build scripts, which have no libFuzzer to link with.
+    let mut cargo =
+        command("cargo", &["build", "--locked", "--release", "--package", PACKAGE, "--target", host]);
+    run_command(cargo.arg("--target-dir").arg(&directory).env("RUSTFLAGS", RUSTFLAGS))?;
+    Ok(directory.join(host).join("release"))
+}
+
+impl<'a> Target<'a> {
+    fn new(workspace: &Workspace, programs: &Path, name: &'a str) -> Result<Self> {
+        let place = workspace.target.join("fuzz");
+        let target = Self {
+            name,
+            program: programs.join(name),
+            committed: workspace.root.join("fuzz/corpus").join(name),
+            scratch: place.join("corpus").join(name),
+            artifacts: place.join("artifacts").join(name),
+            log: place.join(format!("{name}.log")),
+        };
+        for directory in [&target.committed, &target.scratch, &target.artifacts] {
+            fs::create_dir_all(directory).map_err(at(directory))?;
+        }
+        Ok(target)
+    }
+
+    /// Runs the target to its limits and returns the number of executions.
+    fn fuzz(&self, options: &Options) -> Result<u64> {
+        let mut program = self.libfuzzer();
+        program
+            .args(options.limits())
+            .args(["-print_final_stats=1".to_owned(), format!("-timeout={HANG_SECONDS}")]);
+        // libFuzzer writes what is new to the first directory, and only reads the others.
+        let log = self.logged(program.arg(&self.scratch).arg(&self.committed))?;
+        let executions = log
+            .lines()
+            .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
+            .and_then(|count| count.trim().parse().ok())
+            .ok_or_else(|| format!("{} does not say how many executions were done", self.log.display()))?;
+        println!("{}: {executions} executions", self.name);
+        Ok(executions)
+    }
+
+    fn minimize(&self) -> Result {
+        self.logged(self.libfuzzer().arg("-merge=1").arg(&self.committed).arg(&self.scratch))?;
+        let count = fs::read_dir(&self.committed).map_err(at(&self.committed))?.count();
+        println!("{}: {count} inputs in {}", self.name, self.committed.display());
+        Ok(())
+    }
+
+    fn libfuzzer(&self) -> Command {
+        let mut program = command(&self.program.to_string_lossy(), &[]);
+        program.arg(format!("-artifact_prefix={}/", self.artifacts.display()));
+        program
+    }
+
+    /// Runs it with all it says going to the log, which is returned; a failure shows the end of it.
+    fn logged(&self, program: &mut Command) -> Result<String> {
+        let file = fs::File::create(&self.log).map_err(at(&self.log))?;
+        let also = file.try_clone().map_err(at(&self.log))?;
+        let outcome = run_command(program.stdout(file).stderr(also));
+        let log = fs::read(&self.log).map_err(at(&self.log))?;
+        let log = String::from_utf8_lossy(&log).into_owned();
+        outcome.map_err(|error| {
+            let lines: Vec<&str> = log.lines().collect();
+            let tail = lines[lines.len().saturating_sub(TAIL_LINES)..].join("\n");
+            let (name, log, program) = (self.name, self.log.display(), self.program.display());
+            format!("target `{name}`:\n{tail}\n{error}\nthe log is {log}; to run one input: {program} FILE")
+        })?;
+        Ok(log)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Options;
+
+    fn parse(line: &str) -> Result<Options, String> {
+        Options::parse(&line.split_whitespace().map(str::to_owned).collect::<Vec<_>>())
+    }
+
+    #[test]
+    fn time_is_the_limit_unless_runs_are_given() {
+        assert_eq!(parse("").unwrap().limits(), ["-max_total_time=20"]);
+        assert_eq!(parse("--runs 9").unwrap().limits(), ["-runs=9"]);
+        assert_eq!(parse("--runs 9 --seconds 5").unwrap().limits(), ["-max_total_time=5", "-runs=9"]);
+    }
+
+    #[test]
+    fn targets_may_be_named_and_options_must_be_right() {
+        assert_eq!(parse("--minimize fpdu mpa").unwrap().targets, ["fpdu", "mpa"]);
+        for wrong in ["--seconds", "--seconds x", "--runs 0", "--jobs 2"] {
+            assert!(parse(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! `instructions`: counts the instructions of hot paths under callgrind and holds them to their ceilings.
+//!
+//! Time on a shared machine is noise; instructions are the same on every run of the same program. A crate
+//! takes part with a `[[bench]]` named `instructions` that has `harness = false`. That program prints
+//! lines `NAME CEILING` for `--list`; for `NAME` it runs that case 1000 times inside a function called
+//! `measured_NAME`, marked `#[inline(never)]`. The ceilings are promises, so SPECIFICATION.md states each.
+
+use crate::shell::{Result, at, command, output, run as run_command};
+use crate::workspace::Workspace;
+use serde_json::Value;
+use std::fs;
+use std::path::Path;
+
+const BENCH: &str = "instructions";
+const SPECIFICATION: &str = "SPECIFICATION.md";
+/// How often a program runs a case: the counts are for one time.
+const REPEATS: u64 = 1000;
+
+#[derive(Debug, PartialEq)]
+struct Case {
+    name: String,
+    ceiling: u64,
+}
+
+pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
+    let path = workspace.root.join(SPECIFICATION);
+    let specification = fs::read_to_string(&path).map_err(at(&path))?;
+    let directory = workspace.target.join("instructions");
+    fs::create_dir_all(&directory).map_err(at(&directory))?;
+
+    let mut cases = 0;
+    let mut wrong = Vec::new();
+    println!("{:<32}{:>14}{:>10}", "case", "instructions", "ceiling");
+    for member in &workspace.members {
+        if !member.targets_of("bench").any(|target| target.name == BENCH) {
+            continue;
+        }
+        let program = build(&member.name)?;
+        for case in list(&output(&mut command(&program, &["--list"]))?)? {
+            let count = count(&program, &case.name, &directory)?;
+            println!("{:<32}{count:>14}{:>10}", case.name, case.ceiling);
+            cases += 1;
+            wrong.extend(case.judge(count));
+            wrong.extend(case.look_up(&specification));
+        }
+    }
+    if cases == 0 {
+        wrong.push(format!("no crate has a bench named `{BENCH}` that lists a case: nothing was checked"));
+    }
+    if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
+}
+
+/// Builds the bench of a crate and returns the path of the program.
+fn build(package: &str) -> Result<String> {
+    let arguments = ["bench", "--no-run", "--locked", "--bench", BENCH, "--package", package];
+    let messages = output(command("cargo", &arguments).arg("--message-format=json-render-diagnostics"))?;
+    messages
+        .lines()
+        .filter_map(|line| serde_json::from_str::<Value>(line).ok())
+        .find(|message| message["target"]["name"] == BENCH)
+        .and_then(|message| message["executable"].as_str().map(str::to_owned))
+        .ok_or_else(|| format!("cargo built no bench `{BENCH}` for {package}"))
+}
+
+fn list(text: &str) -> Result<Vec<Case>> {
+    let case = |line: &str| {
+        let (name, ceiling) = line.split_once(' ')?;
+        Some(Case { name: name.to_owned(), ceiling: ceiling.trim().parse().ok()? })
+    };
+    let wrong = |line: &str| format!("a bench lists `{line}`, which is not of the form `NAME CEILING`");
+    text.lines().map(|line| case(line).ok_or_else(|| wrong(line))).collect()
+}
+
+/// Instructions that one run of a case takes.
+fn count(program: &str, case: &str, directory: &Path) -> Result<u64> {
+    let file = directory.join(format!("{case}.callgrind"));
+    let mut valgrind = command("valgrind", &["--quiet", "--tool=callgrind", "--collect-atstart=no"]);
+    valgrind.arg(format!("--callgrind-out-file={}", file.display()));
+    // The whole name: to match a closure of the function too would switch counting off inside it.
+    valgrind.arg(format!("--toggle-collect=*::measured_{case}"));
+    run_command(valgrind.args([program, case]))?;
+    let text = fs::read_to_string(&file).map_err(at(&file))?;
+    total(&text).map(|total| total / REPEATS).ok_or_else(|| format!("{}: no totals", file.display()))
+}
+
+fn total(callgrind: &str) -> Option<u64> {
+    callgrind.lines().find_map(|line| line.strip_prefix("totals:"))?.trim().parse().ok()
+}
+
+impl Case {
+    fn judge(&self, count: u64) -> Option<String> {
+        let Self { name, ceiling } = self;
+        if count == 0 {
+            return Some(format!(
+                "{name}: nothing was counted: did `measured_{name}` run, and is it inline(never)?"
+            ));
+        }
+        (count > *ceiling).then(|| format!("{name}: {count} instructions, above the ceiling of {ceiling}"))
+    }
+
+    fn look_up(&self, specification: &str) -> Option<String> {
+        let Self { name, ceiling } = self;
+        let (quoted, number) = (format!("`{name}`"), ceiling.to_string());
+        let has_number = |line: &str| line.split(|c: char| !c.is_ascii_digit()).any(|word| word == number);
+        let stated = specification.lines().any(|line| line.contains(&quoted) && has_number(line));
+        (!stated).then(|| format!("{SPECIFICATION} has no line with {quoted} and its ceiling, {ceiling}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn case() -> Case {
+        Case { name: "ddp_decode".into(), ceiling: 120 }
+    }
+
+    #[test]
+    fn a_list_is_names_and_ceilings() {
+        assert_eq!(list("ddp_decode 120\n").unwrap(), [case()]);
+        assert!(list("ddp_decode\n").is_err());
+        assert!(list("ddp_decode many\n").is_err());
+    }
+
+    #[test]
+    fn the_total_is_read_from_what_callgrind_writes() {
+        assert_eq!(total("events: Ir\nsummary: 7\n\nfn=(1) main\n3 7\n\ntotals: 8000\n"), Some(8000));
+        assert_eq!(total("events: Ir\n"), None);
+    }
+
+    #[test]
+    fn a_count_above_the_ceiling_or_of_nothing_is_wrong() {
+        assert_eq!(case().judge(120), None);
+        assert!(case().judge(121).unwrap().contains("above the ceiling of 120"));
+        assert!(case().judge(0).unwrap().contains("nothing was counted"));
+    }
+
+    #[test]
+    fn the_specification_must_state_the_ceiling() {
+        assert_eq!(case().look_up("| `ddp_decode` | one header | 120 |"), None);
+        assert!(case().look_up("| `ddp_decode` | one header | 1200 |").is_some());
+        assert!(case().look_up("| `ddp_decode_all` | one header | 120 |").is_some());
+    }
+}

@@ -1,0 +1,161 @@
+//! The repository's jobs: `cargo xtask JOB`.
+//!
+//! This file holds the table of jobs, picks the one asked for, and times it. A new job is one more row.
+
+mod cargo;
+mod fuzz;
+mod instructions;
+mod no_std;
+mod setup;
+mod shell;
+mod tidy;
+mod workspace;
+
+use crate::shell::Result;
+use crate::workspace::Workspace;
+use std::env;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Which of the suites, `check` and `ci`, a job is part of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Neither,
+    Ci,
+    Both,
+}
+use Part::{Both, Ci, Neither};
+
+struct Job {
+    /// The name, then the options if it takes any.
+    usage: &'static str,
+    about: &'static str,
+    part: Part,
+    /// Commands it cannot do without: all are in the table of `setup`.
+    needs: &'static [&'static str],
+    run: fn(&Workspace, &[String]) -> Result,
+}
+
+/// The suites run their jobs in this order.
+const JOBS: &[Job] = &[
+    job("setup", "install the tools that the other jobs need", Neither, &[], setup::run),
+    job("fmt", "check the formatting", Both, &[], cargo::fmt),
+    job("tidy", "check the rules that no other tool checks", Both, &["git"], tidy::run),
+    job("clippy", "lint everything, warnings denied", Both, &["g++"], cargo::clippy),
+    job("doc", "build the documentation, warnings denied", Ci, &[], cargo::doc),
+    job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
+    job("no-std", "prove that the wire crate needs no std", Ci, &[], no_std::run),
+    job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
+    job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
+    job(fuzz::USAGE, "fuzz, 20 s a target unless told otherwise", Ci, &["g++"], fuzz::run),
+];
+
+const CHECK: &str = "check";
+const CI: &str = "ci";
+const SUITES: &[(&str, &str)] =
+    &[(CHECK, "fmt, tidy, clippy, test: run it before you push"), (CI, "everything but setup")];
+
+const fn job(
+    usage: &'static str,
+    about: &'static str,
+    part: Part,
+    needs: &'static [&'static str],
+    run: fn(&Workspace, &[String]) -> Result,
+) -> Job {
+    Job { usage, about, part, needs, run }
+}
+
+impl Job {
+    fn name(&self) -> &'static str {
+        self.usage.split_once(' ').map_or(self.usage, |(name, _)| name)
+    }
+
+    fn takes_options(&self) -> bool {
+        self.usage != self.name()
+    }
+
+    /// Runs the job under a heading and says how long it took.
+    fn run(&self, workspace: &Workspace, options: &[String]) -> Result<Duration> {
+        let name = self.name();
+        println!("== {name}");
+        let start = Instant::now();
+        self.needs
+            .iter()
+            .try_for_each(|tool| shell::need(tool))
+            .and_then(|()| (self.run)(workspace, options))
+            .map_err(|error| format!("{name} failed: {error}"))?;
+        let time = start.elapsed();
+        println!("== {name}: {:.1} s", time.as_secs_f64());
+        Ok(time)
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let Some((name, options)) = arguments.split_first() else {
+        print!("{}", usage());
+        return ExitCode::SUCCESS;
+    };
+    if ["--help", "-h", "help"].contains(&name.as_str()) {
+        print!("{}", usage());
+        return ExitCode::SUCCESS;
+    }
+    let job = JOBS.iter().find(|job| job.name() == name);
+    if job.is_none() && SUITES.iter().all(|(suite, _)| suite != name) {
+        eprintln!("xtask: there is no job `{name}`; the jobs are: {}", names().join(", "));
+        return ExitCode::from(2);
+    }
+    if !options.is_empty() && !job.is_some_and(Job::takes_options) {
+        eprintln!("xtask: `{name}` takes no options, but was given: {}", options.join(" "));
+        return ExitCode::from(2);
+    }
+    match start(name, job, options) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(name: &str, job: Option<&Job>, options: &[String]) -> Result {
+    let workspace = Workspace::load()?;
+    // Jobs name files and run commands from the root, wherever in the tree they were called.
+    env::set_current_dir(&workspace.root).map_err(shell::at(&workspace.root))?;
+    match job {
+        Some(job) => job.run(&workspace, options).map(drop),
+        None => suite(name, &workspace),
+    }
+}
+
+/// Runs the jobs of a suite up to the first that fails.
+fn suite(name: &str, workspace: &Workspace) -> Result {
+    let mut times = Vec::new();
+    for job in JOBS.iter().filter(|job| job.part == Both || (job.part == Ci && name == CI)) {
+        times.push((job.name(), job.run(workspace, &[])?));
+    }
+    println!();
+    for (job, time) in &times {
+        println!("{job:<14}{:>8.1} s", time.as_secs_f64());
+    }
+    let total: Duration = times.iter().map(|(_, time)| time).sum();
+    println!("{:<14}{:>8.1} s", "total", total.as_secs_f64());
+    println!("{name}: all {} jobs passed", times.len());
+    Ok(())
+}
+
+fn names() -> Vec<&'static str> {
+    JOBS.iter().map(Job::name).chain(SUITES.iter().map(|(name, _)| *name)).collect()
+}
+
+fn usage() -> String {
+    let jobs = JOBS.iter().map(|job| (job.name(), job.about));
+    let mut text = "usage: cargo xtask JOB\n\n".to_owned();
+    for (name, about) in jobs.chain(SUITES.iter().copied()) {
+        text += &format!("  {name:<14}{about}\n");
+    }
+    for job in JOBS.iter().filter(|job| job.takes_options()) {
+        text += &format!("\n  cargo xtask {}\n", job.usage);
+    }
+    text
+}

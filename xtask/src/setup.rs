@@ -1,0 +1,53 @@
+//! `setup`: installs the tools that the other jobs need, only those that are missing.
+
+use crate::shell::{Result, command, output, present};
+use crate::workspace::Workspace;
+
+/// The commands, and the Debian packages that bring them.
+const DEBIAN: &[(&str, &str)] = &[
+    ("git", "git"),
+    ("tshark", "tshark"),
+    ("valgrind", "valgrind"),
+    ("g++", "g++"), // libFuzzer is C++
+];
+
+/// The commands, and the crates with the versions that are installed; any version already here will do.
+const CARGO: &[(&str, &str)] =
+    &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];
+
+pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
+    let packages = missing(DEBIAN);
+    if !packages.is_empty() {
+        debian(&packages)?;
+    }
+    for package in missing(CARGO) {
+        println!("installing {package} with cargo");
+        output(&mut command("cargo", &["install", "--locked", "--quiet", package]))?;
+    }
+    Ok(())
+}
+
+fn missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
+    tools.iter().filter(|(tool, _)| !present(tool)).map(|(_, package)| *package).collect()
+}
+
+fn debian(packages: &[&str]) -> Result {
+    let root = output(&mut command("id", &["-u"]))?.trim() == "0";
+    let tools: &[&str] = if root { &["apt-get"] } else { &["apt-get", "sudo"] };
+    if let Some(tool) = tools.iter().find(|tool| !present(tool)) {
+        return Err(format!("there is no {tool} here; install these by hand: {}", packages.join(" ")));
+    }
+    apt_get(root, &["update", "-qq"])?;
+    for package in packages {
+        println!("installing {package} with apt-get");
+        apt_get(root, &["install", "-qq", "--yes", "--no-install-recommends", package])?;
+    }
+    Ok(())
+}
+
+/// Through `env`, because sudo does not pass our environment on.
+fn apt_get(root: bool, arguments: &[&str]) -> Result {
+    let mut apt_get = if root { command("env", &[]) } else { command("sudo", &["env"]) };
+    apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(arguments);
+    output(&mut apt_get).map(drop)
+}

@@ -1,0 +1,91 @@
+//! Crates may depend only on those below them.
+
+use super::Files;
+use crate::workspace::{Dependency, Member, Workspace};
+
+const WIRE: &str = "ironwarp-wire";
+const RNIC: &str = "ironwarp-rnic";
+const ENGINE: &str = "ironwarp-engine";
+const IRONWARP: &str = "ironwarp";
+const SIM: &str = "ironwarp-sim";
+const PCAP: &str = "ironwarp-pcap";
+
+/// Every crate of the workspace, and the crates of the workspace that it may use.
+const MAY_USE: &[(&str, &[&str])] = &[
+    (WIRE, &[]),
+    (RNIC, &[WIRE]),
+    (ENGINE, &[WIRE, RNIC]),
+    (IRONWARP, &[WIRE, RNIC, ENGINE]),
+    ("ironwarp-ibverbs", &[WIRE, RNIC, ENGINE, IRONWARP]),
+    ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
+    ("ironwarp-iou", &[WIRE, RNIC, ENGINE, IRONWARP]),
+    ("ironwarp-iscsi", &[WIRE, RNIC, ENGINE, IRONWARP]),
+    (SIM, &[WIRE, RNIC]),
+    (PCAP, &[WIRE]),
+    ("ironwarp-fuzz", &[WIRE, RNIC, ENGINE, IRONWARP, SIM, PCAP]),
+    ("xtask", &[]),
+];
+
+/// Tests may use any crate, except that these two must be testable with nothing above them built ...
+const TESTED_ALONE: &[&str] = &[WIRE, RNIC];
+/// ... but the tools that exist for testing them.
+const TEST_TOOLS: &[&str] = &[SIM, PCAP];
+
+pub(super) fn check(workspace: &Workspace, _: &Files) -> Vec<String> {
+    workspace.members.iter().flat_map(|member| check_member(workspace, member)).collect()
+}
+
+fn check_member(workspace: &Workspace, member: &Member) -> Vec<String> {
+    let Member { name, directory, .. } = member;
+    let Some((_, may_use)) = MAY_USE.iter().find(|(row, _)| row == name) else {
+        let table = "add it to MAY_USE in xtask's tidy/deps.rs";
+        return vec![format!("{directory}/Cargo.toml: no rule says what {name} may depend on: {table}")];
+    };
+    let allowed = |Dependency { name: used, dev }: &Dependency| {
+        let used = used.as_str();
+        let free = *dev && (!TESTED_ALONE.contains(&name.as_str()) || TEST_TOOLS.contains(&used));
+        free || may_use.contains(&used)
+    };
+    let wrong = member.dependencies.iter().filter(|used| workspace.member(&used.name).is_some());
+    wrong
+        .filter(|used| !allowed(used))
+        .map(|used| format!("{directory}/Cargo.toml: {name} must not depend on {}", used.name))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::{member, workspace};
+    use super::*;
+
+    fn findings(members: impl IntoIterator<Item = Member>) -> Vec<String> {
+        check(&workspace(members), &Files::new())
+    }
+
+    #[test]
+    fn what_points_down_passes() {
+        let engine = member(ENGINE, &[(WIRE, false), (RNIC, false), ("serde_json", false), (IRONWARP, true)]);
+        let rnic = member(RNIC, &[(WIRE, false), (SIM, true)]);
+        let sim = member(SIM, &[(RNIC, false)]);
+        assert!(findings([member(WIRE, &[]), rnic, engine, sim, member(IRONWARP, &[])]).is_empty());
+    }
+
+    #[test]
+    fn what_points_up_is_found_in_dev_dependencies_of_the_lowest_too() {
+        let wire = member(WIRE, &[(RNIC, true)]);
+        let rnic = member(RNIC, &[(ENGINE, false), (ENGINE, true)]);
+        assert_eq!(
+            findings([wire, rnic, member(ENGINE, &[])]),
+            [
+                "ironwarp-wire/Cargo.toml: ironwarp-wire must not depend on ironwarp-rnic",
+                "ironwarp-rnic/Cargo.toml: ironwarp-rnic must not depend on ironwarp-engine",
+                "ironwarp-rnic/Cargo.toml: ironwarp-rnic must not depend on ironwarp-engine",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_crate_without_a_rule_is_found() {
+        assert!(findings([member("ironwarp-new", &[])])[0].contains("no rule says what ironwarp-new"));
+    }
+}

@@ -1,0 +1,119 @@
+//! Relative links in Markdown lead to a file that exists, and to a heading that exists in it.
+
+use super::Files;
+use crate::workspace::Workspace;
+use std::collections::BTreeMap;
+
+pub(super) fn check(_: &Workspace, files: &Files) -> Vec<String> {
+    let documents = files.iter().filter(|(path, _)| path.ends_with(".md"));
+    documents.flat_map(|(path, text)| check_document(path, text, files)).collect()
+}
+
+fn check_document(path: &str, text: &str, files: &Files) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (number, line) in prose(text) {
+        let line = without_code(line);
+        let wrong = targets(&line).filter_map(|target| wrong_with(path, target, files));
+        findings.extend(wrong.map(|why| format!("{path}:{number}: {why}")));
+    }
+    findings
+}
+
+/// The lines outside of code blocks, with their numbers.
+fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let mut in_block = false;
+    (1..).zip(text.lines()).filter(move |(_, line)| {
+        let fence = line.trim_start().starts_with("```");
+        in_block ^= fence;
+        !in_block && !fence
+    })
+}
+
+fn without_code(line: &str) -> String {
+    line.split('`').step_by(2).collect()
+}
+
+/// What the links of a line point to: the `target` of `[text](target "title")`.
+fn targets(line: &str) -> impl Iterator<Item = &str> {
+    let links = line.split("](").skip(1).filter_map(|link| link.split_once(')'));
+    links.filter_map(|(link, _)| link.split_whitespace().next())
+}
+
+fn wrong_with(from: &str, target: &str, files: &Files) -> Option<String> {
+    if target.contains(':') {
+        return None; // it has a scheme: it leads out of the repository
+    }
+    let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
+    let to = if path.is_empty() { from.to_owned() } else { resolve(from, path) };
+    let inside = format!("{to}/");
+    if !files.contains_key(&to) && !files.keys().any(|file| file.starts_with(&inside)) {
+        return Some(format!("the link to `{target}` leads to no file"));
+    }
+    let lost = to.ends_with(".md") && !anchor.is_empty() && !has_anchor(&files[&to], anchor);
+    lost.then(|| format!("the link to `{target}` leads to no heading of {to}"))
+}
+
+/// A path relative to a file, as a path from the root.
+fn resolve(from: &str, path: &str) -> String {
+    let mut parts: Vec<&str> = from.split('/').collect();
+    parts.pop();
+    for part in path.trim_end_matches('/').split('/') {
+        match part {
+            "." => {}
+            ".." => _ = parts.pop(),
+            name => parts.push(name),
+        }
+    }
+    parts.join("/")
+}
+
+/// Whether a heading has this anchor by GitHub's rule, which numbers the second and later of a name.
+fn has_anchor(text: &str, anchor: &str) -> bool {
+    let mut seen = BTreeMap::new();
+    prose(text).filter(|(_, line)| line.starts_with('#')).any(|(_, line)| {
+        let slug = slug(line.trim_start_matches('#').trim());
+        let count = seen.entry(slug.clone()).or_insert(0);
+        let name = if *count == 0 { slug } else { format!("{slug}-{count}") };
+        *count += 1;
+        name == anchor
+    })
+}
+
+fn slug(heading: &str) -> String {
+    let kept = heading.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::{files, workspace};
+    use super::*;
+
+    fn findings(readme: &str) -> Vec<String> {
+        let design = "# Design\n## `MPA`: markers, CRC\n## Why\n## Why\n```\n# No heading\n```\n";
+        let tree = files([("README.md", readme), ("docs/design.md", design), ("docs/a/b.rs", "")]);
+        check(&workspace([]), &tree)
+    }
+
+    #[test]
+    fn links_to_what_is_there_pass() {
+        let links = "# Top\n[a](docs/design.md#mpa-markers-crc) [b](docs/design.md#why-1) [c](#top)\n\
+            [d](docs/a) [e](./docs/a/../design.md \"title\") [f](https://example.com/g) [h](docs/a/b.rs#L1)\n\
+            ```\n[i](nowhere.md)\n```\n`[j](nowhere.md)`\n";
+        assert_eq!(findings(links), Vec::<String>::new());
+    }
+
+    #[test]
+    fn links_to_what_is_not_there_are_found() {
+        let links = "[a](design.md) and [b](docs/design.md#no-heading)\n\n[c](#top) [d](/docs/design.md)\n";
+        assert_eq!(
+            findings(links),
+            [
+                "README.md:1: the link to `design.md` leads to no file",
+                "README.md:1: the link to `docs/design.md#no-heading` leads to no heading of docs/design.md",
+                "README.md:3: the link to `#top` leads to no heading of README.md",
+                "README.md:3: the link to `/docs/design.md` leads to no file",
+            ]
+        );
+    }
+}

@@ -1,0 +1,69 @@
+//! `unsafe` stays in the files that are known for it, and every crate is under the workspace's lints.
+
+use super::source::code_only;
+use super::{Files, rust_files};
+use crate::workspace::Workspace;
+
+/// The files that may hold `unsafe`, by their path from the root.
+const UNSAFE_FILES: &[&str] = &[];
+
+pub(super) fn check(_: &Workspace, files: &Files) -> Vec<String> {
+    check_files(files, UNSAFE_FILES)
+}
+
+fn check_files(files: &Files, allowed: &[&str]) -> Vec<String> {
+    let mut findings = Vec::new();
+    for (path, text) in rust_files(files).filter(|(path, _)| !allowed.contains(&path.as_str())) {
+        let code = code_only(text);
+        let lines = (1..).zip(code.lines()).filter(|(_, line)| has_unsafe(line));
+        let why = "`unsafe` in a file that is not in UNSAFE_FILES";
+        findings.extend(lines.map(|(number, _): (usize, _)| format!("{path}:{number}: {why}")));
+    }
+    let idle =
+        allowed.iter().filter(|path| !files.get(**path).is_some_and(|text| has_unsafe(&code_only(text))));
+    findings.extend(idle.map(|path| format!("{path}: in UNSAFE_FILES, but has no `unsafe`: take it off")));
+    findings
+}
+
+fn has_unsafe(code: &str) -> bool {
+    code.split(|c: char| !c.is_alphanumeric() && c != '_').any(|word| word == "unsafe")
+}
+
+pub(super) fn check_lints(workspace: &Workspace, files: &Files) -> Vec<String> {
+    let manifests = workspace.members.iter().map(|member| format!("{}/Cargo.toml", member.directory));
+    let lax = manifests.filter(|path| !files.get(path).is_some_and(|text| under_workspace_lints(text)));
+    lax.map(|path| format!("{path}: needs `[lints]` with `workspace = true` on the line after")).collect()
+}
+
+fn under_workspace_lints(manifest: &str) -> bool {
+    manifest.lines().zip(manifest.lines().skip(1)).any(|pair| pair == ("[lints]", "workspace = true"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::{files, member, workspace};
+    use super::*;
+
+    #[test]
+    fn unsafe_is_found_in_code_alone() {
+        let tree = files([
+            ("a.rs", "// unsafe\n#![deny(unsafe_code)]\nconst A: &str = \"unsafe\";\n"),
+            ("b.rs", "fn f() {\n    unsafe { g() }\n}\n#[unsafe(no_mangle)]\nfn h() {}\n"),
+            ("c.rs", "unsafe fn i() {}\n"),
+        ]);
+        let findings = check_files(&tree, &["a.rs", "c.rs"]);
+        let places: Vec<_> = findings.iter().map(|it| it.split(' ').next()).collect();
+        assert_eq!(places, [Some("b.rs:2:"), Some("b.rs:4:"), Some("a.rs:")]);
+    }
+
+    #[test]
+    fn a_crate_with_its_own_lints_is_found() {
+        let tree = files([
+            ("a/Cargo.toml", "[package]\n\n[lints]\nworkspace = true\n"),
+            ("b/Cargo.toml", "[package]\n\n[lints.rust]\nunsafe_code = \"allow\"\n"),
+        ]);
+        let findings = check_lints(&workspace([member("a", &[]), member("b", &[])]), &tree);
+        assert_eq!(findings.len(), 1);
+        assert!(findings[0].starts_with("b/Cargo.toml:"));
+    }
+}

@@ -1,0 +1,84 @@
+//! What cargo knows of this workspace: its members, their targets and dependencies.
+
+use crate::shell::{Result, command, output};
+use serde_json::Value;
+use std::path::PathBuf;
+
+pub(crate) struct Workspace {
+    pub(crate) root: PathBuf,
+    /// Where cargo builds, and where the jobs put what they make.
+    pub(crate) target: PathBuf,
+    pub(crate) members: Vec<Member>,
+}
+
+pub(crate) struct Member {
+    pub(crate) name: String,
+    /// From the root, with no slash at the end.
+    pub(crate) directory: String,
+    pub(crate) dependencies: Vec<Dependency>,
+    pub(crate) targets: Vec<Target>,
+}
+
+pub(crate) struct Dependency {
+    pub(crate) name: String,
+    pub(crate) dev: bool,
+}
+
+pub(crate) struct Target {
+    pub(crate) name: String,
+    /// As cargo says it: `lib`, `bin`, `bench`, …
+    pub(crate) kind: String,
+    /// The file of its crate root, from the root of the workspace.
+    pub(crate) source: String,
+}
+
+impl Workspace {
+    pub(crate) fn load() -> Result<Self> {
+        let text = output(&mut command("cargo", &["metadata", "--no-deps", "--format-version", "1"]))?;
+        let metadata: Value =
+            serde_json::from_str(&text).map_err(|error| format!("`cargo metadata` is not JSON: {error}"))?;
+        let root = string(&metadata["workspace_root"]);
+        Ok(Self {
+            members: list(&metadata["packages"]).map(|package| Member::new(&root, package)).collect(),
+            target: string(&metadata["target_directory"]).into(),
+            root: root.into(),
+        })
+    }
+
+    pub(crate) fn member(&self, name: &str) -> Option<&Member> {
+        self.members.iter().find(|member| member.name == name)
+    }
+}
+
+impl Member {
+    fn new(root: &str, package: &Value) -> Self {
+        let from_root = |path: &Value| string(path).replacen(&format!("{root}/"), "", 1);
+        Self {
+            name: string(&package["name"]),
+            directory: from_root(&package["manifest_path"]).trim_end_matches("/Cargo.toml").to_owned(),
+            dependencies: list(&package["dependencies"])
+                .map(|it| Dependency { name: string(&it["name"]), dev: it["kind"] == "dev" })
+                .collect(),
+            targets: list(&package["targets"])
+                .map(|it| Target {
+                    name: string(&it["name"]),
+                    kind: string(&it["kind"][0]),
+                    source: from_root(&it["src_path"]),
+                })
+                .collect(),
+        }
+    }
+
+    pub(crate) fn targets_of(&self, kind: &str) -> impl Iterator<Item = &Target> {
+        self.targets.iter().filter(move |target| target.kind == kind)
+    }
+}
+
+/// A field that cargo's format promises; were it missing, the empty string would match no crate.
+fn string(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn list(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
