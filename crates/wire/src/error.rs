@@ -12,7 +12,9 @@ use crate::rdmap::{Cause, MpaFault, Operation, TaggedBuffer, UntaggedBuffer};
 #[non_exhaustive]
 pub enum Violation {
     /// RFC 5044 §7.1.1: a connection begins with the key of the startup frame that is due.
-    #[error("these bytes do not begin an MPA {expected} frame: the peer speaks another protocol, or plays the same role")]
+    #[error(
+        "these bytes do not begin an MPA {expected} frame: the peer speaks another protocol, or plays the same role"
+    )]
     Key {
         /// "Request" or "Reply".
         expected: &'static str,

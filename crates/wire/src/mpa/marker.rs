@@ -50,7 +50,10 @@ impl Markers {
     }
 
     /// What a marker here points at: how long ago its FPDU began, zero if it stands in front of it.
-    #[expect(clippy::cast_possible_truncation, reason = "an FPDU that may be sent is shorter; of a longer one, the low bits")]
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "an FPDU that may be sent is shorter; of a longer one, the low bits"
+    )]
     pub(super) const fn pointer(&self) -> u16 {
         self.into_fpdu as u16
     }

@@ -76,7 +76,11 @@ impl FpduReader {
     /// Takes the next piece off the front of `input`. `None`: all of `input` was used up, and more is needed.
     ///
     /// After a violation it reports the same one for ever.
-    pub fn next<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
+    pub fn next<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        dialect: Dialect,
+    ) -> Result<Option<Piece<'a>>, Violation> {
         let piece = self.step(input, dialect);
         if let Err(violation) = piece {
             self.state = State::Failed(violation);

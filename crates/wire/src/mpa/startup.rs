@@ -244,9 +244,11 @@ impl Enhanced {
         }
         let rtr = self.rtr.unwrap_or(RtrSet::empty());
         let set = |on, bit| if on { bit } else { 0 };
-        let ird = self.ird | set(self.rtr.is_some(), PEER_TO_PEER) | set(rtr.contains(RtrSet::SEND), RTR_SEND);
-        let ord =
-            self.ord | set(rtr.contains(RtrSet::WRITE), RTR_WRITE) | set(rtr.contains(RtrSet::READ), RTR_READ);
+        let ird =
+            self.ird | set(self.rtr.is_some(), PEER_TO_PEER) | set(rtr.contains(RtrSet::SEND), RTR_SEND);
+        let ord = self.ord
+            | set(rtr.contains(RtrSet::WRITE), RTR_WRITE)
+            | set(rtr.contains(RtrSet::READ), RTR_READ);
         Ok(EnhancedWord { ird: ird.into(), ord: ord.into() })
     }
 }

@@ -51,7 +51,12 @@ impl FpduWriter {
 
     /// Begins an FPDU: writes its length field and header, with a marker if one is due. Returns how many bytes of `out`
     /// were written. Nothing is changed on error.
-    pub fn open(&mut self, header: &Header, payload: usize, out: &mut [u8; MAX_HEAD]) -> Result<usize, Misuse> {
+    pub fn open(
+        &mut self,
+        header: &Header,
+        payload: usize,
+        out: &mut [u8; MAX_HEAD],
+    ) -> Result<usize, Misuse> {
         let mut plain = [0; MAX_HEADER];
         let len = header.emit(payload, &mut plain)?;
         self.crc = Crc::new();

@@ -39,7 +39,8 @@ impl Hello {
         let raw = RawHello::ref_from_bytes(private_data).ok()?;
         let (destination, source) = (raw.destination.get(), raw.source.get());
         let ours = raw.magic == MAGIC && raw.version == VERSION;
-        (ours && check_qpn(destination).is_ok() && check_qpn(source).is_ok()).then_some(Self { destination, source })
+        (ours && check_qpn(destination).is_ok() && check_qpn(source).is_ok())
+            .then_some(Self { destination, source })
     }
 
     /// The private data to send.

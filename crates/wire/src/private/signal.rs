@@ -93,7 +93,9 @@ impl Signal {
 impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Capabilities(capabilities) => write!(f, "Signal, capabilities {:#06x}", capabilities.bits()),
+            Self::Capabilities(capabilities) => {
+                write!(f, "Signal, capabilities {:#06x}", capabilities.bits())
+            }
             Self::Acknowledged(count) => write!(f, "Signal, {count} messages acknowledged"),
         }
     }

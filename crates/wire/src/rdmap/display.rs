@@ -1,6 +1,8 @@
 //! A header on one line, the way a packet analyser prints it.
 
-use super::{AtomicOp, AtomicRequest, AtomicResponse, Header, Offender, ReadRequest, Send, SendWord, Tagged, Terminate};
+use super::{
+    AtomicOp, AtomicRequest, AtomicResponse, Header, Offender, ReadRequest, Send, SendWord, Tagged, Terminate,
+};
 use crate::ddp::DdpHeader;
 use core::fmt::{self, Display, Formatter};
 
@@ -27,7 +29,11 @@ impl Display for Header {
                 message.immediate.map_or(Ok(()), |data| write!(f, ", data {data}"))
             }
             Self::ReadV2Request(request) => {
-                write!(f, "Read V2 Request, msn {}, {} bytes, source {}", request.msn, request.len, request.source)
+                write!(
+                    f,
+                    "Read V2 Request, msn {}, {} bytes, source {}",
+                    request.msn, request.len, request.source
+                )
             }
             Self::ReadV2Response(response) => {
                 write!(f, "Read V2 Response, msn {}, offset {}", response.msn, response.offset)?;
@@ -90,7 +96,9 @@ impl Display for Offender {
         }
         match (&self.header, &self.read) {
             (_, Some(read)) => write!(f, ": Read Request, {read}"),
-            (Some(DdpHeader::Tagged(ddp)), None) => write!(f, ": opcode {:#x}, {}", ddp.ulp_control & 0xf, ddp.place),
+            (Some(DdpHeader::Tagged(ddp)), None) => {
+                write!(f, ": opcode {:#x}, {}", ddp.ulp_control & 0xf, ddp.place)
+            }
             (Some(DdpHeader::Untagged(ddp)), None) => {
                 let (opcode, msn, offset) = (ddp.ulp_control & 0xf, ddp.msn, ddp.offset);
                 write!(f, ": opcode {opcode:#x}, queue {}, msn {msn}, offset {offset}", ddp.queue)

@@ -58,10 +58,14 @@ impl Header {
                 Untagged { word: message.srq, ..Untagged::new(opcode, queue::SEND, message.msn) }
                     .emit(&message.data.0, out);
             }
-            Self::ReadRequest(request) => Untagged::new(opcode::READ_REQUEST, queue::READ_REQUEST, request.msn)
-                .emit(&RawReadRequest::new(request), out),
-            Self::AtomicRequest(request) => Untagged::new(opcode::ATOMIC_REQUEST, queue::READ_REQUEST, request.msn)
-                .emit(&RawAtomicRequest::new(request), out),
+            Self::ReadRequest(request) => {
+                Untagged::new(opcode::READ_REQUEST, queue::READ_REQUEST, request.msn)
+                    .emit(&RawReadRequest::new(request), out)
+            }
+            Self::AtomicRequest(request) => {
+                Untagged::new(opcode::ATOMIC_REQUEST, queue::READ_REQUEST, request.msn)
+                    .emit(&RawAtomicRequest::new(request), out)
+            }
             Self::AtomicResponse(response) => {
                 Untagged::new(opcode::ATOMIC_RESPONSE, queue::ATOMIC_RESPONSE, response.msn)
                     .emit(&RawAtomicResponse::new(response), out);
@@ -109,14 +113,20 @@ impl Send {
 
     const fn private_opcode(&self) -> u8 {
         let solicited = if self.solicited { opcode::PRIVATE_SOLICITED } else { 0 };
-        let invalidate = if matches!(self.word, SendWord::Invalidate(_)) { opcode::PRIVATE_INVALIDATE } else { 0 };
+        let invalidate =
+            if matches!(self.word, SendWord::Invalidate(_)) { opcode::PRIVATE_INVALIDATE } else { 0 };
         opcode::PRIVATE | solicited | invalidate
     }
 
     #[inline]
     fn segment(&self, opcode: u8) -> Untagged {
         let (SendWord::Srq(word) | SendWord::Invalidate(crate::Tag(word))) = self.word;
-        Untagged { word, last: self.last, offset: self.offset, ..Untagged::new(opcode, queue::SEND, self.msn) }
+        Untagged {
+            word,
+            last: self.last,
+            offset: self.offset,
+            ..Untagged::new(opcode, queue::SEND, self.msn)
+        }
     }
 }
 

@@ -17,7 +17,6 @@ pub use atomic::{AtomicOp, AtomicRequest, AtomicResponse};
 pub use cause::{Cause, MpaFault, Operation, Protection, TaggedBuffer, UntaggedBuffer};
 pub use read::{ReadRequest, ReadV2Request, ReadV2Response};
 
-
 pub use send::{Immediate, ImmediateData, Send, SendImmediate, SendWord};
 pub use terminate::{Offender, Terminate};
 

@@ -6,8 +6,8 @@
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
 use super::read::{RawReadRequest, RawReadV2Request};
 use super::{
-    Dialect, Header, Immediate, ImmediateData, OPCODE_MASK, ReadV2Response, Send, SendImmediate, SendWord, Tagged,
-    Terminate, VERSION, VERSION_MASK, opcode, queue, terminate,
+    Dialect, Header, Immediate, ImmediateData, OPCODE_MASK, ReadV2Response, Send, SendImmediate, SendWord,
+    Tagged, Terminate, VERSION, VERSION_MASK, opcode, queue, terminate,
 };
 use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
 use crate::{Parse, Tag, Violation};
@@ -60,18 +60,20 @@ fn untagged(segment: &Untagged<'_>, dialect: Dialect) -> Result<Parsed, Violatio
             let invalidate = opcode == opcode::SEND_INVALIDATE || opcode == opcode::SEND_SOLICITED_INVALIDATE;
             Ok(Parse::Done((Header::Send(segment.send(solicited, invalidate)), UNTAGGED_LEN)))
         }
-        opcode::READ_REQUEST => {
-            segment.fixed(queue::READ_REQUEST, |raw: &RawReadRequest| Ok(Header::ReadRequest(raw.to_request(ddp.msn))))
-        }
-        opcode::TERMINATE => segment.terminate(),
-        opcode @ (opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED) => segment.fixed(queue::SEND, |data: &[u8; 8]| {
-            Ok(Header::Immediate(Immediate {
-                msn: ddp.msn,
-                solicited: opcode == opcode::IMMEDIATE_SOLICITED,
-                srq: ddp.ulp_word,
-                data: ImmediateData(*data),
-            }))
+        opcode::READ_REQUEST => segment.fixed(queue::READ_REQUEST, |raw: &RawReadRequest| {
+            Ok(Header::ReadRequest(raw.to_request(ddp.msn)))
         }),
+        opcode::TERMINATE => segment.terminate(),
+        opcode @ (opcode::IMMEDIATE | opcode::IMMEDIATE_SOLICITED) => {
+            segment.fixed(queue::SEND, |data: &[u8; 8]| {
+                Ok(Header::Immediate(Immediate {
+                    msn: ddp.msn,
+                    solicited: opcode == opcode::IMMEDIATE_SOLICITED,
+                    srq: ddp.ulp_word,
+                    data: ImmediateData(*data),
+                }))
+            })
+        }
         opcode::ATOMIC_REQUEST => segment.fixed(queue::READ_REQUEST, |raw: &RawAtomicRequest| {
             raw.to_request(ddp.msn).map(Header::AtomicRequest)
         }),

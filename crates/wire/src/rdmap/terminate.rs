@@ -68,7 +68,10 @@ impl Terminate {
             offender.length = offender.length.map(|payload| payload.saturating_add(offender.header_len()));
             return Self { cause: Cause::from_wire(first & 0xf, first >> 4, code), offender };
         }
-        Self { cause: Cause::from_wire(first >> 4, first & 0xf, code), offender: Offender::parse(third, rest) }
+        Self {
+            cause: Cause::from_wire(first >> 4, first & 0xf, code),
+            offender: Offender::parse(third, rest),
+        }
     }
 
     /// Length of the words behind the DDP header.

@@ -1,0 +1,471 @@
+//! Each message against bytes from elsewhere: captures of Linux siw, and the figures of the RFCs where siw has no such
+//! message. Every case is parsed, printed and emitted again.
+
+mod common;
+
+use common::hex;
+use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
+use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
+use ironwarp_wire::private::{
+    Capabilities, Datagram, Hello, ReadV2Request, ReadV2Response, SendImmediate, Signal,
+};
+use ironwarp_wire::{
+    AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
+    MAX_HEADER, Offender, Parse, Place, Protection, ReadRequest, Send, SendWord, Tag, Tagged, TaggedBuffer,
+    Terminate,
+};
+
+/// `fpdu`: the FPDU up to its payload, in hex.
+fn check(header: Header, payload_len: usize, fpdu: &str, display: &str) {
+    let bytes = hex(fpdu);
+    let dialect = if header.is_private() { Dialect::Ironwarp } else { Dialect::Standard };
+    let Ok(Parse::Done(parsed)) = Fpdu::parse(&bytes, dialect) else { panic!("{fpdu} is not parsed") };
+    assert_eq!(parsed.header, header);
+    assert_eq!((usize::from(parsed.header_len), usize::from(parsed.payload_len)), (bytes.len(), payload_len));
+    assert_eq!(parsed.to_string(), display);
+    assert_eq!(emit(&header, payload_len), bytes);
+    if header.is_private() {
+        assert!(Fpdu::parse(&bytes, Dialect::Standard).is_err(), "a private message is not for everyone");
+    }
+}
+
+fn emit(header: &Header, payload_len: usize) -> Vec<u8> {
+    let mut out = [0xee; MAX_HEADER];
+    let n = header.emit(payload_len, &mut out).unwrap();
+    assert_eq!(n, 2 + header.encoded_len());
+    assert!(out[n..].iter().all(|byte| *byte == 0xee), "nothing is written behind the header");
+    out[..n].to_vec()
+}
+
+fn place(tag: u32, offset: u64) -> Place {
+    Place { tag: Tag(tag), offset }
+}
+
+#[test]
+fn write() {
+    check(
+        Header::Write(Tagged { last: true, place: place(0x854d_4c00, 0x561b_cd7b_3f30) }),
+        64,
+        "004e c1 40 854d4c00 0000561bcd7b3f30",
+        "Write, 0x854d4c00+0x561bcd7b3f30, last, 64 bytes",
+    );
+    check(
+        Header::Write(Tagged { last: false, place: place(0x5e77_4d00, 0x5624_436c_3064) }),
+        1428,
+        "05a2 81 40 5e774d00 00005624436c3064",
+        "Write, 0x5e774d00+0x5624436c3064, more, 1428 bytes",
+    );
+}
+
+#[test]
+fn read_request() {
+    check(
+        Header::ReadRequest(ReadRequest {
+            msn: 1,
+            sink: place(0x4846_da00, 0x5599_220e_df30),
+            len: 64,
+            source: place(0x5649_4a00, 0x561b_cd7b_3d50),
+        }),
+        0,
+        "002e 41 41 00000000 00000001 00000001 00000000 4846da00 00005599220edf30 00000040 56494a00 0000561bcd7b3d50",
+        "Read Request, msn 1, 64 bytes, source 0x56494a00+0x561bcd7b3d50, sink 0x4846da00+0x5599220edf30",
+    );
+}
+
+#[test]
+fn read_response() {
+    check(
+        Header::ReadResponse(Tagged { last: true, place: place(0x4846_da00, 0x5599_220e_df30) }),
+        64,
+        "004e c1 42 4846da00 00005599220edf30",
+        "Read Response, 0x4846da00+0x5599220edf30, last, 64 bytes",
+    );
+}
+
+#[test]
+fn send_in_four_kinds() {
+    let send = Send { msn: 2, last: true, offset: 0, solicited: false, word: SendWord::NONE };
+    let invalidate = SendWord::Invalidate(Tag(0x1234_5600));
+    check(
+        Header::Send(Send { msn: 1, ..send }),
+        16,
+        "0022 41 43 00000000 00000000 00000001 00000000",
+        "Send, msn 1, offset 0, last, 16 bytes",
+    );
+    check(
+        Header::Send(Send { solicited: true, ..send }),
+        41,
+        "003b 41 45 00000000 00000000 00000002 00000000",
+        "Send SE, msn 2, offset 0, last, 41 bytes",
+    );
+    check(
+        Header::Send(Send { word: invalidate, last: false, ..send }),
+        16,
+        "0022 01 44 12345600 00000000 00000002 00000000",
+        "Send, msn 2, offset 0, more, invalidate 0x12345600, 16 bytes",
+    );
+    check(
+        Header::Send(Send { word: invalidate, solicited: true, offset: 0x590, ..send }),
+        16,
+        "0022 41 46 12345600 00000000 00000002 00000590",
+        "Send SE, msn 2, offset 1424, last, invalidate 0x12345600, 16 bytes",
+    );
+}
+
+#[test]
+fn send_for_a_shared_receive_queue_of_xrc() {
+    check(
+        Header::Send(Send { msn: 1, last: true, offset: 0, solicited: false, word: SendWord::Srq(0x42) }),
+        16,
+        "0022 41 43 00000042 00000000 00000001 00000000",
+        "Send, msn 1, offset 0, last, srq 0x42, 16 bytes",
+    );
+}
+
+#[test]
+fn immediate() {
+    let immediate = Immediate { msn: 3, solicited: false, srq: 0, data: ImmediateData::new(0xcafe_f00d) };
+    assert_eq!(immediate.data.value(), 0xcafe_f00d);
+    check(
+        Header::Immediate(immediate),
+        0,
+        "001a 41 48 00000000 00000000 00000003 00000000 cafef00d 00000000",
+        "Immediate, msn 3, data 0xcafef00d00000000",
+    );
+    check(
+        Header::Immediate(Immediate { solicited: true, srq: 0x42, ..immediate }),
+        0,
+        "001a 41 49 00000042 00000000 00000003 00000000 cafef00d 00000000",
+        "Immediate SE, msn 3, data 0xcafef00d00000000, srq 0x42",
+    );
+}
+
+#[test]
+fn atomic_request() {
+    let target = place(0x5e77_4d00, 0x5624_436c_3000);
+    let request = AtomicRequest { msn: 7, id: 9, target, op: AtomicOp::FetchAdd { add: 5, mask: 0 } };
+    check(
+        Header::AtomicRequest(request),
+        0,
+        "0046 41 4a 00000000 00000001 00000007 00000000 00000000 00000009 5e774d00 00005624436c3000
+         0000000000000005 0000000000000000 0000000000000000 ffffffffffffffff",
+        "Atomic Request, msn 7, id 0x9, 0x5e774d00+0x5624436c3000, add 0x5",
+    );
+    let op = AtomicOp::CompareSwap { swap: 0x11, swap_mask: 0xff, compare: 0x22, compare_mask: 0xf0 };
+    check(
+        Header::AtomicRequest(AtomicRequest { op, ..request }),
+        0,
+        "0046 41 4a 00000000 00000001 00000007 00000000 00000002 00000009 5e774d00 00005624436c3000
+         0000000000000011 00000000000000ff 0000000000000022 00000000000000f0",
+        "Atomic Request, msn 7, id 0x9, 0x5e774d00+0x5624436c3000, if 0x22 mask 0xf0 then 0x11 mask 0xff",
+    );
+}
+
+#[test]
+fn atomic_response() {
+    check(
+        Header::AtomicResponse(AtomicResponse { msn: 1, id: 9, original: 0x1122_3344_5566_7788 }),
+        0,
+        "001e 41 4b 00000000 00000003 00000001 00000000 00000009 1122334455667788",
+        "Atomic Response, msn 1, id 0x9, was 0x1122334455667788",
+    );
+}
+
+#[test]
+fn private_send_immediate() {
+    let send = Send { msn: 4, last: true, offset: 0, solicited: false, word: SendWord::NONE };
+    let immediate = Some(ImmediateData::new(7));
+    let invalidate = SendWord::Invalidate(Tag(0x1234_5600));
+    let check = |send, immediate, payload, fpdu: &str, display: &str| {
+        check(Header::SendImmediate(SendImmediate { send, immediate }), payload, fpdu, display);
+    };
+    check(
+        send,
+        immediate,
+        16,
+        "002a 41 4f 00000000 00000000 00000004 00000000 00000007 00000000",
+        "Send Immediate, msn 4, offset 0, last, data 0x0000000700000000, 16 bytes",
+    );
+    check(
+        Send { word: invalidate, last: false, ..send },
+        immediate,
+        16,
+        "002a 01 5f 12345600 00000000 00000004 00000000 00000007 00000000",
+        "Send Immediate, msn 4, offset 0, more, invalidate 0x12345600, data 0x0000000700000000, 16 bytes",
+    );
+    check(
+        Send { solicited: true, offset: 24, ..send },
+        None,
+        16,
+        "0022 41 6f 00000000 00000000 00000004 00000018",
+        "Send Immediate SE, msn 4, offset 24, last, 16 bytes",
+    );
+    check(
+        Send { solicited: true, word: invalidate, ..send },
+        immediate,
+        0,
+        "001a 41 7f 12345600 00000000 00000004 00000000 00000007 00000000",
+        "Send Immediate SE, msn 4, offset 0, last, invalidate 0x12345600, data 0x0000000700000000, 0 bytes",
+    );
+}
+
+#[test]
+fn private_read_v2() {
+    check(
+        Header::ReadV2Request(ReadV2Request { msn: 2, len: 4096, source: place(0x5649_4a00, 0x1000) }),
+        0,
+        "0022 41 4f 00000000 00000001 00000002 00000000 00001000 56494a00 0000000000001000",
+        "Read V2 Request, msn 2, 4096 bytes, source 0x56494a00+0x1000",
+    );
+    check(
+        Header::ReadV2Response(ReadV2Response { msn: 1, last: false, offset: 1424 }),
+        16,
+        "0022 01 5f 00000000 80000001 00000001 00000590",
+        "Read V2 Response, msn 1, offset 1424, more, 16 bytes",
+    );
+}
+
+fn tagged_offender() -> Offender {
+    let place = place(0x5f9b_bf00, 0x557a_db14_bff6);
+    let header = DdpHeader::Tagged(DdpTagged { control: 0xc1, ulp_control: 0x40, place });
+    Offender { length: Some(0x4e), header: Some(header), read: None }
+}
+
+#[test]
+fn terminate() {
+    let cause = Cause::TaggedBuffer(TaggedBuffer::Bounds);
+    check(
+        Header::Terminate(Terminate { cause, offender: tagged_offender() }),
+        0,
+        "0026 41 47 00000000 00000002 00000001 00000000 1101c000 004e c140 5f9bbf00 0000557adb14bff6",
+        "Terminate, DDP: base or bounds violation (1/1/01), for a segment of 78 bytes: opcode 0x0, \
+         0x5f9bbf00+0x557adb14bff6",
+    );
+    check(
+        Header::Terminate(Terminate { cause: Cause::LocalCatastrophic, offender: Offender::default() }),
+        0,
+        "0016 41 47 00000000 00000002 00000001 00000000 00000000",
+        "Terminate, RDMAP: local catastrophic error (0/0/00)",
+    );
+}
+
+#[test]
+fn terminate_answers_a_segment_with_what_the_rfc_attaches() {
+    let read = hex(
+        "002e 41 41 00000000 00000001 00000005 00000000 4846da00 00005599220edf30 00000040 56494a00 0000561bcd7b3d50",
+    );
+    // RFC 5040 figure 10: with the Read Request's own words, which makes it a copy of the FPDU's front.
+    let terminate = Terminate::answer(Cause::Protection(Protection::Access), &read);
+    let expected = [hex("0046 41 47 00000000 00000002 00000001 00000000 0102e000"), read.clone()].concat();
+    assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
+    // A DDP error returns the DDP header only.
+    let terminate = Terminate::answer(ironwarp_wire::Violation::MessageOffset(1).cause(), &read);
+    let expected =
+        [hex("002a 41 47 00000000 00000002 00000001 00000000 1204c000"), read[..20].to_vec()].concat();
+    assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
+    // An MPA error has no segment to name.
+    let terminate =
+        Terminate::answer(ironwarp_wire::Violation::Crc { computed: 0, received: 1 }.cause(), &read);
+    assert_eq!(terminate.offender, Offender::default());
+    // A Send is never mistaken for a Read Request.
+    let send = hex("0022 41 44 00000009 00000000 00000001 00000000 4846da0000005599220edf30");
+    assert_eq!(Terminate::answer(Cause::Protection(Protection::Invalidate), &send).offender.read, None);
+}
+
+#[test]
+fn terminate_of_siw_means_the_same() {
+    let parse = |text: &str| {
+        let Ok(Parse::Done(Fpdu { header: Header::Terminate(terminate), .. })) =
+            Fpdu::parse(&hex(text), Dialect::Standard)
+        else {
+            panic!("{text}")
+        };
+        terminate
+    };
+    // Out of bounds: nibbles, bits and length as siw has them.
+    let bounds =
+        parse("0026 4147 00000000 00000002 00000001 00000000 11010300 0040 c140 5f9bbf00 0000557adb14bff6");
+    assert_eq!(bounds.cause, Cause::TaggedBuffer(TaggedBuffer::Bounds));
+    assert_eq!(bounds.offender, tagged_offender());
+    // A bad tag in a Read Request; siw puts the read's length in place of its sequence number.
+    let read = parse(
+        "0046 4147 00000000 00000002 00000001 00000000 10000700 0000 4141 00000000 00000001 00000040 00000000
+         9c333400 00005578b3e66000 00000040 5b08f800 000055b01428f000",
+    );
+    assert_eq!(read.cause, Cause::Protection(Protection::Tag));
+    assert_eq!(read.offender.length, Some(46));
+    let request = ReadRequest {
+        msn: 0x40,
+        sink: place(0x9c33_3400, 0x5578_b3e6_6000),
+        len: 0x40,
+        source: place(0x5b08_f800, 0x55b0_1428_f000),
+    };
+    assert_eq!(read.offender.read, Some(request));
+    // Without a header there are no bits to tell the forms apart: the reading that means something wins, …
+    let bare =
+        |control: &str| parse(&format!("0016 4147 00000000 00000002 00000001 00000000 {control}")).cause;
+    assert_eq!(bare("02020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "siw's form of 2/0/02");
+    assert_eq!(bare("20020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "the RFC's");
+    // … Chelsio's and Intel's MPA errors have type 3, and what nobody defines is kept as it is.
+    assert_eq!(bare("23020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc));
+    assert_eq!(bare("5abc0000"), Cause::Other { layer: 5, kind: 0xa, code: 0xbc });
+}
+
+fn check_startup(startup: Startup<'_>, text: &str, display: &str) {
+    let bytes = hex(text);
+    let parsed = match startup.role {
+        Role::Request => Startup::parse_request(&bytes),
+        Role::Reply { .. } => Startup::parse_reply(&bytes),
+    };
+    assert_eq!(parsed, Ok(Parse::Done((startup, bytes.len()))));
+    assert_eq!(startup.to_string(), display);
+    let mut out = [0; MAX_STARTUP];
+    assert_eq!(startup.emit(&mut out), Ok(bytes.len()));
+    assert_eq!(out[..bytes.len()], bytes);
+    for n in 0..bytes.len() {
+        let short = match startup.role {
+            Role::Request => Startup::parse_request(&bytes[..n]),
+            Role::Reply { .. } => Startup::parse_reply(&bytes[..n]),
+        };
+        assert_eq!(short, Ok(Parse::Need(if n < 20 { 20 } else { bytes.len() })), "{n} bytes of it");
+    }
+}
+
+#[test]
+fn startup_frames() {
+    let enhanced = |ird, ord, rtr| Revision::Two(Some(Enhanced { ird, ord, rtr }));
+    let request = Startup {
+        role: Role::Request,
+        markers: false,
+        crc: false,
+        revision: enhanced(1, 1, None),
+        private_data: b"",
+    };
+    check_startup(
+        request,
+        r#""MPA ID Req Frame" 10 02 0004 0001 0001"#,
+        "MPA Request, revision 2, IRD 1, ORD 1, 0 bytes of private data",
+    );
+    check_startup(
+        Startup {
+            crc: true,
+            revision: enhanced(3, 5, Some(RtrSet::WRITE | RtrSet::READ)),
+            private_data: b"hello-from-client",
+            ..request
+        },
+        r#""MPA ID Req Frame" 50 02 0015 8003 c005 "hello-from-client""#,
+        "MPA Request, revision 2, IRD 3, ORD 5, peer-to-peer, RTR Write Read, CRC, 17 bytes of private data",
+    );
+    check_startup(
+        Startup {
+            role: Role::Reply { rejected: true },
+            revision: enhanced(5, 3, None),
+            private_data: b"nope-not-today",
+            ..request
+        },
+        r#""MPA ID Rep Frame" 30 02 0012 0005 0003 "nope-not-today""#,
+        "MPA Reply REJECTED, revision 2, IRD 5, ORD 3, 14 bytes of private data",
+    );
+    check_startup(
+        Startup { role: Role::Reply { rejected: false }, markers: true, revision: Revision::One, ..request },
+        r#""MPA ID Rep Frame" 80 01 0000"#,
+        "MPA Reply, revision 1, markers, 0 bytes of private data",
+    );
+    check_startup(
+        Startup { revision: Revision::Two(None), private_data: b"x", ..request },
+        r#""MPA ID Req Frame" 00 02 0001 "x""#,
+        "MPA Request, revision 2, 1 bytes of private data",
+    );
+    check_startup(
+        Startup { revision: enhanced(0x3fff, 0x3fff, Some(RtrSet::all())), ..request },
+        r#""MPA ID Req Frame" 10 02 0004 ffff ffff"#,
+        "MPA Request, revision 2, IRD 16383, ORD 16383, peer-to-peer, RTR Send Write Read, 0 bytes of private data",
+    );
+}
+
+#[test]
+fn signals() {
+    let capabilities = Capabilities::ACKNOWLEDGE | Capabilities::READ_V2;
+    for (signal, fpdu, display) in [
+        (
+            Signal::Capabilities(capabilities),
+            "000e c1 40 49525750 0101000957415250",
+            "Signal, capabilities 0x0009",
+        ),
+        (
+            Signal::Acknowledged(0x12_3456_7890),
+            "000e c1 40 49525750 0200001234567890",
+            "Signal, 78187493520 messages acknowledged",
+        ),
+    ] {
+        assert_eq!(emit(&signal.header(), 0), hex(fpdu));
+        let Header::Write(Tagged { last: true, place }) = signal.header() else { panic!() };
+        assert_eq!(Signal::parse(place), Some(signal));
+        assert_eq!(signal.to_string(), display);
+    }
+    for (what, place) in [
+        ("another tag", place(0x4952_5751, 0x0101_0009_5741_5250)),
+        ("another check", place(0x4952_5750, 0x0101_0009_5741_5251)),
+        ("another version", place(0x4952_5750, 0x0102_0009_5741_5250)),
+        ("another kind", place(0x4952_5750, 0x0300_0009_5741_5250)),
+        ("siw's Write RTR", place(1, 0)),
+    ] {
+        assert_eq!(Signal::parse(place), None, "{what}");
+    }
+    let unknown_bit = place(0x4952_5750, 0x0101_8001_5741_5250);
+    assert_eq!(Signal::parse(unknown_bit), Some(Signal::Capabilities(Capabilities::ACKNOWLEDGE)));
+}
+
+#[test]
+fn hello() {
+    let hello = Hello { destination: 0x0f_a001, source: 0xff_fffe };
+    let bytes = hex(r#""IRWH" 01 000000 000fa001 00fffffe"#);
+    assert_eq!(hello.emit().unwrap().to_vec(), bytes);
+    assert_eq!(Hello::parse(&bytes), Some(hello));
+    assert_eq!(hello.to_string(), "Hello, from 0xfffffe to 0x0fa001");
+    assert_eq!(Hello::parse(&bytes[1..]), None);
+    assert_eq!(Hello::parse(&[&bytes[..], b"x"].concat()), None);
+    for (what, text) in [
+        ("magic", r#""IRWI" 01 000000 000fa001 00fffffe"#),
+        ("version", r#""IRWH" 02 000000 000fa001 00fffffe"#),
+        ("destination of 25 bits", r#""IRWH" 01 000000 010fa001 00fffffe"#),
+        ("source of 25 bits", r#""IRWH" 01 000000 000fa001 01fffffe"#),
+    ] {
+        assert_eq!(Hello::parse(&hex(text)), None, "{what}");
+    }
+}
+
+#[test]
+fn datagram() {
+    let datagram = Datagram {
+        destination: 0x0f_a0ff,
+        source: 0x10_02ff,
+        qkey: 0x1122_3344,
+        solicited: true,
+        immediate: Some(0xcafe_f00d),
+        hop_limit: 64,
+        traffic_class: 0xb8,
+        flow_label: 0xa_bcde,
+        service_level: 3,
+    };
+    let bytes = hex(r#""IRWD" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#);
+    assert_eq!(datagram.emit().unwrap().to_vec(), bytes);
+    let with_payload = [&bytes[..], b"payload"].concat();
+    assert_eq!(Datagram::parse(&with_payload), Some((datagram, &b"payload"[..])));
+    assert_eq!(
+        datagram.to_string(),
+        "Datagram SE, from 0x1002ff to 0x0fa0ff, qkey 0x11223344, data 0xcafef00d"
+    );
+    let plain = Datagram { solicited: false, immediate: None, ..datagram };
+    assert_eq!(plain.emit().unwrap()[5], 0);
+    assert_eq!(Datagram::parse(&plain.emit().unwrap()).map(|(header, _)| header), Some(plain));
+    for (what, text) in [
+        ("too short", r#""IRWD" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abc"#),
+        ("magic", r#""IRWX" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#),
+        ("version", r#""IRWD" 02 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#),
+        ("destination of 25 bits", r#""IRWD" 01 03 40 00 010fa0ff 001002ff 11223344 cafef00d 3b8abcde"#),
+        ("source of 25 bits", r#""IRWD" 01 03 40 00 000fa0ff 011002ff 11223344 cafef00d 3b8abcde"#),
+    ] {
+        assert_eq!(Datagram::parse(&hex(text)), None, "{what}");
+    }
+}
