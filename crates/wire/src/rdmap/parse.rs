@@ -25,7 +25,9 @@ impl Header {
     pub fn parse(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Result<Parsed, Violation> {
         let least = bytes.first().map_or(TAGGED_LEN, |&control| ddp::header_len(control));
         if usize::from(ulpdu_len) < least {
-            return Err(too_short(ulpdu_len, least));
+            // Below the shortest header of all, the control byte does not matter, nor whether it has arrived.
+            let shortest = usize::from(ulpdu_len) < TAGGED_LEN;
+            return Err(too_short(ulpdu_len, if shortest { TAGGED_LEN } else { least }));
         }
         match DdpHeader::parse(bytes) {
             None => Ok(Parse::Need(least)),
