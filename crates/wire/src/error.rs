@@ -136,6 +136,9 @@ pub enum Misuse {
     /// An FPDU was closed too early.
     #[error("{0} bytes of payload were announced and not covered")]
     PayloadMissing(usize),
+    /// A whole FPDU was to be written into a direction with markers.
+    #[error("this direction has markers: write the FPDU piece by piece")]
+    Markers,
     /// More private data than fits the startup frame.
     #[error("{len} bytes of private data, this frame has room for {room}")]
     PrivateDataTooLong {

@@ -1,6 +1,8 @@
 //! Each message against bytes from elsewhere: captures of Linux siw, and the figures of the RFCs where siw has no such
 //! message. Every case is parsed, printed and emitted again.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
 mod common;
 
 use common::hex;

@@ -1,11 +1,13 @@
 //! What must hold for all headers, all bytes and all splits of a stream.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
 mod common;
 
 use common::{Sent, read, slow_write, write};
 use ironwarp_wire::ddp::{DdpHeader, DdpTagged, DdpUntagged};
 use ironwarp_wire::mpa::{
-    Enhanced, FpduReader, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
+    Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{
     Capabilities, Datagram, Hello, MAX_ACKNOWLEDGED, ReadV2Request, ReadV2Response, SendImmediate, Signal,
@@ -331,6 +333,33 @@ proptest! {
         let (received, reader) = read(framing, Dialect::Ironwarp, direct, cut(&stream, &cuts)).unwrap();
         prop_assert_eq!(received, segments);
         prop_assert!(reader.at_boundary());
+    }
+
+    #[test]
+    fn whole_fpdus_are_the_same_as_pieces(crc in any::<bool>(), segments in segments()) {
+        let framing = Framing { crc, markers: false };
+        let writer = FpduWriter::new(framing);
+        let mut stream = Vec::new();
+        for Sent { header, payload } in &segments {
+            let mut out = [0xee; 2000];
+            let n = writer.whole(header, payload, &mut out).unwrap();
+            prop_assert!(out[n.max(MAX_HEADER)..].iter().all(|byte| *byte == 0xee));
+            stream.extend(&out[..n]);
+        }
+        prop_assert_eq!(&stream, &slow_write(framing, &segments));
+
+        let mut reader = FpduReader::new(framing);
+        let mut input = &stream[..];
+        for sent in &segments {
+            // All but the last byte is not enough, and takes nothing.
+            let len = FpduReader::new(framing).whole(&mut &*input, Dialect::Ironwarp).unwrap().unwrap().0.total_len();
+            let mut short = &input[..len - 1];
+            prop_assert_eq!(reader.whole(&mut short, Dialect::Ironwarp), Ok(None));
+            prop_assert_eq!(short.len(), len - 1);
+            let (fpdu, payload) = reader.whole(&mut input, Dialect::Ironwarp).unwrap().unwrap();
+            prop_assert_eq!(&Sent { header: fpdu.header, payload: payload.to_vec() }, sent);
+        }
+        prop_assert!(input.is_empty() && reader.at_boundary());
     }
 
     #[test]

@@ -1,10 +1,15 @@
 //! Every rule that a header can break by itself: the bytes that break it, what is said of them, and the Terminate that
 //! answers. A receiver finds each of them out on the first bytes that show it.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
 mod common;
 
 use common::{Sent, hex, read, write};
-use ironwarp_wire::mpa::{Enhanced, Framing, MAX_PRIVATE_DATA, MAX_STARTUP, Revision, Role, Startup};
+use ironwarp_wire::mpa::{
+    Enhanced, FpduReader, FpduWriter, Framing, MAX_HEAD, MAX_PRIVATE_DATA, MAX_STARTUP, MAX_TAIL, Revision,
+    Role, Startup,
+};
 use ironwarp_wire::private::{Datagram, Hello};
 use ironwarp_wire::{
     Cause, Dialect, Fpdu, Header, ImmediateData, MAX_HEADER, MAX_ULPDU, Misuse, MpaFault, Operation, Parse,
@@ -223,7 +228,7 @@ fn nothing_is_delivered_after_a_violation() {
     let framing = Framing { crc: true, markers: false };
     let (mut damaged, good) = (one_send(framing), one_send(framing));
     damaged[100] ^= 1;
-    let mut reader = ironwarp_wire::mpa::FpduReader::new(framing);
+    let mut reader = FpduReader::new(framing);
     let stream = [damaged, good].concat();
     let mut input = &stream[..];
     let first =
@@ -233,6 +238,37 @@ fn nothing_is_delivered_after_a_violation() {
     }
     assert!(!reader.at_boundary());
     assert_eq!(reader.run(), 0);
+}
+
+#[test]
+fn a_whole_fpdu_is_refused_for_the_same_reasons() {
+    let framing = Framing { crc: true, markers: false };
+    let mut reader = FpduReader::new(framing);
+    let good = one_send(framing);
+    let mut damaged = good.clone();
+    damaged[100] ^= 1;
+    let mut input = &damaged[..];
+    let violation = reader.whole(&mut input, Dialect::Standard).unwrap_err();
+    assert_eq!(violation.cause(), Cause::Mpa(MpaFault::Crc));
+    assert_eq!(input.len(), damaged.len(), "nothing was taken");
+    assert_eq!(
+        reader.whole(&mut &good[..], Dialect::Standard),
+        Ok(None),
+        "nothing is delivered after a violation"
+    );
+    assert_eq!(reader.next(&mut &good[..], Dialect::Standard), Err(violation));
+    // What is wrong with the header is for `next` to say.
+    let mut reader = FpduReader::new(framing);
+    let mut input = &hex("000e c040 00000000 0000000000000000 00000000")[..];
+    assert_eq!(reader.whole(&mut input, Dialect::Standard), Ok(None));
+    assert_eq!(reader.next(&mut input, Dialect::Standard), Err(ddp_version_of(true, 0)));
+    // In the middle of an FPDU there is no whole one, and none with markers.
+    let mut reader = FpduReader::new(framing);
+    assert_eq!(reader.next(&mut &good[..1], Dialect::Standard), Ok(None));
+    assert_eq!(reader.whole(&mut &good[..], Dialect::Standard), Ok(None));
+    let marked = Framing { crc: true, markers: true };
+    let mut reader = FpduReader::new(marked);
+    assert_eq!(reader.whole(&mut &one_send(marked)[..], Dialect::Standard), Ok(None));
 }
 
 #[test]
@@ -369,12 +405,25 @@ fn misuse_is_refused() {
     assert_eq!(write.emit(usize::MAX, &mut out), Err(Misuse::SegmentTooLong(usize::MAX)));
     assert_eq!(read.emit(1, &mut out), Err(Misuse::PayloadNotAllowed(1)));
 
-    let mut writer = ironwarp_wire::mpa::FpduWriter::new(Framing { crc: true, markers: false });
-    writer.open(&write, 3, &mut [0; ironwarp_wire::mpa::MAX_HEAD]).unwrap();
+    let mut writer = FpduWriter::new(Framing { crc: true, markers: false });
+    writer.open(&write, 3, &mut [0; MAX_HEAD]).unwrap();
     writer.cover(b"ab");
-    assert_eq!(writer.close(&mut [0; ironwarp_wire::mpa::MAX_TAIL]), Err(Misuse::PayloadMissing(1)));
+    assert_eq!(writer.close(&mut [0; MAX_TAIL]), Err(Misuse::PayloadMissing(1)));
     writer.cover(b"cde"); // the excess is ignored
-    assert_eq!(writer.close(&mut [0; ironwarp_wire::mpa::MAX_TAIL]), Ok(5));
+    assert_eq!(writer.close(&mut [0; MAX_TAIL]), Ok(5));
+
+    let writer = FpduWriter::new(Framing { crc: true, markers: true });
+    assert_eq!(writer.whole(&write, b"", &mut [0; 100]), Err(Misuse::Markers));
+    let writer = FpduWriter::new(Framing { crc: true, markers: false });
+    let (have, need) = (MAX_HEADER - 1, MAX_HEADER);
+    assert_eq!(
+        writer.whole(&write, b"", &mut [0; MAX_HEADER - 1]),
+        Err(Misuse::BufferTooShort { have, need })
+    );
+    let (have, need) = (119, 120);
+    assert_eq!(writer.whole(&write, &[0; 98], &mut [0; 119]), Err(Misuse::BufferTooShort { have, need }));
+    assert_eq!(writer.whole(&write, &[0; 98], &mut [0; 120]), Ok(120));
+    assert_eq!(writer.whole(&read, b"x", &mut [0; 120]), Err(Misuse::PayloadNotAllowed(1)));
 
     let data = [0; MAX_PRIVATE_DATA + 1];
     let mut out = [0; MAX_STARTUP];

@@ -1,8 +1,7 @@
-//! One FPDU (RFC 5044 §4.1): what its first bytes tell about all of it.
+//! One FPDU (RFC 5044 §4.1): what its first bytes tell about all of it. They are read in `rdmap/parse.rs`.
 
 use super::{CRC_FIELD, LENGTH_FIELD, padding};
-use crate::ddp::TAGGED_LEN;
-use crate::{Dialect, Header, Parse, Violation};
+use crate::Header;
 use core::fmt;
 
 /// What the front of an FPDU says. The payload need not have arrived.
@@ -17,27 +16,6 @@ pub struct Fpdu {
 }
 
 impl Fpdu {
-    /// Reads the front of an FPDU (from which markers, if any, were taken out).
-    ///
-    /// The first 16 bytes of an FPDU suffice for a tagged segment, the first 20 for a Send; the other headers are
-    /// longer, and [`Parse::Need`] says by how much.
-    #[inline]
-    pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Parse<Self>, Violation> {
-        let Some((length, segment)) = bytes.split_first_chunk::<LENGTH_FIELD>() else {
-            return Ok(Parse::Need(LENGTH_FIELD + TAGGED_LEN));
-        };
-        let ulpdu_len = u16::from_be_bytes(*length);
-        Ok(match Header::parse(segment, ulpdu_len, dialect)? {
-            Parse::Need(n) => Parse::Need(LENGTH_FIELD + n),
-            #[expect(clippy::cast_possible_truncation, reason = "a header is never longer than its segment")]
-            Parse::Done((header, len)) => Parse::Done(Self {
-                header,
-                header_len: (LENGTH_FIELD + len) as u16,
-                payload_len: ulpdu_len - len as u16,
-            }),
-        })
-    }
-
     /// What the length field says: header and payload.
     pub const fn ulpdu_len(&self) -> usize {
         self.header_len as usize - LENGTH_FIELD + self.payload_len as usize

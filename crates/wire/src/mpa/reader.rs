@@ -29,10 +29,12 @@ use crate::{Dialect, Parse, Violation};
 pub struct FpduReader {
     framing: Framing,
     markers: Markers,
-    /// The marker that is due, as far as it came.
-    marker: Short<MARKER_LEN>,
     crc: Crc,
     state: State,
+    /// The header or the CRC that is due, as far as it came.
+    held: Short<MAX_HEADER>,
+    /// The marker that is due, as far as it came.
+    marker: Short<MARKER_LEN>,
 }
 
 /// What [`FpduReader::next`] found.
@@ -49,14 +51,17 @@ pub enum Piece<'a> {
 /// The part of the FPDU that comes next.
 #[derive(Clone, Copy, Debug)]
 enum State {
-    /// The header, as far as it came.
-    Header(Short<MAX_HEADER>),
+    Header,
     /// So much payload is left, then `padding`.
-    Payload { left: u16, padding: u8 },
+    Payload {
+        left: u16,
+        padding: u8,
+    },
     /// So much padding is left.
-    Padding { left: u8 },
-    /// The CRC, as far as it came.
-    Crc(Short<CRC_FIELD>),
+    Padding {
+        left: u8,
+    },
+    Crc,
     /// RFC 5044 §8: after an error nothing more is delivered.
     Failed(Violation),
 }
@@ -64,12 +69,14 @@ enum State {
 impl FpduReader {
     /// For a direction whose first FPDU comes next.
     pub const fn new(framing: Framing) -> Self {
+        let markers = Markers::new(framing.markers);
         Self {
             framing,
-            markers: Markers::new(framing.markers),
-            marker: Short::EMPTY,
+            markers,
             crc: Crc::new(),
-            state: State::Header(Short::EMPTY),
+            state: State::Header,
+            held: Short::EMPTY,
+            marker: Short::EMPTY,
         }
     }
 
@@ -86,6 +93,32 @@ impl FpduReader {
             self.state = State::Failed(violation);
         }
         piece
+    }
+
+    /// Takes a whole FPDU off the front of `input`, with its payload and its CRC checked: the short way for small messages
+    /// that arrived together. `None`: it is not all there, is wrong, or has markers; nothing was taken, and
+    /// [`next`](Self::next) goes on from here.
+    #[inline]
+    pub fn whole<'a>(
+        &mut self,
+        input: &mut &'a [u8],
+        dialect: Dialect,
+    ) -> Result<Option<(Fpdu, &'a [u8])>, Violation> {
+        if self.framing.markers || !self.at_boundary() {
+            return Ok(None);
+        }
+        let Ok(Parse::Done(fpdu)) = Fpdu::parse(input, dialect) else { return Ok(None) };
+        let Some((covered, rest)) = input.split_at_checked(fpdu.total_len() - CRC_FIELD) else {
+            return Ok(None);
+        };
+        let Some((received, rest)) = rest.split_first_chunk() else { return Ok(None) };
+        if self.framing.crc {
+            self.crc.update(covered);
+            self.check_crc(*received)?;
+        }
+        *input = rest;
+        let (start, len) = (usize::from(fpdu.header_len), usize::from(fpdu.payload_len));
+        Ok(Some((fpdu, &covered[start..start + len])))
     }
 
     /// How many bytes of payload come next in one run, up to the end of the payload or the next marker: they may be read
@@ -109,21 +142,22 @@ impl FpduReader {
 
     /// Between two FPDUs, with nothing of the next one read: where a stream may be moved or closed without loss.
     pub const fn at_boundary(&self) -> bool {
-        matches!(self.state, State::Header(Short { len: 0, .. })) && self.marker.len == 0
+        matches!(self.state, State::Header) && self.held.len == 0 && self.marker.len == 0
     }
 
     fn step<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
-        loop {
-            if self.markers.due() && !matches!(self.state, State::Failed(_)) {
-                if !self.take_marker(input)? {
-                    return Ok(None);
-                }
-                continue;
+        if let State::Failed(violation) = self.state {
+            return Err(violation);
+        }
+        // Every piece takes at least a byte.
+        while !input.is_empty() {
+            if self.markers.due() && !self.take_marker(input)? {
+                return Ok(None);
             }
             match self.state {
-                State::Header(mut head) => {
-                    let piece = self.header(&mut head, input, dialect)?;
-                    if piece.is_some() || input.is_empty() {
+                State::Header => {
+                    let piece = self.header(input, dialect)?;
+                    if piece.is_some() {
                         return Ok(piece);
                     }
                 }
@@ -133,70 +167,81 @@ impl FpduReader {
                     self.cover(payload);
                     return Ok((!payload.is_empty()).then_some(Piece::Payload(payload)));
                 }
-                State::Padding { left: 0 } => self.state = State::Crc(Short::EMPTY),
+                State::Padding { left: 0 } => self.state = State::Crc,
                 State::Padding { left } => {
                     let padding = split_off(input, usize::from(left));
-                    if padding.is_empty() {
-                        return Ok(None);
-                    }
                     #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
                     let passed = padding.len() as u8;
                     self.state = State::Padding { left: left - passed };
                     self.pass(padding);
                 }
-                State::Crc(mut received) => return self.end(&mut received, input),
+                State::Crc => return self.end(input).map(|ended| ended.then_some(Piece::End)),
                 State::Failed(violation) => return Err(violation),
             }
         }
+        Ok(None)
     }
 
-    /// Collects the header, a run at a time, and no byte more than it has.
-    fn header<'a>(
-        &mut self,
-        head: &mut Short<MAX_HEADER>,
-        input: &mut &'a [u8],
-        dialect: Dialect,
-    ) -> Result<Option<Piece<'a>>, Violation> {
+    /// Takes in the header: at one go if all of it is there, else a run at a time; and no byte more than it has.
+    fn header<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
+        let whole = &input[..self.markers.run(input.len())];
+        if self.held.len == 0
+            && let Parse::Done(fpdu) = Fpdu::parse(whole, dialect)?
+        {
+            let bytes = split_off(input, usize::from(fpdu.header_len));
+            self.pass(bytes);
+            return Ok(Some(self.begin(fpdu)));
+        }
         loop {
-            let need = match Fpdu::parse(head.bytes(), dialect)? {
-                Parse::Need(need) => need - head.bytes().len(),
+            let need = match Fpdu::parse(self.held.bytes(), dialect)? {
+                Parse::Need(need) => need - self.held.bytes().len(),
                 Parse::Done(fpdu) => {
-                    #[expect(clippy::cast_possible_truncation, reason = "at most three")]
-                    let padding = fpdu.padding() as u8;
-                    self.state = State::Payload { left: fpdu.payload_len, padding };
-                    return Ok(Some(Piece::Header(fpdu)));
+                    self.held.len = 0;
+                    return Ok(Some(self.begin(fpdu)));
                 }
             };
             let bytes = split_off(input, self.markers.run(need));
             if bytes.is_empty() {
-                self.state = State::Header(*head);
                 return Ok(None);
             }
-            head.push(bytes);
+            self.held.push(bytes);
             self.pass(bytes);
         }
     }
 
-    fn end<'a>(
-        &mut self,
-        received: &mut Short<CRC_FIELD>,
-        input: &mut &'a [u8],
-    ) -> Result<Option<Piece<'a>>, Violation> {
-        let bytes = split_off(input, CRC_FIELD - received.bytes().len());
-        received.push(bytes);
+    fn begin<'a>(&mut self, fpdu: Fpdu) -> Piece<'a> {
+        #[expect(clippy::cast_possible_truncation, reason = "at most three")]
+        let padding = fpdu.padding() as u8;
+        self.state = State::Payload { left: fpdu.payload_len, padding };
+        Piece::Header(fpdu)
+    }
+
+    /// Takes in the CRC and checks it; false if it has not fully arrived.
+    fn end(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
+        let bytes = split_off(input, CRC_FIELD - self.held.bytes().len());
+        self.held.push(bytes);
         self.markers.advance(bytes.len());
-        self.state = State::Crc(*received);
-        if received.bytes().len() < CRC_FIELD {
-            return Ok(None);
+        let Ok(received) = <[u8; CRC_FIELD]>::try_from(self.held.bytes()) else { return Ok(false) };
+        if self.framing.crc {
+            self.check_crc(received)?;
         }
-        let (computed, received) = (self.crc.value(), u32::from_le_bytes(received.bytes));
-        if self.framing.crc && computed != received {
-            return Err(Violation::Crc { computed, received });
-        }
-        self.crc = Crc::new();
+        self.held.len = 0;
         self.markers.end_fpdu();
-        self.state = State::Header(Short::EMPTY);
-        Ok(Some(Piece::End))
+        self.state = State::Header;
+        Ok(true)
+    }
+
+    /// Compares the CRC of the FPDU with the one it carries, and is ready for the next.
+    #[inline]
+    fn check_crc(&mut self, received: [u8; CRC_FIELD]) -> Result<(), Violation> {
+        let (computed, received) = (self.crc.value(), u32::from_le_bytes(received));
+        self.crc = Crc::new();
+        if computed == received {
+            return Ok(());
+        }
+        let violation = Violation::Crc { computed, received };
+        self.state = State::Failed(violation);
+        Err(violation)
     }
 
     /// Takes out the marker that is due; false if it has not fully arrived.
@@ -213,12 +258,13 @@ impl FpduReader {
         if self.framing.crc {
             self.crc.update(&self.marker.bytes);
         }
-        self.marker = Short::EMPTY;
+        self.marker.len = 0;
         self.markers.pass();
         Ok(true)
     }
 
     /// These bytes of the FPDU, CRC aside, have passed.
+    #[inline]
     fn pass(&mut self, bytes: &[u8]) {
         if self.framing.crc {
             self.crc.update(bytes);

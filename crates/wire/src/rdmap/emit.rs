@@ -2,8 +2,9 @@
 
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
 use super::read::{RawReadRequest, RawReadV2Request};
-use super::{Header, MAX_HEADER, Send, SendWord, Tagged, Terminate, VERSION, opcode, queue};
+use super::{Header, MAX_HEADER, Send, SendWord, Tagged, VERSION, opcode, queue};
 use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
+use crate::mpa::LENGTH_FIELD;
 use crate::{MAX_ULPDU, Misuse};
 use zerocopy::{Immutable, IntoBytes};
 
@@ -28,58 +29,64 @@ impl Header {
     /// bytes were written. What follows on the wire is the payload, the padding and the CRC.
     #[inline]
     pub fn emit(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
-        let header = self.encoded_len();
-        // Cannot wrap: no slice is longer than isize::MAX.
-        let ulpdu = header.saturating_add(payload);
-        if ulpdu > MAX_ULPDU {
-            return Err(Misuse::SegmentTooLong(ulpdu));
-        }
-        if payload > 0 && !self.carries_payload() {
-            return Err(Misuse::PayloadNotAllowed(payload));
-        }
-        #[expect(clippy::cast_possible_truncation, reason = "MAX_ULPDU fits 16 bits")]
-        let (length, segment) = (ulpdu as u16, &mut out[2..]);
         match self {
-            Self::Write(message) => message.emit(opcode::WRITE, segment),
-            Self::ReadResponse(message) => message.emit(opcode::READ_RESPONSE, segment),
-            _ => self.emit_untagged(segment),
+            Self::Write(segment) => segment.emit(opcode::WRITE, payload, out),
+            Self::ReadResponse(segment) => segment.emit(opcode::READ_RESPONSE, payload, out),
+            Self::Send(send) => send.segment(send.opcode()).emit(&[0; 0], payload, out),
+            _ if payload > 0 && !self.carries_payload() => Err(Misuse::PayloadNotAllowed(payload)),
+            Self::ReadRequest(request) => Untagged::new(
+                opcode::READ_REQUEST,
+                queue::READ_REQUEST,
+                request.msn,
+            )
+            .emit(&RawReadRequest::new(request), 0, out),
+            _ => self.emit_rare(payload, out),
         }
-        out[..2].copy_from_slice(&length.to_be_bytes());
-        Ok(2 + header)
     }
 
-    #[inline]
-    fn emit_untagged(&self, out: &mut [u8]) {
+    /// The messages that do not stand in the way of others.
+    fn emit_rare(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         match self {
-            Self::Write(_) | Self::ReadResponse(_) => {}
-            Self::Send(send) => send.segment(send.opcode()).emit(&[0; 0], out),
+            Self::Write(_) | Self::ReadResponse(_) | Self::Send(_) | Self::ReadRequest(_) => {
+                self.emit(payload, out)
+            }
             Self::Immediate(message) => {
                 let opcode = if message.solicited { opcode::IMMEDIATE_SOLICITED } else { opcode::IMMEDIATE };
-                Untagged { word: message.srq, ..Untagged::new(opcode, queue::SEND, message.msn) }
-                    .emit(&message.data.0, out);
+                Untagged { word: message.srq, ..Untagged::new(opcode, queue::SEND, message.msn) }.emit(
+                    &message.data.0,
+                    0,
+                    out,
+                )
             }
-            Self::ReadRequest(request) => {
-                Untagged::new(opcode::READ_REQUEST, queue::READ_REQUEST, request.msn)
-                    .emit(&RawReadRequest::new(request), out)
+            Self::AtomicRequest(request) => Untagged::new(
+                opcode::ATOMIC_REQUEST,
+                queue::READ_REQUEST,
+                request.msn,
+            )
+            .emit(&RawAtomicRequest::new(request), 0, out),
+            Self::AtomicResponse(response) => Untagged::new(
+                opcode::ATOMIC_RESPONSE,
+                queue::ATOMIC_RESPONSE,
+                response.msn,
+            )
+            .emit(&RawAtomicResponse::new(response), 0, out),
+            Self::Terminate(terminate) => {
+                // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.
+                let segment = Untagged::new(opcode::TERMINATE, queue::TERMINATE, 1);
+                let (words, len) = terminate.words();
+                let at = segment.emit(&[0; 0], 0, out)?;
+                out[at..at + len].copy_from_slice(&words[..len]);
+                emit_length(UNTAGGED_LEN + len, 0, out)
             }
-            Self::AtomicRequest(request) => {
-                Untagged::new(opcode::ATOMIC_REQUEST, queue::READ_REQUEST, request.msn)
-                    .emit(&RawAtomicRequest::new(request), out)
-            }
-            Self::AtomicResponse(response) => {
-                Untagged::new(opcode::ATOMIC_RESPONSE, queue::ATOMIC_RESPONSE, response.msn)
-                    .emit(&RawAtomicResponse::new(response), out);
-            }
-            Self::Terminate(terminate) => emit_terminate(terminate, out),
             Self::SendImmediate(message) => {
                 let segment = message.send.segment(message.send.private_opcode());
                 match &message.immediate {
-                    Some(data) => segment.emit(&data.0, out),
-                    None => segment.emit(&[0; 0], out),
+                    Some(data) => segment.emit(&data.0, payload, out),
+                    None => segment.emit(&[0; 0], payload, out),
                 }
             }
             Self::ReadV2Request(request) => Untagged::new(opcode::PRIVATE, queue::READ_REQUEST, request.msn)
-                .emit(&RawReadV2Request::new(request), out),
+                .emit(&RawReadV2Request::new(request), 0, out),
             Self::ReadV2Response(response) => {
                 let opcode = opcode::PRIVATE | opcode::PRIVATE_READ_RESPONSE;
                 Untagged {
@@ -87,17 +94,31 @@ impl Header {
                     offset: response.offset,
                     ..Untagged::new(opcode, queue::READ_V2_RESPONSE, response.msn)
                 }
-                .emit(&[0; 0], out);
+                .emit(&[0; 0], payload, out)
             }
         }
     }
 }
 
+/// Writes the length field of a segment; returns how many bytes stand in front of the payload.
+#[inline]
+fn emit_length(header: usize, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
+    let ulpdu = header.saturating_add(payload);
+    if ulpdu > MAX_ULPDU {
+        return Err(Misuse::SegmentTooLong(ulpdu));
+    }
+    #[expect(clippy::cast_possible_truncation, reason = "MAX_ULPDU fits 16 bits")]
+    out[..LENGTH_FIELD].copy_from_slice(&(ulpdu as u16).to_be_bytes());
+    Ok(LENGTH_FIELD + header)
+}
+
 impl Tagged {
     #[inline]
-    fn emit(&self, opcode: u8, out: &mut [u8]) {
+    fn emit(&self, opcode: u8, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         let control = ddp::TAGGED | last_bit(self.last) | ddp::VERSION;
-        DdpHeader::Tagged(DdpTagged { control, ulp_control: VERSION | opcode, place: self.place }).emit(out);
+        let header = DdpTagged { control, ulp_control: VERSION | opcode, place: self.place };
+        DdpHeader::Tagged(header).emit(&mut out[LENGTH_FIELD..]);
+        emit_length(TAGGED_LEN, payload, out)
     }
 }
 
@@ -130,12 +151,6 @@ impl Send {
     }
 }
 
-fn emit_terminate(terminate: &Terminate, out: &mut [u8]) {
-    // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.
-    Untagged::new(opcode::TERMINATE, queue::TERMINATE, 1).emit(&[0; 0], out);
-    terminate.emit(&mut out[UNTAGGED_LEN..]);
-}
-
 /// An untagged segment about to be written.
 struct Untagged {
     /// The RDMAP control byte without the version.
@@ -154,10 +169,14 @@ impl Untagged {
         Self { opcode, word: 0, queue, msn, last: true, offset: 0 }
     }
 
-    /// Writes the DDP header and the message's own `words`. The caller's buffer holds the longest header there is, so
-    /// both fit.
+    /// Writes the length field, the DDP header and the message's own `words`.
     #[inline]
-    fn emit(&self, words: &(impl IntoBytes + Immutable), out: &mut [u8]) {
+    fn emit(
+        &self,
+        words: &(impl IntoBytes + Immutable),
+        payload: usize,
+        out: &mut [u8; MAX_HEADER],
+    ) -> Result<usize, Misuse> {
         let ddp = DdpUntagged {
             control: last_bit(self.last) | ddp::VERSION,
             ulp_control: VERSION | self.opcode,
@@ -166,8 +185,10 @@ impl Untagged {
             msn: self.msn,
             offset: self.offset,
         };
-        DdpHeader::Untagged(ddp).emit(out);
-        out[UNTAGGED_LEN..][..size_of_val(words)].copy_from_slice(words.as_bytes());
+        DdpHeader::Untagged(ddp).emit(&mut out[LENGTH_FIELD..]);
+        // The buffer holds the longest header there is, so the words fit.
+        out[LENGTH_FIELD + UNTAGGED_LEN..][..size_of_val(words)].copy_from_slice(words.as_bytes());
+        emit_length(UNTAGGED_LEN + size_of_val(words), payload, out)
     }
 }
 

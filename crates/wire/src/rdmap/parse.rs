@@ -1,4 +1,4 @@
-//! Bytes to [`Header`]. Mirrors `emit.rs`.
+//! Bytes to [`Header`]: [`Fpdu::parse`]. Mirrors `emit.rs`.
 //!
 //! The checks come in the order of the layers: DDP version, RDMAP version, opcode, queue, length. All of them are made
 //! on the fixed part of the header, before the rest is asked for.
@@ -10,58 +10,85 @@ use super::{
     Tagged, Terminate, VERSION, VERSION_MASK, opcode, queue, terminate,
 };
 use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
-use crate::{Parse, Tag, Violation};
+use crate::mpa::LENGTH_FIELD;
+use crate::{Fpdu, Parse, Tag, Violation};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-/// A header and its length.
-pub(crate) type Parsed = Parse<(Header, usize)>;
+type Parsed = Result<Parse<Fpdu>, Violation>;
 
-impl Header {
-    /// Reads the header at the front of a segment of `ulpdu_len` bytes, of which `bytes` are the first.
+/// The length field and the shortest header: no FPDU has less.
+const SHORTEST: usize = LENGTH_FIELD + TAGGED_LEN;
+
+impl Fpdu {
+    /// Reads the front of an FPDU (from which markers, if any, were taken out).
     ///
-    /// Returns it with its length: what follows is payload. [`Fpdu::parse`](crate::Fpdu::parse) does the same and reads
-    /// the length field too.
+    /// The first 16 bytes of an FPDU suffice for a tagged segment, the first 20 for a Send; the other headers are
+    /// longer, and [`Parse::Need`] says by how much.
+    // Each case builds its result where the caller wants it, because a header is too large to be handed from function to
+    // function; and the rarer ones are kept out of line, so that the others need few registers.
     #[inline]
-    pub fn parse(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Result<Parsed, Violation> {
-        let least = bytes.first().map_or(TAGGED_LEN, |&control| ddp::header_len(control));
-        if usize::from(ulpdu_len) < least {
-            // Below the shortest header of all, the control byte does not matter, nor whether it has arrived.
-            let shortest = usize::from(ulpdu_len) < TAGGED_LEN;
-            return Err(too_short(ulpdu_len, if shortest { TAGGED_LEN } else { least }));
-        }
-        match DdpHeader::parse(bytes) {
-            None => Ok(Parse::Need(least)),
-            Some(DdpHeader::Tagged(ddp)) => tagged(&ddp).map(|header| Parse::Done((header, TAGGED_LEN))),
+    pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Parse<Self>, Violation> {
+        let Some(&[high, low, ..]) = bytes.first_chunk::<SHORTEST>() else { return incomplete(bytes) };
+        let ulpdu_len = u16::from_be_bytes([high, low]);
+        let segment = &bytes[LENGTH_FIELD..];
+        match DdpHeader::parse(segment) {
+            None => incomplete(bytes),
+            Some(DdpHeader::Tagged(ddp)) => tagged(&ddp, ulpdu_len),
             Some(DdpHeader::Untagged(ddp)) => {
-                let rest = bytes.get(UNTAGGED_LEN..).unwrap_or_default();
-                untagged(&Untagged { ddp, rest, ulpdu_len }, dialect)
+                let untagged = Untagged { ddp, rest: &segment[UNTAGGED_LEN..], ulpdu_len };
+                untagged.check()?;
+                match ddp.ulp_control & OPCODE_MASK {
+                    opcode @ opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => untagged.sends(opcode),
+                    _ => rare(segment, ulpdu_len, dialect),
+                }
             }
         }
     }
 }
 
+/// The front of an FPDU of which not even the DDP header has arrived. A length that is impossible shows at once.
+#[cold]
+fn incomplete(bytes: &[u8]) -> Parsed {
+    let Some(&length) = bytes.first_chunk() else { return Ok(Parse::Need(SHORTEST)) };
+    let ulpdu_len = u16::from_be_bytes(length);
+    let least = bytes.get(LENGTH_FIELD).map_or(TAGGED_LEN, |control| ddp::header_len(*control));
+    if usize::from(ulpdu_len) < least {
+        return Err(too_short(ulpdu_len, least));
+    }
+    Ok(Parse::Need(LENGTH_FIELD + least))
+}
+
+/// The result, of a header of `len` bytes; no header is longer than its segment.
 #[inline]
-fn tagged(ddp: &DdpTagged) -> Result<Header, Violation> {
+#[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
+const fn done(header: Header, len: usize, ulpdu_len: u16) -> Parsed {
+    let header_len = (LENGTH_FIELD + len) as u16;
+    Ok(Parse::Done(Fpdu { header, header_len, payload_len: ulpdu_len - len as u16 }))
+}
+
+#[inline]
+fn tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
+    if usize::from(ulpdu_len) < TAGGED_LEN {
+        return Err(too_short(ulpdu_len, TAGGED_LEN));
+    }
     versions(ddp.control, ddp.ulp_control)?;
     let segment = Tagged { last: ddp.control & ddp::LAST != 0, place: ddp.place };
     match ddp.ulp_control & OPCODE_MASK {
-        opcode::WRITE => Ok(Header::Write(segment)),
-        opcode::READ_RESPONSE => Ok(Header::ReadResponse(segment)),
+        opcode::WRITE => done(Header::Write(segment), TAGGED_LEN, ulpdu_len),
+        opcode::READ_RESPONSE => done(Header::ReadResponse(segment), TAGGED_LEN, ulpdu_len),
         opcode => Err(Violation::Opcode { opcode, tagged: true }),
     }
 }
 
-#[inline]
-fn untagged(segment: &Untagged<'_>, dialect: Dialect) -> Result<Parsed, Violation> {
-    let Untagged { ddp, .. } = segment;
-    versions(ddp.control, ddp.ulp_control)?;
+/// The untagged messages but Send.
+#[inline(never)]
+fn rare(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
+    let (Some(DdpHeader::Untagged(ddp)), Some(rest)) = (DdpHeader::parse(bytes), bytes.get(UNTAGGED_LEN..))
+    else {
+        return Ok(Parse::Need(LENGTH_FIELD + UNTAGGED_LEN));
+    };
+    let segment = Untagged { ddp, rest, ulpdu_len };
     match ddp.ulp_control & OPCODE_MASK {
-        opcode @ opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => {
-            segment.on_queue(queue::SEND)?;
-            let solicited = opcode >= opcode::SEND_SOLICITED;
-            let invalidate = opcode == opcode::SEND_INVALIDATE || opcode == opcode::SEND_SOLICITED_INVALIDATE;
-            Ok(Parse::Done((Header::Send(segment.send(solicited, invalidate)), UNTAGGED_LEN)))
-        }
         opcode::READ_REQUEST => segment.fixed(queue::READ_REQUEST, |raw: &RawReadRequest| {
             Ok(Header::ReadRequest(raw.to_request(ddp.msn)))
         }),
@@ -82,13 +109,13 @@ fn untagged(segment: &Untagged<'_>, dialect: Dialect) -> Result<Parsed, Violatio
         opcode::ATOMIC_RESPONSE => segment.fixed(queue::ATOMIC_RESPONSE, |raw: &RawAtomicResponse| {
             Ok(Header::AtomicResponse(raw.to_response(ddp.msn)))
         }),
-        opcode::PRIVATE if dialect == Dialect::Ironwarp => private(segment),
+        opcode::PRIVATE if dialect == Dialect::Ironwarp => private(&segment),
         opcode => Err(Violation::Opcode { opcode, tagged: false }),
     }
 }
 
 /// Opcode F: the queue says which private message it is, and the reserved bits which kind (`docs/wire.md`).
-fn private(segment: &Untagged<'_>) -> Result<Parsed, Violation> {
+fn private(segment: &Untagged<'_>) -> Parsed {
     let ddp = &segment.ddp;
     let kind = ddp.ulp_control & !VERSION_MASK & !OPCODE_MASK;
     match (ddp.queue, kind) {
@@ -102,26 +129,36 @@ fn private(segment: &Untagged<'_>) -> Result<Parsed, Violation> {
         }),
         (queue::READ_V2_RESPONSE, opcode::PRIVATE_READ_RESPONSE) => {
             let response = ReadV2Response { msn: ddp.msn, last: segment.last(), offset: ddp.offset };
-            Ok(Parse::Done((Header::ReadV2Response(response), UNTAGGED_LEN)))
+            segment.done(Header::ReadV2Response(response), UNTAGGED_LEN)
         }
         _ => Err(Violation::Opcode { opcode: opcode::PRIVATE, tagged: false }),
     }
 }
 
+/// The two version fields do not overlap, so that one comparison serves both.
 #[inline]
 fn versions(control: u8, ulp_control: u8) -> Result<(), Violation> {
-    if control & ddp::VERSION_MASK != ddp::VERSION {
-        let version = control & ddp::VERSION_MASK;
-        return Err(Violation::DdpVersion { tagged: control & ddp::TAGGED != 0, version });
+    if control & ddp::VERSION_MASK | ulp_control & VERSION_MASK == ddp::VERSION | VERSION {
+        return Ok(());
     }
-    if ulp_control & VERSION_MASK != VERSION {
-        return Err(Violation::RdmapVersion(ulp_control >> 6));
-    }
-    Ok(())
+    Err(wrong_version(control, ulp_control))
 }
 
+#[cold]
+const fn wrong_version(control: u8, ulp_control: u8) -> Violation {
+    let version = control & ddp::VERSION_MASK;
+    if version == ddp::VERSION {
+        return Violation::RdmapVersion(ulp_control >> 6);
+    }
+    Violation::DdpVersion { tagged: control & ddp::TAGGED != 0, version }
+}
+
+/// A segment that is too short for its header. Below the shortest header of all, it does not matter which one it is, nor
+/// whether the control byte that tells has arrived.
+#[cold]
 #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
 const fn too_short(ulpdu: u16, header: usize) -> Violation {
+    let header = if (ulpdu as usize) < TAGGED_LEN { TAGGED_LEN } else { header };
     Violation::TooShort { ulpdu, header: header as u16 }
 }
 
@@ -139,11 +176,33 @@ impl Untagged<'_> {
     }
 
     #[inline]
+    const fn done(&self, header: Header, len: usize) -> Parsed {
+        done(header, len, self.ulpdu_len)
+    }
+
+    /// What holds for all of them.
+    #[inline]
+    fn check(&self) -> Result<(), Violation> {
+        if usize::from(self.ulpdu_len) < UNTAGGED_LEN {
+            return Err(too_short(self.ulpdu_len, UNTAGGED_LEN));
+        }
+        versions(self.ddp.control, self.ddp.ulp_control)
+    }
+
+    #[inline]
     fn on_queue(&self, expected: u32) -> Result<(), Violation> {
         if self.ddp.queue == expected {
             return Ok(());
         }
         Err(Violation::Queue { opcode: self.ddp.ulp_control & OPCODE_MASK, queue: self.ddp.queue, expected })
+    }
+
+    #[inline]
+    fn sends(&self, opcode: u8) -> Parsed {
+        self.on_queue(queue::SEND)?;
+        // The four opcodes count through the two options.
+        let kind = opcode - opcode::SEND;
+        self.done(Header::Send(self.send(kind & 2 != 0, kind & 1 != 0)), UNTAGGED_LEN)
     }
 
     /// A message whose words fill exactly one segment.
@@ -152,13 +211,13 @@ impl Untagged<'_> {
         &self,
         queue: u32,
         header: impl FnOnce(&R) -> Result<Header, Violation>,
-    ) -> Result<Parsed, Violation> {
+    ) -> Parsed {
         let len = UNTAGGED_LEN + size_of::<R>();
         self.on_queue(queue)?;
         self.single(len, len)?;
         match R::ref_from_prefix(self.rest) {
-            Err(_) => Ok(Parse::Need(len)),
-            Ok((raw, _)) => Ok(Parse::Done((header(raw)?, len))),
+            Err(_) => Ok(Parse::Need(LENGTH_FIELD + len)),
+            Ok((raw, _)) => self.done(header(raw)?, len),
         }
     }
 
@@ -191,32 +250,28 @@ impl Untagged<'_> {
         }
     }
 
-    fn send_immediate(&self, solicited: bool, invalidate: bool) -> Result<Parsed, Violation> {
+    fn send_immediate(&self, solicited: bool, invalidate: bool) -> Parsed {
         let send = self.send(solicited, invalidate);
-        let done = |immediate: Option<ImmediateData>, len| {
-            Ok(Parse::Done((Header::SendImmediate(SendImmediate { send, immediate }), len)))
-        };
         if send.offset != 0 {
-            return done(None, UNTAGGED_LEN);
+            return self.done(Header::SendImmediate(SendImmediate { send, immediate: None }), UNTAGGED_LEN);
         }
         let len = UNTAGGED_LEN + size_of::<ImmediateData>();
         if usize::from(self.ulpdu_len) < len {
             return Err(too_short(self.ulpdu_len, len));
         }
-        match self.rest.first_chunk() {
-            None => Ok(Parse::Need(len)),
-            Some(data) => done(Some(ImmediateData(*data)), len),
-        }
+        let Some(data) = self.rest.first_chunk() else { return Ok(Parse::Need(LENGTH_FIELD + len)) };
+        let immediate = Some(ImmediateData(*data));
+        self.done(Header::SendImmediate(SendImmediate { send, immediate }), len)
     }
 
     /// A Terminate's header is the whole of it. Its sequence number is not looked at: there is only one on a stream.
-    fn terminate(&self) -> Result<Parsed, Violation> {
+    fn terminate(&self) -> Parsed {
         self.on_queue(queue::TERMINATE)?;
         self.single(UNTAGGED_LEN + terminate::LEAST, UNTAGGED_LEN + terminate::MOST)?;
         let len = usize::from(self.ulpdu_len);
         match self.rest.get(..len - UNTAGGED_LEN) {
-            None => Ok(Parse::Need(len)),
-            Some(words) => Ok(Parse::Done((Header::Terminate(Terminate::parse(words)), len))),
+            None => Ok(Parse::Need(LENGTH_FIELD + len)),
+            Some(words) => self.done(Header::Terminate(Terminate::parse(words)), len),
         }
     }
 }

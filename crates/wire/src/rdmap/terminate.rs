@@ -86,25 +86,28 @@ impl Terminate {
             + self.offender.read.map_or(0, |_| read::REQUEST_LEN)
     }
 
-    /// Writes the words behind the DDP header into a buffer that has at least [`len`](Self::len) bytes.
-    pub(super) fn emit(&self, out: &mut [u8]) {
+    /// The words behind the DDP header, and how many of these bytes they are.
+    pub(super) fn words(&self) -> ([u8; MOST], usize) {
+        let mut words = [0; MOST];
         let (layer, kind, code) = self.cause.to_wire();
         let Offender { length, header, read } = &self.offender;
         let bits = if length.is_some() { LENGTH_VALID } else { 0 }
             | if header.is_some() { DDP_HEADER } else { 0 }
             | if read.is_some() { RDMAP_HEADER } else { 0 };
-        out[..LEAST].copy_from_slice(&[layer << 4 | kind, code, bits, 0]);
+        words[..LEAST].copy_from_slice(&[layer << 4 | kind, code, bits, 0]);
         let mut at = LEAST;
         if self.offender.has_length_field() {
-            out[at..at + 2].copy_from_slice(&length.unwrap_or(0).to_be_bytes());
+            words[at..at + 2].copy_from_slice(&length.unwrap_or(0).to_be_bytes());
             at += 2;
         }
         if let Some(header) = header {
-            at += header.emit(&mut out[at..]).unwrap_or(0);
+            at += header.emit(&mut words[at..]).unwrap_or(0);
         }
         if let Some(read) = read {
-            out[at..at + read::REQUEST_LEN].copy_from_slice(RawReadRequest::new(read).as_bytes());
+            words[at..at + read::REQUEST_LEN].copy_from_slice(RawReadRequest::new(read).as_bytes());
+            at += read::REQUEST_LEN;
         }
+        (words, at)
     }
 }
 
