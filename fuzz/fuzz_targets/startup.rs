@@ -1,2 +1,43 @@
+//! Startup frames: any bytes, in either role, at any length. What is accepted survives being sent again.
 #![no_main]
-libfuzzer_sys::fuzz_target!(|_bytes: &[u8]| {});
+
+use ironwarp_wire::mpa::{MAX_STARTUP, Role, Startup};
+use ironwarp_wire::private::{Datagram, Hello};
+use ironwarp_wire::{Parse, Violation};
+use libfuzzer_sys::fuzz_target;
+
+type Parsed<'a> = Result<Parse<(Startup<'a>, usize)>, Violation>;
+
+fn parse(request: bool, bytes: &[u8]) -> Parsed<'_> {
+    if request { Startup::parse_request(bytes) } else { Startup::parse_reply(bytes) }
+}
+
+fuzz_target!(|bytes: &[u8]| {
+    // The first byte says where the frame is cut, the second which role is played.
+    let [cut, role, bytes @ ..] = bytes else { return };
+    let request = role & 1 == 0;
+    let cut = usize::from(*cut).min(bytes.len());
+    let whole = parse(request, bytes);
+    match parse(request, &bytes[..cut]) {
+        // More bytes never change what a few have shown.
+        Ok(Parse::Need(need)) => assert!(need > cut && need <= MAX_STARTUP),
+        short => assert_eq!(short, whole),
+    }
+    if let Ok(Parse::Done((startup, len))) = whole {
+        assert!(len <= bytes.len());
+        assert_eq!(startup.role == Role::Request, request);
+        let mut out = [0; MAX_STARTUP];
+        let emitted = startup.emit(&mut out).expect("what was received can be sent");
+        assert_eq!(emitted, len);
+        assert_eq!(parse(request, &out[..len]), Ok(Parse::Done((startup, len))));
+        let _ = startup.to_string();
+    }
+    if let Some(hello) = Hello::parse(bytes) {
+        assert_eq!(Hello::parse(&hello.emit().expect("24 bits")), Some(hello));
+    }
+    if let Some((datagram, payload)) = Datagram::parse(bytes) {
+        let again = datagram.emit().expect("24 bits");
+        assert_eq!(Datagram::parse(&again), Some((datagram, &[][..])));
+        assert_eq!(again.len() + payload.len(), bytes.len());
+    }
+});
