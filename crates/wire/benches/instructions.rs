@@ -19,7 +19,7 @@ const CASES: &[(&str, u32, fn())] = &[
     ("parse_untagged", 60, measured_parse_untagged),
     ("emit_untagged", 60, measured_emit_untagged),
     ("parse_read_request", 135, measured_parse_read_request),
-    ("emit_read_request", 60, measured_emit_read_request),
+    ("emit_read_request", 80, measured_emit_read_request),
     ("write_whole", 135, measured_write_whole),
     ("read_whole", 105, measured_read_whole),
     ("write_pieces", 220, measured_write_pieces),

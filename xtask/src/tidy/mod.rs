@@ -5,6 +5,7 @@ mod hygiene;
 mod links;
 mod reachable;
 mod source;
+mod specification;
 mod unsafe_code;
 
 use crate::shell::{Result, at, command, output};
@@ -29,6 +30,7 @@ const CHECKS: &[(&str, Check)] = &[
     ("lints of the workspace", unsafe_code::check_lints),
     ("links", links::check),
     ("machine paths", hygiene::check),
+    ("specification", specification::check),
 ];
 
 const LARGEST: usize = 10;

@@ -32,7 +32,6 @@ const CHECK: u64 = 0x5741_5250;
 
 /// What an empty Write with the right magic says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Signal {
     /// "I am Ironwarp, and this is what I understand."
     Capabilities(Capabilities),

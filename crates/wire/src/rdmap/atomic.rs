@@ -89,20 +89,24 @@ impl RawAtomicRequest {
         let target = Place { tag: Tag(self.tag.get()), offset: self.offset.get() };
         Ok(AtomicRequest { msn, id: self.id.get(), target, op })
     }
+}
 
-    pub(super) fn new(request: &AtomicRequest) -> Self {
-        let (opcode, data, data_mask, compare, compare_mask) = match request.op {
+impl AtomicRequest {
+    /// The words behind the DDP header.
+    #[inline]
+    pub(super) fn words(&self) -> RawAtomicRequest {
+        let (opcode, data, data_mask, compare, compare_mask) = match self.op {
             // RFC 7306 §5.2.1: with FetchAdd, compare data is 0 and its mask all ones.
             AtomicOp::FetchAdd { add, mask } => (FETCH_ADD, add, mask, 0, u64::MAX),
             AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } => {
                 (COMPARE_SWAP, swap, swap_mask, compare, compare_mask)
             }
         };
-        Self {
+        RawAtomicRequest {
             opcode: opcode.into(),
-            id: request.id.into(),
-            tag: request.target.tag.0.into(),
-            offset: request.target.offset.into(),
+            id: self.id.into(),
+            tag: self.target.tag.0.into(),
+            offset: self.target.offset.into(),
             data: data.into(),
             data_mask: data_mask.into(),
             compare: compare.into(),
@@ -124,8 +128,12 @@ impl RawAtomicResponse {
     pub(super) fn to_response(&self, msn: u32) -> AtomicResponse {
         AtomicResponse { msn, id: self.id.get(), original: self.original.get() }
     }
+}
 
-    pub(super) fn new(response: &AtomicResponse) -> Self {
-        Self { id: response.id.into(), original: response.original.into() }
+impl AtomicResponse {
+    /// The words behind the DDP header.
+    #[inline]
+    pub(super) fn words(&self) -> RawAtomicResponse {
+        RawAtomicResponse { id: self.id.into(), original: self.original.into() }
     }
 }

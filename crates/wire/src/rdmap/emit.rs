@@ -2,7 +2,7 @@
 
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
 use super::read::{RawReadRequest, RawReadV2Request};
-use super::{Header, MAX_HEADER, Send, SendWord, Tagged, VERSION, opcode, queue};
+use super::{Header, Immediate, MAX_HEADER, ReadV2Response, Send, SendWord, Tagged, VERSION, opcode, queue};
 use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
 use crate::mpa::LENGTH_FIELD;
 use crate::{MAX_ULPDU, Misuse};
@@ -33,51 +33,15 @@ impl Header {
             Self::Write(segment) => segment.emit(opcode::WRITE, payload, out),
             Self::ReadResponse(segment) => segment.emit(opcode::READ_RESPONSE, payload, out),
             Self::Send(send) => send.segment(send.opcode()).emit(&[0; 0], payload, out),
-            _ if payload > 0 && !self.carries_payload() => Err(Misuse::PayloadNotAllowed(payload)),
-            Self::ReadRequest(request) => Untagged::new(
-                opcode::READ_REQUEST,
-                queue::READ_REQUEST,
-                request.msn,
-            )
-            .emit(&RawReadRequest::new(request), 0, out),
-            _ => self.emit_rare(payload, out),
+            _ => self.emit_rarer(payload, out),
         }
     }
 
-    /// The messages that do not stand in the way of others.
-    fn emit_rare(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
+    /// The other messages; out of line, so that those above need few registers.
+    #[inline(never)]
+    fn emit_rarer(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         match self {
-            Self::Write(_) | Self::ReadResponse(_) | Self::Send(_) | Self::ReadRequest(_) => {
-                self.emit(payload, out)
-            }
-            Self::Immediate(message) => {
-                let opcode = if message.solicited { opcode::IMMEDIATE_SOLICITED } else { opcode::IMMEDIATE };
-                Untagged { word: message.srq, ..Untagged::new(opcode, queue::SEND, message.msn) }.emit(
-                    &message.data.0,
-                    0,
-                    out,
-                )
-            }
-            Self::AtomicRequest(request) => Untagged::new(
-                opcode::ATOMIC_REQUEST,
-                queue::READ_REQUEST,
-                request.msn,
-            )
-            .emit(&RawAtomicRequest::new(request), 0, out),
-            Self::AtomicResponse(response) => Untagged::new(
-                opcode::ATOMIC_RESPONSE,
-                queue::ATOMIC_RESPONSE,
-                response.msn,
-            )
-            .emit(&RawAtomicResponse::new(response), 0, out),
-            Self::Terminate(terminate) => {
-                // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.
-                let segment = Untagged::new(opcode::TERMINATE, queue::TERMINATE, 1);
-                let (words, len) = terminate.words();
-                let at = segment.emit(&[0; 0], 0, out)?;
-                out[at..at + len].copy_from_slice(&words[..len]);
-                emit_length(UNTAGGED_LEN + len, 0, out)
-            }
+            Self::Write(_) | Self::ReadResponse(_) | Self::Send(_) => self.emit(payload, out),
             Self::SendImmediate(message) => {
                 let segment = message.send.segment(message.send.private_opcode());
                 match &message.immediate {
@@ -85,16 +49,29 @@ impl Header {
                     None => segment.emit(&[0; 0], payload, out),
                 }
             }
-            Self::ReadV2Request(request) => Untagged::new(opcode::PRIVATE, queue::READ_REQUEST, request.msn)
-                .emit(&RawReadV2Request::new(request), 0, out),
-            Self::ReadV2Response(response) => {
-                let opcode = opcode::PRIVATE | opcode::PRIVATE_READ_RESPONSE;
-                Untagged {
-                    last: response.last,
-                    offset: response.offset,
-                    ..Untagged::new(opcode, queue::READ_V2_RESPONSE, response.msn)
-                }
-                .emit(&[0; 0], payload, out)
+            Self::ReadV2Response(message) => message.segment().emit(&[0; 0], payload, out),
+            _ if payload > 0 => Err(Misuse::PayloadNotAllowed(payload)),
+            Self::Immediate(message) => message.segment().emit(&message.data.0, 0, out),
+            Self::ReadRequest(message) => {
+                single(opcode::READ_REQUEST, queue::READ_REQUEST, message.msn).emit(&message.words(), 0, out)
+            }
+            Self::AtomicRequest(message) => single(opcode::ATOMIC_REQUEST, queue::READ_REQUEST, message.msn)
+                .emit(&message.words(), 0, out),
+            Self::AtomicResponse(message) => single(
+                opcode::ATOMIC_RESPONSE,
+                queue::ATOMIC_RESPONSE,
+                message.msn,
+            )
+            .emit(&message.words(), 0, out),
+            Self::ReadV2Request(message) => {
+                single(opcode::PRIVATE, queue::READ_REQUEST, message.msn).emit(&message.words(), 0, out)
+            }
+            Self::Terminate(message) => {
+                // RFC 5040 §5.4: the only message of its queue, so its sequence number is 1.
+                let at = single(opcode::TERMINATE, queue::TERMINATE, 1).emit(&[0; 0], 0, out)?;
+                let (words, len) = message.words();
+                out[at..at + len].copy_from_slice(&words[..len]);
+                emit_length(UNTAGGED_LEN + len, 0, out)
             }
         }
     }
@@ -142,12 +119,22 @@ impl Send {
     #[inline]
     fn segment(&self, opcode: u8) -> Untagged {
         let (SendWord::Srq(word) | SendWord::Invalidate(crate::Tag(word))) = self.word;
-        Untagged {
-            word,
-            last: self.last,
-            offset: self.offset,
-            ..Untagged::new(opcode, queue::SEND, self.msn)
-        }
+        Untagged { word, last: self.last, offset: self.offset, ..single(opcode, queue::SEND, self.msn) }
+    }
+}
+
+impl Immediate {
+    const fn segment(&self) -> Untagged {
+        let opcode = if self.solicited { opcode::IMMEDIATE_SOLICITED } else { opcode::IMMEDIATE };
+        Untagged { word: self.srq, ..single(opcode, queue::SEND, self.msn) }
+    }
+}
+
+impl ReadV2Response {
+    const fn segment(&self) -> Untagged {
+        let opcode = opcode::PRIVATE | opcode::PRIVATE_READ_RESPONSE;
+        let single = single(opcode, queue::READ_V2_RESPONSE, self.msn);
+        Untagged { last: self.last, offset: self.offset, ..single }
     }
 }
 
@@ -162,13 +149,13 @@ struct Untagged {
     offset: u32,
 }
 
-impl Untagged {
-    /// A message of one segment.
-    #[inline]
-    const fn new(opcode: u8, queue: u32, msn: u32) -> Self {
-        Self { opcode, word: 0, queue, msn, last: true, offset: 0 }
-    }
+/// A message of one segment.
+#[inline]
+const fn single(opcode: u8, queue: u32, msn: u32) -> Untagged {
+    Untagged { opcode, word: 0, queue, msn, last: true, offset: 0 }
+}
 
+impl Untagged {
     /// Writes the length field, the DDP header and the message's own `words`.
     #[inline]
     fn emit(

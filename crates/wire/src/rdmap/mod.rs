@@ -77,7 +77,6 @@ pub enum Dialect {
 
 /// The header of one segment, DDP and RDMAP together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Header {
     /// RDMA Write: payload for a place that the receiver advertised (RFC 5040 §5.1).
     Write(Tagged),

@@ -39,7 +39,7 @@ impl Fpdu {
                 untagged.check()?;
                 match ddp.ulp_control & OPCODE_MASK {
                     opcode @ opcode::SEND..=opcode::SEND_SOLICITED_INVALIDATE => untagged.sends(opcode),
-                    _ => rare(segment, ulpdu_len, dialect),
+                    _ => rarer(segment, ulpdu_len, dialect),
                 }
             }
         }
@@ -82,7 +82,7 @@ fn tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
 
 /// The untagged messages but Send.
 #[inline(never)]
-fn rare(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
+fn rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
     let (Some(DdpHeader::Untagged(ddp)), Some(rest)) = (DdpHeader::parse(bytes), bytes.get(UNTAGGED_LEN..))
     else {
         return Ok(Parse::Need(LENGTH_FIELD + UNTAGGED_LEN));

@@ -62,15 +62,18 @@ impl RawReadRequest {
             source: Place { tag: Tag(self.source_tag.get()), offset: self.source_offset.get() },
         }
     }
+}
 
+impl ReadRequest {
+    /// The words behind the DDP header.
     #[inline]
-    pub(super) fn new(request: &ReadRequest) -> Self {
-        Self {
-            sink_tag: request.sink.tag.0.into(),
-            sink_offset: request.sink.offset.into(),
-            len: request.len.into(),
-            source_tag: request.source.tag.0.into(),
-            source_offset: request.source.offset.into(),
+    pub(super) fn words(&self) -> RawReadRequest {
+        RawReadRequest {
+            sink_tag: self.sink.tag.0.into(),
+            sink_offset: self.sink.offset.into(),
+            len: self.len.into(),
+            source_tag: self.source.tag.0.into(),
+            source_offset: self.source.offset.into(),
         }
     }
 }
@@ -93,12 +96,16 @@ impl RawReadV2Request {
             source: Place { tag: Tag(self.source_tag.get()), offset: self.source_offset.get() },
         }
     }
+}
 
-    pub(super) fn new(request: &ReadV2Request) -> Self {
-        Self {
-            len: request.len.into(),
-            source_tag: request.source.tag.0.into(),
-            source_offset: request.source.offset.into(),
+impl ReadV2Request {
+    /// The words behind the DDP header.
+    #[inline]
+    pub(super) fn words(&self) -> RawReadV2Request {
+        RawReadV2Request {
+            len: self.len.into(),
+            source_tag: self.source.tag.0.into(),
+            source_offset: self.source.offset.into(),
         }
     }
 }
