@@ -96,7 +96,7 @@ impl FpduReader {
     }
 
     /// Takes a whole FPDU off the front of `input`, with its payload and its CRC checked: the short way for small messages
-    /// that arrived together. `None`: it is not all there, is wrong, or has markers; nothing was taken, and
+    /// that arrived together. `None`: it is not all there, its header is wrong, or there are markers; nothing was taken, and
     /// [`next`](Self::next) goes on from here.
     #[inline]
     pub fn whole<'a>(

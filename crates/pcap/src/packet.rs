@@ -1,0 +1,177 @@
+//! One packet: the TCP segment in it, whatever network it was recorded on. Mirrors `writer.rs`, which builds packets.
+
+use crate::Error;
+use crate::reader::Packet;
+use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TcpSlice, TransportSlice};
+use std::net::{IpAddr, SocketAddr};
+
+/// The kind of header a packet begins with, in the numbers of <https://www.tcpdump.org/linktypes.html>.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkType(pub u32);
+
+impl LinkType {
+    /// BSD loopback: the address family in four bytes of the machine's order, then IP.
+    pub const NULL: Self = Self(0);
+    /// Ethernet.
+    pub const ETHERNET: Self = Self(1);
+    /// IP with nothing in front.
+    pub const RAW: Self = Self(101);
+    /// OpenBSD loopback: as [`NULL`](Self::NULL), in network order.
+    pub const LOOP: Self = Self(108);
+    /// Linux "cooked", as the interface "any" was recorded.
+    pub const SLL: Self = Self(113);
+    /// IPv4 with nothing in front.
+    pub const IPV4: Self = Self(228);
+    /// IPv6 with nothing in front.
+    pub const IPV6: Self = Self(229);
+    /// Linux "cooked" version 2, as the interface "any" is recorded today.
+    pub const SLL2: Self = Self(276);
+
+    /// From the field of a file header, whose upper half is used for other things.
+    pub(crate) fn from_wire(field: i32) -> Self {
+        Self(field.cast_unsigned() & 0xffff)
+    }
+}
+
+/// A TCP segment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Segment<'a> {
+    /// Who sent it.
+    pub from: SocketAddr,
+    /// To whom.
+    pub to: SocketAddr,
+    /// The sequence number of its first byte, or of its SYN.
+    pub seq: u32,
+    /// The sequence number expected from the other side, with the flag `ack`.
+    pub ack: u32,
+    /// Its flags.
+    pub flags: Flags,
+    /// What it carries.
+    pub payload: &'a [u8],
+}
+
+/// The flags of a TCP segment, as far as they matter here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Flags {
+    /// Opens a direction.
+    pub syn: bool,
+    /// Closes a direction.
+    pub fin: bool,
+    /// Aborts the connection.
+    pub rst: bool,
+    /// Asks for delivery at once.
+    pub psh: bool,
+    /// `Segment::ack` counts.
+    pub ack: bool,
+}
+
+impl<'a> Segment<'a> {
+    /// The TCP segment in a packet; `None` if there is something else in it.
+    pub fn parse(packet: &Packet<'a>) -> Result<Option<Self>, Error> {
+        let data = packet.data;
+        let sliced = match packet.link {
+            LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
+            // The type of what follows is the last field of SLL's 16 bytes, and the first of SLL2's 20.
+            LinkType::SLL => cooked(data.get(14..16), data.get(16..)),
+            LinkType::SLL2 => cooked(data.get(..2), data.get(20..)),
+            // The address family has other numbers on each system; the IP header tells its version by itself.
+            LinkType::NULL | LinkType::LOOP => data.get(4..).and_then(ip),
+            LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => ip(data),
+            link => return Err(Error::LinkType { packet: packet.number, link }),
+        };
+        Ok(sliced.and_then(|sliced| from_sliced(&sliced)))
+    }
+}
+
+fn cooked<'a>(protocol: Option<&[u8]>, rest: Option<&'a [u8]>) -> Option<LaxSlicedPacket<'a>> {
+    let protocol = u16::from_be_bytes(protocol?.try_into().ok()?);
+    Some(LaxSlicedPacket::from_ether_type(EtherType(protocol), rest?))
+}
+
+fn ip(data: &[u8]) -> Option<LaxSlicedPacket<'_>> {
+    LaxSlicedPacket::from_ip(data).ok()
+}
+
+fn from_sliced<'a>(sliced: &LaxSlicedPacket<'a>) -> Option<Segment<'a>> {
+    let Some(TransportSlice::Tcp(tcp)) = &sliced.transport else { return None };
+    let (from, to): (IpAddr, IpAddr) = match sliced.net.as_ref()? {
+        LaxNetSlice::Ipv4(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        LaxNetSlice::Ipv6(ip) => (ip.header().source_addr().into(), ip.header().destination_addr().into()),
+        LaxNetSlice::Arp(_) => return None,
+    };
+    Some(Segment {
+        from: SocketAddr::new(from, tcp.source_port()),
+        to: SocketAddr::new(to, tcp.destination_port()),
+        seq: tcp.sequence_number(),
+        ack: tcp.acknowledgment_number(),
+        flags: flags(tcp),
+        payload: tcp.payload(),
+    })
+}
+
+fn flags(tcp: &TcpSlice<'_>) -> Flags {
+    Flags { syn: tcp.syn(), fin: tcp.fin(), rst: tcp.rst(), psh: tcp.psh(), ack: tcp.ack() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::CaptureWriter;
+    use std::time::Duration;
+
+    fn segment(from: &str, to: &str) -> Segment<'static> {
+        let flags = Flags { psh: true, ack: true, ..Flags::default() };
+        let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
+        Segment { from, to, seq: 0xffff_fffe, ack: 7, flags, payload: b"payload" }
+    }
+
+    fn ethernet(segment: &Segment<'_>) -> Vec<u8> {
+        let mut writer = CaptureWriter::new(Vec::new()).unwrap();
+        writer.segment(Duration::ZERO, segment).unwrap();
+        let file = writer.into_inner();
+        crate::read(&file).unwrap()[0].data.to_vec()
+    }
+
+    fn parse(link: LinkType, data: &[u8]) -> Option<Segment<'_>> {
+        Segment::parse(&Packet { number: 1, time: Duration::ZERO, link, data }).unwrap()
+    }
+
+    #[test]
+    fn a_segment_is_found_behind_every_kind_of_header() {
+        let v4 = segment("10.0.0.1:1000", "10.0.0.2:2000");
+        let v6 = segment("[fd00::1]:1000", "[fd00::2]:2000");
+        for (sent, protocol) in [(v4, [0x08, 0x00]), (v6, [0x86, 0xdd])] {
+            let frame = ethernet(&sent);
+            let ip = &frame[14..];
+            let sll = [&[0; 14], &protocol[..], ip].concat();
+            let sll2 = [&protocol[..], &[0; 18], ip].concat();
+            let null = [&[2, 0, 0, 0], ip].concat();
+            assert_eq!(parse(LinkType::ETHERNET, &frame), Some(sent));
+            assert_eq!(parse(LinkType::SLL, &sll), Some(sent));
+            assert_eq!(parse(LinkType::SLL2, &sll2), Some(sent));
+            assert_eq!(parse(LinkType::NULL, &null), Some(sent));
+            assert_eq!(parse(LinkType::LOOP, &null), Some(sent));
+            assert_eq!(parse(LinkType::RAW, ip), Some(sent));
+        }
+    }
+
+    #[test]
+    fn trailing_bytes_of_a_short_ethernet_frame_are_no_payload() {
+        let sent = segment("10.0.0.1:1000", "10.0.0.2:2000");
+        let padded = [ethernet(&sent), vec![0xee; 9]].concat();
+        assert_eq!(parse(LinkType::ETHERNET, &padded), Some(sent));
+    }
+
+    #[test]
+    fn what_is_not_tcp_is_skipped_and_an_unknown_link_is_an_error() {
+        let mut udp = ethernet(&segment("10.0.0.1:1000", "10.0.0.2:2000"));
+        udp[14 + 9] = 17;
+        assert_eq!(parse(LinkType::ETHERNET, &udp), None);
+        for len in 0..54 {
+            assert_eq!(parse(LinkType::ETHERNET, &udp[..len]), None, "{len} bytes");
+        }
+        let packet = Packet { number: 3, time: Duration::ZERO, link: LinkType(147), data: &udp };
+        let error = Segment::parse(&packet).unwrap_err().to_string();
+        assert!(error.starts_with("packet 3 has link type 147, which is not read here"), "{error}");
+    }
+}

@@ -1,0 +1,94 @@
+//! A capture as text: a line for each frame, the way a packet analyser prints it, and a line that counts them.
+
+use crate::{Capture, Conversation, Frame, Kind, Moment, Problem};
+use std::io::{self, Write};
+
+/// Writes `capture` to `out`.
+///
+/// The initiator of each connection is on the left, with an arrow in the direction of the frame; numbers and times of
+/// packets are those that other analysers show.
+pub fn show(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
+    let ends = |it: &Conversation| (it.initiator.to_string(), it.responder.to_string());
+    let widest = |len: fn(&(String, String)) -> usize| {
+        capture.conversations.iter().map(|it| len(&ends(it))).max().unwrap_or(0)
+    };
+    let (left, right) = (widest(|it| it.0.len()), widest(|it| it.1.len()));
+    for Line { of, at, from_initiator, text } in lines(capture) {
+        let (initiator, responder) = ends(of);
+        let arrow = if from_initiator { "→" } else { "←" };
+        let time = at.time.saturating_sub(capture.start).as_secs_f64();
+        writeln!(out, "{:5} {time:11.6}  {initiator:>left$} {arrow} {responder:right$}  {text}", at.packet)?;
+    }
+    writeln!(out, "{}", summary(capture))
+}
+
+struct Line<'a> {
+    of: &'a Conversation,
+    at: Moment,
+    from_initiator: bool,
+    text: String,
+}
+
+/// Frames and problems of all connections, in the order of the capture.
+fn lines(capture: &Capture) -> Vec<Line<'_>> {
+    let mut lines: Vec<_> = capture.conversations.iter().flat_map(lines_of).collect();
+    lines.sort_by_key(|line| line.at.packet);
+    lines
+}
+
+fn lines_of(of: &Conversation) -> impl Iterator<Item = Line<'_>> {
+    let frames = of.frames.iter().map(move |frame| Line {
+        of,
+        at: frame.at,
+        from_initiator: frame.from_initiator,
+        text: format!("{frame}{}", crc(of, frame)),
+    });
+    let problems = of.problems.iter().map(move |problem: &Problem| Line {
+        of,
+        at: problem.at,
+        from_initiator: problem.from_initiator,
+        text: format!("!! {problem}"),
+    });
+    frames.chain(problems)
+}
+
+/// A wrong CRC is a problem, not a frame.
+fn crc(of: &Conversation, frame: &Frame) -> &'static str {
+    match (&frame.kind, of.framing(frame.from_initiator).crc) {
+        (Kind::Startup(_), _) => "",
+        (Kind::Fpdu { .. }, true) => ", CRC right",
+        (Kind::Fpdu { .. }, false) => ", no CRC",
+    }
+}
+
+fn summary(capture: &Capture) -> String {
+    let mut counts: Vec<(&str, usize)> = Vec::new();
+    for (_, frame) in capture.frames() {
+        match counts.iter_mut().find(|(name, _)| *name == frame.name()) {
+            Some((_, count)) => *count += 1,
+            None => counts.push((frame.name(), 1)),
+        }
+    }
+    let total = counts.iter().map(|(_, count)| count).sum();
+    let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let list = if counts.is_empty() { String::new() } else { format!(": {}", counts.join(", ")) };
+    let problems = capture.conversations.iter().map(|it| it.problems.len()).sum();
+    let others = match capture.others {
+        0 => String::new(),
+        others => format!("; {} not iWARP", plural(others, "more connection")),
+    };
+    format!(
+        "{} on {}{list}; {}{others}",
+        plural(total, "frame"),
+        plural(capture.conversations.len(), "connection"),
+        plural(problems, "problem")
+    )
+}
+
+fn plural(count: usize, noun: &str) -> String {
+    match count {
+        0 => format!("no {noun}s"),
+        1 => format!("1 {noun}"),
+        _ => format!("{count} {noun}s"),
+    }
+}
