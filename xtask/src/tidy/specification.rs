@@ -15,7 +15,7 @@ pub(super) fn check(_: &Workspace, files: &Files) -> Vec<String> {
     findings
 }
 
-/// A test is named by a link to its file, with its name in backticks: [`name`](path).
+/// A test is named by a link to its file, with its name in backticks as the text.
 fn missing_tests(text: &str, files: &Files) -> Vec<String> {
     let mut findings = Vec::new();
     for (number, line) in (1..).zip(text.lines()) {
