@@ -19,6 +19,8 @@ pub(crate) const USAGE: &str = "fuzz [--seconds N] [--runs N] [--minimize] [TARG
 const DEFAULT_SECONDS: u64 = 20;
 /// An input that takes longer is a failure; libFuzzer's own limit is twenty minutes.
 const HANG_SECONDS: u64 = 10;
+/// Long enough for two markers and an FPDU across each; longer inputs only slow it down.
+const MAX_LEN: usize = 1200;
 /// How much of a failed target's log is shown.
 const TAIL_LINES: usize = 40;
 
@@ -169,6 +171,7 @@ impl<'a> Target<'a> {
     fn libfuzzer(&self) -> Command {
         let mut program = command(&self.program.to_string_lossy(), &[]);
         program.arg(format!("-artifact_prefix={}/", self.artifacts.display()));
+        program.arg(format!("-max_len={MAX_LEN}"));
         program
     }
 

@@ -21,17 +21,6 @@ pub enum Error {
     /// Neither of the two formats.
     #[error("this is no packet capture: it begins neither like a pcap nor like a pcapng file")]
     Format,
-    /// The last record is not all there.
-    #[error(
-        "the capture is cut off in record {record}, which begins at byte {offset}; \
-         `tshark -r FILE -w NEW` saves the records before it"
-    )]
-    Cut {
-        /// Which record (in pcapng: block), from 1.
-        record: usize,
-        /// Where it begins.
-        offset: usize,
-    },
     /// A record makes no sense.
     #[error("record {record} of the capture, at byte {offset}, is damaged")]
     Damaged {

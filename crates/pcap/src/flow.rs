@@ -196,7 +196,7 @@ mod tests {
             let segment = Segment { from, to, seq, ack: 0, flags, payload };
             writer.segment(Duration::from_secs(second), &segment).unwrap();
         }
-        connections(&crate::read(&writer.into_inner()).unwrap()).unwrap()
+        connections(&crate::read(&writer.into_inner()).unwrap().packets).unwrap()
     }
 
     const SYN: Flags = Flags { syn: true, fin: false, rst: false, psh: false, ack: false };

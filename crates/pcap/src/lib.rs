@@ -33,7 +33,7 @@ pub use encode::Encoder;
 pub use error::Error;
 pub use flow::{Connection, Hole, Moment, Stream, connections};
 pub use packet::{Flags, LinkType, Segment};
-pub use reader::{Packet, read};
+pub use reader::{Packet, Recording, read};
 pub use writer::{CaptureWriter, OpenConnection};
 
 use std::path::Path;
@@ -48,6 +48,8 @@ pub struct Capture {
     pub others: usize,
     /// The time of the first packet, of whatever kind.
     pub start: Duration,
+    /// The file ends in the middle of a packet, which is left out.
+    pub cut_off: bool,
 }
 
 impl Capture {
@@ -60,12 +62,12 @@ impl Capture {
 
     /// Reads the content of a file, pcap or pcapng.
     pub fn parse(file: &[u8]) -> Result<Self, Error> {
-        let packets = read(file)?;
+        let Recording { packets, cut_off } = read(file)?;
         let start = packets.first().map_or(Duration::ZERO, |packet| packet.time);
         let connections = connections(&packets)?;
         let conversations: Vec<_> = connections.iter().filter_map(dissect).collect();
         let others = connections.len() - conversations.len();
-        Ok(Self { conversations, others, start })
+        Ok(Self { conversations, others, start, cut_off })
     }
 
     /// All frames in the order in which they were complete, each with its conversation.

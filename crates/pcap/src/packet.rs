@@ -129,7 +129,7 @@ mod tests {
         let mut writer = CaptureWriter::new(Vec::new()).unwrap();
         writer.segment(Duration::ZERO, segment).unwrap();
         let file = writer.into_inner();
-        crate::read(&file).unwrap()[0].data.to_vec()
+        crate::read(&file).unwrap().packets[0].data.to_vec()
     }
 
     fn parse(link: LinkType, data: &[u8]) -> Option<Segment<'_>> {

@@ -24,22 +24,45 @@ pub struct Packet<'a> {
     pub data: &'a [u8],
 }
 
-/// The packets of a pcap or pcapng file.
-pub fn read(file: &[u8]) -> Result<Vec<Packet<'_>>, Error> {
-    if let Ok((records, header)) = parse_pcap_header(file) {
-        return read_pcap(file, records, &header);
+/// What a file holds.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Recording<'a> {
+    /// The packets, as far as they are whole.
+    pub packets: Vec<Packet<'a>>,
+    /// The file ends in the middle of a record, as it does when the recorder was killed.
+    pub cut_off: bool,
+}
+
+/// Reads a pcap or pcapng file.
+pub fn read(file: &[u8]) -> Result<Recording<'_>, Error> {
+    let mut recording = Recording::default();
+    let read = if let Ok((records, header)) = parse_pcap_header(file) {
+        read_pcap(file, records, &header, &mut recording.packets)
+    } else if let Ok((_, section)) = pcap_parser::parse_sectionheaderblock(file) {
+        read_pcapng(file, section.big_endian(), &mut recording.packets)
+    } else {
+        Err(Stop::Error(Error::Format))
+    };
+    match read {
+        Err(Stop::Error(error)) => return Err(error),
+        Err(Stop::CutOff) => recording.cut_off = true,
+        Ok(()) => {}
     }
-    match pcap_parser::parse_sectionheaderblock(file) {
-        Ok((_, section)) => read_pcapng(file, section.big_endian()),
-        Err(_) => Err(Error::Format),
-    }
+    Ok(recording)
+}
+
+/// Why reading stopped before the end of the file.
+enum Stop {
+    CutOff,
+    Error(Error),
 }
 
 fn read_pcap<'a>(
     file: &'a [u8],
     mut records: &'a [u8],
     header: &PcapHeader,
-) -> Result<Vec<Packet<'a>>, Error> {
+    packets: &mut Vec<Packet<'a>>,
+) -> Result<(), Stop> {
     let parse = match (header.is_modified_format(), header.is_bigendian()) {
         (true, _) => parse_pcap_frame_modified,
         (false, true) => parse_pcap_frame_be,
@@ -47,7 +70,6 @@ fn read_pcap<'a>(
     };
     let unit = if header.is_nanosecond_precision() { 1 } else { 1_000 };
     let link = LinkType::from_wire(header.network.0);
-    let mut packets = Vec::new();
     while !records.is_empty() {
         let number = packets.len() + 1;
         let record = next(parse, file, &mut records, number)?;
@@ -55,12 +77,12 @@ fn read_pcap<'a>(
             + Duration::from_nanos(u64::from(record.ts_usec) * unit);
         packets.push(Packet { number, time, link, data: record.data });
     }
-    Ok(packets)
+    Ok(())
 }
 
-fn read_pcapng(file: &[u8], mut big_endian: bool) -> Result<Vec<Packet<'_>>, Error> {
+fn read_pcapng<'a>(file: &'a [u8], mut big_endian: bool, packets: &mut Vec<Packet<'a>>) -> Result<(), Stop> {
     let (mut blocks, mut count) = (file, 0);
-    let (mut interfaces, mut packets): (Vec<Interface>, _) = (Vec::new(), Vec::new());
+    let mut interfaces: Vec<Interface> = Vec::new();
     while !blocks.is_empty() {
         count += 1;
         let parse = if big_endian { parse_block_be } else { parse_block_le };
@@ -88,11 +110,11 @@ fn read_pcapng(file: &[u8], mut big_endian: bool) -> Result<Vec<Packet<'_>>, Err
         };
         let number = packets.len() + 1;
         let Some(from) = interfaces.get(interface as usize) else {
-            return Err(Error::Interface { packet: number, interface });
+            return Err(Stop::Error(Error::Interface { packet: number, interface }));
         };
         packets.push(Packet { number, time: from.time(ticks), link: from.link, data });
     }
-    Ok(packets)
+    Ok(())
 }
 
 /// Takes the next record off the front of `records`.
@@ -101,15 +123,15 @@ fn next<'a, T>(
     file: &[u8],
     records: &mut &'a [u8],
     record: usize,
-) -> Result<T, Error> {
+) -> Result<T, Stop> {
     let offset = file.len() - records.len();
     match parse(records) {
         Ok((rest, found)) => {
             *records = rest;
             Ok(found)
         }
-        Err(Failure::Incomplete(_)) => Err(Error::Cut { record, offset }),
-        Err(_) => Err(Error::Damaged { record, offset }),
+        Err(Failure::Incomplete(_)) => Err(Stop::CutOff),
+        Err(_) => Err(Stop::Error(Error::Damaged { record, offset })),
     }
 }
 
@@ -162,7 +184,7 @@ mod tests {
             for file in [little, big] {
                 let time = Duration::from_secs(1_000_000_000) + fraction;
                 let expected = Packet { number: 1, time, link: LinkType::RAW, data: b"abc" };
-                assert_eq!(read(&file).unwrap(), [expected]);
+                assert_eq!(read(&file).unwrap(), Recording { packets: vec![expected], cut_off: false });
             }
         }
     }
@@ -191,18 +213,27 @@ mod tests {
         .concat();
         let time = Duration::from_millis(3500);
         let packet = |number, link| Packet { number, time, link, data: b"abc" };
-        assert_eq!(read(&file).unwrap(), [packet(1, LinkType::SLL2), packet(2, LinkType::SLL)]);
+        assert_eq!(read(&file).unwrap().packets, [packet(1, LinkType::SLL2), packet(2, LinkType::SLL)]);
     }
 
     #[test]
-    fn what_is_no_capture_or_not_a_whole_one_is_an_error() {
+    fn what_is_no_capture_is_an_error() {
         assert!(matches!(read(b""), Err(Error::Format)));
         assert!(matches!(read(b"GIF89a, and more than a file header"), Err(Error::Format)));
-        let file = pcap(0xa1b2_c3d4, u32::to_le_bytes, u16::to_le_bytes);
-        for len in 25..file.len() {
-            assert!(matches!(read(&file[..len]), Err(Error::Cut { record: 1, offset: 24 })), "{len} bytes");
+    }
+
+    #[test]
+    fn of_a_file_that_is_cut_off_the_whole_packets_are_read() {
+        let one = pcap(0xa1b2_c3d4, u32::to_le_bytes, u16::to_le_bytes);
+        let two = [&one[..], &one[24..]].concat();
+        for len in 24..=two.len() {
+            let recording = read(&two[..len]).unwrap();
+            assert_eq!(recording.packets.len(), (len - 24) / 19, "{len} bytes");
+            assert_eq!(recording.cut_off, (len - 24) % 19 != 0, "{len} bytes");
         }
-        assert_eq!(read(&file[..24]).unwrap(), []);
+        let ng = section(276, u32::to_le_bytes, u16::to_le_bytes);
+        let recording = read(&ng[..ng.len() - 1]).unwrap();
+        assert_eq!((recording.packets.len(), recording.cut_off), (0, true));
     }
 
     #[test]

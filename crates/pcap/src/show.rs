@@ -77,8 +77,9 @@ fn summary(capture: &Capture) -> String {
         0 => String::new(),
         others => format!("; {} not iWARP", plural(others, "more connection")),
     };
+    let cut_off = if capture.cut_off { "; the file ends in the middle of a packet" } else { "" };
     format!(
-        "{} on {}{list}; {}{others}",
+        "{} on {}{list}; {}{others}{cut_off}",
         plural(total, "frame"),
         plural(capture.conversations.len(), "connection"),
         plural(problems, "problem")

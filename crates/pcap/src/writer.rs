@@ -213,7 +213,7 @@ mod tests {
     }
 
     fn lengths(file: &[u8]) -> Vec<usize> {
-        let packets = crate::read(file).unwrap();
+        let packets = crate::read(file).unwrap().packets;
         let segments = packets.iter().filter_map(|packet| Segment::parse(packet).unwrap());
         segments.map(|segment| segment.payload.len()).filter(|len| *len > 0).collect()
     }
@@ -256,7 +256,7 @@ mod tests {
         let mut third = writer.open(Duration::ZERO, a, b).unwrap();
         writer.send(Duration::ZERO, &mut third, true, b"four").unwrap();
         let file = writer.into_inner();
-        let connections = crate::connections(&crate::read(&file).unwrap()).unwrap();
+        let connections = crate::connections(&crate::read(&file).unwrap().packets).unwrap();
         let streams: Vec<_> =
             connections.iter().map(|it| it.streams.each_ref().map(|it| &it.bytes[..])).collect();
         assert_eq!(streams, [[&b"one"[..], b"three"], [b"two", b""], [b"four", b""]]);

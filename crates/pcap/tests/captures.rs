@@ -49,7 +49,7 @@ fn every_byte_is_part_of_a_frame() {
 fn bytes_carried(name: &str) -> HashMap<(SocketAddr, SocketAddr), usize> {
     let file = std::fs::read(golden(name)).unwrap();
     let (mut first, mut carried) = (HashMap::new(), HashMap::new());
-    for packet in ironwarp_pcap::read(&file).unwrap() {
+    for packet in ironwarp_pcap::read(&file).unwrap().packets {
         let Some(segment) = Segment::parse(&packet).unwrap() else { continue };
         let key = (segment.from, segment.to);
         if segment.flags.syn {

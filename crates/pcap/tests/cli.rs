@@ -127,6 +127,17 @@ fn recut_keeps_every_frame() {
 }
 
 #[test]
+fn a_file_that_is_cut_off_is_shown_as_far_as_it_goes() {
+    let file = std::fs::read(golden("siw-rping.pcap")).unwrap();
+    let copy = temporary("cli-cut-off.pcap");
+    std::fs::write(&copy, &file[..file.len() - 1]).unwrap();
+    let (cut, whole) = (show(&copy), show(golden("siw-rping.pcap")));
+    let (last, frames) = cut.lines().collect::<Vec<_>>().split_last().map(|(a, b)| (*a, b.to_vec())).unwrap();
+    assert!(frames.len() > 20 && whole.starts_with(&frames.join("\n")));
+    assert!(last.ends_with("; the file ends in the middle of a packet"), "{last}");
+}
+
+#[test]
 fn errors_say_what_to_do() {
     assert_eq!(error(&[]), "ironwarp-pcap: what shall it do? `ironwarp-pcap --help` lists it\n");
     assert_eq!(

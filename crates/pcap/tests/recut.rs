@@ -106,7 +106,7 @@ fn recut_gives_each_frame_a_segment_of_its_own() {
     let original = sample::write(Vec::new()).unwrap();
     let capture = Capture::parse(&original).unwrap();
     let file = recut(&capture, Vec::new()).unwrap();
-    let packets = ironwarp_pcap::read(&file).unwrap();
+    let packets = ironwarp_pcap::read(&file).unwrap().packets;
     let segments = packets.iter().filter_map(|packet| Segment::parse(packet).unwrap());
     let sent: Vec<_> =
         segments.map(|segment| segment.payload).filter(|payload| !payload.is_empty()).collect();
@@ -150,7 +150,7 @@ proptest! {
         let mut writer = CaptureWriter::new(Vec::new()).unwrap();
         write(&mut writer, &conversation, &pieces, first);
         let read = Capture::parse(&writer.into_inner()).unwrap();
-        let original = Capture { conversations: vec![conversation], others: 0, start: Duration::ZERO };
+        let original = Capture { conversations: vec![conversation], others: 0, start: Duration::ZERO, cut_off: false };
         assert_same_frames(&read, &original);
     }
 }

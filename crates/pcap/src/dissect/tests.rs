@@ -133,7 +133,8 @@ fn a_hole_in_the_capture_is_told() {
         file.send(TIME, &mut connection, from_client, bytes).unwrap();
     }
     let file = file.into_inner();
-    let packets: Vec<_> = crate::read(&file).unwrap().into_iter().filter(|it| it.number != 7).collect();
+    let packets: Vec<_> =
+        crate::read(&file).unwrap().packets.into_iter().filter(|it| it.number != 7).collect();
     let connections = crate::connections(&packets).unwrap();
     let conversation = dissect(&connections[0]).unwrap();
     let [problem] = conversation.problems[..] else { panic!("{conversation:?}") };
