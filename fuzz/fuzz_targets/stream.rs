@@ -2,7 +2,7 @@
 //! survives being sent again.
 #![no_main]
 
-use ironwarp_wire::mpa::{FpduReader, FpduWriter, Framing, MAX_HEAD, MAX_TAIL, Piece};
+use ironwarp_wire::mpa::{FpduReader, FpduWriter, Framing, Piece};
 use ironwarp_wire::{Dialect, Fpdu, Header, MAX_ULPDU, Violation};
 use libfuzzer_sys::fuzz_target;
 
@@ -60,20 +60,9 @@ fn read(framing: Framing, dialect: Dialect, chunks: [&[u8]; 2]) -> Delivered {
 
 /// Sends a segment and receives it.
 fn again(framing: Framing, dialect: Dialect, header: &Header, payload: &[u8]) {
-    let mut writer = FpduWriter::new(framing);
-    let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
-    let n = writer.open(header, payload.len(), &mut head).expect("what was received can be sent");
-    let mut stream = head[..n].to_vec();
-    let mut left = payload;
-    while !left.is_empty() {
-        stream.extend(writer.marker().into_iter().flatten());
-        let (run, rest) = left.split_at(writer.run());
-        writer.cover(run);
-        stream.extend(run);
-        left = rest;
-    }
-    let n = writer.close(&mut tail).expect("all payload was covered");
-    stream.extend(&tail[..n]);
+    let mut stream = Vec::new();
+    let sent = FpduWriter::new(framing).write(header, payload, |bytes| stream.extend(bytes));
+    assert_eq!(sent, Ok(()), "what was received can be sent");
     let (delivered, violation) = read(framing, dialect, [&stream, &[]]);
     assert_eq!(violation, None);
     let [(fpdu, received)] = &delivered[..] else { panic!("one FPDU was sent") };

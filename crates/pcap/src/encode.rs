@@ -1,6 +1,6 @@
-//! Messages to whole FPDUs: the codec's writer, with the payload copied in between. The opposite of `dissect.rs`.
+//! Messages to the bytes of whole FPDUs. The opposite of `dissect.rs`.
 
-use ironwarp_wire::mpa::{FpduWriter, Framing, MAX_HEAD, MAX_STARTUP, MAX_TAIL, Startup};
+use ironwarp_wire::mpa::{FpduWriter, Framing, MAX_STARTUP, Startup};
 use ironwarp_wire::{Header, Misuse};
 
 /// Makes the FPDUs of one direction.
@@ -14,19 +14,9 @@ impl Encoder {
     }
 
     /// The next FPDU.
-    pub fn fpdu(&mut self, header: &Header, mut payload: &[u8]) -> Result<Vec<u8>, Misuse> {
-        let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
-        let len = self.0.open(header, payload.len(), &mut head)?;
-        let mut bytes = head[..len].to_vec();
-        while !payload.is_empty() {
-            bytes.extend(self.0.marker().into_iter().flatten());
-            let (run, rest) = payload.split_at(self.0.run());
-            self.0.cover(run);
-            bytes.extend(run);
-            payload = rest;
-        }
-        let len = self.0.close(&mut tail)?;
-        bytes.extend(&tail[..len]);
+    pub fn fpdu(&mut self, header: &Header, payload: &[u8]) -> Result<Vec<u8>, Misuse> {
+        let mut bytes = Vec::new();
+        self.0.write(header, payload, |piece| bytes.extend(piece))?;
         Ok(bytes)
     }
 

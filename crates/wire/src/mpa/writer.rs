@@ -112,6 +112,32 @@ impl FpduWriter {
         Ok(end)
     }
 
+    /// Hands a whole FPDU to `sink`, piece by piece, with its markers: what [`open`](Self::open) to [`close`](Self::close) do
+    /// for a payload that is at hand. Nothing is changed, and nothing handed over, on error.
+    pub fn write(
+        &mut self,
+        header: &Header,
+        payload: &[u8],
+        mut sink: impl FnMut(&[u8]),
+    ) -> Result<(), Misuse> {
+        let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
+        let n = self.open(header, payload.len(), &mut head)?;
+        sink(&head[..n]);
+        let mut left = payload;
+        while !left.is_empty() {
+            if let Some(marker) = self.marker() {
+                sink(&marker);
+            }
+            let (run, rest) = left.split_at(self.run());
+            self.cover(run);
+            sink(run);
+            left = rest;
+        }
+        let n = self.close(&mut tail)?;
+        sink(&tail[..n]);
+        Ok(())
+    }
+
     /// Writes a whole FPDU, payload included, to the front of `out`: the short way for small messages that leave together.
     /// Returns its length; nothing is changed on error.
     ///

@@ -1,7 +1,7 @@
 //! Helpers of the tests: hex, and slow reference versions of what the crate does fast.
 #![allow(dead_code, reason = "each test program uses a part of it")]
 
-use ironwarp_wire::mpa::{FpduReader, FpduWriter, Framing, MAX_HEAD, MAX_TAIL, Piece};
+use ironwarp_wire::mpa::{FpduReader, FpduWriter, Framing, Piece};
 use ironwarp_wire::{Dialect, Header, Violation};
 
 /// Bytes from hex, white space ignored; `"text"` in quotes stands for itself.
@@ -43,19 +43,7 @@ pub(crate) fn write(framing: Framing, segments: &[Sent]) -> Vec<u8> {
     let mut writer = FpduWriter::new(framing);
     let mut stream = Vec::new();
     for Sent { header, payload } in segments {
-        let (mut head, mut tail) = ([0; MAX_HEAD], [0; MAX_TAIL]);
-        let n = writer.open(header, payload.len(), &mut head).unwrap();
-        stream.extend(&head[..n]);
-        let mut left = &payload[..];
-        while !left.is_empty() {
-            stream.extend(writer.marker().into_iter().flatten());
-            let (run, rest) = left.split_at(writer.run());
-            writer.cover(run);
-            stream.extend(run);
-            left = rest;
-        }
-        let n = writer.close(&mut tail).unwrap();
-        stream.extend(&tail[..n]);
+        writer.write(header, payload, |bytes| stream.extend(bytes)).unwrap();
     }
     stream
 }
