@@ -93,6 +93,15 @@ impl fmt::Display for Place {
     }
 }
 
+/// A number of bytes, in words.
+struct Bytes(usize);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} byte{}", self.0, if self.0 == 1 { "" } else { "s" })
+    }
+}
+
 /// What parsing the front of a byte stream gives: the thing itself, or how many bytes it takes to go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parse<T> {

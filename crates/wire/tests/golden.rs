@@ -376,7 +376,7 @@ fn startup_frames() {
     check_startup(
         Startup { revision: Revision::Two(None), private_data: b"x", ..request },
         r#""MPA ID Req Frame" 00 02 0001 "x""#,
-        "MPA Request, revision 2, 1 bytes of private data",
+        "MPA Request, revision 2, 1 byte of private data",
     );
     check_startup(
         Startup { revision: enhanced(0x3fff, 0x3fff, Some(RtrSet::all())), ..request },

@@ -1,7 +1,7 @@
 //! One FPDU (RFC 5044 §4.1): what its first bytes tell about all of it. They are read in `rdmap/parse.rs`.
 
 use super::{CRC_FIELD, LENGTH_FIELD, padding};
-use crate::Header;
+use crate::{Bytes, Header};
 use core::fmt;
 
 /// What the front of an FPDU says. The payload need not have arrived.
@@ -35,6 +35,6 @@ impl Fpdu {
 impl fmt::Display for Fpdu {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.header)?;
-        if self.header.carries_payload() { write!(f, ", {} bytes", self.payload_len) } else { Ok(()) }
+        if self.header.carries_payload() { write!(f, ", {}", Bytes(self.payload_len.into())) } else { Ok(()) }
     }
 }

@@ -8,7 +8,7 @@
 //!                   M C R S                     only with S, counts as private data
 //! ```
 
-use crate::{Misuse, Parse, Violation};
+use crate::{Bytes, Misuse, Parse, Violation};
 use bitflags::bitflags;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U16;
@@ -267,7 +267,7 @@ impl fmt::Display for Startup<'_> {
         for (on, text) in [(self.crc, ", CRC"), (self.markers, ", markers")] {
             f.write_str(if on { text } else { "" })?;
         }
-        write!(f, ", {} bytes of private data", self.private_data.len())
+        write!(f, ", {} of private data", Bytes(self.private_data.len()))
     }
 }
 

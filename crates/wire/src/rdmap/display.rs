@@ -3,6 +3,7 @@
 use super::{
     AtomicOp, AtomicRequest, AtomicResponse, Header, Offender, ReadRequest, Send, SendWord, Tagged, Terminate,
 };
+use crate::Bytes;
 use crate::ddp::DdpHeader;
 use core::fmt::{self, Display, Formatter};
 
@@ -31,8 +32,10 @@ impl Display for Header {
             Self::ReadV2Request(request) => {
                 write!(
                     f,
-                    "Read V2 Request, msn {}, {} bytes, source {}",
-                    request.msn, request.len, request.source
+                    "Read V2 Request, msn {}, {}, source {}",
+                    request.msn,
+                    bytes(request.len),
+                    request.source
                 )
             }
             Self::ReadV2Response(response) => {
@@ -41,6 +44,10 @@ impl Display for Header {
             }
         }
     }
+}
+
+fn bytes(len: u32) -> Bytes {
+    Bytes(len as usize)
 }
 
 fn tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
@@ -79,7 +86,7 @@ fn atomic(f: &mut Formatter<'_>, request: &AtomicRequest) -> fmt::Result {
 
 impl Display for ReadRequest {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
-        write!(f, "msn {}, {} bytes, source {}, sink {}", self.msn, self.len, self.source, self.sink)
+        write!(f, "msn {}, {}, source {}, sink {}", self.msn, bytes(self.len), self.source, self.sink)
     }
 }
 
