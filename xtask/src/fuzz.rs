@@ -5,7 +5,7 @@
 //! with cargo and runs them: there is no other tool to install.
 //!
 //! What a run finds goes to a scratch corpus under `target/fuzz`. The committed corpus, `fuzz/corpus`,
-//! is only read; `--minimize` adds to it those inputs of the scratch corpus that reach new code.
+//! is only read; `--minimize` replaces it by the fewest inputs of both that reach the same code.
 
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
@@ -162,7 +162,15 @@ impl<'a> Target<'a> {
     }
 
     fn minimize(&self) -> Result {
-        self.logged(self.libfuzzer().arg("-merge=1").arg(&self.committed).arg(&self.scratch))?;
+        let fewest = self.scratch.with_extension("fewest");
+        if fewest.exists() {
+            fs::remove_dir_all(&fewest).map_err(at(&fewest))?;
+        }
+        fs::create_dir_all(&fewest).map_err(at(&fewest))?;
+        let mut program = self.libfuzzer();
+        self.logged(program.arg("-set_cover_merge=1").args([&fewest, &self.scratch, &self.committed]))?;
+        fs::remove_dir_all(&self.committed).map_err(at(&self.committed))?;
+        fs::rename(&fewest, &self.committed).map_err(at(&self.committed))?;
         let count = fs::read_dir(&self.committed).map_err(at(&self.committed))?.count();
         println!("{}: {count} inputs in {}", self.name, self.committed.display());
         Ok(())

@@ -71,6 +71,8 @@ mod tests {
         for (emss, plain, marked) in [(1448, 1442, 1430), (1460, 1454, 1442), (8948, 8942, 8870)] {
             assert_eq!((max_ulpdu(emss, false), max_ulpdu(emss, true)), (plain, marked), "EMSS {emss}");
         }
+        // What is left over of a multiple of four is not used.
+        assert_eq!([1449, 1450, 1451].map(|emss| max_ulpdu(emss, false)), [1442; 3]);
         assert_eq!(max_ulpdu(0, true), MIN_MULPDU);
         assert_eq!(max_ulpdu(usize::MAX, false), MAX_ULPDU);
     }

@@ -24,6 +24,7 @@ use crate::Place;
 
 /// Room for the longest header that [`Header::emit`] writes: the FPDU's length field and an Atomic Request.
 pub const MAX_HEADER: usize = 2 + crate::ddp::UNTAGGED_LEN + atomic::REQUEST_LEN;
+const _: () = assert!(MAX_HEADER == 72);
 
 /// The RV bits of the RDMAP control byte, which must say version 1.
 const VERSION_MASK: u8 = 0xc0;
