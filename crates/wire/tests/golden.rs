@@ -262,6 +262,10 @@ fn terminate_answers_a_segment_with_what_the_rfc_attaches() {
     assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
     // A DDP error returns the DDP header only.
     let terminate = Terminate::answer(ironwarp_wire::Violation::MessageOffset(1).cause(), &read);
+    assert_eq!(
+        terminate.to_string(),
+        "DDP: invalid message offset (1/2/04), for a segment of 46 bytes: opcode 0x1, queue 1, msn 5, offset 0"
+    );
     let expected =
         [hex("002a 41 47 00000000 00000002 00000001 00000000 1204c000"), read[..20].to_vec()].concat();
     assert_eq!(emit(&Header::Terminate(terminate), 0), expected);

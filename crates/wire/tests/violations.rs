@@ -38,6 +38,8 @@ fn segment_too_short_for_its_header() {
     let short = |ulpdu, header| Violation::TooShort { ulpdu, header };
     check("0000 c140 00000000", 2, short(0, 14), (2, 0, 3));
     check("000d c140 00000000", 2, short(13, 14), (2, 0, 3));
+    check("000d 4143 00000000", 2, short(13, 14), (2, 0, 3));
+    check("000e 4143 00000000", 3, short(14, 18), (2, 0, 3));
     check("0011 4143 00000000", 3, short(17, 18), (2, 0, 3));
     check(&format!("002d 4141 00000000 00000001 00000001 00000000 {BODY}"), 20, short(45, 46), (2, 0, 3));
     check("0019 4148 00000000 00000000 00000001 00000000 00000000", 20, short(25, 26), (2, 0, 3));
@@ -341,6 +343,9 @@ fn terminate_codes_are_the_rfcs_and_back() {
     let expected: Vec<_> =
         rfc.iter().flat_map(|(layer, kind, codes)| codes.iter().map(|code| (*layer, *kind, *code))).collect();
     assert_eq!(table, expected);
+    for (cause, (layer, kind, code)) in causes.iter().zip(table) {
+        assert_eq!(Cause::from_wire(layer, kind, code), *cause);
+    }
     for layer in 0..16 {
         for kind in 0..16 {
             for code in 0..=255 {
@@ -355,10 +360,14 @@ fn terminate_codes_are_the_rfcs_and_back() {
             }
         }
     }
-    assert_eq!(
-        Cause::Other { layer: 9, kind: 1, code: 2 }.to_string(),
-        "unknown layer: unknown error (9/1/02)"
-    );
+    for (cause, text) in [
+        (Cause::Operation(Operation::Opcode), "RDMAP: unexpected opcode (0/2/06)"),
+        (Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer), "DDP: no buffer for this message (1/2/02)"),
+        (Cause::Mpa(MpaFault::Crc), "MPA: CRC mismatch (2/0/02)"),
+        (Cause::Other { layer: 9, kind: 1, code: 2 }, "unknown layer: unknown error (9/1/02)"),
+    ] {
+        assert_eq!(cause.to_string(), text);
+    }
 }
 
 #[test]
