@@ -307,11 +307,16 @@ fn terminate_of_siw_means_the_same() {
         source: place(0x5b08_f800, 0x55b0_1428_f000),
     };
     assert_eq!(read.offender.read, Some(request));
+    // Of siw's three bits, only those that are set count.
+    let length = "0026 4147 00000000 00000002 00000001 00000000 11010100 0040 c140 5f9bbf00 0000557adb14bff6";
+    assert_eq!(parse(length).offender, Offender { length: Some(0x40), header: None, read: None });
     // Without a header there are no bits to tell the forms apart: the reading that means something wins, …
     let bare =
         |control: &str| parse(&format!("0016 4147 00000000 00000002 00000001 00000000 {control}")).cause;
     assert_eq!(bare("02020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "siw's form of 2/0/02");
     assert_eq!(bare("20020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "the RFC's");
+    assert_eq!(bare("01000000"), Cause::Protection(Protection::Tag), "if both do, the RFC's");
+    assert_eq!(bare("10000000"), Cause::DdpCatastrophic, "if both do, the RFC's");
     // … Chelsio's and Intel's MPA errors have type 3, and what nobody defines is kept as it is.
     assert_eq!(bare("23020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc));
     assert_eq!(bare("5abc0000"), Cause::Other { layer: 5, kind: 0xa, code: 0xbc });

@@ -401,6 +401,16 @@ fn terminate_that_is_cut_short_still_tells_its_cause() {
         assert_eq!(terminate.offender.length.is_some(), n >= 6);
         assert_eq!(terminate.offender.header.is_some(), n == whole.len());
     }
+    // What is there without its bit is not looked at.
+    let fpdu = hex(&format!(
+        "0046 4147 00000000 00000002 00000001 00000000 0102c000 002e 4141 00000000 00000001 00000005 00000000 {BODY}"
+    ));
+    let Ok(Parse::Done(Fpdu { header: Header::Terminate(terminate), .. })) =
+        Fpdu::parse(&fpdu, Dialect::Standard)
+    else {
+        panic!()
+    };
+    assert!(terminate.offender.header.is_some() && terminate.offender.read.is_none());
 }
 
 #[test]
