@@ -107,6 +107,15 @@ impl DdpHeader {
         }
     }
 
+    /// Length of the header.
+    #[inline]
+    pub const fn encoded_len(&self) -> usize {
+        match self {
+            Self::Tagged(_) => TAGGED_LEN,
+            Self::Untagged(_) => UNTAGGED_LEN,
+        }
+    }
+
     /// Writes the header to the front of `out`; returns its length, or `None` (and writes nothing) if it does not fit.
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {

@@ -6,7 +6,7 @@
 use super::cause::Cause;
 use super::read::{self, RawReadRequest};
 use super::{OPCODE_MASK, ReadRequest, opcode};
-use crate::ddp::{DdpHeader, TAGGED_LEN, UNTAGGED_LEN};
+use crate::ddp::{DdpHeader, UNTAGGED_LEN};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// The control words alone.
@@ -65,7 +65,9 @@ impl Terminate {
         };
         if is_swapped(first, code, third) {
             let mut offender = Offender::parse(swap_bits(third), rest);
-            offender.length = offender.length.map(|payload| payload.saturating_add(offender.header_len()));
+            #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
+            let header_len = offender.header_len() as u16;
+            offender.length = offender.length.map(|payload| payload.saturating_add(header_len));
             return Self { cause: Cause::from_wire(first & 0xf, first >> 4, code), offender };
         }
         Self {
@@ -76,14 +78,7 @@ impl Terminate {
 
     /// Length of the words behind the DDP header.
     pub(super) fn len(&self) -> usize {
-        LEAST
-            + if self.offender.has_length_field() { 2 } else { 0 }
-            + match self.offender.header {
-                None => 0,
-                Some(DdpHeader::Tagged(_)) => TAGGED_LEN,
-                Some(DdpHeader::Untagged(_)) => UNTAGGED_LEN,
-            }
-            + self.offender.read.map_or(0, |_| read::REQUEST_LEN)
+        LEAST + if self.offender.has_length_field() { 2 } else { 0 } + self.offender.header_len()
     }
 
     /// The words behind the DDP header, and how many of these bytes they are.
@@ -123,7 +118,7 @@ impl Offender {
         if bits & DDP_HEADER != 0 {
             let Some(header) = DdpHeader::parse(rest) else { return offender };
             offender.header = Some(header);
-            rest = rest.get(ddp_len(&header)..).unwrap_or_default();
+            rest = rest.get(header.encoded_len()..).unwrap_or_default();
         }
         if bits & RDMAP_HEADER != 0 {
             offender.read = RawReadRequest::ref_from_prefix(rest)
@@ -138,9 +133,8 @@ impl Offender {
     }
 
     /// Length of the offending segment's header, as far as it is known.
-    #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
-    fn header_len(&self) -> u16 {
-        (self.header.as_ref().map_or(0, ddp_len) + self.read.map_or(0, |_| read::REQUEST_LEN)) as u16
+    fn header_len(&self) -> usize {
+        self.header.map_or(0, |header| header.encoded_len()) + self.read.map_or(0, |_| read::REQUEST_LEN)
     }
 }
 
@@ -152,13 +146,6 @@ fn read_request(header: &DdpHeader, segment: &[u8]) -> Option<ReadRequest> {
     }
     let (raw, _) = RawReadRequest::ref_from_prefix(segment.get(UNTAGGED_LEN..)?).ok()?;
     Some(raw.to_request(ddp.msn))
-}
-
-const fn ddp_len(header: &DdpHeader) -> usize {
-    match header {
-        DdpHeader::Tagged(_) => TAGGED_LEN,
-        DdpHeader::Untagged(_) => UNTAGGED_LEN,
-    }
 }
 
 const fn msn(header: &DdpHeader) -> u32 {
