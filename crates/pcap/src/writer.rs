@@ -5,7 +5,7 @@
 //! each. What is written is in the file at once (as far as `W` does not buffer), so it may be cut off at any moment.
 
 use crate::Segment;
-use crate::packet::Flags;
+use crate::packet::{Flags, LinkType};
 use etherparse::err::packet::BuildWriteError;
 use etherparse::{PacketBuilder, TcpHeader};
 use std::io::{self, Error, ErrorKind, Write};
@@ -20,7 +20,6 @@ const MAGIC: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
 /// What tcpdump writes when it does not cut packets off.
 const SNAPLEN: u32 = 262_144;
-const ETHERNET: u32 = 1;
 const HOPS: u8 = 64;
 /// Only for show: data is acknowledged by data alone, so a long turn of one side goes beyond it.
 const WINDOW: u16 = u16::MAX;
@@ -52,7 +51,7 @@ impl<W: Write> CaptureWriter<W> {
             out.write_all(&half.to_le_bytes())?;
         }
         // Time zone and accuracy, which nobody uses, are zero.
-        for word in [0, 0, SNAPLEN, ETHERNET] {
+        for word in [0, 0, SNAPLEN, LinkType::ETHERNET.0] {
             out.write_all(&u32::to_le_bytes(word))?;
         }
         Ok(Self { out, opened: 0, packet: Vec::new() })
