@@ -22,8 +22,8 @@ const CASES: &[(&str, u32, fn())] = &[
     ("emit_read_request", 80, measured_emit_read_request),
     ("write_whole", 135, measured_write_whole),
     ("read_whole", 105, measured_read_whole),
-    ("write_pieces", 220, measured_write_pieces),
-    ("read_pieces", 550, measured_read_pieces),
+    ("write_pieces", 180, measured_write_pieces),
+    ("read_pieces", 530, measured_read_pieces),
 ];
 
 fn main() {

@@ -13,6 +13,7 @@
 mod crc;
 mod fpdu;
 mod marker;
+mod passage;
 mod reader;
 mod startup;
 mod writer;

@@ -1,6 +1,7 @@
 //! A direction of a stream, taken apart: bytes in, headers and payload out. Mirrors `writer.rs`.
 
-use super::marker::{MARKER_LEN, Markers};
+use super::marker::MARKER_LEN;
+use super::passage::Passage;
 use super::{CRC_FIELD, Crc, Fpdu, Framing};
 use crate::rdmap::MAX_HEADER;
 use crate::{Dialect, Parse, Violation};
@@ -27,9 +28,7 @@ use crate::{Dialect, Parse, Violation};
 /// ```
 #[derive(Clone, Debug)]
 pub struct FpduReader {
-    framing: Framing,
-    markers: Markers,
-    crc: Crc,
+    passage: Passage,
     state: State,
     /// The header or the CRC that is due, as far as it came.
     held: Short<MAX_HEADER>,
@@ -69,15 +68,8 @@ enum State {
 impl FpduReader {
     /// For a direction whose first FPDU comes next.
     pub const fn new(framing: Framing) -> Self {
-        let markers = Markers::new(framing.markers);
-        Self {
-            framing,
-            markers,
-            crc: Crc::new(),
-            state: State::Header,
-            held: Short::EMPTY,
-            marker: Short::EMPTY,
-        }
+        let passage = Passage::new(framing);
+        Self { passage, state: State::Header, held: Short::EMPTY, marker: Short::EMPTY }
     }
 
     /// Takes the next piece off the front of `input`. `None`: all of `input` was used up, and more is needed.
@@ -104,7 +96,7 @@ impl FpduReader {
         input: &mut &'a [u8],
         dialect: Dialect,
     ) -> Result<Option<(Fpdu, &'a [u8])>, Violation> {
-        if self.framing.markers || !self.at_boundary() {
+        if self.passage.framing.markers || !self.at_boundary() {
             return Ok(None);
         }
         let Ok(Parse::Done(fpdu)) = Fpdu::parse(input, dialect) else { return Ok(None) };
@@ -112,9 +104,11 @@ impl FpduReader {
             return Ok(None);
         };
         let Some((received, rest)) = rest.split_first_chunk() else { return Ok(None) };
-        if self.framing.crc {
-            self.crc.update(covered);
-            self.check_crc(*received)?;
+        if self.passage.framing.crc
+            && let Err(violation) = check_crc(Crc::of(covered).to_bytes(), *received)
+        {
+            self.state = State::Failed(violation);
+            return Err(violation);
         }
         *input = rest;
         let (start, len) = (usize::from(fpdu.header_len), usize::from(fpdu.payload_len));
@@ -125,7 +119,7 @@ impl FpduReader {
     /// straight into their place. Zero: the reader has to see what comes next.
     pub const fn run(&self) -> usize {
         match self.state {
-            State::Payload { left, .. } => self.markers.run(left as usize),
+            State::Payload { left, .. } => self.passage.markers.run(left as usize),
             _ => 0,
         }
     }
@@ -137,7 +131,7 @@ impl FpduReader {
         #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
         let passed = payload.len() as u16;
         *left -= passed;
-        self.pass(payload);
+        self.passage.pass(payload);
     }
 
     /// Between two FPDUs, with nothing of the next one read: where a stream may be moved or closed without loss.
@@ -151,7 +145,7 @@ impl FpduReader {
         }
         // Every piece takes at least a byte.
         while !input.is_empty() {
-            if self.markers.due() && !self.take_marker(input)? {
+            if self.passage.markers.due() && !self.take_marker(input)? {
                 return Ok(None);
             }
             match self.state {
@@ -173,7 +167,7 @@ impl FpduReader {
                     #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
                     let passed = padding.len() as u8;
                     self.state = State::Padding { left: left - passed };
-                    self.pass(padding);
+                    self.passage.pass(padding);
                 }
                 State::Crc => return self.end(input).map(|ended| ended.then_some(Piece::End)),
                 State::Failed(violation) => return Err(violation),
@@ -184,12 +178,12 @@ impl FpduReader {
 
     /// Takes in the header: at one go if all of it is there, else a run at a time; and no byte more than it has.
     fn header<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
-        let whole = &input[..self.markers.run(input.len())];
+        let whole = &input[..self.passage.markers.run(input.len())];
         if self.held.len == 0
             && let Parse::Done(fpdu) = Fpdu::parse(whole, dialect)?
         {
             let bytes = split_off(input, usize::from(fpdu.header_len));
-            self.pass(bytes);
+            self.passage.pass(bytes);
             return Ok(Some(self.begin(fpdu)));
         }
         loop {
@@ -200,12 +194,12 @@ impl FpduReader {
                     return Ok(Some(self.begin(fpdu)));
                 }
             };
-            let bytes = split_off(input, self.markers.run(need));
+            let bytes = split_off(input, self.passage.markers.run(need));
             if bytes.is_empty() {
                 return Ok(None);
             }
             self.held.push(bytes);
-            self.pass(bytes);
+            self.passage.pass(bytes);
         }
     }
 
@@ -220,28 +214,15 @@ impl FpduReader {
     fn end(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
         let bytes = split_off(input, CRC_FIELD - self.held.bytes().len());
         self.held.push(bytes);
-        self.markers.advance(bytes.len());
+        self.passage.pass_crc(bytes.len());
         let Ok(received) = <[u8; CRC_FIELD]>::try_from(self.held.bytes()) else { return Ok(false) };
-        if self.framing.crc {
-            self.check_crc(received)?;
+        if self.passage.framing.crc {
+            check_crc(self.passage.crc_field(), received)?;
         }
         self.held.len = 0;
-        self.markers.end_fpdu();
+        self.passage.end_fpdu();
         self.state = State::Header;
         Ok(true)
-    }
-
-    /// Compares the CRC of the FPDU with the one it carries, and is ready for the next.
-    #[inline]
-    fn check_crc(&mut self, received: [u8; CRC_FIELD]) -> Result<(), Violation> {
-        let (computed, received) = (self.crc.value(), u32::from_le_bytes(received));
-        self.crc = Crc::new();
-        if computed == received {
-            return Ok(());
-        }
-        let violation = Violation::Crc { computed, received };
-        self.state = State::Failed(violation);
-        Err(violation)
     }
 
     /// Takes out the marker that is due; false if it has not fully arrived.
@@ -251,26 +232,24 @@ impl FpduReader {
         let &[_, _, high, low] = self.marker.bytes() else { return Ok(false) };
         // RFC 5044 §4.3: the two low bits count as zero.
         let found = u16::from_be_bytes([high, low]) & !3;
-        let expected = self.markers.pointer();
+        let expected = self.passage.markers.pointer();
         if found != expected {
             return Err(Violation::Marker { expected, found });
         }
-        if self.framing.crc {
-            self.crc.update(&self.marker.bytes);
-        }
         self.marker.len = 0;
-        self.markers.pass();
+        self.passage.pass_marker(&self.marker.bytes);
         Ok(true)
     }
+}
 
-    /// These bytes of the FPDU, CRC aside, have passed.
-    #[inline]
-    fn pass(&mut self, bytes: &[u8]) {
-        if self.framing.crc {
-            self.crc.update(bytes);
-        }
-        self.markers.advance(bytes.len());
+/// Compares the CRC of an FPDU with the one it carries.
+#[inline]
+fn check_crc(computed: [u8; CRC_FIELD], received: [u8; CRC_FIELD]) -> Result<(), Violation> {
+    if computed == received {
+        return Ok(());
     }
+    let [computed, received] = [computed, received].map(u32::from_le_bytes);
+    Err(Violation::Crc { computed, received })
 }
 
 /// Up to `n` bytes off the front of `input`.

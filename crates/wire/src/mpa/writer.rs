@@ -1,6 +1,7 @@
 //! A direction of a stream, put together: headers and payload in, bytes out. Mirrors `reader.rs`.
 
-use super::marker::{MARKER_LEN, Markers};
+use super::marker::MARKER_LEN;
+use super::passage::Passage;
 use super::{CRC_FIELD, Crc, Framing, LENGTH_FIELD, padding};
 use crate::rdmap::MAX_HEADER;
 use crate::{Header, Misuse};
@@ -34,9 +35,7 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FpduWriter {
-    framing: Framing,
-    markers: Markers,
-    crc: Crc,
+    passage: Passage,
     /// Payload of the open FPDU still to come.
     left: usize,
     /// Padding of the open FPDU.
@@ -46,7 +45,7 @@ pub struct FpduWriter {
 impl FpduWriter {
     /// For a direction whose first FPDU comes next.
     pub const fn new(framing: Framing) -> Self {
-        Self { framing, markers: Markers::new(framing.markers), crc: Crc::new(), left: 0, padding: 0 }
+        Self { passage: Passage::new(framing), left: 0, padding: 0 }
     }
 
     /// Begins an FPDU: writes its length field and header, with a marker if one is due. Returns how many bytes of `out`
@@ -60,11 +59,10 @@ impl FpduWriter {
         // In most cases no marker is in the way, and the header is already where it belongs.
         let [plain @ .., _, _, _, _] = out;
         let len = header.emit(payload, plain)?;
-        self.crc = Crc::new();
         self.left = payload;
         self.padding = padding(len - LENGTH_FIELD + payload);
-        if self.markers.run(len) == len {
-            self.pass(&out[..len]);
+        if self.passage.markers.run(len) == len {
+            self.passage.pass(&out[..len]);
             return Ok(len);
         }
         let plain = *plain;
@@ -74,26 +72,23 @@ impl FpduWriter {
     /// How many bytes of payload may follow in one run, up to the end of the payload or the next marker. Zero with
     /// payload left: a [`marker`](Self::marker) is due.
     pub const fn run(&self) -> usize {
-        self.markers.run(self.left)
+        self.passage.markers.run(self.left)
     }
 
     /// These bytes of payload, no more than [`run`](Self::run) allows, come next; excess is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
         let payload = &payload[..payload.len().min(self.run())];
         self.left -= payload.len();
-        self.pass(payload);
+        self.passage.pass(payload);
     }
 
     /// The marker to put here, if one is due.
     pub fn marker(&mut self) -> Option<[u8; MARKER_LEN]> {
-        if !self.markers.due() {
+        if !self.passage.markers.due() {
             return None;
         }
-        let marker = self.markers.bytes();
-        if self.framing.crc {
-            self.crc.update(&marker);
-        }
-        self.markers.pass();
+        let marker = self.passage.markers.bytes();
+        self.passage.pass_marker(&marker);
         Some(marker)
     }
 
@@ -104,11 +99,10 @@ impl FpduWriter {
             return Err(Misuse::PayloadMissing(self.left));
         }
         let at = self.interleave(&[0; 3][..self.padding], out);
-        let crc = if self.framing.crc { self.crc.to_bytes() } else { [0; CRC_FIELD] };
         let end = at + CRC_FIELD;
-        out[at..end].copy_from_slice(&crc);
-        self.markers.advance(CRC_FIELD);
-        self.markers.end_fpdu();
+        out[at..end].copy_from_slice(&self.passage.crc_field());
+        self.passage.pass_crc(CRC_FIELD);
+        self.passage.end_fpdu();
         Ok(end)
     }
 
@@ -144,7 +138,8 @@ impl FpduWriter {
     /// Not for a direction with markers.
     #[inline]
     pub fn whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
-        if self.framing.markers {
+        let framing = self.passage.framing;
+        if framing.markers {
             return Err(Misuse::Markers);
         }
         let have = out.len();
@@ -156,13 +151,7 @@ impl FpduWriter {
         let at = header.emit(payload.len(), front)?;
         out[at..end].copy_from_slice(payload);
         out[end..end + CRC_FIELD].fill(0); // the padding, and then some
-        let mut crc = Crc::new();
-        let crc = if self.framing.crc {
-            crc.update(&out[..covered]);
-            crc.to_bytes()
-        } else {
-            [0; CRC_FIELD]
-        };
+        let crc = if framing.crc { Crc::of(&out[..covered]).to_bytes() } else { [0; CRC_FIELD] };
         out[covered..covered + CRC_FIELD].copy_from_slice(&crc);
         Ok(covered + CRC_FIELD)
     }
@@ -179,20 +168,11 @@ impl FpduWriter {
             if bytes.is_empty() {
                 return at;
             }
-            let (run, rest) = bytes.split_at(self.markers.run(bytes.len()));
+            let (run, rest) = bytes.split_at(self.passage.markers.run(bytes.len()));
             out[at..at + run.len()].copy_from_slice(run);
             at += run.len();
-            self.pass(run);
+            self.passage.pass(run);
             bytes = rest;
         }
-    }
-
-    /// These bytes of the FPDU, CRC aside, have passed.
-    #[inline]
-    fn pass(&mut self, bytes: &[u8]) {
-        if self.framing.crc {
-            self.crc.update(bytes);
-        }
-        self.markers.advance(bytes.len());
     }
 }
