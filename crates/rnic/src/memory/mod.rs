@@ -1,0 +1,1 @@
+//! The translation and protection table (requirement M2).
