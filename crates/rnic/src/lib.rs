@@ -1,7 +1,16 @@
 //! The device: queues, memory and streams of an RNIC, in memory. No socket, no thread, no clock, no `unsafe`.
 #![forbid(unsafe_code)]
 
+pub mod config;
+pub mod connect;
+pub mod device;
+pub mod error;
+pub mod event;
+mod half;
 pub mod host;
 pub mod link;
 pub mod memory;
+pub mod qp;
+pub mod queue;
+mod stream;
 mod sync;

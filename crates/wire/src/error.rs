@@ -139,6 +139,9 @@ pub enum Misuse {
     /// A whole FPDU was to be written into a direction with markers.
     #[error("this direction has markers: write the FPDU piece by piece")]
     Markers,
+    /// Payload was to pass unseen in a direction whose CRC covers it.
+    #[error("this direction has CRCs: payload cannot pass unseen")]
+    Unseen,
     /// More private data than fits the startup frame.
     #[error("{len} bytes of private data, this frame has room for {room}")]
     PrivateDataTooLong {

@@ -4,7 +4,7 @@ use super::marker::MARKER_LEN;
 use super::passage::Passage;
 use super::{CRC_FIELD, Crc, Fpdu, Framing};
 use crate::rdmap::MAX_HEADER;
-use crate::{Dialect, Parse, Violation};
+use crate::{Dialect, Misuse, Parse, Violation};
 
 /// Takes the FPDUs of one direction apart, at any split of the stream.
 ///
@@ -132,6 +132,26 @@ impl FpduReader {
         let passed = payload.len() as u16;
         *left -= passed;
         self.passage.pass(payload);
+    }
+
+    /// Like [`cover`](Self::cover), for so many bytes of payload that nobody looked at: only a direction without CRCs can
+    /// do without seeing them.
+    pub fn skip(&mut self, n: usize) -> Result<(), Misuse> {
+        if self.passage.framing.crc {
+            return Err(Misuse::Unseen);
+        }
+        let n = n.min(self.run());
+        let State::Payload { left, .. } = &mut self.state else { return Ok(()) };
+        #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
+        let passed = n as u16;
+        *left -= passed;
+        self.passage.markers.advance(n);
+        Ok(())
+    }
+
+    /// What has arrived of a header that is not complete, or was found wrong when its last byte came.
+    pub fn held(&self) -> &[u8] {
+        self.held.bytes()
     }
 
     /// Between two FPDUs, with nothing of the next one read: where a stream may be moved or closed without loss.

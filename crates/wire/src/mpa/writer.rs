@@ -33,7 +33,7 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// assert_eq!(fpdu, b"\x00\x13\xc1\x40\0\0\0\x07\0\0\0\0\0\0\x10\0hello\0\0\0\x16\xdc\x0d\x83");
 /// # Ok::<(), ironwarp_wire::Misuse>(())
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct FpduWriter {
     passage: Passage,
     /// Payload of the open FPDU still to come.
@@ -80,6 +80,23 @@ impl FpduWriter {
         let payload = &payload[..payload.len().min(self.run())];
         self.left -= payload.len();
         self.passage.pass(payload);
+    }
+
+    /// Like [`cover`](Self::cover), for so many bytes of payload that nobody looked at: only a direction without CRCs can
+    /// do without seeing them.
+    pub fn skip(&mut self, n: usize) -> Result<(), Misuse> {
+        if self.passage.framing.crc {
+            return Err(Misuse::Unseen);
+        }
+        let n = n.min(self.run());
+        self.left -= n;
+        self.passage.markers.advance(n);
+        Ok(())
+    }
+
+    /// What this direction agreed on.
+    pub const fn framing(&self) -> Framing {
+        self.passage.framing
     }
 
     /// The marker to put here, if one is due.

@@ -44,7 +44,7 @@ bitflags! {
     /// What an end understands beyond the RFCs. Bits that are not defined are ignored.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Capabilities: u16 {
-        /// It sends and understands cumulative acknowledgements.
+        /// It sends cumulative acknowledgements to whoever wants them.
         const ACKNOWLEDGE = 1 << 0;
         /// It takes FPDUs that are larger than the path's segment size.
         const LARGE_FPDU = 1 << 1;
@@ -52,6 +52,8 @@ bitflags! {
         const SEND_IMMEDIATE = 1 << 2;
         /// It understands Read V2 (requirement X4).
         const READ_V2 = 1 << 3;
+        /// It wants to be told what was delivered: its queue pair completes requests when they are acknowledged.
+        const WANTS_ACKNOWLEDGE = 1 << 4;
     }
 }
 

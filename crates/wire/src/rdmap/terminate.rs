@@ -43,6 +43,12 @@ pub struct Offender {
 }
 
 impl Terminate {
+    /// The Terminate of an end that fails for reasons of its own: nothing that the peer sent is to blame.
+    pub const LOCAL_CATASTROPHE: Self = Self {
+        cause: Cause::LocalCatastrophic,
+        offender: Offender { length: None, header: None, read: None },
+    };
+
     /// The Terminate that answers a segment, of which `fpdu` holds the length field and at least the header; with just
     /// as much of it as the RFC attaches for this cause (figure 10).
     pub fn answer(cause: Cause, fpdu: &[u8]) -> Self {

@@ -1,0 +1,74 @@
+//! The windows of a process, shared by its threads. `memory.rs` takes one for each copy.
+//!
+//! A copy holds a window for a microsecond, so there need be no more of them than threads that copy at the same time;
+//! they are made when first needed. A thread comes back to the same one, whose bytes its processor still has in cache.
+
+use super::Window;
+use std::cell::Cell;
+use std::io;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+/// How many windows there are at most. Threads beyond that wait for each other.
+const MOST: usize = 16;
+
+#[derive(Debug)]
+pub(super) struct Pool {
+    /// The first is always there.
+    slots: [Slot; MOST],
+    make: fn() -> io::Result<Window>,
+}
+
+/// A cache line each, so that threads do not slow each other down.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Slot(Mutex<Option<Window>>);
+
+impl Pool {
+    pub(super) fn new(make: fn() -> io::Result<Window>) -> io::Result<Self> {
+        let mut slots: [Slot; MOST] = std::array::from_fn(|_| Slot::default());
+        slots[0] = Slot(Mutex::new(Some(make()?)));
+        Ok(Self { slots, make })
+    }
+
+    /// Calls `copy` with a window that nobody else has meanwhile.
+    pub(super) fn with<T>(&self, copy: impl FnOnce(&Window) -> T) -> T {
+        let own = own_slot();
+        let free = (0..MOST).find_map(|step| self.slots[(own + step) % MOST].try_lock());
+        let mut slot = free.unwrap_or_else(|| self.slots[own].lock());
+        if slot.is_none() {
+            *slot = (self.make)().ok();
+        }
+        if let Some(window) = &*slot {
+            return copy(window);
+        }
+        // No more file descriptors to be had: share the first.
+        drop(slot);
+        copy(self.slots[0].lock().as_ref().expect("the first window was made with the pool"))
+    }
+}
+
+impl Slot {
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Window>>> {
+        match self.0.try_lock() {
+            Ok(guard) => Some(guard),
+            Err(TryLockError::WouldBlock) => None,
+            Err(TryLockError::Poisoned(_)) => panic!("another thread panicked in the middle of a copy"),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Window>> {
+        self.0.lock().expect("another thread panicked in the middle of a copy")
+    }
+}
+
+/// The slot that this thread tries first.
+fn own_slot() -> usize {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    thread_local!(static OWN: Cell<Option<usize>> = const { Cell::new(None) });
+    OWN.get().unwrap_or_else(|| {
+        let own = NEXT.fetch_add(1, Ordering::Relaxed) % MOST;
+        OWN.set(Some(own));
+        own
+    })
+}

@@ -1,0 +1,196 @@
+//! Waiting for many sockets at once ([`Epoll`]), and waking who waits ([`EventFd`]). Lanes wait here before they drive
+//! streams; who posts work or writes an event wakes them, or the program.
+//!
+//! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does
+//! then, because arming rests on it.
+
+use rustix::buffer::spare_capacity;
+use rustix::event::{EventfdFlags, Timespec, epoll};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use std::fmt;
+use std::io;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// A set of what is waited for.
+#[derive(Debug)]
+pub struct Epoll {
+    fd: OwnedFd,
+}
+
+/// When a member of a set is reported. Errors and hang-ups always are, except where it says otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Interest {
+    /// It became readable or writable, or more so: once for each change. For sockets of streams.
+    Edges,
+    /// It is readable: once, then it is disarmed until [`Epoll::modify`]. For sets within a lane's set.
+    Once,
+    /// It is readable: again and again. For listeners and wakes.
+    Readable,
+    /// Never, not even errors once it was disarmed. `modify` arms it again.
+    Disarmed,
+}
+
+/// What is reported of a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What [`Epoll::add`] was told.
+    pub data: u64,
+    /// Reading will not say "would block": there are bytes, an end or an error.
+    pub readable: bool,
+    /// Writing will not say "would block": there is room or an error.
+    pub writable: bool,
+}
+
+/// Room for the events of one wait, to be used again.
+pub struct Events {
+    list: Vec<epoll::Event>,
+}
+
+/// Something to be counted and waited for.
+#[derive(Debug)]
+pub struct EventFd {
+    fd: OwnedFd,
+}
+
+impl Epoll {
+    /// An empty set.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self { fd: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+    }
+
+    /// Adds a member, to be reported as `data`.
+    pub fn add(&self, member: impl AsFd, data: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::add(&self.fd, member, epoll::EventData::new_u64(data), interest.flags())?)
+    }
+
+    /// Changes what is waited for. If it is the case already, it is reported at once.
+    pub fn modify(&self, member: impl AsFd, data: u64, interest: Interest) -> io::Result<()> {
+        Ok(epoll::modify(&self.fd, member, epoll::EventData::new_u64(data), interest.flags())?)
+    }
+
+    /// Takes a member out. A member that is closed is taken out by that, if nobody has a duplicate of it.
+    pub fn delete(&self, member: impl AsFd) -> io::Result<()> {
+        Ok(epoll::delete(&self.fd, member)?)
+    }
+
+    /// Waits until there are events, or `timeout` is over (rounded up to milliseconds), or a signal was caught; takes the
+    /// events, which may be none. No timeout waits for ever.
+    pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
+        // A wait too long for the kernel is as good as for ever.
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        events.list.clear();
+        match epoll::wait(&self.fd, spare_capacity(&mut events.list), timeout.as_ref()) {
+            Ok(_) | Err(Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl AsFd for Epoll {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        use epoll::EventFlags as F;
+        match self {
+            Self::Edges => F::IN | F::OUT | F::RDHUP | F::ET,
+            Self::Once => F::IN | F::ONESHOT,
+            Self::Readable => F::IN,
+            Self::Disarmed => F::ONESHOT,
+        }
+    }
+}
+
+impl Events {
+    /// Room for `most` of them, at least one. What does not fit is reported by the next wait.
+    pub fn new(most: usize) -> Self {
+        Self { list: Vec::with_capacity(most.max(1)) }
+    }
+
+    /// What the last wait took.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
+        self.list.iter().map(|event| Event::of(*event))
+    }
+
+    /// How many the last wait took.
+    pub fn len(&self) -> usize {
+        self.list.len()
+    }
+
+    /// Whether the last wait took none.
+    pub fn is_empty(&self) -> bool {
+        self.list.is_empty()
+    }
+
+    /// Whether the last wait took as many as fit: there may be more.
+    pub fn is_full(&self) -> bool {
+        self.list.len() == self.list.capacity()
+    }
+}
+
+impl fmt::Debug for Events {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(self.iter()).finish()
+    }
+}
+
+impl Event {
+    fn of(event: epoll::Event) -> Self {
+        use epoll::EventFlags as F;
+        let flags = event.flags;
+        Self {
+            data: event.data.u64(),
+            readable: flags.intersects(F::IN | F::RDHUP | F::HUP | F::ERR),
+            writable: flags.intersects(F::OUT | F::HUP | F::ERR),
+        }
+    }
+}
+
+impl EventFd {
+    /// [`take`](Self::take) takes all that was signalled.
+    pub fn counter() -> io::Result<Self> {
+        Self::new(EventfdFlags::empty())
+    }
+
+    /// [`take`](Self::take) takes one, so that it stays readable until each was taken.
+    pub fn semaphore() -> io::Result<Self> {
+        Self::new(EventfdFlags::SEMAPHORE)
+    }
+
+    fn new(mode: EventfdFlags) -> io::Result<Self> {
+        let flags = mode | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
+        Ok(Self { fd: rustix::event::eventfd(0, flags)? })
+    }
+
+    /// Adds one, and wakes who waits.
+    pub fn signal(&self) {
+        match rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes())) {
+            // Full: 2^64 - 2 were signalled and none taken, so it is readable, which is what counts.
+            Ok(_) | Err(Errno::AGAIN) => {}
+            Err(error) => panic!("an eventfd takes what is signalled: {error}"),
+        }
+    }
+
+    /// Takes what was signalled: all of it, or one, as it was made. Zero if there is nothing.
+    pub fn take(&self) -> u64 {
+        let mut count = [0; 8];
+        match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {
+            Ok(_) => u64::from_ne_bytes(count),
+            Err(Errno::AGAIN) => 0,
+            Err(error) => panic!("an eventfd gives back what was signalled: {error}"),
+        }
+    }
+}
+
+impl AsFd for EventFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,134 @@
+//! How a connection comes to be: connect, or listen and accept, and the options that every connection gets. What comes
+//! out is a [`TcpLink`], on which the two ends then agree (MPA startup) before it carries a stream.
+
+use super::socket::{TcpLink, choose_port_late};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// How many connections may wait to be accepted; the system may set a lower limit (net.core.somaxconn).
+const BACKLOG: i32 = 4096;
+
+/// When a silent peer is given up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Keepalive {
+    /// How long a connection is silent before the kernel asks the peer for a sign of life. Whole seconds, at least one.
+    pub idle: Duration,
+    /// How long it waits before it asks again. Whole seconds, at least one.
+    pub interval: Duration,
+    /// How often it asks.
+    pub probes: u32,
+    /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT). It limits the probes, too.
+    pub unacknowledged: Duration,
+}
+
+/// Begins to connect to `to`, from the address `from` if it is given; port 0 lets the kernel choose.
+///
+/// When the socket becomes writable, [`TcpLink::connected`] tells how it went.
+pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) -> io::Result<TcpLink> {
+    let fd = socket(to, SocketType::STREAM)?;
+    set_options(&fd, keepalive)?;
+    speed_up_same_host(&fd, to.ip());
+    if let Some(from) = from {
+        if from.port() == 0 {
+            choose_port_late(&fd)?;
+        } else {
+            // The port may still be busy with connections that are long closed (TIME_WAIT).
+            sockopt::set_socket_reuseaddr(&fd, true)?;
+        }
+        rustix::net::bind(&fd, &from)?;
+    }
+    match rustix::net::connect(&fd, &to) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpLink::new(fd)),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// A port at which peers may connect.
+#[derive(Debug)]
+pub struct Listener {
+    fd: OwnedFd,
+}
+
+impl Listener {
+    /// Listens at `at`; port 0 lets the kernel choose. Connections inherit the options.
+    pub fn new(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Self> {
+        let fd = socket(at, SocketType::STREAM)?;
+        set_options(&fd, keepalive)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        if at.is_ipv6() {
+            // Or it would take the port of IPv4, too, and peers there would have two kinds of address.
+            sockopt::set_ipv6_v6only(&fd, true)?;
+        }
+        rustix::net::bind(&fd, &at)?;
+        rustix::net::listen(&fd, BACKLOG)?;
+        Ok(Self { fd })
+    }
+
+    /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting.
+    pub fn accept(&self) -> io::Result<Option<(TcpLink, SocketAddr)>> {
+        loop {
+            match rustix::net::acceptfrom_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+                Ok((fd, Some(peer))) => {
+                    let peer = SocketAddr::try_from(peer)?;
+                    speed_up_same_host(&fd, peer.ip());
+                    return Ok(Some((TcpLink::new(fd), peer)));
+                }
+                // It came and went while it waited. Each turn takes one off a bounded queue.
+                Ok((_, None)) | Err(Errno::CONNABORTED | Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
+    }
+}
+
+impl AsFd for Listener {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+    let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    Ok(rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?)
+}
+
+fn set_options(fd: &OwnedFd, keepalive: &Keepalive) -> io::Result<()> {
+    // What is sent is whole FPDUs already; waiting for more would only delay it.
+    sockopt::set_tcp_nodelay(fd, true)?;
+    sockopt::set_socket_keepalive(fd, true)?;
+    sockopt::set_tcp_keepidle(fd, keepalive.idle)?;
+    sockopt::set_tcp_keepintvl(fd, keepalive.interval)?;
+    sockopt::set_tcp_keepcnt(fd, keepalive.probes)?;
+    let unacknowledged = u32::try_from(keepalive.unacknowledged.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(fd, unacknowledged)?;
+    Ok(())
+}
+
+/// Between two ends on one host nothing is lost and nothing queues, so pacing (bbr, where it is the default) only costs:
+/// reno moves up to 1.8 times as much. To other hosts the system's choice stands. Where reno is refused, too.
+fn speed_up_same_host(fd: &OwnedFd, peer: IpAddr) {
+    if is_same_host(peer) {
+        let _ = sockopt::set_tcp_congestion(fd, "reno");
+    }
+}
+
+/// Loopback, or an address of this host: those are the ones that a socket can be bound to.
+fn is_same_host(ip: IpAddr) -> bool {
+    let ip = ip.to_canonical();
+    let at = SocketAddr::new(ip, 0);
+    ip.is_loopback()
+        || socket(at, SocketType::DGRAM).is_ok_and(|probe| rustix::net::bind(&probe, &at).is_ok())
+}

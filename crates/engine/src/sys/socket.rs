@@ -1,0 +1,234 @@
+//! One TCP connection: the [`Link`] of a stream. `setup.rs` makes it; the stream's two halves then send and receive
+//! straight from and to the program's memory, which the kernel copies from and to, whatever becomes of it meanwhile.
+#![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
+
+use ironwarp_rnic::host::Span;
+use ironwarp_rnic::link::{Link, LinkError, Piece};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::net::Shutdown;
+use std::ffi::{c_int, c_void};
+use std::io;
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::ptr;
+use std::time::Duration;
+
+#[cfg(test)]
+mod tests;
+
+/// How many vectors a system call takes: the kernel's UIO_MAXIOV.
+const MOST_VECTORS: usize = 1024;
+
+/// How many bytes a system call moves at most: the kernel's MAX_RW_COUNT. It refuses vectors that are far longer.
+const MOST_BYTES: usize = 0x7fff_f000;
+
+/// Linux has no smaller pages, and its page sizes are multiples of this.
+const PAGE: usize = 4096;
+
+/// What TCP assumes of a path it knows nothing of (RFC 9293 §3.7.1).
+const DEFAULT_SEGMENT: usize = 536;
+
+/// A connection, or one in the making. Its methods never wait. Dropping it closes the socket.
+#[derive(Debug)]
+pub struct TcpLink {
+    fd: OwnedFd,
+}
+
+impl TcpLink {
+    /// Takes over a TCP socket.
+    pub fn new(fd: OwnedFd) -> Self {
+        Self { fd }
+    }
+
+    /// Gives the socket away, connected as it is: a stream moves with it.
+    pub fn into_fd(self) -> OwnedFd {
+        self.fd
+    }
+
+    /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.
+    pub fn connected(&self) -> io::Result<bool> {
+        rustix::net::sockopt::socket_error(&self.fd)??;
+        match rustix::net::getpeername(&self.fd) {
+            Ok(_) => Ok(true),
+            Err(rustix::io::Errno::NOTCONN) => Ok(false),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// This end's address.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
+    }
+
+    /// The other end's address.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let peer = rustix::net::getpeername(&self.fd)?.ok_or(rustix::io::Errno::NOTCONN)?;
+        Ok(peer.try_into()?)
+    }
+}
+
+impl AsFd for TcpLink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+impl Link for TcpLink {
+    fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        let mut vectors = Vectors::new();
+        for piece in pieces {
+            match piece {
+                Piece::Own(bytes) => vectors.push(bytes.as_ptr().cast_mut().cast(), bytes.len()),
+                Piece::Host(span) => vectors.push_span(*span),
+            };
+        }
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
+        vectors.call(|vectors| match vectors {
+            // SAFETY: the kernel reads the bytes, or says that it cannot.
+            [one] => unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) },
+            // SAFETY: as above, and the header names vectors that live as long as the call.
+            _ => unsafe { libc::sendmsg(fd, &header(vectors), flags) },
+        })
+    }
+
+    fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
+        let mut vectors = Vectors::new();
+        for span in host {
+            vectors.push_span(*span);
+        }
+        vectors.push(own.as_mut_ptr().cast(), own.len());
+        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
+        let received = vectors.call(|vectors| match vectors {
+            // SAFETY: the kernel writes to the bytes, or says that it cannot. They are `own`, or memory that the program
+            // registered for that and to which the device holds no reference (`host.rs`).
+            [one] => unsafe { libc::recv(fd, one.iov_base, one.iov_len, flags) },
+            // SAFETY: as above, and the header names vectors that live as long as the call.
+            _ => unsafe { libc::recvmsg(fd, &mut header(vectors), flags) },
+        })?;
+        if received == 0 { Err(LinkError::Ended) } else { Ok(received) }
+    }
+
+    fn finish(&self) {
+        // Fails only if the connection is gone, which the next call tells.
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
+    }
+
+    fn abort(&self) {
+        // RST goes out when the socket is dissolved from its peer, not when it is shut down. Lingering for no time makes
+        // closing do the same, should dissolving be refused.
+        let _ = rustix::net::sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
+        if rustix::net::connect_unspec(&self.fd).is_err() {
+            let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+        }
+    }
+
+    fn segment_size(&self) -> usize {
+        let size = option(&self.fd, libc::IPPROTO_TCP, libc::TCP_MAXSEG);
+        size.ok().and_then(|size| usize::try_from(size).ok()).unwrap_or(DEFAULT_SEGMENT)
+    }
+}
+
+/// A bound address keeps its port open until the socket connects: then only the pair of addresses must be unique, and
+/// one address connects more than its 28,000 ephemeral ports.
+pub(super) fn choose_port_late(fd: &OwnedFd) -> io::Result<()> {
+    set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
+}
+
+/// Which bytes a system call moves.
+struct Vectors {
+    /// Only the first `count` are there: writing all of them would cost more than a small send.
+    vectors: [MaybeUninit<libc::iovec>; MOST_VECTORS],
+    count: usize,
+    bytes: usize,
+}
+
+impl Vectors {
+    fn new() -> Self {
+        Self { vectors: [MaybeUninit::uninit(); MOST_VECTORS], count: 0, bytes: 0 }
+    }
+
+    /// What is too much for one call is left out: the call then moves less.
+    fn push(&mut self, base: *mut c_void, len: usize) {
+        let iov_len = len.min(MOST_BYTES - self.bytes);
+        if iov_len > 0 && self.count < MOST_VECTORS {
+            self.vectors[self.count].write(libc::iovec { iov_base: base, iov_len });
+            self.count += 1;
+            self.bytes += iov_len;
+        }
+    }
+
+    fn push_span(&mut self, span: Span) {
+        // An address that this machine does not have is as bad as any in the kernel's half.
+        let addr = usize::try_from(span.addr).unwrap_or(usize::MAX);
+        self.push(ptr::with_exposed_provenance_mut(addr), span.len);
+    }
+
+    /// Makes the call. If some of the memory is bad the kernel may refuse what comes before it, too: then only what is on
+    /// the first page is tried, so that the answer is exact.
+    fn call(&mut self, call: impl Fn(&[libc::iovec]) -> libc::ssize_t) -> Result<usize, LinkError> {
+        assert!(self.count > 0, "there is something to move");
+        match outcome(|| call(self.as_slice())) {
+            Err(LinkError::Unmapped) => {
+                self.keep_first_page();
+                outcome(|| call(self.as_slice()))
+            }
+            result => result,
+        }
+    }
+
+    fn as_slice(&self) -> &[libc::iovec] {
+        // SAFETY: `push` wrote the first `count`.
+        unsafe { std::slice::from_raw_parts(self.vectors.as_ptr().cast(), self.count) }
+    }
+
+    fn keep_first_page(&mut self) {
+        // SAFETY: `push` wrote the first `count`, and `call` checked that this is not zero.
+        let first = unsafe { self.vectors[0].assume_init_mut() };
+        first.iov_len = first.iov_len.min(PAGE - first.iov_base.addr() % PAGE);
+        self.count = 1;
+    }
+}
+
+/// Makes the call until it is not interrupted.
+fn outcome(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
+    loop {
+        if let Ok(moved) = usize::try_from(call()) {
+            return Ok(moved);
+        }
+        match io::Error::last_os_error().raw_os_error() {
+            Some(libc::EINTR) => {}
+            Some(libc::EAGAIN) => return Err(LinkError::WouldBlock),
+            Some(libc::EFAULT) => return Err(LinkError::Unmapped),
+            error => return Err(LinkError::Lost(error.unwrap_or(libc::EIO))),
+        }
+    }
+}
+
+/// For a call that reads or writes the vectors' memory; it leaves the vectors themselves as they are.
+fn header(vectors: &[libc::iovec]) -> libc::msghdr {
+    // SAFETY: all zeroes is a header that names nothing.
+    let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+    header.msg_iov = vectors.as_ptr().cast_mut();
+    header.msg_iovlen = vectors.len() as _;
+    header
+}
+
+fn option(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> {
+    let (mut value, mut len) = (0, INT_LEN);
+    // SAFETY: `value` has room for the `len` bytes that are asked for.
+    let result = unsafe {
+        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast::<c_void>(), &raw mut len)
+    };
+    if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
+}
+
+fn set_option(fd: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+    // SAFETY: `value` has the bytes that are told.
+    let result = unsafe {
+        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)
+    };
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it is 4")]
+const INT_LEN: libc::socklen_t = size_of::<c_int>() as libc::socklen_t;

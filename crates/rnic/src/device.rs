@@ -1,0 +1,95 @@
+//! The device: what all queue pairs of an adapter share.
+
+use crate::config::Config;
+use crate::host::Host;
+use crate::memory::{Domain, Limits, Memory, RegisterError, Stream, Table};
+use crate::stream::Train;
+use crate::sync::{Mutex, lock};
+use ironwarp_wire::Tag;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+/// A staging buffer: what one call receives at most that does not go straight to its place.
+const STAGING: usize = 256 << 10;
+/// So many idle buffers are kept; they are used by threads, not by queue pairs.
+const SPARE: usize = 8;
+
+/// The adapter's memory table, settings and spare buffers.
+#[derive(Debug)]
+pub struct Device {
+    config: Config,
+    host: Arc<dyn Host>,
+    table: Table,
+    domains: AtomicU32,
+    trains: Mutex<Vec<Box<Train>>>,
+    staging: Mutex<Vec<Box<[u8]>>>,
+}
+
+impl Device {
+    /// A device that reaches the program's memory through `host`.
+    pub fn new(config: Config, host: Arc<dyn Host>) -> Arc<Self> {
+        let limits = Limits { entries: config.tags, strict: config.strict_windows };
+        Arc::new(Self {
+            table: Table::new(limits),
+            config,
+            host,
+            domains: AtomicU32::new(1),
+            trains: Mutex::default(),
+            staging: Mutex::default(),
+        })
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// The program's memory.
+    pub fn host(&self) -> &dyn Host {
+        &*self.host
+    }
+
+    /// The translation and protection table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// A protection domain that no other has.
+    pub fn allocate_domain(&self) -> Domain {
+        Domain(self.domains.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Registers memory by a call (requirement M6).
+    pub fn register(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
+        self.table.register(self.host(), domain, memory)
+    }
+
+    /// Executes a registration by work request.
+    pub(crate) fn fill(&self, stream: Stream, tag: Tag, memory: Memory) -> Result<(), RegisterError> {
+        self.table.fill(self.host(), stream, tag, memory)
+    }
+
+    pub(crate) fn take_train(&self) -> Box<Train> {
+        lock(&self.trains).pop().unwrap_or_default()
+    }
+
+    pub(crate) fn put_train(&self, train: Box<Train>) {
+        keep(&self.trains, train);
+    }
+
+    pub(crate) fn take_staging(&self) -> Box<[u8]> {
+        let spare = lock(&self.staging).pop();
+        spare.unwrap_or_else(|| vec![0; STAGING].into_boxed_slice())
+    }
+
+    pub(crate) fn put_staging(&self, staging: Box<[u8]>) {
+        keep(&self.staging, staging);
+    }
+}
+
+fn keep<T>(spare: &Mutex<Vec<T>>, item: T) {
+    let mut spare = lock(spare);
+    if spare.len() < SPARE {
+        spare.push(item);
+    }
+}

@@ -1,0 +1,239 @@
+//! Why something failed, as data: which check, whose fault, which memory, what the peer said. One `Display` writes the
+//! line that every user sees.
+//!
+//! [`Fault`] ends a stream or a request, and travels in completions and events. [`Protocol`] has the rules that only the
+//! state of a stream can show broken (those that a header shows by itself are `wire`'s `Violation`); its table says which
+//! Terminate answers each. [`PostError`] is the caller's mistake, returned at once.
+
+use crate::memory::{Denied, RegisterError};
+use crate::queue::Status;
+use ironwarp_wire::{Cause, Operation, Place, Protection, TaggedBuffer, Tag, Terminate, UntaggedBuffer, Violation};
+
+/// Why a stream or a request failed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Fault {
+    /// This end's own request named memory that it may not use like this (requirement M8).
+    #[error("this request may not use this memory: {0}")]
+    Local(Denied),
+    /// The peer named memory that it may not use like this (requirement M9).
+    #[error("the peer may not use this memory: {0}")]
+    Remote(Denied),
+    /// The memory was registered, and is gone now.
+    #[error("the program unmapped or write-protected memory that it registered: {len} bytes at {place}")]
+    Unmapped {
+        /// Where.
+        place: Place,
+        /// How much was due.
+        len: usize,
+        /// Whether the peer wanted to reach it.
+        remote: bool,
+    },
+    /// A registration by work request was refused (requirement M6).
+    #[error("the registration of {tag} failed: {error}")]
+    Register {
+        /// The tag it was for.
+        tag: Tag,
+        /// Why.
+        error: RegisterError,
+    },
+    /// The peer's bytes broke a rule.
+    #[error("the peer broke the protocol: {0}")]
+    Violation(Violation),
+    /// The peer's message does not fit what went before.
+    #[error("the peer broke the protocol: {0}")]
+    Protocol(Protocol),
+    /// The peer ended the stream, and said why.
+    #[error("the peer ended the stream: {}", .0.cause)]
+    Terminated(Terminate),
+    /// The connection broke.
+    #[error("the connection was lost: {}", std::io::Error::from_raw_os_error(*.0))]
+    Lost(i32),
+    /// The program took memory away of which the front of a segment had already left: nothing could follow, not even the
+    /// reason.
+    #[error("the program unmapped memory while it was sent; the connection was cut")]
+    HalfSent,
+    /// The peer closed in the middle of a message.
+    #[error("the peer closed the connection in the middle of a message")]
+    CutShort,
+    /// The peer closed, as it may.
+    #[error("the peer closed the connection")]
+    Closed,
+    /// This end closed.
+    #[error("this end closed the connection")]
+    Disconnected,
+    /// A completion queue has no room left (requirement I5).
+    #[error("completion queue {0} overflowed: create it with room for all that can complete")]
+    Overrun(u32),
+    /// Something had to happen within a time, and did not.
+    #[error("{0} took too long")]
+    TimedOut(&'static str),
+}
+
+/// Whose mistake it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Culprit {
+    /// The program on this side.
+    Program,
+    /// The other end.
+    Peer,
+    /// What lies between.
+    Network,
+    /// Nobody's: an end as it should be.
+    Nobody,
+}
+
+impl Fault {
+    /// Whose mistake it is.
+    pub const fn culprit(&self) -> Culprit {
+        match self {
+            Self::Local(_) | Self::Register { .. } | Self::Overrun(_) | Self::Unmapped { .. } | Self::HalfSent => Culprit::Program,
+            Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort => Culprit::Peer,
+            // The peer complains of what this end did.
+            Self::Terminated(_) => Culprit::Program,
+            Self::Lost(_) | Self::TimedOut(_) => Culprit::Network,
+            Self::Closed | Self::Disconnected => Culprit::Nobody,
+        }
+    }
+
+    /// The status of a request that the peer's Terminate names.
+    pub(crate) const fn remote_status(&self) -> Status {
+        match self {
+            Self::Terminated(terminate) => match terminate.cause {
+                Cause::Protection(_) | Cause::TaggedBuffer(_) => Status::RemoteAccess,
+                Cause::UntaggedBuffer(_) => Status::RemoteInvalidRequest,
+                _ => Status::RemoteOperation,
+            },
+            _ => Status::Flushed,
+        }
+    }
+}
+
+/// A rule that a message breaks only because of what went before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Protocol {
+    /// RFC 5041 §5.2: messages of a queue are numbered without gaps.
+    #[error("message {found} on queue {queue}, {expected} is due")]
+    Sequence {
+        /// The queue.
+        queue: u32,
+        /// The number due.
+        expected: u32,
+        /// The number found.
+        found: u32,
+    },
+    /// RFC 5041 §5.2: the segments of a message follow each other.
+    #[error("a segment begins at offset {found} of its message, {expected} is due")]
+    Offset {
+        /// The offset due.
+        expected: u32,
+        /// The offset found.
+        found: u32,
+    },
+    /// The message does not fit the receive that it got.
+    #[error("a message of at least {found} bytes for a receive of {room}")]
+    TooLong {
+        /// What the receive holds.
+        room: u64,
+        /// What has come.
+        found: u64,
+    },
+    /// No receive is posted, and the adapter was told not to wait for one.
+    #[error("a message, and no receive is posted")]
+    NoReceive,
+    /// Requirement M11: more Reads than this end agreed to hold.
+    #[error("one more Read Request than the {ird} that were agreed")]
+    ReadsExceeded {
+        /// What was agreed.
+        ird: u16,
+    },
+    /// A Read Response that nobody asked for.
+    #[error("a Read Response, and no Read is outstanding")]
+    Unasked,
+    /// A Read Response for another place than was asked for.
+    #[error("a Read Response for {found}, {expected} is due")]
+    ResponsePlace {
+        /// The place due.
+        expected: Place,
+        /// The place found.
+        found: Place,
+    },
+    /// A Read Response that is longer or shorter than was asked for.
+    #[error("a Read Response of {found} bytes, {expected} were asked for")]
+    ResponseLength {
+        /// What was asked for.
+        expected: u32,
+        /// What came, at least.
+        found: u64,
+    },
+    /// RFC 5041 §5.1: the segments of two messages are not mixed.
+    #[error("a message begins in the middle of another")]
+    Interleaved,
+    /// More messages acknowledged than were sent.
+    #[error("{found} messages acknowledged, {sent} were sent")]
+    Acknowledged {
+        /// What was sent.
+        sent: u64,
+        /// What the peer says it has delivered.
+        found: u64,
+    },
+    /// A message of a kind that this adapter does not serve.
+    #[error("a message of a kind that is not served here: {0}")]
+    NotServed(&'static str),
+}
+
+impl Protocol {
+    /// The Terminate that answers it.
+    pub(crate) const fn cause(self) -> Cause {
+        match self {
+            Self::Sequence { .. } => Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
+            Self::Offset { .. } => Cause::UntaggedBuffer(UntaggedBuffer::Offset),
+            Self::TooLong { .. } => Cause::UntaggedBuffer(UntaggedBuffer::TooLong),
+            Self::NoReceive | Self::ReadsExceeded { .. } => Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer),
+            Self::Unasked | Self::NotServed(_) => Cause::Operation(Operation::Opcode),
+            Self::ResponsePlace { expected, found } if expected.tag.0 != found.tag.0 => {
+                Cause::TaggedBuffer(TaggedBuffer::Tag)
+            }
+            Self::ResponsePlace { .. } | Self::ResponseLength { .. } => Cause::TaggedBuffer(TaggedBuffer::Bounds),
+            Self::Interleaved | Self::Acknowledged { .. } => Cause::Operation(Operation::StreamCatastrophic),
+        }
+    }
+}
+
+/// The cause that answers a peer who reaches memory that the program took away.
+pub(crate) const UNMAPPED: Cause = Cause::Protection(Protection::Unspecified);
+
+/// A work request that cannot be taken.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue has no room.
+    #[error("the queue holds {capacity} requests and is full: poll its completion queue first")]
+    Full {
+        /// How many it holds.
+        capacity: usize,
+    },
+    /// The scatter/gather list is too long.
+    #[error("{have} scatter/gather elements, this queue pair was created for {limit}")]
+    TooManySges {
+        /// What was given.
+        have: usize,
+        /// What the queue pair allows.
+        limit: usize,
+    },
+    /// The message is too long.
+    #[error("a message of {len} bytes, {limit} are possible")]
+    MessageTooLong {
+        /// What was given.
+        len: u64,
+        /// What is possible.
+        limit: u32,
+    },
+    /// A Read has nowhere to put what it fetches.
+    #[error("a Read cannot be inline")]
+    InlineRead,
+    /// The queue pair is not connected, or is being disconnected.
+    #[error("the queue pair is not connected")]
+    NotConnected,
+}

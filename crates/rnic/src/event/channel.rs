@@ -1,0 +1,78 @@
+//! A channel of events: what a program waits on. Before this: whoever found that an event is due; after: the program's
+//! thread, woken through a file descriptor.
+
+use super::Notify;
+use crate::sync::{Mutex, lock};
+use std::collections::VecDeque;
+use std::fmt;
+
+/// What makes a waiting program look: a semaphore with a file descriptor that is readable while it is not zero. The
+/// engine has an eventfd in semaphore mode; tests have a counter.
+pub trait Wake: Send + Sync + fmt::Debug {
+    /// Adds one.
+    fn signal(&self);
+
+    /// Takes one away. There is one: each call answers an earlier `signal`.
+    fn consume(&self);
+}
+
+/// A completion queue has what it was armed for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CqEvent {
+    /// Its number.
+    pub cq: u32,
+}
+
+/// A queue of events, each of which one thread takes.
+///
+/// It has no bound of its own, because it must lose nothing (requirement I5) and an event cannot wait outside. Whoever
+/// pushes has one: a completion queue raises one event for each time the program armed it.
+#[derive(Debug)]
+pub struct Channel<E> {
+    events: Mutex<VecDeque<E>>,
+    wake: Box<dyn Wake>,
+}
+
+impl<E> Channel<E> {
+    /// An empty channel that makes itself noticed through `wake`.
+    pub fn new(wake: Box<dyn Wake>) -> Self {
+        Self { events: Mutex::new(VecDeque::new()), wake }
+    }
+
+    /// Appends an event. It is signalled by itself, even if others wait before it, as programs that watch the descriptor
+    /// for edges expect.
+    pub fn push(&self, event: E) {
+        let mut events = lock(&self.events);
+        events.push_back(event);
+        // Locked, here and in `next`: the descriptor is readable exactly while an event is there. Otherwise a thread
+        // could take the event and miss its signal, which would then stand for nothing.
+        self.wake.signal();
+    }
+
+    /// Takes the oldest event, if there is one.
+    pub fn next(&self) -> Option<E> {
+        let mut events = lock(&self.events);
+        let event = events.pop_front()?;
+        self.wake.consume();
+        Some(event)
+    }
+
+    /// Takes back the events that `of` chooses, and returns how many: those of a queue that is destroyed, once it has no
+    /// handler any more.
+    pub fn revoke(&self, mut of: impl FnMut(&E) -> bool) -> usize {
+        let mut events = lock(&self.events);
+        let before = events.len();
+        events.retain(|event| !of(event));
+        let revoked = before - events.len();
+        for _ in 0..revoked {
+            self.wake.consume();
+        }
+        revoked
+    }
+}
+
+impl Notify for Channel<CqEvent> {
+    fn notify(&self, cq: u32) {
+        self.push(CqEvent { cq });
+    }
+}

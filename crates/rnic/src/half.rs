@@ -1,0 +1,85 @@
+//! One half of a queue pair, transmit or receive: held by one thread at a time, and nobody waits for it.
+//!
+//! Before this: a consumer posted or polled, or the link became ready (steps 2 and 5 of the path). After it: the stream,
+//! which the holder drives. Program threads and lanes meet here.
+//!
+//! # Why no work is lost
+//! Whoever has work first makes it visible (puts it into a queue), then sets `work`, then tries the lock. If that fails
+//! it goes on. The holder clears `work` before each round, and looks at it once more *after* it let go of the lock. Both
+//! are read-modify-writes of one variable, so one comes first. If the setting does, the holder sees it and takes the
+//! lock again, or finds that yet another thread has it, of which the same can be said. If the look does, the release of
+//! the lock happened before the setting, so this holder was not the one that made the attempt fail.
+
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Mutex, lock, try_lock};
+
+/// How often one thread goes round before it leaves the rest to another.
+///
+/// Without a bound, a thread that posted one request could be held for ever by what others post meanwhile. A few rounds
+/// are worth it, because the state is in this processor's cache; then a lane does better, which has time.
+const ROUNDS: usize = if cfg!(loom) { 2 } else { 8 };
+
+/// What was not done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "work that is left waits until somebody runs the half again"]
+pub enum Left {
+    /// Nothing, or nothing that another thread will not do.
+    Nothing,
+    /// Work that nobody has taken on: a lane must run the half, after its others have had their turn.
+    Work,
+}
+
+/// State that one thread at a time drives.
+#[derive(Debug)]
+pub struct Half<T> {
+    work: AtomicBool,
+    state: Mutex<T>,
+}
+
+impl<T> Half<T> {
+    /// A half that nobody holds, and that has nothing to do.
+    pub fn new(state: T) -> Self {
+        Self { work: AtomicBool::new(false), state: Mutex::new(state) }
+    }
+
+    /// There is work: does it with `round`, unless another thread holds the half, which then does it. Never waits.
+    ///
+    /// `round` does all it can, or a fair share of it: what it says it left counts as work that came meanwhile. It may
+    /// call `run` of the same half; that returns at once, and a round follows.
+    pub fn run(&self, mut round: impl FnMut(&mut T) -> Left) -> Left {
+        self.set();
+        for _ in 0..ROUNDS {
+            let Some(mut state) = try_lock(&self.state) else { return Left::Nothing };
+            self.work.swap(false, Ordering::AcqRel);
+            if round(&mut state) == Left::Work {
+                self.set();
+            }
+            drop(state);
+            if self.look() == Left::Nothing {
+                return Left::Nothing;
+            }
+        }
+        Left::Work
+    }
+
+    /// Waits for the holder, then does `act`: for the control path only.
+    ///
+    /// Threads that call [`run`](Self::run) meanwhile do not wait; what they leave, this returns as [`Left::Work`].
+    /// Whether or not `act` itself made work, the caller passes it on as it would what `run` left, or runs the half.
+    pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
+        let mut state = lock(&self.state);
+        let result = act(&mut state);
+        drop(state);
+        (result, self.look())
+    }
+
+    /// A read-modify-write also where nothing is read: a mere store would hide what an earlier `set` published.
+    fn set(&self) {
+        self.work.swap(true, Ordering::AcqRel);
+    }
+
+    /// Whether there is work, once the lock was released. A mere load could miss what another thread has just set.
+    fn look(&self) -> Left {
+        if self.work.fetch_or(false, Ordering::AcqRel) { Left::Work } else { Left::Nothing }
+    }
+}

@@ -1,0 +1,140 @@
+//! Every access to memory passes here: the checks of requirements M8 and M9, in their order, then the translation.
+//!
+//! Before this, a work request or a segment named a tag; after it, the stream holds spans and a guard, and moves bytes.
+
+use super::entry::{Body, State};
+use super::{
+    Check, Denied, Domain, EntryInfo, Guard, Kind, Rights, Spans, Stream, Table, index_of, instance_of,
+};
+use ironwarp_wire::{Place, Tag};
+
+/// What somebody wants to do with memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Access {
+    pub(super) tag: Tag,
+    pub(super) offset: u64,
+    pub(super) len: u64,
+    pub(super) need: Rights,
+    pub(super) domain: Domain,
+    /// The queue pair that asks.
+    pub(super) qp: Option<u32>,
+    /// Which kinds can be used so.
+    pub(super) kinds: Kinds,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kinds {
+    Any,
+    Only(Kind),
+}
+
+impl Table {
+    /// Checks what a work request wants of the program's own memory (requirement M8), and appends where it is to `spans`.
+    ///
+    /// If a check fails, nothing is appended. An element of a scatter/gather list that has no bytes names no memory: do
+    /// not ask for it.
+    #[inline]
+    pub fn local(
+        &self,
+        domain: Domain,
+        tag: Tag,
+        at: u64,
+        len: usize,
+        need: Rights,
+        spans: &mut Spans,
+    ) -> Result<Guard<'_>, Denied> {
+        let kinds = Kinds::Only(Kind::Region);
+        let access = Access { tag, offset: at, len: len as u64, need, domain, qp: None, kinds };
+        self.admit(&access, len, spans)
+    }
+
+    /// Checks what a peer's message wants (requirement M9), and appends where it is to `spans`.
+    ///
+    /// If a check fails, nothing is appended. Messages of no bytes must not be checked (RFC 5041 §5.2, RFC 5040 §5.3): do not
+    /// ask for them.
+    #[inline]
+    pub fn remote(
+        &self,
+        stream: Stream,
+        place: Place,
+        len: usize,
+        need: Rights,
+        spans: &mut Spans,
+    ) -> Result<Guard<'_>, Denied> {
+        let Place { tag, offset } = place;
+        let Stream { domain, qp } = stream;
+        let kinds = self.remote_kinds();
+        self.admit(&Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds }, len, spans)
+    }
+
+    /// What peers can reach. In strict mode only windows.
+    pub(super) fn remote_kinds(&self) -> Kinds {
+        if self.is_strict() { Kinds::Only(Kind::Window) } else { Kinds::Any }
+    }
+
+    #[inline]
+    fn admit(&self, access: &Access, len: usize, spans: &mut Spans) -> Result<Guard<'_>, Denied> {
+        let Some((guard, state)) = self.guard(access.tag) else {
+            return Err(access.denied(Check::Valid, self.look_up_any(access.tag)));
+        };
+        let body = guard.entry().body();
+        match access.check(&body, state) {
+            Ok(within) => body.spans(within, len, spans),
+            Err(check) => return Err(access.denied(check, Some(body.info(index_of(access.tag), state)))),
+        }
+        drop(body);
+        Ok(guard)
+    }
+}
+
+impl Access {
+    /// The checks after *valid*, which the guard implies. Returns how far into the entry's range the access begins.
+    #[inline]
+    pub(super) fn check(&self, body: &Body, state: State) -> Result<u64, Check> {
+        self.check_owner(body)?;
+        if instance_of(self.tag) != state.instance() {
+            return Err(Check::Instance);
+        }
+        if self.offset.checked_add(self.len).is_none() {
+            return Err(Check::Wrap);
+        }
+        let within = self.offset.checked_sub(body.start).ok_or(Check::Range)?;
+        if within > body.len || self.len > body.len - within {
+            return Err(Check::Range);
+        }
+        match self.need.difference(body.rights) {
+            missing if missing.is_empty() => Ok(within),
+            Rights::BIND => Err(Check::Bind),
+            _ => Err(Check::Right),
+        }
+    }
+
+    /// Kind, domain and stream.
+    #[inline]
+    pub(super) fn check_owner(&self, body: &Body) -> Result<(), Check> {
+        if self.kinds != Kinds::Any && self.kinds != Kinds::Only(body.kind) {
+            return Err(Check::Kind);
+        }
+        if self.domain != body.domain {
+            return Err(Check::Domain);
+        }
+        if body.qp.is_some() && self.qp != body.qp {
+            return Err(Check::Stream);
+        }
+        Ok(())
+    }
+
+    #[cold]
+    pub(super) fn denied(&self, check: Check, entry: Option<EntryInfo>) -> Denied {
+        let Self { tag, offset, len, need, domain, qp, kinds: _ } = *self;
+        Denied { check, tag, offset, len, need, domain, qp, entry }
+    }
+}
+
+impl Body {
+    #[inline]
+    fn spans(&self, within: u64, len: usize, spans: &mut Spans) {
+        let translation = self.translation.as_ref().expect("a valid entry has a translation");
+        translation.spans(self.skip + within, len, spans);
+    }
+}

@@ -1,0 +1,245 @@
+//! One entry of the table, the guards on it, and how it is taken away from them.
+//!
+//! Three parts, for three kinds of haste. The state word is all that an access has to win: one exchange that succeeds only
+//! while the entry is valid gives a guard. The body says what the entry names; it is written only while the entry is not
+//! valid and no guard is out, so reading it under a guard never waits. The control part is for those who change the
+//! entry; its lock is held through a whole change, and no access ever takes it.
+
+use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
+use crate::sync::atomic::{AtomicU64, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, lock, read, wait, write};
+use std::fmt;
+use std::sync::Arc;
+
+/// As long as this is held, the memory it was given for stays the tag's: whoever takes the tag away waits.
+///
+/// Hold it for as long as bytes move, and no longer. Several may be held at once, also on one entry. Who holds one must not
+/// take a tag away (`deregister`, `invalidate`, `bind`): it might wait for itself.
+pub struct Guard<'t> {
+    entry: &'t Entry,
+    departures: &'t Departures,
+}
+
+/// Where those who take an entry away wait for the last guard. One for the whole table: it is rare that a guard is out.
+#[derive(Debug, Default)]
+pub(super) struct Departures {
+    lock: Mutex<()>,
+    last_left: Condvar,
+}
+
+/// One entry. On cache lines of its own, so that guards on neighbours do not slow each other down.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+pub(super) struct Entry {
+    state: AtomicU64,
+    body: RwLock<Body>,
+    control: Mutex<Control>,
+}
+
+/// What an entry names (requirement M3). Not used unless the entry is valid, but for kind and domain.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Body {
+    pub(super) kind: Kind,
+    pub(super) domain: Domain,
+    /// The only queue pair whose peer may use it; all of the domain if there is none.
+    pub(super) qp: Option<u32>,
+    pub(super) rights: Rights,
+    /// The offset of its first byte, and how many there are.
+    pub(super) start: u64,
+    pub(super) len: u64,
+    /// Where it is: from byte `skip` of the translation on.
+    pub(super) translation: Option<Arc<Translation>>,
+    pub(super) skip: u64,
+}
+
+/// What only those need who change the entry.
+#[derive(Debug, Default)]
+pub(super) struct Control {
+    /// How many windows are bound to this region.
+    pub(super) windows: u32,
+    /// The index of the region that this window is bound to.
+    pub(super) region: Option<u32>,
+    /// Whether it can be made invalid and still be kept: it is a window, or for send-queue registrations.
+    pub(super) keepable: bool,
+    /// Whether the tag was valid once, so that the next registration needs a new instance.
+    pub(super) used: bool,
+    /// The queue pair whose peer may invalidate it.
+    pub(super) invalidator: Option<u32>,
+}
+
+/// The state word: guards (32 bits), instance (8 bits), flags.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct State(u64);
+
+const GUARD: u64 = 1;
+const GUARDS: u64 = 0xffff_ffff;
+const INSTANCE_SHIFT: u32 = 32;
+/// Accesses may take guards.
+const VALID: u64 = 1 << 40;
+/// The entry is somebody's, valid or not.
+const TAKEN: u64 = 1 << 41;
+/// Somebody waits for the last guard.
+const AWAITED: u64 = 1 << 42;
+
+/// Who changes an entry holds this: no other change happens meanwhile.
+#[derive(Debug)]
+pub(super) struct Change<'t> {
+    pub(super) entry: &'t Entry,
+    pub(super) control: MutexGuard<'t, Control>,
+    departures: &'t Departures,
+}
+
+impl State {
+    pub(super) const fn is_valid(self) -> bool {
+        self.0 & VALID != 0
+    }
+
+    pub(super) const fn is_taken(self) -> bool {
+        self.0 & TAKEN != 0
+    }
+
+    const fn guards(self) -> u64 {
+        self.0 & GUARDS
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "the eight bits that are wanted")]
+    pub(super) const fn instance(self) -> u8 {
+        (self.0 >> INSTANCE_SHIFT) as u8
+    }
+
+    const fn new(instance: u8, flags: u64) -> Self {
+        Self((instance as u64) << INSTANCE_SHIFT | flags)
+    }
+}
+
+impl Entry {
+    /// Takes a guard, if the entry is valid, whatever its instance: that comes fourth of the checks, and cannot change
+    /// while the guard is held.
+    #[inline]
+    pub(super) fn guard<'t>(&'t self, departures: &'t Departures) -> Option<(Guard<'t>, State)> {
+        let mut state = self.state.load(Ordering::Relaxed);
+        loop {
+            if !State(state).is_valid() {
+                return None;
+            }
+            // Acquire: with `publish`, so that the body is seen as it was written.
+            match self.state.compare_exchange_weak(state, state + GUARD, Ordering::Acquire, Ordering::Relaxed)
+            {
+                Ok(_) => return Some((Guard { entry: self, departures }, State(state))),
+                Err(now) => state = now,
+            }
+        }
+    }
+
+    /// Waits until nobody else changes the entry.
+    pub(super) fn change<'t>(&'t self, departures: &'t Departures) -> Change<'t> {
+        Change { entry: self, control: lock(&self.control), departures }
+    }
+
+    pub(super) fn state(&self) -> State {
+        State(self.state.load(Ordering::Acquire))
+    }
+
+    #[inline]
+    pub(super) fn body(&self) -> impl std::ops::Deref<Target = Body> + '_ {
+        read(&self.body)
+    }
+}
+
+impl Change<'_> {
+    /// Ends all access: no new guard is given, and when this returns all old ones are gone. Does nothing if the entry is
+    /// not valid.
+    pub(super) fn revoke(&self) {
+        // Acquire: what was done under guards that are gone has been done.
+        let before = State(self.entry.state.fetch_and(!VALID, Ordering::AcqRel));
+        if before.guards() == 0 {
+            return;
+        }
+        self.entry.state.fetch_or(AWAITED, Ordering::Relaxed);
+        let mut waiting = lock(&self.departures.lock);
+        // The last guard takes this lock before it wakes us, so its wake cannot fall between the look and the wait.
+        while self.entry.state().guards() != 0 {
+            waiting = wait(&self.departures.last_left, waiting);
+        }
+    }
+
+    /// Makes the entry valid with this body and instance. It must not be valid.
+    pub(super) fn publish(&mut self, instance: u8, body: Body) {
+        *write(&self.entry.body) = body;
+        self.control.used = true;
+        self.store(instance, VALID | TAKEN);
+    }
+
+    /// Makes the entry somebody's, with a body that is not valid yet. It must not be valid.
+    pub(super) fn keep(&mut self, instance: u8, body: Body) {
+        *write(&self.entry.body) = body;
+        self.store(instance, TAKEN);
+    }
+
+    /// Gives the entry back, under the next instance: the old tag is never honoured again (requirement M4).
+    pub(super) fn release(&mut self) {
+        *write(&self.entry.body) = Body::default();
+        *self.control = Control::default();
+        self.store(self.entry.state().instance().wrapping_add(1), 0);
+    }
+
+    /// Nobody else writes the word meanwhile: guards are neither given nor out, and changes come one at a time.
+    fn store(&self, instance: u8, flags: u64) {
+        let state = self.entry.state();
+        assert!(!state.is_valid() && state.guards() == 0, "an entry is changed while it can be used");
+        self.entry.state.store(State::new(instance, flags).0, Ordering::Release);
+    }
+}
+
+impl Body {
+    /// What a message says of it.
+    pub(super) fn info(&self, index: u32, state: State) -> EntryInfo {
+        EntryInfo {
+            tag: tag_of(index, state.instance()),
+            kind: self.kind,
+            valid: state.is_valid(),
+            domain: self.domain,
+            qp: self.qp,
+            start: self.start,
+            len: self.len,
+            rights: self.rights,
+        }
+    }
+
+    /// The same entry with nothing to name: kind and domain stay.
+    pub(super) fn emptied(&self) -> Self {
+        Self { kind: self.kind, domain: self.domain, ..Self::default() }
+    }
+}
+
+impl<'t> Guard<'t> {
+    pub(super) fn entry(&self) -> &'t Entry {
+        self.entry
+    }
+}
+
+impl Drop for Guard<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        // Release: what was done under this guard was done before whoever waits goes on.
+        let before = State(self.entry.state.fetch_sub(GUARD, Ordering::Release));
+        if before.guards() == 1 && before.0 & AWAITED != 0 {
+            self.departures.announce();
+        }
+    }
+}
+
+impl fmt::Debug for Guard<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Guard").field("state", &self.entry.state()).finish_non_exhaustive()
+    }
+}
+
+impl Departures {
+    /// The last guard of some entry is gone.
+    #[cold]
+    fn announce(&self) {
+        drop(lock(&self.lock));
+        self.last_left.notify_all();
+    }
+}

@@ -1,0 +1,333 @@
+//! Registration, by call and by send-queue request, and how it ends.
+//!
+//! Here tags come from and here they go; between that, `access.rs` uses them. All of it costs the same however many entries
+//! there are and however long the memory is: nothing is pinned, nothing is copied.
+
+use super::access::{Access, Kinds};
+use super::entry::{Body, Change, Control, Departures, State};
+use super::slab::Slab;
+use super::{
+    Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Memory, RegisterError, Rights, Spans,
+    Stream, following, index_of, instance_of, tag_of,
+};
+use crate::host::Host;
+use ironwarp_wire::Tag;
+use std::fmt;
+
+/// How large a table may become, and how strict it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// How many entries there may be at once; never more than 16,777,215. Room is made as it is needed.
+    pub entries: usize,
+    /// Whether only windows can be reached by peers (requirement M9).
+    pub strict: bool,
+}
+
+/// The translation and protection table of an adapter.
+pub struct Table {
+    slab: Slab,
+    departures: Departures,
+    strict: bool,
+}
+
+impl Table {
+    /// An empty table.
+    pub fn new(limits: Limits) -> Self {
+        Self { slab: Slab::new(limits.entries), departures: Departures::default(), strict: limits.strict }
+    }
+
+    /// Registers memory by call. All of it must be mapped now.
+    pub fn register(&self, host: &dyn Host, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
+        memory.check(host)?;
+        self.publish_new(memory.into_body(domain))
+    }
+
+    /// Registers the memory of another region once more, with its own tag, domain, start and rights: both use one
+    /// translation (requirement M5).
+    pub fn share(&self, tag: Tag, domain: Domain, start: u64, rights: Rights) -> Result<Tag, RegisterError> {
+        // Whose the region is does not matter: this is a call of the program that owns both domains.
+        let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
+        let Some((guard, state)) = self.guard(tag) else {
+            return Err(access.denied(Check::Valid, self.look_up_any(tag)).into());
+        };
+        let body = guard.entry().body().clone();
+        let denied = |check| access.denied(check, Some(body.info(index_of(tag), state)));
+        if body.kind != Kind::Region {
+            return Err(denied(Check::Kind).into());
+        }
+        if instance_of(tag) != state.instance() {
+            return Err(denied(Check::Instance).into());
+        }
+        check_range(start, body.len)?;
+        check_rights(rights)?;
+        self.publish_new(Body { domain, start, rights, ..body })
+    }
+
+    /// An entry for registrations by send-queue request (requirement M6). Its tag is known at once; it becomes valid
+    /// when [`fill`](Self::fill) executes the request.
+    pub fn allocate(&self, domain: Domain) -> Result<Tag, RegisterError> {
+        self.keep_new(Body { kind: Kind::Region, domain, ..Body::default() })
+    }
+
+    /// An entry for a window, not bound to anything.
+    pub fn allocate_window(&self, domain: Domain) -> Result<Tag, RegisterError> {
+        self.keep_new(Body { kind: Kind::Window, domain, ..Body::default() })
+    }
+
+    /// Executes a registration by send-queue request of this stream. `tag`, which becomes valid, is that of
+    /// [`allocate`](Self::allocate) the first time, and the one [`following`] the last after each invalidation.
+    ///
+    /// All streams of the domain can use it; only the peer of this one can invalidate it.
+    pub fn fill(
+        &self,
+        host: &dyn Host,
+        stream: Stream,
+        tag: Tag,
+        memory: Memory,
+    ) -> Result<(), RegisterError> {
+        let access = Access {
+            offset: memory.start,
+            len: memory.len,
+            need: memory.rights,
+            kinds: Kinds::Only(Kind::Region),
+            ..Access::to_change(tag, stream)
+        };
+        let mut change = self.change(&access)?;
+        let due = {
+            let current = change.tag(index_of(tag));
+            if change.control.used { following(current) } else { current }
+        };
+        if change.entry.state().is_valid() {
+            return Err(change.denied(&access, Check::Idle).into());
+        }
+        if tag != due {
+            return Err(change.denied(&access, Check::Instance).into());
+        }
+        memory.check(host)?;
+        change.control.invalidator = Some(stream.qp);
+        change.publish(instance_of(tag), memory.into_body(stream.domain));
+        Ok(())
+    }
+
+    /// Executes a local invalidation: the entry stays allocated, to be filled or bound again, but nobody can use it. It
+    /// need not be valid. Waits for guards.
+    pub fn invalidate(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
+        let access = Access::to_change(tag, stream);
+        let mut change = self.change_of(&access)?;
+        self.invalidate_entry(&mut change, &access)
+    }
+
+    /// Executes the invalidation that a peer's Send asks for (requirement M12). Waits for guards.
+    ///
+    /// What several streams can invalidate, one peer could take away from another, so a tag has at most one stream whose peer
+    /// may do that (RFC 5040 §5.2, RFC 5042 §6.2.2): the one that a window is bound to, or that registered the region by
+    /// send-queue request.
+    pub fn invalidate_remotely(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
+        let access = Access { kinds: self.remote_kinds(), ..Access::to_change(tag, stream) };
+        let mut change = self.change_of(&access)?;
+        if !change.entry.state().is_valid() {
+            return Err(change.denied(&access, Check::Valid));
+        }
+        match change.control.invalidator {
+            None => Err(change.denied(&access, Check::Invalidate)),
+            Some(qp) if qp != stream.qp => Err(change.denied(&access, Check::Stream)),
+            Some(_) => self.invalidate_entry(&mut change, &access),
+        }
+    }
+
+    /// Gives a tag back, be it a region's or a window's, valid or not. Waits for guards; when it returns, nobody touches
+    /// the memory any more, and nobody will.
+    pub fn deregister(&self, tag: Tag) -> Result<(), DeregisterError> {
+        let index = index_of(tag);
+        let entry = self.slab.entry(index).ok_or(DeregisterError::Unknown(tag))?;
+        let mut change = entry.change(&self.departures);
+        if !entry.state().is_taken() || change.tag(index) != tag {
+            return Err(DeregisterError::Unknown(tag));
+        }
+        let windows = change.control.windows;
+        if windows != 0 {
+            return Err(DeregisterError::Busy { tag, windows });
+        }
+        change.revoke();
+        self.unbind(&mut change);
+        change.release();
+        drop(change);
+        self.slab.give_back(index);
+        Ok(())
+    }
+
+    /// What is known of a tag; nothing if it is out of date.
+    pub fn look_up(&self, tag: Tag) -> Option<EntryInfo> {
+        self.look_up_any(tag).filter(|info| info.tag == tag)
+    }
+
+    /// How many entries are in use.
+    pub fn len(&self) -> usize {
+        self.slab.len()
+    }
+
+    /// Whether no entry is in use.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl Table {
+    pub(super) fn is_strict(&self) -> bool {
+        self.strict
+    }
+
+    /// A guard on the entry with the index of this tag, if it is valid.
+    #[inline]
+    pub(super) fn guard(&self, tag: Tag) -> Option<(Guard<'_>, State)> {
+        self.slab.entry(index_of(tag))?.guard(&self.departures)
+    }
+
+    /// What is known of the entry with the index of this tag. Waits for nobody, so that who holds a guard may ask; if the
+    /// entry changes meanwhile, the answer may mix what was and what is.
+    pub(super) fn look_up_any(&self, tag: Tag) -> Option<EntryInfo> {
+        let entry = self.slab.entry(index_of(tag))?;
+        let body = entry.body();
+        let state = entry.state();
+        state.is_taken().then(|| body.info(index_of(tag), state))
+    }
+
+    /// Holds the entry for a change by a stream: it is somebody's, of the right kind, domain and stream.
+    pub(super) fn change(&self, access: &Access) -> Result<Change<'_>, Denied> {
+        let entry = self.slab.entry(index_of(access.tag)).ok_or_else(|| access.denied(Check::Valid, None))?;
+        let change = entry.change(&self.departures);
+        if !entry.state().is_taken() {
+            return Err(access.denied(Check::Valid, None));
+        }
+        let checked = access.check_owner(&entry.body());
+        checked.map_err(|check| change.denied(access, check))?;
+        Ok(change)
+    }
+
+    /// The same, and the instance is right.
+    pub(super) fn change_of(&self, access: &Access) -> Result<Change<'_>, Denied> {
+        let change = self.change(access)?;
+        if change.tag(index_of(access.tag)) != access.tag {
+            return Err(change.denied(access, Check::Instance));
+        }
+        Ok(change)
+    }
+
+    fn invalidate_entry(&self, change: &mut Change<'_>, access: &Access) -> Result<(), Denied> {
+        if !change.control.keepable {
+            return Err(change.denied(access, Check::Invalidate));
+        }
+        if change.control.windows != 0 {
+            return Err(change.denied(access, Check::Windows));
+        }
+        change.revoke();
+        self.unbind(change);
+        change.control.invalidator = None;
+        let emptied = change.entry.body().emptied();
+        change.keep(instance_of(access.tag), emptied);
+        Ok(())
+    }
+
+    /// If this is a window that is bound, its region has one less. It must have been revoked.
+    pub(super) fn unbind(&self, change: &mut Change<'_>) {
+        let Some(region) = change.control.region.take() else { return };
+        let region = self.slab.entry(region).expect("a bound window has a region");
+        region.change(&self.departures).control.windows -= 1;
+    }
+
+    fn publish_new(&self, body: Body) -> Result<Tag, RegisterError> {
+        let (index, entry) = self.slab.take()?;
+        let mut change = entry.change(&self.departures);
+        let tag = change.tag(index);
+        change.publish(instance_of(tag), body);
+        Ok(tag)
+    }
+
+    fn keep_new(&self, body: Body) -> Result<Tag, RegisterError> {
+        let (index, entry) = self.slab.take()?;
+        let mut change = entry.change(&self.departures);
+        let tag = change.tag(index);
+        *change.control = Control { keepable: true, ..Control::default() };
+        change.keep(instance_of(tag), body);
+        Ok(tag)
+    }
+}
+
+impl Access {
+    /// Of a request that changes an entry, and asks for no bytes.
+    pub(super) fn to_change(tag: Tag, stream: Stream) -> Self {
+        let Stream { domain, qp } = stream;
+        let need = Rights::empty();
+        Self { tag, offset: 0, len: 0, need, domain, qp: Some(qp), kinds: Kinds::Any }
+    }
+}
+
+impl Change<'_> {
+    /// The tag that the entry has now.
+    pub(super) fn tag(&self, index: u32) -> Tag {
+        tag_of(index, self.entry.state().instance())
+    }
+
+    pub(super) fn denied(&self, access: &Access, check: Check) -> Denied {
+        let info = self.entry.body().info(index_of(access.tag), self.entry.state());
+        access.denied(check, Some(info))
+    }
+}
+
+impl Memory {
+    fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
+        let Self { start, len, rights, ref translation } = *self;
+        if len == 0 {
+            return Err(RegisterError::Empty);
+        }
+        let translated = translation.len();
+        if len > translated {
+            return Err(RegisterError::TooLong { len, translated });
+        }
+        check_range(start, len)?;
+        check_rights(rights)?;
+        let mut spans = Spans::new();
+        let bytes = usize::try_from(len).map_err(|_| RegisterError::TooLong { len, translated })?;
+        translation.spans(0, bytes, &mut spans);
+        match spans.iter().find(|&&span| !host.is_mapped(span)) {
+            Some(&span) => Err(RegisterError::Unmapped(span)),
+            None => Ok(()),
+        }
+    }
+
+    fn into_body(self, domain: Domain) -> Body {
+        let Self { start, len, rights, translation } = self;
+        Body {
+            kind: Kind::Region,
+            domain,
+            qp: None,
+            rights,
+            start,
+            len,
+            translation: Some(translation),
+            skip: 0,
+        }
+    }
+}
+
+fn check_range(start: u64, len: u64) -> Result<(), RegisterError> {
+    start.checked_add(len).map(|_| ()).ok_or(RegisterError::Wrap { start, len })
+}
+
+/// What a peer writes, the program writes through it: it needs that right itself, as verbs demand.
+fn check_rights(rights: Rights) -> Result<(), RegisterError> {
+    let writes = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
+    if writes && !rights.contains(Rights::LOCAL_WRITE) {
+        return Err(RegisterError::Rights(rights));
+    }
+    Ok(())
+}
+
+impl fmt::Debug for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Table")
+            .field("len", &self.len())
+            .field("strict", &self.strict)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,319 @@
+//! The send queue: work requests from post to completion, in order.
+//!
+//! The tx half takes requests from the front of what is posted and says which of them the link took; the rx half says
+//! what the peer acknowledged and which Reads were answered. Whoever made the oldest request complete retires it, and all
+//! behind it that were only waiting for their turn: completions leave in the order of posting.
+//!
+//! What the peer can answer is written down *before* it is sent (the answer may be here before the sender's next line
+//! runs), and taken back if it was not sent after all.
+
+use super::{Completion, Opcode, Operation, Status, WorkRequest};
+use crate::error::{Fault, PostError};
+use crate::qp::Completes;
+use ironwarp_wire::Place;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// Requests that are not completed yet, and the Reads among them that are not answered.
+#[derive(Debug)]
+pub(crate) struct SendQueue {
+    capacity: usize,
+    max_sges: usize,
+    completes: Completes,
+    /// The sequence number of `entries[0]`.
+    first: u64,
+    entries: VecDeque<Entry>,
+    /// Reads that the peer was asked for and has not answered, in order (RFC 5040 §5.2).
+    reads: VecDeque<OutstandingRead>,
+    /// So many messages of the request class were handed to the link, or are about to be.
+    promised: u64,
+    /// So many of them were delivered, as far as the peer said.
+    acknowledged: u64,
+}
+
+#[derive(Debug)]
+struct Entry {
+    request: WorkRequest,
+    /// Its message is the n-th of the request class; it is complete when so many were acknowledged.
+    number: u64,
+    /// Its message sequence number, for one on queue 0 or 1.
+    msn: u32,
+    /// The link took all of it.
+    sent: bool,
+    /// A Read that was answered, a local operation that was executed.
+    done: bool,
+}
+
+/// A Read Request without its answer.
+#[derive(Clone, Debug)]
+pub(crate) struct OutstandingRead {
+    /// Whose it is; `None` for one of the adapter's own, which asks for nothing.
+    pub(crate) entry: Option<u64>,
+    /// The answer also acknowledges so many messages: they were delivered before it was served (RFC 5040 §5.5).
+    pub(crate) number: u64,
+    /// Where the peer was told to send the answer.
+    pub(crate) sink: Place,
+    pub(crate) len: u32,
+    /// How much of it has come.
+    pub(crate) received: u32,
+}
+
+impl SendQueue {
+    pub(crate) fn new(capacity: usize, max_sges: usize, completes: Completes) -> Self {
+        Self {
+            capacity,
+            max_sges,
+            completes,
+            first: 0,
+            entries: VecDeque::new(),
+            reads: VecDeque::new(),
+            promised: 0,
+            acknowledged: 0,
+        }
+    }
+
+    /// Takes all of `requests`, or none.
+    pub(crate) fn post(&mut self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+        if self.entries.len() + requests.len() > self.capacity {
+            return Err(PostError::Full { capacity: self.capacity });
+        }
+        for request in &requests {
+            check(request, self.max_sges)?;
+        }
+        let entry = |request| Entry { request, number: 0, msn: 0, sent: false, done: false };
+        self.entries.extend(requests.into_iter().map(entry));
+        Ok(())
+    }
+
+    /// The request with this sequence number, if it was posted.
+    pub(crate) fn request(&self, seq: u64) -> Option<&WorkRequest> {
+        self.entries.get(self.index(seq)?).map(|entry| &entry.request)
+    }
+
+    /// How many Reads are outstanding, the adapter's own included: they share the peer's IRD.
+    pub(crate) fn reads(&self) -> usize {
+        self.reads.len()
+    }
+
+    /// Whether a Read of the consumer's, which a fence would wait for, is outstanding.
+    pub(crate) fn reads_pending(&self) -> bool {
+        self.reads.iter().any(|read| read.entry.is_some())
+    }
+
+    /// The Read whose answer is due.
+    pub(crate) fn read(&mut self) -> Option<&mut OutstandingRead> {
+        self.reads.front_mut()
+    }
+
+    /// The consumer's buffers for the answer of a Read.
+    pub(crate) fn sink(&self, read: &OutstandingRead) -> Option<&super::Data> {
+        read.entry.and_then(|seq| self.request(seq)).map(|request| &request.data)
+    }
+
+    /// How many messages of the request class the peer may have seen.
+    pub(crate) fn promised(&self) -> u64 {
+        self.promised
+    }
+
+    /// Messages are about to be sent: from now on the peer may acknowledge up to `number` of them.
+    pub(crate) fn promise(&mut self, number: u64) {
+        self.promised = number;
+    }
+
+    /// A Read Request is about to be sent.
+    pub(crate) fn promise_read(&mut self, read: OutstandingRead) {
+        self.reads.push_back(read);
+    }
+
+    /// The last so many Read Requests were not sent after all.
+    pub(crate) fn take_back_reads(&mut self, n: usize) {
+        self.reads.truncate(self.reads.len() - n);
+    }
+
+    /// The message of a request has this number and sequence number.
+    pub(crate) fn numbered(&mut self, seq: u64, number: u64, msn: u32) {
+        if let Some(entry) = self.entry(seq) {
+            (entry.number, entry.msn) = (number, msn);
+        }
+    }
+
+    /// The link took all of a request's message.
+    pub(crate) fn sent(&mut self, seq: u64) {
+        if let Some(entry) = self.entry(seq) {
+            entry.sent = true;
+        }
+    }
+
+    /// A local operation was executed.
+    pub(crate) fn executed(&mut self, seq: u64) {
+        if let Some(entry) = self.entry(seq) {
+            (entry.sent, entry.done) = (true, true);
+        }
+    }
+
+    /// The Read at the front was answered in full.
+    pub(crate) fn answered(&mut self) {
+        let Some(read) = self.reads.pop_front() else { return };
+        if let Some(entry) = read.entry.and_then(|seq| self.entry(seq)) {
+            entry.done = true;
+        }
+        self.acknowledge(read.number);
+    }
+
+    /// The peer delivered so many messages.
+    pub(crate) fn acknowledge(&mut self, number: u64) {
+        self.acknowledged = self.acknowledged.max(number);
+    }
+
+    /// Of the `sent` messages, some complete by an acknowledgement, and no outstanding Read will bring one.
+    pub(crate) fn wants_probe(&self, sent: u64) -> bool {
+        let covered = self.reads.back().map_or(self.acknowledged, |read| read.number);
+        self.completes == Completes::WhenAcknowledged && sent > covered.max(self.acknowledged)
+    }
+
+    /// From now on requests complete like this: what the peer can do for us shows only when it is there.
+    pub(crate) fn set_completes(&mut self, completes: Completes) {
+        self.completes = completes;
+    }
+
+    /// Nothing is waiting to be sent, acknowledged or answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.entries.is_empty() && self.reads.is_empty()
+    }
+
+    /// Completes what has its turn.
+    pub(crate) fn retire(&mut self, qp: u32, mut complete: impl FnMut(Completion)) {
+        while let Some(entry) = self.entries.front()
+            && self.is_complete(entry)
+        {
+            let Some(entry) = self.entries.pop_front() else { break };
+            self.first += 1;
+            if entry.request.signaled {
+                complete(succeeded(&entry.request, qp));
+            }
+        }
+    }
+
+    fn is_complete(&self, entry: &Entry) -> bool {
+        entry.sent
+            && match entry.request.operation {
+                Operation::Read(_) => entry.done,
+                ref operation if operation.is_local() => entry.done,
+                _ => self.completes == Completes::WhenSent || entry.number <= self.acknowledged,
+            }
+    }
+
+    /// The stream failed: completes everything. The request `failed` gets `status`; those before it were delivered, because
+    /// the peer works in order; those behind it are flushed.
+    pub(crate) fn fail(
+        &mut self,
+        qp: u32,
+        failed: Option<(u64, Status)>,
+        cause: &Arc<Fault>,
+        mut complete: impl FnMut(Completion),
+    ) {
+        self.retire(qp, &mut complete);
+        for entry in std::mem::take(&mut self.entries) {
+            let seq = self.first;
+            self.first += 1;
+            let status = match failed {
+                Some((failed, _)) if seq < failed && entry.sent && !is_read(&entry.request) => {
+                    Status::Success
+                }
+                Some((failed, status)) if seq == failed => status,
+                _ => Status::Flushed,
+            };
+            if status != Status::Success {
+                let opcode = opcode(&entry.request);
+                let cause = Some(Arc::clone(cause));
+                complete(Completion::failed(entry.request.id, opcode, qp, status, cause));
+            } else if entry.request.signaled {
+                complete(succeeded(&entry.request, qp));
+            }
+        }
+        self.reads.clear();
+    }
+
+    /// The Send, or the Read, with this message sequence number.
+    pub(crate) fn find_msn(&self, msn: u32, read: bool) -> Option<u64> {
+        self.find(|entry| {
+            entry.msn == msn
+                && match entry.request.operation {
+                    Operation::Send { .. } => !read,
+                    Operation::Read(_) => read,
+                    _ => false,
+                }
+        })
+    }
+
+    /// The oldest Write that covers this place, and is not known to have been delivered.
+    pub(crate) fn find_write(&self, place: Place) -> Option<u64> {
+        self.find(|entry| match entry.request.operation {
+            Operation::Write(to) => {
+                to.tag == place.tag
+                    && (to.offset..=to.offset.saturating_add(entry.request.data.len()))
+                        .contains(&place.offset)
+                    && entry.number > self.acknowledged
+            }
+            _ => false,
+        })
+    }
+
+    /// The oldest that was sent, at least in part, and is not complete.
+    pub(crate) fn oldest(&self) -> Option<u64> {
+        (!self.entries.is_empty()).then_some(self.first)
+    }
+
+    fn find(&self, wanted: impl Fn(&Entry) -> bool) -> Option<u64> {
+        (self.first..).zip(&self.entries).find(|(_, entry)| wanted(entry)).map(|(seq, _)| seq)
+    }
+
+    fn entry(&mut self, seq: u64) -> Option<&mut Entry> {
+        let index = self.index(seq)?;
+        self.entries.get_mut(index)
+    }
+
+    fn index(&self, seq: u64) -> Option<usize> {
+        usize::try_from(seq.checked_sub(self.first)?).ok()
+    }
+}
+
+/// What can be wrong with a request before anything is looked up.
+fn check(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
+    if let super::Data::Memory(sges) = &request.data
+        && sges.as_slice().len() > max_sges
+    {
+        return Err(PostError::TooManySges { have: sges.as_slice().len(), limit: max_sges });
+    }
+    let len = request.data.len();
+    if len > u64::from(MAX_MESSAGE) {
+        return Err(PostError::MessageTooLong { len, limit: MAX_MESSAGE });
+    }
+    if is_read(request) && matches!(request.data, super::Data::Inline(_)) && len > 0 {
+        return Err(PostError::InlineRead);
+    }
+    Ok(())
+}
+
+/// The longest message: 2 GiB, as hardware has it.
+pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
+
+const fn is_read(request: &WorkRequest) -> bool {
+    matches!(request.operation, Operation::Read(_))
+}
+
+const fn opcode(request: &WorkRequest) -> Opcode {
+    match request.operation {
+        Operation::Send { .. } => Opcode::Send,
+        Operation::Write(_) => Opcode::Write,
+        Operation::Read(_) => Opcode::Read,
+        Operation::Bind { .. } => Opcode::Bind,
+        Operation::Register { .. } => Opcode::Register,
+        Operation::Invalidate(_) => Opcode::Invalidate,
+    }
+}
+
+fn succeeded(request: &WorkRequest, qp: u32) -> Completion {
+    let byte_len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
+    Completion::succeeded(request.id, opcode(request), qp, byte_len)
+}

@@ -1,0 +1,24 @@
+//! A stream: what a connected queue pair has beyond its queues. Two halves, which two threads may hold at the same time.
+//!
+//! | | [`tx`] | [`rx`] |
+//! |---|---|---|
+//! | from | work requests, and what the other half [owes](Owed) | bytes of the link |
+//! | to | bytes for the link | memory, completions, and what the other half owes |
+//!
+//! Between two calls a half is plain data: no guard is held, no buffer is borrowed, and what is not finished is written
+//! down in bytes of its own. At a boundary between messages the whole stream can be taken elsewhere.
+
+mod owed;
+mod park;
+pub(crate) mod rx;
+mod train;
+pub(crate) mod tx;
+
+pub(crate) use owed::Owed;
+pub(crate) use rx::Rx;
+pub(crate) use train::Train;
+pub(crate) use tx::Tx;
+
+/// Payload of at least this length is neither copied on its way in nor on its way out, unless a CRC has to be computed.
+/// Below, a copy costs less than what it takes to avoid it.
+pub(crate) const DIRECT: usize = 32 << 10;

@@ -1,0 +1,69 @@
+//! What the rx half owes the peer and the tx half pays: answers, acknowledgements, the last word.
+
+use crate::connect::{Agreed, Role, Rtr};
+use ironwarp_wire::private::{Capabilities, Signal};
+use ironwarp_wire::{Header, Place, ReadRequest, Tag, Tagged, Terminate};
+use std::collections::VecDeque;
+
+/// A Write of nothing to nowhere.
+const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, place: Place { tag: Tag(0), offset: 0 } });
+
+/// Shared by the two halves of a stream, under a lock that is held for a few instructions.
+#[derive(Debug, Default)]
+pub(crate) struct Owed {
+    /// This end may send. A responder must have received a message first (RFC 5044 §7.1.2).
+    pub(crate) open: bool,
+    /// The stream is to be opened by an empty Read: the peer takes nothing else for an RTR (RFC 6581 §9.2).
+    pub(crate) read_rtr: bool,
+    /// The first message: the signal of what this end understands, or an empty Write where an RTR is due.
+    pub(crate) opening: Option<Header>,
+    /// What the peer understands, since its signal came.
+    pub(crate) peer: Option<Capabilities>,
+    /// Read Requests to be answered, in order (requirement M11). The first may be half answered.
+    pub(crate) answers: VecDeque<ReadRequest>,
+    /// How many of the peer's Reads count against its limit. The end of an answer counts as sent before it is: the next
+    /// request may be here before that call returns.
+    pub(crate) held: usize,
+    /// So many messages of the request class were delivered.
+    pub(crate) delivered: u64,
+    /// So many of them the tx half was asked to tell of, without waiting for company.
+    pub(crate) told: u64,
+    /// The acknowledgement shall not wait for company any longer.
+    pub(crate) flush: bool,
+    /// The last message of the stream.
+    pub(crate) terminate: Option<Terminate>,
+    /// When all is sent, say so and send nothing more.
+    pub(crate) finish: bool,
+}
+
+impl Owed {
+    /// At the beginning of a stream. A responder answers a signal, and never begins with one: its peer may be a stranger.
+    pub(crate) fn new(agreed: &Agreed, signal: Option<Capabilities>) -> Self {
+        let mut owed = Self::default();
+        if let Role::Initiator { rtr } = agreed.role {
+            owed.open = true;
+            owed.read_rtr = rtr == Some(Rtr::Read);
+            owed.opening = match (signal, rtr) {
+                (Some(capabilities), _) => Some(Signal::Capabilities(capabilities).header()),
+                (None, Some(Rtr::Write)) => Some(EMPTY_WRITE),
+                (None, _) => None,
+            };
+        }
+        owed
+    }
+
+    /// Whether the peer wants to be told what was delivered.
+    pub(crate) fn acknowledges(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::WANTS_ACKNOWLEDGE))
+    }
+
+    /// Whether the peer tells what it delivered.
+    pub(crate) fn is_acknowledged(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))
+    }
+
+    /// Whether FPDUs may be larger than the segments of the path.
+    pub(crate) fn takes_large_fpdus(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::LARGE_FPDU))
+    }
+}

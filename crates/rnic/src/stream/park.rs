@@ -1,0 +1,63 @@
+//! Where messages wait while no receive is posted (design: "no receive posted means wait").
+//!
+//! Segments of the request class are kept whole, in order, until the receive that the first of them needs is posted.
+//! Answers, signals and a Terminate are not kept: two ends that wait for each other's answers would wait for ever.
+
+use ironwarp_wire::mpa::Fpdu;
+use std::collections::VecDeque;
+
+/// Segments that wait for a receive.
+#[derive(Debug)]
+pub(crate) struct Park {
+    segments: VecDeque<Parked>,
+    bytes: usize,
+    /// At so many bytes the stream reads no more. It may be passed by what was read together with the last segment.
+    limit: usize,
+}
+
+/// A whole segment, its CRC checked.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    pub(crate) fpdu: Fpdu,
+    pub(crate) payload: Vec<u8>,
+}
+
+impl Parked {
+    /// What it takes, so that empty messages cannot fill the memory either.
+    fn cost(&self) -> usize {
+        size_of::<Self>() + self.payload.len()
+    }
+}
+
+impl Park {
+    pub(crate) fn new(limit: usize) -> Self {
+        Self { segments: VecDeque::new(), bytes: 0, limit }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.segments.is_empty()
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes >= self.limit
+    }
+
+    pub(crate) fn front(&self) -> Option<&Parked> {
+        self.segments.front()
+    }
+
+    pub(crate) fn push(&mut self, fpdu: Fpdu, payload: Vec<u8>) {
+        let parked = Parked { fpdu, payload };
+        self.bytes += parked.cost();
+        self.segments.push_back(parked);
+    }
+
+    pub(crate) fn pop(&mut self) -> Option<Parked> {
+        let parked = self.segments.pop_front()?;
+        self.bytes -= parked.cost();
+        if self.segments.is_empty() {
+            self.segments = VecDeque::new(); // an idle stream keeps no buffer
+        }
+        Some(parked)
+    }
+}

@@ -1,0 +1,369 @@
+//! Stream, rx: link → FPDUs → memory and completions. Steps 5 to 7 of the path; before it the peer's `tx`, which it
+//! mirrors; after it `queue/cq.rs`.
+//!
+//! One round asks the link for bytes: large payload goes straight to its place, everything else into a staging buffer that
+//! the thread brings along. Then it [takes apart](self::Rx::feed) what came. Each segment is [judged](segment) against the
+//! state of the stream and the memory table before a byte of it is placed.
+//!
+//! What memory may hold after a CRC failure: payload is placed before the CRC behind it was seen, where the FPDU did not
+//! arrive whole. Such bytes may be wrong, but lie where the peer was allowed to write; the message never completes, and
+//! the stream ends.
+
+mod segment;
+
+use super::park::Park;
+use super::DIRECT;
+use crate::connect::{Agreed, Role};
+use crate::error::Fault;
+use crate::half::Left;
+use crate::host::Span;
+use crate::link::{Link, LinkError};
+use crate::qp::Qp;
+use crate::memory::Spans;
+use crate::queue::Receive;
+use crate::sync::lock;
+use ironwarp_wire::mpa::{Fpdu, FpduReader, Piece, RtrSet};
+use ironwarp_wire::{Dialect, MAX_HEADER, Place, Terminate};
+use segment::{Failure, Target};
+use std::sync::Arc;
+
+/// So often may one thread ask the link before others get their turn.
+const READS: usize = 16;
+/// In the middle of a large segment more is on its way: asking again costs less than sleeping (limits of the kernel's TCP).
+const PATIENCE: usize = 8;
+/// Behind large payload, so much is read into the staging buffer: the end of the FPDU and the header of the next.
+const BEHIND: usize = 64;
+
+/// The receiving half of a stream.
+#[derive(Debug)]
+pub(crate) struct Rx {
+    link: Arc<dyn Link>,
+    reader: FpduReader,
+    crc: bool,
+    /// How many of the peer's Reads this end holds.
+    ird: usize,
+    /// What the first FPDU may be that gives no completion.
+    rtr: RtrSet,
+    /// Nothing has come yet.
+    first: bool,
+    /// The next message sequence numbers due on queues 0 and 1.
+    send_msn: u32,
+    read_msn: u32,
+    /// The message of the request class of which a segment has come, and the last has not.
+    message: Message,
+    /// A segment of an answer has come, and the last has not. The send queue knows how much. Answers go on while requests
+    /// wait for a receive, so they have a place of their own.
+    answering: bool,
+    /// The segment of which the header has come, and the end has not.
+    segment: Option<Segment>,
+    /// How many messages of the request class were delivered.
+    delivered: u64,
+    park: Park,
+    /// Bytes that came behind the startup frame.
+    early: Vec<u8>,
+    /// The peer will send nothing more.
+    ended: bool,
+    /// What is received is thrown away: the stream is over, and only waits for the peer to see that.
+    over: bool,
+    /// Whether the tx half got something to do.
+    owes: bool,
+}
+
+/// A message in the middle.
+#[derive(Debug)]
+enum Message {
+    None,
+    /// The next segment belongs here.
+    Write(Place),
+    /// So much of it is in the receive.
+    Send { receive: Receive, received: u64 },
+}
+
+/// A segment in the middle.
+#[derive(Debug)]
+struct Segment {
+    fpdu: Fpdu,
+    target: Target,
+    /// How much of its payload has come.
+    done: usize,
+}
+
+impl Rx {
+    pub(crate) fn new(link: Arc<dyn Link>, agreed: &Agreed, park_limit: usize, early: Vec<u8>) -> Self {
+        Self {
+            link,
+            reader: FpduReader::new(agreed.receive),
+            crc: agreed.receive.crc || agreed.receive.markers,
+            ird: agreed.ird.into(),
+            rtr: match agreed.role {
+                Role::Responder { rtr } => rtr,
+                Role::Initiator { .. } => RtrSet::empty(),
+            },
+            first: true,
+            send_msn: 1,
+            read_msn: 1,
+            message: Message::None,
+            answering: false,
+            segment: None,
+            delivered: 0,
+            park: Park::new(park_limit),
+            early,
+            ended: false,
+            over: false,
+            owes: false,
+        }
+    }
+
+    /// Receives until nothing is there, or a fair share is done. Returns whether the tx half got something to do.
+    pub(crate) fn drive(&mut self, qp: &Qp, drain: bool, owes: &mut bool) -> Left {
+        let mut staging = qp.device().take_staging();
+        let left = self.rounds(qp, drain, &mut staging);
+        qp.device().put_staging(staging);
+        let mut owed = lock(&qp.owed);
+        owed.delivered = self.delivered;
+        *owes |= std::mem::take(&mut self.owes);
+        left
+    }
+
+    fn rounds(&mut self, qp: &Qp, drain: bool, staging: &mut [u8]) -> Left {
+        if !self.early.is_empty() {
+            let early = std::mem::take(&mut self.early);
+            self.take(qp, &early);
+        }
+        self.attend(qp);
+        for _ in 0..READS {
+            if self.ended || self.park.is_full() {
+                return Left::Nothing;
+            }
+            let received = self.receive(qp, staging);
+            self.attend(qp);
+            match received {
+                Some(short) if !short || drain => {}
+                _ => return Left::Nothing,
+            }
+        }
+        Left::Work
+    }
+
+    /// What others changed meanwhile: the stream failed, or a receive was posted.
+    fn attend(&mut self, qp: &Qp) {
+        if qp.is_ended() {
+            self.give_up(qp);
+        } else {
+            self.unpark(qp);
+        }
+    }
+
+    /// One call of the link. `None`: nothing came. Otherwise, whether less came than there was room for.
+    fn receive(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
+        if !self.crc && self.reader.run() >= DIRECT && !self.over {
+            return self.receive_directly(qp, staging);
+        }
+        match self.link.recv(&[], staging) {
+            Ok(n) => {
+                self.take(qp, &staging[..n]);
+                Some(n < staging.len())
+            }
+            Err(error) => self.nothing_came(qp, error),
+        }
+    }
+
+    /// Large payload goes straight to its place, under a guard.
+    fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
+        let run = self.reader.run();
+        let Some(segment) = self.segment.take() else { return None };
+        let (mut spans, mut guards) = (Spans::new(), Vec::new());
+        let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
+        let received = match resolved {
+            Ok(()) if spans.is_empty() => self.link.recv(&[], staging), // parked
+            Ok(()) => self.receive_patiently(&spans, &mut staging[..BEHIND]),
+            Err(failure) => {
+                drop(guards);
+                self.fail(qp, failure, &segment.fpdu);
+                return Some(false);
+            }
+        };
+        drop(guards);
+        let direct = if spans.is_empty() { 0 } else { run };
+        let fpdu = segment.fpdu;
+        let done = segment.done;
+        self.segment = Some(segment);
+        match received {
+            Ok(n) => {
+                let placed = n.min(direct);
+                self.reader.skip(placed).expect("no CRC, or the payload would have been staged");
+                if let Some(segment) = &mut self.segment {
+                    segment.done += placed;
+                }
+                self.take(qp, &staging[..n - placed]);
+                Some(n < direct)
+            }
+            Err(LinkError::Unmapped) => {
+                let failure = self.unmapped(qp, &fpdu, done, run);
+                self.fail(qp, failure, &fpdu);
+                Some(false)
+            }
+            Err(error) => self.nothing_came(qp, error),
+        }
+    }
+
+    fn receive_patiently(&self, spans: &[Span], behind: &mut [u8]) -> Result<usize, LinkError> {
+        for _ in 0..PATIENCE {
+            match self.link.recv(spans, behind) {
+                Err(LinkError::WouldBlock) => std::hint::spin_loop(),
+                received => return received,
+            }
+        }
+        Err(LinkError::WouldBlock)
+    }
+
+    fn nothing_came(&mut self, qp: &Qp, error: LinkError) -> Option<bool> {
+        match error {
+            LinkError::WouldBlock | LinkError::Unmapped => {}
+            LinkError::Ended => {
+                self.ended = true;
+                let whole = self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
+                if !whole && self.park.is_empty() {
+                    qp.fail(Fault::CutShort, None, None);
+                }
+                self.close_if_done(qp);
+            }
+            LinkError::Lost(errno) => {
+                self.ended = true;
+                qp.fail(Fault::Lost(errno), None, None);
+                qp.link_lost();
+            }
+        }
+        None
+    }
+
+    /// The peer closed. What it sent before is still delivered, if it waits for receives.
+    fn close_if_done(&mut self, qp: &Qp) {
+        if self.ended && (self.park.is_empty() || qp.is_ended()) {
+            qp.peer_closed();
+            self.give_up(qp);
+            self.owes = true;
+            qp.link_ended();
+        }
+    }
+
+    // --- Taking apart ---
+
+    /// Takes bytes of the stream apart.
+    fn take(&mut self, qp: &Qp, mut bytes: &[u8]) {
+        while !self.over
+            && let Some(more) = self.step(qp, &mut bytes)
+        {
+            if !more {
+                break;
+            }
+        }
+    }
+
+    /// One FPDU, if it is all there, or one piece of it. `None`: the stream failed. `Some(false)`: all bytes are used up.
+    fn step(&mut self, qp: &Qp, bytes: &mut &[u8]) -> Option<bool> {
+        let dialect = Dialect::Standard;
+        let before = *bytes;
+        let piece = match self.reader.whole(bytes, dialect) {
+            Ok(Some((fpdu, payload))) => {
+                return self.whole(qp, &fpdu, payload).then_some(true);
+            }
+            Ok(None) => self.reader.next(bytes, dialect),
+            Err(violation) => Err(violation),
+        };
+        let done = match piece {
+            Ok(None) => return Some(false),
+            Ok(Some(Piece::Header(fpdu))) => self.begin(qp, &fpdu).map(|target| {
+                self.segment = Some(Segment { fpdu, target, done: 0 });
+            }),
+            Ok(Some(Piece::Payload(payload))) => self.place(qp, payload),
+            Ok(Some(Piece::End)) => self.end(qp),
+            Err(violation) => {
+                let held = self.reader.held();
+                let offender = if held.is_empty() { before } else { held };
+                let offender = offender[..offender.len().min(MAX_HEADER)].to_vec();
+                self.fail_with(qp, Failure::violation(violation), &offender);
+                return None;
+            }
+        };
+        match (done, self.segment.as_ref().map(|segment| segment.fpdu)) {
+            (Ok(()), _) => Some(true),
+            (Err(failure), Some(fpdu)) => {
+                self.fail(qp, failure, &fpdu);
+                None
+            }
+            (Err(failure), None) => {
+                self.fail_with(qp, failure, &before[..before.len().min(MAX_HEADER)]);
+                None
+            }
+        }
+    }
+
+    /// A segment that arrived in one piece, or was parked: the same three steps.
+    fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8]) -> bool {
+        let done = self.begin(qp, fpdu).and_then(|target| {
+            self.segment = Some(Segment { fpdu: *fpdu, target, done: 0 });
+            if !payload.is_empty() {
+                self.place(qp, payload)?;
+            }
+            self.end(qp)
+        });
+        if let Err(failure) = done {
+            self.fail(qp, failure, fpdu);
+            return false;
+        }
+        true
+    }
+
+    /// A receive was posted: what waited for it goes on.
+    fn unpark(&mut self, qp: &Qp) {
+        while let Some(parked) = self.park.front() {
+            if self.waits(qp, &parked.fpdu.header) {
+                return;
+            }
+            let Some(parked) = self.park.pop() else { return };
+            let segment = self.segment.take();
+            let whole = self.whole(qp, &parked.fpdu, &parked.payload);
+            if !whole {
+                return;
+            }
+            self.segment = segment;
+        }
+        if self.ended {
+            self.close_if_done(qp);
+        }
+    }
+
+    // --- Failing ---
+
+    /// The stream failed by a segment that could be read.
+    fn fail(&mut self, qp: &Qp, failure: Failure, fpdu: &Fpdu) {
+        let mut bytes = [0; MAX_HEADER];
+        let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
+        self.fail_with(qp, failure, &bytes[..n]);
+    }
+
+    fn fail_with(&mut self, qp: &Qp, failure: Failure, offender: &[u8]) {
+        let Failure { fault, cause, receive } = failure;
+        let terminate = cause.map(|cause| Terminate::answer(cause, offender));
+        if let (Message::Send { receive: used, .. }, Some(status)) = (&self.message, receive) {
+            qp.complete_receive_failed(used, status, &fault);
+            self.message = Message::None;
+        }
+        qp.fail(fault, terminate, None);
+        self.give_up(qp);
+        self.owes = true;
+    }
+
+    /// Nothing more is delivered on this stream.
+    fn give_up(&mut self, qp: &Qp) {
+        self.over = true;
+        self.segment = None;
+        while self.park.pop().is_some() {}
+        let open = match std::mem::replace(&mut self.message, Message::None) {
+            Message::Send { receive, .. } => Some(receive),
+            _ => None,
+        };
+        qp.flush_receives(open);
+    }
+}

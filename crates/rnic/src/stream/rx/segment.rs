@@ -1,0 +1,437 @@
+//! A segment in three steps: [`begin`](Rx::begin) judges its header, [`place`](Rx::place) moves its payload, [`end`](Rx::end)
+//! takes note that it was whole, and delivers the message that it ends. Step 6 of the path.
+//!
+//! Checks come in the order of the layers: sequence of the stream first (RFC 5041 §7), then the memory (requirement M9).
+
+use super::{Message, Rx, Segment};
+use crate::error::{Fault, Protocol, UNMAPPED};
+use crate::memory::{Denied, Guard, Rights, Spans};
+use crate::qp::{Completes, Qp};
+use crate::queue::{Completion, Data, Opcode, Status};
+use crate::sync::lock;
+use ironwarp_wire::mpa::{Fpdu, RtrSet};
+use ironwarp_wire::private::Signal;
+use ironwarp_wire::{
+    Cause, Header, Place, ReadRequest, Send, SendWord, Tagged, Violation,
+};
+
+/// Where the payload of a segment goes.
+#[derive(Debug)]
+pub(super) enum Target {
+    /// There is none, or nobody wants it.
+    Nowhere,
+    /// To the memory that the header names.
+    Memory,
+    /// It waits for a receive.
+    Park(Vec<u8>),
+}
+
+/// Why the stream cannot go on.
+#[derive(Debug)]
+pub(super) struct Failure {
+    pub(super) fault: Fault,
+    /// What the peer is told.
+    pub(super) cause: Option<Cause>,
+    /// What becomes of the receive in use.
+    pub(super) receive: Option<Status>,
+}
+
+impl Failure {
+    pub(super) fn violation(violation: Violation) -> Self {
+        Self { cause: Some(violation.cause()), fault: Fault::Violation(violation), receive: None }
+    }
+
+    fn remote(denied: Denied, cause: Cause) -> Self {
+        Self { fault: Fault::Remote(denied), cause: Some(cause), receive: None }
+    }
+
+    /// This end's own buffer is not what it should be.
+    fn local(fault: Fault) -> Self {
+        Self { fault, cause: Some(Cause::LocalCatastrophic), receive: Some(Status::LocalProtection) }
+    }
+}
+
+impl From<Protocol> for Failure {
+    fn from(rule: Protocol) -> Self {
+        let receive = matches!(rule, Protocol::TooLong { .. }).then_some(Status::LocalLength);
+        Self { fault: Fault::Protocol(rule), cause: Some(rule.cause()), receive }
+    }
+}
+
+type Judged<T = ()> = Result<T, Failure>;
+
+impl Rx {
+    // --- Begin ---
+
+    /// Judges a header: what the segment is, whether it may come now, and whether its payload may go where it says.
+    pub(super) fn begin(&mut self, qp: &Qp, fpdu: &Fpdu) -> Judged<Target> {
+        let len = usize::from(fpdu.payload_len);
+        if self.begins_stream(qp, fpdu) {
+            return Ok(Target::Nowhere);
+        }
+        if is_request(&fpdu.header, len) && (!self.park.is_empty() || self.waits(qp, &fpdu.header)) {
+            if qp.device().config().strict_receive {
+                return Err(Protocol::NoReceive.into());
+            }
+            return Ok(Target::Park(Vec::with_capacity(len)));
+        }
+        match &fpdu.header {
+            Header::Write(tagged) => self.begin_write(qp, tagged, len)?,
+            Header::Send(send) => self.begin_send(qp, send, len)?,
+            Header::ReadRequest(read) => self.begin_read(qp, read)?,
+            Header::ReadResponse(tagged) => self.begin_response(qp, tagged, len)?,
+            Header::Terminate(_) => {}
+            Header::Immediate(_) => return Err(Protocol::NotServed("Immediate Data").into()),
+            Header::AtomicRequest(_) | Header::AtomicResponse(_) => {
+                return Err(Protocol::NotServed("atomic operation").into());
+            }
+            Header::SendImmediate(_) | Header::ReadV2Request(_) | Header::ReadV2Response(_) => {
+                return Err(Protocol::NotServed("private message").into());
+            }
+        }
+        Ok(if len == 0 { Target::Nowhere } else { Target::Memory })
+    }
+
+    /// The first FPDU lets a responder send (RFC 5044 §7.1.2). If it is the RTR that was agreed, it means no more than that.
+    fn begins_stream(&mut self, qp: &Qp, fpdu: &Fpdu) -> bool {
+        if !std::mem::take(&mut self.first) {
+            return false;
+        }
+        {
+            let mut owed = lock(&qp.owed);
+            if !owed.open {
+                owed.open = true;
+                self.owes = true;
+                drop(owed);
+                qp.opened();
+            }
+        }
+        match &fpdu.header {
+            Header::Write(write) if fpdu.payload_len == 0 && write.last && self.rtr.contains(RtrSet::WRITE) => {
+                // A signal serves as an RTR, and is a signal still.
+                Signal::parse(write.place).is_none()
+            }
+            Header::ReadRequest(read) if read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ) => {
+                self.read_msn = 2;
+                let mut owed = lock(&qp.owed);
+                owed.held += 1;
+                owed.answers.push_back(*read);
+                self.owes = true;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// A message that begins needs a receive, and none is posted.
+    pub(super) fn waits(&self, qp: &Qp, header: &Header) -> bool {
+        matches!(header, Header::Send(send) if send.offset == 0)
+            && !matches!(self.message, Message::Send { .. })
+            && lock(&qp.rq).is_empty()
+    }
+
+    fn begin_write(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
+        match self.message {
+            Message::None => {}
+            Message::Write(due) if due == tagged.place => {}
+            _ => return Err(Protocol::Interleaved.into()),
+        }
+        if len > 0 {
+            let mut spans = Spans::new();
+            qp.device()
+                .table()
+                .remote(qp.stream(), tagged.place, len, Rights::REMOTE_WRITE, &mut spans)
+                .map_err(|denied| Failure::remote(denied, denied.write_cause()))?;
+        }
+        Ok(())
+    }
+
+    fn begin_send(&mut self, qp: &Qp, send: &Send, len: usize) -> Judged {
+        if send.msn != self.send_msn {
+            return Err(Protocol::Sequence { queue: 0, expected: self.send_msn, found: send.msn }.into());
+        }
+        if matches!(self.message, Message::None) {
+            if send.offset != 0 {
+                return Err(Protocol::Offset { expected: 0, found: send.offset }.into());
+            }
+            let Some(receive) = lock(&qp.rq).take() else { return Err(Protocol::NoReceive.into()) };
+            self.message = Message::Send { receive, received: 0 };
+        }
+        let Message::Send { receive, received } = &self.message else {
+            return Err(Protocol::Interleaved.into());
+        };
+        if u64::from(send.offset) != *received {
+            let expected = u32::try_from(*received).unwrap_or(u32::MAX);
+            return Err(Protocol::Offset { expected, found: send.offset }.into());
+        }
+        let found = received + len as u64;
+        if found > receive.room {
+            return Err(Protocol::TooLong { room: receive.room, found }.into());
+        }
+        Ok(())
+    }
+
+    fn begin_read(&self, qp: &Qp, read: &ReadRequest) -> Judged {
+        if !matches!(self.message, Message::None) {
+            return Err(Protocol::Interleaved.into());
+        }
+        if read.msn != self.read_msn {
+            return Err(Protocol::Sequence { queue: 1, expected: self.read_msn, found: read.msn }.into());
+        }
+        if lock(&qp.owed).held >= self.ird {
+            let ird = u16::try_from(self.ird).unwrap_or(u16::MAX);
+            return Err(Protocol::ReadsExceeded { ird }.into());
+        }
+        if read.len > 0 {
+            // Checked again when it is served: the program may revoke it in between.
+            let mut spans = Spans::new();
+            qp.device()
+                .table()
+                .remote(qp.stream(), read.source, read.len as usize, Rights::REMOTE_READ, &mut spans)
+                .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
+        }
+        Ok(())
+    }
+
+    fn begin_response(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
+        let mut sq = lock(&qp.sq);
+        let Some(read) = sq.read() else { return Err(Protocol::Unasked.into()) };
+        let expected =
+            Place { tag: read.sink.tag, offset: read.sink.offset.wrapping_add(read.received.into()) };
+        if tagged.place != expected {
+            return Err(Protocol::ResponsePlace { expected, found: tagged.place }.into());
+        }
+        let found = u64::from(read.received) + len as u64;
+        if found > u64::from(read.len) || (tagged.last && found < u64::from(read.len)) {
+            return Err(Protocol::ResponseLength { expected: read.len, found }.into());
+        }
+        Ok(())
+    }
+
+    // --- Place ---
+
+    /// Moves payload of the segment in progress to where it belongs.
+    pub(super) fn place(&mut self, qp: &Qp, payload: &[u8]) -> Judged {
+        let Some(mut segment) = self.segment.take() else { return Ok(()) };
+        let placed = match &mut segment.target {
+            Target::Nowhere => Ok(()),
+            Target::Park(parked) => {
+                parked.extend_from_slice(payload);
+                Ok(())
+            }
+            Target::Memory => self.place_in_memory(qp, &segment, payload),
+        };
+        segment.done += payload.len();
+        self.segment = Some(segment);
+        placed
+    }
+
+    fn place_in_memory(&self, qp: &Qp, segment: &Segment, payload: &[u8]) -> Judged {
+        let (mut spans, mut guards) = (Spans::new(), Vec::new());
+        self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
+        let scattered = qp.device().host().scatter(payload, &spans);
+        drop(guards);
+        scattered.map_err(|_| self.unmapped(qp, &segment.fpdu, segment.done, payload.len()))
+    }
+
+    /// Finds the memory for the next `len` bytes of a segment, and guards it.
+    pub(super) fn resolve<'q>(
+        &self,
+        qp: &'q Qp,
+        segment: &Segment,
+        len: usize,
+        spans: &mut Spans,
+        guards: &mut Vec<Guard<'q>>,
+    ) -> Judged {
+        let (table, stream) = (qp.device().table(), qp.stream());
+        let mut local = |sge: crate::queue::Sge| {
+            let need = Rights::LOCAL_WRITE;
+            let guard = table.local(stream.domain, sge.tag, sge.addr, sge.len as usize, need, spans);
+            guards.push(guard.map_err(|denied| Failure::local(Fault::Local(denied)))?);
+            Ok(())
+        };
+        match (&segment.target, &segment.fpdu.header, &self.message) {
+            (Target::Memory, Header::Write(write), _) => {
+                let place = advance(write.place, segment.done);
+                let guard = table.remote(stream, place, len, Rights::REMOTE_WRITE, spans);
+                guards.push(guard.map_err(|denied| Failure::remote(denied, denied.write_cause()))?);
+                Ok(())
+            }
+            (Target::Memory, Header::Send(_), Message::Send { receive, received }) => {
+                receive.request.buffers.range(received + segment.done as u64, len, local)
+            }
+            (Target::Memory, Header::ReadResponse(_), _) => {
+                let mut sq = lock(&qp.sq);
+                let Some(read) = sq.read().cloned() else { return Ok(()) };
+                let Some(Data::Memory(sges)) = sq.sink(&read) else { return Ok(()) };
+                let sges = sges.clone();
+                drop(sq);
+                sges.range(u64::from(read.received) + segment.done as u64, len, &mut local)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The memory was registered, and is not there.
+    pub(super) fn unmapped(&self, _: &Qp, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
+        let fault = |place, remote| Fault::Unmapped { place, len, remote };
+        match (&fpdu.header, &self.message) {
+            (Header::Write(write), _) => {
+                let fault = fault(advance(write.place, done), true);
+                Failure { fault, cause: Some(UNMAPPED), receive: None }
+            }
+            (Header::Send(_), Message::Send { receive, .. }) => {
+                let first = receive.request.buffers.as_slice().first();
+                let place = first.map_or(Place::default(), |sge| Place { tag: sge.tag, offset: sge.addr });
+                Failure::local(fault(place, false))
+            }
+            (Header::ReadResponse(response), _) => Failure::local(fault(response.place, false)),
+            _ => Failure::local(fault(Place::default(), false)),
+        }
+    }
+
+    // --- End ---
+
+    /// The segment was whole, and its CRC right.
+    pub(super) fn end(&mut self, qp: &Qp) -> Judged {
+        let Some(Segment { fpdu, target, .. }) = self.segment.take() else { return Ok(()) };
+        let len = fpdu.payload_len;
+        if let Target::Park(payload) = target {
+            self.park.push(fpdu, payload);
+            return Ok(());
+        }
+        let ended = match &fpdu.header {
+            Header::Write(write) => self.end_write(qp, write, len),
+            Header::Send(send) => self.end_send(qp, send, len),
+            Header::ReadRequest(read) => {
+                self.end_read(qp, read);
+                Ok(())
+            }
+            Header::ReadResponse(response) => {
+                self.end_response(qp, response, len);
+                Ok(())
+            }
+            Header::Terminate(terminate) => Err(Failure {
+                fault: Fault::Terminated(*terminate),
+                cause: None, // a Terminate is not answered
+                receive: None,
+            }),
+            _ => Ok(()),
+        };
+        // What failed at its end is reported with its header.
+        ended.inspect_err(|_| self.segment = Some(Segment { fpdu, target: Target::Nowhere, done: 0 }))
+    }
+
+    fn end_write(&mut self, qp: &Qp, write: &Tagged, len: u16) -> Judged {
+        if len == 0
+            && write.last
+            && qp.device().config().private
+            && let Some(signal) = Signal::parse(write.place)
+        {
+            return self.signal(qp, signal);
+        }
+        if write.last {
+            self.message = Message::None;
+            self.delivered += 1;
+        } else {
+            self.message = Message::Write(advance(write.place, len.into()));
+        }
+        Ok(())
+    }
+
+    fn signal(&mut self, qp: &Qp, signal: Signal) -> Judged {
+        match signal {
+            Signal::Capabilities(capabilities) => {
+                let mut owed = lock(&qp.owed);
+                if owed.peer.is_none() {
+                    owed.peer = Some(capabilities);
+                    owed.opening = owed.opening.or(Some(Signal::Capabilities(qp.capabilities()).header()));
+                    let acknowledges = owed.is_acknowledged();
+                    drop(owed);
+                    if acknowledges && qp.completes() == Completes::WhenAcknowledged {
+                        lock(&qp.sq).set_completes(Completes::WhenAcknowledged);
+                    }
+                    self.owes = true;
+                }
+                Ok(())
+            }
+            Signal::Acknowledged(found) => {
+                let mut sq = lock(&qp.sq);
+                let sent = sq.promised();
+                if found > sent {
+                    return Err(Protocol::Acknowledged { sent, found }.into());
+                }
+                sq.acknowledge(found);
+                drop(sq);
+                qp.retire();
+                Ok(())
+            }
+        }
+    }
+
+    fn end_send(&mut self, qp: &Qp, send: &Send, len: u16) -> Judged {
+        let Message::Send { received, .. } = &mut self.message else { return Ok(()) };
+        *received += u64::from(len);
+        if !send.last {
+            return Ok(());
+        }
+        let invalidated = match send.word {
+            SendWord::Invalidate(tag) => Some(tag),
+            SendWord::Srq(_) => None,
+        };
+        if let Some(tag) = invalidated {
+            // Requirement M12, RFC 5040 §5.3: at delivery, and final when the completion is seen.
+            qp.device().table().invalidate_remotely(qp.stream(), tag).map_err(|denied| Failure {
+                fault: Fault::Remote(denied),
+                cause: Some(Denied::invalidate_cause()),
+                receive: Some(Status::LocalAccess),
+            })?;
+        }
+        let Message::Send { receive, received } = std::mem::replace(&mut self.message, Message::None) else {
+            return Ok(());
+        };
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.delivered += 1;
+        let byte_len = u32::try_from(received).unwrap_or(u32::MAX);
+        let completion = Completion::succeeded(receive.request.id, Opcode::Receive, qp.id(), byte_len);
+        qp.complete_receive(Completion { solicited: send.solicited, invalidated, ..completion });
+        Ok(())
+    }
+
+    fn end_read(&mut self, qp: &Qp, read: &ReadRequest) {
+        self.read_msn = self.read_msn.wrapping_add(1);
+        self.delivered += 1;
+        let mut owed = lock(&qp.owed);
+        owed.held += 1;
+        owed.answers.push_back(*read);
+        self.owes = true;
+    }
+
+    fn end_response(&mut self, qp: &Qp, response: &Tagged, len: u16) {
+        let mut sq = lock(&qp.sq);
+        if let Some(read) = sq.read() {
+            read.received += u32::from(len);
+        }
+        self.answering = !response.last;
+        if response.last {
+            sq.answered();
+            drop(sq);
+            qp.retire();
+            // A request may have waited for this one: for its place in ORD, or behind a fence.
+            self.owes = true;
+        }
+    }
+}
+
+/// Whether a message asks something of this end, and so may have to wait. Signals do not.
+fn is_request(header: &Header, len: usize) -> bool {
+    match header {
+        Header::Write(write) => len > 0 || Signal::parse(write.place).is_none(),
+        Header::Send(_) | Header::Immediate(_) | Header::ReadRequest(_) | Header::AtomicRequest(_) => true,
+        _ => false,
+    }
+}
+
+fn advance(place: Place, by: usize) -> Place {
+    Place { tag: place.tag, offset: place.offset.wrapping_add(by as u64) }
+}

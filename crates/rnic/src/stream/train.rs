@@ -1,0 +1,190 @@
+//! A train: FPDUs that leave in one call. Headers and small payloads are bytes of its own, large payloads stay where they
+//! are in the program's memory.
+//!
+//! Each frame remembers where the stream stands behind it, so that after a call that took only some of the bytes the
+//! stream can go back to the last frame that left.
+
+use super::tx::{Cursor, Did};
+use crate::host::Span;
+use crate::link::{Link, LinkError, Piece};
+use ironwarp_wire::mpa::{FpduWriter, MAX_HEAD, MAX_TAIL};
+use ironwarp_wire::Header;
+use std::convert::Infallible;
+
+/// So many bytes at most leave in one call: larger calls bring no more (limits of the kernel's TCP), and keep guards longer.
+const MAX_LEN: usize = 1 << 20;
+/// So many of its own, which bounds the memory of a train.
+const MAX_OWN: usize = 256 << 10;
+/// The kernel takes 1024 pieces in one call; a frame has at most so many as its payload has spans, and two.
+const MAX_PARTS: usize = 512;
+const MAX_FRAMES: usize = 1024;
+
+/// Every header and every length comes from `tx`, which cuts messages to fit.
+const ENCODABLE: &str = "a segment that fits the wire";
+
+#[derive(Debug, Default)]
+pub(crate) struct Train {
+    own: Vec<u8>,
+    parts: Vec<Part>,
+    frames: Vec<Frame>,
+    len: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// These bytes of `own`.
+    Own(usize, usize),
+    Host(Span),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// Where it ends in the train.
+    pub(crate) end: usize,
+    /// Where the stream stands behind it.
+    pub(crate) after: Cursor,
+    /// What it was, for when it has left.
+    pub(crate) did: Did,
+}
+
+impl Train {
+    pub(crate) fn clear(&mut self) {
+        self.own.clear();
+        self.parts.clear();
+        self.frames.clear();
+        self.len = 0;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= MAX_LEN
+            || self.own.len() >= MAX_OWN
+            || self.parts.len() >= MAX_PARTS
+            || self.frames.len() >= MAX_FRAMES
+    }
+
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// A frame without payload.
+    pub(crate) fn empty(&mut self, writer: &mut FpduWriter, header: &Header) {
+        let Ok(()) = self.copied(writer, header, 0, |_| Ok::<(), Infallible>(()));
+    }
+
+    /// A frame whose payload of `len` bytes is copied by `fill`. If `fill` fails, there is no frame.
+    pub(crate) fn copied<E>(
+        &mut self,
+        writer: &mut FpduWriter,
+        header: &Header,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let start = self.own.len();
+        if writer.framing().markers {
+            let mut payload = vec![0; len];
+            fill(&mut payload)?;
+            writer.write(header, &payload, |bytes| self.own.extend_from_slice(bytes)).expect(ENCODABLE);
+        } else {
+            let before = *writer;
+            self.open(writer, header, len);
+            let payload_at = self.own.len();
+            self.own.resize(payload_at + len, 0);
+            if let Err(error) = fill(&mut self.own[payload_at..]) {
+                self.own.truncate(start);
+                *writer = before;
+                return Err(error);
+            }
+            writer.cover(&self.own[payload_at..]);
+            self.close(writer);
+        }
+        self.add_own(start);
+        Ok(())
+    }
+
+    /// A frame whose payload of `len` bytes stays where it is. Only without CRC and markers.
+    pub(crate) fn referenced(&mut self, writer: &mut FpduWriter, header: &Header, len: usize, spans: &[Span]) {
+        let start = self.own.len();
+        self.open(writer, header, len);
+        self.add_own(start);
+        self.parts.extend(spans.iter().map(|span| Part::Host(*span)));
+        self.len += len;
+        writer.skip(len).expect("frames point to memory only where no CRC covers it");
+        let start = self.own.len();
+        self.close(writer);
+        self.add_own(start);
+    }
+
+    fn open(&mut self, writer: &mut FpduWriter, header: &Header, len: usize) {
+        let mut head = [0; MAX_HEAD];
+        let n = writer.open(header, len, &mut head).expect(ENCODABLE);
+        self.own.extend_from_slice(&head[..n]);
+    }
+
+    fn close(&mut self, writer: &mut FpduWriter) {
+        let mut tail = [0; MAX_TAIL];
+        let n = writer.close(&mut tail).expect(ENCODABLE);
+        self.own.extend_from_slice(&tail[..n]);
+    }
+
+    /// The frame that was just put together is complete.
+    pub(crate) fn seal(&mut self, after: Cursor, did: Did) {
+        self.frames.push(Frame { end: self.len, after, did });
+    }
+
+    pub(crate) fn send(&self, link: &dyn Link) -> Result<usize, LinkError> {
+        let piece = |part: &Part| match *part {
+            Part::Own(start, end) => Piece::Own(&self.own[start..end]),
+            Part::Host(span) => Piece::Host(span),
+        };
+        match &self.parts[..] {
+            // Most trains are one run of bytes.
+            [one] => link.send(&[piece(one)]),
+            parts => link.send(&parts.iter().map(piece).collect::<Vec<_>>()),
+        }
+    }
+
+    /// The bytes from `start` to `end`, those in the program's memory fetched by `gather`.
+    pub(crate) fn copy<E>(
+        &self,
+        start: usize,
+        end: usize,
+        mut gather: impl FnMut(Span, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
+        let mut copy = Vec::with_capacity(end - start);
+        let mut at = 0;
+        for part in &self.parts {
+            let len = match part {
+                Part::Own(from, to) => to - from,
+                Part::Host(span) => span.len,
+            };
+            let (from, to) = (start.max(at), end.min(at + len));
+            if from < to {
+                match *part {
+                    Part::Own(first, _) => copy.extend_from_slice(&self.own[first + from - at..first + to - at]),
+                    Part::Host(span) => {
+                        let filled = copy.len();
+                        copy.resize(filled + to - from, 0);
+                        let span = Span { addr: span.addr + (from - at) as u64, len: to - from };
+                        gather(span, &mut copy[filled..])?;
+                    }
+                }
+            }
+            at += len;
+        }
+        Ok(copy)
+    }
+
+    /// The bytes of `own` from `start` on are the next of the train.
+    fn add_own(&mut self, start: usize) {
+        let end = self.own.len();
+        self.len += end - start;
+        match self.parts.last_mut() {
+            Some(Part::Own(_, last)) if *last == start => *last = end,
+            _ => self.parts.push(Part::Own(start, end)),
+        }
+    }
+}

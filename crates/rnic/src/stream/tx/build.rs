@@ -1,0 +1,517 @@
+//! How a train is put together: which message has its turn, how it is cut, and where its payload comes from.
+
+use super::{Cursor, Did, Doing, Tx};
+use crate::error::{Fault, UNMAPPED};
+use crate::memory::{Guard, Rights, Spans};
+use crate::qp::Qp;
+use crate::queue::{Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
+use crate::stream::{DIRECT, Train};
+use crate::sync::lock;
+use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
+use ironwarp_wire::private::Signal;
+use ironwarp_wire::{
+    Header, MAX_HEADER, Place, ReadRequest, Send, SendWord, Tagged, Terminate,
+};
+
+/// Why no frame was added.
+pub(super) enum Stop {
+    /// Nothing to send, or nothing that may be sent now.
+    Idle,
+    /// What is in the train has to leave first.
+    Full,
+    /// The stream cannot go on.
+    Failed(Failure),
+}
+
+/// What went wrong while a frame was put together.
+pub(super) struct Failure {
+    fault: Fault,
+    /// The last word to the peer.
+    terminate: Terminate,
+    /// The work request, if it was one.
+    request: Option<(u64, Status)>,
+}
+
+/// Where the payload of a segment comes from.
+enum Source<'a> {
+    Sges(&'a Sges, u32),
+    Inline(&'a [u8]),
+    Remote(Place),
+}
+
+/// What a segment of a work request is made of.
+struct Segment<'a> {
+    seq: u64,
+    data: &'a Data,
+    len: usize,
+    last: bool,
+}
+
+type Guards<'q> = Vec<Guard<'q>>;
+
+impl Tx {
+    /// Fills the train with what may leave now. All that the peer can answer is written down before it leaves.
+    pub(super) fn build<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) {
+        self.large = lock(&qp.owed).takes_large_fpdus();
+        let stop = loop {
+            if train.is_full() {
+                break Stop::Full;
+            }
+            if let Err(stop) = self.add(qp, train, guards) {
+                break stop;
+            }
+        };
+        match stop {
+            Stop::Failed(Failure { fault, terminate, request }) if train.is_empty() => {
+                qp.fail(fault, Some(terminate), request);
+                self.add_last_word(qp, train);
+            }
+            // What was built leaves first; the failure will be met again.
+            Stop::Failed(_) | Stop::Full => {}
+            Stop::Idle => self.add_acknowledgement(qp, train),
+        }
+        lock(&qp.sq).promise(self.cursor.requests);
+    }
+
+    /// Adds one frame.
+    fn add<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
+        if !lock(&qp.owed).open {
+            return Err(Stop::Idle);
+        }
+        if qp.is_ended() {
+            return if self.add_last_word(qp, train) { Ok(()) } else { Err(Stop::Idle) };
+        }
+        if self.add_opening(qp, train) {
+            return Ok(());
+        }
+        match self.cursor.doing {
+            Doing::Request => self.add_request(qp, train, guards),
+            Doing::Answer => self.add_answer(qp, train, guards),
+            Doing::Nothing if self.cursor.answer_next => match self.add_answer(qp, train, guards) {
+                Err(Stop::Idle) => self.add_request(qp, train, guards),
+                added => added,
+            },
+            Doing::Nothing => match self.add_request(qp, train, guards) {
+                Err(Stop::Idle) => self.add_answer(qp, train, guards),
+                added => added,
+            },
+        }
+    }
+
+    /// What opens the stream: the RTR, if it has to be a Read, and the signal, which is an RTR otherwise.
+    fn add_opening(&mut self, qp: &Qp, train: &mut Train) -> bool {
+        if self.cursor.doing != Doing::Nothing {
+            return false;
+        }
+        let owed = lock(&qp.owed);
+        if owed.read_rtr && !self.cursor.read_rtr {
+            drop(owed);
+            self.cursor.read_rtr = true;
+            self.add_read_request(qp, train, None, 0, Place::default(), Place::default());
+            return true;
+        }
+        if let Some(opening) = owed.opening
+            && !self.cursor.opening
+        {
+            drop(owed);
+            self.cursor.opening = true;
+            self.add_empty(train, &opening, Did::Other);
+            return true;
+        }
+        false
+    }
+
+    /// The Terminate, if there is one. RFC 5040 §4.8: nothing follows it, and it may cut a message short.
+    fn add_last_word(&mut self, qp: &Qp, train: &mut Train) -> bool {
+        let Some(terminate) = lock(&qp.owed).terminate.filter(|_| !self.cursor.terminate) else {
+            return false;
+        };
+        self.cursor.terminate = true;
+        self.cursor.doing = Doing::Nothing;
+        self.add_empty(train, &Header::Terminate(terminate), Did::Terminate);
+        true
+    }
+
+    /// The acknowledgement travels with company, or alone if it was told to.
+    fn add_acknowledgement(&mut self, qp: &Qp, train: &mut Train) {
+        let mut owed = lock(&qp.owed);
+        let due = owed.open && owed.acknowledges() && owed.delivered > self.cursor.acknowledged;
+        if !due || qp.is_ended() || self.cursor.doing != Doing::Nothing || (train.is_empty() && !owed.flush) {
+            return;
+        }
+        owed.flush = false;
+        let delivered = owed.delivered;
+        drop(owed);
+        self.cursor.acknowledged = delivered;
+        self.add_empty(train, &Signal::Acknowledged(delivered).header(), Did::Other);
+    }
+
+    fn add_empty(&mut self, train: &mut Train, header: &Header, did: Did) {
+        train.empty(&mut self.cursor.writer, header);
+        train.seal(self.cursor, did);
+    }
+
+    fn add_read_request(
+        &mut self,
+        qp: &Qp,
+        train: &mut Train,
+        entry: Option<u64>,
+        len: u32,
+        sink: Place,
+        source: Place,
+    ) {
+        let msn = self.cursor.read_msn;
+        self.cursor.read_msn = msn.wrapping_add(1);
+        let number = self.cursor.requests;
+        let mut sq = lock(&qp.sq);
+        sq.promise_read(OutstandingRead { entry, number, sink, len, received: 0 });
+        if let Some(seq) = entry {
+            sq.numbered(seq, number, msn);
+        }
+        drop(sq);
+        self.add_empty(train, &Header::ReadRequest(ReadRequest { msn, sink, len, source }), Did::Read(entry));
+    }
+
+    // --- Work requests ---
+
+    /// The next segment of the work request that has its turn.
+    fn add_request<'q>(
+        &mut self,
+        qp: &'q Qp,
+        train: &mut Train,
+        guards: &mut Guards<'q>,
+    ) -> Result<(), Stop> {
+        if self.cursor.doing == Doing::Nothing && self.begin(qp, train)? == Begun::Probe {
+            return Ok(());
+        }
+        let seq = self.cursor.seq;
+        let request = match self.current.take() {
+            Some((cached, request)) if cached == seq => request,
+            _ => match lock(&qp.sq).request(seq) {
+                Some(request) => request.clone(),
+                None => return Err(Stop::Idle),
+            },
+        };
+        let added = self.add_segment_of(qp, train, guards, seq, &request);
+        self.current = (self.cursor.seq == seq).then_some((seq, request));
+        added
+    }
+
+    /// Whether the next work request may begin; and if it may, whether all of its memory may be used, before its first byte
+    /// leaves (requirement M8).
+    fn begin(&mut self, qp: &Qp, train: &mut Train) -> Result<Begun, Stop> {
+        loop {
+            let seq = self.cursor.seq;
+            let sq = lock(&qp.sq);
+            let Some(request) = sq.request(seq) else {
+                let probe = sq.wants_probe(self.cursor.requests) && sq.reads() < self.ord;
+                drop(sq);
+                return self.probe(qp, train, probe);
+            };
+            if request.fence && sq.reads_pending() {
+                return Err(Stop::Idle);
+            }
+            if !request.operation.is_local() {
+                let right = match request.operation {
+                    Operation::Read(_) if sq.reads() >= self.ord => return Err(Stop::Idle),
+                    Operation::Read(_) => Rights::LOCAL_WRITE,
+                    _ => Rights::LOCAL_READ,
+                };
+                let data = request.data.clone();
+                drop(sq);
+                self.measure_path(&data);
+                check(qp, &data, right).map_err(|fault| Stop::Failed(local(fault, seq)))?;
+                return Ok(Begun::Request);
+            }
+            // Revocation waits for guards, and the train holds some.
+            if !train.is_empty() {
+                return Err(Stop::Full);
+            }
+            let request = request.clone();
+            drop(sq);
+            execute(qp, seq, &request).map_err(Stop::Failed)?;
+            self.cursor.seq += 1;
+        }
+    }
+
+    /// Nothing is left to send. What was sent to a stranger completes when it has it: an empty Read tells, because it is
+    /// answered after all that went before (RFC 5040 §5.5).
+    fn probe(&mut self, qp: &Qp, train: &mut Train, wanted: bool) -> Result<Begun, Stop> {
+        if !wanted || lock(&qp.owed).is_acknowledged() {
+            return Err(Stop::Idle);
+        }
+        self.cursor.requests += 1;
+        self.add_read_request(qp, train, None, 0, Place::default(), Place::default());
+        Ok(Begun::Probe)
+    }
+
+    /// The path may have changed, and a stranger must not get an FPDU larger than its segments.
+    fn measure_path(&mut self, data: &Data) {
+        if !self.large && data.len() > self.mulpdu as u64 {
+            self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
+        }
+    }
+
+    fn add_segment_of<'q>(
+        &mut self,
+        qp: &'q Qp,
+        train: &mut Train,
+        guards: &mut Guards<'q>,
+        seq: u64,
+        request: &WorkRequest,
+    ) -> Result<(), Stop> {
+        let data = &request.data;
+        let offset = self.cursor.offset;
+        let cut = |header_len| {
+            let left = usize::try_from(data.len()).unwrap_or(usize::MAX) - offset as usize;
+            let len = left.min(self.room(header_len));
+            Segment { seq, data, len, last: len == left }
+        };
+        match request.operation {
+            Operation::Send { solicited, invalidate } => {
+                let segment = cut(UNTAGGED_LEN);
+                let msn = self.cursor.send_msn;
+                let word = invalidate.map_or(SendWord::NONE, SendWord::Invalidate);
+                let header = Header::Send(Send { msn, last: segment.last, offset, solicited, word });
+                self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
+                self.add_payload_of(qp, train, guards, &segment, &header, msn)
+            }
+            Operation::Write(to) => {
+                let segment = cut(TAGGED_LEN);
+                // An empty Write leaves with nothing in these fields, so that none is taken for a signal.
+                let place = if data.is_empty() { Place::default() } else { advance(to, offset) };
+                let header = Header::Write(Tagged { last: segment.last, place });
+                self.add_payload_of(qp, train, guards, &segment, &header, 0)
+            }
+            Operation::Read(source) => {
+                let sink = first(data);
+                let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                self.cursor.requests += 1;
+                self.cursor.seq += 1;
+                self.cursor.answer_next = true;
+                self.add_read_request(qp, train, Some(seq), len, sink, source);
+                Ok(())
+            }
+            Operation::Bind { .. } | Operation::Register { .. } | Operation::Invalidate(_) => Err(Stop::Idle),
+        }
+    }
+
+    fn add_payload_of<'q>(
+        &mut self,
+        qp: &'q Qp,
+        train: &mut Train,
+        guards: &mut Guards<'q>,
+        segment: &Segment<'_>,
+        header: &Header,
+        msn: u32,
+    ) -> Result<(), Stop> {
+        let &Segment { seq, data, len, last } = segment;
+        let source = match data {
+            Data::Memory(sges) => Source::Sges(sges, self.cursor.offset),
+            Data::Inline(bytes) => Source::Inline(&bytes[self.cursor.offset as usize..][..len]),
+        };
+        self.add_payload(qp, train, guards, header, &source, len)
+            .map_err(|fault| Stop::Failed(local(fault, seq)))?;
+        if last {
+            self.cursor.requests += 1;
+            lock(&qp.sq).numbered(seq, self.cursor.requests, msn);
+            self.cursor.seq += 1;
+            self.cursor.answer_next = true;
+        }
+        self.seal(train, len, last, Doing::Request, Did::Request(seq));
+        Ok(())
+    }
+
+    // --- Answers ---
+
+    /// The next segment of the answer to the peer's oldest Read.
+    fn add_answer<'q>(
+        &mut self,
+        qp: &'q Qp,
+        train: &mut Train,
+        guards: &mut Guards<'q>,
+    ) -> Result<(), Stop> {
+        let Some(read) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
+            return Err(Stop::Idle);
+        };
+        let offset = self.cursor.offset;
+        let left = (read.len - offset) as usize;
+        let len = left.min(self.room(TAGGED_LEN));
+        let last = len == left;
+        let header = Header::ReadResponse(Tagged { last, place: advance(read.sink, offset) });
+        let source = Source::Remote(advance(read.source, offset));
+        self.add_payload(qp, train, guards, &header, &source, len)
+            .map_err(|fault| Stop::Failed(refused(fault, &read, offset)))?;
+        if last {
+            self.cursor.answered += 1;
+            self.cursor.answer_next = false;
+            lock(&qp.owed).held -= 1;
+        }
+        self.seal(train, len, last, Doing::Answer, Did::Answer);
+        Ok(())
+    }
+
+    // --- Segments ---
+
+    /// How much payload a segment may have.
+    fn room(&self, header_len: usize) -> usize {
+        let longest = if self.large { MAX_ULPDU } else { self.mulpdu };
+        // Multiples of eight: the segments of an aligned buffer stay aligned.
+        (longest - header_len) & !7
+    }
+
+    /// The segment is in the train.
+    fn seal(&mut self, train: &mut Train, len: usize, last: bool, doing: Doing, did: Did) {
+        #[expect(clippy::cast_possible_truncation, reason = "a segment is shorter than 64 KiB")]
+        let len = len as u32;
+        let Cursor { offset, doing: now, .. } = &mut self.cursor;
+        (*offset, *now) = if last { (0, Doing::Nothing) } else { (*offset + len, doing) };
+        train.seal(self.cursor, if last { did } else { Did::Other });
+    }
+
+    /// Puts a segment with its payload together: checks the memory, then copies it or points to it.
+    fn add_payload<'q>(
+        &mut self,
+        qp: &'q Qp,
+        train: &mut Train,
+        guards: &mut Guards<'q>,
+        header: &Header,
+        source: &Source<'_>,
+        len: usize,
+    ) -> Result<(), Fault> {
+        let writer = &mut self.cursor.writer;
+        if len == 0 {
+            train.empty(writer, header);
+            return Ok(());
+        }
+        if let Source::Inline(bytes) = source {
+            return train.copied(writer, header, len, |to| {
+                to.copy_from_slice(bytes);
+                Ok(())
+            });
+        }
+        let (held, host) = (guards.len(), qp.device().host());
+        let mut spans = Spans::new();
+        let place = resolve(qp, source, len, &mut spans, guards)?;
+        let remote = matches!(source, Source::Remote(_));
+        let gone = Fault::Unmapped { place, len, remote };
+        let framing = writer.framing();
+        if framing.crc || framing.markers || len < DIRECT {
+            train.copied(writer, header, len, |to| host.gather(&spans, to).map_err(|_| gone))?;
+            guards.truncate(held);
+        } else if spans.iter().all(|span| host.is_mapped(*span)) {
+            train.referenced(writer, header, len, &spans);
+        } else {
+            return Err(gone);
+        }
+        Ok(())
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Begun {
+    Request,
+    Probe,
+}
+
+/// Finds the memory of a segment, and guards it. Returns where it begins, for messages.
+fn resolve<'q>(
+    qp: &'q Qp,
+    source: &Source<'_>,
+    len: usize,
+    spans: &mut Spans,
+    guards: &mut Guards<'q>,
+) -> Result<Place, Fault> {
+    let (table, stream) = (qp.device().table(), qp.stream());
+    match source {
+        Source::Inline(_) => Ok(Place::default()),
+        Source::Remote(place) => {
+            let guard = table.remote(stream, *place, len, Rights::REMOTE_READ, spans);
+            guards.push(guard.map_err(Fault::Remote)?);
+            Ok(*place)
+        }
+        Source::Sges(sges, offset) => {
+            let mut begins = None;
+            sges.range(u64::from(*offset), len, |sge| {
+                begins.get_or_insert(Place { tag: sge.tag, offset: sge.addr });
+                let right = Rights::LOCAL_READ;
+                let guard = table.local(stream.domain, sge.tag, sge.addr, sge.len as usize, right, spans);
+                guards.push(guard.map_err(Fault::Local)?);
+                Ok(())
+            })?;
+            Ok(begins.unwrap_or_default())
+        }
+    }
+}
+
+/// Whether all of this memory may be used.
+fn check(qp: &Qp, data: &Data, right: Rights) -> Result<(), Fault> {
+    let Data::Memory(sges) = data else { return Ok(()) };
+    let mut spans = Spans::new();
+    for sge in sges.as_slice().iter().filter(|sge| sge.len > 0) {
+        let table = qp.device().table();
+        spans.clear();
+        table
+            .local(qp.stream().domain, sge.tag, sge.addr, sge.len as usize, right, &mut spans)
+            .map_err(Fault::Local)?;
+    }
+    Ok(())
+}
+
+/// An operation of the adapter's own: nothing leaves, but it has its turn.
+fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Failure> {
+    let (device, stream) = (qp.device(), qp.stream());
+    let done = match &request.operation {
+        Operation::Bind { window, binding } => {
+            device.table().bind(stream, *window, *binding).map(drop).map_err(Fault::Local)
+        }
+        Operation::Register { tag, memory } => device
+            .fill(stream, *tag, memory.clone())
+            .map_err(|error| Fault::Register { tag: *tag, error }),
+        Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(Fault::Local),
+        Operation::Send { .. } | Operation::Write(_) | Operation::Read(_) => Ok(()),
+    };
+    let request = Some((seq, Status::WindowBind));
+    done.map_err(|fault| Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request })?;
+    lock(&qp.sq).executed(seq);
+    qp.retire();
+    Ok(())
+}
+
+fn local(fault: Fault, seq: u64) -> Failure {
+    Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request: Some((seq, Status::LocalProtection)) }
+}
+
+/// The peer asked for memory that it may not read, or not any more. RFC 5040 §4.8: of a Read that was served in part, the
+/// Terminate returns what is left.
+fn refused(fault: Fault, read: &ReadRequest, served: u32) -> Failure {
+    let cause = match &fault {
+        Fault::Remote(denied) => denied.read_cause(),
+        _ => UNMAPPED,
+    };
+    let left = ReadRequest {
+        msn: read.msn,
+        sink: advance(read.sink, served),
+        len: read.len - served,
+        source: advance(read.source, served),
+    };
+    let mut bytes = [0; MAX_HEADER];
+    let n = Header::ReadRequest(left).emit(0, &mut bytes).unwrap_or(0);
+    Failure { fault, terminate: Terminate::answer(cause, &bytes[..n]), request: None }
+}
+
+/// Where a message is when so much of it has passed.
+fn advance(place: Place, by: u32) -> Place {
+    Place { tag: place.tag, offset: place.offset.wrapping_add(by.into()) }
+}
+
+/// The place that stands for a list of buffers in a Read Request. The peer copies it blindly into its answer.
+fn first(data: &Data) -> Place {
+    match data {
+        Data::Memory(sges) => {
+            sges.as_slice().first().map_or(Place::default(), |sge| Place { tag: sge.tag, offset: sge.addr })
+        }
+        Data::Inline(_) => Place::default(),
+    }
+}

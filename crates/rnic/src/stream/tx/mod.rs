@@ -1,0 +1,261 @@
+//! Stream, tx: work requests → FPDUs → link. Steps 3 and 4 of the path; before it `queue/send.rs`, after it the `rx` of the
+//! peer, which mirrors it.
+//!
+//! One round [builds](build) a [`Train`] of as many FPDUs as leave in one call, sends it, and takes note of what left. Where
+//! the link takes only a part, the FPDU that is cut keeps its tail in bytes of the stream's own ([`Tx::rest`]), and those
+//! behind it are taken back. So no memory of the program is needed after the call, and revocation is final.
+
+mod build;
+
+use super::Train;
+use super::train::Frame;
+use crate::error::Fault;
+use crate::half::Left;
+use crate::link::{Link, LinkError, Piece};
+use crate::qp::Qp;
+use crate::queue::WorkRequest;
+use crate::sync::lock;
+use ironwarp_wire::mpa::{FpduWriter, Framing, max_ulpdu};
+use std::sync::Arc;
+
+/// So many trains may one thread send before others get their turn.
+const TRAINS: usize = 16;
+
+/// The sending half of a stream.
+#[derive(Debug)]
+pub(crate) struct Tx {
+    link: Arc<dyn Link>,
+    cursor: Cursor,
+    /// How many Reads may be outstanding.
+    ord: usize,
+    /// The tail of the FPDU that the link took in part, how much of that is gone, and what the FPDU was.
+    rest: Vec<u8>,
+    rest_at: usize,
+    rest_did: Did,
+    /// The request in progress, with its sequence number: what the send queue holds, at hand.
+    current: Option<(u64, WorkRequest)>,
+    /// The longest segment that the path carries, and whether the peer takes longer ones.
+    mulpdu: usize,
+    large: bool,
+    /// The last byte is out: nothing may follow.
+    finished: bool,
+}
+
+/// Where a stream stands between two FPDUs. Plain data, so that it can be set back.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cursor {
+    writer: FpduWriter,
+    doing: Doing,
+    /// The work request in progress, or the next.
+    seq: u64,
+    /// How much of the message in progress is in FPDUs.
+    offset: u32,
+    /// How many messages of the request class are.
+    requests: u64,
+    /// The next message sequence numbers on queues 0 and 1 (RFC 5041 §5.2: from 1).
+    send_msn: u32,
+    read_msn: u32,
+    /// How many of the answers that are owed are in FPDUs.
+    answered: usize,
+    /// Requests and answers take turns.
+    answer_next: bool,
+    /// How many messages the peer was told of.
+    acknowledged: u64,
+    read_rtr: bool,
+    opening: bool,
+    terminate: bool,
+}
+
+/// The message that is half in FPDUs. It is finished before another begins (RFC 5041 §5.1).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Doing {
+    Nothing,
+    Request,
+    Answer,
+}
+
+/// What a frame was: decides what follows when the link took it, or did not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Did {
+    /// The end of a work request's message.
+    Request(u64),
+    /// A Read Request, of a work request or of the adapter's own.
+    Read(Option<u64>),
+    /// The end of an answer to the peer's Read.
+    Answer,
+    /// The last message.
+    Terminate,
+    /// Anything of which nobody waits to hear.
+    Other,
+}
+
+impl Tx {
+    pub(crate) fn new(link: Arc<dyn Link>, framing: Framing, ord: u16) -> Self {
+        let cursor = Cursor {
+            writer: FpduWriter::new(framing),
+            doing: Doing::Nothing,
+            seq: 0,
+            offset: 0,
+            requests: 0,
+            send_msn: 1,
+            read_msn: 1,
+            answered: 0,
+            answer_next: false,
+            acknowledged: 0,
+            read_rtr: false,
+            opening: false,
+            terminate: false,
+        };
+        Self {
+            mulpdu: max_ulpdu(link.segment_size(), framing.markers),
+            link,
+            cursor,
+            ord: ord.into(),
+            rest: Vec::new(),
+            rest_at: 0,
+            rest_did: Did::Other,
+            current: None,
+            large: false,
+            finished: false,
+        }
+    }
+
+    /// Sends until there is nothing to send, or the link takes no more.
+    pub(crate) fn drive(&mut self, qp: &Qp) -> Left {
+        let mut train = qp.device().take_train();
+        let mut left = Left::Work;
+        for _ in 0..TRAINS {
+            if !self.round(qp, &mut train) {
+                left = Left::Nothing;
+                break;
+            }
+        }
+        qp.device().put_train(train);
+        left
+    }
+
+    /// One call of the link. False: there is nothing to send, or the link takes no more.
+    fn round(&mut self, qp: &Qp, train: &mut Train) -> bool {
+        if self.finished || !self.send_rest(qp) {
+            return false;
+        }
+        let before = self.cursor;
+        let mut guards = Vec::new();
+        train.clear();
+        self.build(qp, train, &mut guards);
+        if train.is_empty() {
+            self.finish(qp);
+            return false;
+        }
+        let sent = train.send(&*self.link);
+        self.account(qp, train, before, sent.unwrap_or(0));
+        drop(guards);
+        qp.retire();
+        match sent {
+            Ok(_) => !self.finished,
+            Err(error) => self.not_sent(qp, error),
+        }
+    }
+
+    /// Sends the tail of an FPDU that was cut. False: the link does not take it yet.
+    fn send_rest(&mut self, qp: &Qp) -> bool {
+        if self.rest.is_empty() {
+            return true;
+        }
+        while self.rest_at < self.rest.len() {
+            match self.link.send(&[Piece::Own(&self.rest[self.rest_at..])]) {
+                Ok(n) => self.rest_at += n,
+                Err(error) => return self.not_sent(qp, error),
+            }
+        }
+        // A stream that is not stuck keeps no buffer.
+        self.rest = Vec::new();
+        self.rest_at = 0;
+        self.left(qp, self.rest_did);
+        qp.retire();
+        !self.finished
+    }
+
+    fn not_sent(&mut self, qp: &Qp, error: LinkError) -> bool {
+        match error {
+            LinkError::WouldBlock => {}
+            LinkError::Lost(errno) => self.give_up(qp, Fault::Lost(errno)),
+            LinkError::Unmapped | LinkError::Ended => self.give_up(qp, Fault::HalfSent),
+        }
+        false
+    }
+
+    /// No message can follow, not even the reason.
+    fn give_up(&mut self, qp: &Qp, fault: Fault) {
+        self.finished = true;
+        self.link.abort();
+        qp.fail(fault, None, None);
+        qp.link_finished();
+    }
+
+    /// Takes note of what left: the first `n` bytes.
+    fn account(&mut self, qp: &Qp, train: &Train, before: Cursor, n: usize) {
+        let frames = train.frames();
+        let mut kept = frames.partition_point(|frame| frame.end <= n);
+        for frame in &frames[..kept] {
+            self.left(qp, frame.did);
+        }
+        let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end);
+        if n > whole {
+            // The link has the front of this one, so it must get the tail, whatever happens to the memory.
+            let frame = &frames[kept];
+            let host = qp.device().host();
+            match train.copy(n, frame.end, |span, to| host.gather(&[span], to)) {
+                Ok(rest) => (self.rest, self.rest_did) = (rest, frame.did),
+                Err(_) => self.give_up(qp, Fault::HalfSent),
+            }
+            kept += 1;
+        }
+        if kept < frames.len() {
+            self.cursor = kept.checked_sub(1).map_or(before, |last| frames[last].after);
+            self.take_back(qp, &frames[kept..]);
+        }
+        self.settle_answers(qp);
+    }
+
+    /// A frame is out.
+    fn left(&mut self, qp: &Qp, did: Did) {
+        match did {
+            Did::Request(seq) | Did::Read(Some(seq)) => lock(&qp.sq).sent(seq),
+            Did::Read(None) | Did::Answer | Did::Other => {}
+            Did::Terminate => self.end(qp),
+        }
+    }
+
+    /// These frames did not leave, not even in part: what was promised for them is taken back.
+    fn take_back(&self, qp: &Qp, frames: &[Frame]) {
+        let count = |is: fn(&Did) -> bool| frames.iter().filter(|frame| is(&frame.did)).count();
+        let mut sq = lock(&qp.sq);
+        sq.take_back_reads(count(|did| matches!(did, Did::Read(_))));
+        sq.promise(self.cursor.requests);
+        drop(sq);
+        lock(&qp.owed).held += count(|did| *did == Did::Answer);
+    }
+
+    /// Answers that are out are not owed any more.
+    fn settle_answers(&mut self, qp: &Qp) {
+        if self.cursor.answered > 0 {
+            lock(&qp.owed).answers.drain(..self.cursor.answered);
+            self.cursor.answered = 0;
+        }
+    }
+
+    /// Nothing is left to send: says so, if this end wants to close.
+    fn finish(&mut self, qp: &Qp) {
+        let wanted = lock(&qp.owed).finish;
+        if wanted && self.cursor.doing == Doing::Nothing && (qp.is_ended() || lock(&qp.sq).is_idle()) {
+            self.end(qp);
+        }
+    }
+
+    fn end(&mut self, qp: &Qp) {
+        self.finished = true;
+        self.link.finish();
+        qp.link_finished();
+    }
+}
