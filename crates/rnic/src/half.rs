@@ -22,7 +22,7 @@ const ROUNDS: usize = if cfg!(loom) { 2 } else { 8 };
 /// What was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "work that is left waits until somebody runs the half again"]
-pub enum Left {
+pub(crate) enum Left {
     /// Nothing, or nothing that another thread will not do.
     Nothing,
     /// Work that nobody has taken on: a lane must run the half, after its others have had their turn.
@@ -31,14 +31,14 @@ pub enum Left {
 
 /// State that one thread at a time drives.
 #[derive(Debug)]
-pub struct Half<T> {
+pub(crate) struct Half<T> {
     work: AtomicBool,
     state: Mutex<T>,
 }
 
 impl<T> Half<T> {
     /// A half that nobody holds, and that has nothing to do.
-    pub fn new(state: T) -> Self {
+    pub(crate) fn new(state: T) -> Self {
         Self { work: AtomicBool::new(false), state: Mutex::new(state) }
     }
 
@@ -46,7 +46,7 @@ impl<T> Half<T> {
     ///
     /// `round` does all it can, or a fair share of it: what it says it left counts as work that came meanwhile. It may
     /// call `run` of the same half; that returns at once, and a round follows.
-    pub fn run(&self, mut round: impl FnMut(&mut T) -> Left) -> Left {
+    pub(crate) fn run(&self, mut round: impl FnMut(&mut T) -> Left) -> Left {
         self.set();
         for _ in 0..ROUNDS {
             let Some(mut state) = try_lock(&self.state) else { return Left::Nothing };
@@ -66,7 +66,7 @@ impl<T> Half<T> {
     ///
     /// Threads that call [`run`](Self::run) meanwhile do not wait; what they leave, this returns as [`Left::Work`].
     /// Whether or not `act` itself made work, the caller passes it on as it would what `run` left, or runs the half.
-    pub fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
+    pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
         let mut state = lock(&self.state);
         let result = act(&mut state);
         drop(state);

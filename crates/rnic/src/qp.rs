@@ -95,6 +95,8 @@ pub struct Qp {
     closed: AtomicU8,
     /// A completion queue had no room.
     overrun: AtomicBool,
+    /// The link did not take all there was to send.
+    blocked: AtomicBool,
     pub(crate) sq: Mutex<SendQueue>,
     pub(crate) rq: Mutex<ReceiveQueue>,
     pub(crate) owed: Mutex<Owed>,
@@ -119,8 +121,6 @@ pub struct Ready {
     pub readable: bool,
     /// There may be room to send.
     pub writable: bool,
-    /// The peer closed, or the connection broke: receive all there is.
-    pub hung_up: bool,
 }
 
 impl Qp {
@@ -135,6 +135,7 @@ impl Qp {
             attendant: OnceLock::new(),
             closed: AtomicU8::new(0),
             overrun: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
             rq: Mutex::new(ReceiveQueue::new(receive_depth, max_sges)),
             owed: Mutex::default(),
@@ -208,7 +209,7 @@ impl Qp {
     /// Ends the stream at once, for a reason that lies outside it.
     pub fn abort(&self, fault: Fault) {
         self.fail(fault, None, None);
-        self.drive(Ready::default());
+        self.drive_rx(true);
     }
 
     // --- Posting ---
@@ -245,12 +246,29 @@ impl Qp {
 
     // --- Driving ---
 
-    /// Moves what can be moved. Called when the link may have changed, by whoever found out.
+    /// Moves what can be moved. Called when the link has changed, by whoever found out: the change is told once, so all that
+    /// is there is received.
     pub fn drive(&self, ready: Ready) {
         if ready.writable {
             self.drive_tx();
         }
-        self.drive_rx(ready.hung_up);
+        if ready.readable {
+            self.drive_rx(true);
+        }
+    }
+
+    /// Moves what can be moved, by a caller who does not know whether the link has changed and will ask again soon.
+    pub fn poll(&self) {
+        self.drive_rx(false);
+        if self.blocked.load(Ordering::Relaxed) {
+            self.drive_tx();
+        }
+    }
+
+    /// Whether the peer waits to be told what was delivered.
+    pub fn owes_acknowledgement(&self) -> bool {
+        let owed = lock(&self.owed);
+        owed.acknowledges() && owed.delivered > owed.told
     }
 
     /// The peer shall know what was delivered, though nothing else is to be sent: called before a driver goes idle.
@@ -310,6 +328,10 @@ impl Qp {
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities
+    }
+
+    pub(crate) fn set_blocked(&self, blocked: bool) {
+        self.blocked.store(blocked, Ordering::Relaxed);
     }
 
     pub(crate) fn is_ended(&self) -> bool {

@@ -122,6 +122,7 @@ impl Tx {
 
     /// Sends until there is nothing to send, or the link takes no more.
     pub(crate) fn drive(&mut self, qp: &Qp) -> Left {
+        qp.set_blocked(false);
         let mut train = qp.device().take_train();
         let mut left = Left::Work;
         for _ in 0..TRAINS {
@@ -178,7 +179,7 @@ impl Tx {
 
     fn not_sent(&mut self, qp: &Qp, error: LinkError) -> bool {
         match error {
-            LinkError::WouldBlock => {}
+            LinkError::WouldBlock => qp.set_blocked(true),
             LinkError::Lost(errno) => self.give_up(qp, Fault::Lost(errno)),
             LinkError::Unmapped | LinkError::Ended => self.give_up(qp, Fault::HalfSent),
         }

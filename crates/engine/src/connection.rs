@@ -1,0 +1,122 @@
+//! A queue pair and its socket, from the end of the startup to the last byte.
+
+use crate::engine::{Engine, QueuePair};
+use crate::lane::{Due, Job};
+use crate::set::Set;
+use crate::sys::socket::TcpLink;
+use ironwarp_rnic::connect::Agreed;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::link::Link;
+use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready};
+use std::io;
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// A connected queue pair. Lives in its set until both directions of the socket are closed.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    token: u64,
+    link: Arc<TcpLink>,
+    pair: Arc<QueuePair>,
+    set: Arc<Set>,
+}
+
+/// What the device tells of a connection. It holds nothing alive: the queue pair holds it.
+#[derive(Debug)]
+struct Watch {
+    connection: Weak<Connection>,
+}
+
+impl Connection {
+    /// Begins the stream of `pair` on a link whose startup is done.
+    pub(crate) fn begin(
+        engine: &Engine,
+        link: &Arc<TcpLink>,
+        pair: &Arc<QueuePair>,
+        agreed: &Agreed,
+        early: Vec<u8>,
+    ) -> Result<Arc<Self>, BeginError> {
+        let set = engine.set_for(pair)?;
+        let connection = Arc::new(Self {
+            token: set.lane().token(),
+            link: Arc::clone(link),
+            pair: Arc::clone(pair),
+            set: Arc::clone(&set),
+        });
+        let watch = Arc::new(Watch { connection: Arc::downgrade(&connection) });
+        let as_link: Arc<dyn Link> = engine.wrap_link(link, &connection);
+        pair.qp().connect(&as_link, agreed, early, watch)?;
+        set.add(&connection)?;
+        Ok(connection)
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn link(&self) -> &TcpLink {
+        &self.link
+    }
+
+    pub(crate) fn qp(&self) -> &Arc<Qp> {
+        self.pair.qp()
+    }
+
+    pub(crate) fn pair(&self) -> &Arc<QueuePair> {
+        &self.pair
+    }
+
+    /// Everything there is to do: after the beginning, or when a half was left with work.
+    pub(crate) fn drive(&self) {
+        self.qp().drive(Ready { readable: true, writable: true });
+        self.qp().acknowledge();
+    }
+
+    /// The peer had time to close, and did not.
+    pub(crate) fn cut(&self) {
+        tracing::debug!(qp = self.qp().id(), "the peer did not close in time");
+        self.link.abort();
+        self.qp().abort(Fault::TimedOut("closing the connection"));
+        self.closed();
+    }
+
+    fn closed(&self) {
+        self.set.remove(self);
+        self.pair.closed();
+    }
+}
+
+impl Attendant for Watch {
+    fn call_again(&self) {
+        if let Some(connection) = self.connection.upgrade() {
+            let lane = Arc::clone(connection.set.lane());
+            lane.submit(Job::Drive(connection));
+        }
+    }
+
+    fn opened(&self) {}
+
+    fn ended(&self, fault: &Arc<Fault>) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.pair.ended(fault);
+            let at = Instant::now() + connection.pair.config().close;
+            let lane = Arc::clone(connection.set.lane());
+            lane.submit(Job::Remind(at, Due::Close(Weak::clone(&self.connection))));
+        }
+    }
+
+    fn closed(&self) {
+        if let Some(connection) = self.connection.upgrade() {
+            connection.closed();
+        }
+    }
+}
+
+/// Why a stream could not begin.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum BeginError {
+    #[error(transparent)]
+    Connected(#[from] AlreadyConnected),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}

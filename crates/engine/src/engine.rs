@@ -1,0 +1,377 @@
+//! One per adapter: the device, its lanes, and what is connected.
+
+use crate::connection::{BeginError, Connection};
+use crate::cq::CompletionQueue;
+use crate::event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+use crate::lane::{Job, Lane};
+use crate::set::{Set, lock};
+use crate::setup::{Dial, Incoming, ListenerCore};
+use crate::sys::memory::ProgramMemory;
+use crate::sys::setup::Keepalive;
+use crate::sys::socket::TcpLink;
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::connect::{Setup as Way, Terms};
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::link::Link;
+use ironwarp_rnic::memory::Domain;
+use ironwarp_rnic::qp::{Attributes, Completes, Qp};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+/// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
+const PROBES: u32 = 6;
+const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// An adapter at work.
+#[derive(Debug)]
+pub struct Engine {
+    device: Arc<Device>,
+    lanes: OnceLock<Vec<Arc<Lane>>>,
+    next_lane: AtomicUsize,
+    next_qp: AtomicU32,
+    next_cq: AtomicU32,
+}
+
+/// A queue pair, its completion queues, and what happens to its connection.
+#[derive(Debug)]
+pub struct QueuePair {
+    qp: Arc<Qp>,
+    device: Arc<Device>,
+    send_cq: Arc<CompletionQueue>,
+    receive_cq: Arc<CompletionQueue>,
+    events: Option<Arc<EventChannel<ConnectionEvent>>>,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+/// What happened to a connection so far.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    outcome: Option<Result<Arc<Established>, Arc<ConnectError>>>,
+    closed: bool,
+}
+
+/// What a queue pair is created with.
+#[derive(Clone, Debug)]
+pub struct QueuePairAttributes {
+    /// Its protection domain.
+    pub domain: Domain,
+    /// Where its send queue's completions go.
+    pub send_cq: Arc<CompletionQueue>,
+    /// Where its receive queue's completions go.
+    pub receive_cq: Arc<CompletionQueue>,
+    /// How many work requests its send queue holds.
+    pub send_depth: usize,
+    /// How many work requests its receive queue holds.
+    pub receive_depth: usize,
+    /// How many scatter/gather elements a request has at most.
+    pub max_sges: usize,
+    /// When Sends and Writes complete.
+    pub completes: Completes,
+    /// Where what happens to its connection is told, besides the queue pair itself.
+    pub events: Option<Arc<EventChannel<ConnectionEvent>>>,
+}
+
+/// What a connection is to be like.
+#[derive(Clone, Debug, Default)]
+pub struct ConnectOptions {
+    /// The address to connect from.
+    pub from: Option<SocketAddr>,
+    /// For the peer's program. siw and Chelsio's driver take up to 252 bytes, the RFC allows 508.
+    pub private_data: Vec<u8>,
+    /// How many of the peer's Reads to hold; the adapter's setting if not given.
+    pub ird: Option<u16>,
+    /// How many Reads to have outstanding; the adapter's setting if not given.
+    pub ord: Option<u16>,
+    /// The way to set it up.
+    pub way: Way,
+}
+
+/// What the lanes did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Statistics {
+    /// How often a lane's thread woke.
+    pub lane_wakes: u64,
+    /// How many lanes there are.
+    pub lanes: usize,
+}
+
+/// A port at which peers connect.
+#[derive(Debug)]
+pub struct Listener {
+    core: Arc<ListenerCore>,
+    lane: Arc<Lane>,
+}
+
+impl Engine {
+    /// An adapter with these settings. Its lanes start when they are first needed.
+    pub fn new(config: Config) -> io::Result<Arc<Self>> {
+        let host = Arc::new(ProgramMemory::new()?);
+        Ok(Arc::new(Self {
+            device: Device::new(config, host),
+            lanes: OnceLock::new(),
+            next_lane: AtomicUsize::new(0),
+            next_qp: AtomicU32::new(1),
+            next_cq: AtomicU32::new(1),
+        }))
+    }
+
+    /// The device.
+    pub fn device(&self) -> &Arc<Device> {
+        &self.device
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        self.device.config()
+    }
+
+    /// What the lanes did so far.
+    pub fn statistics(&self) -> Statistics {
+        let lanes = self.lanes.get().map_or(&[][..], |lanes| lanes);
+        Statistics { lane_wakes: lanes.iter().map(|lane| lane.wakes()).sum(), lanes: lanes.len() }
+    }
+
+    /// A completion queue for `capacity` completions.
+    pub fn create_cq(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
+        CompletionQueue::new(self.next_cq.fetch_add(1, Ordering::Relaxed), capacity)
+    }
+
+    /// A queue pair.
+    pub fn create_qp(&self, attributes: QueuePairAttributes) -> Arc<QueuePair> {
+        let id = self.next_qp.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff;
+        let qp = Qp::new(
+            id,
+            &self.device,
+            Attributes {
+                domain: attributes.domain,
+                send_cq: Arc::clone(attributes.send_cq.cq()),
+                receive_cq: Arc::clone(attributes.receive_cq.cq()),
+                send_depth: attributes.send_depth,
+                receive_depth: attributes.receive_depth,
+                max_sges: attributes.max_sges,
+                completes: attributes.completes,
+            },
+        );
+        Arc::new(QueuePair {
+            qp,
+            device: Arc::clone(&self.device),
+            send_cq: attributes.send_cq,
+            receive_cq: attributes.receive_cq,
+            events: attributes.events,
+            progress: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Begins to connect a queue pair; it tells when that is done.
+    pub fn connect(
+        self: &Arc<Self>,
+        pair: &Arc<QueuePair>,
+        to: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<(), ConnectError> {
+        let terms = self.terms(options.ird, options.ord);
+        let dial = Dial::new(self, pair, (to, options.from), (options.way, terms), &options.private_data)?;
+        self.lane()?.submit(Job::Dial(Box::new(dial)));
+        Ok(())
+    }
+
+    /// Listens at an address; port 0 lets the kernel choose.
+    pub fn listen(self: &Arc<Self>, at: SocketAddr) -> io::Result<Listener> {
+        let core = Arc::new(ListenerCore::new(self, at, EventChannel::new()?)?);
+        let lane = self.lane()?;
+        lane.submit(Job::Listen(Arc::clone(&core)));
+        Ok(Listener { core, lane })
+    }
+
+    /// What this adapter agrees to, with these depths or its own.
+    pub fn terms(&self, ird: Option<u16>, ord: Option<u16>) -> Terms {
+        let config = self.config();
+        let ird = ird.unwrap_or(config.ird);
+        let ord = ord.unwrap_or(config.ord);
+        Terms { ird, max_ird: ird.max(config.ird), ord, crc: config.crc, markers: false }
+    }
+
+    pub(crate) fn keepalive(&self) -> Keepalive {
+        let idle = self.config().keepalive;
+        Keepalive {
+            idle,
+            interval: PROBE_INTERVAL,
+            probes: PROBES,
+            unacknowledged: idle + PROBE_INTERVAL * PROBES,
+        }
+    }
+
+    /// The startup is done: the stream begins.
+    pub(crate) fn begin(
+        &self,
+        link: &Arc<TcpLink>,
+        pair: &Arc<QueuePair>,
+        established: Established,
+        early: Vec<u8>,
+    ) -> Result<(), ConnectError> {
+        let connection =
+            Connection::begin(self, link, pair, &established.agreed, early).map_err(|error| match error {
+                BeginError::Connected(error) => ConnectError::from(error),
+                BeginError::System(error) => error.into(),
+            })?;
+        pair.connected(established);
+        connection.drive();
+        Ok(())
+    }
+
+    /// The set of sockets for a queue pair: that of its receive queue's completion queue, on the next lane. Its other
+    /// completion queue looks at it, too.
+    pub(crate) fn set_for(&self, pair: &QueuePair) -> io::Result<Arc<Set>> {
+        let lane = self.lane()?;
+        let known = pair.receive_cq.sets().iter().find(|set| Arc::ptr_eq(set.lane(), &lane)).cloned();
+        let set = match known {
+            Some(set) => set,
+            None => Set::new(&lane)?,
+        };
+        pair.receive_cq.add_set(&set);
+        pair.send_cq.add_set(&set);
+        Ok(set)
+    }
+
+    /// What carries the stream.
+    #[expect(clippy::unused_self, reason = "faults are wrapped around the link here")]
+    pub(crate) fn wrap_link(&self, link: &Arc<TcpLink>, _: &Arc<Connection>) -> Arc<dyn Link> {
+        let link: Arc<TcpLink> = Arc::clone(link);
+        link
+    }
+
+    /// The next lane; the first call starts them.
+    fn lane(&self) -> io::Result<Arc<Lane>> {
+        let lanes = match self.lanes.get() {
+            Some(lanes) => lanes,
+            None => {
+                let processors = std::thread::available_parallelism().map_or(1, usize::from);
+                let count = self.config().lanes.clamp(1, processors.max(1));
+                let started: io::Result<Vec<_>> =
+                    (0..count).map(|number| Lane::start(&format!("ironwarp-{number}"))).collect();
+                let started = started?;
+                let mut spare = Some(started);
+                let lanes = self.lanes.get_or_init(|| spare.take().unwrap_or_default());
+                // Another thread was faster: its lanes are used.
+                spare.into_iter().flatten().for_each(|lane| lane.submit(Job::Stop));
+                lanes
+            }
+        };
+        let next = self.next_lane.fetch_add(1, Ordering::Relaxed) % lanes.len();
+        Ok(Arc::clone(&lanes[next]))
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        for lane in self.lanes.get().into_iter().flatten() {
+            lane.submit(Job::Stop);
+        }
+    }
+}
+
+impl Listener {
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.core.local_addr()
+    }
+
+    /// Who wants to connect, in order of arrival.
+    pub fn incoming(&self) -> &Arc<EventChannel<Incoming>> {
+        &self.core.channel
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.lane.submit(Job::Unlisten(Arc::clone(&self.core)));
+    }
+}
+
+impl QueuePair {
+    /// The queue pair itself.
+    pub fn qp(&self) -> &Arc<Qp> {
+        &self.qp
+    }
+
+    /// Where its send queue's completions go.
+    pub fn send_cq(&self) -> &Arc<CompletionQueue> {
+        &self.send_cq
+    }
+
+    /// Where its receive queue's completions go.
+    pub fn receive_cq(&self) -> &Arc<CompletionQueue> {
+        &self.receive_cq
+    }
+
+    /// Waits until the connection is there or will not be.
+    pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
+        self.wait(timeout, |progress| progress.outcome.clone())
+            .unwrap_or_else(|| Err(Arc::new(ConnectError::TimedOut)))
+    }
+
+    /// Waits until both directions of the connection are closed; false if that takes longer.
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
+        self.wait(timeout, |progress| progress.closed.then_some(())).is_some()
+    }
+
+    fn wait<T>(&self, timeout: Duration, done: impl Fn(&Progress) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + timeout;
+        let mut progress = lock(&self.progress);
+        loop {
+            if let Some(result) = done(&progress) {
+                return Some(result);
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            progress = match self.changed.wait_timeout(progress, left) {
+                Ok((progress, _)) => progress,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.device.config()
+    }
+
+    pub(crate) fn connected(&self, established: Established) {
+        let established = Arc::new(established);
+        self.change(|progress| progress.outcome = Some(Ok(Arc::clone(&established))));
+        self.tell(What::Connected(established));
+    }
+
+    pub(crate) fn failed(&self, error: ConnectError) {
+        tracing::debug!(qp = self.qp.id(), %error, "not connected");
+        let error = Arc::new(error);
+        self.change(|progress| {
+            progress.outcome = Some(Err(Arc::clone(&error)));
+            progress.closed = true;
+        });
+        self.tell(What::Failed(error));
+    }
+
+    pub(crate) fn ended(&self, fault: &Arc<Fault>) {
+        self.tell(What::Ended(Arc::clone(fault)));
+    }
+
+    pub(crate) fn closed(&self) {
+        self.change(|progress| progress.closed = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut lock(&self.progress));
+        self.changed.notify_all();
+    }
+
+    fn tell(&self, what: What) {
+        if let Some(events) = &self.events {
+            events.channel.push(ConnectionEvent { qp: self.qp.id(), what });
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! What happens to connections, and how a program learns of it.
+
+use crate::sys::poller::EventFd;
+use ironwarp_rnic::connect::{Agreed, Depths, StartupError};
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::event::{Channel, Wake};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+/// A wake with a file descriptor that is readable while it is not zero.
+#[derive(Clone, Debug)]
+pub struct EventFdWake(Arc<EventFd>);
+
+impl EventFdWake {
+    /// Not signalled.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self(Arc::new(EventFd::semaphore()?)))
+    }
+}
+
+impl Wake for EventFdWake {
+    fn signal(&self) {
+        self.0.signal();
+    }
+
+    fn consume(&self) {
+        self.0.take();
+    }
+}
+
+impl AsFd for EventFdWake {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// What happened to the connection of a queue pair.
+#[derive(Clone, Debug)]
+pub struct ConnectionEvent {
+    /// The queue pair.
+    pub qp: u32,
+    /// What happened.
+    pub what: What,
+}
+
+/// What happened to a connection.
+#[derive(Clone, Debug)]
+pub enum What {
+    /// It is there.
+    Connected(Arc<Established>),
+    /// It will not be.
+    Failed(Arc<ConnectError>),
+    /// It is over.
+    Ended(Arc<Fault>),
+}
+
+/// A connection that is there.
+#[derive(Clone, Debug)]
+pub struct Established {
+    /// What the peer's program sent along.
+    pub private_data: Box<[u8]>,
+    /// What was agreed.
+    pub agreed: Agreed,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// This end's address.
+    pub local: SocketAddr,
+}
+
+/// Why there is no connection.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The peer's program does not want it.
+    #[error("the peer rejected the connection{}", words(.private_data))]
+    Rejected {
+        /// What it sent along.
+        private_data: Box<[u8]>,
+        /// What it said of its depths.
+        depths: Depths,
+    },
+    /// The startup frames do not go together.
+    #[error("no agreement with the peer: {0}")]
+    Startup(#[from] StartupError),
+    /// The peer closed before it answered.
+    #[error("the peer closed the connection before it answered: it may not speak MPA")]
+    Closed,
+    /// It took too long.
+    #[error("the peer did not answer in time")]
+    TimedOut,
+    /// The operating system says no.
+    #[error("{0}")]
+    System(#[from] io::Error),
+    /// The caller asked for what cannot be.
+    #[error("{0}")]
+    Misuse(#[from] ironwarp_rnic::connect::Misuse),
+    /// A stream is for once.
+    #[error("{0}")]
+    Connected(#[from] ironwarp_rnic::qp::AlreadyConnected),
+}
+
+/// Private data of a reject is a text more often than not.
+fn words(private_data: &[u8]) -> String {
+    match std::str::from_utf8(private_data) {
+        Ok("") => String::new(),
+        Ok(text) => format!(": {text:?}"),
+        Err(_) => format!(" with {} bytes of private data", private_data.len()),
+    }
+}
+
+/// What a program waits on for events of connections.
+#[derive(Debug)]
+pub struct EventChannel<E> {
+    pub(crate) channel: Channel<E>,
+    wake: EventFdWake,
+}
+
+impl<E> EventChannel<E> {
+    /// An empty channel.
+    pub fn new() -> io::Result<Arc<Self>> {
+        let wake = EventFdWake::new()?;
+        Ok(Arc::new(Self { channel: Channel::new(Box::new(wake.clone())), wake }))
+    }
+
+    /// Takes the oldest event.
+    pub fn next(&self) -> Option<E> {
+        self.channel.next()
+    }
+
+    /// Waits for an event.
+    pub fn wait(&self, timeout: Option<std::time::Duration>) -> Option<E> {
+        use rustix::event::{PollFd, PollFlags, Timespec, poll};
+        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        loop {
+            if let Some(event) = self.next() {
+                return Some(event);
+            }
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
+            if left.is_some_and(|left| left.is_zero()) {
+                return None;
+            }
+            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
+            let _ = poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], timeout.as_ref());
+        }
+    }
+}
+
+impl<E> AsFd for EventChannel<E> {
+    /// Readable exactly while there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

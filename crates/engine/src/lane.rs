@@ -1,0 +1,290 @@
+//! A lane: a thread that waits for sockets and moves what they have, while the program does not.
+//!
+//! What only the thread touches is in [`Running`]; what others touch is in [`Lane`]: its epoll, its inbox, its sets.
+
+use crate::connection::Connection;
+use crate::set::{Set, lock};
+use crate::setup::{Accept, Answer, Dial, ListenerCore, Setup};
+use crate::sys::poller::{Epoll, EventFd, Events, Interest};
+use crate::timers::Timers;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::{Duration, Instant};
+
+/// How often the lane looks whether programs still poll, while any does.
+const TICK: Duration = Duration::from_millis(1);
+const BATCH: usize = 256;
+/// What the lane's epoll calls its wake.
+const WAKE: u64 = 0;
+
+/// The side of a lane that other threads see.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) epoll: Epoll,
+    wake: EventFd,
+    inbox: Mutex<Vec<Job>>,
+    sets: Mutex<HashMap<u64, Weak<Set>>>,
+    tokens: AtomicU64,
+    /// How often its thread woke.
+    wakes: AtomicU64,
+}
+
+/// What a lane is asked to do.
+#[derive(Debug)]
+pub(crate) enum Job {
+    /// A half of this one was left with work.
+    Drive(Arc<Connection>),
+    /// A program polls this set: see to it that it goes on doing so.
+    Watch(u64),
+    Dial(Box<Dial>),
+    Listen(Arc<ListenerCore>),
+    Unlisten(Arc<ListenerCore>),
+    /// The program decided on a connection that is waiting.
+    Accept(u64, Box<Accept>),
+    Remind(Instant, Due),
+    Stop,
+}
+
+/// What was to happen by now.
+#[derive(Debug)]
+pub(crate) enum Due {
+    /// The peer closes.
+    Close(Weak<Connection>),
+    /// The startup with this token is done.
+    Startup(u64),
+}
+
+impl Lane {
+    pub(crate) fn start(name: &str) -> io::Result<Arc<Self>> {
+        let lane = Arc::new(Self {
+            epoll: Epoll::new()?,
+            wake: EventFd::counter()?,
+            inbox: Mutex::default(),
+            sets: Mutex::default(),
+            tokens: AtomicU64::new(WAKE + 1),
+            wakes: AtomicU64::new(0),
+        });
+        lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
+        let its_own = Arc::clone(&lane);
+        std::thread::Builder::new().name(name.to_owned()).spawn(move || Running::new(&its_own).run())?;
+        Ok(lane)
+    }
+
+    /// A number that nothing else on this lane has.
+    pub(crate) fn token(&self) -> u64 {
+        self.tokens.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn wakes(&self) -> u64 {
+        self.wakes.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn submit(&self, job: Job) {
+        let mut inbox = lock(&self.inbox);
+        let first = inbox.is_empty();
+        inbox.push(job);
+        drop(inbox);
+        if first {
+            self.wake.signal();
+        }
+    }
+
+    pub(crate) fn add_set(&self, token: u64, set: &Arc<Set>) {
+        lock(&self.sets).insert(token, Arc::downgrade(set));
+    }
+
+    pub(crate) fn watch(&self, set: u64) {
+        self.submit(Job::Watch(set));
+    }
+
+    fn set(&self, token: u64) -> Option<Arc<Set>> {
+        let mut sets = lock(&self.sets);
+        let set = sets.get(&token)?.upgrade();
+        if set.is_none() {
+            sets.remove(&token);
+        }
+        set
+    }
+}
+
+/// The side of a lane that its thread has for itself.
+struct Running {
+    lane: Arc<Lane>,
+    setups: HashMap<u64, Setup>,
+    listeners: HashMap<u64, Arc<ListenerCore>>,
+    timers: Timers<Due>,
+    /// Sets that programs poll, and how often they had when last looked.
+    polled: HashMap<u64, Option<u64>>,
+    next_look: Instant,
+    events: Events,
+    inner: Events,
+    stop: bool,
+}
+
+impl Running {
+    fn new(lane: &Arc<Lane>) -> Self {
+        Self {
+            lane: Arc::clone(lane),
+            setups: HashMap::new(),
+            listeners: HashMap::new(),
+            timers: Timers::new(),
+            polled: HashMap::new(),
+            next_look: Instant::now(),
+            events: Events::new(BATCH),
+            inner: Events::new(BATCH),
+            stop: false,
+        }
+    }
+
+    fn run(mut self) {
+        while !self.stop {
+            let timeout = self.timeout();
+            let mut events = std::mem::replace(&mut self.events, Events::new(0));
+            if let Err(error) = self.lane.epoll.wait(&mut events, timeout) {
+                tracing::error!(%error, "a lane cannot wait for its sockets and stops");
+                return;
+            }
+            self.lane.wakes.fetch_add(1, Ordering::Relaxed);
+            for event in events.iter() {
+                self.event(event.data);
+            }
+            self.events = events;
+            self.jobs();
+            self.expire();
+        }
+    }
+
+    fn timeout(&self) -> Option<Duration> {
+        let now = Instant::now();
+        let look = (!self.polled.is_empty()).then(|| self.next_look.saturating_duration_since(now));
+        [self.timers.next(now), look].into_iter().flatten().min()
+    }
+
+    fn event(&mut self, token: u64) {
+        if token == WAKE {
+            self.lane.wake.take();
+        } else if let Some(set) = self.lane.set(token) {
+            set.fired(&mut self.inner);
+        } else if self.setups.contains_key(&token) {
+            self.progress(token);
+        } else if let Some(listener) = self.listeners.get(&token).cloned() {
+            self.accept(&listener);
+        }
+    }
+
+    fn jobs(&mut self) {
+        let jobs = std::mem::take(&mut *lock(&self.lane.inbox));
+        for job in jobs {
+            match job {
+                Job::Drive(connection) => connection.drive(),
+                Job::Watch(set) => {
+                    self.polled.insert(set, None);
+                    self.next_look = Instant::now() + TICK;
+                }
+                Job::Dial(dial) => self.begin(Setup::Dial(*dial)),
+                Job::Listen(listener) => self.listen(listener),
+                Job::Unlisten(listener) => {
+                    let _ = self.lane.epoll.delete(&*listener);
+                    self.listeners.retain(|_, known| !Arc::ptr_eq(known, &listener));
+                }
+                Job::Accept(token, accept) => self.decide(token, *accept),
+                Job::Remind(at, due) => self.timers.add(at, due),
+                Job::Stop => self.stop = true,
+            }
+        }
+    }
+
+    fn expire(&mut self) {
+        let now = Instant::now();
+        if !self.polled.is_empty() && now >= self.next_look {
+            let lane = Arc::clone(&self.lane);
+            self.polled.retain(|token, polls| {
+                let still = lane.set(*token).and_then(|set| set.still_polled(*polls));
+                *polls = still;
+                still.is_some()
+            });
+            self.next_look = now + TICK;
+        }
+        while let Some(due) = self.timers.expired(now) {
+            match due {
+                Due::Close(connection) => {
+                    if let Some(connection) = connection.upgrade() {
+                        connection.cut();
+                    }
+                }
+                Due::Startup(token) => {
+                    if let Some(setup) = self.setups.get_mut(&token)
+                        && setup.is_overdue(now)
+                        && let Some(setup) = self.setups.remove(&token)
+                    {
+                        setup.timed_out();
+                    }
+                }
+            }
+        }
+    }
+
+    // --- Connections in the making ---
+
+    fn begin(&mut self, setup: Setup) {
+        let token = self.lane.token();
+        let added = self.lane.epoll.add(setup.link(), token, Interest::Edges);
+        if let Err(error) = added {
+            setup.failed(error.into());
+            return;
+        }
+        self.timers.add(setup.deadline(), Due::Startup(token));
+        self.setups.insert(token, setup);
+        self.progress(token);
+    }
+
+    fn progress(&mut self, token: u64) {
+        let Some(setup) = self.setups.remove(&token) else { return };
+        match setup.progress(token) {
+            Some(Setup::Dial(dial)) if dial.is_new() => {
+                // It begins again, on another socket.
+                self.begin(Setup::Dial(dial));
+            }
+            Some(setup) => {
+                self.setups.insert(token, setup);
+            }
+            None => {}
+        }
+    }
+
+    fn listen(&mut self, listener: Arc<ListenerCore>) {
+        let token = self.lane.token();
+        match self.lane.epoll.add(&*listener, token, Interest::Readable) {
+            Ok(()) => {
+                self.listeners.insert(token, listener);
+            }
+            Err(error) => tracing::error!(%error, "a listener cannot be waited for"),
+        }
+    }
+
+    fn accept(&mut self, listener: &Arc<ListenerCore>) {
+        // As many as came together; then others have their turn.
+        for _ in 0..BATCH {
+            match listener.accept() {
+                Ok(Some(link)) => self.begin(Setup::Answer(Answer::new(link, listener, &self.lane))),
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection could not be accepted");
+                    return;
+                }
+            }
+        }
+    }
+
+    fn decide(&mut self, token: u64, accept: Accept) {
+        match self.setups.get_mut(&token) {
+            Some(Setup::Answer(answer)) => {
+                answer.decide(accept);
+                self.progress(token);
+            }
+            _ => accept.gone(),
+        }
+    }
+}

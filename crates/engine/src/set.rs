@@ -1,0 +1,243 @@
+//! The sockets that one completion queue has on one lane: an epoll set, which is itself one one-shot entry of the lane's
+//! epoll (design: "one polling structure").
+//!
+//! Either the lane serves the set, or the program does by polling the completion queue; the entry is armed or not, which
+//! is one call however many sockets there are. A program that polls disarms it. Once it has not polled for a while, or
+//! wants to sleep, it is armed again.
+//!
+//! ```text
+//!            program polls                 entry fires
+//!   Polled <─────────────── Armed ───────────────────────> Serving
+//!      │  ───────────────>    ▲                               │
+//!      │    not for a while,  └───────────────────────────────┤ done
+//!      │    or wants to sleep                                 │
+//!      ▲──────────────────────────────────────────────────────┘ program polls meanwhile
+//! ```
+
+use crate::connection::Connection;
+use crate::lane::Lane;
+use crate::sys::poller::{Epoll, Events, Interest};
+use ironwarp_rnic::qp::{Qp, Ready};
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// So many events are taken from the kernel at once.
+const BATCH: usize = 64;
+
+thread_local! {
+    /// Room for events, for threads of the program that poll.
+    static EVENTS: RefCell<Events> = RefCell::new(Events::new(BATCH));
+}
+
+/// The sockets of a completion queue on a lane.
+#[derive(Debug)]
+pub(crate) struct Set {
+    pub(crate) epoll: Epoll,
+    lane: Arc<Lane>,
+    /// What the lane's epoll calls it.
+    token: u64,
+    members: Mutex<HashMap<u64, Arc<Connection>>>,
+    count: AtomicUsize,
+    /// Who serves it; changes, and the kernel's entry with it, under this lock.
+    state: Mutex<State>,
+    /// The same as `state == Polled`, for the fast path.
+    polled: AtomicBool,
+    /// How often the program polled.
+    polls: AtomicU64,
+    /// How many threads of the program sleep on it: then nobody else serves it.
+    sleepers: AtomicUsize,
+    /// Queue pairs that may owe an acknowledgement.
+    owing: Mutex<Vec<Arc<Qp>>>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Armed,
+    Serving,
+    Polled,
+}
+
+impl Set {
+    pub(crate) fn new(lane: &Arc<Lane>) -> io::Result<Arc<Self>> {
+        let epoll = Epoll::new()?;
+        let token = lane.token();
+        let set = Arc::new(Self {
+            epoll,
+            lane: Arc::clone(lane),
+            token,
+            members: Mutex::default(),
+            count: AtomicUsize::new(0),
+            state: Mutex::new(State::Armed),
+            polled: AtomicBool::new(false),
+            polls: AtomicU64::new(0),
+            sleepers: AtomicUsize::new(0),
+            owing: Mutex::default(),
+        });
+        lane.add_set(token, &set);
+        lane.epoll.add(&set.epoll, token, Interest::Once)?;
+        Ok(set)
+    }
+
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        &self.lane
+    }
+
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn add(&self, connection: &Arc<Connection>) -> io::Result<()> {
+        lock(&self.members).insert(connection.token(), Arc::clone(connection));
+        self.count.fetch_add(1, Ordering::Release);
+        self.epoll.add(connection.link(), connection.token(), Interest::Edges)
+    }
+
+    pub(crate) fn remove(&self, connection: &Connection) {
+        if lock(&self.members).remove(&connection.token()).is_some() {
+            self.count.fetch_sub(1, Ordering::Release);
+            // Gone already, if the socket was closed.
+            let _ = self.epoll.delete(connection.link());
+        }
+    }
+
+    /// How many sockets are in it.
+    pub(crate) fn len(&self) -> usize {
+        self.count.load(Ordering::Acquire)
+    }
+
+    /// The only member, if there is one and no other.
+    pub(crate) fn only(&self) -> Option<Arc<Connection>> {
+        let members = lock(&self.members);
+        let mut all = members.values();
+        all.next().filter(|_| members.len() == 1).cloned()
+    }
+
+    // --- The program's side ---
+
+    /// The program polls: from now on it serves the set.
+    #[inline]
+    pub(crate) fn polled(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if !self.polled.load(Ordering::Relaxed) {
+            self.take_over();
+        }
+    }
+
+    #[cold]
+    fn take_over(&self) {
+        let mut state = lock(&self.state);
+        if *state == State::Armed {
+            // A failure leaves it armed, which costs a wake and nothing else.
+            let _ = self.lane.epoll.modify(&self.epoll, self.token, Interest::Disarmed);
+        }
+        *state = State::Polled;
+        self.polled.store(true, Ordering::Relaxed);
+        drop(state);
+        self.lane.watch(self.token);
+    }
+
+    /// Serves what has happened, without waiting.
+    pub(crate) fn poll(&self) {
+        EVENTS.with_borrow_mut(|events| self.serve(events));
+    }
+
+    /// The program wants to sleep until an event is raised: the lane serves the set.
+    pub(crate) fn hand_over(&self) {
+        let mut state = lock(&self.state);
+        if *state == State::Polled {
+            self.arm(&mut state);
+        }
+    }
+
+    /// A thread of the program is about to sleep on the set itself.
+    pub(crate) fn sleep(&self) {
+        self.sleepers.fetch_add(1, Ordering::AcqRel);
+        self.polled();
+    }
+
+    pub(crate) fn wake(&self) {
+        self.sleepers.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    // --- The lane's side ---
+
+    /// The lane's entry fired.
+    pub(crate) fn fired(&self, events: &mut Events) {
+        {
+            let mut state = lock(&self.state);
+            if *state == State::Polled {
+                return; // the program was faster
+            }
+            *state = State::Serving;
+        }
+        self.serve(events);
+        self.acknowledge();
+        let mut state = lock(&self.state);
+        if *state == State::Serving {
+            self.arm(&mut state);
+        }
+    }
+
+    /// Looks whether the program still polls, given how often it had when last looked. Returns how often it has now, or
+    /// `None` if the lane has the set back.
+    pub(crate) fn still_polled(&self, before: Option<u64>) -> Option<u64> {
+        let polls = self.polls.load(Ordering::Relaxed);
+        if before != Some(polls) || self.sleepers.load(Ordering::Acquire) > 0 {
+            return Some(polls);
+        }
+        let mut state = lock(&self.state);
+        if *state == State::Polled {
+            self.arm(&mut state);
+        }
+        None
+    }
+
+    fn arm(&self, state: &mut MutexGuard<'_, State>) {
+        **state = State::Armed;
+        self.polled.store(false, Ordering::Relaxed);
+        if let Err(error) = self.lane.epoll.modify(&self.epoll, self.token, Interest::Once) {
+            tracing::error!(%error, "a set of sockets could not be armed");
+        }
+    }
+
+    // --- Both ---
+
+    /// Takes the sockets' events, and moves what they have.
+    fn serve(&self, events: &mut Events) {
+        if let Err(error) = self.epoll.wait(events, Some(std::time::Duration::ZERO)) {
+            tracing::error!(%error, "a set of sockets cannot be read");
+            return;
+        }
+        for event in events.iter() {
+            let Some(connection) = lock(&self.members).get(&event.data).cloned() else { continue };
+            let qp = connection.qp();
+            qp.drive(Ready { readable: event.readable, writable: event.writable });
+            if event.readable {
+                self.owes(qp);
+            }
+        }
+    }
+
+    /// A queue pair received something, and may owe an acknowledgement.
+    pub(crate) fn owes(&self, qp: &Arc<Qp>) {
+        if qp.owes_acknowledgement() {
+            lock(&self.owing).push(Arc::clone(qp));
+        }
+    }
+
+    /// Whoever serves the set is about to go idle: acknowledgements wait for company no longer.
+    pub(crate) fn acknowledge(&self) {
+        let owing = std::mem::take(&mut *lock(&self.owing));
+        for qp in owing {
+            qp.acknowledge();
+        }
+    }
+}
+
+/// A holder that panicked is a bug that has been reported; the data here stay consistent at every step.
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,501 @@
+//! The first bytes of a connection, from dialling or accepting to a stream. Lives on a lane's thread; the rules are the
+//! device's (`ironwarp_rnic::connect`), the sockets and deadlines are here.
+
+use crate::engine::{Engine, QueuePair};
+use crate::event::{ConnectError, Established, EventChannel};
+use crate::lane::{Job, Lane};
+use crate::sys::setup::{Listener as Socket, connect};
+use crate::sys::socket::TcpLink;
+use ironwarp_rnic::connect::{Agreed, Answer as Reply, Depths, Incoming as Request, Initiator, Setup as Way, Terms};
+use ironwarp_rnic::link::{Link, LinkError, Piece};
+use ironwarp_wire::mpa::{FpduWriter, MAX_STARTUP};
+use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::Instant;
+
+/// What came behind a startup frame is kept, but no more than this; the rest waits in the kernel.
+const ROOM: usize = MAX_STARTUP + 4096;
+
+/// A connection in the making.
+#[derive(Debug)]
+pub(crate) enum Setup {
+    Dial(Dial),
+    Answer(Answer),
+}
+
+/// This end begins.
+#[derive(Debug)]
+pub(crate) struct Dial {
+    engine: Weak<Engine>,
+    link: Arc<TcpLink>,
+    to: SocketAddr,
+    from: Option<SocketAddr>,
+    way: Way,
+    terms: Terms,
+    private_data: Box<[u8]>,
+    initiator: Initiator,
+    pair: Arc<QueuePair>,
+    deadline: Instant,
+    wire: Wire,
+    connected: bool,
+    /// It was dialled anew, in the older way, and has to be waited for anew.
+    new: bool,
+}
+
+/// The peer began.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    link: Arc<TcpLink>,
+    listener: Arc<ListenerCore>,
+    lane: Arc<Lane>,
+    deadline: Instant,
+    wire: Wire,
+    state: Answering,
+}
+
+#[derive(Debug)]
+enum Answering {
+    /// The Request is due.
+    Request,
+    /// The program has it, and decides.
+    Deciding(Request),
+    /// The Reply is on its way out.
+    Accepting(Box<Accept>, Agreed),
+    Rejecting,
+}
+
+/// What the program decided.
+#[derive(Debug)]
+pub(crate) struct Accept {
+    pub(crate) private_data: Box<[u8]>,
+    /// The queue pair that takes the connection; `None`: it is rejected.
+    pub(crate) pair: Option<(Arc<QueuePair>, Terms, Established)>,
+}
+
+/// Bytes in both directions.
+#[derive(Debug, Default)]
+struct Wire {
+    out: Vec<u8>,
+    sent: usize,
+    read: Vec<u8>,
+}
+
+/// A listening socket, and where what it finds is reported.
+#[derive(Debug)]
+pub(crate) struct ListenerCore {
+    pub(crate) engine: Weak<Engine>,
+    socket: Socket,
+    pub(crate) channel: Arc<EventChannel<Incoming>>,
+    startup: std::time::Duration,
+}
+
+/// A peer wants to connect, and waits for [`accept`](Self::accept) or [`reject`](Self::reject). Dropped, it is rejected.
+#[derive(Debug)]
+pub struct Incoming {
+    lane: Arc<Lane>,
+    token: u64,
+    request: Request,
+    peer: SocketAddr,
+    local: SocketAddr,
+    decided: bool,
+}
+
+impl Setup {
+    pub(crate) fn link(&self) -> &TcpLink {
+        match self {
+            Self::Dial(dial) => &dial.link,
+            Self::Answer(answer) => &answer.link,
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Instant {
+        match self {
+            Self::Dial(dial) => dial.deadline,
+            Self::Answer(answer) => answer.deadline,
+        }
+    }
+
+    /// Whether the peer took too long. A program may take as long as it likes.
+    pub(crate) fn is_overdue(&self, now: Instant) -> bool {
+        let deciding = matches!(self, Self::Answer(Answer { state: Answering::Deciding(_), .. }));
+        !deciding && self.deadline() <= now
+    }
+
+    pub(crate) fn timed_out(self) {
+        self.failed(ConnectError::TimedOut);
+    }
+
+    pub(crate) fn failed(self, error: ConnectError) {
+        match self {
+            Self::Dial(dial) => dial.pair.failed(error),
+            Self::Answer(answer) => answer.failed(error),
+        }
+    }
+
+    /// Goes on as far as it can. Returns itself if it has to wait.
+    pub(crate) fn progress(self, token: u64) -> Option<Self> {
+        match self {
+            Self::Dial(dial) => dial.progress().map(Self::Dial),
+            Self::Answer(answer) => answer.progress(token).map(Self::Answer),
+        }
+    }
+}
+
+// --- Dialling ---
+
+impl Dial {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        pair: &Arc<QueuePair>,
+        (to, from): (SocketAddr, Option<SocketAddr>),
+        (way, terms): (Way, Terms),
+        private_data: &[u8],
+    ) -> Result<Self, ConnectError> {
+        let initiator = Initiator::new(way, terms, private_data)?;
+        let link = Arc::new(connect(to, from, &engine.keepalive())?);
+        let wire = Wire::to_send(initiator.request());
+        Ok(Self {
+            engine: Arc::downgrade(engine),
+            link,
+            to,
+            from,
+            way,
+            terms,
+            private_data: private_data.into(),
+            initiator,
+            pair: Arc::clone(pair),
+            deadline: Instant::now() + engine.config().startup,
+            wire,
+            connected: false,
+            new: false,
+        })
+    }
+
+    /// Whether it has a socket that nobody waits for yet.
+    pub(crate) fn is_new(&self) -> bool {
+        self.new
+    }
+
+    fn progress(mut self) -> Option<Self> {
+        self.new = false;
+        match self.step() {
+            Ok(true) => None,
+            Ok(false) => Some(self),
+            Err(error) => self.again(error),
+        }
+    }
+
+    /// True: it is done.
+    fn step(&mut self) -> Result<bool, ConnectError> {
+        if !self.connected {
+            self.connected = self.link.connected()?;
+            if !self.connected {
+                return Ok(false);
+            }
+        }
+        if !self.wire.send(&self.link)? {
+            return Ok(false);
+        }
+        loop {
+            match self.initiator.reply(&self.wire.read) {
+                Ok(Parse::Done(answer)) => return self.answered(answer).map(|()| true),
+                Ok(Parse::Need(_)) => {}
+                Err(error) => {
+                    self.wire.say_why(&self.link, error.terminate());
+                    return Err(error.into());
+                }
+            }
+            if !self.wire.receive(&self.link)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    fn answered(&mut self, answer: Reply) -> Result<(), ConnectError> {
+        let (agreed, private_data, consumed) = match answer {
+            Reply::Accepted { agreed, private_data, consumed } => (agreed, private_data, consumed),
+            Reply::Rejected { peer, private_data } => {
+                return Err(ConnectError::Rejected { private_data, depths: peer });
+            }
+        };
+        let Some(engine) = self.engine.upgrade() else { return Ok(()) };
+        let early = self.wire.read.split_off(consumed);
+        let established =
+            Established { private_data, agreed, peer: self.link.peer_addr()?, local: self.link.local_addr()? };
+        engine.begin(&self.link, &self.pair, established, early)
+    }
+
+    /// A peer that knows only revision 1 closes when it sees revision 2 (RFC 6581 §6): it is dialled again, in its way.
+    fn again(mut self, error: ConnectError) -> Option<Self> {
+        let reset = match &error {
+            ConnectError::Closed => true,
+            ConnectError::System(error) => error.kind() == io::ErrorKind::ConnectionReset,
+            _ => false,
+        };
+        if !reset || !self.connected || self.way == Way::Unenhanced || self.wire.read.len() > 0 {
+            self.pair.failed(error);
+            return None;
+        }
+        let engine = self.engine.upgrade()?;
+        let ways = (Way::Unenhanced, self.terms);
+        match Self::new(&engine, &self.pair, (self.to, self.from), ways, &self.private_data) {
+            Ok(mut dial) => {
+                tracing::debug!(peer = %self.to, "no answer to MPA revision 2, trying revision 1");
+                dial.new = true;
+                dial.deadline = self.deadline;
+                self.private_data = Box::default();
+                Some(dial)
+            }
+            Err(error) => {
+                self.pair.failed(error);
+                None
+            }
+        }
+    }
+}
+
+// --- Answering ---
+
+impl Answer {
+    pub(crate) fn new(link: TcpLink, listener: &Arc<ListenerCore>, lane: &Arc<Lane>) -> Self {
+        Self {
+            link: Arc::new(link),
+            deadline: Instant::now() + listener.startup,
+            listener: Arc::clone(listener),
+            lane: Arc::clone(lane),
+            wire: Wire::default(),
+            state: Answering::Request,
+        }
+    }
+
+    pub(crate) fn decide(&mut self, accept: Accept) {
+        let Answering::Deciding(request) = std::mem::replace(&mut self.state, Answering::Rejecting) else {
+            return;
+        };
+        self.deadline = Instant::now() + self.listener.startup;
+        let reply = match &accept.pair {
+            Some((_, terms, _)) => request.accept(*terms, &accept.private_data).map(|(reply, agreed)| {
+                self.state = Answering::Accepting(Box::new(accept), agreed);
+                reply
+            }),
+            None => request.reject(&accept.private_data),
+        };
+        match reply {
+            Ok(reply) => self.wire = Wire::to_send(&reply),
+            Err(error) => tracing::error!(%error, "a reply that was checked before cannot be sent"),
+        }
+    }
+
+    fn progress(mut self, token: u64) -> Option<Self> {
+        match self.step(token) {
+            Ok(true) => None,
+            Ok(false) => Some(self),
+            Err(error) => {
+                self.failed(error);
+                None
+            }
+        }
+    }
+
+    fn step(&mut self, token: u64) -> Result<bool, ConnectError> {
+        loop {
+            match &self.state {
+                Answering::Request => {
+                    if let Parse::Done(request) = Request::parse(&self.wire.read)? {
+                        self.state = Answering::Deciding(request.clone());
+                        self.report(token, request)?;
+                    } else if !self.wire.receive(&self.link)? {
+                        return Ok(false);
+                    }
+                }
+                // The peer waits for the Reply. If it gives up, that shows here.
+                Answering::Deciding(_) => {
+                    return match self.wire.receive(&self.link)? {
+                        true => Err(ConnectError::Startup(ironwarp_rnic::connect::StartupError::Early(1))),
+                        false => Ok(false),
+                    };
+                }
+                Answering::Accepting(..) | Answering::Rejecting => {
+                    if !self.wire.send(&self.link)? {
+                        return Ok(false);
+                    }
+                    self.replied()?;
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    fn report(&self, token: u64, request: Request) -> Result<(), ConnectError> {
+        self.listener.channel.channel.push(Incoming {
+            lane: Arc::clone(&self.lane),
+            token,
+            request,
+            peer: self.link.peer_addr()?,
+            local: self.link.local_addr()?,
+            decided: false,
+        });
+        Ok(())
+    }
+
+    fn replied(&mut self) -> Result<(), ConnectError> {
+        match std::mem::replace(&mut self.state, Answering::Rejecting) {
+            Answering::Accepting(mut accept, agreed) => {
+                let Some(engine) = self.listener.engine.upgrade() else { return Ok(()) };
+                let Some((pair, _, mut established)) = accept.pair.take() else { return Ok(()) };
+                established.agreed = agreed;
+                engine.begin(&self.link, &pair, established, Vec::new())
+            }
+            _ => {
+                self.link.finish();
+                Ok(())
+            }
+        }
+    }
+
+    fn failed(self, error: ConnectError) {
+        match self.state {
+            Answering::Accepting(accept, _) => {
+                if let Some((pair, ..)) = accept.pair {
+                    pair.failed(error);
+                }
+            }
+            _ => tracing::debug!(%error, "a connection was not made"),
+        }
+    }
+}
+
+impl Accept {
+    /// The peer did not wait.
+    pub(crate) fn gone(self) {
+        if let Some((pair, ..)) = self.pair {
+            pair.failed(ConnectError::Closed);
+        }
+    }
+}
+
+impl Incoming {
+    /// What the peer's program sent along.
+    pub fn private_data(&self) -> &[u8] {
+        self.request.private_data()
+    }
+
+    /// What the peer said of its depths: its IRD limits this end's ORD, its ORD is what this end's IRD should hold.
+    pub fn depths(&self) -> Depths {
+        self.request.peer()
+    }
+
+    /// The peer's address.
+    pub fn peer(&self) -> SocketAddr {
+        self.peer
+    }
+
+    /// The address at which it connected.
+    pub fn local(&self) -> SocketAddr {
+        self.local
+    }
+
+    /// Connects a queue pair to it. The queue pair tells when that is done.
+    pub fn accept(mut self, pair: &Arc<QueuePair>, terms: Terms, private_data: &[u8]) -> Result<(), ConnectError> {
+        let (_, agreed) = self.request.accept(terms, private_data)?;
+        self.decided = true;
+        let asked = self.request.private_data().into();
+        let established = Established { private_data: asked, agreed, peer: self.peer, local: self.local };
+        let pair = Some((Arc::clone(pair), terms, established));
+        self.submit(Accept { private_data: private_data.into(), pair });
+        Ok(())
+    }
+
+    /// Turns it away.
+    pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
+        self.request.reject(private_data)?;
+        self.decided = true;
+        self.submit(Accept { private_data: private_data.into(), pair: None });
+        Ok(())
+    }
+
+    fn submit(&self, accept: Accept) {
+        self.lane.submit(Job::Accept(self.token, Box::new(accept)));
+    }
+}
+
+impl Drop for Incoming {
+    fn drop(&mut self) {
+        if !self.decided {
+            self.submit(Accept { private_data: Box::default(), pair: None });
+        }
+    }
+}
+
+impl ListenerCore {
+    pub(crate) fn new(engine: &Arc<Engine>, at: SocketAddr, channel: Arc<EventChannel<Incoming>>) -> io::Result<Self> {
+        let socket = Socket::new(at, &engine.keepalive())?;
+        Ok(Self { engine: Arc::downgrade(engine), socket, channel, startup: engine.config().startup })
+    }
+
+    pub(crate) fn accept(&self) -> io::Result<Option<TcpLink>> {
+        Ok(self.socket.accept()?.map(|(link, _)| link))
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.socket.local_addr()
+    }
+}
+
+impl AsFd for ListenerCore {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Wire {
+    fn to_send(bytes: &[u8]) -> Self {
+        Self { out: bytes.to_vec(), sent: 0, read: Vec::new() }
+    }
+
+    /// True: all is sent.
+    fn send(&mut self, link: &TcpLink) -> Result<bool, ConnectError> {
+        while self.sent < self.out.len() {
+            match link.send(&[Piece::Own(&self.out[self.sent..])]) {
+                Ok(n) => self.sent += n,
+                Err(error) => return waits(error),
+            }
+        }
+        Ok(true)
+    }
+
+    /// True: something came.
+    fn receive(&mut self, link: &TcpLink) -> Result<bool, ConnectError> {
+        let at = self.read.len();
+        self.read.resize(ROOM.max(at + 1), 0);
+        let received = link.recv(&[], &mut self.read[at..]);
+        self.read.truncate(at + *received.as_ref().unwrap_or(&0));
+        match received {
+            Ok(_) => Ok(true),
+            Err(error) => waits(error),
+        }
+    }
+
+    /// Sends the reason why there will be no stream, if there is one to give (RFC 6581 §8).
+    fn say_why(&self, link: &TcpLink, why: Option<(Cause, ironwarp_wire::mpa::Framing)>) {
+        let Some((cause, framing)) = why else { return };
+        let terminate = Terminate { cause, offender: Offender::default() };
+        let mut bytes = Vec::new();
+        let mut writer = FpduWriter::new(framing);
+        let written = writer.write(&Header::Terminate(terminate), &[], |part| bytes.extend_from_slice(part));
+        if written.is_ok() && link.send(&[Piece::Own(&bytes)]).is_ok() {
+            link.finish();
+        }
+    }
+}
+
+fn waits(error: LinkError) -> Result<bool, ConnectError> {
+    match error {
+        LinkError::WouldBlock => Ok(false),
+        LinkError::Ended | LinkError::Unmapped => Err(ConnectError::Closed),
+        LinkError::Lost(errno) => Err(io::Error::from_raw_os_error(errno).into()),
+    }
+}
