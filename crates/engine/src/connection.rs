@@ -46,6 +46,7 @@ impl Connection {
         let watch = Arc::new(Watch { connection: Arc::downgrade(&connection) });
         let as_link: Arc<dyn Link> = engine.wrap_link(link, &connection);
         pair.qp().connect(&as_link, agreed, early, watch)?;
+        pair.set_connection(&connection);
         set.add(&connection)?;
         Ok(connection)
     }
@@ -62,10 +63,6 @@ impl Connection {
         self.pair.qp()
     }
 
-    pub(crate) fn pair(&self) -> &Arc<QueuePair> {
-        &self.pair
-    }
-
     /// Everything there is to do: after the beginning, or when a half was left with work.
     pub(crate) fn drive(&self) {
         self.qp().drive(Ready { readable: true, writable: true });
@@ -77,12 +74,25 @@ impl Connection {
         tracing::debug!(qp = self.qp().id(), "the peer did not close in time");
         self.link.abort();
         self.qp().abort(Fault::TimedOut("closing the connection"));
-        self.closed();
+        self.release();
     }
 
-    fn closed(&self) {
+    /// Both directions are closed: the socket goes.
+    pub(crate) fn release(&self) {
         self.set.remove(self);
+        self.qp().release();
         self.pair.closed();
+    }
+
+    /// The program closes; the peer has so much time to do the same.
+    pub(crate) fn disconnect(self: &Arc<Self>) {
+        self.qp().disconnect();
+        self.remind();
+    }
+
+    fn remind(self: &Arc<Self>) {
+        let at = Instant::now() + self.pair.config().close;
+        self.set.lane().submit(Job::Remind(at, Due::Close(Arc::downgrade(self))));
     }
 }
 
@@ -99,15 +109,15 @@ impl Attendant for Watch {
     fn ended(&self, fault: &Arc<Fault>) {
         if let Some(connection) = self.connection.upgrade() {
             connection.pair.ended(fault);
-            let at = Instant::now() + connection.pair.config().close;
-            let lane = Arc::clone(connection.set.lane());
-            lane.submit(Job::Remind(at, Due::Close(Weak::clone(&self.connection))));
+            connection.remind();
         }
     }
 
     fn closed(&self) {
+        // Told by a half that is being driven: it is let go of when nobody does.
         if let Some(connection) = self.connection.upgrade() {
-            connection.closed();
+            let lane = Arc::clone(connection.set.lane());
+            lane.submit(Job::Release(connection));
         }
     }
 }

@@ -101,7 +101,8 @@ impl CompletionQueue {
         if self.cq.arm(Arm::Next) {
             return;
         }
-        let sets = self.sets();
+        // Not under the lock: a connection may be made meanwhile. Its lane serves it, and the event tells.
+        let sets = self.sets().clone();
         let asleep: Vec<_> = sets.iter().map(|set| Asleep::new(set)).collect();
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(asleep.iter().map(|asleep| PollFd::new(&asleep.0.epoll, PollFlags::IN)));

@@ -19,7 +19,8 @@ use ironwarp_rnic::qp::{Attributes, Completes, Qp};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
@@ -31,6 +32,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 pub struct Engine {
     device: Arc<Device>,
     lanes: OnceLock<Vec<Arc<Lane>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
     next_lane: AtomicUsize,
     next_qp: AtomicU32,
     next_cq: AtomicU32,
@@ -44,6 +46,7 @@ pub struct QueuePair {
     send_cq: Arc<CompletionQueue>,
     receive_cq: Arc<CompletionQueue>,
     events: Option<Arc<EventChannel<ConnectionEvent>>>,
+    connection: OnceLock<Weak<Connection>>,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
@@ -114,6 +117,7 @@ impl Engine {
         Ok(Arc::new(Self {
             device: Device::new(config, host),
             lanes: OnceLock::new(),
+            threads: Mutex::default(),
             next_lane: AtomicUsize::new(0),
             next_qp: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
@@ -163,6 +167,7 @@ impl Engine {
             send_cq: attributes.send_cq,
             receive_cq: attributes.receive_cq,
             events: attributes.events,
+            connection: OnceLock::new(),
             progress: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -248,30 +253,43 @@ impl Engine {
 
     /// The next lane; the first call starts them.
     fn lane(&self) -> io::Result<Arc<Lane>> {
-        let lanes = match self.lanes.get() {
-            Some(lanes) => lanes,
-            None => {
-                let processors = std::thread::available_parallelism().map_or(1, usize::from);
-                let count = self.config().lanes.clamp(1, processors.max(1));
-                let started: io::Result<Vec<_>> =
-                    (0..count).map(|number| Lane::start(&format!("ironwarp-{number}"))).collect();
-                let started = started?;
-                let mut spare = Some(started);
-                let lanes = self.lanes.get_or_init(|| spare.take().unwrap_or_default());
-                // Another thread was faster: its lanes are used.
-                spare.into_iter().flatten().for_each(|lane| lane.submit(Job::Stop));
-                lanes
-            }
-        };
+        if self.lanes.get().is_none() {
+            self.start_lanes()?;
+        }
+        let lanes = self.lanes.get().map_or(&[][..], |lanes| lanes);
         let next = self.next_lane.fetch_add(1, Ordering::Relaxed) % lanes.len();
         Ok(Arc::clone(&lanes[next]))
+    }
+
+    #[cold]
+    fn start_lanes(&self) -> io::Result<()> {
+        let mut threads = lock(&self.threads);
+        if self.lanes.get().is_none() {
+            let processors = std::thread::available_parallelism().map_or(1, usize::from);
+            let count = self.config().lanes.clamp(1, processors);
+            let started: io::Result<Vec<_>> =
+                (0..count).map(|number| Lane::start(&format!("ironwarp-{number}"))).collect();
+            let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
+            threads.extend(running);
+            self.lanes.get_or_init(|| lanes);
+        }
+        Ok(())
     }
 }
 
 impl Drop for Engine {
+    /// Closing loses nothing: connections that are being closed have the time that the settings give them.
     fn drop(&mut self) {
+        let within = self.config().close;
         for lane in self.lanes.get().into_iter().flatten() {
-            lane.submit(Job::Stop);
+            lane.submit(Job::Stop(within));
+        }
+        let me = std::thread::current().id();
+        for thread in lock(&self.threads).drain(..) {
+            // A lane may be the last to hold the adapter; it cannot wait for itself.
+            if thread.thread().id() != me && thread.join().is_err() {
+                tracing::error!("a lane panicked");
+            }
         }
     }
 }
@@ -308,6 +326,18 @@ impl QueuePair {
     /// Where its receive queue's completions go.
     pub fn receive_cq(&self) -> &Arc<CompletionQueue> {
         &self.receive_cq
+    }
+
+    /// Sends what was posted, then closes. The peer has the time that the settings give it to do the same.
+    pub fn disconnect(&self) {
+        if let Some(connection) = self.connection.get().and_then(Weak::upgrade) {
+            connection.disconnect();
+        }
+    }
+
+    pub(crate) fn set_connection(&self, connection: &Arc<Connection>) {
+        // A queue pair is connected once.
+        let _ = self.connection.set(Arc::downgrade(connection));
     }
 
     /// Waits until the connection is there or will not be.

@@ -11,6 +11,7 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// How often the lane looks whether programs still poll, while any does.
@@ -44,7 +45,10 @@ pub(crate) enum Job {
     /// The program decided on a connection that is waiting.
     Accept(u64, Box<Accept>),
     Remind(Instant, Due),
-    Stop,
+    /// Both directions of this one are closed.
+    Release(Arc<Connection>),
+    /// When all connections are closed, or so much time has passed.
+    Stop(Duration),
 }
 
 /// What was to happen by now.
@@ -57,7 +61,8 @@ pub(crate) enum Due {
 }
 
 impl Lane {
-    pub(crate) fn start(name: &str) -> io::Result<Arc<Self>> {
+    /// Starts the thread.
+    pub(crate) fn start(name: &str) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let lane = Arc::new(Self {
             epoll: Epoll::new()?,
             wake: EventFd::counter()?,
@@ -68,8 +73,9 @@ impl Lane {
         });
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
         let its_own = Arc::clone(&lane);
-        std::thread::Builder::new().name(name.to_owned()).spawn(move || Running::new(&its_own).run())?;
-        Ok(lane)
+        let run = move || Running::new(&its_own).run();
+        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        Ok((lane, thread))
     }
 
     /// A number that nothing else on this lane has.
@@ -99,6 +105,14 @@ impl Lane {
         self.submit(Job::Watch(set));
     }
 
+    fn all_sets(&self) -> Vec<Arc<Set>> {
+        lock(&self.sets).values().filter_map(Weak::upgrade).collect()
+    }
+
+    fn is_idle(&self) -> bool {
+        self.all_sets().iter().all(|set| set.len() == 0)
+    }
+
     fn set(&self, token: u64) -> Option<Arc<Set>> {
         let mut sets = lock(&self.sets);
         let set = sets.get(&token)?.upgrade();
@@ -120,7 +134,8 @@ struct Running {
     next_look: Instant,
     events: Events,
     inner: Events,
-    stop: bool,
+    /// When to stop at the latest.
+    stop: Option<Instant>,
 }
 
 impl Running {
@@ -134,12 +149,12 @@ impl Running {
             next_look: Instant::now(),
             events: Events::new(BATCH),
             inner: Events::new(BATCH),
-            stop: false,
+            stop: None,
         }
     }
 
     fn run(mut self) {
-        while !self.stop {
+        while !self.is_done() {
             let timeout = self.timeout();
             let mut events = std::mem::replace(&mut self.events, Events::new(0));
             if let Err(error) = self.lane.epoll.wait(&mut events, timeout) {
@@ -156,10 +171,15 @@ impl Running {
         }
     }
 
+    fn is_done(&self) -> bool {
+        self.stop.is_some_and(|at| self.lane.is_idle() || Instant::now() >= at)
+    }
+
     fn timeout(&self) -> Option<Duration> {
         let now = Instant::now();
         let look = (!self.polled.is_empty()).then(|| self.next_look.saturating_duration_since(now));
-        [self.timers.next(now), look].into_iter().flatten().min()
+        let stop = self.stop.map(|at| at.saturating_duration_since(now));
+        [self.timers.next(now), look, stop].into_iter().flatten().min()
     }
 
     fn event(&mut self, token: u64) {
@@ -191,7 +211,11 @@ impl Running {
                 }
                 Job::Accept(token, accept) => self.decide(token, *accept),
                 Job::Remind(at, due) => self.timers.add(at, due),
-                Job::Stop => self.stop = true,
+                Job::Release(connection) => connection.release(),
+                Job::Stop(within) => {
+                    self.stop = Some(Instant::now() + within);
+                    self.lane.all_sets().iter().for_each(|set| set.disconnect());
+                }
             }
         }
     }

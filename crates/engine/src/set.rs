@@ -49,6 +49,8 @@ pub(crate) struct Set {
     polls: AtomicU64,
     /// How many threads of the program sleep on it: then nobody else serves it.
     sleepers: AtomicUsize,
+    /// The lane looks from time to time whether the program still polls.
+    watched: AtomicBool,
     /// Queue pairs that may owe an acknowledgement.
     owing: Mutex<Vec<Arc<Qp>>>,
 }
@@ -74,6 +76,7 @@ impl Set {
             polled: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             sleepers: AtomicUsize::new(0),
+            watched: AtomicBool::new(false),
             owing: Mutex::default(),
         });
         lane.add_set(token, &set);
@@ -83,10 +86,6 @@ impl Set {
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {
         &self.lane
-    }
-
-    pub(crate) fn token(&self) -> u64 {
-        self.token
     }
 
     pub(crate) fn add(&self, connection: &Arc<Connection>) -> io::Result<()> {
@@ -100,6 +99,14 @@ impl Set {
             self.count.fetch_sub(1, Ordering::Release);
             // Gone already, if the socket was closed.
             let _ = self.epoll.delete(connection.link());
+        }
+    }
+
+    /// Nobody will use these connections any more.
+    pub(crate) fn disconnect(&self) {
+        let members: Vec<_> = lock(&self.members).values().cloned().collect();
+        for connection in members {
+            connection.disconnect();
         }
     }
 
@@ -136,7 +143,13 @@ impl Set {
         *state = State::Polled;
         self.polled.store(true, Ordering::Relaxed);
         drop(state);
-        self.lane.watch(self.token);
+        self.watch();
+    }
+
+    fn watch(&self) {
+        if !self.watched.swap(true, Ordering::AcqRel) {
+            self.lane.watch(self.token);
+        }
     }
 
     /// Serves what has happened, without waiting.
@@ -158,8 +171,10 @@ impl Set {
         self.polled();
     }
 
+    /// It woke, and may poll again or not.
     pub(crate) fn wake(&self) {
         self.sleepers.fetch_sub(1, Ordering::AcqRel);
+        self.watch();
     }
 
     // --- The lane's side ---
@@ -182,14 +197,16 @@ impl Set {
     }
 
     /// Looks whether the program still polls, given how often it had when last looked. Returns how often it has now, or
-    /// `None` if the lane has the set back.
+    /// `None` if there is no need to look again: the lane has the set back, or a thread sleeps on it and will say so when
+    /// it wakes.
     pub(crate) fn still_polled(&self, before: Option<u64>) -> Option<u64> {
         let polls = self.polls.load(Ordering::Relaxed);
-        if before != Some(polls) || self.sleepers.load(Ordering::Acquire) > 0 {
+        if before != Some(polls) {
             return Some(polls);
         }
+        self.watched.store(false, Ordering::Release);
         let mut state = lock(&self.state);
-        if *state == State::Polled {
+        if *state == State::Polled && self.sleepers.load(Ordering::Acquire) == 0 {
             self.arm(&mut state);
         }
         None

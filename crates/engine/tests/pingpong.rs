@@ -68,7 +68,7 @@ fn everything() {
         let c = a.one();
         assert_eq!((c.wr_id, c.status), (3, Status::Success), "{c:?}");
         assert_eq!(a.buf, b.buf);
-        a.pair.qp().disconnect();
+        a.pair.disconnect();
         assert!(a.pair.wait_closed(Duration::from_secs(5)));
         assert!(b.pair.wait_closed(Duration::from_secs(5)));
         println!("{:?}", a.engine.statistics());

@@ -95,6 +95,8 @@ pub struct Qp {
     closed: AtomicU8,
     /// A completion queue had no room.
     overrun: AtomicBool,
+    /// The link has changed, which is told once: whoever holds the rx half receives all there is.
+    drain: AtomicBool,
     /// The link did not take all there was to send.
     blocked: AtomicBool,
     pub(crate) sq: Mutex<SendQueue>,
@@ -135,6 +137,7 @@ impl Qp {
             attendant: OnceLock::new(),
             closed: AtomicU8::new(0),
             overrun: AtomicBool::new(false),
+            drain: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
             rq: Mutex::new(ReceiveQueue::new(receive_depth, max_sges)),
@@ -209,7 +212,14 @@ impl Qp {
     /// Ends the stream at once, for a reason that lies outside it.
     pub fn abort(&self, fault: Fault) {
         self.fail(fault, None, None);
-        self.drive_rx(true);
+        self.drive_rx();
+    }
+
+    /// Lets go of the link, whose two directions are closed.
+    pub fn release(&self) {
+        // Whoever finds nothing there has nothing to do.
+        let _ = self.tx.with(|half| *half = None);
+        let _ = self.rx.with(|half| *half = None);
     }
 
     // --- Posting ---
@@ -239,7 +249,7 @@ impl Qp {
         drop(rq);
         // A message may be waiting for it; or the stream is over, and it is flushed.
         if (waited && self.attendant.get().is_some()) || self.fault.get().is_some() {
-            self.drive_rx(false);
+            self.drive_rx();
         }
         Ok(())
     }
@@ -253,13 +263,14 @@ impl Qp {
             self.drive_tx();
         }
         if ready.readable {
-            self.drive_rx(true);
+            self.drain.store(true, Ordering::Release);
+            self.drive_rx();
         }
     }
 
     /// Moves what can be moved, by a caller who does not know whether the link has changed and will ask again soon.
     pub fn poll(&self) {
-        self.drive_rx(false);
+        self.drive_rx();
         if self.blocked.load(Ordering::Relaxed) {
             self.drive_tx();
         }
@@ -287,11 +298,14 @@ impl Qp {
         self.pass_on(left);
     }
 
-    fn drive_rx(&self, drain: bool) {
+    fn drive_rx(&self) {
         let mut owes = false;
         let left = self.rx.run(|rx| match rx {
-            Some(rx) => rx.drive(self, drain, &mut owes),
-            None => Left::Nothing,
+            Some(rx) => rx.drive(self, self.drain.swap(false, Ordering::AcqRel), &mut owes),
+            None => {
+                self.flush_receives(None);
+                Left::Nothing
+            }
         });
         if owes {
             self.drive_tx();

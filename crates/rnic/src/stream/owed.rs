@@ -26,7 +26,7 @@ pub(crate) struct Owed {
     pub(crate) held: usize,
     /// So many messages of the request class were delivered.
     pub(crate) delivered: u64,
-    /// So many of them the tx half was asked to tell of, without waiting for company.
+    /// So many of them the peer was told of, or is about to be.
     pub(crate) told: u64,
     /// The acknowledgement shall not wait for company any longer.
     pub(crate) flush: bool,

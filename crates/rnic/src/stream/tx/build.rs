@@ -141,6 +141,7 @@ impl Tx {
             return;
         }
         owed.flush = false;
+        owed.told = owed.delivered;
         let delivered = owed.delivered;
         drop(owed);
         self.cursor.acknowledged = delivered;

@@ -235,7 +235,9 @@ impl Tx {
         sq.take_back_reads(count(|did| matches!(did, Did::Read(_))));
         sq.promise(self.cursor.requests);
         drop(sq);
-        lock(&qp.owed).held += count(|did| *did == Did::Answer);
+        let mut owed = lock(&qp.owed);
+        owed.held += count(|did| *did == Did::Answer);
+        owed.flush = true; // an acknowledgement may have been among them
     }
 
     /// Answers that are out are not owed any more.
