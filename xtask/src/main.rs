@@ -4,6 +4,7 @@
 
 mod cargo;
 mod fuzz;
+mod guest;
 mod instructions;
 mod no_std;
 mod setup;
@@ -45,6 +46,7 @@ const JOBS: &[Job] = &[
     job("doc", "build the documentation, warnings denied", Ci, &[], cargo::doc),
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "prove that the wire crate needs no std", Ci, &[], no_std::run),
+    job(guest::USAGE, "build the siw guest that tests boot", Both, &["qemu-system-x86_64"], guest::run),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
     job(fuzz::USAGE, "fuzz, 20 s a target unless told otherwise", Ci, &["g++"], fuzz::run),

@@ -9,6 +9,24 @@ const DEBIAN: &[(&str, &str)] = &[
     ("tshark", "tshark"),
     ("valgrind", "valgrind"),
     ("g++", "g++"), // libFuzzer is C++
+    ("qemu-system-x86_64", "qemu-system-x86"),
+];
+
+/// What `guest/build` makes the siw guest of. Most of it brings no command, so dpkg is asked for it.
+const GUEST: &[&str] = &[
+    "busybox-static",
+    "cpio",
+    "ibverbs-providers",
+    "ibverbs-utils",
+    "iproute2",
+    "kmod",
+    "libibverbs-dev",
+    "librdmacm-dev",
+    "linux-headers-amd64",
+    "make",
+    "perftest",
+    "rdmacm-utils",
+    "xz-utils",
 ];
 
 /// The commands, and the crates with the versions that are installed; any version already here will do.
@@ -16,7 +34,8 @@ const CARGO: &[(&str, &str)] =
     &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];
 
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
-    let packages = missing(DEBIAN);
+    let mut packages = missing(DEBIAN);
+    packages.extend(GUEST.iter().filter(|package| !installed(package)));
     if !packages.is_empty() {
         debian(&packages)?;
     }
@@ -29,6 +48,11 @@ pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
 
 fn missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
     tools.iter().filter(|(tool, _)| !present(tool)).map(|(_, package)| *package).collect()
+}
+
+fn installed(package: &str) -> bool {
+    let status = output(&mut command("dpkg-query", &["--show", "--showformat=${db:Status-Status}", package]));
+    status.is_ok_and(|status| status == "installed")
 }
 
 fn debian(packages: &[&str]) -> Result {

@@ -6,11 +6,12 @@ use crate::set::Set;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::Agreed;
 use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready};
 use std::io;
 use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A connected queue pair. Lives in its set until both directions of the socket are closed.
 #[derive(Debug)]
@@ -21,10 +22,11 @@ pub(crate) struct Connection {
     set: Arc<Set>,
 }
 
-/// What the device tells of a connection. It holds nothing alive: the queue pair holds it.
+/// What the device, or its faults, tell of a connection. It holds nothing alive: the queue pair holds it.
 #[derive(Debug)]
 struct Watch {
     connection: Weak<Connection>,
+    began: Instant,
 }
 
 impl Connection {
@@ -43,9 +45,14 @@ impl Connection {
             pair: Arc::clone(pair),
             set: Arc::clone(&set),
         });
-        let watch = Arc::new(Watch { connection: Arc::downgrade(&connection) });
-        let as_link: Arc<dyn Link> = engine.wrap_link(link, &connection);
-        pair.qp().connect(&as_link, agreed, early, watch)?;
+        let watch = Arc::new(Watch { connection: Arc::downgrade(&connection), began: Instant::now() });
+        let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
+        if let Some(faults) = engine.device().faults() {
+            let stream = pair.qp().id().into();
+            carrier = faults.link(stream, carrier, Arc::<Watch>::clone(&watch));
+            pair.qp().set_faults(faults.asks(stream, Arc::<Watch>::clone(&watch)));
+        }
+        pair.qp().connect(&carrier, agreed, early, watch)?;
         pair.set_connection(&connection);
         set.add(&connection)?;
         Ok(connection)
@@ -118,6 +125,19 @@ impl Attendant for Watch {
         if let Some(connection) = self.connection.upgrade() {
             let lane = Arc::clone(connection.set.lane());
             lane.submit(Job::Release(connection));
+        }
+    }
+}
+
+impl Pacer for Watch {
+    fn now(&self) -> Duration {
+        self.began.elapsed()
+    }
+
+    fn call_again(&self, after: Duration) {
+        if let Some(connection) = self.connection.upgrade() {
+            let due = Due::Drive(Weak::clone(&self.connection));
+            connection.set.lane().submit(Job::Remind(Instant::now() + after, due));
         }
     }
 }

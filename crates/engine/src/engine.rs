@@ -13,7 +13,6 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
-use ironwarp_rnic::link::Link;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{Attributes, Completes, Qp};
 use std::io;
@@ -242,13 +241,6 @@ impl Engine {
         pair.receive_cq.add_set(&set);
         pair.send_cq.add_set(&set);
         Ok(set)
-    }
-
-    /// What carries the stream.
-    #[expect(clippy::unused_self, reason = "faults are wrapped around the link here")]
-    pub(crate) fn wrap_link(&self, link: &Arc<TcpLink>, _: &Arc<Connection>) -> Arc<dyn Link> {
-        let link: Arc<TcpLink> = Arc::clone(link);
-        link
     }
 
     /// The next lane; the first call starts them.

@@ -56,6 +56,8 @@ pub(crate) enum Job {
 pub(crate) enum Due {
     /// The peer closes.
     Close(Weak<Connection>),
+    /// A fault is over, and the stream goes on.
+    Drive(Weak<Connection>),
     /// The startup with this token is done.
     Startup(u64),
 }
@@ -236,6 +238,11 @@ impl Running {
                 Due::Close(connection) => {
                     if let Some(connection) = connection.upgrade() {
                         connection.cut();
+                    }
+                }
+                Due::Drive(connection) => {
+                    if let Some(connection) = connection.upgrade() {
+                        connection.drive();
                     }
                 }
                 Due::Startup(token) => {

@@ -1,57 +1,258 @@
 //! All settings of the adapter, in one place: default, reason, and who would change it.
+//!
+//! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from this list.
 
+use crate::fault::FaultPlan;
+use std::fmt;
 use std::time::Duration;
 
-/// The settings of an adapter.
-#[derive(Clone, Debug)]
-pub struct Config {
-    /// Recognise other Ironwarp ends by the signal, and use what only they understand. Turn it off to be seen on the wire
-    /// as nothing but the RFCs: for conformance tests, or a middlebox that minds empty Writes.
-    pub private: bool,
-    /// A message for which no receive is posted ends the stream (the RFC's way) instead of waiting for one. For programs
-    /// that want their missing receives found.
-    pub strict_receive: bool,
-    /// Peers reach memory through windows only, never through regions (requirement M9).
-    pub strict_windows: bool,
-    /// Ask for CRCs. TCP's own checksum is weak, so the RFC's default is to; on a path that checks better, turn it off.
-    pub crc: bool,
-    /// How many Reads of a peer a queue pair holds (IRD), and how many of its own it has outstanding (ORD), unless the
-    /// connection says otherwise.
-    pub ird: u16,
-    /// See `ird`.
-    pub ord: u16,
-    /// How many bytes of messages wait for a receive before a stream stops reading.
-    pub park: usize,
-    /// How many regions and windows there may be.
-    pub tags: usize,
-    /// How many queue pairs there may be.
-    pub queue_pairs: usize,
-    /// How long a startup frame may take, in either role. Hardware drivers wait up to 60 s; siw 5 and 10.
-    pub startup: Duration,
-    /// How long the peer may take to close after this end did. Then the connection is cut.
-    pub close: Duration,
-    /// Silence after which the kernel asks the peer whether it is there; and how long it asks before it gives up.
-    pub keepalive: Duration,
-    /// How many lanes there are at most; also bounded by the processors that this process may use.
-    pub lanes: usize,
+/// Defines [`Config`] and what is known of its settings.
+macro_rules! settings {
+    ($($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)*) => {
+        /// The settings of an adapter.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $doc])+ pub $name: $type,)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        impl Config {
+            /// The names of all settings, and what is to be known of each.
+            pub const SETTINGS: &[(&str, &str)] = &[$((stringify!($name), concat!($($doc),+)),)*];
+
+            /// A setting as text, in the form that [`set`](Self::set) takes.
+            pub fn get(&self, name: &str) -> Option<String> {
+                match name {
+                    $(stringify!($name) => Some(self.$name.to_text()),)*
+                    _ => None,
+                }
+            }
+
+            /// Changes a setting.
+            pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+                match name {
+                    $(stringify!($name) => self.$name = Value::from_text(value).map_err(|wanted| {
+                        ConfigError::Value { name: name.to_owned(), value: value.to_owned(), wanted }
+                    })?,)*
+                    _ => return Err(ConfigError::unknown(name)),
+                }
+                Ok(())
+            }
+        }
+    };
 }
 
-impl Default for Config {
-    fn default() -> Self {
-        Self {
-            private: true,
-            strict_receive: false,
-            strict_windows: false,
-            crc: true,
-            ird: 32,
-            ord: 32,
-            park: 256 << 10,
-            tags: 1 << 20,
-            queue_pairs: 1 << 17,
-            startup: Duration::from_secs(10),
-            close: Duration::from_secs(5),
-            keepalive: Duration::from_secs(30),
-            lanes: 4,
+settings! {
+    /// Recognise other Ironwarp ends by the signal, and use what only they understand. Turn it off to be nothing but the
+    /// RFCs on the wire: for conformance tests, or for a middlebox that minds empty Writes.
+    private: bool = true,
+    /// A message for which no receive is posted ends the stream, as the RFC has it, instead of waiting for one. For
+    /// programs that want their missing receives found.
+    strict_receive: bool = false,
+    /// Peers reach memory through windows only, never through regions (requirement M9).
+    strict_windows: bool = false,
+    /// Ask for CRCs. TCP's own checksum is weak, so this is the RFC's default; turn it off where the path checks better.
+    crc: bool = true,
+    /// How many Reads of a peer a queue pair holds, unless its connection says otherwise (IRD).
+    ird: u16 = 32,
+    /// How many Reads a queue pair has outstanding, unless its connection says otherwise (ORD).
+    ord: u16 = 32,
+    /// How many bytes of messages wait for a receive before a stream stops reading. More for programs that post late.
+    park: usize = 256 << 10,
+    /// How many regions and windows there may be.
+    tags: usize = 1 << 20,
+    /// How long a startup frame may take, in either role. Hardware drivers wait up to 60 s; siw 5 and 10.
+    startup: Duration = Duration::from_secs(10),
+    /// How long the peer may take to close after this end did. Then the connection is cut.
+    close: Duration = Duration::from_secs(5),
+    /// Silence after which the kernel asks the peer for a sign of life. It asks for 30 s more before it gives up.
+    keepalive: Duration = Duration::from_secs(30),
+    /// How many lanes there are at most. There are never more than processors that the process may use.
+    lanes: usize = 4,
+    /// Faults to inject, such as `split=0.2,cut@0.001`: for programs that shall meet them in tests.
+    faults: FaultPlan = FaultPlan::default(),
+    /// What the faults' random choices follow from: the same seed, the same choices.
+    seed: u64 = 0,
+}
+
+impl Config {
+    /// The default, changed by the variables `IRONWARP_…` of the environment.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_variables(std::env::vars())
+    }
+
+    fn from_variables(variables: impl Iterator<Item = (String, String)>) -> Result<Self, ConfigError> {
+        let mut config = Self::default();
+        for (variable, value) in variables {
+            if let Some(name) = variable.strip_prefix("IRONWARP_") {
+                config.set(&name.to_lowercase(), &value)?;
+            }
         }
+        Ok(config)
+    }
+}
+
+/// A setting that cannot be set.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ConfigError {
+    /// There is no such setting.
+    #[error("there is no setting `{name}` (IRONWARP_{}); the nearest is `{nearest}`", .name.to_uppercase())]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// The setting that looks most like it.
+        nearest: &'static str,
+    },
+    /// The value does not fit.
+    #[error("`{value}` is not a value for the setting `{name}`: {wanted}")]
+    Value {
+        /// The setting.
+        name: String,
+        /// What was given.
+        value: String,
+        /// What is wanted.
+        wanted: String,
+    },
+}
+
+impl ConfigError {
+    fn unknown(name: &str) -> Self {
+        let names = Config::SETTINGS.iter().map(|(known, _)| *known);
+        let nearest = names.min_by_key(|known| distance(known, name)).unwrap_or_default();
+        Self::Unknown { name: name.to_owned(), nearest }
+    }
+}
+
+/// How many letters have to be put in, left out or changed to make one word of the other.
+fn distance(one: &str, other: &str) -> usize {
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (i, a) in one.bytes().enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], i + 1);
+        for (j, b) in other.bytes().enumerate() {
+            let cost = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = cost.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// A kind of setting, and its form as text.
+trait Value: Sized {
+    fn from_text(text: &str) -> Result<Self, String>;
+    fn to_text(&self) -> String;
+}
+
+impl Value for bool {
+    fn from_text(text: &str) -> Result<Self, String> {
+        match text {
+            "1" | "true" | "yes" | "on" => Ok(true),
+            "0" | "false" | "no" | "off" => Ok(false),
+            _ => Err("`on` or `off` is wanted".to_owned()),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        if *self { "on" } else { "off" }.to_owned()
+    }
+}
+
+impl Value for Duration {
+    fn from_text(text: &str) -> Result<Self, String> {
+        let wanted = || "a time such as `5s` or `200ms` is wanted".to_owned();
+        let split = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wanted)?;
+        let (number, unit) = text.split_at(split);
+        let number = number.parse().map_err(|_| wanted())?;
+        match unit {
+            "s" => Ok(Self::from_secs(number)),
+            "ms" => Ok(Self::from_millis(number)),
+            "us" => Ok(Self::from_micros(number)),
+            _ => Err(wanted()),
+        }
+    }
+
+    fn to_text(&self) -> String {
+        match self.subsec_micros() {
+            0 => format!("{}s", self.as_secs()),
+            micros if micros % 1000 == 0 => format!("{}ms", self.as_millis()),
+            _ => format!("{}us", self.as_micros()),
+        }
+    }
+}
+
+/// Numbers, and whatever else reads and writes itself.
+macro_rules! plain {
+    ($($type:ty),*) => {$(
+        impl Value for $type {
+            fn from_text(text: &str) -> Result<Self, String> {
+                text.parse().map_err(|error| in_words(&error))
+            }
+
+            fn to_text(&self) -> String {
+                self.to_string()
+            }
+        }
+    )*};
+}
+plain!(u16, u64, usize, FaultPlan);
+
+fn in_words(error: &dyn fmt::Display) -> String {
+    error.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
+        Config::from_variables(variables.iter().map(owned))
+    }
+
+    #[test]
+    fn every_setting_survives_as_text() {
+        let mut config = Config::default();
+        for (name, about) in Config::SETTINGS {
+            let text = config.get(name).expect("a setting that is listed can be read");
+            config.set(name, &text).expect("its own form is understood");
+            assert!(!about.trim().is_empty());
+        }
+        assert_eq!(config, Config::default());
+    }
+
+    #[test]
+    fn the_environment_changes_settings() {
+        let variables =
+            [("IRONWARP_CRC", "off"), ("IRONWARP_CLOSE", "250ms"), ("IRONWARP_IRD", "7"), ("HOME", "/")];
+        let expected = Config { crc: false, close: Duration::from_millis(250), ird: 7, ..Config::default() };
+        assert_eq!(with(&variables), Ok(expected));
+    }
+
+    #[test]
+    fn a_mistake_is_named_with_what_was_meant() {
+        let error = with(&[("IRONWARP_LANE", "2")]).unwrap_err().to_string();
+        assert_eq!(error, "there is no setting `lane` (IRONWARP_LANE); the nearest is `lanes`");
+        let error = with(&[("IRONWARP_CLOSE", "5")]).unwrap_err().to_string();
+        assert_eq!(error, "`5` is not a value for the setting `close`: a time such as `5s` or `200ms` is wanted");
+    }
+
+    /// The page is made from the settings, so it cannot be wrong. Print it with `cargo test -p ironwarp-rnic settings_page`.
+    #[test]
+    fn settings_page_is_up_to_date() {
+        let default = Config::default();
+        let mut page = "# Settings\n\nEach is a field of `Config`, and an environment variable.\n\n".to_owned();
+        page += "| variable | default | |\n|---|---|---|\n";
+        for (name, about) in Config::SETTINGS {
+            let value = default.get(name).unwrap_or_default();
+            let value = if value.is_empty() { "none".to_owned() } else { format!("`{value}`") };
+            page += &format!("| `IRONWARP_{}` | {value} | {} |\n", name.to_uppercase(), about.trim());
+        }
+        let found = include_str!("../../../docs/settings.md");
+        assert!(found == page, "docs/settings.md should be:\n{page}");
     }
 }

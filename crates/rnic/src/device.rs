@@ -1,6 +1,7 @@
 //! The device: what all queue pairs of an adapter share.
 
 use crate::config::Config;
+use crate::fault::{FaultPlan, Faults};
 use crate::host::Host;
 use crate::memory::{Domain, Limits, Memory, RegisterError, Stream, Table};
 use crate::stream::Train;
@@ -20,6 +21,8 @@ pub struct Device {
     config: Config,
     host: Arc<dyn Host>,
     table: Table,
+    /// Made only where faults are asked for.
+    faults: Option<Arc<Faults>>,
     domains: AtomicU32,
     trains: Mutex<Vec<Box<Train>>>,
     staging: Mutex<Vec<Box<[u8]>>>,
@@ -31,6 +34,7 @@ impl Device {
         let limits = Limits { entries: config.tags, strict: config.strict_windows };
         Arc::new(Self {
             table: Table::new(limits),
+            faults: (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed)),
             config,
             host,
             domains: AtomicU32::new(1),
@@ -54,6 +58,11 @@ impl Device {
         &self.table
     }
 
+    /// The faults that are injected, if any are.
+    pub fn faults(&self) -> Option<&Arc<Faults>> {
+        self.faults.as_ref()
+    }
+
     /// A protection domain that no other has.
     pub fn allocate_domain(&self) -> Domain {
         Domain(self.domains.fetch_add(1, Ordering::Relaxed))
@@ -61,12 +70,21 @@ impl Device {
 
     /// Registers memory by a call (requirement M6).
     pub fn register(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
+        self.may_register()?;
         self.table.register(self.host(), domain, memory)
     }
 
     /// Executes a registration by work request.
     pub(crate) fn fill(&self, stream: Stream, tag: Tag, memory: Memory) -> Result<(), RegisterError> {
+        self.may_register()?;
         self.table.fill(self.host(), stream, tag, memory)
+    }
+
+    fn may_register(&self) -> Result<(), RegisterError> {
+        match &self.faults {
+            Some(faults) if faults.fail_registration() => Err(RegisterError::Full { entries: self.config.tags }),
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn take_train(&self) -> Box<Train> {

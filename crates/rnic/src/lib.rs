@@ -6,6 +6,7 @@ pub mod connect;
 pub mod device;
 pub mod error;
 pub mod event;
+pub mod fault;
 mod half;
 pub mod host;
 pub mod link;

@@ -13,6 +13,7 @@
 use crate::connect::{Agreed, Setup};
 use crate::device::Device;
 use crate::error::{Fault, PostError};
+use crate::fault::Asks;
 use crate::half::{Half, Left};
 use crate::link::Link;
 use crate::memory::{Domain, Stream};
@@ -91,6 +92,8 @@ pub struct Qp {
     /// Why the stream ended: the first reason counts.
     fault: OnceLock<Arc<Fault>>,
     attendant: OnceLock<Arc<dyn Attendant>>,
+    /// Whether receives are withheld on purpose.
+    asks: OnceLock<Asks>,
     /// Which directions of the link are closed.
     closed: AtomicU8,
     /// A completion queue had no room.
@@ -135,6 +138,7 @@ impl Qp {
             state: AtomicU8::new(IDLE),
             fault: OnceLock::new(),
             attendant: OnceLock::new(),
+            asks: OnceLock::new(),
             closed: AtomicU8::new(0),
             overrun: AtomicBool::new(false),
             drain: AtomicBool::new(false),
@@ -174,6 +178,11 @@ impl Qp {
     }
 
     // --- Connecting ---
+
+    /// Lets faults withhold receives. Before [`connect`](Self::connect).
+    pub fn set_faults(&self, asks: Asks) {
+        let _ = self.asks.set(asks);
+    }
 
     /// Begins a stream on a link whose startup is done. `early` came behind the startup frame. Drive it after this.
     pub fn connect(
@@ -342,6 +351,11 @@ impl Qp {
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities
+    }
+
+    /// No receive is posted, or it is withheld.
+    pub(crate) fn lacks_receive(&self) -> bool {
+        lock(&self.rq).is_empty() || self.asks.get().is_some_and(Asks::withhold_receive)
     }
 
     pub(crate) fn set_blocked(&self, blocked: bool) {

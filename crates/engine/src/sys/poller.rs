@@ -21,7 +21,7 @@ pub struct Epoll {
     fd: OwnedFd,
 }
 
-/// When a member of a set is reported. Errors and hang-ups always are, except where it says otherwise.
+/// When a member of a set is reported. Errors and hang-ups count as both readable and writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
     /// It became readable or writable, or more so: once for each change. For sockets of streams.
@@ -30,7 +30,7 @@ pub enum Interest {
     Once,
     /// It is readable: again and again. For listeners and wakes.
     Readable,
-    /// Never, not even errors once it was disarmed. `modify` arms it again.
+    /// Not at all until `modify` arms it. For sets, which have no errors: a socket's would be reported once.
     Disarmed,
 }
 

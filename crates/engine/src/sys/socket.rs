@@ -2,15 +2,14 @@
 //! straight from and to the program's memory, which the kernel copies from and to, whatever becomes of it meanwhile.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
+use super::memory::Vectors;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use rustix::net::Shutdown;
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
 use std::net::SocketAddr;
-use std::ptr;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -75,7 +74,7 @@ impl AsFd for TcpLink {
 
 impl Link for TcpLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
-        let mut vectors = Vectors::new();
+        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
         for piece in pieces {
             match piece {
                 Piece::Own(bytes) => vectors.push(bytes.as_ptr().cast_mut().cast(), bytes.len()),
@@ -83,7 +82,7 @@ impl Link for TcpLink {
             };
         }
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
-        vectors.call(|vectors| match vectors {
+        exactly(&mut vectors, |vectors| match vectors {
             // SAFETY: the kernel reads the bytes, or says that it cannot.
             [one] => unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) },
             // SAFETY: as above, and the header names vectors that live as long as the call.
@@ -92,13 +91,13 @@ impl Link for TcpLink {
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
-        let mut vectors = Vectors::new();
+        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
         for span in host {
             vectors.push_span(*span);
         }
         vectors.push(own.as_mut_ptr().cast(), own.len());
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
-        let received = vectors.call(|vectors| match vectors {
+        let received = exactly(&mut vectors, |vectors| match vectors {
             // SAFETY: the kernel writes to the bytes, or says that it cannot. They are `own`, or memory that the program
             // registered for that and to which the device holds no reference (`host.rs`).
             [one] => unsafe { libc::recv(fd, one.iov_base, one.iov_len, flags) },
@@ -134,58 +133,20 @@ pub(super) fn choose_port_late(fd: &OwnedFd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Which bytes a system call moves.
-struct Vectors {
-    /// Only the first `count` are there: writing all of them would cost more than a small send.
-    vectors: [MaybeUninit<libc::iovec>; MOST_VECTORS],
-    count: usize,
-    bytes: usize,
-}
-
-impl Vectors {
-    fn new() -> Self {
-        Self { vectors: [MaybeUninit::uninit(); MOST_VECTORS], count: 0, bytes: 0 }
-    }
-
-    /// What is too much for one call is left out: the call then moves less.
-    fn push(&mut self, base: *mut c_void, len: usize) {
-        let iov_len = len.min(MOST_BYTES - self.bytes);
-        if iov_len > 0 && self.count < MOST_VECTORS {
-            self.vectors[self.count].write(libc::iovec { iov_base: base, iov_len });
-            self.count += 1;
-            self.bytes += iov_len;
+/// Makes a call for the vectors. If some of their memory is bad, the kernel may refuse what comes before it, too: then
+/// only what is on the first page is tried, so that the answer is exact.
+fn exactly<const N: usize>(
+    vectors: &mut Vectors<N>,
+    call: impl Fn(&[libc::iovec]) -> libc::ssize_t,
+) -> Result<usize, LinkError> {
+    let first = *vectors.as_slice().first().expect("there is something to move");
+    match outcome(|| call(vectors.as_slice())) {
+        Err(LinkError::Unmapped) => {
+            vectors.clear();
+            vectors.push(first.iov_base, first.iov_len.min(PAGE - first.iov_base.addr() % PAGE));
+            outcome(|| call(vectors.as_slice()))
         }
-    }
-
-    fn push_span(&mut self, span: Span) {
-        // An address that this machine does not have is as bad as any in the kernel's half.
-        let addr = usize::try_from(span.addr).unwrap_or(usize::MAX);
-        self.push(ptr::with_exposed_provenance_mut(addr), span.len);
-    }
-
-    /// Makes the call. If some of the memory is bad the kernel may refuse what comes before it, too: then only what is on
-    /// the first page is tried, so that the answer is exact.
-    fn call(&mut self, call: impl Fn(&[libc::iovec]) -> libc::ssize_t) -> Result<usize, LinkError> {
-        assert!(self.count > 0, "there is something to move");
-        match outcome(|| call(self.as_slice())) {
-            Err(LinkError::Unmapped) => {
-                self.keep_first_page();
-                outcome(|| call(self.as_slice()))
-            }
-            result => result,
-        }
-    }
-
-    fn as_slice(&self) -> &[libc::iovec] {
-        // SAFETY: `push` wrote the first `count`.
-        unsafe { std::slice::from_raw_parts(self.vectors.as_ptr().cast(), self.count) }
-    }
-
-    fn keep_first_page(&mut self) {
-        // SAFETY: `push` wrote the first `count`, and `call` checked that this is not zero.
-        let first = unsafe { self.vectors[0].assume_init_mut() };
-        first.iov_len = first.iov_len.min(PAGE - first.iov_base.addr() % PAGE);
-        self.count = 1;
+        result => result,
     }
 }
 
@@ -213,11 +174,11 @@ fn header(vectors: &[libc::iovec]) -> libc::msghdr {
     header
 }
 
-fn option(fd: &OwnedFd, level: c_int, name: c_int) -> io::Result<c_int> {
+pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let (mut value, mut len) = (0, INT_LEN);
     // SAFETY: `value` has room for the `len` bytes that are asked for.
     let result = unsafe {
-        libc::getsockopt(fd.as_raw_fd(), level, name, (&raw mut value).cast::<c_void>(), &raw mut len)
+        libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw mut value).cast::<c_void>(), &raw mut len)
     };
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,1 +1,188 @@
+//! What the tests of system calls need: memory with holes, a connected pair, a process of their own, a sandbox.
+#![expect(unsafe_code, reason = "maps and unmaps memory, and installs a filter for system calls")]
 
+use super::setup::{Keepalive, Listener, connect};
+use super::socket::TcpLink;
+use ironwarp_rnic::host::Span;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::fd::AsFd;
+use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
+use std::ffi::c_void;
+use std::net::SocketAddr;
+use std::process::Command;
+use std::ptr;
+use std::time::Duration;
+
+pub(super) const PAGE: usize = 4096;
+
+/// The end of what programs have on 64-bit machines, and then some: the kernel's half.
+pub(super) const KERNEL: u64 = 0xffff_8000_0000_0000;
+
+/// Some pages in a row, readable and writable until a test says otherwise.
+///
+/// One more at either end stays inaccessible. A hole is then never larger than a page, and what other tests map meanwhile
+/// is: it does not fill the hole.
+#[derive(Debug)]
+pub(super) struct Pages {
+    start: *mut c_void,
+    count: usize,
+}
+
+// SAFETY: the memory is only reached by copies, and tests tolerate that they race.
+unsafe impl Sync for Pages {}
+
+impl Pages {
+    pub(super) fn new(count: usize) -> Self {
+        let (len, none) = ((count + 2) * PAGE, ProtFlags::empty());
+        // SAFETY: the kernel takes addresses that are free.
+        let guard = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, none, MapFlags::PRIVATE) };
+        let start = guard.unwrap().wrapping_byte_add(PAGE);
+        let access = MprotectFlags::READ | MprotectFlags::WRITE;
+        // SAFETY: no reference to the pages exists.
+        unsafe { rustix::mm::mprotect(start, count * PAGE, access) }.unwrap();
+        Self { start, count }
+    }
+
+    pub(super) fn span(&self, offset: usize, len: usize) -> Span {
+        Span { addr: (self.start.expose_provenance() + offset) as u64, len }
+    }
+
+    /// All of it. Every page must be readable.
+    pub(super) fn read(&self) -> Vec<u8> {
+        // SAFETY: the test made sure that the pages are there.
+        unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.count * PAGE) }.to_vec()
+    }
+
+    /// Fills it from the beginning. Every page must be writable.
+    pub(super) fn write(&self, bytes: &[u8]) {
+        assert!(bytes.len() <= self.count * PAGE);
+        // SAFETY: the test made sure that the pages are there.
+        unsafe { ptr::copy(bytes.as_ptr(), self.start.cast(), bytes.len()) }
+    }
+
+    pub(super) fn protect(&self, page: usize, access: MprotectFlags) {
+        // SAFETY: no reference to the page exists.
+        unsafe { rustix::mm::mprotect(self.page(page), PAGE, access) }.unwrap();
+    }
+
+    pub(super) fn unmap(&self, page: usize) {
+        // SAFETY: no reference to the page exists.
+        unsafe { rustix::mm::munmap(self.page(page), PAGE) }.unwrap();
+    }
+
+    /// Puts a page where one was unmapped.
+    pub(super) fn map_again(&self, page: usize) {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
+        // SAFETY: it replaces nothing.
+        unsafe { rustix::mm::mmap_anonymous(self.page(page), PAGE, access, flags) }.unwrap();
+    }
+
+    fn page(&self, page: usize) -> *mut c_void {
+        assert!(page < self.count);
+        self.start.wrapping_byte_add(page * PAGE)
+    }
+}
+
+impl Drop for Pages {
+    fn drop(&mut self) {
+        let guard = self.start.wrapping_byte_sub(PAGE);
+        // SAFETY: no reference to the memory exists, and nobody took the holes.
+        unsafe { rustix::mm::munmap(guard, (self.count + 2) * PAGE) }.unwrap();
+    }
+}
+
+/// A process of its own for a test, which calls this first: `true` in the child, which then does the test; in the parent
+/// the child has passed.
+pub(super) fn in_child(test: &str) -> bool {
+    const CHILD: &str = "IRONWARP_TEST_CHILD";
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    let name = format!("sys::{test}");
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args([&name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(CHILD, "1")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        output.status.success() && text.contains("1 passed"),
+        "{name}: {}\n{text}\n{errors}",
+        output.status
+    );
+    false
+}
+
+/// From now on these system calls fail with EPERM in this thread and those it starts, as in a sandbox.
+pub(super) fn refuse(calls: &[libc::c_long]) {
+    let step = |code: u32, skip: u8, k: u32| libc::sock_filter {
+        code: u16::try_from(code).unwrap(),
+        jt: 0,
+        jf: skip,
+        k,
+    };
+    // The number of the call is the first field of what the filter sees.
+    let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
+    for &call in calls {
+        filter.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, u32::try_from(call).unwrap()));
+        filter.push(step(libc::BPF_RET, 0, libc::SECCOMP_RET_ERRNO | libc::EPERM as u32));
+    }
+    filter.push(step(libc::BPF_RET, 0, libc::SECCOMP_RET_ALLOW));
+    let program = libc::sock_fprog { len: u16::try_from(filter.len()).unwrap(), filter: filter.as_mut_ptr() };
+    // SAFETY: numbers only.
+    assert_eq!(unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) }, 0);
+    // SAFETY: the program and its filter live as long as the call.
+    let result = unsafe { libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &raw const program) };
+    assert_eq!(result, 0);
+}
+
+/// Numbers that look random and are the same every time.
+#[derive(Debug)]
+pub(super) struct Random(pub(super) u64);
+
+impl Random {
+    /// Below `bound`.
+    pub(super) fn below(&mut self, bound: usize) -> usize {
+        // Xorshift.
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        usize::try_from(self.0 >> 16).unwrap() % bound
+    }
+
+    pub(super) fn bytes(&mut self, len: usize) -> Vec<u8> {
+        (0..len).map(|_| u8::try_from(self.below(256)).unwrap()).collect()
+    }
+}
+
+pub(super) const KEEPALIVE: Keepalive = Keepalive {
+    idle: Duration::from_secs(7),
+    interval: Duration::from_secs(3),
+    probes: 4,
+    unacknowledged: Duration::from_millis(25_500),
+};
+
+pub(super) fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+/// Who connected, and who accepted.
+pub(super) fn pair() -> (TcpLink, TcpLink) {
+    let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
+    let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
+    wait(&listener, PollFlags::IN);
+    let (server, peer) = listener.accept().unwrap().unwrap();
+    wait(&client, PollFlags::OUT);
+    assert!(client.connected().unwrap());
+    assert_eq!(peer, client.local_addr().unwrap());
+    (client, server)
+}
+
+/// Waits until the socket is ready for that.
+pub(super) fn wait(fd: impl AsFd, until: PollFlags) {
+    let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
+    let ready = rustix::event::poll(&mut [PollFd::new(&fd, until)], Some(&limit)).unwrap();
+    assert_eq!(ready, 1, "not ready after ten seconds");
+}

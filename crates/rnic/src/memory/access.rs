@@ -50,7 +50,7 @@ impl Table {
 
     /// Checks what a peer's message wants (requirement M9), and appends where it is to `spans`.
     ///
-    /// If a check fails, nothing is appended. Messages of no bytes must not be checked (RFC 5041 §5.2, RFC 5040 §5.3): do not
+    /// If a check fails, nothing is appended. Messages of no bytes must not be checked (RFC 5041 §5.2, RFC 5040 §5.2.1): do not
     /// ask for them.
     #[inline]
     pub fn remote(

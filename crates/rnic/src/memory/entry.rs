@@ -2,7 +2,7 @@
 //!
 //! Three parts, for three kinds of haste. The state word is all that an access has to win: one exchange that succeeds only
 //! while the entry is valid gives a guard. The body says what the entry names; it is written only while the entry is not
-//! valid and no guard is out, so reading it under a guard never waits. The control part is for those who change the
+//! valid and no guard is out, so reading it under a guard hardly ever waits. The control part is for those who change the
 //! entry; its lock is held through a whole change, and no access ever takes it.
 
 use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
@@ -163,30 +163,30 @@ impl Change<'_> {
         }
     }
 
-    /// Makes the entry valid with this body and instance. It must not be valid.
+    /// Makes the entry valid with this body and instance.
     pub(super) fn publish(&mut self, instance: u8, body: Body) {
-        *write(&self.entry.body) = body;
         self.control.used = true;
-        self.store(instance, VALID | TAKEN);
+        self.store(instance, VALID | TAKEN, body);
     }
 
-    /// Makes the entry somebody's, with a body that is not valid yet. It must not be valid.
+    /// Makes the entry somebody's, with a body that is not valid yet.
     pub(super) fn keep(&mut self, instance: u8, body: Body) {
-        *write(&self.entry.body) = body;
-        self.store(instance, TAKEN);
+        self.store(instance, TAKEN, body);
     }
 
-    /// Gives the entry back, under the next instance: the old tag is never honoured again (requirement M4).
+    /// Gives the entry back, under the next instance: the old tag is not honoured again (requirement M4).
     pub(super) fn release(&mut self) {
-        *write(&self.entry.body) = Body::default();
         *self.control = Control::default();
-        self.store(self.entry.state().instance().wrapping_add(1), 0);
+        self.store(self.entry.state().instance().wrapping_add(1), 0, Body::default());
     }
 
-    /// Nobody else writes the word meanwhile: guards are neither given nor out, and changes come one at a time.
-    fn store(&self, instance: u8, flags: u64) {
+    /// Both together, so that who reads the body and then the state sees what belongs together. Nobody else writes the state
+    /// meanwhile: guards are neither given nor out, and changes come one at a time.
+    fn store(&self, instance: u8, flags: u64, body: Body) {
         let state = self.entry.state();
         assert!(!state.is_valid() && state.guards() == 0, "an entry is changed while it can be used");
+        let mut place = write(&self.entry.body);
+        *place = body;
         self.entry.state.store(State::new(instance, flags).0, Ordering::Release);
     }
 }

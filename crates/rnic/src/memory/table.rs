@@ -119,9 +119,9 @@ impl Table {
 
     /// Executes the invalidation that a peer's Send asks for (requirement M12). Waits for guards.
     ///
-    /// What several streams can invalidate, one peer could take away from another, so a tag has at most one stream whose peer
-    /// may do that (RFC 5040 §5.2, RFC 5042 §6.2.2): the one that a window is bound to, or that registered the region by
-    /// send-queue request.
+    /// The tag must be valid and this stream's (RFC 5040 §7.2). What several peers could invalidate, one could take away from
+    /// another (RFC 5042 §6.4.5), so there is at most one stream whose peer may: the one that a window is bound to, or that
+    /// registered the region by send-queue request.
     pub fn invalidate_remotely(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
         let access = Access { kinds: self.remote_kinds(), ..Access::to_change(tag, stream) };
         let mut change = self.change_of(&access)?;
@@ -183,8 +183,7 @@ impl Table {
         self.slab.entry(index_of(tag))?.guard(&self.departures)
     }
 
-    /// What is known of the entry with the index of this tag. Waits for nobody, so that who holds a guard may ask; if the
-    /// entry changes meanwhile, the answer may mix what was and what is.
+    /// What is known of the entry with the index of this tag. Waits for no guard, so that who holds one may ask.
     pub(super) fn look_up_any(&self, tag: Tag) -> Option<EntryInfo> {
         let entry = self.slab.entry(index_of(tag))?;
         let body = entry.body();

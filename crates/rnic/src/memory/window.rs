@@ -5,7 +5,7 @@
 
 use super::access::{Access, Kinds};
 use super::entry::Body;
-use super::{Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
+use super::{Check, Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
 use ironwarp_wire::Tag;
 
 /// What a window is to be bound to.
@@ -25,7 +25,7 @@ pub struct Binding {
     pub scope: Scope,
 }
 
-/// Whose peers may use a window.
+/// Whose peers may use a window: both associations of RFC 5041 §8.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Only the peer of the stream that binds it, which may also invalidate it (verbs: a window of type 2).
@@ -74,7 +74,7 @@ impl Table {
         let mut change = self.change(&access)?;
         let state = change.entry.state();
         if !state.is_valid() {
-            return Err(change.denied(&access, super::Check::Valid));
+            return Err(change.denied(&access, Check::Valid));
         }
         let checked = access.check(&change.entry.body(), state);
         let within = checked.map_err(|check| change.denied(&access, check))?;

@@ -1,1 +1,294 @@
+use super::super::testing::{loopback, pair};
+use super::*;
+use ironwarp_rnic::link::{Link, LinkError, Piece};
+use std::thread;
 
+const LIMIT: Option<Duration> = Some(Duration::from_secs(10));
+const NOW: Option<Duration> = Some(Duration::ZERO);
+
+/// What one wait reports.
+fn take(set: &Epoll, timeout: Option<Duration>) -> Vec<Event> {
+    let mut events = Events::new(8);
+    set.wait(&mut events, timeout).unwrap();
+    events.iter().collect()
+}
+
+fn event(data: u64, readable: bool, writable: bool) -> Event {
+    Event { data, readable, writable }
+}
+
+/// A socket in an inner set, edge-triggered, and that set in an outer one, once: what a lane has. The socket's first
+/// event, that it is writable, was taken.
+struct Nest {
+    outer: Epoll,
+    inner: Epoll,
+    near: crate::sys::socket::TcpLink,
+    far: crate::sys::socket::TcpLink,
+}
+
+const INNER: u64 = 1;
+const SOCKET: u64 = 2;
+
+impl Nest {
+    fn new() -> Self {
+        let (near, far) = pair();
+        let (outer, inner) = (Epoll::new().unwrap(), Epoll::new().unwrap());
+        inner.add(&near, SOCKET, Interest::Edges).unwrap();
+        assert_eq!(take(&inner, LIMIT), [event(SOCKET, false, true)]);
+        outer.add(&inner, INNER, Interest::Once).unwrap();
+        Self { outer, inner, near, far }
+    }
+
+    /// The peer sends a byte, and it has arrived.
+    fn arrive(&self) {
+        assert_eq!(self.far.send(&[Piece::Own(b"x")]), Ok(1));
+        crate::sys::testing::wait(&self.near, rustix::event::PollFlags::IN);
+    }
+
+    fn arm(&self) {
+        self.outer.modify(&self.inner, INNER, Interest::Once).unwrap();
+    }
+
+    fn disarm(&self) {
+        self.outer.modify(&self.inner, INNER, Interest::Disarmed).unwrap();
+    }
+
+    fn outer(&self) -> Vec<Event> {
+        take(&self.outer, NOW)
+    }
+
+    fn inner(&self) -> Vec<Event> {
+        take(&self.inner, NOW)
+    }
+}
+
+const SET_READY: [Event; 1] = [Event { data: INNER, readable: true, writable: false }];
+const SOCKET_READY: [Event; 1] = [Event { data: SOCKET, readable: true, writable: true }];
+
+#[test]
+fn an_outer_set_reports_an_inner_one_once() {
+    let nest = Nest::new();
+    assert_eq!(nest.outer(), []);
+    nest.arrive();
+    assert_eq!(nest.outer(), SET_READY);
+    // Disarmed now: neither the event that was not taken nor a new one is reported.
+    assert_eq!(nest.outer(), []);
+    nest.arrive();
+    assert_eq!(nest.outer(), []);
+    assert_eq!(nest.inner(), SOCKET_READY);
+}
+
+#[test]
+fn an_inner_set_is_not_ready_once_its_events_were_taken() {
+    let nest = Nest::new();
+    nest.arrive();
+    assert_eq!(nest.inner(), SOCKET_READY);
+    // Armed all the time, and the byte is still unread: only the edge counts.
+    assert_eq!(nest.outer(), []);
+    nest.arm();
+    assert_eq!(nest.outer(), []);
+    nest.arrive();
+    assert_eq!(nest.outer(), SET_READY);
+}
+
+#[test]
+fn arming_finds_what_came_before() {
+    let nest = Nest::new();
+    nest.arrive();
+    assert_eq!(nest.outer(), SET_READY);
+    // Nobody took the inner event.
+    nest.arm();
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+    nest.arm();
+    assert_eq!(nest.outer(), []);
+}
+
+#[test]
+fn edges_while_disarmed_are_not_lost() {
+    let nest = Nest::new();
+    nest.disarm();
+    nest.arrive();
+    assert_eq!(nest.outer(), []);
+    nest.arm();
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+    // After a report that disarmed it, too.
+    nest.arrive();
+    nest.arm();
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+}
+
+/// An edge between taking the inner events and arming is what a lane must not miss.
+#[test]
+fn arming_wakes_for_an_edge_after_the_last_look() {
+    let nest = Nest::new();
+    nest.arrive();
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+    nest.arrive();
+    nest.arm();
+    assert_eq!(nest.outer(), SET_READY);
+}
+
+#[test]
+fn a_waiting_thread_is_woken_through_both_sets() {
+    let nest = Nest::new();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| take(&nest.outer, LIMIT));
+        nest.arrive();
+        assert_eq!(waiting.join().unwrap(), SET_READY);
+    });
+    // And by arming alone, when the event is there already.
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| take(&nest.outer, LIMIT));
+        nest.arm();
+        assert_eq!(waiting.join().unwrap(), SET_READY);
+    });
+}
+
+/// A thread that waits in the inner set while the outer one is armed: both learn of the event.
+#[test]
+fn a_program_and_a_lane_may_both_see_the_event() {
+    let nest = Nest::new();
+    nest.arrive();
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+    assert_eq!(nest.inner(), []);
+}
+
+#[test]
+fn a_hang_up_passes_through_both_sets() {
+    let nest = Nest::new();
+    nest.far.finish();
+    crate::sys::testing::wait(&nest.near, rustix::event::PollFlags::IN);
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+    assert_eq!(nest.near.recv(&[], &mut [0]), Err(LinkError::Ended));
+    // A reset makes another edge.
+    nest.far.abort();
+    crate::sys::testing::wait(&nest.near, rustix::event::PollFlags::ERR);
+    nest.arm();
+    assert_eq!(nest.outer(), SET_READY);
+    assert_eq!(nest.inner(), SOCKET_READY);
+}
+
+#[test]
+fn a_closed_socket_leaves_its_set() {
+    let Nest { outer, inner, near, far } = Nest::new();
+    assert_eq!(far.send(&[Piece::Own(b"x")]), Ok(1));
+    crate::sys::testing::wait(&near, rustix::event::PollFlags::IN);
+    drop(near);
+    assert_eq!(take(&outer, NOW), []);
+    assert_eq!(take(&inner, NOW), []);
+}
+
+#[test]
+fn edges_are_reported_once_each() {
+    let (near, far) = pair();
+    let set = Epoll::new().unwrap();
+    set.add(&near, 5, Interest::Edges).unwrap();
+    assert_eq!(take(&set, LIMIT), [event(5, false, true)]);
+    assert_eq!(far.send(&[Piece::Own(b"abc")]), Ok(3));
+    assert_eq!(take(&set, LIMIT), [event(5, true, true)]);
+    // Reading some is no edge, whether or not some is left.
+    assert_eq!(near.recv(&[], &mut [0]), Ok(1));
+    assert_eq!(take(&set, NOW), []);
+    // More bytes are one, though there were some already.
+    assert_eq!(far.send(&[Piece::Own(b"d")]), Ok(1));
+    assert_eq!(take(&set, LIMIT), [event(5, true, true)]);
+    // Modifying reports what is the case.
+    set.modify(&near, 6, Interest::Edges).unwrap();
+    assert_eq!(take(&set, NOW), [event(6, true, true)]);
+    set.delete(&near).unwrap();
+    assert_eq!(far.send(&[Piece::Own(b"e")]), Ok(1));
+    assert_eq!(take(&set, NOW), []);
+    assert!(set.modify(&near, 6, Interest::Edges).is_err());
+}
+
+#[test]
+fn room_after_a_full_socket_is_an_edge() {
+    let (near, far) = pair();
+    let set = Epoll::new().unwrap();
+    set.add(&near, 5, Interest::Edges).unwrap();
+    assert_eq!(take(&set, LIMIT), [event(5, false, true)]);
+    let mut full = 0;
+    while let Ok(sent) = near.send(&[Piece::Own(&[0; 65_536])]) {
+        full += sent;
+    }
+    while full > 0 {
+        match far.recv(&[], &mut vec![0; 1 << 20]) {
+            Ok(received) => full -= received,
+            Err(_) => crate::sys::testing::wait(&far, rustix::event::PollFlags::IN),
+        }
+    }
+    assert_eq!(take(&set, LIMIT), [event(5, false, true)]);
+}
+
+#[test]
+fn a_listener_is_readable_until_all_were_accepted() {
+    let listener = crate::sys::setup::Listener::new(loopback(), &crate::sys::testing::KEEPALIVE).unwrap();
+    let set = Epoll::new().unwrap();
+    set.add(&listener, 3, Interest::Readable).unwrap();
+    assert_eq!(take(&set, NOW), []);
+    let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    for _ in 0..2 {
+        assert_eq!(take(&set, LIMIT), [event(3, true, false)]);
+    }
+    assert!(listener.accept().unwrap().is_some());
+    assert_eq!(take(&set, NOW), []);
+}
+
+#[test]
+fn a_counter_gives_all_and_a_semaphore_one() {
+    for (wake, takes) in
+        [(EventFd::counter().unwrap(), &[3, 0, 0, 0]), (EventFd::semaphore().unwrap(), &[1, 1, 1, 0])]
+    {
+        let set = Epoll::new().unwrap();
+        set.add(&wake, 4, Interest::Readable).unwrap();
+        assert_eq!(take(&set, NOW), []);
+        for _ in 0..3 {
+            wake.signal();
+        }
+        for &expected in takes {
+            assert_eq!(take(&set, NOW).len(), usize::from(expected > 0));
+            assert_eq!(wake.take(), expected);
+        }
+    }
+}
+
+#[test]
+fn a_full_wake_stays_full() {
+    let wake = EventFd::counter().unwrap();
+    rustix::io::write(&wake, &(u64::MAX - 1).to_ne_bytes()).unwrap();
+    wake.signal();
+    assert_eq!(wake.take(), u64::MAX - 1);
+}
+
+#[test]
+fn events_that_do_not_fit_are_reported_next() {
+    let wakes = [(); 3].map(|()| EventFd::counter().unwrap());
+    let set = Epoll::new().unwrap();
+    for (data, wake) in (0..).zip(&wakes) {
+        set.add(wake, data, Interest::Edges).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut events = Events::new(2);
+    for (len, full) in [(2, true), (1, false), (0, false)] {
+        set.wait(&mut events, NOW).unwrap();
+        assert_eq!((events.len(), events.is_full(), events.is_empty()), (len, full, len == 0));
+        seen.extend(events.iter().map(|event| event.data));
+    }
+    seen.sort_unstable();
+    assert_eq!(seen, [0, 1, 2]);
+    assert_eq!(format!("{events:?}"), "[]");
+}
+
+#[test]
+fn waiting_lasts_as_long_as_asked() {
+    let set = Epoll::new().unwrap();
+    let begin = std::time::Instant::now();
+    assert_eq!(take(&set, Some(Duration::from_micros(1500))), []);
+    assert!(begin.elapsed() >= Duration::from_micros(1500));
+}

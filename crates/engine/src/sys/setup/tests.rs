@@ -1,1 +1,124 @@
+use super::super::socket::option;
+use super::super::testing::{KEEPALIVE, loopback, pair, wait};
+use super::*;
+use ironwarp_rnic::link::{Link, Piece};
+use rustix::event::PollFlags;
 
+#[test]
+fn options_are_set_at_both_ends() {
+    let (client, server) = pair();
+    for link in [&client, &server] {
+        assert!(sockopt::tcp_nodelay(link).unwrap());
+        assert!(sockopt::socket_keepalive(link).unwrap());
+        assert_eq!(sockopt::tcp_keepidle(link).unwrap(), KEEPALIVE.idle);
+        assert_eq!(sockopt::tcp_keepintvl(link).unwrap(), KEEPALIVE.interval);
+        assert_eq!(sockopt::tcp_keepcnt(link).unwrap(), KEEPALIVE.probes);
+        assert_eq!(sockopt::tcp_user_timeout(link).unwrap(), 25_500);
+        assert_eq!(sockopt::tcp_congestion(link).unwrap(), "reno");
+        let flags = rustix::fs::fcntl_getfl(link).unwrap();
+        assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+        assert!(rustix::io::fcntl_getfd(link).unwrap().contains(rustix::io::FdFlags::CLOEXEC));
+    }
+    assert_eq!(client.peer_addr().unwrap(), server.local_addr().unwrap());
+    assert_eq!(server.peer_addr().unwrap(), client.local_addr().unwrap());
+}
+
+#[test]
+fn the_system_chooses_how_to_treat_other_hosts() {
+    let fd = socket(loopback(), SocketType::STREAM).unwrap();
+    let default = sockopt::tcp_congestion(&fd).unwrap();
+    // RFC 5737: an address that is nobody's.
+    speed_up_same_host(&fd, "192.0.2.1".parse().unwrap());
+    assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), default);
+}
+
+#[test]
+fn addresses_of_this_host() {
+    for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
+        assert!(is_same_host(own.parse().unwrap()), "{own}");
+    }
+    for other in ["192.0.2.1", "2001:db8::1"] {
+        assert!(!is_same_host(other.parse().unwrap()), "{other}");
+    }
+    // What this host would send from, if it has a way out: no packet is sent.
+    let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
+    if probe.connect("192.0.2.1:9").is_ok() {
+        assert!(is_same_host(probe.local_addr().unwrap().ip()));
+    }
+}
+
+#[test]
+fn the_local_address_may_be_chosen() {
+    let listeners = [(); 2].map(|()| Listener::new(loopback(), &KEEPALIVE).unwrap());
+    let [first, second] = listeners.each_ref().map(|listener| listener.local_addr().unwrap());
+    let from: SocketAddr = "127.0.0.2:0".parse().unwrap();
+    let link = connect(first, Some(from), &KEEPALIVE).unwrap();
+    wait(&link, PollFlags::OUT);
+    let local = link.local_addr().unwrap();
+    assert_eq!(local.ip(), from.ip());
+    // Its port was chosen by connecting, not by binding.
+    assert_eq!(option(&link, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT).unwrap(), 1);
+
+    // A port that was asked for serves two connections to different places.
+    let port = SocketAddr::new("127.0.0.3".parse().unwrap(), local.port());
+    let links = [first, second].map(|to| connect(to, Some(port), &KEEPALIVE).unwrap());
+    for link in &links {
+        wait(link, PollFlags::OUT);
+        assert!(link.connected().unwrap());
+        assert_eq!(link.local_addr().unwrap(), port);
+    }
+}
+
+#[test]
+fn a_refused_connection_says_so_once() {
+    // Bound, so that nobody else takes the port, but not listening.
+    let silent = socket(loopback(), SocketType::STREAM).unwrap();
+    rustix::net::bind(&silent, &loopback()).unwrap();
+    let to = SocketAddr::try_from(rustix::net::getsockname(&silent).unwrap()).unwrap();
+    // Over loopback the answer may come before the call returns.
+    let refused = connect(to, None, &KEEPALIVE).and_then(|link| {
+        wait(&link, PollFlags::OUT);
+        link.connected()
+    });
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+}
+
+#[test]
+fn not_connected_yet() {
+    let link = TcpLink::new(socket(loopback(), SocketType::STREAM).unwrap());
+    assert!(!link.connected().unwrap());
+    assert!(link.peer_addr().is_err());
+}
+
+#[test]
+fn nobody_waits() {
+    let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
+    assert!(listener.accept().unwrap().is_none());
+    // Who came and went is still taken; its end is seen when it is read.
+    let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
+    wait(&listener, PollFlags::IN);
+    client.abort();
+    let (server, _) = listener.accept().unwrap().unwrap();
+    assert!(server.recv(&[], &mut [0]).is_err());
+    assert!(listener.accept().unwrap().is_none());
+}
+
+#[test]
+fn version_6_stands_beside_version_4() {
+    let Ok(listener) = Listener::new("[::1]:0".parse().unwrap(), &KEEPALIVE) else {
+        eprintln!("this host has no IPv6");
+        return;
+    };
+    let link = connect(listener.local_addr().unwrap(), Some("[::1]:0".parse().unwrap()), &KEEPALIVE).unwrap();
+    wait(&listener, PollFlags::IN);
+    let (server, peer) = listener.accept().unwrap().unwrap();
+    assert_eq!(peer, link.local_addr().unwrap());
+    assert_eq!(link.send(&[Piece::Own(b"six")]), Ok(3));
+    wait(&server, PollFlags::IN);
+    assert_eq!(server.recv(&[], &mut [0; 9]), Ok(3));
+
+    // The same port of all addresses, in both versions.
+    let six = Listener::new("[::]:0".parse().unwrap(), &KEEPALIVE).unwrap();
+    let port = six.local_addr().unwrap().port();
+    Listener::new(SocketAddr::new("0.0.0.0".parse().unwrap(), port), &KEEPALIVE).unwrap();
+}

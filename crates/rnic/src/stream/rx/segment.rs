@@ -127,7 +127,7 @@ impl Rx {
     pub(super) fn waits(&self, qp: &Qp, header: &Header) -> bool {
         matches!(header, Header::Send(send) if send.offset == 0)
             && !matches!(self.message, Message::Send { .. })
-            && lock(&qp.rq).is_empty()
+            && qp.lacks_receive()
     }
 
     fn begin_write(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {

@@ -1,0 +1,300 @@
+//! What may go wrong, and how often: one line of text, so that it fits an environment variable and a failure report.
+
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// How likely each fault is. Written as its words with commas between, in any order:
+///
+/// | word | what happens |
+/// |---|---|
+/// | `split=0.2` | of every fifth send or receive only some first bytes are passed |
+/// | `delay=50us..2ms@0.05` | one direction waits so long in the middle of what it moves |
+/// | `stall=100ms@0.001` | both directions do |
+/// | `cut@0.0001` | the connection is reset in the middle of what it moves |
+/// | `no-receive@0.01` | a posted receive is not found at first |
+/// | `no-register@0.01` | a registration of memory fails |
+///
+/// A chance counts calls that move bytes, or questions asked; it has at most six decimals. Times are whole numbers of `ns`,
+/// `us`, `ms` or `s`, one or a range. The default, which prints as `none`, is that nothing goes wrong.
+///
+/// ```
+/// use ironwarp_rnic::fault::FaultPlan;
+///
+/// let plan: FaultPlan = "cut@0.0001, delay=50us..2ms@0.05".parse()?;
+/// assert_eq!(plan.to_string(), "delay=50us..2ms@0.05,cut@0.0001");
+/// let wrong = "sever@0.1".parse::<FaultPlan>().unwrap_err();
+/// assert!(wrong.to_string().starts_with("`sever` is no fault; there are split=CHANCE, "));
+/// # Ok::<(), ironwarp_rnic::fault::BadPlan>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct FaultPlan {
+    pub(super) split: Chance,
+    pub(super) delay: Wait,
+    pub(super) stall: Wait,
+    pub(super) cut: Chance,
+    pub(super) no_receive: Chance,
+    pub(super) no_register: Chance,
+}
+
+/// How likely something is, in millionths.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Chance(u32);
+
+/// A wait of some length in this range, and how likely it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Wait {
+    pub(super) least: Duration,
+    pub(super) most: Duration,
+    pub(super) chance: Chance,
+}
+
+/// What is wrong with the text of a plan.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum BadPlan {
+    /// No fault has this name.
+    #[error("`{0}` is no fault; there are {FORMS}")]
+    Word(String),
+    /// The word does not have what it needs behind it.
+    #[error("`{0}` is not written as any of {FORMS}")]
+    Form(String),
+    /// The chance.
+    #[error("`{0}` is no chance: it is above 0, at most 1, and has at most six decimals, as in 0.05")]
+    Chance(String),
+    /// A time.
+    #[error("`{0}` is no time: it is a whole number with ns, us, ms or s behind it, as in 50us")]
+    Time(String),
+    /// A range that ends before it begins.
+    #[error("`{0}` ends before it begins: the shorter time comes first, as in 50us..2ms")]
+    Range(String),
+    /// The same word again.
+    #[error("`{0}` is there twice: each fault may be named once")]
+    Twice(String),
+}
+
+const FORMS: &str = "split=CHANCE, delay=TIME@CHANCE, stall=TIME@CHANCE, cut@CHANCE, no-receive@CHANCE and \
+    no-register@CHANCE, where TIME may be a range TIME..TIME";
+
+/// What an empty plan prints as.
+const NONE: &str = "none";
+
+/// Units of time and their nanoseconds. `s` is last: every unit ends with it.
+const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
+
+impl Chance {
+    /// It does not happen.
+    pub const NEVER: Self = Self(0);
+    /// It happens every time.
+    pub const ALWAYS: Self = Self(1_000_000);
+
+    /// So often in a million times; more than that is always.
+    pub const fn in_a_million(times: u32) -> Self {
+        if times > Self::ALWAYS.0 { Self::ALWAYS } else { Self(times) }
+    }
+
+    pub(super) const fn millionths(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for FaultPlan {
+    type Err = BadPlan;
+
+    fn from_str(text: &str) -> Result<Self, BadPlan> {
+        let mut plan = Self::default();
+        if !matches!(text.trim(), "" | NONE) {
+            text.split(',').try_for_each(|entry| plan.add(entry.trim()))?;
+        }
+        Ok(plan)
+    }
+}
+
+impl FaultPlan {
+    fn add(&mut self, entry: &str) -> Result<(), BadPlan> {
+        let (word, rest) = entry.split_at(entry.find(['=', '@']).unwrap_or(entry.len()));
+        match word {
+            "split" => set(&mut self.split, word, chance(after(entry, rest, '=')?)?),
+            "cut" => set(&mut self.cut, word, chance(after(entry, rest, '@')?)?),
+            "no-receive" => set(&mut self.no_receive, word, chance(after(entry, rest, '@')?)?),
+            "no-register" => set(&mut self.no_register, word, chance(after(entry, rest, '@')?)?),
+            "delay" => set(&mut self.delay, word, wait(entry, after(entry, rest, '=')?)?),
+            "stall" => set(&mut self.stall, word, wait(entry, after(entry, rest, '=')?)?),
+            _ => Err(BadPlan::Word(word.to_owned())),
+        }
+    }
+}
+
+/// Fills a place that no earlier entry filled. What was parsed is never the default: its chance is above 0.
+fn set<T: Default + PartialEq>(place: &mut T, word: &str, value: T) -> Result<(), BadPlan> {
+    if *place != T::default() {
+        return Err(BadPlan::Twice(word.to_owned()));
+    }
+    *place = value;
+    Ok(())
+}
+
+fn after<'a>(entry: &str, rest: &'a str, sign: char) -> Result<&'a str, BadPlan> {
+    rest.strip_prefix(sign).ok_or_else(|| BadPlan::Form(entry.to_owned()))
+}
+
+fn wait(entry: &str, text: &str) -> Result<Wait, BadPlan> {
+    let (times, often) = text.split_once('@').ok_or_else(|| BadPlan::Form(entry.to_owned()))?;
+    let (least, most) = times.split_once("..").unwrap_or((times, times));
+    let wait = Wait { least: time(least)?, most: time(most)?, chance: chance(often)? };
+    if wait.most < wait.least { Err(BadPlan::Range(times.to_owned())) } else { Ok(wait) }
+}
+
+fn chance(text: &str) -> Result<Chance, BadPlan> {
+    let (ones, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let parsed = || {
+        let millionths = format!("{decimals:0<6}");
+        let exact = !ones.is_empty() && !decimals.is_empty() && millionths.len() == 6;
+        number(&format!("{ones}{millionths}")).filter(|value| exact && (1..=1_000_000).contains(value))
+    };
+    let value = parsed().and_then(|value| u32::try_from(value).ok());
+    value.map(Chance).ok_or_else(|| BadPlan::Chance(text.to_owned()))
+}
+
+fn time(text: &str) -> Result<Duration, BadPlan> {
+    let parsed = || {
+        let (digits, unit) = UNITS.iter().find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
+        number(digits)?.checked_mul(*unit)
+    };
+    parsed().map(Duration::from_nanos).ok_or_else(|| BadPlan::Time(text.to_owned()))
+}
+
+/// Digits and nothing else: the standard parser would take a sign.
+fn number(text: &str) -> Option<u64> {
+    text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
+}
+
+impl fmt::Display for FaultPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let entries = [
+            (self.split, format!("split={}", self.split)),
+            (self.delay.chance, format!("delay={}", self.delay)),
+            (self.stall.chance, format!("stall={}", self.stall)),
+            (self.cut, format!("cut@{}", self.cut)),
+            (self.no_receive, format!("no-receive@{}", self.no_receive)),
+            (self.no_register, format!("no-register@{}", self.no_register)),
+        ];
+        let there = entries.into_iter().filter(|(chance, _)| *chance != Chance::NEVER);
+        let words: Vec<String> = there.map(|(_, word)| word).collect();
+        f.write_str(if words.is_empty() { NONE } else { "" })?;
+        f.write_str(&words.join(","))
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", Time(self.least))?;
+        if self.least != self.most {
+            write!(f, "..{}", Time(self.most))?;
+        }
+        write!(f, "@{}", self.chance)
+    }
+}
+
+impl fmt::Display for Chance {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = format!("{}.{:06}", self.0 / Self::ALWAYS.0, self.0 % Self::ALWAYS.0);
+        f.write_str(digits.trim_end_matches('0').trim_end_matches('.'))
+    }
+}
+
+/// Prints a time as it is parsed, in the largest unit that keeps it whole.
+pub(super) struct Time(pub(super) Duration);
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nanos = self.0.as_nanos();
+        let whole = |(_, unit): &&(&str, u64)| nanos.is_multiple_of(u128::from(*unit));
+        let (name, unit) = UNITS.iter().rev().find(whole).unwrap_or(&UNITS[0]);
+        write!(f, "{}{name}", nanos / u128::from(*unit))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: &str =
+        "split=0.2,delay=50us..2ms@0.05,stall=100ms@0.001,cut@0.0001,no-receive@0.01,no-register@0.01";
+
+    fn parse(text: &str) -> Result<FaultPlan, BadPlan> {
+        text.parse()
+    }
+
+    #[test]
+    fn every_word_is_read_and_printed_back() {
+        let plan = parse(ALL).unwrap();
+        let (least, most) = (Duration::from_micros(50), Duration::from_millis(2));
+        assert_eq!(plan.split, Chance(200_000));
+        assert_eq!(plan.delay, Wait { least, most, chance: Chance(50_000) });
+        let long = Duration::from_millis(100);
+        assert_eq!(plan.stall, Wait { least: long, most: long, chance: Chance(1000) });
+        assert_eq!(
+            (plan.cut, plan.no_receive, plan.no_register),
+            (Chance(100), Chance(10_000), Chance(10_000))
+        );
+        assert_eq!(plan.to_string(), ALL);
+        assert_eq!(parse(" cut@1 ,  split=1.0 ").unwrap().to_string(), "split=1,cut@1");
+    }
+
+    #[test]
+    fn nothing_is_a_plan() {
+        assert_eq!(parse(""), Ok(FaultPlan::default()));
+        assert_eq!(parse(&FaultPlan::default().to_string()), Ok(FaultPlan::default()));
+        assert_eq!(FaultPlan::default().to_string(), "none");
+    }
+
+    #[test]
+    fn times_print_in_the_largest_unit_that_keeps_them_whole() {
+        for text in ["1ns", "999ns", "1500us", "1s..90s", "0s..1ms"] {
+            let text = format!("delay={text}@0.5");
+            assert_eq!(parse(&text).unwrap().to_string(), text);
+        }
+        assert_eq!(parse("delay=3000ms@0.5").unwrap().to_string(), "delay=3s@0.5");
+        assert_eq!(parse("delay=0ns@0.000001").unwrap().to_string(), "delay=0s@0.000001");
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let text = str::to_owned;
+        for (wrong, why) in [
+            ("sever@0.1", BadPlan::Word(text("sever"))),
+            ("split=0.1,,cut@0.1", BadPlan::Word(text(""))),
+            ("split", BadPlan::Form(text("split"))),
+            ("split@0.1", BadPlan::Form(text("split@0.1"))),
+            ("cut=0.1", BadPlan::Form(text("cut=0.1"))),
+            ("no-receive", BadPlan::Form(text("no-receive"))),
+            ("delay=1ms", BadPlan::Form(text("delay=1ms"))),
+            ("stall@0.1", BadPlan::Form(text("stall@0.1"))),
+            ("delay=2ms..1ms@0.1", BadPlan::Range(text("2ms..1ms"))),
+            ("cut@0.1,split=0.1,cut@0.1", BadPlan::Twice(text("cut"))),
+            ("stall=1s@0.1,stall=1s@0.1", BadPlan::Twice(text("stall"))),
+        ] {
+            assert_eq!(parse(wrong), Err(why));
+        }
+        for wrong in
+            ["", "0", "0.0", "1.000001", "2", "-0.1", "+0.1", ".5", "1.", "0.0000001", "0.1.1", "half"]
+        {
+            assert_eq!(parse(&format!("cut@{wrong}")), Err(BadPlan::Chance(text(wrong))));
+        }
+        for wrong in ["", "1", "ms", "1.5ms", "-1ms", "1m", "18446744073709551616ns", "18446744074s"] {
+            assert_eq!(parse(&format!("delay=1ms..{wrong}@0.1")), Err(BadPlan::Time(text(wrong))));
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_allowed() {
+        let said = |wrong| parse(wrong).unwrap_err().to_string();
+        for wrong in ["sever@0.1", "cut"] {
+            for word in ["split=", "delay=", "stall=", "cut@", "no-receive@", "no-register@", "TIME..TIME"] {
+                assert!(said(wrong).contains(word), "{}", said(wrong));
+            }
+        }
+        assert!(said("cut@2").contains("`2` is no chance: it is above 0, at most 1"));
+        assert!(said("delay=1m@0.1").contains("`1m` is no time: it is a whole number with ns, us, ms or s"));
+    }
+}

@@ -1,0 +1,94 @@
+//! Tests of the table: what is common to them.
+
+mod access;
+mod registration;
+mod threads;
+mod translation;
+mod windows;
+
+use super::{Check, Denied, Domain, Limits, Memory, Rights, Spans, Stream, Table};
+use crate::host::{Host, Span, Unmapped};
+use ironwarp_wire::{Place, Tag};
+use std::ops::Range;
+
+const HOME: Domain = Domain(1);
+const AWAY: Domain = Domain(2);
+const STREAM: Stream = Stream { domain: HOME, qp: 7 };
+const NEIGHBOUR: Stream = Stream { domain: HOME, qp: 8 };
+const STRANGER: Stream = Stream { domain: AWAY, qp: 7 };
+
+/// Where the memory of most tests is.
+const ADDR: u64 = 0x10_0000;
+const LEN: u64 = 0x1000;
+
+/// A program with this memory mapped. The table copies nothing.
+#[derive(Debug)]
+struct Mapped(Range<u64>);
+
+const ALL: Mapped = Mapped(0..u64::MAX);
+
+impl Host for Mapped {
+    fn gather(&self, _: &[Span], _: &mut [u8]) -> Result<(), Unmapped> {
+        panic!("the table copies")
+    }
+
+    fn scatter(&self, _: &[u8], _: &[Span]) -> Result<(), Unmapped> {
+        panic!("the table copies")
+    }
+
+    fn is_mapped(&self, span: Span) -> bool {
+        self.0.start <= span.addr && span.addr + span.len as u64 <= self.0.end
+    }
+}
+
+fn table() -> Table {
+    Table::new(Limits { entries: 100, strict: false })
+}
+
+fn memory(rights: Rights) -> Memory {
+    Memory::direct(ADDR, LEN, rights).unwrap()
+}
+
+fn region(table: &Table, rights: Rights) -> Tag {
+    table.register(&ALL, HOME, memory(rights)).unwrap()
+}
+
+fn place(tag: Tag, offset: u64) -> Place {
+    Place { tag, offset }
+}
+
+/// An access that must be denied, by which check; and no span was handed out.
+fn denied(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
+    let before = Span { addr: 1, len: 1 };
+    let mut spans = Spans::new();
+    spans.push(before);
+    let denied = access(&mut spans).unwrap_err();
+    assert_eq!(*spans, [before], "{denied}");
+    denied.check
+}
+
+fn local_denied(table: &Table, domain: Domain, tag: Tag, at: u64, len: usize, need: Rights) -> Check {
+    denied(|spans| table.local(domain, tag, at, len, need, spans).map(drop))
+}
+
+fn remote_denied(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Check {
+    denied(|spans| table.remote(stream, place, len, need, spans).map(drop))
+}
+
+/// An access that must be let through, and where it goes.
+fn local(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Vec<Span> {
+    let mut spans = Spans::new();
+    drop(table.local(HOME, tag, at, len, need, &mut spans).unwrap());
+    spans.to_vec()
+}
+
+fn remote(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Vec<Span> {
+    let mut spans = Spans::new();
+    drop(table.remote(stream, place, len, need, &mut spans).unwrap());
+    spans.to_vec()
+}
+
+/// Another instance of the same entry.
+fn other_instance(tag: Tag) -> Tag {
+    Tag(tag.0 ^ 0x80)
+}

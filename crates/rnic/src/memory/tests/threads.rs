@@ -1,0 +1,163 @@
+//! Guards and revocation with real threads. What must hold in every order of events, `tests/loom_memory.rs` tries; this is
+//! the storm on real hardware.
+
+use super::super::{Binding, Scope};
+use super::*;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread;
+
+const ROUNDS: usize = 2_000;
+const READERS: usize = 2;
+const READ: Rights = Rights::REMOTE_READ;
+
+/// What is known of the memory of one round, told apart by its address.
+#[derive(Default)]
+struct Round {
+    revoked: AtomicBool,
+    in_use: AtomicU32,
+    uses: AtomicU32,
+}
+
+/// Ends the storm, also when it fails: a failure must not leave the others running.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Readers use whatever tag there is, as hard as they can; `open` and `close` make and revoke one after another.
+fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
+    let rounds: Vec<Round> = (0..ROUNDS).map(|_| Round::default()).collect();
+    let current = AtomicU32::new(0);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        for _ in 0..READERS {
+            scope.spawn(|| {
+                let _over = Over(&over);
+                while !over.load(Ordering::Relaxed) {
+                    read(table, Tag(current.load(Ordering::Relaxed)), &rounds);
+                    // There may be more threads than processors.
+                    thread::yield_now();
+                }
+            });
+        }
+        let _over = Over(&over);
+        for (number, round) in rounds.iter().enumerate() {
+            let tag = open(ADDR + number as u64 * LEN);
+            current.store(tag.0, Ordering::Relaxed);
+            while round.uses.load(Ordering::Relaxed) == 0 {
+                assert!(!over.load(Ordering::Relaxed), "a reader failed");
+                thread::yield_now();
+            }
+            close(tag);
+            round.revoked.store(true, Ordering::SeqCst);
+            assert_eq!(round.in_use.load(Ordering::SeqCst), 0, "revoked while in use");
+        }
+    });
+}
+
+fn read(table: &Table, tag: Tag, rounds: &[Round]) {
+    let mut spans = Spans::new();
+    let Ok(guard) = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans) else { return };
+    let round = &rounds[((spans[0].addr - ADDR) / LEN) as usize];
+    round.in_use.fetch_add(1, Ordering::SeqCst);
+    round.uses.fetch_add(1, Ordering::Relaxed);
+    // A second guard may be refused by now, but never waits.
+    let second = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans);
+    assert!(!round.revoked.load(Ordering::SeqCst), "used after it was revoked");
+    drop(second);
+    round.in_use.fetch_sub(1, Ordering::SeqCst);
+    drop(guard);
+}
+
+fn zero_based(addr: u64) -> Memory {
+    let rights = Rights::LOCAL_READ | Rights::BIND | READ;
+    Memory { start: 0, ..Memory::direct(addr, LEN, rights).unwrap() }
+}
+
+#[test]
+fn deregistration_is_final() {
+    let table = table();
+    storm(
+        &table,
+        |addr| table.register(&ALL, HOME, zero_based(addr)).unwrap(),
+        |tag| table.deregister(tag).unwrap(),
+    );
+    assert!(table.is_empty());
+}
+
+#[test]
+fn invalidation_is_final() {
+    let table = table();
+    storm(
+        &table,
+        |addr| {
+            let tag = table.allocate(HOME).unwrap();
+            table.fill(&ALL, STREAM, tag, zero_based(addr)).unwrap();
+            tag
+        },
+        |tag| {
+            table.invalidate_remotely(STREAM, tag).unwrap();
+            table.deregister(tag).unwrap();
+        },
+    );
+}
+
+#[test]
+fn a_new_binding_ends_the_old_one() {
+    let table = table();
+    let window = AtomicU32::new(table.allocate_window(HOME).unwrap().0);
+    let region = AtomicU32::new(0);
+    let bind = |region, len| {
+        let binding = Binding { region, at: 0, len, rights: READ, zero_based: true, scope: Scope::Stream };
+        let bound = table.bind(STREAM, Tag(window.load(Ordering::Relaxed)), binding).unwrap();
+        window.store(bound.0, Ordering::Relaxed);
+        bound
+    };
+    storm(
+        &table,
+        |addr| {
+            let tag = table.register(&ALL, HOME, zero_based(addr)).unwrap();
+            region.store(tag.0, Ordering::Relaxed);
+            bind(tag, LEN)
+        },
+        |_| {
+            bind(Tag(0), 0);
+            table.deregister(Tag(region.load(Ordering::Relaxed))).unwrap();
+        },
+    );
+}
+
+#[test]
+fn revocation_waits_for_every_guard_of_a_thread() {
+    let table = table();
+    let tag = region(&table, READ);
+    let take = || table.remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new());
+    let (first, second) = (take().unwrap(), take().unwrap());
+    let done = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            table.deregister(tag).unwrap();
+            done.store(true, Ordering::SeqCst);
+        });
+        // From the moment it began, no guard is given, and asking does not wait.
+        while take().is_ok() {
+            thread::yield_now();
+        }
+        assert_eq!(table.look_up(tag).map(|info| info.valid), Some(false));
+        drop(first);
+        assert!(!done.load(Ordering::SeqCst));
+        drop(second);
+    });
+    assert_eq!(table.look_up(tag), None);
+}
+
+#[test]
+fn guards_and_table_may_go_to_other_threads() {
+    fn is_send<T: Send>() {}
+    fn is_sync<T: Sync>() {}
+    is_send::<super::super::Guard<'static>>();
+    is_sync::<Table>();
+}

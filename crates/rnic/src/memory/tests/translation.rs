@@ -1,0 +1,119 @@
+//! Translations, against a list of the address of every byte.
+
+use super::super::{PageSize, Spans, Translation, TranslationError};
+use crate::host::Span;
+use proptest::prelude::*;
+
+const PAGE: u64 = 4096;
+
+fn page_size() -> PageSize {
+    PageSize::new(PAGE).unwrap()
+}
+
+/// All sub-ranges must be where the bytes are, in as few spans as can be.
+fn assert_maps(translation: &Translation, bytes: &[u64], from: usize, to: usize) {
+    assert_eq!(translation.len(), bytes.len() as u64);
+    let (from, to) = (from.min(to) % (bytes.len() + 1), from.max(to) % (bytes.len() + 1));
+    let (from, to) = (from.min(to), from.max(to));
+    let mut spans = Spans::new();
+    translation.spans(from as u64, to - from, &mut spans);
+    let found: Vec<u64> = spans.iter().flat_map(|span| span.addr..span.addr + span.len as u64).collect();
+    assert_eq!(found, bytes[from..to]);
+    let breaks = bytes[from..to].windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
+    assert_eq!(spans.len(), if from == to { 0 } else { breaks + 1 });
+}
+
+/// The bytes of pages, from the first byte on.
+fn bytes_of_pages(pages: &[u64], first: u64) -> Vec<u64> {
+    pages.iter().flat_map(|&page| page..page + PAGE).skip(first as usize).collect()
+}
+
+/// Page addresses, some of them next to each other.
+fn pages() -> impl Strategy<Value = Vec<u64>> {
+    prop::collection::vec((1_u64..8).prop_map(|page| page * PAGE), 1..6)
+}
+
+proptest! {
+    #[test]
+    fn direct(addr in 0..u64::MAX - 5000, len in 1_u64..5000, from: usize, to: usize) {
+        let translation = Translation::direct(addr, len).unwrap();
+        assert_maps(&translation, &(addr..addr + len).collect::<Vec<_>>(), from, to);
+    }
+
+    #[test]
+    fn one_table(pages in pages(), first in 0..PAGE, from: usize, to: usize) {
+        let bytes = bytes_of_pages(&pages, first);
+        assert_maps(&Translation::pages(page_size(), first, pages).unwrap(), &bytes, from, to);
+    }
+
+    #[test]
+    fn two_orders(pages in pages(), order in 0_u32..3, first in 0..PAGE, from: usize, to: usize) {
+        let bytes = bytes_of_pages(&pages, first);
+        let tables = pages.chunks(1 << order).map(<[u64]>::to_vec).collect();
+        assert_maps(&Translation::page_tables(page_size(), first, tables).unwrap(), &bytes, from, to);
+    }
+
+    #[test]
+    fn buffers(list in prop::collection::vec((0_u64..64, 1_usize..32), 1..12), from: usize, to: usize) {
+        let list: Vec<_> = list.into_iter().map(|(addr, len)| Span { addr, len }).collect();
+        let bytes: Vec<_> = list.iter().flat_map(|span| span.addr..span.addr + span.len as u64).collect();
+        assert_maps(&Translation::buffers(&list).unwrap(), &bytes, from, to);
+    }
+}
+
+#[test]
+fn page_sizes_from_4_kib_to_256_mib() {
+    for order in 0..64 {
+        let size = PageSize::new(1 << order);
+        assert_eq!(size.map(PageSize::bytes), (12..=28).contains(&order).then_some(1 << order));
+    }
+    assert_eq!(PageSize::new(0), None);
+    assert_eq!(PageSize::new(4097), None);
+    let large = PageSize::new(1 << 28).unwrap();
+    let translation = Translation::pages(large, 5, vec![3 << 28, 1 << 28]).unwrap();
+    let mut spans = Spans::new();
+    translation.spans((1 << 28) - 6, 2, &mut spans);
+    assert_eq!(*spans, [Span { addr: (4 << 28) - 1, len: 1 }, Span { addr: 1 << 28, len: 1 }]);
+}
+
+#[test]
+fn what_is_no_translation() {
+    use TranslationError::{Empty, FirstByte, Shape, TooLong, Unaligned, Wrap};
+    let last = u64::MAX - PAGE + 1;
+    assert_eq!(Translation::direct(1, 0).unwrap_err(), Empty);
+    assert_eq!(Translation::direct(2, u64::MAX - 1).unwrap_err(), Wrap { addr: 2 });
+    Translation::direct(1, u64::MAX - 1).unwrap();
+
+    let pages = |first, pages: &[u64]| Translation::pages(page_size(), first, pages.to_vec()).unwrap_err();
+    assert_eq!(pages(0, &[]), Empty);
+    assert_eq!(pages(0, &[PAGE, PAGE + 8]), Unaligned { addr: PAGE + 8 });
+    assert_eq!(pages(PAGE, &[PAGE]), FirstByte { first: PAGE });
+    assert_eq!(pages(0, &[PAGE, last]), Wrap { addr: last });
+
+    let tables = |first, tables: &[&[u64]]| {
+        let tables = tables.iter().map(|table| table.to_vec()).collect();
+        Translation::page_tables(page_size(), first, tables).unwrap_err()
+    };
+    assert_eq!(tables(0, &[]), Empty);
+    assert_eq!(tables(0, &[&[]]), Empty);
+    assert_eq!(tables(0, &[&[0], &[]]), Empty);
+    assert_eq!(tables(0, &[&[0], &[0, 0]]), Shape { table: 1 });
+    assert_eq!(tables(0, &[&[0, 0], &[0], &[0]]), Shape { table: 1 });
+    assert_eq!(tables(0, &[&[0; 3], &[0]]), Shape { table: 0 });
+    assert_eq!(tables(0, &[&[0], &[8]]), Unaligned { addr: 8 });
+    assert_eq!(tables(PAGE, &[&[0]]), FirstByte { first: PAGE });
+    assert_eq!(tables(0, &[&[last]]), Wrap { addr: last });
+
+    let span = |addr, len| Span { addr, len };
+    let buffers = |list: &[Span]| Translation::buffers(list).unwrap_err();
+    assert_eq!(buffers(&[]), Empty);
+    assert_eq!(buffers(&[span(1, 1), span(1, 0)]), Empty);
+    assert_eq!(buffers(&[span(1, 1), span(u64::MAX, 1)]), Wrap { addr: u64::MAX });
+    assert_eq!(buffers(&[span(0, usize::MAX), span(0, 1)]), TooLong);
+}
+
+#[test]
+#[should_panic(expected = "a range outside of the translation was let through")]
+fn a_range_that_was_not_checked_is_caught() {
+    Translation::direct(0, 8).unwrap().spans(8, 1, &mut Spans::new());
+}

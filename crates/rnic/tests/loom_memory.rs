@@ -1,0 +1,242 @@
+//! The memory table in every order of events: guards against revocation, changes against each other.
+//!
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p ironwarp-rnic --release -- loom`
+//!
+//! The memory itself is a cell whose uses loom watches: two at once, one of them a write, fail the model, and so does a write
+//! that does not know of a use before it.
+#![cfg(loom)]
+
+use ironwarp_rnic::host::{Host, Span, Unmapped};
+use ironwarp_rnic::memory::{
+    Binding, Check, DeregisterError, Domain, Limits, Memory, Rights, Scope, Spans, Stream, Table, following,
+};
+use ironwarp_wire::{Place, Tag};
+use loom::cell::UnsafeCell;
+use loom::sync::Arc;
+use loom::thread;
+
+const HOME: Domain = Domain(1);
+const STREAM: Stream = Stream { domain: HOME, qp: 7 };
+const OLD: u64 = 0x1000;
+const NEW: u64 = 0x2000;
+
+#[derive(Debug)]
+struct AllMapped;
+
+impl Host for AllMapped {
+    fn gather(&self, _: &[Span], _: &mut [u8]) -> Result<(), Unmapped> {
+        Ok(())
+    }
+
+    fn scatter(&self, _: &[u8], _: &[Span]) -> Result<(), Unmapped> {
+        Ok(())
+    }
+
+    fn is_mapped(&self, _: Span) -> bool {
+        true
+    }
+}
+
+/// A table, and the memory that was registered first.
+struct World {
+    table: Table,
+    cell: UnsafeCell<()>,
+}
+
+fn world(entries: usize) -> Arc<World> {
+    let table = Table::new(Limits { entries, strict: false });
+    Arc::new(World { table, cell: UnsafeCell::new(()) })
+}
+
+fn memory(addr: u64) -> Memory {
+    let rights = Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::BIND;
+    Memory { start: 0, ..Memory::direct(addr, 8, rights).unwrap() }
+}
+
+impl World {
+    fn register(&self, addr: u64) -> Tag {
+        self.table.register(&AllMapped, HOME, memory(addr)).unwrap()
+    }
+
+    fn filled(&self) -> Tag {
+        let tag = self.table.allocate(HOME).unwrap();
+        self.table.fill(&AllMapped, STREAM, tag, memory(OLD)).unwrap();
+        tag
+    }
+
+    /// What a stream does: check, use, let go. The old memory is all that the old tag may lead to.
+    fn use_old(&self, tag: Tag) {
+        let mut spans = Spans::new();
+        let place = Place { tag, offset: 0 };
+        if let Ok(guard) = self.table.remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans) {
+            assert_eq!(*spans, [Span { addr: OLD, len: 8 }]);
+            self.cell.with(|_| ());
+            drop(guard);
+        }
+    }
+
+    /// What the program does with memory that it has back.
+    fn reuse_memory(&self) {
+        self.cell.with_mut(|_| ());
+    }
+
+    fn binding(&self, region: Tag) -> Binding {
+        Binding { region, at: 0, len: 8, rights: Rights::REMOTE_READ, zero_based: true, scope: Scope::Stream }
+    }
+}
+
+fn spawn(world: &Arc<World>, action: impl FnOnce(&World) + 'static) -> thread::JoinHandle<()> {
+    let world = Arc::clone(world);
+    thread::spawn(move || action(&world))
+}
+
+#[test]
+fn loom_deregistration_is_final() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.register(OLD);
+        let readers = [(); 2].map(|()| spawn(&world, move |world| world.use_old(tag)));
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        for reader in readers {
+            reader.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_two_guards_of_one_thread() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.register(OLD);
+        let reader = spawn(&world, move |world| {
+            let mut spans = Spans::new();
+            let take = |spans: &mut Spans| world.table.local(HOME, tag, 0, 8, Rights::LOCAL_READ, spans).ok();
+            let first = take(&mut spans);
+            let second = take(&mut spans);
+            assert!(first.is_some() || second.is_none());
+            if first.is_some() {
+                drop(second);
+                world.cell.with(|_| ());
+            }
+        });
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_an_old_tag_never_leads_to_new_memory() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.register(OLD);
+        let reader = spawn(&world, move |world| {
+            world.use_old(tag);
+            world.use_old(tag);
+        });
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        let new = world.register(NEW);
+        assert_eq!(new, following(tag), "the same index, which is the point");
+        reader.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_a_new_binding_ends_the_old_one() {
+    loom::model(|| {
+        let world = world(3);
+        let (old, new) = (world.register(OLD), world.register(NEW));
+        let window = world.table.allocate_window(HOME).unwrap();
+        let window = world.table.bind(STREAM, window, world.binding(old)).unwrap();
+        let reader = spawn(&world, move |world| world.use_old(window));
+        world.table.bind(STREAM, window, world.binding(new)).unwrap();
+        world.reuse_memory();
+        reader.join().unwrap();
+        world.table.deregister(old).unwrap();
+    });
+}
+
+#[test]
+fn loom_a_peer_invalidates_while_the_program_deregisters() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.filled();
+        let reader = spawn(&world, move |world| world.use_old(tag));
+        let peer = spawn(&world, move |world| {
+            if let Err(denied) = world.table.invalidate_remotely(STREAM, tag) {
+                assert_eq!(denied.check, Check::Valid);
+            }
+        });
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        assert!(world.table.is_empty());
+        for thread in [reader, peer] {
+            thread.join().unwrap();
+        }
+    });
+}
+
+#[test]
+fn loom_a_tag_is_given_back_once() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.register(OLD);
+        let other = spawn(&world, move |world| {
+            let result = world.table.deregister(tag);
+            assert!(matches!(result, Ok(()) | Err(DeregisterError::Unknown(_))));
+        });
+        let result = world.table.deregister(tag);
+        other.join().unwrap();
+        assert!(matches!(result, Ok(()) | Err(DeregisterError::Unknown(_))));
+        assert!(world.table.is_empty());
+        assert_eq!(world.register(NEW), following(tag));
+        assert!(world.table.allocate(HOME).is_err());
+    });
+}
+
+#[test]
+fn loom_a_region_does_not_go_from_under_a_window() {
+    loom::model(|| {
+        let world = world(2);
+        let region = world.register(OLD);
+        let window = world.table.allocate_window(HOME).unwrap();
+        let binder = spawn(&world, move |world| {
+            match world.table.bind(STREAM, window, world.binding(region)) {
+                Ok(bound) => {
+                    // Nobody else lets it go.
+                    assert_eq!(
+                        world.table.deregister(region),
+                        Err(DeregisterError::Busy { tag: region, windows: 1 })
+                    );
+                    world.use_old(bound);
+                }
+                Err(denied) => assert_eq!(denied.check, Check::Valid),
+            }
+        });
+        if world.table.deregister(region).is_ok() {
+            world.reuse_memory();
+        }
+        binder.join().unwrap();
+    });
+}
+
+#[test]
+fn loom_windows_of_one_region_come_and_go_together() {
+    loom::model(|| {
+        let world = world(3);
+        let region = world.register(OLD);
+        let windows = [(); 2].map(|()| world.table.allocate_window(HOME).unwrap());
+        let threads = windows.map(|window| {
+            spawn(&world, move |world| {
+                let bound = world.table.bind(STREAM, window, world.binding(region)).unwrap();
+                world.table.invalidate(STREAM, bound).unwrap();
+            })
+        });
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        world.table.deregister(region).unwrap();
+    });
+}
