@@ -230,7 +230,7 @@ static void prepare(const struct part *self)
 	region_mr = ibv_reg_mr(id->pd, region, sizeof region,
 			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 	source_mr = rdma_reg_msgs(id, source, sizeof source);
-	/* RFC 5040 §5.2: the sink of a Read is written by the other end, so iWARP wants the right for that. */
+	/* In iWARP the sink of a Read is named by a STag that the other end writes to: some RNICs want the right for it. */
 	sink_mr = ibv_reg_mr(id->pd, sink, sizeof sink, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	receives_mr = rdma_reg_msgs(id, receives, sizeof receives);
 	message_mr = rdma_reg_msgs(id, message, sizeof message);

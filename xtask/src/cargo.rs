@@ -30,6 +30,22 @@ pub(crate) fn doc(_: &Workspace, _: &[String]) -> Result {
     run(command("cargo", &arguments).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
+/// The tests called `loom` replace threads and locks by loom's: a build of its own.
+pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
+    let arguments = ["test", "--release", "--locked", "--package", "ironwarp-rnic", "--lib", "loom"];
+    let mut command = command("cargo", &arguments);
+    command.env("CARGO_TARGET_DIR", workspace.target.join("loom"));
+    run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
+}
+
+pub(crate) const SIM_USAGE: &str = "sim [--seed N | --seeds N]";
+
+/// The simulator's own program; its options are ours.
+pub(crate) fn sim(_: &Workspace, options: &[String]) -> Result {
+    let arguments = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
+    run(command("cargo", &arguments).args(options))
+}
+
 /// Advisories are left out: their database comes over the network and changes from day to day, so the
 /// same commit would pass today and fail tomorrow.
 pub(crate) fn deny(_: &Workspace, _: &[String]) -> Result {

@@ -44,6 +44,14 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     Ok(())
 }
 
+/// Builds the guest, and runs the tests that boot it: they are ignored where nobody built one.
+pub(crate) fn interop(workspace: &Workspace, _: &[String]) -> Result {
+    run(workspace, &[])?;
+    let arguments =
+        ["nextest", "run", "--locked", "--package", "ironwarp", "--test", "siw", "--run-ignored", "only"];
+    run_command(command("cargo", &arguments).env("IRONWARP_GUEST", workspace.target.join("siw-guest/plain")))
+}
+
 impl<'a> Options<'a> {
     /// Which variants there are is for `guest/build` to say.
     fn parse(arguments: &'a [String]) -> Result<Self> {

@@ -46,11 +46,17 @@ const JOBS: &[Job] = &[
     job("doc", "build the documentation, warnings denied", Ci, &[], cargo::doc),
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "prove that the wire crate needs no std", Ci, &[], no_std::run),
-    job(guest::USAGE, "build the siw guest that tests boot", Both, &["qemu-system-x86_64"], guest::run),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
+    job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),
+    job(cargo::SIM_USAGE, "simulate, 10,000 seeds unless told otherwise", Ci, &[], cargo::sim),
+    job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
+    job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
     job(fuzz::USAGE, "fuzz, 20 s a target unless told otherwise", Ci, &["g++"], fuzz::run),
 ];
+
+/// What it takes to boot a guest.
+const GUEST: &[&str] = &["qemu-system-x86_64", "cargo-nextest"];
 
 const CHECK: &str = "check";
 const CI: &str = "ci";

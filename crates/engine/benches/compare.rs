@@ -109,7 +109,10 @@ impl End {
 
     fn post(&self, operation: Operation, len: u32, signaled: bool) {
         let data = Data::Memory(self.sge(len).into());
-        self.pair.qp().post_send(vec![WorkRequest { id: 2, operation, data, signaled, fence: false }]).unwrap();
+        self.pair
+            .qp()
+            .post_send(vec![WorkRequest { id: 2, operation, data, signaled, fence: false }])
+            .unwrap();
     }
 
     fn one(&self) -> Completion {
@@ -305,7 +308,11 @@ fn round(
         let wakes = end.engine.statistics().lane_wakes - wakes;
         let theirs: u64 = server.line().parse().unwrap();
         record(table, format!("8 B Send ÷ bare ({name})"), time / bare);
-        record(table, format!("   lane wakes per 1000 pings ({name})"), (wakes + theirs) as f64 * 1e3 / PINGS as f64);
+        record(
+            table,
+            format!("   lane wakes per 1000 pings ({name})"),
+            (wakes + theirs) as f64 * 1e3 / PINGS as f64,
+        );
     }
     let large = vec![7; LARGE];
     server.say("bare-large");

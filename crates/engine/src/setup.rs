@@ -6,7 +6,9 @@ use crate::event::{ConnectError, Established, EventChannel};
 use crate::lane::{Job, Lane};
 use crate::sys::setup::{Listener as Socket, connect};
 use crate::sys::socket::TcpLink;
-use ironwarp_rnic::connect::{Agreed, Answer as Reply, Depths, Incoming as Request, Initiator, Setup as Way, Terms};
+use ironwarp_rnic::connect::{
+    Agreed, Answer as Reply, Depths, Incoming as Request, Initiator, Setup as Way, Terms,
+};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_wire::mpa::{FpduWriter, MAX_STARTUP};
 use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
@@ -223,8 +225,12 @@ impl Dial {
         };
         let Some(engine) = self.engine.upgrade() else { return Ok(()) };
         let early = self.wire.read.split_off(consumed);
-        let established =
-            Established { private_data, agreed, peer: self.link.peer_addr()?, local: self.link.local_addr()? };
+        let established = Established {
+            private_data,
+            agreed,
+            peer: self.link.peer_addr()?,
+            local: self.link.local_addr()?,
+        };
         engine.begin(&self.link, &self.pair, established, early)
     }
 
@@ -399,7 +405,12 @@ impl Incoming {
     }
 
     /// Connects a queue pair to it. The queue pair tells when that is done.
-    pub fn accept(mut self, pair: &Arc<QueuePair>, terms: Terms, private_data: &[u8]) -> Result<(), ConnectError> {
+    pub fn accept(
+        mut self,
+        pair: &Arc<QueuePair>,
+        terms: Terms,
+        private_data: &[u8],
+    ) -> Result<(), ConnectError> {
         let (_, agreed) = self.request.accept(terms, private_data)?;
         self.decided = true;
         let asked = self.request.private_data().into();
@@ -431,7 +442,11 @@ impl Drop for Incoming {
 }
 
 impl ListenerCore {
-    pub(crate) fn new(engine: &Arc<Engine>, at: SocketAddr, channel: Arc<EventChannel<Incoming>>) -> io::Result<Self> {
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        at: SocketAddr,
+        channel: Arc<EventChannel<Incoming>>,
+    ) -> io::Result<Self> {
         let socket = Socket::new(at, &engine.keepalive())?;
         Ok(Self { engine: Arc::downgrade(engine), socket, channel, startup: engine.config().startup })
     }

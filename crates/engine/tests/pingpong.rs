@@ -7,23 +7,54 @@ use ironwarp_rnic::queue::*;
 use std::sync::Arc;
 use std::time::Duration;
 
-struct End { engine: Arc<Engine>, pair: Arc<QueuePair>, cq: Arc<CompletionQueue>, buf: Vec<u8>, tag: ironwarp_wire::Tag }
+struct End {
+    engine: Arc<Engine>,
+    pair: Arc<QueuePair>,
+    cq: Arc<CompletionQueue>,
+    buf: Vec<u8>,
+    tag: ironwarp_wire::Tag,
+}
 
 fn end(completes: Completes) -> End {
     let engine = Engine::new(Config::default()).unwrap();
     let domain = engine.device().allocate_domain();
     let cq = engine.create_cq(64).unwrap();
-    let pair = engine.create_qp(QueuePairAttributes { domain, send_cq: cq.clone(), receive_cq: cq.clone(), send_depth: 16, receive_depth: 16, max_sges: 4, completes, events: None });
+    let pair = engine.create_qp(QueuePairAttributes {
+        domain,
+        send_cq: cq.clone(),
+        receive_cq: cq.clone(),
+        send_depth: 16,
+        receive_depth: 16,
+        max_sges: 4,
+        completes,
+        events: None,
+    });
     let buf = vec![0u8; 1 << 20];
     let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
-    let tag = engine.device().register(domain, Memory::direct(buf.as_ptr() as u64, buf.len() as u64, rights).unwrap()).unwrap();
+    let tag = engine
+        .device()
+        .register(domain, Memory::direct(buf.as_ptr() as u64, buf.len() as u64, rights).unwrap())
+        .unwrap();
     End { engine, pair, cq, buf, tag }
 }
 impl End {
-    fn sge(&self, at: usize, len: u32) -> Sge { Sge { tag: self.tag, addr: self.buf.as_ptr() as u64 + at as u64, len } }
-    fn recv(&self, id: u64, at: usize, len: u32) { self.pair.qp().post_receive(ReceiveRequest { id, buffers: self.sge(at, len).into() }).unwrap(); }
+    fn sge(&self, at: usize, len: u32) -> Sge {
+        Sge { tag: self.tag, addr: self.buf.as_ptr() as u64 + at as u64, len }
+    }
+    fn recv(&self, id: u64, at: usize, len: u32) {
+        self.pair.qp().post_receive(ReceiveRequest { id, buffers: self.sge(at, len).into() }).unwrap();
+    }
     fn send(&self, id: u64, operation: Operation, at: usize, len: u32) {
-        self.pair.qp().post_send(vec![WorkRequest { id, operation, data: Data::Memory(self.sge(at, len).into()), signaled: true, fence: false }]).unwrap();
+        self.pair
+            .qp()
+            .post_send(vec![WorkRequest {
+                id,
+                operation,
+                data: Data::Memory(self.sge(at, len).into()),
+                signaled: true,
+                fence: false,
+            }])
+            .unwrap();
     }
     fn one(&self) -> Completion {
         let mut got = None;
@@ -39,7 +70,9 @@ fn everything() {
         let (mut a, mut b) = (end(completes), end(completes));
         let listener = b.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let to = listener.local_addr().unwrap();
-        a.engine.connect(&a.pair, to, &ConnectOptions { private_data: b"hi".to_vec(), ..Default::default() }).unwrap();
+        a.engine
+            .connect(&a.pair, to, &ConnectOptions { private_data: b"hi".to_vec(), ..Default::default() })
+            .unwrap();
         let incoming = listener.incoming().wait(Some(Duration::from_secs(5))).unwrap();
         assert_eq!(incoming.private_data(), b"hi");
         b.recv(7, 0, 100);
@@ -58,12 +91,18 @@ fn everything() {
             let c = a.one();
             assert_eq!((c.wr_id, c.status), (1, Status::Success), "{c:?}");
         });
-        for (i, x) in a.buf.iter_mut().enumerate() { *x = (i * 7) as u8; }
+        for (i, x) in a.buf.iter_mut().enumerate() {
+            *x = (i * 7) as u8;
+        }
         let place = ironwarp_wire::Place { tag: b.tag, offset: b.buf.as_ptr() as u64 };
         a.send(2, Operation::Write(place), 0, 1 << 20);
         let c = a.one();
         assert_eq!((c.wr_id, c.status), (2, Status::Success), "{c:?}");
-        for (i, x) in b.buf.iter_mut().enumerate() { if completes == Completes::WhenAcknowledged { assert_eq!(*x, (i * 7) as u8); } }
+        for (i, x) in b.buf.iter_mut().enumerate() {
+            if completes == Completes::WhenAcknowledged {
+                assert_eq!(*x, (i * 7) as u8);
+            }
+        }
         a.send(3, Operation::Read(place), 0, 1 << 20);
         let c = a.one();
         assert_eq!((c.wr_id, c.status), (3, Status::Success), "{c:?}");

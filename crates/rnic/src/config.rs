@@ -238,14 +238,18 @@ mod tests {
         let error = with(&[("IRONWARP_LANE", "2")]).unwrap_err().to_string();
         assert_eq!(error, "there is no setting `lane` (IRONWARP_LANE); the nearest is `lanes`");
         let error = with(&[("IRONWARP_CLOSE", "5")]).unwrap_err().to_string();
-        assert_eq!(error, "`5` is not a value for the setting `close`: a time such as `5s` or `200ms` is wanted");
+        assert_eq!(
+            error,
+            "`5` is not a value for the setting `close`: a time such as `5s` or `200ms` is wanted"
+        );
     }
 
     /// The page is made from the settings, so it cannot be wrong. Print it with `cargo test -p ironwarp-rnic settings_page`.
     #[test]
     fn settings_page_is_up_to_date() {
         let default = Config::default();
-        let mut page = "# Settings\n\nEach is a field of `Config`, and an environment variable.\n\n".to_owned();
+        let mut page =
+            "# Settings\n\nEach is a field of `Config`, and an environment variable.\n\n".to_owned();
         page += "| variable | default | |\n|---|---|---|\n";
         for (name, about) in Config::SETTINGS {
             let value = default.get(name).unwrap_or_default();

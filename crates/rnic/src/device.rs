@@ -82,7 +82,9 @@ impl Device {
 
     fn may_register(&self) -> Result<(), RegisterError> {
         match &self.faults {
-            Some(faults) if faults.fail_registration() => Err(RegisterError::Full { entries: self.config.tags }),
+            Some(faults) if faults.fail_registration() => {
+                Err(RegisterError::Full { entries: self.config.tags })
+            }
             _ => Ok(()),
         }
     }

@@ -7,7 +7,9 @@
 
 use crate::memory::{Denied, RegisterError};
 use crate::queue::Status;
-use ironwarp_wire::{Cause, Operation, Place, Protection, TaggedBuffer, Tag, Terminate, UntaggedBuffer, Violation};
+use ironwarp_wire::{
+    Cause, Operation, Place, Protection, Tag, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
+};
 
 /// Why a stream or a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -87,7 +89,11 @@ impl Fault {
     /// Whose mistake it is.
     pub const fn culprit(&self) -> Culprit {
         match self {
-            Self::Local(_) | Self::Register { .. } | Self::Overrun(_) | Self::Unmapped { .. } | Self::HalfSent => Culprit::Program,
+            Self::Local(_)
+            | Self::Register { .. }
+            | Self::Overrun(_)
+            | Self::Unmapped { .. }
+            | Self::HalfSent => Culprit::Program,
             Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort => Culprit::Peer,
             // The peer complains of what this end did.
             Self::Terminated(_) => Culprit::Program,
@@ -195,7 +201,9 @@ impl Protocol {
             Self::ResponsePlace { expected, found } if expected.tag.0 != found.tag.0 => {
                 Cause::TaggedBuffer(TaggedBuffer::Tag)
             }
-            Self::ResponsePlace { .. } | Self::ResponseLength { .. } => Cause::TaggedBuffer(TaggedBuffer::Bounds),
+            Self::ResponsePlace { .. } | Self::ResponseLength { .. } => {
+                Cause::TaggedBuffer(TaggedBuffer::Bounds)
+            }
             Self::Interleaved | Self::Acknowledged { .. } => Cause::Operation(Operation::StreamCatastrophic),
         }
     }

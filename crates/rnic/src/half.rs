@@ -10,8 +10,14 @@
 //! lock again, or finds that yet another thread has it, of which the same can be said. If the look does, the release of
 //! the lock happened before the setting, so this holder was not the one that made the attempt fail.
 
+mod lock;
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;
+
+use self::lock::Lock;
 use crate::sync::atomic::{AtomicBool, Ordering};
-use crate::sync::{Mutex, lock, try_lock};
 
 /// How often one thread goes round before it leaves the rest to another.
 ///
@@ -33,13 +39,13 @@ pub(crate) enum Left {
 #[derive(Debug)]
 pub(crate) struct Half<T> {
     work: AtomicBool,
-    state: Mutex<T>,
+    state: Lock<T>,
 }
 
 impl<T> Half<T> {
     /// A half that nobody holds, and that has nothing to do.
     pub(crate) fn new(state: T) -> Self {
-        Self { work: AtomicBool::new(false), state: Mutex::new(state) }
+        Self { work: AtomicBool::new(false), state: Lock::new(state) }
     }
 
     /// There is work: does it with `round`, unless another thread holds the half, which then does it. Never waits.
@@ -49,7 +55,7 @@ impl<T> Half<T> {
     pub(crate) fn run(&self, mut round: impl FnMut(&mut T) -> Left) -> Left {
         self.set();
         for _ in 0..ROUNDS {
-            let Some(mut state) = try_lock(&self.state) else { return Left::Nothing };
+            let Some(mut state) = self.state.try_lock() else { return Left::Nothing };
             self.work.swap(false, Ordering::AcqRel);
             if round(&mut state) == Left::Work {
                 self.set();
@@ -67,7 +73,7 @@ impl<T> Half<T> {
     /// Threads that call [`run`](Self::run) meanwhile do not wait; what they leave, this returns as [`Left::Work`].
     /// Whether or not `act` itself made work, the caller passes it on as it would what `run` left, or runs the half.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
-        let mut state = lock(&self.state);
+        let mut state = self.state.lock();
         let result = act(&mut state);
         drop(state);
         (result, self.look())

@@ -1,7 +1,5 @@
 //! The primitives that threads meet at. One place, so that `loom` can take them over and try every order of events.
 
-use std::sync::TryLockError;
-
 #[cfg(loom)]
 pub(crate) use loom::sync::{Arc, Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 #[cfg(loom)]
@@ -19,15 +17,6 @@ pub(crate) mod atomic {
 /// Locks `mutex`. A holder that panicked broke an invariant; what it left behind is not to be trusted.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("another thread panicked while it held this lock")
-}
-
-/// Locks `mutex`, or returns `None` at once if another thread holds it.
-pub(crate) fn try_lock<T>(mutex: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match mutex.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::WouldBlock) => None,
-        Err(TryLockError::Poisoned(_)) => panic!("another thread panicked while it held this lock"),
-    }
 }
 
 /// Locks `lock` together with other readers; panics like [`lock`].

@@ -44,8 +44,8 @@ impl<E> Channel<E> {
     pub fn push(&self, event: E) {
         let mut events = lock(&self.events);
         events.push_back(event);
-        // Locked, here and in `next`: the descriptor is readable exactly while an event is there. Otherwise a thread
-        // could take the event and miss its signal, which would then stand for nothing.
+        // Locked, here and below: whenever the lock is free there are as many signals as events. Otherwise a thread
+        // could take the event before its signal, which would then stand for nothing.
         self.wake.signal();
     }
 
@@ -76,3 +76,8 @@ impl Notify for Channel<CqEvent> {
         self.push(CqEvent { cq });
     }
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests;
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -7,8 +7,8 @@
 use super::tx::{Cursor, Did};
 use crate::host::Span;
 use crate::link::{Link, LinkError, Piece};
-use ironwarp_wire::mpa::{FpduWriter, MAX_HEAD, MAX_TAIL};
 use ironwarp_wire::Header;
+use ironwarp_wire::mpa::{FpduWriter, MAX_HEAD, MAX_TAIL};
 use std::convert::Infallible;
 
 /// So many bytes at most leave in one call: larger calls bring no more (limits of the kernel's TCP), and keep guards longer.
@@ -106,7 +106,13 @@ impl Train {
     }
 
     /// A frame whose payload of `len` bytes stays where it is. Only without CRC and markers.
-    pub(crate) fn referenced(&mut self, writer: &mut FpduWriter, header: &Header, len: usize, spans: &[Span]) {
+    pub(crate) fn referenced(
+        &mut self,
+        writer: &mut FpduWriter,
+        header: &Header,
+        len: usize,
+        spans: &[Span],
+    ) {
         let start = self.own.len();
         self.open(writer, header, len);
         self.add_own(start);
@@ -164,7 +170,9 @@ impl Train {
             let (from, to) = (start.max(at), end.min(at + len));
             if from < to {
                 match *part {
-                    Part::Own(first, _) => copy.extend_from_slice(&self.own[first + from - at..first + to - at]),
+                    Part::Own(first, _) => {
+                        copy.extend_from_slice(&self.own[first + from - at..first + to - at])
+                    }
                     Part::Host(span) => {
                         let filled = copy.len();
                         copy.resize(filled + to - from, 0);

@@ -11,15 +11,15 @@
 
 mod segment;
 
-use super::park::Park;
 use super::DIRECT;
+use super::park::Park;
 use crate::connect::{Agreed, Role};
 use crate::error::Fault;
 use crate::half::Left;
 use crate::host::Span;
 use crate::link::{Link, LinkError};
-use crate::qp::Qp;
 use crate::memory::Spans;
+use crate::qp::Qp;
 use crate::queue::Receive;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, FpduReader, Piece, RtrSet};
@@ -76,7 +76,10 @@ enum Message {
     /// The next segment belongs here.
     Write(Place),
     /// So much of it is in the receive.
-    Send { receive: Receive, received: u64 },
+    Send {
+        receive: Receive,
+        received: u64,
+    },
 }
 
 /// A segment in the middle.
@@ -222,7 +225,8 @@ impl Rx {
             LinkError::WouldBlock | LinkError::Unmapped => {}
             LinkError::Ended => {
                 self.ended = true;
-                let whole = self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
+                let whole =
+                    self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
                 if !whole && self.park.is_empty() {
                     qp.fail(Fault::CutShort, None, None);
                 }

@@ -11,9 +11,7 @@ use crate::queue::{Completion, Data, Opcode, Status};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::Signal;
-use ironwarp_wire::{
-    Cause, Header, Place, ReadRequest, Send, SendWord, Tagged, Violation,
-};
+use ironwarp_wire::{Cause, Header, Place, ReadRequest, Send, SendWord, Tagged, Violation};
 
 /// Where the payload of a segment goes.
 #[derive(Debug)]
@@ -89,7 +87,11 @@ impl Rx {
                 return Err(Protocol::NotServed("private message").into());
             }
         }
-        Ok(if len == 0 { Target::Nowhere } else { Target::Memory })
+        let wanted = match fpdu.header {
+            Header::ReadResponse(_) => lock(&qp.sq).read().is_some_and(|read| read.len > 0),
+            _ => true,
+        };
+        Ok(if len > 0 && wanted { Target::Memory } else { Target::Nowhere })
     }
 
     /// The first FPDU lets a responder send (RFC 5044 §7.1.2). If it is the RTR that was agreed, it means no more than that.
@@ -107,11 +109,15 @@ impl Rx {
             }
         }
         match &fpdu.header {
-            Header::Write(write) if fpdu.payload_len == 0 && write.last && self.rtr.contains(RtrSet::WRITE) => {
+            Header::Write(write)
+                if fpdu.payload_len == 0 && write.last && self.rtr.contains(RtrSet::WRITE) =>
+            {
                 // A signal serves as an RTR, and is a signal still.
                 Signal::parse(write.place).is_none()
             }
-            Header::ReadRequest(read) if read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ) => {
+            Header::ReadRequest(read)
+                if read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ) =>
+            {
                 self.read_msn = 2;
                 let mut owed = lock(&qp.owed);
                 owed.held += 1;
@@ -202,6 +208,11 @@ impl Rx {
             return Err(Protocol::ResponsePlace { expected, found: tagged.place }.into());
         }
         let found = u64::from(read.received) + len as u64;
+        // Linux siw, when it is busy, answers a Read of nothing with the payload of an earlier request of its own. Nobody
+        // asked for it, nobody gets it; what counts is that it answered.
+        if read.len == 0 {
+            return Ok(());
+        }
         if found > u64::from(read.len) || (tagged.last && found < u64::from(read.len)) {
             return Err(Protocol::ResponseLength { expected: read.len, found }.into());
         }

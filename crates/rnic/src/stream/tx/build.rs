@@ -10,9 +10,7 @@ use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
 use ironwarp_wire::private::Signal;
-use ironwarp_wire::{
-    Header, MAX_HEADER, Place, ReadRequest, Send, SendWord, Tagged, Terminate,
-};
+use ironwarp_wire::{Header, MAX_HEADER, Place, ReadRequest, Send, SendWord, Tagged, Terminate};
 
 /// Why no frame was added.
 pub(super) enum Stop {
@@ -327,12 +325,7 @@ impl Tx {
     // --- Answers ---
 
     /// The next segment of the answer to the peer's oldest Read.
-    fn add_answer<'q>(
-        &mut self,
-        qp: &'q Qp,
-        train: &mut Train,
-        guards: &mut Guards<'q>,
-    ) -> Result<(), Stop> {
+    fn add_answer<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
         let Some(read) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
             return Err(Stop::Idle);
         };
@@ -467,9 +460,9 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Failure> {
         Operation::Bind { window, binding } => {
             device.table().bind(stream, *window, *binding).map(drop).map_err(Fault::Local)
         }
-        Operation::Register { tag, memory } => device
-            .fill(stream, *tag, memory.clone())
-            .map_err(|error| Fault::Register { tag: *tag, error }),
+        Operation::Register { tag, memory } => {
+            device.fill(stream, *tag, memory.clone()).map_err(|error| Fault::Register { tag: *tag, error })
+        }
         Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(Fault::Local),
         Operation::Send { .. } | Operation::Write(_) | Operation::Read(_) => Ok(()),
     };

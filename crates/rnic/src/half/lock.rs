@@ -1,0 +1,97 @@
+//! The lock of a half: a mutex that one need not wait for.
+
+#[cfg(loom)]
+pub(super) use modelled::Lock;
+#[cfg(not(loom))]
+pub(super) use plain::Lock;
+
+#[cfg(not(loom))]
+mod plain {
+    use crate::sync::{Mutex, MutexGuard, lock};
+    use std::sync::TryLockError;
+
+    #[derive(Debug)]
+    pub(in crate::half) struct Lock<T>(Mutex<T>);
+
+    impl<T> Lock<T> {
+        pub(in crate::half) fn new(state: T) -> Self {
+            Self(Mutex::new(state))
+        }
+
+        pub(in crate::half) fn lock(&self) -> MutexGuard<'_, T> {
+            lock(&self.0)
+        }
+
+        pub(in crate::half) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            match self.0.try_lock() {
+                Ok(guard) => Some(guard),
+                Err(TryLockError::WouldBlock) => None,
+                Err(TryLockError::Poisoned(_)) => panic!("another thread panicked while it held this half"),
+            }
+        }
+    }
+}
+
+/// The same from an atomic, with the orderings of the standard library's. loom's own mutex would hide a lost wake-up: it
+/// tries no switch of threads just before a release, and orders more than a mutex must.
+#[cfg(loom)]
+mod modelled {
+    use crate::sync::atomic::{AtomicBool, Ordering};
+    use std::ops::{Deref, DerefMut};
+    use std::sync::{Mutex, MutexGuard};
+
+    #[derive(Debug)]
+    pub(in crate::half) struct Lock<T> {
+        held: AtomicBool,
+        /// Not modelled: who holds it was decided before.
+        state: Mutex<T>,
+    }
+
+    #[derive(Debug)]
+    pub(in crate::half) struct Guard<'a, T> {
+        held: &'a AtomicBool,
+        state: Option<MutexGuard<'a, T>>,
+    }
+
+    impl<T> Lock<T> {
+        pub(in crate::half) fn new(state: T) -> Self {
+            Self { held: AtomicBool::new(false), state: Mutex::new(state) }
+        }
+
+        pub(in crate::half) fn lock(&self) -> Guard<'_, T> {
+            loop {
+                match self.try_lock() {
+                    Some(guard) => return guard,
+                    None => loom::thread::yield_now(),
+                }
+            }
+        }
+
+        pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
+            self.held.compare_exchange(false, true, Ordering::Acquire, Ordering::Relaxed).ok()?;
+            let state = self.state.try_lock().expect("there are never two holders");
+            Some(Guard { held: &self.held, state: Some(state) })
+        }
+    }
+
+    impl<T> Drop for Guard<'_, T> {
+        fn drop(&mut self) {
+            self.state = None;
+            self.held.store(false, Ordering::Release);
+        }
+    }
+
+    impl<T> Deref for Guard<'_, T> {
+        type Target = T;
+
+        fn deref(&self) -> &T {
+            self.state.as_deref().expect("it is held")
+        }
+    }
+
+    impl<T> DerefMut for Guard<'_, T> {
+        fn deref_mut(&mut self) -> &mut T {
+            self.state.as_deref_mut().expect("it is held")
+        }
+    }
+}
