@@ -3,6 +3,12 @@
 //!
 //! `cargo bench -p ironwarp-engine --bench compare [-- ROUNDS]`
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    reason = "a measurement that fails may panic"
+)]
+
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
@@ -123,12 +129,6 @@ impl End {
         let completion = completion.unwrap();
         assert_eq!(completion.status, Status::Success, "{completion:?}");
         completion
-    }
-
-    /// Polls until a receive and a send completed.
-    fn both(&self) {
-        self.one();
-        self.one();
     }
 }
 

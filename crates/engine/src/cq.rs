@@ -103,7 +103,7 @@ impl CompletionQueue {
         }
         // Not under the lock: a connection may be made meanwhile. Its lane serves it, and the event tells.
         let sets = self.sets().clone();
-        let asleep: Vec<_> = sets.iter().map(|set| Asleep::new(set)).collect();
+        let asleep: Vec<_> = sets.iter().map(Asleep::new).collect();
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(asleep.iter().map(|asleep| PollFd::new(&asleep.0.epoll, PollFlags::IN)));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());

@@ -241,7 +241,7 @@ impl Dial {
             ConnectError::System(error) => error.kind() == io::ErrorKind::ConnectionReset,
             _ => false,
         };
-        if !reset || !self.connected || self.way == Way::Unenhanced || self.wire.read.len() > 0 {
+        if !reset || !self.connected || self.way == Way::Unenhanced || !self.wire.read.is_empty() {
             self.pair.failed(error);
             return None;
         }

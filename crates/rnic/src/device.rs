@@ -24,7 +24,7 @@ pub struct Device {
     /// Made only where faults are asked for.
     faults: Option<Arc<Faults>>,
     domains: AtomicU32,
-    trains: Mutex<Vec<Box<Train>>>,
+    trains: Mutex<Vec<Train>>,
     staging: Mutex<Vec<Box<[u8]>>>,
 }
 
@@ -89,11 +89,11 @@ impl Device {
         }
     }
 
-    pub(crate) fn take_train(&self) -> Box<Train> {
+    pub(crate) fn take_train(&self) -> Train {
         lock(&self.trains).pop().unwrap_or_default()
     }
 
-    pub(crate) fn put_train(&self, train: Box<Train>) {
+    pub(crate) fn put_train(&self, train: Train) {
         keep(&self.trains, train);
     }
 

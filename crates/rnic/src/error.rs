@@ -93,10 +93,9 @@ impl Fault {
             | Self::Register { .. }
             | Self::Overrun(_)
             | Self::Unmapped { .. }
-            | Self::HalfSent => Culprit::Program,
+            | Self::HalfSent
+            | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
             Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort => Culprit::Peer,
-            // The peer complains of what this end did.
-            Self::Terminated(_) => Culprit::Program,
             Self::Lost(_) | Self::TimedOut(_) => Culprit::Network,
             Self::Closed | Self::Disconnected => Culprit::Nobody,
         }

@@ -226,9 +226,12 @@ impl Qp {
 
     /// Lets go of the link, whose two directions are closed.
     pub fn release(&self) {
-        // Whoever finds nothing there has nothing to do.
-        let _ = self.tx.with(|half| *half = None);
-        let _ = self.rx.with(|half| *half = None);
+        let (_, left) = self.tx.with(|half| *half = None);
+        self.pass_on(left);
+        let (_, left) = self.rx.with(|half| *half = None);
+        if left == Left::Work {
+            self.drive_rx(); // a receive that was posted meanwhile is flushed
+        }
     }
 
     // --- Posting ---

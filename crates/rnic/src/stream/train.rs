@@ -171,7 +171,7 @@ impl Train {
             if from < to {
                 match *part {
                     Part::Own(first, _) => {
-                        copy.extend_from_slice(&self.own[first + from - at..first + to - at])
+                        copy.extend_from_slice(&self.own[first + from - at..first + to - at]);
                     }
                     Part::Host(span) => {
                         let filled = copy.len();

@@ -174,7 +174,7 @@ impl Rx {
     /// Large payload goes straight to its place, under a guard.
     fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
         let run = self.reader.run();
-        let Some(segment) = self.segment.take() else { return None };
+        let segment = self.segment.take()?;
         let (mut spans, mut guards) = (Spans::new(), Vec::new());
         let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
         let received = match resolved {

@@ -19,7 +19,7 @@ pub(super) enum Stop {
     /// What is in the train has to leave first.
     Full,
     /// The stream cannot go on.
-    Failed(Failure),
+    Failed(Box<Failure>),
 }
 
 /// What went wrong while a frame was put together.
@@ -61,7 +61,8 @@ impl Tx {
             }
         };
         match stop {
-            Stop::Failed(Failure { fault, terminate, request }) if train.is_empty() => {
+            Stop::Failed(failure) if train.is_empty() => {
+                let Failure { fault, terminate, request } = *failure;
                 qp.fail(fault, Some(terminate), request);
                 self.add_last_word(qp, train);
             }
@@ -454,7 +455,7 @@ fn check(qp: &Qp, data: &Data, right: Rights) -> Result<(), Fault> {
 }
 
 /// An operation of the adapter's own: nothing leaves, but it has its turn.
-fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Failure> {
+fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Box<Failure>> {
     let (device, stream) = (qp.device(), qp.stream());
     let done = match &request.operation {
         Operation::Bind { window, binding } => {
@@ -467,19 +468,20 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Failure> {
         Operation::Send { .. } | Operation::Write(_) | Operation::Read(_) => Ok(()),
     };
     let request = Some((seq, Status::WindowBind));
-    done.map_err(|fault| Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request })?;
+    done.map_err(|fault| Box::new(Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request }))?;
     lock(&qp.sq).executed(seq);
     qp.retire();
     Ok(())
 }
 
-fn local(fault: Fault, seq: u64) -> Failure {
-    Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request: Some((seq, Status::LocalProtection)) }
+fn local(fault: Fault, seq: u64) -> Box<Failure> {
+    let request = Some((seq, Status::LocalProtection));
+    Box::new(Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request })
 }
 
 /// The peer asked for memory that it may not read, or not any more. RFC 5040 §4.8: of a Read that was served in part, the
 /// Terminate returns what is left.
-fn refused(fault: Fault, read: &ReadRequest, served: u32) -> Failure {
+fn refused(fault: Fault, read: &ReadRequest, served: u32) -> Box<Failure> {
     let cause = match &fault {
         Fault::Remote(denied) => denied.read_cause(),
         _ => UNMAPPED,
@@ -492,7 +494,7 @@ fn refused(fault: Fault, read: &ReadRequest, served: u32) -> Failure {
     };
     let mut bytes = [0; MAX_HEADER];
     let n = Header::ReadRequest(left).emit(0, &mut bytes).unwrap_or(0);
-    Failure { fault, terminate: Terminate::answer(cause, &bytes[..n]), request: None }
+    Box::new(Failure { fault, terminate: Terminate::answer(cause, &bytes[..n]), request: None })
 }
 
 /// Where a message is when so much of it has passed.

@@ -1,0 +1,141 @@
+//! The adapter: where everything else comes from. After this: protection domains, completion queues, listeners.
+
+use crate::completion_queue::CompletionQueue;
+use crate::listener::Listener;
+use crate::memory::Attic;
+use crate::protection_domain::ProtectionDomain;
+use ironwarp_engine::{Engine, QueuePair, Statistics};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::device::Device;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// An RDMA adapter in this process. Clones are handles to the same adapter.
+///
+/// Whatever is made from it keeps it alive. When the last of all these is gone, connections that are still closing get
+/// [`Config::close`] to finish: what was posted is sent.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// use ironwarp::{Adapter, Config};
+///
+/// let adapter = Adapter::open(Config { lanes: 1, ..Config::default() })?;
+/// let completions = adapter.completion_queue(64)?;
+/// let domain = adapter.protection_domain();
+/// # let _ = (completions, domain);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Adapter {
+    shared: Arc<Shared>,
+}
+
+/// What all handles and objects of an adapter share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    /// Memory that could not be given back yet.
+    pub(crate) attic: Attic,
+    /// Held while requests that give a new tag are posted: the tag must be the entry's next when they are.
+    pub(crate) naming: Mutex<()>,
+    /// Queue pairs that the program gave up, and that still send what it posted.
+    closing: Mutex<Vec<Arc<QueuePair>>>,
+}
+
+impl Adapter {
+    /// An adapter with the usual settings.
+    ///
+    /// ```
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// assert!(adapter.config().crc);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn new() -> io::Result<Self> {
+        Self::open(Config::default())
+    }
+
+    /// An adapter with these settings. Its threads start when the first connection is made.
+    pub fn open(config: Config) -> io::Result<Self> {
+        let shared = Shared {
+            engine: Engine::new(config)?,
+            attic: Attic::default(),
+            naming: Mutex::default(),
+            closing: Mutex::default(),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        self.shared.engine.config()
+    }
+
+    /// A protection domain: queue pairs reach only the memory that is registered in theirs.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let (mine, yours) = (adapter.protection_domain(), adapter.protection_domain());
+    /// assert_ne!(mine.id(), yours.id());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn protection_domain(&self) -> ProtectionDomain {
+        ProtectionDomain::new(&self.shared)
+    }
+
+    /// A completion queue with room for `capacity` completions.
+    ///
+    /// Make it large enough for all that can complete before it is polled: a completion that finds no room ends its
+    /// queue pair (requirement I5).
+    pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
+        Ok(CompletionQueue::new(&self.shared, self.shared.engine.create_cq(capacity)?))
+    }
+
+    /// Listens at an address. Port 0 lets the kernel choose one; [`Listener::local_addr`] tells which.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// assert_ne!(listener.local_addr()?.port(), 0);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
+        Ok(Listener::new(&self.shared, self.shared.engine.listen(at)?))
+    }
+
+    /// What its threads did so far.
+    pub fn statistics(&self) -> Statistics {
+        self.shared.engine.statistics()
+    }
+}
+
+impl Shared {
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.engine.device()
+    }
+
+    /// The program gave up a queue pair: it is disconnected, and finishes by itself.
+    pub(crate) fn close(&self, pair: &Arc<QueuePair>) {
+        pair.qp().disconnect();
+        let mut closing = lock(&self.closing);
+        closing.retain(|pair| !pair.wait_closed(Duration::ZERO));
+        closing.push(Arc::clone(pair));
+    }
+}
+
+impl Drop for Shared {
+    /// Without the engine nobody would send what is left.
+    fn drop(&mut self) {
+        let deadline = Instant::now() + self.engine.config().close;
+        for pair in lock(&self.closing).drain(..) {
+            pair.wait_closed(deadline.saturating_duration_since(Instant::now()));
+        }
+    }
+}
+
+/// A holder that panicked is a bug that has been reported; the data here stay consistent at every step.
+pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,122 @@
+//! Completion queues: how a program learns that its requests are done. Before this: a queue pair that works for it.
+
+use crate::adapter::Shared;
+use ironwarp_engine::CompletionQueue as Inner;
+use ironwarp_rnic::queue::{Arm, Completion, Overrun};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A completion queue. Clones are handles to the same queue.
+///
+/// Polling makes progress: the thread that polls receives and completes what its queue pairs' sockets have.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use ironwarp::{Status, WorkRequest};
+/// # use std::time::Duration;
+/// # let (client, server) = ironwarp::example::pair()?;
+/// server.qp.post_receive(7, &[server.region.slice(0, 16)?])?;
+/// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+///
+/// let completion = server.cq.wait(Duration::from_secs(5))?.expect("a message came");
+/// assert_eq!((completion.wr_id, completion.status, completion.byte_len), (7, Status::Success, 5));
+/// assert!(server.cq.poll_one()?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct CompletionQueue {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(shared: &Arc<Shared>, inner: Arc<Inner>) -> Self {
+        Self { shared: Arc::clone(shared), inner }
+    }
+
+    /// Its number, as [`Fault::Overrun`](crate::Fault::Overrun) names it.
+    pub fn id(&self) -> u32 {
+        self.inner.cq().id()
+    }
+
+    /// Appends up to `most` completions to `into`, the oldest first, and returns how many. Does not wait.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    /// let mut completions = Vec::new();
+    /// while completions.is_empty() {
+    ///     client.cq.poll(&mut completions, 16)?;
+    /// }
+    /// assert_eq!(completions[0].wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll(&self, into: &mut Vec<Completion>, most: usize) -> Result<usize, Overrun> {
+        self.inner.poll(most, |completion| into.push(completion))
+    }
+
+    /// Takes the oldest completion, if there is one. Does not wait.
+    pub fn poll_one(&self) -> Result<Option<Completion>, Overrun> {
+        let mut one = None;
+        self.inner.poll(1, |completion| one = Some(completion))?;
+        Ok(one)
+    }
+
+    /// Waits for a completion and takes it: polls for a moment, then sleeps. `None` if `timeout` is over first; a timeout
+    /// of `None` waits as long as it takes.
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, Overrun> {
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !self.inner.wait(left)? {
+                return Ok(None);
+            }
+            // Another thread may have been faster.
+            if let Some(completion) = self.poll_one()? {
+                return Ok(Some(completion));
+            }
+        }
+    }
+
+    /// Asks for one event at the next completion, or at the next that is solicited or an error (requirement N8): then the
+    /// file descriptor becomes readable, and [`take_event`](Self::take_event) takes the event.
+    ///
+    /// Returns whether such a completion is there already. No event may come for that one, so poll again before you wait.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::Arm;
+    ///
+    /// # client.qp.post_receive(1, &[client.region.slice(0, 8)?])?;
+    /// if !client.cq.arm(Arm::Next) {
+    ///     // Wait here until the file descriptor is readable: with poll(2), epoll, or an async runtime.
+    ///     # server.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    ///     # while !client.cq.take_event() {}
+    /// }
+    /// let completion = client.cq.poll_one()?.expect("a completion raised the event");
+    /// # assert_eq!(completion.wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "a completion that came before the queue was armed raises no event"]
+    pub fn arm(&self, arm: Arm) -> bool {
+        self.inner.arm(arm)
+    }
+
+    /// Takes the event that [`arm`](Self::arm) asked for; false if it did not come yet.
+    pub fn take_event(&self) -> bool {
+        self.inner.take_event().is_some()
+    }
+}
+
+impl AsFd for CompletionQueue {
+    /// Readable exactly while [`take_event`](Self::take_event) has an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}

@@ -1,0 +1,40 @@
+//! Two connected ends in one process, for the examples of the documentation.
+
+use crate::{
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, MemoryRegion, ProtectionDomain,
+    QueuePair,
+};
+use std::error::Error;
+use std::time::Duration;
+
+/// One end.
+#[derive(Debug)]
+pub struct End {
+    /// Connected to the other's.
+    pub qp: QueuePair,
+    /// Of its queue pair.
+    pub cq: CompletionQueue,
+    /// 4096 zeros, with all rights.
+    pub region: MemoryRegion,
+    /// Of all that.
+    pub domain: ProtectionDomain,
+}
+
+/// A client and a server.
+pub fn pair() -> Result<(End, End), Box<dyn Error>> {
+    let (here, there) = (Adapter::new()?, Adapter::new()?);
+    let (client, server) = (end(&here)?, end(&there)?);
+    let listener = there.listen("127.0.0.1:0".parse()?)?;
+    client.qp.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+    let incoming = listener.accept(Duration::from_secs(10)).ok_or("nobody connects")?;
+    incoming.accept(&server.qp, &AcceptOptions::new())?;
+    client.qp.wait_connected(Duration::from_secs(10))?;
+    Ok((client, server))
+}
+
+fn end(adapter: &Adapter) -> Result<End, Box<dyn Error>> {
+    let cq = adapter.completion_queue(64)?;
+    let domain = adapter.protection_domain();
+    let region = domain.register(Buffer::new(4096)?, Access::all())?;
+    Ok(End { qp: domain.queue_pair(&cq).create()?, cq, region, domain })
+}

@@ -1,0 +1,87 @@
+//! RDMA on any Linux machine: no RDMA card, no kernel module, no root. An iWARP adapter in this process, over the kernel's
+//! TCP, with the verbs that RDMA programs know.
+//!
+//! ```text
+//!  Adapter ─┬─ protection_domain() ─┬─ register(Buffer) ─▶ MemoryRegion ─ slice() ─▶ lists of requests
+//!           │                       │                                  └─ place() ─▶ sent to the peer
+//!           │                       └─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
+//!           ├─ completion_queue() ─▶ CompletionQueue ─ poll(), wait(), arm()
+//!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
+//! ```
+//!
+//! # A message, there and back
+//! ```
+//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, WorkRequest};
+//! use std::time::Duration;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let soon = Duration::from_secs(5);
+//! let adapter = Adapter::new()?;
+//! let domain = adapter.protection_domain();
+//! let cq = adapter.completion_queue(64)?;
+//! let (client, server) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
+//!
+//! // The server has memory that its peer may write, and says where in its answer to the connection.
+//! let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+//! let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+//! client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+//! let incoming = listener.accept(soon).expect("the client connects");
+//! server.post_receive(1, &[])?;
+//! incoming.accept(&server, &AcceptOptions::new().private_data(&region.tag().0.to_be_bytes()))?;
+//! client.wait_connected(soon)?;
+//!
+//! // The client writes there, and tells.
+//! client.post_send(WorkRequest::write_inline(2, b"hello", region.place(0)?).unsignaled())?;
+//! client.post_send(WorkRequest::send(3, &[]).unsignaled())?;
+//!
+//! let received = cq.wait(soon)?.expect("the server is told").success()?;
+//! assert_eq!(received.wr_id, 1);
+//! assert_eq!(&region.to_vec()?[..5], b"hello");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # What to know
+//! - Polling a completion queue makes progress, and so does posting. Threads of the adapter's do it while the program does
+//!   neither.
+//! - Objects keep alive what they need. Dropping one gives it back: a queue pair is disconnected after what was posted is
+//!   sent, a region is deregistered and no peer touches it any more.
+//! - A request that fails ends its connection. Its completion says why, in words and as data: [`Completion::cause`].
+//! - A message for which no receive is posted waits; [`Config::strict_receive`] has the RFC's way.
+#![deny(missing_docs)]
+
+mod adapter;
+mod completion_queue;
+mod connect;
+mod error;
+#[doc(hidden)]
+pub mod example;
+mod fast_region;
+mod listener;
+mod memory;
+mod name;
+mod protection_domain;
+mod queue_pair;
+mod window;
+mod work_request;
+
+pub use adapter::Adapter;
+pub use completion_queue::CompletionQueue;
+pub use connect::{AcceptOptions, ConnectOptions};
+pub use error::{AccessError, CompletionExt, CreateError, OutOfMemory, RequestError};
+pub use fast_region::FastRegion;
+pub use listener::{Incoming, Listener};
+pub use memory::{Buffer, Contents, MemoryRegion};
+pub use protection_domain::ProtectionDomain;
+pub use queue_pair::{QueuePair, QueuePairBuilder};
+pub use window::Window;
+pub use work_request::{SendRequest, WorkRequest};
+
+pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
+pub use ironwarp_rnic::config::Config;
+pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
+pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
+pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
+pub use ironwarp_rnic::qp::{Completes, State};
+pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, Sge, Status};
+pub use ironwarp_wire::{Cause, Place, Tag, Terminate};

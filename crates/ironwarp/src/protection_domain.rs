@@ -1,0 +1,75 @@
+//! Protection domains: what is registered in one can be reached by its queue pairs alone.
+
+use crate::adapter::Shared;
+use crate::completion_queue::CompletionQueue;
+use crate::fast_region::FastRegion;
+use crate::memory::{Buffer, MemoryRegion};
+use crate::queue_pair::QueuePairBuilder;
+use crate::window::Window;
+use ironwarp_rnic::memory::{Domain, RegisterError, Rights};
+use std::sync::Arc;
+
+/// A protection domain. Clones are handles to the same domain.
+#[derive(Clone, Debug)]
+pub struct ProtectionDomain {
+    pub(crate) shared: Arc<Shared>,
+    domain: Domain,
+}
+
+impl ProtectionDomain {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
+        Self { domain: shared.device().allocate_domain(), shared: Arc::clone(shared) }
+    }
+
+    /// Its number, as errors name it.
+    pub fn id(&self) -> u32 {
+        self.domain.0
+    }
+
+    /// Registers memory. Peers name its bytes from 0 on.
+    ///
+    /// ```
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// use ironwarp::{Access, Buffer};
+    ///
+    /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// assert_eq!(region.place(100)?.offset, 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn register(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        self.register_list(vec![buffer], access)
+    }
+
+    /// Registers several buffers as one region, one behind another under one tag (requirement M3).
+    ///
+    /// ```
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let buffers = vec![Buffer::copy_of(b"one, ")?, Buffer::copy_of(b"two")?];
+    /// let region = domain.register_list(buffers, Access::LOCAL_READ)?;
+    /// assert_eq!(region.to_vec()?, b"one, two");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn register_list(&self, buffers: Vec<Buffer>, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        MemoryRegion::owned(&self.shared, self.domain, buffers, access)
+    }
+
+    /// Memory to be registered by work requests (requirement M6), when it is wanted and for as long as it is wanted.
+    pub fn allocate_region(&self, buffers: Vec<Buffer>) -> Result<FastRegion, RegisterError> {
+        FastRegion::new(&self.shared, self.domain, buffers)
+    }
+
+    /// A window, not bound to anything yet.
+    pub fn window(&self) -> Result<Window, RegisterError> {
+        Window::new(&self.shared, self.domain)
+    }
+
+    /// Builds a queue pair whose completions go to `cq`; [`QueuePairBuilder`] has the rest.
+    pub fn queue_pair(&self, cq: &CompletionQueue) -> QueuePairBuilder {
+        QueuePairBuilder::new(self, cq)
+    }
+
+    pub(crate) fn domain(&self) -> Domain {
+        self.domain
+    }
+}

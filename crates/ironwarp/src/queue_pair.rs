@@ -1,0 +1,336 @@
+//! Queue pairs: connections, and the requests that use them. Before this: a protection domain and completion queues;
+//! after: completions.
+
+use crate::adapter::{Shared, lock};
+use crate::completion_queue::CompletionQueue;
+use crate::connect::ConnectOptions;
+use crate::error::CreateError;
+use crate::name::{Name, Named};
+use crate::protection_domain::ProtectionDomain;
+use crate::work_request::WorkRequest;
+use ironwarp_engine::{
+    ConnectError, ConnectionEvent, Established, EventChannel, QueuePair as Inner, QueuePairAttributes,
+};
+use ironwarp_rnic::error::{Fault, PostError};
+use ironwarp_rnic::memory::{Domain, Table};
+use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How many requests a queue holds, if the builder is not told.
+const DEPTH: usize = 128;
+/// How many elements a list may have, if the builder is not told.
+const SGES: usize = 16;
+/// The engine itself gives a startup up in time; this is added so that its reason is heard.
+const GRACE: Duration = Duration::from_secs(1);
+
+/// What a queue pair is to be like.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let adapter = ironwarp::Adapter::new()?;
+/// use ironwarp::{Completes, State};
+///
+/// let (sent, received) = (adapter.completion_queue(64)?, adapter.completion_queue(64)?);
+/// let qp = adapter
+///     .protection_domain()
+///     .queue_pair(&sent)
+///     .receive_cq(&received)
+///     .send_depth(16)
+///     .completes(Completes::WhenAcknowledged)
+///     .create()?;
+/// assert_eq!(qp.state(), State::Idle);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct QueuePairBuilder {
+    shared: Arc<Shared>,
+    domain: Domain,
+    send_cq: CompletionQueue,
+    receive_cq: CompletionQueue,
+    send_depth: usize,
+    receive_depth: usize,
+    max_sges: usize,
+    completes: Completes,
+    events: Option<Arc<EventChannel<ConnectionEvent>>>,
+}
+
+impl QueuePairBuilder {
+    pub(crate) fn new(of: &ProtectionDomain, cq: &CompletionQueue) -> Self {
+        Self {
+            shared: Arc::clone(&of.shared),
+            domain: of.domain(),
+            send_cq: cq.clone(),
+            receive_cq: cq.clone(),
+            send_depth: DEPTH,
+            receive_depth: DEPTH,
+            max_sges: SGES,
+            completes: Completes::default(),
+            events: None,
+        }
+    }
+
+    /// Where completions of receives go, if not where the others do.
+    #[must_use]
+    pub fn receive_cq(mut self, cq: &CompletionQueue) -> Self {
+        self.receive_cq = cq.clone();
+        self
+    }
+
+    /// How many requests the send queue holds; 128 if this is not called.
+    #[must_use]
+    pub fn send_depth(mut self, requests: usize) -> Self {
+        self.send_depth = requests;
+        self
+    }
+
+    /// How many receives the receive queue holds; 128 if this is not called.
+    #[must_use]
+    pub fn receive_depth(mut self, requests: usize) -> Self {
+        self.receive_depth = requests;
+        self
+    }
+
+    /// How many elements the list of a request may have; 16 if this is not called.
+    #[must_use]
+    pub fn max_sges(mut self, elements: usize) -> Self {
+        self.max_sges = elements;
+        self
+    }
+
+    /// When Sends and Writes complete: iWARP's own way, when they were sent, if this is not called (requirement P2).
+    #[must_use]
+    pub fn completes(mut self, completes: Completes) -> Self {
+        self.completes = completes;
+        self
+    }
+
+    /// Where what happens to the connection is told, besides the queue pair itself.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// use ironwarp::{ConnectOptions, EventChannel, What};
+    /// use std::time::Duration;
+    ///
+    /// let events = EventChannel::new()?;
+    /// let qp = domain.queue_pair(&cq).events(&events).create()?;
+    /// # let nobody = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?;
+    /// qp.connect_start(nobody, &ConnectOptions::new())?;
+    ///
+    /// let event = events.wait(Some(Duration::from_secs(5))).expect("something happens");
+    /// assert_eq!(event.qp, qp.id());
+    /// assert!(matches!(event.what, What::Failed(_)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn events(mut self, channel: &Arc<EventChannel<ConnectionEvent>>) -> Self {
+        self.events = Some(Arc::clone(channel));
+        self
+    }
+
+    /// The queue pair.
+    pub fn create(self) -> Result<QueuePair, CreateError> {
+        for cq in [&self.send_cq, &self.receive_cq] {
+            if !Arc::ptr_eq(&cq.shared, &self.shared) {
+                return Err(CreateError::OtherAdapter);
+            }
+        }
+        let inner = self.shared.engine.create_qp(QueuePairAttributes {
+            domain: self.domain,
+            send_cq: self.send_cq.inner,
+            receive_cq: self.receive_cq.inner,
+            send_depth: self.send_depth,
+            receive_depth: self.receive_depth,
+            max_sges: self.max_sges,
+            completes: self.completes,
+            events: self.events,
+        });
+        Ok(QueuePair { shared: self.shared, inner })
+    }
+}
+
+/// A queue pair: a connection to a peer, once it is connected. A connection is for once; for another, create another.
+///
+/// Dropped, it is disconnected: what was posted is still sent, in the background.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, WorkRequest};
+/// use std::time::Duration;
+///
+/// // The server, in another process as a rule.
+/// let adapter = Adapter::new()?;
+/// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+/// let addr = listener.local_addr()?;
+/// let server = std::thread::spawn(move || -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+///     let cq = adapter.completion_queue(64)?;
+///     let domain = adapter.protection_domain();
+///     let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE)?;
+///     let qp = domain.queue_pair(&cq).create()?;
+///     qp.post_receive(1, &[region.slice(0, 4096)?])?;
+///     let incoming = listener.accept(Duration::from_secs(5)).ok_or("nobody connects")?;
+///     incoming.accept(&qp, &AcceptOptions::new())?;
+///     let received = cq.wait(Duration::from_secs(5))?.ok_or("nothing comes")?.success()?;
+///     let mut message = vec![0; received.byte_len as usize];
+///     region.read(0, &mut message)?;
+///     Ok(message)
+/// });
+///
+/// // The client.
+/// let adapter = Adapter::new()?;
+/// let cq = adapter.completion_queue(64)?;
+/// let qp = adapter.protection_domain().queue_pair(&cq).create()?;
+/// qp.connect(addr, &ConnectOptions::new())?;
+/// qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+/// cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+///
+/// assert_eq!(server.join().unwrap().unwrap(), b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct QueuePair {
+    shared: Arc<Shared>,
+    inner: Arc<Inner>,
+}
+
+impl QueuePair {
+    /// Its number, as completions and events name it.
+    pub fn id(&self) -> u32 {
+        self.inner.qp().id()
+    }
+
+    /// Where it is in its life.
+    pub fn state(&self) -> State {
+        self.inner.qp().state()
+    }
+
+    /// Why its connection ended, if it did.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use std::time::Duration;
+    /// client.qp.disconnect();
+    /// assert!(server.qp.wait_closed(Duration::from_secs(5)));
+    /// assert_eq!(server.qp.fault().unwrap().to_string(), "the peer closed the connection");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn fault(&self) -> Option<Arc<Fault>> {
+        self.inner.qp().fault().cloned()
+    }
+
+    // --- Connecting ---
+
+    /// Connects to a listener, and waits until that is done; [`Config::startup`](crate::Config::startup) bounds it.
+    ///
+    /// The error is shared with the queue pair and its events. If it is a timeout, the queue pair is of no use any more.
+    pub fn connect(
+        &self,
+        to: SocketAddr,
+        options: &ConnectOptions,
+    ) -> Result<Arc<Established>, Arc<ConnectError>> {
+        self.connect_start(to, options)?;
+        self.wait_connected(options.timeout.unwrap_or_else(|| self.patience()))
+    }
+
+    /// Begins to connect to a listener, and does not wait. [`wait_connected`](Self::wait_connected) and the
+    /// [events](QueuePairBuilder::events) tell how it went.
+    pub fn connect_start(&self, to: SocketAddr, options: &ConnectOptions) -> Result<(), ConnectError> {
+        self.shared.engine.connect(&self.inner, to, &options.inner)
+    }
+
+    /// Waits until it is connected, or will not be. [`ConnectError::TimedOut`] if `timeout` is over first.
+    pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
+        self.inner.wait_connected(timeout)
+    }
+
+    /// Sends what was posted, then closes. No more can be posted. The peer's messages are still received until it closes,
+    /// too.
+    pub fn disconnect(&self) {
+        self.inner.qp().disconnect();
+    }
+
+    /// Waits until both directions of the connection are closed; false if `timeout` is over first.
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
+        self.inner.wait_closed(timeout)
+    }
+
+    // --- Posting ---
+
+    /// Posts a request, and sends what can be sent at once.
+    pub fn post_send(&self, request: impl Into<WorkRequest>) -> Result<(), PostError> {
+        self.post_send_all(vec![request.into()])
+    }
+
+    /// Posts requests, all or none, in this order.
+    pub fn post_send_all(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+        if requests.iter().all(|request| request.names.is_none()) {
+            return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner).collect());
+        }
+        // Nobody else may give an entry a tag between the choice of the tag and the post.
+        let _naming = lock(&self.shared.naming);
+        let table = self.shared.device().table();
+        let mut named = Vec::new();
+        let requests = requests.into_iter().map(|request| name(table, request, &mut named)).collect();
+        self.inner.qp().post_send(requests).inspect_err(|_| {
+            for (name, before) in named.iter().rev() {
+                name.restore(*before);
+            }
+        })
+    }
+
+    /// Posts a receive: the peer's next message that finds no earlier one goes to these parts of memory, in order. May be
+    /// posted before the queue pair is connected.
+    pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
+        self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// How long a startup takes at most.
+    pub(crate) fn patience(&self) -> Duration {
+        self.shared.engine.config().startup + GRACE
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        if self.state() != State::Idle {
+            self.shared.close(&self.inner);
+        }
+    }
+}
+
+/// Fills in the tag that a request names or gives, and takes note of it.
+fn name(table: &Table, mut request: WorkRequest, named: &mut Vec<(Arc<Name>, Named)>) -> InnerRequest {
+    if let Some(name) = request.names {
+        let next = match &mut request.inner.operation {
+            Operation::Bind { window, .. } => {
+                *window = name.tag();
+                name.next_binding()
+            }
+            Operation::Register { tag, .. } => {
+                *tag = name.next_registration();
+                *tag
+            }
+            operation => unreachable!("gives no tag: {operation:?}"),
+        };
+        let before = name.advance(table, next);
+        named.push((name, before));
+    }
+    request.inner
+}
