@@ -261,7 +261,7 @@ impl Running {
 
     fn begin(&mut self, setup: Setup) {
         let token = self.lane.token();
-        let added = self.lane.epoll.add(setup.link(), token, Interest::Edges);
+        let added = self.lane.epoll.add(&**setup.link(), token, Interest::Edges);
         if let Err(error) = added {
             setup.failed(error.into());
             return;
@@ -273,15 +273,19 @@ impl Running {
 
     fn progress(&mut self, token: u64) {
         let Some(setup) = self.setups.remove(&token) else { return };
-        match setup.progress(token) {
-            Some(Setup::Dial(dial)) if dial.is_new() => {
-                // It begins again, on another socket.
-                self.begin(Setup::Dial(dial));
-            }
+        let link = Arc::clone(setup.link());
+        let again = match setup.progress(token) {
+            Some(Setup::Dial(dial)) if dial.is_new() => Some(Setup::Dial(dial)),
             Some(setup) => {
                 self.setups.insert(token, setup);
+                return;
             }
-            None => {}
+            None => None,
+        };
+        // A stream is waited for in its completion queue's set, and nowhere else.
+        let _ = self.lane.epoll.delete(&*link);
+        if let Some(setup) = again {
+            self.begin(setup); // on another socket
         }
     }
 

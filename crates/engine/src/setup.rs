@@ -106,7 +106,7 @@ pub struct Incoming {
 }
 
 impl Setup {
-    pub(crate) fn link(&self) -> &TcpLink {
+    pub(crate) fn link(&self) -> &Arc<TcpLink> {
         match self {
             Self::Dial(dial) => &dial.link,
             Self::Answer(answer) => &answer.link,
