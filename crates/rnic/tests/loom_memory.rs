@@ -50,17 +50,17 @@ fn world(entries: usize) -> Arc<World> {
 
 fn memory(addr: u64) -> Memory {
     let rights = Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::BIND;
-    Memory { start: 0, ..Memory::direct(addr, 8, rights).unwrap() }
+    Memory { start: 0, ..Memory::direct(addr, 8, rights).expect("such memory") }
 }
 
 impl World {
     fn register(&self, addr: u64) -> Tag {
-        self.table.register(&AllMapped, HOME, memory(addr)).unwrap()
+        self.table.register(&AllMapped, HOME, memory(addr)).expect("room")
     }
 
     fn filled(&self) -> Tag {
-        let tag = self.table.allocate(HOME).unwrap();
-        self.table.fill(&AllMapped, STREAM, tag, memory(OLD)).unwrap();
+        let tag = self.table.allocate(HOME).expect("room");
+        self.table.fill(&AllMapped, STREAM, tag, memory(OLD)).expect("an idle entry");
         tag
     }
 

@@ -63,7 +63,7 @@ pub(super) struct Control {
     pub(super) keepable: bool,
     /// Whether the tag was valid once, so that the next registration needs a new instance.
     pub(super) used: bool,
-    /// The queue pair whose peer may invalidate it.
+    /// The queue pair whose peer may invalidate it, while it is valid.
     pub(super) invalidator: Option<u32>,
 }
 
@@ -151,7 +151,7 @@ impl Change<'_> {
     /// not valid.
     pub(super) fn revoke(&self) {
         // Acquire: what was done under guards that are gone has been done.
-        let before = State(self.entry.state.fetch_and(!VALID, Ordering::AcqRel));
+        let before = State(self.entry.state.fetch_and(!VALID, Ordering::Acquire));
         if before.guards() == 0 {
             return;
         }

@@ -29,7 +29,8 @@ mod table;
 mod translation;
 mod window;
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
+#[cfg(not(loom))]
 mod tests;
 
 pub use denied::{Check, Denied, DeregisterError, RegisterError};

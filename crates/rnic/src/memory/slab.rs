@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 const CHUNK_BITS: u32 = if cfg!(loom) { 1 } else { 10 };
 const CHUNK: usize = 1 << CHUNK_BITS;
 /// So many indices wait in line before one is used again, if there is room for new ones.
-pub(super) const RESERVE: usize = if cfg!(loom) { 0 } else { 1024 };
+pub(super) const RESERVE: usize = 1024;
 /// An index has 24 bits.
 const MOST: u32 = (1 << (u32::BITS - INSTANCE_BITS)) - 1;
 
@@ -25,7 +25,7 @@ pub(super) struct Slab {
     chunks: Box<[OnceLock<Box<[Entry]>>]>,
     free: Mutex<Free>,
     /// The highest index.
-    highest: u32,
+    pub(super) highest: u32,
 }
 
 #[derive(Debug)]

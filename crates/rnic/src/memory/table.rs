@@ -221,7 +221,6 @@ impl Table {
         }
         change.revoke();
         self.unbind(change);
-        change.control.invalidator = None;
         let emptied = change.entry.body().emptied();
         change.keep(instance_of(access.tag), emptied);
         Ok(())

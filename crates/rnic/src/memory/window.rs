@@ -47,7 +47,6 @@ impl Table {
         change.revoke();
         self.unbind(&mut change);
         let tag = following(window);
-        change.control.invalidator = None;
         if let Some(body) = body {
             change.control.region = Some(index_of(binding.region));
             change.control.invalidator = body.qp;

@@ -1,6 +1,6 @@
 //! Registration by call and by send-queue request, sharing, invalidation, and what becomes of tags.
 
-use super::super::slab::RESERVE;
+use super::super::slab::{RESERVE, Slab};
 use super::super::{
     DeregisterError, EntryInfo, Kind, RegisterError, Translation, following, index_of, instance_of,
 };
@@ -67,9 +67,9 @@ fn a_full_table_says_so() {
 fn an_old_tag_is_not_honoured_when_its_index_is_used_again() {
     let table = Table::new(Limits { entries: 1, strict: false });
     let mut old = Vec::new();
-    for round in 0..256 {
+    for round in 0..=u8::MAX {
         let tag = region(&table, READ);
-        assert_eq!((index_of(tag), instance_of(tag)), (1, round as u8));
+        assert_eq!((index_of(tag), instance_of(tag)), (1, round));
         for &old in &old {
             assert_eq!(local_denied(&table, HOME, old, ADDR, 1, READ), Check::Instance);
             assert_eq!(table.look_up(old), None);
@@ -122,6 +122,9 @@ fn a_million_entries() {
 
 #[test]
 fn more_entries_than_a_tag_can_name_are_not_promised() {
+    for entries in [(1 << 24) - 1, 1 << 24, usize::MAX] {
+        assert_eq!(Slab::new(entries).highest, index_of(Tag(u32::MAX)));
+    }
     let table = Table::new(Limits { entries: usize::MAX, strict: false });
     assert_eq!(index_of(region(&table, READ)), 1);
     assert_eq!(local_denied(&table, HOME, Tag(u32::MAX), 0, 1, READ), Check::Valid);

@@ -61,7 +61,7 @@ fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
 fn read(table: &Table, tag: Tag, rounds: &[Round]) {
     let mut spans = Spans::new();
     let Ok(guard) = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans) else { return };
-    let round = &rounds[((spans[0].addr - ADDR) / LEN) as usize];
+    let round = &rounds[usize::try_from((spans[0].addr - ADDR) / LEN).unwrap()];
     round.in_use.fetch_add(1, Ordering::SeqCst);
     round.uses.fetch_add(1, Ordering::Relaxed);
     // A second guard may be refused by now, but never waits.

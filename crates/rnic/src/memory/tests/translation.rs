@@ -25,7 +25,8 @@ fn assert_maps(translation: &Translation, bytes: &[u64], from: usize, to: usize)
 
 /// The bytes of pages, from the first byte on.
 fn bytes_of_pages(pages: &[u64], first: u64) -> Vec<u64> {
-    pages.iter().flat_map(|&page| page..page + PAGE).skip(first as usize).collect()
+    let first = usize::try_from(first).unwrap();
+    pages.iter().flat_map(|&page| page..page + PAGE).skip(first).collect()
 }
 
 /// Page addresses, some of them next to each other.

@@ -1,0 +1,210 @@
+//! Thousands of connected queue pairs between two processes: what they cost, and that traffic does not mind them.
+//!
+//! Prints its figures; run it in release for figures worth printing:
+//! `cargo test --release -p ironwarp-engine --test scale -- --nocapture`
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::memory::{Domain, Memory, Rights};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_wire::Tag;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PAIRS: usize = 9_000;
+const FEW: usize = 10;
+/// So many requests are on their way at once.
+const OUTSTANDING: usize = 32;
+const ROUND_TRIPS: usize = 40_000;
+const SIZE: u32 = 64;
+const PATIENCE: Duration = Duration::from_secs(60);
+/// The other process is this test again, told so.
+const SERVER: &str = "IRONWARP_TEST_SCALE_SERVER";
+
+struct Side {
+    engine: Arc<Engine>,
+    cq: Arc<CompletionQueue>,
+    domain: Domain,
+    tag: Tag,
+    memory: Vec<u8>,
+    pairs: Vec<Arc<QueuePair>>,
+}
+
+impl Side {
+    fn new() -> Self {
+        let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let raised = rustix::process::Rlimit { current: all.maximum, maximum: all.maximum };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+        let config = Config { keepalive: Duration::from_secs(600), startup: PATIENCE, ..Config::default() };
+        let engine = Engine::new(config).unwrap();
+        let domain = engine.device().allocate_domain();
+        let cq = engine.create_cq(PAIRS * 4).unwrap();
+        let memory = vec![7_u8; 4096];
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
+        let described = Memory::direct(memory.as_ptr() as u64, memory.len() as u64, rights).unwrap();
+        let tag = engine.device().register(domain, described).unwrap();
+        Self { engine, cq, domain, tag, memory, pairs: Vec::new() }
+    }
+
+    fn pair(&self) -> Arc<QueuePair> {
+        self.engine.create_qp(QueuePairAttributes {
+            domain: self.domain,
+            send_cq: Arc::clone(&self.cq),
+            receive_cq: Arc::clone(&self.cq),
+            send_depth: 16,
+            receive_depth: 16,
+            max_sges: 1,
+            completes: Completes::WhenSent,
+            events: None,
+        })
+    }
+
+    fn sge(&self) -> Sge {
+        Sge { tag: self.tag, addr: self.memory.as_ptr() as u64, len: SIZE }
+    }
+
+    fn receive(&self, which: usize) {
+        let request = ReceiveRequest { id: which as u64, buffers: self.sge().into() };
+        self.pairs[which].qp().post_receive(request).unwrap();
+    }
+
+    fn send(&self, which: usize) {
+        let operation = Operation::Send { solicited: false, invalidate: None };
+        let data = Data::Memory(self.sge().into());
+        let request = WorkRequest { id: which as u64, operation, data, signaled: false, fence: false };
+        self.pairs[which].qp().post_send(vec![request]).unwrap();
+    }
+
+    /// Waits for receives, and hands over which queue pair each was for.
+    fn received(&self, mut each: impl FnMut(usize)) {
+        let mut found = Vec::new();
+        while found.is_empty() {
+            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing came");
+            self.cq.poll(64, |completion| found.push(completion)).unwrap();
+        }
+        for completion in found {
+            assert_eq!(completion.status, Status::Success, "{completion:?}");
+            assert_eq!(completion.byte_len, SIZE);
+            each(usize::try_from(completion.wr_id).unwrap());
+        }
+    }
+
+    /// Requests and answers on `among` of the queue pairs, at random. Returns how many a second.
+    fn traffic(&self, among: usize) -> f64 {
+        let mut random = 1_u64;
+        let mut next = || {
+            random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            usize::try_from(random >> 33).unwrap() % among
+        };
+        let start = Instant::now();
+        for _ in 0..OUTSTANDING {
+            self.send(next());
+        }
+        let mut done = 0;
+        while done < ROUND_TRIPS {
+            self.received(|which| {
+                self.receive(which);
+                self.send(next());
+                done += 1;
+            });
+        }
+        let rate = done as f64 / start.elapsed().as_secs_f64();
+        // What is still on its way.
+        let mut left = OUTSTANDING;
+        while left > 0 {
+            self.received(|which| {
+                self.receive(which);
+                left -= 1;
+            });
+        }
+        rate
+    }
+}
+
+fn serve() {
+    let mut side = Side::new();
+    let listener = side.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    println!("\naddress {}", listener.local_addr().unwrap());
+    for which in 0..PAIRS {
+        let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+        side.pairs.push(side.pair());
+        side.receive(which);
+        side.receive(which);
+        incoming.accept(&side.pairs[which], side.engine.terms(Some(1), Some(1)), &[]).unwrap();
+    }
+    let side = Arc::new(side);
+    let serving = Arc::clone(&side);
+    std::thread::spawn(move || {
+        loop {
+            serving.received(|which| {
+                serving.receive(which);
+                serving.send(which);
+            });
+        }
+    });
+    // Until the client goes.
+    std::io::stdin().lines().for_each(drop);
+    std::process::exit(0);
+}
+
+fn status(field: &str) -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse().unwrap()
+}
+
+#[test]
+fn nine_thousand_queue_pairs() {
+    if std::env::var_os(SERVER).is_some() {
+        return serve();
+    }
+    let mut server = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "nine_thousand_queue_pairs", "--nocapture"])
+        .env(SERVER, "1")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let address: SocketAddr = lines
+        .map(Result::unwrap)
+        .find_map(|line| line.strip_prefix("address ").map(|address| address.parse().unwrap()))
+        .unwrap();
+
+    let mut side = Side::new();
+    let (memory, threads) = (status("VmRSS:"), status("Threads:"));
+    let start = Instant::now();
+    let options = ConnectOptions { ird: Some(1), ord: Some(1), ..ConnectOptions::default() };
+    for which in 0..PAIRS {
+        side.pairs.push(side.pair());
+        side.receive(which);
+        side.receive(which);
+        side.engine.connect(&side.pairs[which], address, &options).unwrap();
+    }
+    for pair in &side.pairs {
+        pair.wait_connected(PATIENCE).unwrap();
+    }
+    let setups = PAIRS as f64 / start.elapsed().as_secs_f64();
+    let each = (status("VmRSS:") - memory) * 1024 / PAIRS;
+    let lanes = side.engine.statistics().lanes;
+    assert_eq!(status("Threads:"), threads + lanes, "no thread for each queue pair");
+    // One with two posted receives has its two queues, its halves, and no buffer.
+    assert!(each < 8 << 10, "{each} bytes for an idle queue pair");
+
+    let (mut few, mut many) = (Vec::new(), Vec::new());
+    for _ in 0..3 {
+        few.push(side.traffic(FEW));
+        many.push(side.traffic(PAIRS));
+    }
+    few.sort_by(f64::total_cmp);
+    many.sort_by(f64::total_cmp);
+    println!("{PAIRS} queue pairs: {setups:.0} set up a second, {each} bytes each on top of the kernel's socket");
+    println!("round trips a second, {OUTSTANDING} outstanding: {:.0} on {FEW}, {:.0} on {PAIRS}, {:.2} of that", few[1], many[1], many[1] / few[1]);
+    writeln!(server.stdin.take().unwrap()).unwrap();
+    server.wait().unwrap();
+}
