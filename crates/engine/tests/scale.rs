@@ -170,8 +170,9 @@ fn nine_thousand_queue_pairs() {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let lines = BufReader::new(server.stdout.take().unwrap()).lines();
+    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let address: SocketAddr = lines
+        .by_ref()
         .map(Result::unwrap)
         .find_map(|line| line.strip_prefix("address ").map(|address| address.parse().unwrap()))
         .unwrap();
@@ -203,8 +204,15 @@ fn nine_thousand_queue_pairs() {
     }
     few.sort_by(f64::total_cmp);
     many.sort_by(f64::total_cmp);
-    println!("{PAIRS} queue pairs: {setups:.0} set up a second, {each} bytes each on top of the kernel's socket");
-    println!("round trips a second, {OUTSTANDING} outstanding: {:.0} on {FEW}, {:.0} on {PAIRS}, {:.2} of that", few[1], many[1], many[1] / few[1]);
+    println!(
+        "{PAIRS} queue pairs: {setups:.0} set up a second, {each} bytes each on top of the kernel's socket"
+    );
+    println!(
+        "round trips a second, {OUTSTANDING} outstanding: {:.0} on {FEW}, {:.0} on {PAIRS}, {:.2} of that",
+        few[1],
+        many[1],
+        many[1] / few[1]
+    );
     writeln!(server.stdin.take().unwrap()).unwrap();
     server.wait().unwrap();
 }

@@ -24,7 +24,7 @@ use crate::queue::Receive;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, FpduReader, Piece, RtrSet};
 use ironwarp_wire::{Dialect, MAX_HEADER, Place, Terminate};
-use segment::{Failure, Target};
+use segment::{Failure, Judged, Target};
 use std::sync::Arc;
 
 /// So often may one thread ask the link before others get their turn.
@@ -270,7 +270,8 @@ impl Rx {
         let before = *bytes;
         let piece = match self.reader.whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
-                return self.whole(qp, &fpdu, payload).then_some(true);
+                let target = self.begin(qp, &fpdu);
+                return self.whole(qp, &fpdu, payload, target).then_some(true);
             }
             Ok(None) => self.reader.next(bytes, dialect),
             Err(violation) => Err(violation),
@@ -304,8 +305,8 @@ impl Rx {
     }
 
     /// A segment that arrived in one piece, or was parked: the same three steps.
-    fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8]) -> bool {
-        let done = self.begin(qp, fpdu).and_then(|target| {
+    fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8], target: Judged<Target>) -> bool {
+        let done = target.and_then(|target| {
             self.segment = Some(Segment { fpdu: *fpdu, target, done: 0 });
             if !payload.is_empty() {
                 self.place(qp, payload)?;
@@ -327,7 +328,8 @@ impl Rx {
             }
             let Some(parked) = self.park.pop() else { return };
             let segment = self.segment.take();
-            let whole = self.whole(qp, &parked.fpdu, &parked.payload);
+            let target = self.judge(qp, &parked.fpdu);
+            let whole = self.whole(qp, &parked.fpdu, &parked.payload, target);
             if !whole {
                 return;
             }

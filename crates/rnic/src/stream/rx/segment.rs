@@ -56,7 +56,7 @@ impl From<Protocol> for Failure {
     }
 }
 
-type Judged<T = ()> = Result<T, Failure>;
+pub(super) type Judged<T = ()> = Result<T, Failure>;
 
 impl Rx {
     // --- Begin ---
@@ -73,6 +73,12 @@ impl Rx {
             }
             return Ok(Target::Park(Vec::with_capacity(len)));
         }
+        self.judge(qp, fpdu)
+    }
+
+    /// The same for a segment that has its turn: it waits for nothing.
+    pub(super) fn judge(&mut self, qp: &Qp, fpdu: &Fpdu) -> Judged<Target> {
+        let len = usize::from(fpdu.payload_len);
         match &fpdu.header {
             Header::Write(tagged) => self.begin_write(qp, tagged, len)?,
             Header::Send(send) => self.begin_send(qp, send, len)?,
