@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A staging buffer: what one call receives at most that does not go straight to its place.
-const STAGING: usize = 256 << 10;
+const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
 /// So many idle buffers are kept; they are used by threads, not by queue pairs.
 const SPARE: usize = 8;
 

@@ -56,6 +56,8 @@ pub(crate) struct Rx {
     answering: bool,
     /// The segment of which the header has come, and the end has not.
     segment: Option<Segment>,
+    /// The payload of the last segment was large.
+    large: bool,
     /// How many messages of the request class were delivered.
     delivered: u64,
     park: Park,
@@ -108,6 +110,7 @@ impl Rx {
             message: Message::None,
             answering: false,
             segment: None,
+            large: false,
             delivered: 0,
             park: Park::new(park_limit),
             early,
@@ -162,10 +165,12 @@ impl Rx {
         if !self.crc && self.reader.run() >= DIRECT && !self.over {
             return self.receive_directly(qp, staging);
         }
-        match self.link.recv(&[], staging) {
+        // Behind large payload there is more of it as a rule: just its header, so that the rest goes straight to its place.
+        let room = if self.large && !self.crc { BEHIND } else { staging.len() };
+        match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
                 self.take(qp, &staging[..n]);
-                Some(n < staging.len())
+                Some(n < room)
             }
             Err(error) => self.nothing_came(qp, error),
         }
@@ -279,6 +284,7 @@ impl Rx {
         let done = match piece {
             Ok(None) => return Some(false),
             Ok(Some(Piece::Header(fpdu))) => self.begin(qp, &fpdu).map(|target| {
+                self.large = usize::from(fpdu.payload_len) >= DIRECT;
                 self.segment = Some(Segment { fpdu, target, done: 0 });
             }),
             Ok(Some(Piece::Payload(payload))) => self.place(qp, payload),
@@ -306,6 +312,7 @@ impl Rx {
 
     /// A segment that arrived in one piece, or was parked: the same three steps.
     fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8], target: Judged<Target>) -> bool {
+        self.large = payload.len() >= DIRECT;
         let done = target.and_then(|target| {
             self.segment = Some(Segment { fpdu: *fpdu, target, done: 0 });
             if !payload.is_empty() {

@@ -1,0 +1,163 @@
+//! The neighbour: a connection between two queue pairs of the victim's adapter that behaves. Its data must arrive as they
+//! were sent, and it must never stall, whatever others do to the adapter.
+
+use super::PATIENCE;
+use super::mapping::{Mapping, PAGE};
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_wire::{Place, Tag};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// No round may take longer than this.
+const STALL: Duration = Duration::from_secs(2);
+/// How much goes through in a round, by each of Write, Send and Read.
+const LEN: usize = 3000;
+/// Where in the memory: each has a page for itself.
+const OUT: usize = 0;
+const WRITTEN: usize = PAGE;
+const SENT: usize = 2 * PAGE;
+const FETCHED: usize = 3 * PAGE;
+
+/// How a neighbour fared.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Fared {
+    pub(crate) rounds: u64,
+    pub(crate) longest: Duration,
+}
+
+/// A neighbour at work, in a thread of its own.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    stop: Arc<AtomicBool>,
+    rounds: Arc<AtomicU64>,
+    thread: JoinHandle<Fared>,
+}
+
+impl Neighbour {
+    /// Moves in. Between two rounds it rests for `rest`.
+    pub(crate) fn new(engine: &Arc<Engine>, rest: Duration) -> Self {
+        let home = Home::new(engine);
+        let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (stopped, count) = (Arc::clone(&stop), Arc::clone(&rounds));
+        let thread = std::thread::spawn(move || {
+            let mut fared = Fared { rounds: 0, longest: Duration::ZERO };
+            while !stopped.load(Ordering::Relaxed) {
+                let begin = Instant::now();
+                home.round(fared.rounds);
+                fared.rounds += 1;
+                count.store(fared.rounds, Ordering::Relaxed);
+                fared.longest = fared.longest.max(begin.elapsed());
+                std::thread::sleep(rest); // its pace, nothing waits for it
+            }
+            fared
+        });
+        Self { stop, rounds, thread }
+    }
+
+    /// How many rounds it did so far.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.rounds.load(Ordering::Relaxed)
+    }
+
+    /// Lets it do at least one more round, and asks how it fared.
+    pub(crate) fn leave(self) -> Fared {
+        let (before, deadline) = (self.rounds(), Instant::now() + PATIENCE);
+        while self.rounds() == before && Instant::now() < deadline && !self.thread.is_finished() {
+            std::thread::yield_now();
+        }
+        self.stop.store(true, Ordering::Relaxed);
+        let fared = self.thread.join().expect("the neighbour suffered");
+        assert!(fared.rounds > before, "the neighbour stands still");
+        assert!(fared.longest < STALL, "the neighbour stalled: {fared:?}");
+        fared
+    }
+}
+
+/// Two queue pairs of one adapter that are connected, and complete to one queue, so that one thread drives both.
+#[derive(Debug)]
+struct Home {
+    cq: Arc<CompletionQueue>,
+    near: Arc<QueuePair>,
+    far: Arc<QueuePair>,
+    memory: Mapping,
+    tag: Tag,
+}
+
+impl Home {
+    fn new(engine: &Arc<Engine>) -> Self {
+        let domain = engine.device().allocate_domain();
+        let cq = engine.create_cq(64).unwrap();
+        let qp = || {
+            engine.create_qp(QueuePairAttributes {
+                domain,
+                send_cq: Arc::clone(&cq),
+                receive_cq: Arc::clone(&cq),
+                send_depth: 8,
+                receive_depth: 8,
+                max_sges: 1,
+                completes: Completes::WhenSent,
+                events: None,
+            })
+        };
+        let (near, far) = (qp(), qp());
+        let memory = Mapping::new(4);
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();
+        let tag = engine.device().register(domain, region).unwrap();
+        let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        engine.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+        let incoming = listener.incoming().wait(Some(PATIENCE)).expect("the neighbour knocks");
+        incoming.accept(&far, engine.terms(None, None), &[]).unwrap();
+        near.wait_connected(PATIENCE).unwrap();
+        far.wait_connected(PATIENCE).unwrap();
+        Self { cq, near, far, memory, tag }
+    }
+
+    /// A Write and a Send one way, a Read back, each with bytes that only this round has.
+    fn round(&self, round: u64) {
+        let data: Vec<u8> = (0..LEN).map(|i| (i as u64 * 7 + round * 13).to_le_bytes()[0]).collect();
+        self.memory.write(OUT, &data);
+        self.far.qp().post_receive(ReceiveRequest { id: 1, buffers: self.sge(SENT).into() }).unwrap();
+        let place = |at| Place { tag: self.tag, offset: self.memory.addr(at) };
+        let send = Operation::Send { solicited: false, invalidate: None };
+        self.post(vec![(2, Operation::Write(place(WRITTEN)), OUT), (3, send, OUT)]);
+        self.complete(&[1, 2, 3]);
+        assert_eq!(self.memory.read(WRITTEN, LEN), data, "the neighbour's Write");
+        assert_eq!(self.memory.read(SENT, LEN), data, "the neighbour's Send");
+        self.post(vec![(4, Operation::Read(place(WRITTEN)), FETCHED)]);
+        self.complete(&[4]);
+        assert_eq!(self.memory.read(FETCHED, LEN), data, "the neighbour's Read");
+    }
+
+    fn sge(&self, at: usize) -> Sge {
+        Sge { tag: self.tag, addr: self.memory.addr(at), len: u32::try_from(LEN).unwrap() }
+    }
+
+    fn post(&self, requests: Vec<(u64, Operation, usize)>) {
+        let request = |(id, operation, at)| {
+            let data = Data::Memory(self.sge(at).into());
+            WorkRequest { id, operation, data, signaled: true, fence: false }
+        };
+        self.near.qp().post_send(requests.into_iter().map(request).collect()).unwrap();
+    }
+
+    fn complete(&self, ids: &[u64]) {
+        let mut done = Vec::new();
+        while done.len() < ids.len() {
+            assert!(self.cq.wait(Some(STALL)).unwrap(), "the neighbour waits for {ids:?}, has {done:?}");
+            self.cq
+                .poll(8, |completion| {
+                    assert_eq!(completion.status, Status::Success, "{completion:?}");
+                    done.push(completion.wr_id);
+                })
+                .unwrap();
+        }
+        done.sort_unstable();
+        assert_eq!(done, ids);
+    }
+}

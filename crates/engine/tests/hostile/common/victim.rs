@@ -1,0 +1,330 @@
+//! The victim: an adapter with memory in two protection domains, all of it filled with canaries, and with a neighbour.
+
+use super::PATIENCE;
+use super::mapping::{Mapping, PAGE};
+use super::neighbour::{Fared, Neighbour};
+use super::peer::{Heard, Peer, Way};
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, Stream};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
+use ironwarp_wire::ddp::DdpHeader;
+use ironwarp_wire::{Cause, Header, Offender, Tag, Terminate};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// Every area has so many bytes, and as many on both sides that belong to no region.
+pub(crate) const AREA: usize = 4 * PAGE;
+const AREAS: usize = 6;
+/// How many receives a queue pair gets, and how long each is.
+pub(crate) const RECEIVES: usize = 4;
+pub(crate) const RECEIVE: usize = 256;
+/// The neighbour's rest between two rounds, so that many tests can run side by side.
+const REST: Duration = Duration::from_millis(2);
+
+const LOCAL: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
+
+/// A region of the victim's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Area {
+    pub(crate) tag: Tag,
+    /// Where it begins in the victim's memory.
+    pub(crate) at: usize,
+    /// Its address there.
+    pub(crate) addr: u64,
+}
+
+impl Area {
+    pub(crate) fn sge(&self, skip: u64, len: u32) -> Sge {
+        Sge { tag: self.tag, addr: self.addr + skip, len }
+    }
+
+    /// The address behind its last byte.
+    pub(crate) fn end(&self) -> u64 {
+        self.addr + AREA as u64
+    }
+}
+
+/// An adapter under attack.
+#[derive(Debug)]
+pub(crate) struct Victim {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) domain: Domain,
+    pub(crate) memory: Mapping,
+    /// All rights.
+    pub(crate) open: Area,
+    /// Only to be read, by both sides.
+    pub(crate) readable: Area,
+    /// Only to be written, by both sides.
+    pub(crate) writable: Area,
+    /// Not for peers. Receives are posted from here.
+    pub(crate) private: Area,
+    /// All rights, in another domain.
+    pub(crate) foreign: Area,
+    /// Nothing but windows may be bound to it, and nobody did.
+    pub(crate) bindable: Area,
+    listener: Listener,
+    /// None where the settings forbid what it does.
+    neighbour: Mutex<Option<Neighbour>>,
+}
+
+/// A queue pair whose peer is hostile.
+#[derive(Debug)]
+pub(crate) struct Attacked {
+    pub(crate) peer: Peer,
+    pub(crate) pair: Arc<QueuePair>,
+    pub(crate) cq: Arc<CompletionQueue>,
+}
+
+impl Victim {
+    pub(crate) fn new() -> Self {
+        Self::with(Config::default())
+    }
+
+    pub(crate) fn with(config: Config) -> Self {
+        Self::resting(config, REST)
+    }
+
+    /// With a neighbour that rests so long between two rounds.
+    pub(crate) fn resting(config: Config, rest: Duration) -> Self {
+        let mut victim = Self::alone(config);
+        victim.neighbour = Mutex::new(Some(Neighbour::new(&victim.engine, rest)));
+        victim
+    }
+
+    /// Without a neighbour.
+    pub(crate) fn alone(config: Config) -> Self {
+        let engine = Engine::new(config).unwrap();
+        let (domain, other) = (engine.device().allocate_domain(), engine.device().allocate_domain());
+        let memory = Mapping::new((2 * AREAS + 1) * AREA / PAGE);
+        memory.write(0, &canaries(memory.len()));
+        let mut at = AREA;
+        let mut area = |domain, rights| {
+            let addr = memory.addr(at);
+            let region = Memory::direct(addr, AREA as u64, rights).unwrap();
+            let area = Area { tag: engine.device().register(domain, region).unwrap(), at, addr };
+            at += 2 * AREA;
+            area
+        };
+        let remote = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        Self {
+            domain,
+            open: area(domain, LOCAL | remote | Rights::BIND),
+            readable: area(domain, Rights::LOCAL_READ | Rights::REMOTE_READ),
+            writable: area(domain, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE),
+            private: area(domain, LOCAL),
+            foreign: area(other, LOCAL | remote | Rights::BIND),
+            bindable: area(domain, LOCAL | Rights::BIND),
+            listener: engine.listen("127.0.0.1:0".parse().unwrap()).unwrap(),
+            neighbour: Mutex::default(),
+            memory,
+            engine,
+        }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.listener.local_addr().unwrap()
+    }
+
+    pub(crate) fn listener(&self) -> &Listener {
+        &self.listener
+    }
+
+    /// How many rounds the neighbour did so far.
+    pub(crate) fn rounds(&self) -> u64 {
+        self.neighbour.lock().unwrap().as_ref().map_or(0, Neighbour::rounds)
+    }
+
+    /// A queue pair that is not connected, with a completion queue of its own, and its receives posted.
+    pub(crate) fn queue_pair(
+        &self,
+        completes: Completes,
+        receives: usize,
+    ) -> (Arc<QueuePair>, Arc<CompletionQueue>) {
+        let cq = self.engine.create_cq(256).unwrap();
+        let pair = self.queue_pair_on(&cq, completes, receives);
+        (pair, cq)
+    }
+
+    /// The same, on this completion queue.
+    pub(crate) fn queue_pair_on(
+        &self,
+        cq: &Arc<CompletionQueue>,
+        completes: Completes,
+        receives: usize,
+    ) -> Arc<QueuePair> {
+        let pair = self.engine.create_qp(QueuePairAttributes {
+            domain: self.domain,
+            send_cq: Arc::clone(cq),
+            receive_cq: Arc::clone(cq),
+            send_depth: 64,
+            receive_depth: 64,
+            max_sges: 4,
+            completes,
+            events: None,
+        });
+        for i in 0..receives {
+            let sge = self.private.sge((i * RECEIVE) as u64, u32::try_from(RECEIVE).unwrap());
+            pair.qp().post_receive(ReceiveRequest { id: i as u64, buffers: sge.into() }).unwrap();
+        }
+        pair
+    }
+
+    /// A hostile peer connects, in the usual way, and opens the stream.
+    pub(crate) fn attacked(&self) -> Attacked {
+        let mut attacked = self.attacked_by(Way::default(), RECEIVES);
+        attacked.peer.open();
+        attacked
+    }
+
+    /// A hostile peer connects.
+    pub(crate) fn attacked_by(&self, way: Way, receives: usize) -> Attacked {
+        let (pair, cq) = self.queue_pair(Completes::WhenSent, receives);
+        let peer = self.connected(&pair, way);
+        Attacked { peer, pair, cq }
+    }
+
+    /// A hostile peer connects to this queue pair.
+    pub(crate) fn connected(&self, pair: &Arc<QueuePair>, way: Way) -> Peer {
+        let mut peer = Peer::dial(self.addr());
+        peer.request(way);
+        let incoming = self.listener.incoming().wait(Some(PATIENCE)).expect("the Request arrived");
+        let mut terms = self.engine.terms(None, None);
+        terms.markers = way.markers;
+        incoming.accept(pair, terms, b"victim").unwrap();
+        peer.established(way);
+        pair.wait_connected(PATIENCE).unwrap();
+        peer
+    }
+
+    /// The victim connects to a hostile peer.
+    pub(crate) fn dials(&self, completes: Completes, way: Way) -> Attacked {
+        let (pair, cq) = self.queue_pair(completes, RECEIVES);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        self.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
+        let peer = Peer::answer(&listener, way);
+        pair.wait_connected(PATIENCE).unwrap();
+        Attacked { peer, pair, cq }
+    }
+
+    /// A window on `area`, for the peer of this queue pair only.
+    pub(crate) fn window(&self, area: &Area, qp: u32, rights: Rights) -> Tag {
+        let table = self.engine.device().table();
+        let window = table.allocate_window(self.domain).unwrap();
+        let stream = Stream { domain: self.domain, qp };
+        let binding = Binding {
+            region: area.tag,
+            at: area.addr,
+            len: AREA as u64,
+            rights,
+            zero_based: false,
+            scope: Scope::Stream,
+        };
+        table.bind(stream, window, binding).unwrap()
+    }
+
+    /// Not one byte has changed.
+    pub(crate) fn untouched(&self) {
+        self.untouched_but(&[]);
+    }
+
+    /// No byte outside of these ranges, each a beginning and a length, has changed.
+    pub(crate) fn untouched_but(&self, ranges: &[(usize, usize)]) {
+        let (now, before) = (self.memory.read(0, self.memory.len()), canaries(self.memory.len()));
+        let may_change = |at: usize| ranges.iter().any(|&(begin, len)| (begin..begin + len).contains(&at));
+        let changed = (0..now.len()).find(|&at| now[at] != before[at] && !may_change(at));
+        assert_eq!(changed, None, "the victim's memory has changed here");
+    }
+
+    /// The attack is over: the neighbour must not have noticed.
+    pub(crate) fn survives(&self) -> Fared {
+        self.neighbour.lock().unwrap().take().expect("it has a neighbour").leave()
+    }
+}
+
+/// What all of the memory holds at first: no two places near each other look the same.
+pub(crate) fn canaries(len: usize) -> Vec<u8> {
+    (0..len).map(|i| ((i * 167) ^ (i >> 8)).to_le_bytes()[0] | 1).collect()
+}
+
+impl Attacked {
+    /// Waits for `n` completions.
+    pub(crate) fn completions(&self, n: usize) -> Vec<Completion> {
+        let mut done = Vec::new();
+        while done.len() < n {
+            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "{n} completions are due, {done:?} came");
+            self.cq.poll(n - done.len(), |completion| done.push(completion)).unwrap();
+        }
+        done
+    }
+
+    pub(crate) fn one(&self) -> Completion {
+        self.completions(1).remove(0)
+    }
+
+    /// Posts a request to the send queue.
+    pub(crate) fn post(&self, id: u64, operation: Operation, data: impl Into<Sges>) {
+        let data = Data::Memory(data.into());
+        self.pair
+            .qp()
+            .post_send(vec![WorkRequest { id, operation, data, signaled: true, fence: false }])
+            .unwrap();
+    }
+
+    /// The stream is over, for a reason that the queue pair tells; all receives come back.
+    pub(crate) fn fault(&self, receives: usize) -> Arc<Fault> {
+        for completion in self.completions(receives) {
+            assert_eq!(completion.status, Status::Flushed, "{completion:?}");
+            assert_eq!(completion.cause.as_ref(), self.pair.qp().fault(), "{completion:?}");
+        }
+        Arc::clone(self.pair.qp().fault().expect("the stream is over"))
+    }
+
+    /// The victim ends the stream because of the FPDU with these bytes, and says so with this cause.
+    pub(crate) fn terminated_for(&mut self, cause: Cause, fpdu: &[u8]) -> Arc<Fault> {
+        assert_eq!(self.peer.hear_terminate(), Terminate { cause, offender: offender(cause, fpdu) });
+        self.closed();
+        self.fault(RECEIVES)
+    }
+
+    /// The peer closes as well: nothing is left of the connection.
+    pub(crate) fn closed(&self) {
+        self.peer.finish();
+        assert!(self.pair.wait_closed(PATIENCE), "the connection is not closed");
+    }
+
+    /// The stream goes on: a Send of the peer's still arrives.
+    pub(crate) fn goes_on(&mut self, msn: u32) {
+        self.peer.send(&super::send(msn), b"still here");
+        let completion = self.one();
+        assert_eq!((completion.status, completion.byte_len), (Status::Success, 10), "{completion:?}");
+        assert_eq!(self.pair.qp().fault(), None);
+    }
+
+    /// The victim closed, without a word or with RST.
+    pub(crate) fn cut_off(&mut self) {
+        let (messages, end) = self.peer.hear_out();
+        assert_eq!(messages, []);
+        assert!(matches!(end, Heard::End | Heard::Reset), "{end:?}");
+    }
+}
+
+/// What a Terminate returns of the segment that caused it (RFC 5040 figure 10).
+fn offender(cause: Cause, fpdu: &[u8]) -> Offender {
+    if matches!(cause, Cause::Mpa(_) | Cause::LocalCatastrophic) {
+        return Offender::default();
+    }
+    let read = match ironwarp_wire::Fpdu::parse(fpdu, ironwarp_wire::Dialect::Standard) {
+        Ok(ironwarp_wire::Parse::Done(fpdu)) => match fpdu.header {
+            Header::ReadRequest(read) if matches!(cause, Cause::Protection(_)) => Some(read),
+            _ => None,
+        },
+        _ => None,
+    };
+    let length = u16::from_be_bytes([fpdu[0], fpdu[1]]);
+    Offender { length: Some(length), header: DdpHeader::parse(&fpdu[2..]), read }
+}

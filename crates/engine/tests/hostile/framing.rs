@@ -1,0 +1,256 @@
+//! Bytes that are cut, bent or mixed up below the messages: segments, lengths, CRCs, markers, reserved bits.
+
+use crate::common::peer::{Heard, Way};
+use crate::common::victim::{AREA, RECEIVE, RECEIVES, Victim};
+use crate::common::{PATIENCE, read, segment, send, write};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::queue::{Operation, Status};
+use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag, Tagged, TaggedBuffer, Terminate, Violation};
+
+/// RFC 5040 §4.1, RFC 5041 §4.1: reserved bits are ignored, and the stream goes on.
+#[test]
+fn reserved_bits_are_ignored() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let at = victim.open.at;
+    // DDP: four bits behind T and L; RDMAP: two between version and opcode.
+    let reserved = |segment: &mut [u8]| {
+        segment[0] |= 0x3c;
+        segment[1] |= 0x30;
+    };
+    attacked.peer.send_changed(&write(victim.open.tag, victim.open.addr), b"written", reserved);
+    // A Send without Invalidate: its word is reserved as well.
+    attacked.peer.send_changed(&send(1), b"sent", |segment| {
+        reserved(segment);
+        segment[2..6].fill(0xff);
+    });
+    let received = attacked.one();
+    assert_eq!((received.status, received.byte_len), (Status::Success, 4), "{received:?}");
+    attacked.peer.send_changed(&read(1, victim.open.tag, victim.open.addr, 7), &[], reserved);
+    let heard = attacked.peer.hear_message();
+    assert!(matches!(heard, Heard::Message(Header::ReadResponse(_), payload, _) if payload == b"written"));
+    attacked.goes_on(2);
+    let inbox = victim.private.at;
+    victim.untouched_but(&[(at, 7), (inbox, 4), (inbox + RECEIVE, 10)]);
+    victim.survives();
+}
+
+/// In the Terminate that returns a header, they are clear.
+#[test]
+fn reserved_bits_are_not_returned() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let header = write(victim.foreign.tag, victim.foreign.addr);
+    let mut fpdu = attacked.peer.send_changed(&header, &[0xee; 8], |segment| segment[0] |= 0x3c);
+    fpdu[2] &= !0x3c;
+    attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Stream), &fpdu);
+    victim.untouched();
+    victim.survives();
+}
+
+/// One byte at a time, all is understood; and what is wrong is refused with the same words.
+#[test]
+fn a_slow_sender() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let (tag, addr) = (victim.open.tag, victim.open.addr);
+    let mut bytes = attacked.peer.frame(&write(tag, addr), b"byte by byte");
+    bytes.extend(attacked.peer.frame(&send(1), b"and so on"));
+    bytes.extend(attacked.peer.frame(&read(1, tag, addr, 12), &[]));
+    attacked.peer.slowly(&bytes, 1);
+    let heard = attacked.peer.hear_message();
+    assert!(
+        matches!(heard, Heard::Message(Header::ReadResponse(_), payload, _) if payload == b"byte by byte")
+    );
+    let received = attacked.one();
+    assert_eq!((received.status, received.byte_len), (Status::Success, 9), "{received:?}");
+    attacked.peer.finish();
+    victim.survives();
+}
+
+#[test]
+fn a_slow_sender_that_is_refused() {
+    for header in [write(Tag(0x0123_4500), 0x1000), read(1, Tag(0x0123_4500), 0x1000, 64)] {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let payload: &[u8] = if header.carries_payload() { &[0xee; 64] } else { &[] };
+        let bytes = attacked.peer.frame(&header, payload);
+        attacked.peer.slowly(&bytes, 1);
+        let cause = match header {
+            Header::Write(_) => Cause::TaggedBuffer(TaggedBuffer::Tag),
+            _ => Cause::Protection(ironwarp_wire::Protection::Tag),
+        };
+        attacked.terminated_for(cause, &bytes);
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+/// The length field lies: what it takes in of the next FPDU is found out by the CRC, and nothing is delivered.
+#[test]
+fn lengths_that_lie() {
+    for by in [-4_i32, -1, 1, 4, 100] {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let mut fpdu = attacked.peer.frame(&send(1), &[0xee; 64]);
+        let length = i32::from(u16::from_be_bytes([fpdu[0], fpdu[1]])) + by;
+        fpdu[..2].copy_from_slice(&u16::try_from(length).unwrap().to_be_bytes());
+        attacked.peer.raw(&fpdu);
+        let more = attacked.peer.frame(&send(2), &[0xee; 128]);
+        attacked.peer.raw(&more);
+        attacked.terminated_for(Cause::Mpa(MpaFault::Crc), &fpdu);
+        // It may have been placed into the receive before the CRC was seen, but was not delivered.
+        let inbox = victim.private.at;
+        victim.untouched_but(&[(inbox, RECEIVE)]);
+        victim.survives();
+    }
+}
+
+/// Every bit of an FPDU is covered: with any one of them wrong, the message does not complete.
+#[test]
+fn a_message_with_a_wrong_bit_never_completes() {
+    let victim = Victim::new();
+    for bit in (0..8 * 32).step_by(11) {
+        let mut attacked = victim.attacked();
+        let mut fpdu = attacked.peer.frame(&send(1), b"12345678");
+        fpdu[bit / 8] ^= 1 << (bit % 8);
+        attacked.peer.raw(&fpdu);
+        // A length that became longer waits for more: the peer has no more to say.
+        attacked.peer.finish();
+        let (messages, _) = attacked.peer.hear_out();
+        assert!(messages.iter().all(|(header, _)| matches!(header, Header::Terminate(_))), "bit {bit}");
+        assert!(attacked.pair.wait_closed(PATIENCE));
+        // A length that became longer may be too long for the receive, before the CRC is there to tell.
+        for completion in attacked.completions(RECEIVES) {
+            assert_ne!(completion.status, Status::Success, "bit {bit}: {completion:?}");
+        }
+    }
+    let inbox = victim.private.at;
+    victim.untouched_but(&[(inbox, RECEIVE)]);
+    victim.survives();
+}
+
+/// An answer with a wrong CRC does not complete its Read.
+#[test]
+fn an_answer_with_a_wrong_crc_never_completes() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    attacked.post(7, Operation::Read(Place { tag: Tag(0x7777_7700), offset: 0 }), victim.open.sge(0, 64));
+    let heard = attacked.peer.hear_message();
+    let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
+    let answer = Header::ReadResponse(Tagged { last: true, place: request.sink });
+    let mut fpdu = attacked.peer.frame(&answer, &[0xee; 64]);
+    *fpdu.last_mut().unwrap() ^= 0x80;
+    attacked.peer.raw(&fpdu);
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Crc), &fpdu));
+    let failed = attacked.one();
+    assert_eq!(failed.wr_id, 7);
+    assert_ne!(failed.status, Status::Success);
+    attacked.closed();
+    victim.untouched_but(&[(victim.open.at, 64)]);
+    victim.survives();
+}
+
+/// With markers, a stream of messages of all lengths is understood; without the markers that were agreed, it is refused.
+#[test]
+fn markers_that_are_missing() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way { markers: true, ..Way::default() }, RECEIVES);
+    attacked.peer.open();
+    for len in [0, 100, 1000, 9000] {
+        let data = vec![u8::try_from(len % 251).unwrap(); len];
+        attacked.peer.send(&write(victim.open.tag, victim.open.addr), &data);
+    }
+    attacked.goes_on(1);
+    assert_eq!(victim.memory.read(victim.open.at, 9000), [u8::try_from(9000 % 251).unwrap(); 9000]);
+    // From here on none: the next that is due is read from what is payload.
+    let mut plain = victim.attacked_by(Way::default(), 0).peer;
+    let fpdu = plain.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 2000]);
+    attacked.peer.raw(&fpdu);
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Length), &fpdu));
+    attacked.closed();
+    let fault = attacked.fault(RECEIVES - 1);
+    assert!(matches!(&*fault, Fault::Violation(Violation::Marker { .. })), "{fault}");
+    victim.survives();
+}
+
+/// The first FPDU is broken: a responder says nothing before it has received a good one (RFC 5044 §7.1.2), so it closes.
+#[test]
+fn garbage_behind_the_startup() {
+    let victim = Victim::new();
+    for garbage in
+        [&[0xff; 64][..], &[0; 64], b"GET / HTTP/1.1\r\nHost: victim\r\n\r\n0123456789012345678901234"]
+    {
+        let mut attacked = victim.attacked_by(Way::default(), RECEIVES);
+        attacked.peer.raw(garbage);
+        attacked.peer.finish();
+        attacked.cut_off();
+        assert!(attacked.pair.wait_closed(PATIENCE));
+        let fault = attacked.fault(RECEIVES);
+        assert!(matches!(&*fault, Fault::Violation(_) | Fault::CutShort), "{fault}");
+    }
+    victim.untouched();
+    victim.survives();
+}
+
+/// Garbage of all kinds in the middle of a stream: whatever it is taken for, it ends this stream, and moves nothing. The
+/// numbers are not random, so that a failure comes again.
+#[test]
+fn garbage_in_the_middle() {
+    let victim = Victim::new();
+    let mut state = 0x1234_5678_9abc_def1_u64;
+    for _ in 0..60 {
+        let mut attacked = victim.attacked();
+        let garbage: Vec<u8> = (0..300)
+            .map(|_| {
+                state ^= state << 13;
+                state ^= state >> 7;
+                state ^= state << 17;
+                state.to_le_bytes()[3]
+            })
+            .collect();
+        attacked.peer.raw(&garbage);
+        attacked.peer.finish();
+        attacked.peer.hear_out();
+        assert!(attacked.pair.wait_closed(PATIENCE));
+        assert!(attacked.pair.qp().fault().is_some());
+        attacked.fault(RECEIVES);
+    }
+    victim.untouched();
+    victim.survives();
+}
+
+/// Without CRCs, large payload goes straight to its place, and no byte of what follows does.
+#[test]
+fn large_payload_without_crc_ends_where_it_ends() {
+    let victim = Victim::with(Config { crc: false, ..Config::default() });
+    let mut attacked = victim.attacked_by(Way { crc: false, ..Way::default() }, RECEIVES);
+    attacked.peer.open();
+    let (area, begin) = (victim.open, 100);
+    let header =
+        Header::Write(Tagged { last: true, place: Place { tag: area.tag, offset: area.addr + 100 } });
+    // Too small to go straight, and cut in pieces by the socket.
+    for len in [AREA - begin, AREA - begin - 1] {
+        let fpdu = attacked.peer.frame(&header, &vec![0xee; len]);
+        attacked.peer.slowly(&fpdu, 5000);
+    }
+    attacked.goes_on(1);
+    let inbox = victim.private.at;
+    victim.untouched_but(&[(area.at + begin, AREA - begin), (inbox, 10)]);
+    victim.survives();
+}
+
+/// The segments of two messages of one queue are mixed.
+#[test]
+fn a_send_that_begins_in_another() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    attacked.peer.send(&segment(1, 0, false), b"first");
+    let fpdu = attacked.peer.send(&segment(2, 0, true), b"second");
+    let cause = Cause::UntaggedBuffer(ironwarp_wire::UntaggedBuffer::Sequence);
+    attacked.terminated_for(cause, &fpdu);
+    let inbox = victim.private.at;
+    victim.untouched_but(&[(inbox, 5)]);
+    victim.survives();
+}

@@ -1,0 +1,194 @@
+//! Messages for which no receive is posted wait (design: "no receive posted means wait"), in order, and never without bound.
+
+use crate::common::peer::{Heard, Way};
+use crate::common::victim::{Attacked, RECEIVE, Victim};
+use crate::common::{PATIENCE, read, resident, segment, send, write};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::queue::{ReceiveRequest, Status};
+use ironwarp_wire::{Cause, Header, Terminate, UntaggedBuffer};
+use std::io::{ErrorKind, Write};
+use std::time::Duration;
+
+fn without_receives(victim: &Victim) -> Attacked {
+    let mut attacked = victim.attacked_by(Way::default(), 0);
+    attacked.peer.open();
+    attacked
+}
+
+fn post(victim: &Victim, attacked: &Attacked, id: usize) {
+    let sge = victim.private.sge((id * RECEIVE) as u64, u32::try_from(RECEIVE).unwrap());
+    attacked.pair.qp().post_receive(ReceiveRequest { id: id as u64, buffers: sge.into() }).unwrap();
+}
+
+/// What waits is delivered in order, once receives are posted; Writes behind a Send do not overtake it.
+#[test]
+fn what_waits_is_delivered_in_order() {
+    let victim = Victim::new();
+    let mut attacked = without_receives(&victim);
+    let open = victim.open;
+    for msn in 1..=3 {
+        attacked.peer.send(&send(msn), &vec![u8::try_from(msn).unwrap(); 10 * msn as usize]);
+        attacked.peer.send(&write(open.tag, open.addr + u64::from(msn)), &[0xee; 1]);
+    }
+    // Behind them a Read, the answer to which proves that all before it was done.
+    attacked.peer.send(&read(1, open.tag, open.addr, 8), &[]);
+    assert_eq!(
+        attacked.peer.hear_for(Duration::from_millis(100)),
+        Heard::Silence,
+        "nothing can be answered yet"
+    );
+    victim.untouched();
+    for id in 0..3 {
+        post(&victim, &attacked, id);
+        let done = attacked.one();
+        let len = u32::try_from(10 * (id + 1)).unwrap();
+        assert_eq!((done.wr_id, done.status, done.byte_len), (id as u64, Status::Success, len), "{done:?}");
+    }
+    let heard = attacked.peer.hear_message();
+    let Heard::Message(Header::ReadResponse(_), payload, _) = heard else { panic!("{heard:?}") };
+    assert_eq!(payload[1..4], [0xee; 3]);
+    let inbox = victim.private.at;
+    for id in 0..3 {
+        let byte = u8::try_from(id + 1).unwrap();
+        assert!(victim.memory.holds_only(inbox + id * RECEIVE, 10 * (id + 1), byte));
+    }
+    victim.untouched_but(&[(open.at + 1, 3), (inbox, 3 * RECEIVE)]);
+    victim.survives();
+}
+
+/// A message of several segments waits whole.
+#[test]
+fn segments_wait_together() {
+    let victim = Victim::new();
+    let mut attacked = without_receives(&victim);
+    attacked.peer.send(&segment(1, 0, false), b"in ");
+    attacked.peer.send(&segment(1, 3, false), b"three ");
+    attacked.peer.send(&segment(1, 9, true), b"parts");
+    attacked.peer.send(&send(2), b"another");
+    post(&victim, &attacked, 0);
+    let done = attacked.one();
+    assert_eq!((done.wr_id, done.status, done.byte_len), (0, Status::Success, 14), "{done:?}");
+    assert_eq!(victim.memory.read(victim.private.at, 14), b"in three parts");
+    post(&victim, &attacked, 1);
+    assert_eq!(attacked.one().byte_len, 7);
+    victim.survives();
+}
+
+/// What waits is judged when its turn comes: a Send that is too long for the receive it gets ends the stream then.
+#[test]
+fn what_waits_is_judged_in_its_turn() {
+    let victim = Victim::new();
+    let mut attacked = without_receives(&victim);
+    attacked.peer.send(&send(1), b"fits");
+    let fpdu = attacked.peer.send(&send(2), &[0xee; RECEIVE + 1]);
+    attacked.peer.send(&send(3), b"never comes");
+    post(&victim, &attacked, 0);
+    assert_eq!(attacked.one().status, Status::Success);
+    post(&victim, &attacked, 1);
+    assert_eq!(attacked.one().status, Status::LocalLength);
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+    attacked.closed();
+    let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
+    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::TooLong { room, found }));
+    let inbox = victim.private.at;
+    victim.untouched_but(&[(inbox, 4)]);
+    victim.survives();
+}
+
+/// A peer that sends on and on, and no receive is posted: at the bound the victim stops reading, so that TCP stops the peer.
+/// Neither large nor empty messages fill the memory.
+#[test]
+fn what_waits_is_bounded() {
+    for payload in [0, 1000, 60_000] {
+        let victim =
+            Victim::with(Config { park: 64 << 10, close: Duration::from_millis(300), ..Config::default() });
+        let mut attacked = without_receives(&victim);
+        attacked.peer.stream.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+        let before = resident();
+        let mut sent = 0_usize;
+        for msn in 1.. {
+            let frame = attacked.peer.frame(&send(msn), &vec![0xee; payload]);
+            match attacked.peer.stream.write(&frame) {
+                Ok(n) if n == frame.len() => sent += n,
+                Ok(_) => break,
+                Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
+                Err(error) => panic!("{error}"),
+            }
+            assert!(sent < 64 << 20, "the victim takes in everything");
+        }
+        // The kernel's buffers hold what was sent and not read; the adapter holds no more than a few of its own.
+        let grown = resident().saturating_sub(before);
+        assert!(grown < 32 << 20, "{payload}: the victim grew by {grown} bytes");
+        assert_eq!(attacked.pair.qp().fault(), None);
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+/// The peer closes while its messages wait: they are still delivered, then the queue pair learns that it is over.
+#[test]
+fn what_waits_survives_a_close() {
+    let victim = Victim::new();
+    let mut attacked = without_receives(&victim);
+    attacked.peer.send(&send(1), b"last");
+    attacked.peer.send(&send(2), b"words");
+    attacked.peer.finish();
+    for id in 0..2 {
+        post(&victim, &attacked, id);
+        let done = attacked.one();
+        assert_eq!((done.wr_id, done.status), (id as u64, Status::Success), "{done:?}");
+    }
+    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert_eq!(*attacked.fault(0), Fault::Closed);
+    victim.survives();
+}
+
+/// The peer goes away in the middle of a message, behind one that waits: that is not a close.
+#[test]
+fn what_is_cut_short_behind_what_waits() {
+    let victim = Victim::new();
+    let mut attacked = without_receives(&victim);
+    attacked.peer.send(&send(1), b"whole");
+    let cut = attacked.peer.frame(&send(2), b"not whole");
+    attacked.peer.raw(&cut[..cut.len() - 3]);
+    attacked.peer.finish();
+    post(&victim, &attacked, 0);
+    assert_eq!(attacked.one().status, Status::Success);
+    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    assert!(attacked.pair.wait_closed(PATIENCE));
+    assert_eq!(*attacked.fault(0), Fault::CutShort);
+    victim.survives();
+}
+
+/// The connection is lost while so much waits that the victim does not read: it must learn of it all the same.
+#[test]
+fn a_reset_behind_what_waits() {
+    let victim = Victim::with(Config { park: 4 << 10, ..Config::default() });
+    let mut attacked = without_receives(&victim);
+    for msn in 1..=8 {
+        attacked.peer.send(&send(msn), &[0xee; 1000]);
+    }
+    let Attacked { peer, pair, .. } = attacked;
+    peer.reset();
+    assert!(pair.wait_closed(PATIENCE), "the connection is gone, and nobody noticed");
+    assert!(matches!(pair.qp().fault().map(|fault| &**fault), Some(Fault::Lost(_))));
+    victim.untouched();
+    victim.survives();
+}
+
+/// The program ends the stream while messages wait.
+#[test]
+fn the_program_leaves_while_messages_wait() {
+    let victim = Victim::with(Config { close: Duration::from_millis(300), ..Config::default() });
+    let mut attacked = without_receives(&victim);
+    attacked.peer.send(&send(1), b"too late");
+    attacked.pair.disconnect();
+    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    attacked.peer.finish();
+    assert!(attacked.pair.wait_closed(PATIENCE), "the connection is not closed");
+    victim.untouched();
+    victim.survives();
+}

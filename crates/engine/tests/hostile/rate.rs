@@ -1,0 +1,103 @@
+//! What a neighbour notices of attacks on its adapter: its rate with and without. It shares processors with the attackers, who
+//! live in the same process, so it is slower; it must never stand still.
+
+use crate::common::mapping::Mapping;
+use crate::common::peer::{Peer, Way};
+use crate::common::victim::{AREA, Victim};
+use crate::common::{PATIENCE, read, send, write};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::memory::{Memory, Rights};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+type Attack<'a> = &'a (dyn Fn(&Victim) + Sync);
+
+const TIME: Duration = Duration::from_millis(1500);
+
+/// Rounds of the neighbour in a second, while `attack` runs again and again.
+fn rate(victim: &Victim, attack: Attack<'_>) -> f64 {
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                attack(victim);
+            }
+        });
+        let (before, begin) = (victim.rounds(), Instant::now());
+        std::thread::sleep(TIME); // how long is measured, nothing waits for it
+        #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
+        let rounds = (victim.rounds() - before) as f64;
+        over.store(true, Ordering::Relaxed);
+        rounds / begin.elapsed().as_secs_f64()
+    })
+}
+
+/// Each of these for [`TIME`], against a neighbour that goes as fast as it can.
+#[test]
+fn the_neighbour_goes_on() {
+    let victim =
+        Victim::resting(Config { close: Duration::from_millis(200), ..Config::default() }, Duration::ZERO);
+    let alone = rate(&victim, &|_| std::thread::sleep(Duration::from_millis(10)));
+    let attacks: [(&str, Attack<'_>); 5] = [
+        ("wrong tags", &wrong_tags),
+        ("garbage", &garbage),
+        ("resets", &resets),
+        ("peers that never read", &never_reads),
+        ("a flood of large Writes", &flood),
+    ];
+    println!("{:<24} {alone:>8.0} rounds/s", "no attack");
+    for (name, attack) in attacks {
+        let attacked = rate(&victim, attack);
+        println!("{name:<24} {attacked:>8.0} rounds/s, {:.2} of it", attacked / alone);
+        assert!(attacked > 0.0, "{name}: the neighbour stands still");
+    }
+    let fared = victim.survives();
+    println!("the longest of {} rounds took {:?}", fared.rounds, fared.longest);
+}
+
+fn wrong_tags(victim: &Victim) {
+    let mut attacked = victim.attacked();
+    attacked.peer.send(&write(victim.foreign.tag, victim.foreign.addr), &[0xee; 64]);
+    attacked.peer.hear_terminate();
+    attacked.closed();
+}
+
+fn garbage(victim: &Victim) {
+    let mut peer = Peer::dial(victim.addr());
+    peer.raw(&[0xee; 4096]);
+    let mut attacked = victim.attacked();
+    attacked.peer.raw(&[0xee; 4096]);
+    attacked.peer.finish();
+    assert!(attacked.pair.wait_closed(PATIENCE));
+}
+
+fn resets(victim: &Victim) {
+    let mut attacked = victim.attacked();
+    attacked.peer.send(&read(1, victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap()), &[]);
+    attacked.peer.reset();
+    assert!(attacked.pair.wait_closed(PATIENCE));
+}
+
+fn never_reads(victim: &Victim) {
+    let mut attacked = victim.attacked();
+    for msn in 1..=32 {
+        attacked.peer.send(&read(msn, victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap()), &[]);
+    }
+    attacked.peer.send(&send(99), &[]);
+    assert!(attacked.pair.wait_closed(PATIENCE));
+}
+
+fn flood(victim: &Victim) {
+    let memory = Mapping::new(16);
+    let rights = Rights::LOCAL_WRITE | Rights::REMOTE_WRITE;
+    let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();
+    let tag = victim.engine.device().register(victim.domain, region).unwrap();
+    let mut attacked = victim.attacked_by(Way::default(), 0);
+    attacked.peer.open();
+    let fpdu = attacked.peer.frame(&write(tag, memory.addr(0)), &[0xee; 60_000]);
+    for _ in 0..200 {
+        attacked.peer.raw(&fpdu);
+    }
+    attacked.closed();
+    victim.engine.device().table().deregister(tag).unwrap();
+}

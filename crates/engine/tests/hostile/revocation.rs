@@ -1,0 +1,206 @@
+//! Revocation is final: when deregistration, invalidation or unbinding returns, no byte of the memory changes any more for a
+//! peer, and none leaves, whatever is on its way at that moment.
+//!
+//! In each round peers storm a tag with Writes and Reads. In the middle of that the tag is taken away, and the memory is filled
+//! with a canary. The storm goes on until the victim has ended every one of these streams. Meanwhile the canary must hold,
+//! and no answer may carry a byte of it.
+
+use crate::common::mapping::Mapping;
+use crate::common::peer::{Heard, Peer, Way};
+use crate::common::victim::Victim;
+use crate::common::{PATIENCE, read, write};
+use ironwarp_engine::{CompletionQueue, QueuePair};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope, Stream};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_wire::{Header, Tag};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const ROUNDS: usize = 1000;
+/// What is stormed. Large enough for payload that goes straight from and to the socket.
+const PAGES: usize = 16;
+const LEN: usize = PAGES * 4096;
+/// What Writes bring, what is there before, what must hold afterwards.
+const STORM: u8 = 0x55;
+const BEFORE: u8 = 0x11;
+const CANARY: u8 = 0xca;
+
+const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE);
+const ALL: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(REMOTE).union(Rights::BIND);
+
+/// A peer that storms.
+struct Stormer {
+    peer: Peer,
+    pair: Arc<QueuePair>,
+}
+
+/// What is stormed.
+struct Target {
+    victim: Victim,
+    cq: Arc<CompletionQueue>,
+    memory: Mapping,
+}
+
+impl Target {
+    fn new() -> Self {
+        // Whether there are CRCs is left to the peers.
+        let victim = Victim::with(Config { crc: false, ..Config::default() });
+        let cq = victim.engine.create_cq(64).unwrap();
+        Self { victim, cq, memory: Mapping::new(PAGES) }
+    }
+
+    fn stormer(&self, crc: bool) -> Stormer {
+        let pair = self.victim.queue_pair_on(&self.cq, Completes::WhenSent, 0);
+        let mut peer = self.victim.connected(&pair, Way { crc, ..Way::default() });
+        peer.open();
+        Stormer { peer, pair }
+    }
+
+    fn register(&self) -> Tag {
+        let memory = Memory::direct(self.memory.addr(0), LEN as u64, ALL).unwrap();
+        self.victim.engine.device().register(self.victim.domain, memory).unwrap()
+    }
+
+    fn window(&self, region: Tag, stream: Stream) -> Tag {
+        let table = self.victim.engine.device().table();
+        let window = table.allocate_window(self.victim.domain).unwrap();
+        let (at, len) = (self.memory.addr(0), LEN as u64);
+        let binding = Binding { region, at, len, rights: REMOTE, zero_based: false, scope: Scope::Domain };
+        table.bind(stream, window, binding).unwrap()
+    }
+
+    /// One round: `grant` gives the tag that is stormed, `revoke` takes it away.
+    fn round(&self, round: usize, grant: impl FnOnce() -> Tag, revoke: impl FnOnce(Tag)) {
+        self.memory.fill(0, LEN, BEFORE);
+        // Two write and one reads; with and without CRC, small and large.
+        let crc = round.is_multiple_of(2);
+        let mut storm = [self.stormer(true), self.stormer(crc), self.stormer(!crc)];
+        let tag = grant();
+        let bursts = [self.writes(&mut storm[0], tag, 512), self.writes(&mut storm[1], tag, 40_000), {
+            let reads = (1..=8).map(|msn| storm[2].peer.frame(&self.read(msn, tag), &[]));
+            reads.flatten().collect()
+        }];
+        for (stormer, burst) in storm.iter_mut().zip(&bursts) {
+            stormer.peer.raw(burst);
+        }
+        // The tag goes when the storm is so far: another place in each round.
+        self.hit_at(round * 7919 % LEN);
+        revoke(tag);
+        self.memory.fill(0, LEN, CANARY);
+        assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed at once");
+        let [first, second, third] = &mut storm;
+        for writer in [first, second] {
+            let burst = self.writes(writer, tag, 512);
+            writer.peer.raw(&burst);
+        }
+        let last = third.peer.frame(&self.read(9, tag), &[]);
+        third.peer.raw(&last);
+        for stormer in &mut storm {
+            self.storm_ends(stormer, round);
+        }
+        assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed in the end");
+    }
+
+    /// The victim has ended this stream; until then, nothing changed and nothing left.
+    fn storm_ends(&self, stormer: &mut Stormer, round: usize) {
+        loop {
+            match stormer.peer.hear() {
+                Heard::Message(Header::ReadResponse(_), payload, _) => {
+                    assert!(
+                        !payload.contains(&CANARY),
+                        "round {round}: bytes left after they were taken away"
+                    );
+                }
+                Heard::Message(..) => {}
+                Heard::Silence => panic!("round {round}: the stream goes on"),
+                Heard::End | Heard::Reset => break,
+            }
+            assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed");
+        }
+        stormer.peer.finish();
+        assert!(stormer.pair.wait_closed(PATIENCE), "round {round}");
+        let fault = stormer.pair.qp().fault().expect("it is over");
+        assert!(matches!(**fault, ironwarp_rnic::error::Fault::Remote(_)), "round {round}: {fault}");
+    }
+
+    /// Writes that cover all of the memory, one after another.
+    fn writes(&self, stormer: &mut Stormer, tag: Tag, len: usize) -> Vec<u8> {
+        let payload = vec![STORM; len];
+        let places = (0..LEN).step_by(len).map(|at| (at, len.min(LEN - at)));
+        places
+            .flat_map(|(at, len)| stormer.peer.frame(&write(tag, self.memory.addr(at)), &payload[..len]))
+            .collect()
+    }
+
+    fn read(&self, msn: u32, tag: Tag) -> Header {
+        read(msn, tag, self.memory.addr(0), u32::try_from(LEN).unwrap())
+    }
+
+    fn hit_at(&self, at: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.memory.holds_only(at, 1, STORM) {
+            assert!(Instant::now() < deadline, "the storm does not come");
+        }
+    }
+
+    fn over(self, begin: Instant) {
+        let fared = self.victim.survives();
+        println!("{ROUNDS} rounds in {:?}; the neighbour: {fared:?}", begin.elapsed());
+        assert!(begin.elapsed() < Duration::from_secs(120));
+    }
+}
+
+#[test]
+fn deregistration_is_final() {
+    let (target, begin) = (Target::new(), Instant::now());
+    for round in 0..ROUNDS {
+        let revoke = |tag| target.victim.engine.device().table().deregister(tag).unwrap();
+        target.round(round, || target.register(), revoke);
+    }
+    target.over(begin);
+}
+
+/// Of a region that was registered by send-queue request, whose tag is kept.
+#[test]
+fn invalidation_is_final() {
+    let (target, begin) = (Target::new(), Instant::now());
+    let device = target.victim.engine.device();
+    let stream = Stream { domain: target.victim.domain, qp: 0 };
+    let mut tag = device.table().allocate(target.victim.domain).unwrap();
+    for round in 0..ROUNDS {
+        let memory = Memory::direct(target.memory.addr(0), LEN as u64, ALL).unwrap();
+        let grant = || {
+            device.table().fill(device.host(), stream, tag, memory).unwrap();
+            tag
+        };
+        target.round(round, grant, |tag| device.table().invalidate(stream, tag).unwrap());
+        tag = ironwarp_rnic::memory::following(tag);
+    }
+    target.over(begin);
+}
+
+/// Of a window: bound to nothing, bound anew, or given back. Its region stays.
+#[test]
+fn unbinding_is_final() {
+    let (target, begin) = (Target::new(), Instant::now());
+    let table = target.victim.engine.device().table();
+    let stream = Stream { domain: target.victim.domain, qp: 0 };
+    let region = target.register();
+    let nothing =
+        Binding { region, at: 0, len: 0, rights: Rights::empty(), zero_based: false, scope: Scope::Domain };
+    // Bound anew, peers reach its first byte by another tag.
+    let anew = Binding { at: target.memory.addr(0), len: 1, rights: REMOTE, ..nothing };
+    for round in 0..ROUNDS {
+        let grant = || target.window(region, stream);
+        let revoke = |window| match round % 3 {
+            0 => table.deregister(window).unwrap(),
+            1 => table.deregister(table.bind(stream, window, nothing).unwrap()).unwrap(),
+            _ => {
+                table.bind(stream, window, anew).unwrap();
+            }
+        };
+        target.round(round, grant, revoke);
+    }
+    target.over(begin);
+}

@@ -1,0 +1,147 @@
+//! Signals that were forged: what two Ironwarp ends say to each other is an empty Write, which anybody can send.
+
+use crate::common::peer::{Heard, Way};
+use crate::common::victim::Victim;
+use crate::common::{PATIENCE, send};
+use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Operation, Status};
+use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal};
+use ironwarp_wire::{Cause, Header, Operation as Code, Place, Tagged};
+use std::time::Duration;
+
+const SEND: Operation = Operation::Send { solicited: false, invalidate: None };
+
+/// The signals that the peer hears within a moment.
+fn signals(attacked: &mut crate::common::victim::Attacked) -> Vec<Signal> {
+    let mut signals = Vec::new();
+    while let Heard::Message(header, ..) = attacked.peer.hear_for(Duration::from_millis(100)) {
+        let Header::Write(write) = header else { panic!("{header:?}") };
+        signals.push(Signal::parse(write.place).expect("a signal"));
+    }
+    signals
+}
+
+/// The capability signal counts once, is answered once, and later ones change nothing.
+#[test]
+fn capabilities_twice() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way::default(), 4);
+    attacked.peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE | Capabilities::WANTS_ACKNOWLEDGE);
+    let first = signals(&mut attacked);
+    assert!(matches!(first[..], [Signal::Capabilities(_)]), "{first:?}");
+    attacked.peer.open_as_ironwarp(Capabilities::empty());
+    attacked.peer.open_as_ironwarp(Capabilities::all());
+    attacked.goes_on(1);
+    // It still wants acknowledgements, and got no second answer.
+    let rest = signals(&mut attacked);
+    assert_eq!(rest, [Signal::Acknowledged(1)]);
+    victim.survives();
+}
+
+/// Signals of kinds and versions that are not known are ignored (`docs/wire.md`), and are no messages: none is counted as
+/// one that could be acknowledged.
+#[test]
+fn unknown_signals() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way::default(), 4);
+    attacked.peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE | Capabilities::WANTS_ACKNOWLEDGE);
+    signals(&mut attacked);
+    for word in [0, u64::MAX, 3 << 56, 1 << 56 | 2 << 48 | 0x5741_5250, 1 << 56 | 1 << 48, 0xff << 56] {
+        let place = Place { tag: SIGNAL_TAG, offset: word };
+        attacked.peer.send(&Header::Write(Tagged { last: true, place }), &[]);
+    }
+    attacked.goes_on(1);
+    victim.untouched_but(&[(victim.private.at, 10)]);
+    victim.survives();
+}
+
+/// More is acknowledged than was sent. The requests that were really outstanding are not reported as done.
+#[test]
+fn an_acknowledgement_of_more_than_was_sent() {
+    let victim = Victim::new();
+    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
+    let mut peer = victim.connected(&pair, Way::default());
+    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
+    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    attacked.post(1, SEND, victim.open.sge(0, 8));
+    attacked.post(2, SEND, victim.open.sge(0, 8));
+    for _ in 0..2 {
+        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    }
+    attacked.peer.send(&Signal::Acknowledged(1).header(), &[]);
+    let done = attacked.one();
+    assert_eq!((done.wr_id, done.status), (1, Status::Success), "{done:?}");
+    let fpdu = attacked.peer.send(&Signal::Acknowledged(3).header(), &[]);
+    let failed = attacked.one();
+    assert_eq!((failed.wr_id, failed.status), (2, Status::Flushed), "{failed:?}");
+    let cause = Cause::Operation(Code::StreamCatastrophic);
+    assert_eq!(attacked.peer.hear_terminate(), ironwarp_wire::Terminate::answer(cause, &fpdu));
+    attacked.closed();
+    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::Acknowledged { sent: 2, found: 3 }));
+    victim.untouched();
+    victim.survives();
+}
+
+/// Acknowledgements that go back, or are repeated, take nothing back.
+#[test]
+fn an_acknowledgement_of_less() {
+    let victim = Victim::new();
+    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 4);
+    let mut peer = victim.connected(&pair, Way::default());
+    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
+    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    attacked.post(1, SEND, victim.open.sge(0, 8));
+    attacked.post(2, SEND, victim.open.sge(0, 8));
+    for _ in 0..2 {
+        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    }
+    for count in [0, 2, 1, 0, 2] {
+        attacked.peer.send(&Signal::Acknowledged(count).header(), &[]);
+    }
+    let done: Vec<_> = attacked.completions(2).iter().map(|done| (done.wr_id, done.status)).collect();
+    assert_eq!(done, [(1, Status::Success), (2, Status::Success)]);
+    attacked.goes_on(1);
+    victim.survives();
+}
+
+/// A peer that promised acknowledgements and sends none: the requests wait, and are flushed when it leaves. They are not
+/// reported as delivered.
+#[test]
+fn acknowledgements_that_never_come() {
+    let victim = Victim::new();
+    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
+    let mut peer = victim.connected(&pair, Way::default());
+    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
+    peer.send(&send(1), b"waits for ever");
+    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    attacked.post(1, SEND, victim.open.sge(0, 8));
+    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    assert!(!attacked.cq.wait(Some(Duration::from_millis(50))).unwrap());
+    let crate::common::victim::Attacked { peer, pair, cq } = attacked;
+    peer.reset();
+    assert!(cq.wait(Some(PATIENCE)).unwrap());
+    cq.poll(1, |failed| assert_eq!((failed.wr_id, failed.status), (1, Status::Flushed), "{failed:?}"))
+        .unwrap();
+    assert!(pair.wait_closed(PATIENCE));
+    victim.untouched();
+    victim.survives();
+}
+
+/// The stream fails for a mistake at this end while acknowledgements are due: what the peer has not acknowledged is not
+/// reported as delivered (requirement P2).
+#[test]
+fn a_failure_here_before_the_acknowledgement() {
+    let victim = Victim::new();
+    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
+    let mut peer = victim.connected(&pair, Way::default());
+    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
+    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    attacked.post(1, SEND, victim.open.sge(0, 8));
+    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    attacked.post(2, SEND, victim.foreign.sge(0, 8));
+    let failed: Vec<_> = attacked.completions(2).iter().map(|failed| (failed.wr_id, failed.status)).collect();
+    assert_eq!(failed, [(1, Status::Flushed), (2, Status::LocalProtection)]);
+    victim.untouched();
+    victim.survives();
+}

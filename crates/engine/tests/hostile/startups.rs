@@ -1,0 +1,325 @@
+//! The first bytes of a connection: garbage, other protocols, and silence in every state that is half open.
+
+use crate::common::PATIENCE;
+use crate::common::peer::{ENHANCED, Heard, Peer, Way, startup};
+use crate::common::victim::Victim;
+use ironwarp_engine::{ConnectError, ConnectOptions};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::connect::StartupError;
+use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_wire::mpa::{Enhanced, Revision, Role, RtrSet};
+use ironwarp_wire::{Cause, MpaFault};
+use std::net::TcpListener;
+use std::time::{Duration, Instant};
+
+/// Makes something wrong in a frame.
+type Bend = fn(&mut Vec<u8>);
+
+const STARTUP: Duration = Duration::from_millis(300);
+
+fn hasty() -> Config {
+    Config { startup: STARTUP, ..Config::default() }
+}
+
+fn request() -> Vec<u8> {
+    startup(Role::Request, Way::default(), b"peer")
+}
+
+/// The victim ends the connection without a word: there is no stream yet that could carry one (RFC 5044 §7.1.2).
+fn cut_off(peer: &mut Peer) {
+    let heard = peer.hear();
+    assert!(matches!(heard, Heard::End | Heard::Reset), "{heard:?}");
+}
+
+// --- A peer that dials ---
+
+/// What does not begin like MPA is found out by its first byte.
+#[test]
+fn other_protocols() {
+    let victim = Victim::new();
+    let others: [&[u8]; 5] = [
+        b"GET / HTTP/1.1\r\nHost: victim\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", // TLS
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        &[0; 100],
+        b"X",
+    ];
+    for bytes in others {
+        let mut peer = Peer::dial(victim.addr());
+        peer.raw(bytes);
+        cut_off(&mut peer);
+    }
+    assert!(victim.listener().incoming().next().is_none(), "the program was bothered");
+    victim.survives();
+}
+
+/// A Request with one thing wrong.
+#[test]
+fn requests_that_are_wrong() {
+    let victim = Victim::new();
+    let bent: [(&str, Bend); 6] = [
+        ("key", |request| request[15] ^= 1),
+        ("a Reply", |request| request[8..11].copy_from_slice(b"Rep")),
+        ("revision 0", |request| request[17] = 0),
+        ("revision 3", |request| request[17] = 3),
+        ("513 bytes of private data", |request| request[18..20].copy_from_slice(&513_u16.to_be_bytes())),
+        ("no room for IRD and ORD", |request| {
+            request[18..20].copy_from_slice(&2_u16.to_be_bytes());
+            request.truncate(22);
+        }),
+    ];
+    for (name, bend) in bent {
+        let mut peer = Peer::dial(victim.addr());
+        let mut frame = request();
+        bend(&mut frame);
+        peer.raw(&frame);
+        let heard = peer.hear();
+        assert!(matches!(heard, Heard::End | Heard::Reset), "{name}: {heard:?}");
+    }
+    assert!(victim.listener().incoming().next().is_none(), "the program was bothered");
+    victim.survives();
+}
+
+/// RFC 5044 §7.1.2: an initiator waits for the Reply. One that does not is not served, be it found out at once or while the
+/// program decides.
+#[test]
+fn bytes_before_the_reply() {
+    let victim = Victim::new();
+    let mut peer = Peer::dial(victim.addr());
+    let mut frame = request();
+    frame.push(0);
+    peer.raw(&frame);
+    cut_off(&mut peer);
+    let mut peer = Peer::dial(victim.addr());
+    peer.request(Way::default());
+    let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
+    peer.raw(b"too early");
+    cut_off(&mut peer);
+    let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+    incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
+    let error = pair.wait_connected(PATIENCE).unwrap_err();
+    assert!(matches!(*error, ConnectError::Closed), "{error}");
+    assert_eq!(pair.qp().state(), State::Idle);
+    victim.survives();
+}
+
+/// The peer leaves while the program decides.
+#[test]
+fn a_peer_that_leaves_before_the_reply() {
+    let victim = Victim::new();
+    for reset in [false, true] {
+        let mut peer = Peer::dial(victim.addr());
+        peer.request(Way::default());
+        let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
+        if reset {
+            peer.reset();
+        } else {
+            drop(peer);
+        }
+        let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+        // Whichever the victim sees first: it never gets a stream that works, and never hangs.
+        incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
+        match pair.wait_connected(PATIENCE) {
+            Ok(_) => assert!(pair.wait_closed(PATIENCE)),
+            Err(error) => assert!(!matches!(*error, ConnectError::TimedOut), "{error}"),
+        }
+    }
+    victim.survives();
+}
+
+/// Silence in each state that waits for the peer: the victim gives up after [`Config::startup`].
+#[test]
+fn silence_before_the_request() {
+    let victim = Victim::with(hasty());
+    let frame = request();
+    for len in [0, 1, 19, 20, frame.len() - 1] {
+        let mut peer = Peer::dial(victim.addr());
+        let begin = Instant::now();
+        peer.raw(&frame[..len]);
+        cut_off(&mut peer);
+        assert!(begin.elapsed() >= STARTUP / 2, "after {len} bytes: {:?}", begin.elapsed());
+        assert!(begin.elapsed() < PATIENCE / 2, "after {len} bytes: {:?}", begin.elapsed());
+    }
+    assert!(victim.listener().incoming().next().is_none(), "the program was bothered");
+    victim.survives();
+}
+
+/// A byte now and then does not buy more time.
+#[test]
+fn a_slow_request() {
+    let victim = Victim::with(hasty());
+    let mut peer = Peer::dial(victim.addr());
+    let begin = Instant::now();
+    for byte in request() {
+        peer.raw(&[byte]);
+        if peer.hear_for(Duration::from_millis(60)) != Heard::Silence {
+            break;
+        }
+    }
+    assert!(begin.elapsed() < 5 * STARTUP, "{:?}", begin.elapsed());
+    victim.survives();
+}
+
+/// A program may take longer than a peer: the deadline is the peer's. And a peer that says nothing behind the Reply is a
+/// connection like any other.
+#[test]
+fn silence_behind_the_request_is_not_the_peers_fault() {
+    let victim = Victim::with(hasty());
+    let mut peer = Peer::dial(victim.addr());
+    peer.request(Way::default());
+    let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
+    assert_eq!(peer.hear_for(2 * STARTUP), Heard::Silence);
+    let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+    incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
+    peer.established(Way::default());
+    assert_eq!(peer.hear_for(2 * STARTUP), Heard::Silence, "a responder is silent (RFC 5044 §7.1.2)");
+    assert_eq!(pair.qp().state(), State::Connected);
+    pair.disconnect();
+    assert_eq!(peer.hear(), Heard::End);
+    peer.finish();
+    assert!(pair.wait_closed(PATIENCE));
+    victim.survives();
+}
+
+/// Many at once that say nothing: others still get in.
+#[test]
+fn many_silent_peers() {
+    let victim = Victim::with(Config { startup: Duration::from_secs(1), ..Config::default() });
+    let mut silent: Vec<_> = (0..200).map(|_| Peer::dial(victim.addr())).collect();
+    let begin = Instant::now();
+    victim.attacked().goes_on(1);
+    assert!(begin.elapsed() < Duration::from_secs(1), "it waited for those who say nothing");
+    for peer in &mut silent {
+        cut_off(peer);
+    }
+    victim.survives();
+}
+
+// --- A peer that is dialled ---
+
+/// The victim dials, and the peer does something.
+fn dialled(victim: &Victim, does: impl FnOnce(&TcpListener)) -> ConnectError {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+    let to = listener.local_addr().unwrap();
+    victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
+    does(&listener);
+    let error = pair.wait_connected(PATIENCE).expect_err("there is no connection");
+    assert!(pair.wait_closed(PATIENCE));
+    drop(pair);
+    std::sync::Arc::into_inner(error).unwrap_or(ConnectError::Closed)
+}
+
+#[test]
+fn replies_that_are_wrong() {
+    let victim = Victim::new();
+    let reply = || startup(Role::Reply { rejected: false }, Way::default(), b"peer");
+    let bent: [(&str, Bend); 4] = [
+        ("key", |reply| reply[15] ^= 1),
+        ("a Request", |reply| reply[8..11].copy_from_slice(b"Req")),
+        ("revision 3", |reply| reply[17] = 3),
+        ("HTTP", |reply| *reply = b"HTTP/1.1 400 Bad Request\r\n\r\n".to_vec()),
+    ];
+    for (name, bend) in bent {
+        let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
+        let mut peer = Peer::accepts(&listener);
+        let mut frame = reply();
+        bend(&mut frame);
+        peer.raw(&frame);
+        let error = pair.wait_connected(PATIENCE).expect_err(name);
+        assert!(matches!(&*error, ConnectError::Startup(StartupError::Malformed(_))), "{name}: {error}");
+        cut_off(&mut peer);
+    }
+    victim.survives();
+}
+
+/// A peer that closes at the Request of revision 2 is dialled again, with revision 1 (RFC 6581 §10), and not a third time.
+#[test]
+fn a_peer_that_closes_at_the_request() {
+    let victim = Victim::new();
+    let error = dialled(&victim, |listener| {
+        for _ in 0..2 {
+            drop(Peer::accepts(listener));
+        }
+    });
+    assert!(matches!(error, ConnectError::Closed | ConnectError::System(_)), "{error}");
+    victim.survives();
+}
+
+#[test]
+fn silence_instead_of_a_reply() {
+    let victim = Victim::with(hasty());
+    for len in [0, 1, 19, 27] {
+        let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        let begin = Instant::now();
+        victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
+        let mut peer = Peer::accepts(&listener);
+        peer.raw(&startup(Role::Reply { rejected: false }, Way::default(), b"peer")[..len]);
+        let error = pair.wait_connected(PATIENCE).unwrap_err();
+        assert!(matches!(*error, ConnectError::TimedOut), "{error}");
+        assert!(begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
+        cut_off(&mut peer);
+    }
+    victim.survives();
+}
+
+/// RFC 6581 §8 and §9: an initiator that cannot agree says why, and closes. 2/0/05: more Reads than it can hold; 2/0/06:
+/// no RTR in common.
+#[test]
+fn replies_that_cannot_be_agreed_to() {
+    let victim = Victim::new();
+    let replies = [
+        (Enhanced { ord: 10_000, ..ENHANCED }, Cause::Mpa(MpaFault::InsufficientIrd)),
+        (Enhanced { rtr: Some(RtrSet::SEND), ..ENHANCED }, Cause::Mpa(MpaFault::NoRtr)),
+        (Enhanced { rtr: Some(RtrSet::empty()), ..ENHANCED }, Cause::Mpa(MpaFault::NoRtr)),
+    ];
+    for (enhanced, cause) in replies {
+        let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let to = listener.local_addr().unwrap();
+        victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
+        let mut peer =
+            Peer::answer(&listener, Way { revision: Revision::Two(Some(enhanced)), ..Way::default() });
+        assert_eq!(peer.hear_terminate().cause, cause);
+        let error = pair.wait_connected(PATIENCE).unwrap_err();
+        assert!(matches!(&*error, ConnectError::Startup(_)), "{error}");
+    }
+    victim.survives();
+}
+
+/// Garbage behind the Reply, in the same segment: the stream has begun, and ends with the Terminate that is due.
+#[test]
+fn garbage_behind_the_reply() {
+    let victim = Victim::new();
+    let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let to = listener.local_addr().unwrap();
+    victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
+    let mut peer = Peer::accepts(&listener);
+    let mut frame = startup(Role::Reply { rejected: false }, Way::default(), b"peer");
+    frame.extend([0; 64]);
+    peer.raw(&frame);
+    peer.begins(Way::default());
+    assert_eq!(peer.hear_terminate().cause, Cause::Mpa(MpaFault::Length));
+    peer.finish();
+    assert!(pair.wait_closed(PATIENCE));
+    assert!(pair.qp().fault().is_some());
+    victim.survives();
+}
+
+/// A stream to a peer that was dialled is as safe as any other.
+#[test]
+fn a_peer_that_was_dialled_breaks_a_rule() {
+    let victim = Victim::new();
+    let mut attacked = victim.dials(Completes::WhenSent, Way::default());
+    let header = crate::common::write(victim.foreign.tag, victim.foreign.addr);
+    let fpdu = attacked.peer.send(&header, &[0xee; 64]);
+    attacked.terminated_for(Cause::TaggedBuffer(ironwarp_wire::TaggedBuffer::Stream), &fpdu);
+    victim.untouched();
+    victim.survives();
+}

@@ -1,0 +1,126 @@
+//! Tags: stale ones, guessed ones, those of others.
+
+use crate::common::victim::{AREA, Victim};
+use crate::common::{read, write};
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::memory::{Check, Memory, Rights};
+use ironwarp_rnic::queue::Status;
+use ironwarp_wire::{Cause, Header, Protection, Send, SendWord, Tag, TaggedBuffer};
+
+const ALL: Rights =
+    Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE_READ).union(Rights::REMOTE_WRITE);
+
+/// Requirement M4: the index is used again, for other memory; the old tag is not honoured.
+#[test]
+fn a_stale_tag_does_not_reach_what_took_its_place() {
+    let victim = Victim::new();
+    let table = victim.engine.device().table();
+    let (stale, addr) = (victim.open.tag, victim.open.addr);
+    table.deregister(stale).unwrap();
+    // The table takes its time before it uses an index again: register until it does.
+    let fresh = (0..100_000)
+        .map(|_| {
+            let memory = Memory::direct(addr, AREA as u64, ALL).unwrap();
+            let tag = victim.engine.device().register(victim.domain, memory).unwrap();
+            if tag.0 >> 8 != stale.0 >> 8 {
+                table.deregister(tag).unwrap();
+            }
+            tag
+        })
+        .find(|tag| tag.0 >> 8 == stale.0 >> 8)
+        .expect("the index is used again");
+    assert_ne!(fresh, stale);
+    let mut attacked = victim.attacked();
+    let fpdu = attacked.peer.send(&write(stale, addr), &[0xee; 64]);
+    let fault = attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
+    assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == Check::Instance), "{fault}");
+    victim.untouched();
+    victim.survives();
+}
+
+/// Of all tags with a known index, and of a thousand at random, only the one that was given out is honoured.
+#[test]
+fn guessed_tags_are_refused() {
+    let victim = Victim::new();
+    let index = victim.open.tag.0 & !0xff;
+    let near = (0..=255).map(|instance| Tag(index | instance)).filter(|tag| *tag != victim.open.tag);
+    let random = (1_u32..200).map(|i| Tag(i.wrapping_mul(0x9e37_79b9) | 0x8000_0000));
+    for tag in near.step_by(16).chain(random.step_by(16)) {
+        let mut attacked = victim.attacked();
+        let fpdu = attacked.peer.send(&write(tag, victim.open.addr), &[0xee; 64]);
+        attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
+    }
+    victim.untouched();
+    victim.survives();
+}
+
+/// A Read that is right when it is asked for, and wrong when it is served: the answers before it leave, it does not.
+#[test]
+fn a_read_of_what_was_given_back_meanwhile() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let (tag, addr, len) = (victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap());
+    // The peer does not read, so that the answers stand in a row.
+    let mut frames = Vec::new();
+    for msn in 1..=32 {
+        frames.extend(attacked.peer.frame(&read(msn, tag, addr, len), &[]));
+    }
+    attacked.peer.raw(&frames);
+    victim.engine.device().table().deregister(tag).unwrap();
+    victim.memory.fill(victim.open.at, AREA, 0xcc);
+    let (messages, _) = attacked.peer.hear_out();
+    let mut served = 0;
+    for (header, payload) in &messages {
+        match header {
+            Header::ReadResponse(_) => served += payload.len(),
+            Header::Terminate(terminate) => {
+                assert_eq!(terminate.cause, Cause::Protection(Protection::Tag));
+                let left = terminate.offender.read.expect("it returns the Read");
+                // RFC 5040 §4.8: of a Read that was served in part, what is left.
+                assert_eq!(left.len as usize, (32 * AREA - served - 1) % AREA + 1);
+            }
+            other => panic!("{other:?}"),
+        }
+        assert!(!payload.contains(&0xcc), "bytes left after they were given back");
+    }
+    attacked.closed();
+    victim.untouched_but(&[(victim.open.at, AREA)]);
+    victim.survives();
+}
+
+/// Requirement M12: a peer may take away what was bound for it, and only once.
+#[test]
+fn a_window_is_invalidated_once() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let window = victim.window(&victim.bindable, attacked.pair.qp().id(), Rights::REMOTE_WRITE);
+    let invalidate = |msn| {
+        let word = SendWord::Invalidate(window);
+        Header::Send(Send { msn, last: true, offset: 0, solicited: false, word })
+    };
+    attacked.peer.send(&invalidate(1), &[]);
+    let done = attacked.one();
+    assert_eq!((done.status, done.invalidated), (Status::Success, Some(window)));
+    // When the completion is seen, the window is closed.
+    let fpdu = attacked.peer.send(&write(window, victim.bindable.addr), &[0xee; 8]);
+    assert_eq!(
+        attacked.peer.hear_terminate(),
+        ironwarp_wire::Terminate::answer(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu)
+    );
+    attacked.closed();
+    victim.untouched();
+    victim.survives();
+}
+
+/// A window has the rights that it was bound with, whatever its region has.
+#[test]
+fn a_window_gives_no_more_than_it_was_bound_for() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let window = victim.window(&victim.open, attacked.pair.qp().id(), Rights::REMOTE_READ);
+    let fpdu = attacked.peer.send(&write(window, victim.open.addr), &[0xee; 8]);
+    let fault = attacked.terminated_for(Cause::Protection(Protection::Access), &fpdu);
+    assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == Check::Right), "{fault}");
+    victim.untouched();
+    victim.survives();
+}

@@ -1,0 +1,461 @@
+//! Every Terminate that this adapter can send, by its layer, type and code.
+//!
+//! | code | where |
+//! |---|---|
+//! | 0/0 | `local_checks`, and [`local_catastrophe_when_the_completion_queue_overflows`] |
+//! | 0/1/00 to 04 | `remote_checks`: Reads, and the missing right of a Write |
+//! | 0/1/09 | [`invalidate`] |
+//! | 0/1/ff | memory that the program unmapped: `hostile.rs` |
+//! | 0/2/05 to 07 | here |
+//! | 1/1/00 to 03 | `remote_checks`: Writes; here: Read Responses |
+//! | 1/1/04 | here |
+//! | 1/2/01 to 06 | here |
+//! | 2/0/02, 03 | here |
+//!
+//! Not sent by this adapter: 0/2/08 (global catastrophe: no error of one stream is one of all), 0/2/09 (the RFC gives
+//! the same code as a protection error, which is used), 0/2/ff, 1/0/00 (nothing fails within DDP alone), 2/0/01 (there is no
+//! connection left to send it on), 2/0/04 (there is no stream yet, RFC 5044 §7.1.2: close). 2/0/05 and 06, for an initiator
+//! that cannot agree, are in `hostile.rs` with the other startups.
+
+use crate::common::peer::{Heard, Way};
+use crate::common::victim::{AREA, Attacked, RECEIVE, RECEIVES, Victim};
+use crate::common::{PATIENCE, read, segment, send, write};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::memory::{Check, Rights};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Operation as Request, Status};
+use ironwarp_wire::private::Signal;
+use ironwarp_wire::{
+    AtomicOp, AtomicRequest, Cause, Header, Immediate, ImmediateData, MpaFault, Operation, Place, Protection,
+    Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
+};
+
+/// The peer sends something after its RTR, and the victim ends the stream with this cause. The peer's bytes and the fault.
+fn ends(attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>, cause: Cause) -> Fault {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let fpdu = attack(&victim, &mut attacked);
+    let fault = attacked.terminated_for(cause, &fpdu);
+    victim.untouched();
+    victim.survives();
+    Fault::clone(&fault)
+}
+
+/// The same, with an FPDU of which some bytes were changed. `change` gets the segment: DDP control, RDMAP control, …
+fn ends_by(header: &Header, payload: &[u8], change: impl FnOnce(&mut [u8]), cause: Cause) -> Fault {
+    ends(|_, attacked| attacked.peer.send_changed(header, payload, change), cause)
+}
+
+const OPERATION_OPCODE: Cause = Cause::Operation(Operation::Opcode);
+
+// --- RDMAP, remote protection error (RFC 5040 §4.8) ---
+
+/// 0/1/09: a Send with Invalidate for a tag that this peer may not take away (requirement M12, RFC 5040 §5.3).
+#[test]
+fn invalidate() {
+    type Named = fn(&Victim, u32) -> Tag;
+    let named: [(Named, Check); 4] = [
+        (|_, _| Tag(0x00ff_ff00), Check::Valid),
+        (|victim, _| victim.foreign.tag, Check::Domain),
+        // A region that was registered by call is the program's.
+        (|victim, _| victim.open.tag, Check::Invalidate),
+        (|victim, qp| victim.window(&victim.bindable, qp + 1, Rights::REMOTE_READ), Check::Stream),
+    ];
+    for (named, check) in named {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let tag = named(&victim, attacked.pair.qp().id());
+        let word = SendWord::Invalidate(tag);
+        let header = Header::Send(Send { msn: 1, last: true, offset: 0, solicited: false, word });
+        let fpdu = attacked.peer.send(&header, &[]);
+        let failed = attacked.one();
+        assert_eq!((failed.wr_id, failed.status), (0, Status::LocalAccess), "{failed:?}");
+        let cause = Cause::Protection(Protection::Invalidate);
+        assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+        attacked.closed();
+        let fault = attacked.fault(RECEIVES - 1);
+        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == check), "{fault}");
+        for area in [&victim.open, &victim.foreign] {
+            assert!(victim.engine.device().table().look_up(area.tag).expect("it is there").valid);
+        }
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+// --- RDMAP, remote operation error ---
+
+/// 0/2/05: RFC 5040 §4.1.
+#[test]
+fn rdmap_version() {
+    for version in [0, 2, 3] {
+        let change = |segment: &mut [u8]| segment[1] = segment[1] & 0x3f | version << 6;
+        let fault = ends_by(&send(1), b"hello", change, Cause::Operation(Operation::Version));
+        assert_eq!(fault, Fault::Violation(Violation::RdmapVersion(version)));
+    }
+}
+
+/// 0/2/06: opcodes that are reserved, or belong to the other kind of segment (RFC 5040 §4.1).
+#[test]
+fn reserved_opcodes() {
+    for opcode in [0x0, 0x2, 0xc, 0xd, 0xe, 0xf] {
+        let change = |segment: &mut [u8]| segment[1] = segment[1] & 0xf0 | opcode;
+        let fault = ends_by(&send(1), b"hello", change, OPERATION_OPCODE);
+        assert_eq!(fault, Fault::Violation(Violation::Opcode { opcode, tagged: false }));
+    }
+    for opcode in [0x1, 0x3, 0x7, 0x8, 0xa, 0xc, 0xf] {
+        let change = |segment: &mut [u8]| segment[1] = segment[1] & 0xf0 | opcode;
+        let fault = ends_by(&write(Tag(1), 1), b"hello", change, OPERATION_OPCODE);
+        assert_eq!(fault, Fault::Violation(Violation::Opcode { opcode, tagged: true }));
+    }
+}
+
+/// 0/2/06: a Read Response, and no Read is outstanding.
+#[test]
+fn unsolicited_read_response() {
+    let fault = ends(
+        |victim, attacked| {
+            let place = Place { tag: victim.open.tag, offset: victim.open.addr };
+            attacked.peer.send(&Header::ReadResponse(Tagged { last: true, place }), &[0xee; 64])
+        },
+        OPERATION_OPCODE,
+    );
+    assert_eq!(fault, Fault::Protocol(Protocol::Unasked));
+}
+
+/// 0/2/06: messages of RFC 7306 that are not served (yet).
+#[test]
+fn messages_that_are_not_served() {
+    let immediate =
+        Header::Immediate(Immediate { msn: 1, solicited: false, srq: 0, data: ImmediateData([7; 8]) });
+    let atomic = |victim: &Victim| {
+        let target = Place { tag: victim.open.tag, offset: victim.open.addr };
+        let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
+        Header::AtomicRequest(AtomicRequest { msn: 1, id: 1, target, op })
+    };
+    for header in [&|_: &Victim| immediate, &atomic as &dyn Fn(&Victim) -> Header] {
+        let fault = ends(|victim, attacked| attacked.peer.send(&header(victim), &[]), OPERATION_OPCODE);
+        assert!(matches!(fault, Fault::Protocol(Protocol::NotServed(_))), "{fault}");
+    }
+}
+
+/// 0/2/07: a message begins in the middle of another (RFC 5041 §5.1).
+#[test]
+fn interleaved_messages() {
+    let cause = Cause::Operation(Operation::StreamCatastrophic);
+    let first: [(&str, Header); 2] = [("Send", segment(1, 0, false)), ("Write", write_begins())];
+    for (name, header) in first {
+        for second in [write(Tag(0x1234_5600), 0), read(1, Tag(0x1234_5600), 0, 8)] {
+            let victim = Victim::new();
+            let mut attacked = victim.attacked();
+            attacked.peer.send(&header, &[]);
+            let fpdu = attacked.peer.send(&second, &[]);
+            let fault = attacked.terminated_for(cause, &fpdu);
+            assert_eq!(*fault, Fault::Protocol(Protocol::Interleaved), "{name}");
+            victim.untouched();
+            victim.survives();
+        }
+    }
+    let fault = ends(
+        |_, attacked| {
+            attacked.peer.send(&write_begins(), &[]);
+            attacked.peer.send(&send(1), b"hello")
+        },
+        cause,
+    );
+    assert_eq!(fault, Fault::Protocol(Protocol::Interleaved));
+}
+
+fn write_begins() -> Header {
+    Header::Write(Tagged { last: false, place: Place { tag: Tag(0x1111_1100), offset: 0 } })
+}
+
+/// 0/2/07: more was acknowledged than was sent.
+#[test]
+fn forged_acknowledgement() {
+    let fault = ends(
+        |_, attacked| attacked.peer.send(&Signal::Acknowledged(1).header(), &[]),
+        Cause::Operation(Operation::StreamCatastrophic),
+    );
+    assert_eq!(fault, Fault::Protocol(Protocol::Acknowledged { sent: 0, found: 1 }));
+}
+
+// --- DDP, tagged buffer error (RFC 5041 §7.2) ---
+
+/// 1/1/04: RFC 5041 §4.1.
+#[test]
+fn ddp_version_of_a_tagged_segment() {
+    for version in [0, 2, 3] {
+        let change = |segment: &mut [u8]| segment[0] = segment[0] & 0xfc | version;
+        let cause = Cause::TaggedBuffer(TaggedBuffer::Version);
+        let fault = ends_by(&write(Tag(1), 1), b"hello", change, cause);
+        assert_eq!(fault, Fault::Violation(Violation::DdpVersion { tagged: true, version }));
+    }
+}
+
+/// 1/1/00 and 1/1/01: a Read Response for another place, or of another length, than was asked for.
+#[test]
+fn read_responses_that_do_not_fit() {
+    type Bend = fn(Place) -> (Place, usize, bool);
+    const LEN: usize = 64;
+    let bent: [(&str, Bend, TaggedBuffer); 5] = [
+        ("another tag", |sink| (Place { tag: Tag(sink.tag.0 ^ 1), ..sink }, LEN, true), TaggedBuffer::Tag),
+        ("before", |sink| (Place { offset: sink.offset - 1, ..sink }, LEN, true), TaggedBuffer::Bounds),
+        ("behind", |sink| (Place { offset: sink.offset + 1, ..sink }, LEN, true), TaggedBuffer::Bounds),
+        ("too long", |sink| (sink, LEN + 1, true), TaggedBuffer::Bounds),
+        ("too short", |sink| (sink, LEN - 1, true), TaggedBuffer::Bounds),
+    ];
+    for (name, bend, code) in bent {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let elsewhere = Place { tag: Tag(0x7777_7700), offset: 0 };
+        attacked.post(7, Request::Read(elsewhere), victim.open.sge(0, 64));
+        let heard = attacked.peer.hear_message();
+        let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
+        let (place, len, last) = bend(request.sink);
+        let fpdu = attacked.peer.send(&Header::ReadResponse(Tagged { last, place }), &vec![0xee; len]);
+        assert_eq!(
+            attacked.peer.hear_terminate(),
+            Terminate::answer(Cause::TaggedBuffer(code), &fpdu),
+            "{name}"
+        );
+        attacked.closed();
+        let failed = attacked.one();
+        // The request that the answer was for, and no other, is told that the answer was bad.
+        assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
+        attacked.fault(RECEIVES);
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+// --- DDP, untagged buffer error ---
+
+/// 1/2/01: each opcode has its queue (RFC 5040 §4.1).
+#[test]
+fn queue_number() {
+    for (header, queue) in [(send(1), 1), (send(1), 2), (send(1), 0x8000_0001), (read(1, Tag(1), 0, 8), 0)] {
+        let change = |segment: &mut [u8]| segment[6..10].copy_from_slice(&u32::to_be_bytes(queue));
+        let fault = ends_by(&header, &[], change, Cause::UntaggedBuffer(UntaggedBuffer::Queue));
+        assert!(matches!(fault, Fault::Violation(Violation::Queue { queue: found, .. }) if found == queue));
+    }
+}
+
+/// 1/2/02: no receive is posted, and the adapter was told not to wait.
+#[test]
+fn no_receive_in_strict_mode() {
+    let victim = Victim::with(Config { strict_receive: true, ..Config::default() });
+    let mut attacked = victim.attacked_by(Way::default(), 0);
+    attacked.peer.open();
+    let fpdu = attacked.peer.send(&send(1), b"hello");
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+    attacked.closed();
+    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::NoReceive));
+    victim.untouched();
+    victim.survives();
+}
+
+/// 1/2/02: more Reads than were agreed (requirement M11). The peer does not read its answers, so they pile up.
+#[test]
+fn more_reads_than_agreed() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let ird = u32::from(victim.engine.config().ird);
+    // A thousand times what the kernel buffers hold of the answers.
+    let area = victim.open;
+    let mut sent = Vec::new();
+    for msn in 1..20_000 {
+        sent.push(attacked.peer.send(&read(msn, area.tag, area.addr, u32::try_from(AREA).unwrap()), &[]));
+        if attacked.pair.qp().fault().is_some() {
+            break;
+        }
+    }
+    let (messages, _) = attacked.peer.hear_out();
+    let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("no Terminate") };
+    let msn = match terminate.offender.header {
+        Some(ironwarp_wire::ddp::DdpHeader::Untagged(header)) => header.msn,
+        other => panic!("{other:?}"),
+    };
+    assert!(msn > ird, "{msn}");
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
+    assert_eq!(*terminate, Terminate::answer(cause, &sent[msn as usize - 1]));
+    attacked.closed();
+    assert_eq!(*attacked.fault(RECEIVES), Fault::Protocol(Protocol::ReadsExceeded { ird: 32 }));
+    victim.untouched();
+    victim.survives();
+}
+
+/// 1/2/03: RFC 5041 §5.2.
+#[test]
+fn message_sequence_number() {
+    for (header, queue, found) in
+        [(send(0), 0, 0), (send(2), 0, 2), (send(u32::MAX), 0, u32::MAX), (read(2, Tag(1), 0, 8), 1, 2)]
+    {
+        let fault = ends(
+            |_, attacked| attacked.peer.send(&header, &[]),
+            Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
+        );
+        assert_eq!(fault, Fault::Protocol(Protocol::Sequence { queue, expected: 1, found }));
+    }
+}
+
+/// 1/2/04: the segments of a message follow each other (RFC 5041 §5.2).
+#[test]
+fn message_offset() {
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::Offset);
+    let fault = ends(|_, attacked| attacked.peer.send(&segment(1, 4, true), b"hello"), cause);
+    assert_eq!(fault, Fault::Protocol(Protocol::Offset { expected: 0, found: 4 }));
+    for found in [0, 4, 6, u32::MAX] {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        attacked.peer.send(&segment(1, 0, false), b"hello");
+        let fpdu = attacked.peer.send(&segment(1, found, true), b"hello");
+        let fault = attacked.terminated_for(cause, &fpdu);
+        assert_eq!(*fault, Fault::Protocol(Protocol::Offset { expected: 5, found }));
+        victim.untouched_but(&[(victim.private.at, 5)]);
+        victim.survives();
+    }
+    let change = |segment: &mut [u8]| segment[17] = 1;
+    let fault = ends_by(&read(1, Tag(1), 0, 8), &[], change, cause);
+    assert_eq!(fault, Fault::Violation(Violation::MessageOffset(1)));
+}
+
+/// 1/2/05: a Send that is longer than the receive, in one segment or in several.
+#[test]
+fn message_too_long() {
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
+    let whole = |attacked: &mut Attacked| attacked.peer.send(&send(1), &[0xee; RECEIVE + 1]);
+    let parts = |attacked: &mut Attacked| {
+        attacked.peer.send(&segment(1, 0, false), &[0xee; RECEIVE]);
+        attacked.peer.send(&segment(1, u32::try_from(RECEIVE).unwrap(), true), &[0xee; 1])
+    };
+    for attack in [&whole as &dyn Fn(&mut Attacked) -> Vec<u8>, &parts] {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let fpdu = attack(&mut attacked);
+        let failed = attacked.one();
+        assert_eq!((failed.wr_id, failed.status), (0, Status::LocalLength), "{failed:?}");
+        assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+        attacked.closed();
+        let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
+        assert_eq!(*attacked.fault(RECEIVES - 1), Fault::Protocol(Protocol::TooLong { room, found }));
+        victim.untouched_but(&[(victim.private.at, RECEIVE)]);
+        victim.survives();
+    }
+}
+
+/// 1/2/05: a Read Request with something behind it, or that announces another segment.
+#[test]
+fn request_of_fixed_length_that_is_longer() {
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
+    let fault = ends_by(&read(1, Tag(1), 0, 8), &[], |segment| segment[0] &= !0x40, cause);
+    assert!(matches!(fault, Fault::Violation(Violation::TooLong { .. })), "{fault}");
+    let fault = ends(
+        |_, attacked| {
+            let mut fpdu = attacked.peer.frame(&read(1, Tag(1), 0, 8), &[]);
+            fpdu.splice(48.., [0xee; 4]);
+            fpdu[1] += 4;
+            let crc = ironwarp_wire::mpa::Crc::of(&fpdu).to_bytes();
+            fpdu.extend(crc);
+            attacked.peer.raw(&fpdu);
+            fpdu
+        },
+        cause,
+    );
+    assert_eq!(fault, Fault::Violation(Violation::TooLong { expected: 46, found: 50 }));
+}
+
+/// 1/2/06: RFC 5041 §4.1.
+#[test]
+fn ddp_version_of_an_untagged_segment() {
+    for version in [0, 2, 3] {
+        let change = |segment: &mut [u8]| segment[0] = segment[0] & 0xfc | version;
+        let cause = Cause::UntaggedBuffer(UntaggedBuffer::Version);
+        let fault = ends_by(&send(1), b"hello", change, cause);
+        assert_eq!(fault, Fault::Violation(Violation::DdpVersion { tagged: false, version }));
+    }
+}
+
+// --- MPA (RFC 5044 §8) ---
+
+/// 2/0/02: RFC 5044 §4.4. Not even a message that is otherwise right is delivered.
+#[test]
+fn crc() {
+    let fault = ends(
+        |_, attacked| {
+            let mut fpdu = attacked.peer.frame(&send(1), b"hello");
+            *fpdu.last_mut().unwrap() ^= 1;
+            attacked.peer.raw(&fpdu);
+            fpdu
+        },
+        Cause::Mpa(MpaFault::Crc),
+    );
+    assert!(matches!(fault, Fault::Violation(Violation::Crc { .. })), "{fault}");
+}
+
+/// 2/0/03: a segment that is shorter than its header.
+#[test]
+fn segment_shorter_than_its_header() {
+    for (header, ulpdu) in [(write(Tag(1), 0), 13), (send(1), 17), (read(1, Tag(1), 0, 8), 45), (send(1), 0)]
+    {
+        let fault = ends(
+            |_, attacked| {
+                let mut fpdu = attacked.peer.frame(&header, &[]);
+                fpdu[..2].copy_from_slice(&u16::to_be_bytes(ulpdu));
+                attacked.peer.raw(&fpdu);
+                fpdu
+            },
+            Cause::Mpa(MpaFault::Length),
+        );
+        assert!(matches!(fault, Fault::Violation(Violation::TooShort { .. })), "{fault}");
+    }
+}
+
+/// 2/0/03: a marker that does not point to the start of its FPDU (RFC 5044 §4.3).
+#[test]
+fn marker() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way { markers: true, ..Way::default() }, RECEIVES);
+    // The first bytes of the stream are a marker.
+    let mut fpdu = attacked.peer.frame(&write(Tag(0), 0), &[]);
+    attacked.peer.raw(&fpdu);
+    attacked.goes_on(1);
+    fpdu = attacked.peer.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 600]);
+    // It begins at byte 24 + 36 of the stream and its markers, so the next marker is at 512.
+    let at = 512 - 60;
+    assert_eq!(fpdu[at..at + 2], [0, 0], "a marker is here");
+    fpdu[at + 3] ^= 4;
+    attacked.peer.raw(&fpdu);
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Length), &fpdu));
+    attacked.closed();
+    let fault = attacked.fault(RECEIVES - 1);
+    assert!(matches!(&*fault, Fault::Violation(Violation::Marker { .. })), "{fault}");
+    // Payload that came before the marker was placed where the peer may write; the message was never delivered.
+    let (open, inbox) = (victim.open.at, victim.private.at);
+    victim.untouched_but(&[(open, 600), (inbox, 10)]);
+    victim.survives();
+}
+
+// --- RDMAP, local catastrophic error ---
+
+/// 0/0: a completion is lost (requirement I5), so the stream ends.
+#[test]
+fn local_catastrophe_when_the_completion_queue_overflows() {
+    let victim = Victim::new();
+    let small = victim.engine.create_cq(2).unwrap();
+    let pair = victim.queue_pair_on(&small, Completes::WhenSent, RECEIVES);
+    let mut peer = victim.connected(&pair, Way::default());
+    peer.open();
+    for msn in 1..=3 {
+        peer.send(&send(msn), &[]);
+    }
+    assert_eq!(peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
+    peer.finish();
+    assert!(pair.wait_closed(PATIENCE));
+    let fault = pair.qp().fault().expect("the stream is over");
+    assert_eq!(**fault, Fault::Overrun(small.cq().id()));
+    victim.untouched();
+    victim.survives();
+}
