@@ -209,6 +209,9 @@ impl Set {
         if *state == State::Polled && self.sleepers.load(Ordering::Acquire) == 0 {
             self.arm(&mut state);
         }
+        drop(state);
+        // The program took its completion and went on to other things: no poll that finds nothing will follow.
+        self.acknowledge();
         None
     }
 

@@ -4,13 +4,12 @@ use crate::completion_queue::CompletionQueue;
 use crate::listener::Listener;
 use crate::memory::Attic;
 use crate::protection_domain::ProtectionDomain;
-use ironwarp_engine::{Engine, QueuePair, Statistics};
+use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
 
 /// An RDMA adapter in this process. Clones are handles to the same adapter.
 ///
@@ -41,8 +40,6 @@ pub(crate) struct Shared {
     pub(crate) attic: Attic,
     /// Held while requests that give a new tag are posted: the tag must be the entry's next when they are.
     pub(crate) naming: Mutex<()>,
-    /// Queue pairs that the program gave up, and that still send what it posted.
-    closing: Mutex<Vec<Arc<QueuePair>>>,
 }
 
 impl Adapter {
@@ -59,12 +56,8 @@ impl Adapter {
 
     /// An adapter with these settings. Its threads start when the first connection is made.
     pub fn open(config: Config) -> io::Result<Self> {
-        let shared = Shared {
-            engine: Engine::new(config)?,
-            attic: Attic::default(),
-            naming: Mutex::default(),
-            closing: Mutex::default(),
-        };
+        let shared =
+            Shared { engine: Engine::new(config)?, attic: Attic::default(), naming: Mutex::default() };
         Ok(Self { shared: Arc::new(shared) })
     }
 
@@ -114,24 +107,6 @@ impl Adapter {
 impl Shared {
     pub(crate) fn device(&self) -> &Arc<Device> {
         self.engine.device()
-    }
-
-    /// The program gave up a queue pair: it is disconnected, and finishes by itself.
-    pub(crate) fn close(&self, pair: &Arc<QueuePair>) {
-        pair.qp().disconnect();
-        let mut closing = lock(&self.closing);
-        closing.retain(|pair| !pair.wait_closed(Duration::ZERO));
-        closing.push(Arc::clone(pair));
-    }
-}
-
-impl Drop for Shared {
-    /// Without the engine nobody would send what is left.
-    fn drop(&mut self) {
-        let deadline = Instant::now() + self.engine.config().close;
-        for pair in lock(&self.closing).drain(..) {
-            pair.wait_closed(deadline.saturating_duration_since(Instant::now()));
-        }
     }
 }
 

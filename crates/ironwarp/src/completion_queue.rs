@@ -46,6 +46,7 @@ impl CompletionQueue {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
     /// # client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
     /// let mut completions = Vec::new();
     /// while completions.is_empty() {

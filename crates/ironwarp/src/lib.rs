@@ -78,7 +78,7 @@ pub use window::Window;
 pub use work_request::{SendRequest, WorkRequest};
 
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
-pub use ironwarp_rnic::config::Config;
+pub use ironwarp_rnic::config::{Config, ConfigError};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};

@@ -110,6 +110,7 @@ impl Incoming {
             let why = "the queue pair is of another adapter than the listener: create it with the listener's";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
         }
+        pair.begin()?;
         let terms = self.shared.engine.terms(options.ird, options.ord);
         self.inner.accept(pair.inner(), terms, &options.private_data)
     }

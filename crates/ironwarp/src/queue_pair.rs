@@ -13,10 +13,11 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Table};
-use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_rnic::qp::{AlreadyConnected, Completes, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How many requests a queue holds, if the builder is not told.
@@ -151,11 +152,12 @@ impl QueuePairBuilder {
             completes: self.completes,
             events: self.events,
         });
-        Ok(QueuePair { shared: self.shared, inner })
+        Ok(QueuePair { shared: self.shared, inner, begun: AtomicBool::new(false) })
     }
 }
 
-/// A queue pair: a connection to a peer, once it is connected. A connection is for once; for another, create another.
+/// A queue pair: a connection to a peer, once it is connected. For another connection, or another
+/// attempt, create another one.
 ///
 /// Dropped, it is disconnected: what was posted is still sent, in the background.
 ///
@@ -198,6 +200,8 @@ impl QueuePairBuilder {
 pub struct QueuePair {
     shared: Arc<Shared>,
     inner: Arc<Inner>,
+    /// A connection was begun.
+    begun: AtomicBool,
 }
 
 impl QueuePair {
@@ -244,6 +248,7 @@ impl QueuePair {
     /// Begins to connect to a listener, and does not wait. [`wait_connected`](Self::wait_connected) and the
     /// [events](QueuePairBuilder::events) tell how it went.
     pub fn connect_start(&self, to: SocketAddr, options: &ConnectOptions) -> Result<(), ConnectError> {
+        self.begin()?;
         self.shared.engine.connect(&self.inner, to, &options.inner)
     }
 
@@ -255,7 +260,7 @@ impl QueuePair {
     /// Sends what was posted, then closes. No more can be posted. The peer's messages are still received until it closes,
     /// too.
     pub fn disconnect(&self) {
-        self.inner.qp().disconnect();
+        self.inner.disconnect();
     }
 
     /// Waits until both directions of the connection are closed; false if `timeout` is over first.
@@ -297,6 +302,11 @@ impl QueuePair {
         &self.shared
     }
 
+    /// A queue pair is for one connection, and for one attempt at it: what it tells would be of either, otherwise.
+    pub(crate) fn begin(&self) -> Result<(), AlreadyConnected> {
+        if self.begun.swap(true, Ordering::Relaxed) { Err(AlreadyConnected) } else { Ok(()) }
+    }
+
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }
@@ -309,9 +319,7 @@ impl QueuePair {
 
 impl Drop for QueuePair {
     fn drop(&mut self) {
-        if self.state() != State::Idle {
-            self.shared.close(&self.inner);
-        }
+        self.inner.disconnect();
     }
 }
 

@@ -50,6 +50,11 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Receives into `host`, span after span, and what comes behind into `own`; returns how many bytes came, at least one.
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError>;
 
+    /// Why the connection is gone, if it is: for whoever does not receive at the moment. Told once.
+    fn lost(&self) -> Option<i32> {
+        None
+    }
+
     /// Nothing more will be sent: the peer is told once it has received all that was.
     fn finish(&self);
 

@@ -262,6 +262,8 @@ impl Qp {
         // A message may be waiting for it; or the stream is over, and it is flushed.
         if (waited && self.attendant.get().is_some()) || self.fault.get().is_some() {
             self.drive_rx();
+            // Nobody who drives is about to go idle for it.
+            self.acknowledge();
         }
         Ok(())
     }
@@ -440,7 +442,7 @@ impl Qp {
         }
         {
             let mut sq = lock(&self.sq);
-            let request = request.or_else(|| blamed(&sq, &fault));
+            let request = request.or_else(|| blamed(&mut sq, &fault));
             sq.fail(self.id, request, &fault, |completion| self.complete_send(completion));
         }
         if let Some(attendant) = self.attendant.get() {
@@ -489,12 +491,15 @@ pub struct AlreadyConnected;
 
 /// The request that the peer complains of in its Terminate: the one with the message sequence number, the Write that
 /// covers the place, or else the oldest.
-fn blamed(sq: &SendQueue, fault: &Fault) -> Option<(u64, Status)> {
+fn blamed(sq: &mut SendQueue, fault: &Fault) -> Option<(u64, Status)> {
     let Fault::Terminated(terminate) = fault else { return None };
     let seq = match terminate.offender.header {
         Some(DdpHeader::Untagged(header)) => sq.find_msn(header.msn, header.queue == 1),
         Some(DdpHeader::Tagged(header)) => sq.find_write(header.place),
         None => sq.oldest(),
     };
+    if let Some(seq) = seq {
+        sq.delivered_before(seq);
+    }
     seq.map(|seq| (seq, fault.remote_status()))
 }

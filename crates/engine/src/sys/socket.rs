@@ -107,6 +107,13 @@ impl Link for TcpLink {
         if received == 0 { Err(LinkError::Ended) } else { Ok(received) }
     }
 
+    fn lost(&self) -> Option<i32> {
+        match rustix::net::sockopt::socket_error(&self.fd) {
+            Ok(Err(error)) | Err(error) => Some(error.raw_os_error()),
+            Ok(Ok(())) => None,
+        }
+    }
+
     fn finish(&self) {
         // Fails only if the connection is gone, which the next call tells.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);

@@ -127,7 +127,8 @@ impl SendQueue {
 
     /// The last so many Read Requests were not sent after all.
     pub(crate) fn take_back_reads(&mut self, n: usize) {
-        self.reads.truncate(self.reads.len() - n);
+        // The stream may have failed meanwhile, and then there are none.
+        self.reads.truncate(self.reads.len().saturating_sub(n));
     }
 
     /// The message of a request has this number and sequence number.
@@ -195,16 +196,24 @@ impl SendQueue {
     }
 
     fn is_complete(&self, entry: &Entry) -> bool {
-        entry.sent
-            && match entry.request.operation {
-                Operation::Read(_) => entry.done,
-                ref operation if operation.is_local() => entry.done,
-                _ => self.completes == Completes::WhenSent || entry.number <= self.acknowledged,
-            }
+        // What the peer delivered was sent, though the sender may not have come to note it yet.
+        let delivered = entry.number > 0 && entry.number <= self.acknowledged;
+        match entry.request.operation {
+            Operation::Read(_) => entry.sent && entry.done,
+            ref operation if operation.is_local() => entry.done,
+            _ => delivered || (self.completes == Completes::WhenSent && entry.sent),
+        }
     }
 
-    /// The stream failed: completes everything. The request `failed` gets `status`; those before it were delivered, because
-    /// the peer works in order; those behind it are flushed.
+    /// The peer refuses this request: it works in order, so it delivered all before it.
+    pub(crate) fn delivered_before(&mut self, seq: u64) {
+        if let Some(number) = self.entry(seq).map(|entry| entry.number) {
+            self.acknowledge(number.saturating_sub(1));
+        }
+    }
+
+    /// The stream failed: completes everything. The request `failed` gets its status; of the others, those that were complete
+    /// and waited for their turn succeed, and the rest are flushed.
     pub(crate) fn fail(
         &mut self,
         qp: u32,
@@ -217,10 +226,8 @@ impl SendQueue {
             let seq = self.first;
             self.first += 1;
             let status = match failed {
-                Some((failed, _)) if seq < failed && entry.sent && !is_read(&entry.request) => {
-                    Status::Success
-                }
                 Some((failed, status)) if seq == failed => status,
+                _ if self.is_complete(&entry) => Status::Success,
                 _ => Status::Flushed,
             };
             if status != Status::Success {
@@ -238,6 +245,7 @@ impl SendQueue {
     pub(crate) fn find_msn(&self, msn: u32, read: bool) -> Option<u64> {
         self.find(|entry| {
             entry.msn == msn
+                && entry.number > 0
                 && match entry.request.operation {
                     Operation::Send { .. } => !read,
                     Operation::Read(_) => read,

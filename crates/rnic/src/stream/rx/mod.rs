@@ -20,10 +20,10 @@ use crate::host::Span;
 use crate::link::{Link, LinkError};
 use crate::memory::Spans;
 use crate::qp::Qp;
-use crate::queue::Receive;
+use crate::queue::{Receive, Status};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, FpduReader, Piece, RtrSet};
-use ironwarp_wire::{Dialect, MAX_HEADER, Place, Terminate};
+use ironwarp_wire::{Dialect, Header, MAX_HEADER, Place, Terminate};
 use segment::{Failure, Judged, Target};
 use std::sync::Arc;
 
@@ -138,7 +138,15 @@ impl Rx {
         }
         self.attend(qp);
         for _ in 0..READS {
-            if self.ended || self.park.is_full() {
+            if self.ended {
+                return Left::Nothing;
+            }
+            if self.park.is_full() {
+                // Nothing is received, so a connection that is gone would not be found out.
+                if drain && let Some(errno) = self.link.lost() {
+                    self.nothing_came(qp, LinkError::Lost(errno));
+                    self.attend(qp);
+                }
                 return Left::Nothing;
             }
             let received = self.receive(qp, staging);
@@ -230,11 +238,6 @@ impl Rx {
             LinkError::WouldBlock | LinkError::Unmapped => {}
             LinkError::Ended => {
                 self.ended = true;
-                let whole =
-                    self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
-                if !whole && self.park.is_empty() {
-                    qp.fail(Fault::CutShort, None, None);
-                }
                 self.close_if_done(qp);
             }
             LinkError::Lost(errno) => {
@@ -249,6 +252,10 @@ impl Rx {
     /// The peer closed. What it sent before is still delivered, if it waits for receives.
     fn close_if_done(&mut self, qp: &Qp) {
         if self.ended && (self.park.is_empty() || qp.is_ended()) {
+            let whole = self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
+            if !whole {
+                qp.fail(Fault::CutShort, None, None);
+            }
             qp.peer_closed();
             self.give_up(qp);
             self.owes = true;
@@ -275,45 +282,53 @@ impl Rx {
         let before = *bytes;
         let piece = match self.reader.whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
-                let target = self.begin(qp, &fpdu);
-                return self.whole(qp, &fpdu, payload, target).then_some(true);
+                return self.whole(qp, &fpdu, payload).then_some(true);
             }
             Ok(None) => self.reader.next(bytes, dialect),
             Err(violation) => Err(violation),
         };
         let done = match piece {
             Ok(None) => return Some(false),
-            Ok(Some(Piece::Header(fpdu))) => self.begin(qp, &fpdu).map(|target| {
-                self.large = usize::from(fpdu.payload_len) >= DIRECT;
-                self.segment = Some(Segment { fpdu, target, done: 0 });
-            }),
+            Ok(Some(Piece::Header(fpdu))) => match self.begin(qp, &fpdu) {
+                Ok(target) => {
+                    self.large = usize::from(fpdu.payload_len) >= DIRECT;
+                    self.segment = Some(Segment { fpdu, target, done: 0 });
+                    Ok(())
+                }
+                // Its bytes may have come one by one: it is reported as it was read.
+                Err(failure) => {
+                    self.fail(qp, failure, &fpdu);
+                    return None;
+                }
+            },
             Ok(Some(Piece::Payload(payload))) => self.place(qp, payload),
             Ok(Some(Piece::End)) => self.end(qp),
             Err(violation) => {
                 let held = self.reader.held();
                 let offender = if held.is_empty() { before } else { held };
                 let offender = offender[..offender.len().min(MAX_HEADER)].to_vec();
-                self.fail_with(qp, Failure::violation(violation), &offender);
+                self.fail_with(qp, Failure::violation(violation), None, &offender);
                 return None;
             }
         };
-        match (done, self.segment.as_ref().map(|segment| segment.fpdu)) {
-            (Ok(()), _) => Some(true),
-            (Err(failure), Some(fpdu)) => {
-                self.fail(qp, failure, &fpdu);
-                None
-            }
-            (Err(failure), None) => {
-                self.fail_with(qp, failure, &before[..before.len().min(MAX_HEADER)]);
-                None
-            }
+        if let Err(failure) = done {
+            let fpdu = self.segment.as_ref().map(|segment| segment.fpdu).expect("what fails has begun");
+            self.fail(qp, failure, &fpdu);
+            return None;
         }
+        Some(true)
     }
 
-    /// A segment that arrived in one piece, or was parked: the same three steps.
-    fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8], target: Judged<Target>) -> bool {
+    /// A segment that arrived in one piece: the same three steps.
+    fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8]) -> bool {
         self.large = payload.len() >= DIRECT;
-        let done = target.and_then(|target| {
+        let begun = self.begin(qp, fpdu);
+        self.go_on(qp, fpdu, payload, begun)
+    }
+
+    /// The second and the third step of a segment that is all there.
+    fn go_on(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8], begun: Judged<Target>) -> bool {
+        let done = begun.and_then(|target| {
             self.segment = Some(Segment { fpdu: *fpdu, target, done: 0 });
             if !payload.is_empty() {
                 self.place(qp, payload)?;
@@ -335,9 +350,9 @@ impl Rx {
             }
             let Some(parked) = self.park.pop() else { return };
             let segment = self.segment.take();
-            let target = self.judge(qp, &parked.fpdu);
-            let whole = self.whole(qp, &parked.fpdu, &parked.payload, target);
-            if !whole {
+            // It has waited: those behind it, which still do, are no reason to wait again.
+            let begun = self.judge(qp, &parked.fpdu);
+            if !self.go_on(qp, &parked.fpdu, &parked.payload, begun) {
                 return;
             }
             self.segment = segment;
@@ -350,20 +365,27 @@ impl Rx {
     // --- Failing ---
 
     /// The stream failed by a segment that could be read.
-    fn fail(&mut self, qp: &Qp, failure: Failure, fpdu: &Fpdu) {
+    fn fail(&mut self, qp: &Qp, mut failure: Failure, fpdu: &Fpdu) {
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
-        self.fail_with(qp, failure, &bytes[..n]);
+        let mut request = None;
+        if let Header::ReadResponse(_) = fpdu.header {
+            // It is the Read that fails, not the receive that a message may be using meanwhile.
+            failure.receive = None;
+            let read = lock(&qp.sq).read().and_then(|read| read.entry);
+            request = read.map(|seq| (seq, failure.read_status()));
+        }
+        self.fail_with(qp, failure, request, &bytes[..n]);
     }
 
-    fn fail_with(&mut self, qp: &Qp, failure: Failure, offender: &[u8]) {
+    fn fail_with(&mut self, qp: &Qp, failure: Failure, request: Option<(u64, Status)>, offender: &[u8]) {
         let Failure { fault, cause, receive } = failure;
         let terminate = cause.map(|cause| Terminate::answer(cause, offender));
         if let (Message::Send { receive: used, .. }, Some(status)) = (&self.message, receive) {
             qp.complete_receive_failed(used, status, &fault);
             self.message = Message::None;
         }
-        qp.fail(fault, terminate, None);
+        qp.fail(fault, terminate, request);
         self.give_up(qp);
         self.owes = true;
     }

@@ -47,6 +47,14 @@ impl Failure {
     fn local(fault: Fault) -> Self {
         Self { fault, cause: Some(Cause::LocalCatastrophic), receive: Some(Status::LocalProtection) }
     }
+
+    /// What becomes of the Read, if this was its answer.
+    pub(super) const fn read_status(&self) -> Status {
+        match self.fault {
+            Fault::Local(_) | Fault::Unmapped { .. } => Status::LocalProtection,
+            _ => Status::BadResponse,
+        }
+    }
 }
 
 impl From<Protocol> for Failure {
@@ -76,7 +84,7 @@ impl Rx {
         self.judge(qp, fpdu)
     }
 
-    /// The same for a segment that has its turn: it waits for nothing.
+    /// Judges a header whose turn has come.
     pub(super) fn judge(&mut self, qp: &Qp, fpdu: &Fpdu) -> Judged<Target> {
         let len = usize::from(fpdu.payload_len);
         match &fpdu.header {
@@ -246,6 +254,9 @@ impl Rx {
     fn place_in_memory(&self, qp: &Qp, segment: &Segment, payload: &[u8]) -> Judged {
         let (mut spans, mut guards) = (Spans::new(), Vec::new());
         self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
+        if spans.is_empty() {
+            return Ok(()); // the stream failed meanwhile, and the Read that this answers with it
+        }
         let scattered = qp.device().host().scatter(payload, &spans);
         drop(guards);
         scattered.map_err(|_| self.unmapped(qp, &segment.fpdu, segment.done, payload.len()))
@@ -381,6 +392,8 @@ impl Rx {
                 sq.acknowledge(found);
                 drop(sq);
                 qp.retire();
+                // A disconnect waits until all is acknowledged.
+                self.owes |= lock(&qp.owed).finish;
                 Ok(())
             }
         }

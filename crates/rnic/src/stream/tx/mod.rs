@@ -250,8 +250,13 @@ impl Tx {
 
     /// Nothing is left to send: says so, if this end wants to close.
     fn finish(&mut self, qp: &Qp) {
-        let wanted = lock(&qp.owed).finish;
-        if wanted && self.cursor.doing == Doing::Nothing && (qp.is_ended() || lock(&qp.sq).is_idle()) {
+        let owed = lock(&qp.owed);
+        // The stream may have failed since the train was built: its last word is still to come.
+        let speechless = owed.terminate.is_none() || self.cursor.terminate || !owed.open;
+        let wanted = owed.finish && speechless;
+        drop(owed);
+        // A stream that is over leaves its message where it is; one that is not sends all of it.
+        if wanted && (qp.is_ended() || (self.cursor.doing == Doing::Nothing && lock(&qp.sq).is_idle())) {
             self.end(qp);
         }
     }

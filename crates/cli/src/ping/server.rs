@@ -1,0 +1,145 @@
+//! The end that answers.
+
+use super::hello::{Hello, Welcome};
+use super::{LONGEST, Op, PATIENCE, message, succeeded};
+use crate::say::{self, Failure};
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, Fault, Incoming, MemoryRegion, Opcode,
+    QueuePair, WorkRequest,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// So many clients are answered at once; more are told to come again.
+const CLIENTS: usize = 256;
+
+/// Answers clients, each in a thread of its own. Shall it end after one, false says that this one was not content.
+pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool, Failure> {
+    let listener = adapter.listen(at).map_err(|error| format!("cannot listen at {at}: {error}"))?;
+    let addr = listener.local_addr()?;
+    say::line(format_args!("listening at {addr}; try: ironwarp ping {addr}"))?;
+    let busy = Arc::new(());
+    loop {
+        let Some(incoming) = listener.accept(None) else { continue };
+        if Arc::strong_count(&busy) > CLIENTS {
+            incoming.reject(b"too many clients: try again later")?;
+            continue;
+        }
+        let (peer, adapter, one) = (incoming.peer(), adapter.clone(), Arc::clone(&busy));
+        let serve = move || {
+            let _one = one;
+            let told = serve(&adapter, incoming)
+                .and_then(|pings| say::line(format_args!("{peer}: closed after {pings} messages")));
+            told.map_err(|error| say::error(&*Failure::from(format!("{peer}: {error}")))).is_ok()
+        };
+        if once {
+            return Ok(serve());
+        }
+        std::thread::spawn(serve);
+    }
+}
+
+/// A client, and what is needed to answer it.
+struct Served {
+    hello: Hello,
+    qp: QueuePair,
+    cq: CompletionQueue,
+    /// Two messages, one behind the other: while one is echoed, the next has a place.
+    region: MemoryRegion,
+}
+
+/// Answers one client, and returns how often.
+fn serve(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
+    let peer = incoming.peer();
+    let Some(hello) = Hello::parse(incoming.private_data()) else {
+        incoming.reject(b"this is `ironwarp ping --listen`, and answers `ironwarp ping` alone")?;
+        return Err("connected with another program".into());
+    };
+    if hello.size > LONGEST {
+        incoming.reject(format!("messages of at most {LONGEST} bytes are answered here").as_bytes())?;
+        return Err(format!("asked for messages of {} bytes", hello.size).into());
+    }
+    let served = Served::new(adapter, hello)?;
+    let welcome = Welcome { place: served.region.place(0)? };
+    served.post_receive(0)?;
+    incoming.accept(&served.qp, &AcceptOptions::new().private_data(&welcome.to_bytes()))?;
+    say::line(format_args!("{peer}: {} of {} bytes", hello.op, hello.size))?;
+    served.answer_all()
+}
+
+impl Served {
+    fn new(adapter: &Adapter, hello: Hello) -> Result<Self, Failure> {
+        let size = hello.size as usize;
+        let cq = adapter.completion_queue(64)?;
+        let domain = adapter.protection_domain();
+        let access = match hello.op {
+            Op::Send => Access::LOCAL_READ | Access::LOCAL_WRITE,
+            Op::Write => Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE_WRITE,
+            Op::Read => Access::REMOTE_READ,
+        };
+        let region = domain.register(Buffer::new((2 * size).max(1))?, access)?;
+        if hello.op == Op::Read {
+            region.write(0, &message(0, size))?;
+        }
+        let qp = domain.queue_pair(&cq).create()?;
+        Ok(Self { hello, qp, cq, region })
+    }
+
+    /// Until the client closes.
+    fn answer_all(&self) -> Result<u64, Failure> {
+        for pings in 0.. {
+            let Some(received) = self.next()? else { return Ok(pings) };
+            self.answer(pings, received)?;
+        }
+        Ok(u64::MAX)
+    }
+
+    /// The length of the next message; `None` when the client has closed.
+    fn next(&self) -> Result<Option<u32>, Failure> {
+        loop {
+            let Some(completion) = self.cq.wait(None)? else { continue };
+            if let Some(Fault::Closed) = completion.cause.as_deref() {
+                self.qp.wait_closed(PATIENCE);
+                return Ok(None);
+            }
+            let completion = succeeded(completion)?;
+            if completion.opcode == Opcode::Receive {
+                return Ok(Some(completion.byte_len));
+            }
+        }
+    }
+
+    fn post_receive(&self, ping: u64) -> Result<(), Failure> {
+        let posted = match self.hello.op {
+            Op::Send => self.qp.post_receive(ping, &[self.region.slice(self.slot(ping), self.size())?]),
+            Op::Write | Op::Read => self.qp.post_receive(ping, &[]),
+        };
+        Ok(posted?)
+    }
+
+    /// A client has one ping under way. So the slot of the last one but one is free: its echo was received.
+    fn answer(&self, ping: u64, received: u32) -> Result<(), Failure> {
+        self.post_receive(ping + 1)?;
+        let requests = match self.hello.op {
+            Op::Send => {
+                let echo = self.region.slice(self.slot(ping), received as usize)?;
+                vec![WorkRequest::send(ping, &[echo]).unsignaled().into()]
+            }
+            Op::Write => vec![
+                WorkRequest::write(ping, &[self.region.slice(0, self.size())?], self.hello.place)
+                    .unsignaled(),
+                WorkRequest::send(ping, &[]).unsignaled().into(),
+            ],
+            Op::Read => return Err("a message came where only Reads were announced".into()),
+        };
+        Ok(self.qp.post_send_all(requests)?)
+    }
+
+    fn size(&self) -> usize {
+        self.hello.size as usize
+    }
+
+    fn slot(&self, ping: u64) -> usize {
+        if ping.is_multiple_of(2) { 0 } else { self.size() }
+    }
+}

@@ -1,0 +1,232 @@
+//! How connections come to be, or do not.
+
+mod common;
+
+use common::{End, SOON, pair};
+use ironwarp::{
+    AcceptOptions, Adapter, Completes, Config, ConnectError, ConnectOptions, CreateError, EventChannel,
+    Fault, Opcode, PostError, Setup, State, What, WorkRequest,
+};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+
+fn end() -> End {
+    End::new(Config::default(), Completes::WhenSent)
+}
+
+#[test]
+fn private_data_and_depths_reach_the_other_end() {
+    for at in ["127.0.0.1:0", "[::1]:0"] {
+        let (client, server) = (end(), end());
+        let listener = server.adapter.listen(at.parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let options = ConnectOptions::new().private_data(&[7; 252]).ird(5).ord(3);
+        client.qp.connect_start(to, &options).unwrap();
+
+        let incoming = listener.accept(SOON).unwrap();
+        assert_eq!(incoming.private_data(), [7; 252]);
+        assert_eq!((incoming.depths().ird, incoming.depths().ord), (Some(5), Some(3)));
+        assert_eq!(incoming.local(), to);
+        let there =
+            incoming.accept(&server.qp, &AcceptOptions::new().private_data(b"yes").ird(9).ord(9)).unwrap();
+
+        let here = client.qp.wait_connected(SOON).unwrap();
+        assert_eq!(&here.private_data[..], b"yes");
+        assert_eq!((here.peer, here.local), (to, there.peer));
+        // RFC 6581 §9.1: nobody has more outstanding than the other holds.
+        assert_eq!((here.agreed.ord, there.agreed.ord), (3, 5));
+        assert!(here.agreed.send.crc && there.agreed.send.crc);
+        assert_eq!((client.qp.state(), server.qp.state()), (State::Connected, State::Connected));
+    }
+}
+
+/// In the peer-to-peer model either program may speak first, in the others the one that connects must (RFC 6581 §5).
+#[test]
+fn every_way_to_set_up_carries_messages_both_ways() {
+    for setup in [Setup::PeerToPeer, Setup::ClientServer, Setup::Unenhanced] {
+        for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
+            let client = End::new(Config::default(), completes);
+            let server = End::new(Config::default(), completes);
+            let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+            for end in [&client, &server] {
+                end.qp.post_receive(1, &[]).unwrap();
+            }
+            let options = ConnectOptions::new().setup(setup);
+            client.qp.connect_start(listener.local_addr().unwrap(), &options).unwrap();
+            let there = listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap();
+            assert_eq!(there.agreed.setup, setup);
+            client.qp.wait_connected(SOON).unwrap();
+            client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
+            server.done(Opcode::Receive, 1);
+            server.qp.post_send(WorkRequest::send(2, &[])).unwrap();
+            let ids = [client.next(), client.next()].map(|it| (it.opcode, it.wr_id, it.status as u8));
+            assert!(ids.contains(&(Opcode::Receive, 1, 0)) && ids.contains(&(Opcode::Send, 2, 0)), "{ids:?}");
+            server.done(Opcode::Send, 2);
+        }
+    }
+}
+
+#[test]
+fn a_rejection_carries_its_reason() {
+    let (client, server) = (end(), end());
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    client.qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    listener.accept(SOON).unwrap().reject(b"the queue is full").unwrap();
+    let error = client.qp.wait_connected(SOON).unwrap_err();
+    assert!(
+        matches!(&*error, ConnectError::Rejected { private_data, .. } if &private_data[..] == b"the queue is full")
+    );
+    assert_eq!(error.to_string(), "the peer rejected the connection: \"the queue is full\"");
+    assert!(client.qp.wait_closed(SOON));
+    assert_eq!(client.qp.post_send(WorkRequest::send(1, &[])).unwrap_err(), PostError::NotConnected);
+}
+
+#[test]
+fn an_incoming_connection_that_is_dropped_is_rejected() {
+    let (client, server) = (end(), end());
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    client.qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    drop(listener.accept(SOON).unwrap());
+    assert!(matches!(&*client.qp.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
+}
+
+#[test]
+fn nobody_listens() {
+    let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let error = end().qp.connect(closed, &ConnectOptions::new()).unwrap_err();
+    assert!(error.to_string().starts_with("Connection refused"), "{error}");
+}
+
+/// A peer that accepts the connection and says nothing: the kernel's backlog does that.
+#[test]
+fn a_silent_peer_is_given_up_in_time() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config { startup: Duration::from_millis(100), ..Config::default() };
+    let began = Instant::now();
+    let error = End::new(config, Completes::WhenSent)
+        .qp
+        .connect(silent.local_addr().unwrap(), &ConnectOptions::new())
+        .unwrap_err();
+    assert!(matches!(*error, ConnectError::TimedOut), "{error}");
+    let took = began.elapsed();
+    assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
+}
+
+/// The caller's own limit, below that of the settings.
+#[test]
+fn a_caller_may_wait_less() {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = Config { close: Duration::from_millis(100), ..Config::default() };
+    let client = End::new(config, Completes::WhenSent);
+    let options = ConnectOptions::new().timeout(Duration::from_millis(50));
+    let error = client.qp.connect(silent.local_addr().unwrap(), &options).unwrap_err();
+    assert!(matches!(*error, ConnectError::TimedOut), "{error}");
+}
+
+#[test]
+fn a_queue_pair_is_for_one_connection() {
+    let (client, server) = pair(common::CASES[0]);
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to = listener.local_addr().unwrap();
+    let error = client.qp.connect(to, &ConnectOptions::new()).unwrap_err();
+    assert!(matches!(*error, ConnectError::Connected(_)), "{error}");
+    let other = client.domain.queue_pair(&client.cq).create().unwrap();
+    other.connect_start(to, &ConnectOptions::new()).unwrap();
+    let error = listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap_err();
+    assert!(matches!(*error, ConnectError::Connected(_)), "{error}");
+    assert!(matches!(&*other.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
+
+    server.qp.post_receive(1, &[]).unwrap();
+    client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
+    server.done(Opcode::Receive, 1);
+    assert!(!client.qp.wait_closed(Duration::ZERO), "the connection that it has is none the worse");
+}
+
+/// The caller gave up, and the peer accepts nevertheless: it must not be left with a connection to nobody.
+#[test]
+fn a_queue_pair_that_is_dropped_while_it_connects_is_closed() {
+    let (client, server) = (end(), end());
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let End { qp, adapter, .. } = client;
+    qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    let incoming = listener.accept(SOON).unwrap();
+    drop(qp);
+    incoming.accept(&server.qp, &AcceptOptions::new()).unwrap();
+    assert!(server.qp.wait_closed(SOON), "{adapter:?} keeps it open");
+}
+
+#[test]
+fn a_post_before_the_connection_is_refused_but_for_receives() {
+    let end = end();
+    assert_eq!(end.qp.post_send(WorkRequest::send(1, &[])).unwrap_err(), PostError::NotConnected);
+    end.qp.post_receive(1, &[]).unwrap();
+    assert_eq!(end.qp.state(), State::Idle);
+}
+
+#[test]
+fn parts_of_different_adapters_are_not_mixed() {
+    let (client, server) = (end(), end());
+    let error = client.domain.queue_pair(&server.cq).create().unwrap_err();
+    assert_eq!(error, CreateError::OtherAdapter);
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    client.qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    let other = end();
+    let error = listener.accept(SOON).unwrap().accept(&other.qp, &AcceptOptions::new()).unwrap_err();
+    assert!(error.to_string().starts_with("the queue pair is of another adapter"), "{error}");
+}
+
+#[test]
+fn too_much_private_data_is_refused_at_once() {
+    let at: SocketAddr = "127.0.0.1:1".parse().unwrap();
+    let error = end().qp.connect_start(at, &ConnectOptions::new().private_data(&[0; 509])).unwrap_err();
+    assert!(matches!(error, ConnectError::Misuse(_)), "{error}");
+}
+
+#[test]
+fn events_tell_what_happens_to_a_connection() {
+    let server = end();
+    let client = end();
+    let events = EventChannel::new().unwrap();
+    let qp = client.domain.queue_pair(&client.cq).events(&events).create().unwrap();
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap();
+    let event = events.wait(Some(SOON)).unwrap();
+    assert_eq!(event.qp, qp.id());
+    assert!(matches!(event.what, What::Connected(_)), "{event:?}");
+    server.qp.disconnect();
+    let event = events.wait(Some(SOON)).unwrap();
+    assert!(matches!(&event.what, What::Ended(fault) if **fault == Fault::Closed), "{event:?}");
+}
+
+/// Many at once, on one listener: each gets its own, in order of arrival.
+#[test]
+fn many_connect_at_once() {
+    let server = end();
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let to = listener.local_addr().unwrap();
+    let adapter = Adapter::new().unwrap();
+    let cq = adapter.completion_queue(64).unwrap();
+    let domain = adapter.protection_domain();
+    let clients: Vec<_> = (0..50_u8)
+        .map(|number| {
+            let qp = domain.queue_pair(&cq).create().unwrap();
+            qp.connect_start(to, &ConnectOptions::new().private_data(&[number])).unwrap();
+            qp
+        })
+        .collect();
+    let mut servers = Vec::new();
+    for _ in 0..50 {
+        let incoming = listener.accept(SOON).unwrap();
+        let number = incoming.private_data()[0];
+        let qp = server.domain.queue_pair(&server.cq).create().unwrap();
+        qp.post_receive(number.into(), &[]).unwrap();
+        incoming.accept(&qp, &AcceptOptions::new().private_data(&[number])).unwrap();
+        servers.push(qp);
+    }
+    for (number, client) in (0..).zip(&clients) {
+        assert_eq!(client.wait_connected(SOON).unwrap().private_data[..], [number]);
+        client.post_send(WorkRequest::send(0, &[]).unsignaled()).unwrap();
+        server.done(Opcode::Receive, number.into());
+    }
+}
