@@ -32,7 +32,8 @@ pub(crate) fn doc(_: &Workspace, _: &[String]) -> Result {
 
 /// The tests called `loom` replace threads and locks by loom's: a build of its own.
 pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
-    let arguments = ["test", "--release", "--locked", "--package", "ironwarp-rnic", "--lib", "loom"];
+    let package = ["--package", "ironwarp-rnic", "--lib", "--test", "loom_memory"];
+    let arguments = [&["test", "--release", "--locked"][..], &package, &["loom"]].concat();
     let mut command = command("cargo", &arguments);
     command.env("CARGO_TARGET_DIR", workspace.target.join("loom"));
     run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))

@@ -146,6 +146,29 @@ fn what_waits_survives_a_close() {
     victim.survives();
 }
 
+/// The same where so much waits that the victim had stopped reading when the peer closed: nothing tells it of the close again.
+#[test]
+fn a_close_behind_all_that_may_wait() {
+    let victim = Victim::with(Config { park: 4 << 10, ..Config::default() });
+    let mut attacked = without_receives(&victim);
+    let mut bytes = attacked.peer.frame(&send(1), &[]);
+    for _ in 0..400 {
+        bytes.extend(attacked.peer.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 1000]));
+    }
+    attacked.peer.raw(&bytes);
+    attacked.peer.finish();
+    // Long enough for the victim to have seen all of it. If it has not, nothing is tested, and nothing fails.
+    assert_eq!(attacked.peer.hear_for(Duration::from_millis(100)), Heard::Silence);
+    // The program posts, and does not poll: whoever polls looks at the socket again and again.
+    post(&victim, &attacked, 0);
+    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    assert!(attacked.pair.wait_closed(PATIENCE), "the peer closed, and nobody noticed");
+    assert_eq!(attacked.one().status, Status::Success);
+    assert_eq!(*attacked.fault(0), Fault::Closed);
+    victim.untouched_but(&[(victim.open.at, 1000)]);
+    victim.survives();
+}
+
 /// The peer goes away in the middle of a message, behind one that waits: that is not a close.
 #[test]
 fn what_is_cut_short_behind_what_waits() {

@@ -294,7 +294,7 @@ impl Attacked {
     /// The peer closes as well: nothing is left of the connection.
     pub(crate) fn closed(&self) {
         self.peer.finish();
-        assert!(self.pair.wait_closed(PATIENCE), "the connection is not closed");
+        assert!(self.pair.wait_closed(PATIENCE), "the connection is not closed: {:?}", self.pair.qp());
     }
 
     /// The stream goes on: a Send of the peer's still arrives.
