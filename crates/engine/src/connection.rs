@@ -8,7 +8,7 @@ use ironwarp_rnic::connect::Agreed;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready};
+use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready, State};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -76,8 +76,12 @@ impl Connection {
         self.qp().acknowledge();
     }
 
-    /// The peer had time to close, and did not.
-    pub(crate) fn cut(&self) {
+    /// The peer had time to close, and did not. As long as it still takes what this end has to send, it has more;
+    /// one that takes nothing is given up by the kernel (TCP_USER_TIMEOUT).
+    pub(crate) fn close_is_due(self: &Arc<Self>) {
+        if self.qp().state() == State::Closing && !self.qp().is_finished() {
+            return self.remind();
+        }
         tracing::debug!(qp = self.qp().id(), "the peer did not close in time");
         self.link.abort();
         self.qp().abort(Fault::TimedOut("closing the connection"));

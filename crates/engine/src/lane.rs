@@ -17,6 +17,8 @@ use std::time::{Duration, Instant};
 /// How often the lane looks whether programs still poll, while any does.
 const TICK: Duration = Duration::from_millis(1);
 const BATCH: usize = 256;
+/// How long a listener waits that found no descriptor for a connection.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// What the lane's epoll calls its wake.
 const WAKE: u64 = 0;
 
@@ -58,6 +60,8 @@ pub(crate) enum Due {
     Close(Weak<Connection>),
     /// A fault is over, and the stream goes on.
     Drive(Weak<Connection>),
+    /// A listener that could not accept tries again.
+    Accept(u64),
     /// The startup with this token is done.
     Startup(u64),
 }
@@ -192,7 +196,7 @@ impl Running {
         } else if self.setups.contains_key(&token) {
             self.progress(token);
         } else if let Some(listener) = self.listeners.get(&token).cloned() {
-            self.accept(&listener);
+            self.accept(token, &listener);
         }
     }
 
@@ -237,12 +241,17 @@ impl Running {
             match due {
                 Due::Close(connection) => {
                     if let Some(connection) = connection.upgrade() {
-                        connection.cut();
+                        connection.close_is_due();
                     }
                 }
                 Due::Drive(connection) => {
                     if let Some(connection) = connection.upgrade() {
                         connection.drive();
+                    }
+                }
+                Due::Accept(token) => {
+                    if let Some(listener) = self.listeners.get(&token) {
+                        let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);
                     }
                 }
                 Due::Startup(token) => {
@@ -299,14 +308,17 @@ impl Running {
         }
     }
 
-    fn accept(&mut self, listener: &Arc<ListenerCore>) {
+    fn accept(&mut self, token: u64, listener: &Arc<ListenerCore>) {
         // As many as came together; then others have their turn.
         for _ in 0..BATCH {
             match listener.accept() {
                 Ok(Some(link)) => self.begin(Setup::Answer(Answer::new(link, listener, &self.lane))),
                 Ok(None) => return,
                 Err(error) => {
+                    // It stays where it is, and would be reported again at once. Descriptors may be free in a while.
                     tracing::warn!(%error, "a connection could not be accepted");
+                    let _ = self.lane.epoll.modify(&**listener, token, Interest::Disarmed);
+                    self.timers.add(Instant::now() + ACCEPT_AGAIN, Due::Accept(token));
                     return;
                 }
             }

@@ -243,7 +243,7 @@ impl Set {
 
     /// A queue pair received something, and may owe an acknowledgement.
     pub(crate) fn owes(&self, qp: &Arc<Qp>) {
-        if qp.owes_acknowledgement() {
+        if qp.takes_note_of_debt() {
             lock(&self.owing).push(Arc::clone(qp));
         }
     }

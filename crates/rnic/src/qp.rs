@@ -172,6 +172,11 @@ impl Qp {
         }
     }
 
+    /// Whether it has sent all that it will ever send.
+    pub fn is_finished(&self) -> bool {
+        self.closed.load(Ordering::Acquire) & OUT != 0
+    }
+
     /// Why its stream ended.
     pub fn fault(&self) -> Option<&Arc<Fault>> {
         self.fault.get()
@@ -290,15 +295,18 @@ impl Qp {
         }
     }
 
-    /// Whether the peer waits to be told what was delivered.
-    pub fn owes_acknowledgement(&self) -> bool {
-        let owed = lock(&self.owed);
-        owed.acknowledges() && owed.delivered > owed.told
+    /// Whether the peer waits to be told what was delivered, and nobody was told so yet: whoever is told calls
+    /// [`acknowledge`](Self::acknowledge) in the end.
+    pub fn takes_note_of_debt(&self) -> bool {
+        let mut owed = lock(&self.owed);
+        let owes = owed.acknowledges() && owed.delivered > owed.told;
+        owes && !std::mem::replace(&mut owed.noted, true)
     }
 
     /// The peer shall know what was delivered, though nothing else is to be sent: called before a driver goes idle.
     pub fn acknowledge(&self) {
         let mut owed = lock(&self.owed);
+        owed.noted = false;
         if owed.acknowledges() && owed.delivered > owed.told {
             owed.told = owed.delivered;
             owed.flush = true;

@@ -5,7 +5,7 @@
 //! | 0/0 | `local_checks`, and [`local_catastrophe_when_the_completion_queue_overflows`] |
 //! | 0/1/00 to 04 | `remote_checks`: Reads, and the missing right of a Write |
 //! | 0/1/09 | [`invalidate`] |
-//! | 0/1/ff | memory that the program unmapped: `hostile.rs` |
+//! | 0/1/ff | memory that the program unmapped: `unmapped.rs` |
 //! | 0/2/05 to 07 | here |
 //! | 1/1/00 to 03 | `remote_checks`: Writes; here: Read Responses |
 //! | 1/1/04 | here |
@@ -15,7 +15,7 @@
 //! Not sent by this adapter: 0/2/08 (global catastrophe: no error of one stream is one of all), 0/2/09 (the RFC gives
 //! the same code as a protection error, which is used), 0/2/ff, 1/0/00 (nothing fails within DDP alone), 2/0/01 (there is no
 //! connection left to send it on), 2/0/04 (there is no stream yet, RFC 5044 §7.1.2: close). 2/0/05 and 06, for an initiator
-//! that cannot agree, are in `hostile.rs` with the other startups.
+//! that cannot agree, are in `startups.rs`.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{AREA, Attacked, RECEIVE, RECEIVES, Victim};

@@ -28,6 +28,8 @@ pub(crate) struct Owed {
     pub(crate) delivered: u64,
     /// So many of them the peer was told of, or is about to be.
     pub(crate) told: u64,
+    /// Somebody knows that an acknowledgement is due, and will ask for it before going idle.
+    pub(crate) noted: bool,
     /// The acknowledgement shall not wait for company any longer.
     pub(crate) flush: bool,
     /// The last message of the stream.

@@ -63,6 +63,9 @@ pub(crate) struct Rx {
     park: Park,
     /// Bytes that came behind the startup frame.
     early: Vec<u8>,
+    /// The link has changed, and nobody has found it empty since: the change is told once, so this is kept until all is
+    /// received.
+    drain: bool,
     /// The peer will send nothing more.
     ended: bool,
     /// What is received is thrown away: the stream is over, and only waits for the peer to see that.
@@ -114,6 +117,7 @@ impl Rx {
             delivered: 0,
             park: Park::new(park_limit),
             early,
+            drain: false,
             ended: false,
             over: false,
             owes: false,
@@ -123,7 +127,8 @@ impl Rx {
     /// Receives until nothing is there, or a fair share is done. Returns whether the tx half got something to do.
     pub(crate) fn drive(&mut self, qp: &Qp, drain: bool, owes: &mut bool) -> Left {
         let mut staging = qp.device().take_staging();
-        let left = self.rounds(qp, drain, &mut staging);
+        self.drain |= drain;
+        let left = self.rounds(qp, &mut staging);
         qp.device().put_staging(staging);
         let mut owed = lock(&qp.owed);
         owed.delivered = self.delivered;
@@ -131,7 +136,7 @@ impl Rx {
         left
     }
 
-    fn rounds(&mut self, qp: &Qp, drain: bool, staging: &mut [u8]) -> Left {
+    fn rounds(&mut self, qp: &Qp, staging: &mut [u8]) -> Left {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
             self.take(qp, &early);
@@ -143,7 +148,9 @@ impl Rx {
             }
             if self.park.is_full() {
                 // Nothing is received, so a connection that is gone would not be found out.
-                if drain && let Some(errno) = self.link.lost() {
+                if self.drain
+                    && let Some(errno) = self.link.lost()
+                {
                     self.nothing_came(qp, LinkError::Lost(errno));
                     self.attend(qp);
                 }
@@ -152,8 +159,12 @@ impl Rx {
             let received = self.receive(qp, staging);
             self.attend(qp);
             match received {
-                Some(short) if !short || drain => {}
-                _ => return Left::Nothing,
+                Some(short) if !short || self.drain => {}
+                Some(_) => return Left::Nothing,
+                None => {
+                    self.drain = false;
+                    return Left::Nothing;
+                }
             }
         }
         Left::Work

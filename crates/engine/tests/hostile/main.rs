@@ -1,0 +1,27 @@
+//! A hostile peer on a plain socket against an adapter at work: whatever it sends, or does not send, ends its own stream and
+//! nothing else. In every test a neighbour uses the same adapter, and must not notice.
+//!
+//! | | |
+//! |---|---|
+//! | `local_checks`, `remote_checks` | memory that may not be used so (requirements M8 and M9): not one byte moves |
+//! | `terminates` | every Terminate that this adapter can send, provoked |
+//! | `tags`, `framing`, `signals`, `startups`, `flow`, `parking` | ways to get past the checks, and around them |
+//! | `unmapped` | memory that the program took away |
+//! | `revocation` | memory that was given back stays untouched, under a storm |
+//! | `rate` | the neighbour keeps its rate |
+
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
+mod common;
+mod flow;
+mod framing;
+mod local_checks;
+mod parking;
+mod rate;
+mod remote_checks;
+mod revocation;
+mod signals;
+mod startups;
+mod tags;
+mod terminates;
+mod unmapped;
