@@ -408,6 +408,11 @@ fn signals() {
             "000e c1 40 49525750 0200001234567890",
             "Signal, 78187493520 messages acknowledged",
         ),
+        (
+            Signal::NotReady(6),
+            "000e c1 40 49525750 0300000000000006",
+            "Signal, message 7 waits for a receive",
+        ),
     ] {
         assert_eq!(emit(&signal.header(), 0), hex(fpdu));
         let Header::Write(Tagged { last: true, place }) = signal.header() else { panic!() };
@@ -418,7 +423,7 @@ fn signals() {
         ("another tag", place(0x4952_5751, 0x0101_0009_5741_5250)),
         ("another check", place(0x4952_5750, 0x0101_0009_5741_5251)),
         ("another version", place(0x4952_5750, 0x0102_0009_5741_5250)),
-        ("another kind", place(0x4952_5750, 0x0300_0009_5741_5250)),
+        ("another kind", place(0x4952_5750, 0x0400_0009_5741_5250)),
         ("siw's Write RTR", place(1, 0)),
     ] {
         assert_eq!(Signal::parse(place), None, "{what}");

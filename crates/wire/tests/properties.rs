@@ -296,6 +296,7 @@ proptest! {
     ) {
         let signals = [
             Signal::Acknowledged(count),
+            Signal::NotReady(count),
             Signal::Capabilities(Capabilities::from_bits_truncate(u16::from(small.0))),
         ];
         for signal in signals {

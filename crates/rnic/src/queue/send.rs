@@ -161,6 +161,11 @@ impl SendQueue {
         self.acknowledge(read.number);
     }
 
+    /// How many messages the peer delivered, as far as it said.
+    pub(crate) fn acknowledged(&self) -> u64 {
+        self.acknowledged
+    }
+
     /// The peer delivered so many messages.
     pub(crate) fn acknowledge(&mut self, number: u64) {
         self.acknowledged = self.acknowledged.max(number);

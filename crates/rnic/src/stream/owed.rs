@@ -26,6 +26,8 @@ pub(crate) struct Owed {
     pub(crate) held: usize,
     /// So many messages of the request class were delivered.
     pub(crate) delivered: u64,
+    /// The message behind so many waits for a receive.
+    pub(crate) not_ready: Option<u64>,
     /// So many of them the peer was told of, or is about to be.
     pub(crate) told: u64,
     /// Somebody knows that an acknowledgement is due, and will ask for it before going idle.

@@ -3,6 +3,7 @@
 //! Segments of the request class are kept whole, in order, until the receive that the first of them needs is posted.
 //! Answers, signals and a Terminate are not kept: two ends that wait for each other's answers would wait for ever.
 
+use ironwarp_wire::Header;
 use ironwarp_wire::mpa::Fpdu;
 use std::collections::VecDeque;
 
@@ -44,6 +45,15 @@ impl Park {
 
     pub(crate) fn front(&self) -> Option<&Parked> {
         self.segments.front()
+    }
+
+    /// How many Sends are whole, from the front on, before anything else.
+    pub(crate) fn whole_sends(&self) -> u64 {
+        let sends = self.segments.iter().map_while(|parked| match parked.fpdu.header {
+            Header::Send(send) => Some(u64::from(send.last)),
+            _ => None,
+        });
+        sends.sum()
     }
 
     pub(crate) fn push(&mut self, fpdu: Fpdu, payload: Vec<u8>) {

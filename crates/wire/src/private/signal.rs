@@ -9,6 +9,7 @@
 //!  │ 1     │version │ capabilities │ check, "WARP"                  │   capabilities: once, the first of its direction
 //!  ├───────┼────────┴──────────────┴────────────────────────────────┤
 //!  │ 2     │ count                                                  │   acknowledgement: cumulative
+//!  │ 3     │ count                                                  │   not ready: the message behind these waits
 //!  └───────┴────────────────────────────────────────────────────────┘
 //! ```
 
@@ -23,6 +24,7 @@ pub const MAX_ACKNOWLEDGED: u64 = (1 << 56) - 1;
 
 const CAPABILITIES: u64 = 1;
 const ACKNOWLEDGED: u64 = 2;
+const NOT_READY: u64 = 3;
 const KIND_SHIFT: u32 = 56;
 const VERSION: u64 = 1;
 const VERSION_SHIFT: u32 = 48;
@@ -38,6 +40,8 @@ pub enum Signal {
     /// So many messages of the request class (Write, Send, Immediate, Read and Atomic Request; not signals, not the RTR)
     /// were delivered on this stream so far. At most [`MAX_ACKNOWLEDGED`]; higher bits are not sent.
     Acknowledged(u64),
+    /// So many were delivered, and the one behind them waits for a receive.
+    NotReady(u64),
 }
 
 bitflags! {
@@ -72,6 +76,7 @@ impl Signal {
                 Some(Self::Capabilities(Capabilities::from_bits_truncate(flags)))
             }
             ACKNOWLEDGED => Some(Self::Acknowledged(word & MAX_ACKNOWLEDGED)),
+            NOT_READY => Some(Self::NotReady(word & MAX_ACKNOWLEDGED)),
             _ => None,
         }
     }
@@ -86,6 +91,7 @@ impl Signal {
                     | CHECK
             }
             Self::Acknowledged(count) => ACKNOWLEDGED << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
+            Self::NotReady(count) => NOT_READY << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
         };
         Header::Write(Tagged { last: true, place: Place { tag: SIGNAL_TAG, offset } })
     }
@@ -98,6 +104,7 @@ impl fmt::Display for Signal {
                 write!(f, "Signal, capabilities {:#06x}", capabilities.bits())
             }
             Self::Acknowledged(count) => write!(f, "Signal, {count} messages acknowledged"),
+            Self::NotReady(count) => write!(f, "Signal, message {} waits for a receive", count + 1),
         }
     }
 }

@@ -61,6 +61,10 @@ pub(crate) struct Rx {
     /// How many messages of the request class were delivered.
     delivered: u64,
     park: Park,
+    /// The message of this end's behind so many waits for a receive of the peer's.
+    peer_waits: Option<u64>,
+    /// So many messages were acknowledged though the last of them wait: see [`Rx::vouch`].
+    vouched: u64,
     /// Bytes that came behind the startup frame.
     early: Vec<u8>,
     /// The link has changed, and nobody has found it empty since: the change is told once, so this is kept until all is
@@ -116,6 +120,8 @@ impl Rx {
             large: false,
             delivered: 0,
             park: Park::new(park_limit),
+            peer_waits: None,
+            vouched: 0,
             early,
             drain: false,
             ended: false,
@@ -131,7 +137,7 @@ impl Rx {
         let left = self.rounds(qp, &mut staging);
         qp.device().put_staging(staging);
         let mut owed = lock(&qp.owed);
-        owed.delivered = self.delivered;
+        owed.delivered = self.delivered.max(self.vouched);
         *owes |= std::mem::take(&mut self.owes);
         left
     }

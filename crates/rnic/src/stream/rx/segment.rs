@@ -325,7 +325,12 @@ impl Rx {
         let Some(Segment { fpdu, target, .. }) = self.segment.take() else { return Ok(()) };
         let len = fpdu.payload_len;
         if let Target::Park(payload) = target {
+            if self.park.is_empty() {
+                lock(&qp.owed).not_ready = Some(self.delivered);
+                self.owes = true;
+            }
             self.park.push(fpdu, payload);
+            self.vouch(qp);
             return Ok(());
         }
         let ended = match &fpdu.header {
@@ -383,6 +388,15 @@ impl Rx {
                 }
                 Ok(())
             }
+            Signal::NotReady(found) => {
+                let sent = lock(&qp.sq).promised();
+                if found >= sent {
+                    return Err(Protocol::Acknowledged { sent, found }.into());
+                }
+                self.peer_waits = Some(found);
+                self.vouch(qp);
+                Ok(())
+            }
             Signal::Acknowledged(found) => {
                 let mut sq = lock(&qp.sq);
                 let sent = sq.promised();
@@ -396,6 +410,17 @@ impl Rx {
                 self.owes |= lock(&qp.owed).finish;
                 Ok(())
             }
+        }
+    }
+
+    /// Both ends wait for a receive of the other's, and their programs may post none before their Sends are complete. So
+    /// that nobody waits for ever, the Sends that wait here count as delivered: they have arrived, and this end keeps them.
+    fn vouch(&mut self, qp: &Qp) {
+        let waits = self.peer_waits.is_some_and(|number| lock(&qp.sq).acknowledged() <= number);
+        if waits && !self.park.is_empty() {
+            self.vouched = self.delivered + self.park.whole_sends();
+            lock(&qp.owed).flush = true;
+            self.owes = true;
         }
     }
 

@@ -68,7 +68,10 @@ impl Tx {
             }
             // What was built leaves first; the failure will be met again.
             Stop::Failed(_) | Stop::Full => {}
-            Stop::Idle => self.add_acknowledgement(qp, train),
+            Stop::Idle => {
+                self.add_not_ready(qp, train);
+                self.add_acknowledgement(qp, train);
+            }
         }
         lock(&qp.sq).promise(self.cursor.requests);
     }
@@ -130,6 +133,17 @@ impl Tx {
         self.cursor.doing = Doing::Nothing;
         self.add_empty(train, &Header::Terminate(terminate), Did::Terminate);
         true
+    }
+
+    /// A message of the peer's waits for a receive, of which it is told once.
+    fn add_not_ready(&mut self, qp: &Qp, train: &mut Train) {
+        let owed = lock(&qp.owed);
+        let Some(number) = owed.not_ready.filter(|_| owed.open && owed.acknowledges()) else { return };
+        drop(owed);
+        if self.cursor.not_ready != Some(number) && self.cursor.doing == Doing::Nothing && !qp.is_ended() {
+            self.cursor.not_ready = Some(number);
+            self.add_empty(train, &Signal::NotReady(number).header(), Did::Other);
+        }
     }
 
     /// The acknowledgement travels with company, or alone if it was told to.

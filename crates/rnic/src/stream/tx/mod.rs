@@ -61,6 +61,8 @@ pub(crate) struct Cursor {
     answer_next: bool,
     /// How many messages the peer was told of.
     acknowledged: u64,
+    /// The last message of which it was told that it waits.
+    not_ready: Option<u64>,
     read_rtr: bool,
     opening: bool,
     terminate: bool,
@@ -102,6 +104,7 @@ impl Tx {
             answered: 0,
             answer_next: false,
             acknowledged: 0,
+            not_ready: None,
             read_rtr: false,
             opening: false,
             terminate: false,
