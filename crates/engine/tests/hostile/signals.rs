@@ -47,7 +47,7 @@ fn unknown_signals() {
     let mut attacked = victim.attacked_by(Way::default(), 4);
     attacked.peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE | Capabilities::WANTS_ACKNOWLEDGE);
     signals(&mut attacked);
-    for word in [0, u64::MAX, 3 << 56, 1 << 56 | 2 << 48 | 0x5741_5250, 1 << 56 | 1 << 48, 0xff << 56] {
+    for word in [0, u64::MAX, 4 << 56, 1 << 56 | 2 << 48 | 0x5741_5250, 1 << 56 | 1 << 48, 0xff << 56] {
         let place = Place { tag: SIGNAL_TAG, offset: word };
         attacked.peer.send(&Header::Write(Tagged { last: true, place }), &[]);
     }

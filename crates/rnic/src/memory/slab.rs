@@ -12,7 +12,13 @@ use std::collections::VecDeque;
 use std::sync::OnceLock;
 
 /// Entries are made so many at a time. Few under loom, which keeps books of each.
-const CHUNK_BITS: u32 = if cfg!(loom) { 1 } else { 10 };
+const CHUNK_BITS: u32 = if cfg!(loom) {
+    1
+} else if cfg!(fuzzing) {
+    3
+} else {
+    10
+};
 const CHUNK: usize = 1 << CHUNK_BITS;
 /// So many indices wait in line before one is used again, if there is room for new ones.
 pub(super) const RESERVE: usize = 1024;
