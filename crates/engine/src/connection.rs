@@ -4,7 +4,7 @@ use crate::engine::{Engine, QueuePair};
 use crate::lane::{Due, Job};
 use crate::set::Set;
 use crate::sys::socket::TcpLink;
-use ironwarp_rnic::connect::Agreed;
+use ironwarp_rnic::connect::{Agreed, Role};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
@@ -12,6 +12,11 @@ use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready, State};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
+
+/// A peer that has sent nothing is nudged after so much time, then after twice as much, and so on, in case it missed what
+/// this end began with. Not any more when it would be longer than the last.
+const FIRST_NUDGE: Duration = Duration::from_millis(50);
+const LAST_NUDGE: Duration = Duration::from_secs(4);
 
 /// A connected queue pair. Lives in its set until both directions of the socket are closed.
 #[derive(Debug)]
@@ -55,6 +60,9 @@ impl Connection {
         pair.qp().connect(&carrier, agreed, early, watch)?;
         pair.set_connection(&connection);
         set.add(&connection)?;
+        if matches!(agreed.role, Role::Initiator { .. }) {
+            connection.listen_for(FIRST_NUDGE);
+        }
         Ok(connection)
     }
 
@@ -99,6 +107,20 @@ impl Connection {
     pub(crate) fn disconnect(self: &Arc<Self>) {
         self.qp().disconnect();
         self.remind();
+    }
+
+    /// The peer had so much time to send something.
+    pub(crate) fn nudge(self: &Arc<Self>, time: Duration) {
+        if self.qp().nudge() {
+            tracing::debug!(qp = self.qp().id(), "nothing came from the peer yet: nudged");
+            self.listen_for(2 * time);
+        }
+    }
+
+    fn listen_for(self: &Arc<Self>, time: Duration) {
+        if time <= LAST_NUDGE {
+            self.set.lane().submit(Job::Remind(Instant::now() + time, Due::Hear(Arc::downgrade(self), time)));
+        }
     }
 
     fn remind(self: &Arc<Self>) {

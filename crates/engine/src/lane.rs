@@ -62,6 +62,8 @@ pub(crate) enum Due {
     Drive(Weak<Connection>),
     /// A listener that could not accept tries again.
     Accept(u64),
+    /// The peer has sent something; if not, it is nudged, and has twice the time.
+    Hear(Weak<Connection>, Duration),
     /// The startup with this token is done.
     Startup(u64),
 }
@@ -252,6 +254,11 @@ impl Running {
                 Due::Accept(token) => {
                     if let Some(listener) = self.listeners.get(&token) {
                         let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);
+                    }
+                }
+                Due::Hear(connection, time) => {
+                    if let Some(connection) = connection.upgrade() {
+                        connection.nudge(time);
                     }
                 }
                 Due::Startup(token) => {

@@ -214,6 +214,22 @@ impl Qp {
         Ok(())
     }
 
+    /// If the peer has sent nothing yet, makes it look once more at what this end began with. Returns whether that was so.
+    ///
+    /// Linux siw may accept a connection and miss its first messages: those that arrive after its Reply is out, and before
+    /// it has told its socket who reads from now on. It finds them when the next one comes. If none does, because this end
+    /// waits for an answer, both wait forever.
+    pub fn nudge(&self) -> bool {
+        let mut owed = lock(&self.owed);
+        if !owed.is_unheard() || self.is_ended() {
+            return false;
+        }
+        owed.nudge = true;
+        drop(owed);
+        self.drive_tx();
+        true
+    }
+
     /// Sends what was posted, then closes. No more can be posted.
     pub fn disconnect(&self) {
         let closing = self.state.compare_exchange(CONNECTED, CLOSING, Ordering::AcqRel, Ordering::Acquire);

@@ -17,6 +17,10 @@ pub(crate) struct Owed {
     pub(crate) read_rtr: bool,
     /// The first message: the signal of what this end understands, or an empty Write where an RTR is due.
     pub(crate) opening: Option<Header>,
+    /// The peer has sent something.
+    pub(crate) heard: bool,
+    /// The first message is to be sent once more.
+    pub(crate) nudge: bool,
     /// What the peer understands, since its signal came.
     pub(crate) peer: Option<Capabilities>,
     /// Read Requests to be answered, in order (requirement M11). The first may be half answered.
@@ -54,6 +58,17 @@ impl Owed {
             };
         }
         owed
+    }
+
+    /// Whether the peer may have missed what this end began with.
+    pub(crate) fn is_unheard(&self) -> bool {
+        self.open && !self.heard
+    }
+
+    /// What makes the peer look, and means nothing the second time: to others of our kind the signal, to strangers an empty
+    /// Write.
+    pub(crate) fn take_nudge(&mut self) -> Option<Header> {
+        std::mem::take(&mut self.nudge).then(|| self.opening.unwrap_or(EMPTY_WRITE))
     }
 
     /// Whether the peer wants to be told what was delivered.

@@ -115,6 +115,7 @@ impl Rx {
         }
         {
             let mut owed = lock(&qp.owed);
+            owed.heard = true;
             if !owed.open {
                 owed.open = true;
                 self.owes = true;

@@ -101,12 +101,12 @@ impl Tx {
         }
     }
 
-    /// What opens the stream: the RTR, if it has to be a Read, and the signal, which is an RTR otherwise.
+    /// What opens the stream: the RTR, if it has to be a Read, and the signal, which is an RTR otherwise. A nudge repeats it.
     fn add_opening(&mut self, qp: &Qp, train: &mut Train) -> bool {
         if self.cursor.doing != Doing::Nothing {
             return false;
         }
-        let owed = lock(&qp.owed);
+        let mut owed = lock(&qp.owed);
         if owed.read_rtr && !self.cursor.read_rtr {
             drop(owed);
             self.cursor.read_rtr = true;
@@ -119,6 +119,11 @@ impl Tx {
             drop(owed);
             self.cursor.opening = true;
             self.add_empty(train, &opening, Did::Other);
+            return true;
+        }
+        if let Some(nudge) = owed.take_nudge() {
+            drop(owed);
+            self.add_empty(train, &nudge, Did::Other);
             return true;
         }
         false
