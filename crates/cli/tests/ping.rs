@@ -93,7 +93,7 @@ fn the_first_line_tells_what_is_connected_and_the_last_how_long_it_took() {
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[0].starts_with(&format!("PING {} from 127.0.0.1:", server.addr)), "{text}");
-    let agreed = ": Send of 64 bytes, CRC, IRD 32, ORD 32";
+    let agreed = ": Send of 64 bytes, CRC, IRD 32, ORD 32, Ironwarp recognised";
     assert!(lines[0].ends_with(agreed), "{text}");
     assert_eq!(lines[1], format!("--- {} ---", server.addr));
     assert_eq!(lines[2], "2 sent, 2 received, every byte verified");
@@ -112,6 +112,8 @@ fn settings_of_the_environment_are_heard() {
     };
     let output = run("IRONWARP_CRC", "off");
     assert!(output.status.success() && stdout(&output).contains(", no CRC, "), "{output:?}");
+    let output = run("IRONWARP_PRIVATE", "off");
+    assert!(output.status.success() && !stdout(&output).contains("recognised"), "{output:?}");
     let output = ironwarp().args(["ping", "127.0.0.1"]).env("IRONWARP_CRCS", "off").output().expect("runs");
     assert!(stderr(&output).contains("the nearest is `crc`"), "{output:?}");
     assert_eq!(output.status.code(), Some(1));

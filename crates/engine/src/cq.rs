@@ -104,6 +104,9 @@ impl CompletionQueue {
         // Not under the lock: a connection may be made meanwhile. Its lane serves it, and the event tells.
         let sets = self.sets().clone();
         let asleep: Vec<_> = sets.iter().map(Asleep::new).collect();
+        // A socket that was asked itself has its event in the set still. It is taken here: the call below would return for it,
+        // and this thread would not sleep but spin, and be treated as one that spins when it competes for a processor.
+        sets.iter().for_each(|set| set.poll());
         let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
         fds.extend(asleep.iter().map(|asleep| PollFd::new(&asleep.0.epoll, PollFlags::IN)));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());

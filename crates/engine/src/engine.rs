@@ -17,7 +17,7 @@ use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{Attributes, Completes, Qp};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -46,6 +46,8 @@ pub struct QueuePair {
     receive_cq: Arc<CompletionQueue>,
     events: Option<Arc<EventChannel<ConnectionEvent>>>,
     connection: OnceLock<Weak<Connection>>,
+    /// The program wants no connection, or no more.
+    given_up: AtomicBool,
     progress: Mutex<Progress>,
     changed: Condvar,
 }
@@ -167,6 +169,7 @@ impl Engine {
             receive_cq: attributes.receive_cq,
             events: attributes.events,
             connection: OnceLock::new(),
+            given_up: AtomicBool::new(false),
             progress: Mutex::default(),
             changed: Condvar::new(),
         })
@@ -226,6 +229,9 @@ impl Engine {
             })?;
         pair.connected(established);
         connection.drive();
+        if pair.given_up.load(Ordering::SeqCst) {
+            connection.disconnect();
+        }
         Ok(())
     }
 
@@ -320,8 +326,10 @@ impl QueuePair {
         &self.receive_cq
     }
 
-    /// Sends what was posted, then closes. The peer has the time that the settings give it to do the same.
+    /// Sends what was posted, then closes. The peer has the time that the settings give it to do the same. A connection that
+    /// is in the making is closed when it is made: this comes before the look for it, there it is the other way round.
     pub fn disconnect(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
         if let Some(connection) = self.connection.get().and_then(Weak::upgrade) {
             connection.disconnect();
         }

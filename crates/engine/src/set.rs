@@ -194,6 +194,9 @@ impl Set {
         if *state == State::Serving {
             self.arm(&mut state);
         }
+        drop(state);
+        // What a thread of the program found meanwhile, and left to the lane.
+        self.acknowledge();
     }
 
     /// Looks whether the program still polls, given how often it had when last looked. Returns how often it has now, or
@@ -243,8 +246,13 @@ impl Set {
 
     /// A queue pair received something, and may owe an acknowledgement.
     pub(crate) fn owes(&self, qp: &Arc<Qp>) {
-        if qp.takes_note_of_debt() {
-            lock(&self.owing).push(Arc::clone(qp));
+        if !qp.comes_to_owe() {
+            return;
+        }
+        lock(&self.owing).push(Arc::clone(qp));
+        // The lane may have taken the set back since the caller polled. It acknowledged then, and will not again.
+        if *lock(&self.state) == State::Armed {
+            self.acknowledge();
         }
     }
 

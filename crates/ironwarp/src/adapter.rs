@@ -1,8 +1,8 @@
 //! The adapter: where everything else comes from. After this: protection domains, completion queues, listeners.
 
+use crate::attic::Attic;
 use crate::completion_queue::CompletionQueue;
 use crate::listener::Listener;
-use crate::memory::Attic;
 use crate::protection_domain::ProtectionDomain;
 use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;

@@ -2,7 +2,8 @@
 
 use crate::adapter::Shared;
 use crate::error::AccessError;
-use crate::memory::{Backing, Buffer, Contents, Registration, place, slice};
+use crate::memory::{Buffer, Contents};
+use crate::region::{Registration, place, slice};
 use ironwarp_rnic::memory::{Domain, Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
@@ -45,7 +46,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct FastRegion {
     /// Before `registration`, which is dropped after it and then has the only one.
-    backing: Arc<Backing>,
+    contents: Arc<Contents>,
     pub(crate) registration: Registration,
 }
 
@@ -55,10 +56,10 @@ impl FastRegion {
         domain: Domain,
         buffers: Vec<Buffer>,
     ) -> Result<Self, RegisterError> {
-        let backing = Backing::owned(shared.device(), buffers)?;
+        let contents = Contents::owned(shared.device(), buffers)?;
         let tag = shared.device().table().allocate(domain)?;
-        let registration = Registration::new(shared, tag, Some(&backing));
-        Ok(Self { backing, registration })
+        let registration = Registration::new(shared, tag, Some(&contents));
+        Ok(Self { contents, registration })
     }
 
     /// Its tag, as of the last registration that was posted.
@@ -82,7 +83,7 @@ impl FastRegion {
     }
 
     pub(crate) fn memory(&self, access: Rights) -> Memory {
-        self.backing.contents.memory(0, access)
+        self.contents.memory(0, access)
     }
 }
 
@@ -90,6 +91,6 @@ impl Deref for FastRegion {
     type Target = Contents;
 
     fn deref(&self) -> &Contents {
-        &self.backing.contents
+        &self.contents
     }
 }

@@ -51,6 +51,7 @@
 #![deny(missing_docs)]
 
 mod adapter;
+mod attic;
 mod completion_queue;
 mod connect;
 mod error;
@@ -62,6 +63,7 @@ mod memory;
 mod name;
 mod protection_domain;
 mod queue_pair;
+mod region;
 mod window;
 mod work_request;
 
@@ -71,9 +73,10 @@ pub use connect::{AcceptOptions, ConnectOptions};
 pub use error::{AccessError, CompletionExt, CreateError, OutOfMemory, RequestError};
 pub use fast_region::FastRegion;
 pub use listener::{Incoming, Listener};
-pub use memory::{Buffer, Contents, MemoryRegion};
+pub use memory::{Buffer, Contents};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairBuilder};
+pub use region::MemoryRegion;
 pub use window::Window;
 pub use work_request::{SendRequest, WorkRequest};
 

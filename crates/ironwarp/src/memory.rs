@@ -13,26 +13,20 @@
 //!
 //! # Why memory outlives its use
 //! Whoever can still find the memory holds its [`Translation`]: the entry of a region, a window that is bound to it, a
-//! registration that is posted. A [`Backing`] frees its buffers only when it has the last one. Until then the [`Attic`]
-//! keeps it.
+//! registration that is posted. [`Contents`] free their buffers only when they have the last one. Until then `attic.rs`
+//! keeps them.
 #![expect(unsafe_code, reason = "allocates memory that no reference may point to, and copies from and to it")]
 
-use crate::adapter::{Shared, lock};
 use crate::error::{AccessError, OutOfMemory};
-use crate::name::Name;
 use crate::protection_domain::ProtectionDomain;
+use crate::region::MemoryRegion;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::{
-    DeregisterError, Domain, Memory, RegisterError, Rights, Translation, TranslationError,
-};
-use ironwarp_rnic::queue::Sge;
-use ironwarp_wire::{Place, Tag};
+use ironwarp_rnic::memory::{Memory, RegisterError, Rights, Translation, TranslationError};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
-use std::ops::Deref;
 use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 const PAGE: usize = 4096;
 const WORD: usize = size_of::<u64>();
@@ -157,7 +151,7 @@ impl Buffer {
 impl Drop for Buffer {
     fn drop(&mut self) {
         let layout = layout(self.len).expect("it was allocated with this layout");
-        // SAFETY: `new` allocated it with this layout. No entry of the table leads to it any more: see `Backing`.
+        // SAFETY: `new` allocated it with this layout. No entry of the table leads to it any more: see the drop of `Contents`.
         unsafe { dealloc(self.start.as_ptr().cast(), layout) }
     }
 }
@@ -195,7 +189,7 @@ enum Parts {
 }
 
 impl Contents {
-    fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Self, TranslationError> {
+    pub(crate) fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Arc<Self>, TranslationError> {
         let spans: Vec<Span> = buffers.iter().map(Buffer::span).collect();
         let translation = Arc::new(match spans[..] {
             [one] => Translation::direct(one.addr, one.len as u64)?,
@@ -208,7 +202,7 @@ impl Contents {
             (at, buffer)
         });
         let parts = Parts::Owned(parts.collect());
-        Ok(Self { translation, parts, len, device: Arc::clone(device) })
+        Ok(Arc::new(Self { translation, parts, len, device: Arc::clone(device) }))
     }
 
     /// How many bytes.
@@ -298,6 +292,11 @@ impl Contents {
         if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
     }
 
+    /// Whether nobody else can find the memory: who has no clone of the translation cannot make one.
+    pub(crate) fn is_idle(&mut self) -> bool {
+        Arc::get_mut(&mut self.translation).is_some()
+    }
+
     pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
         Memory { start, len: self.len as u64, rights, translation: Arc::clone(&self.translation) }
     }
@@ -306,6 +305,15 @@ impl Contents {
         let mut spans = ironwarp_rnic::memory::Spans::new();
         self.translation.spans(at as u64, len, &mut spans);
         spans
+    }
+}
+
+impl Drop for Contents {
+    /// The attic waits for this; only the end of the adapter may come before it. Then memory is better lost than reused.
+    fn drop(&mut self) {
+        if !self.is_idle() {
+            std::mem::forget(std::mem::replace(&mut self.parts, Parts::Raw));
+        }
     }
 }
 
@@ -326,225 +334,6 @@ fn each_part(
         let n = (begin + part.len() - at).min(len - done);
         each(part, at - begin, done..done + n);
         (at, done) = (at + n, done + n);
-    }
-}
-
-/// What a region stands on, shared by all that were [shared](MemoryRegion::share) from it.
-#[derive(Debug)]
-pub(crate) struct Backing {
-    pub(crate) contents: Contents,
-}
-
-impl Backing {
-    pub(crate) fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Arc<Self>, RegisterError> {
-        Ok(Arc::new(Self { contents: Contents::owned(device, buffers)? }))
-    }
-
-    /// Whether nobody else can find the memory: who has no clone of the translation cannot make one.
-    fn is_idle(&mut self) -> bool {
-        Arc::get_mut(&mut self.contents.translation).is_some()
-    }
-}
-
-impl Drop for Backing {
-    /// The [`Attic`] waits for this; only the end of the adapter may come before it. Then memory is better lost than reused.
-    fn drop(&mut self) {
-        if !self.is_idle() {
-            std::mem::forget(std::mem::replace(&mut self.contents.parts, Parts::Raw));
-        }
-    }
-}
-
-/// What the program gave up, and something still uses: a region that a window is bound to, memory of which a registration is
-/// posted. Looked through whenever something else is given up.
-#[derive(Debug, Default)]
-pub(crate) struct Attic(Mutex<Vec<Retired>>);
-
-/// Something the program gave up.
-#[derive(Debug)]
-struct Retired {
-    /// The tags that the entry may have by now, the likeliest first; none if it is deregistered.
-    tags: Vec<Tag>,
-    backing: Option<Arc<Backing>>,
-}
-
-impl Attic {
-    /// Gives something up, and whatever was given up before, as far as it can go.
-    fn retire(&self, device: &Device, retired: Retired) {
-        let mut attic = lock(&self.0);
-        attic.push(retired);
-        // A window that goes may be what a region waited for.
-        loop {
-            let before = attic.len();
-            attic.retain_mut(|retired| !retired.go(device));
-            if attic.len() == before || attic.is_empty() {
-                return;
-            }
-        }
-    }
-}
-
-impl Retired {
-    /// True: it is gone.
-    fn go(&mut self, device: &Device) -> bool {
-        for &tag in &self.tags {
-            match device.table().deregister(tag) {
-                Ok(()) => break,
-                Err(DeregisterError::Unknown(_)) => {}
-                Err(DeregisterError::Busy { .. }) => return false,
-            }
-        }
-        self.tags.clear();
-        match self.backing.as_mut().map(Arc::get_mut) {
-            Some(Some(backing)) => backing.is_idle(),
-            // Another region shares it, and will come here, too.
-            Some(None) | None => true,
-        }
-    }
-}
-
-/// An entry of the table, be it a region's or a window's. Dropped, it is given back.
-#[derive(Debug)]
-pub(crate) struct Registration {
-    pub(crate) shared: Arc<Shared>,
-    pub(crate) name: Arc<Name>,
-    backing: Option<Arc<Backing>>,
-}
-
-impl Registration {
-    pub(crate) fn new(shared: &Arc<Shared>, tag: Tag, backing: Option<&Arc<Backing>>) -> Self {
-        let name = Arc::new(Name::new(tag));
-        Self { shared: Arc::clone(shared), name, backing: backing.cloned() }
-    }
-}
-
-impl Drop for Registration {
-    fn drop(&mut self) {
-        let retired = Retired { tags: self.name.candidates(), backing: self.backing.take() };
-        self.shared.attic.retire(self.shared.device(), retired);
-    }
-}
-
-/// Registered memory. Dropped, it is deregistered: when that returns, no peer touches the memory any more, and it is freed.
-///
-/// It reads and writes like its [`Contents`].
-///
-/// ```
-/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{CompletionExt, WorkRequest};
-/// # use std::time::Duration;
-/// client.region.write(0, b"hello")?;
-/// let (here, there) = (client.region.slice(0, 5)?, server.region.place(100)?);
-/// client.qp.post_send(WorkRequest::write(1, &[here], there))?;
-/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8, 5)?], there))?;
-/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-/// # let mut five = [0; 5];
-/// # server.region.read(100, &mut five)?;
-/// # assert_eq!(&five, b"hello");
-/// # Ok(())
-/// # }
-/// ```
-///
-/// While windows are bound to it, it cannot go: then it goes with the last of them.
-#[derive(Debug)]
-pub struct MemoryRegion {
-    /// Before `registration`, which is dropped after it and then has the only one.
-    backing: Arc<Backing>,
-    registration: Registration,
-    domain: Domain,
-    tag: Tag,
-    /// What names its first byte: zero, or the address if the program keeps the memory.
-    start: u64,
-    access: Rights,
-}
-
-impl MemoryRegion {
-    pub(crate) fn owned(
-        shared: &Arc<Shared>,
-        domain: Domain,
-        buffers: Vec<Buffer>,
-        access: Rights,
-    ) -> Result<Self, RegisterError> {
-        let backing = Backing::owned(shared.device(), buffers)?;
-        Self::register(shared, domain, backing, 0, access)
-    }
-
-    fn register(
-        shared: &Arc<Shared>,
-        domain: Domain,
-        backing: Arc<Backing>,
-        start: u64,
-        access: Rights,
-    ) -> Result<Self, RegisterError> {
-        let tag = shared.device().register(domain, backing.contents.memory(start, access))?;
-        Ok(Self::with_tag(shared, domain, backing, tag, (start, access)))
-    }
-
-    fn with_tag(
-        shared: &Arc<Shared>,
-        domain: Domain,
-        backing: Arc<Backing>,
-        tag: Tag,
-        (start, access): (u64, Rights),
-    ) -> Self {
-        let registration = Registration::new(shared, tag, Some(&backing));
-        Self { backing, registration, domain, tag, start, access }
-    }
-
-    /// Registers the same memory once more, with a tag and rights of its own (requirement M5). Each is deregistered by
-    /// itself; the memory is freed with the last.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # use ironwarp::{Access, Buffer};
-    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
-    /// let for_peers = region.share(Access::REMOTE_READ)?;
-    /// region.write(0, b"hello")?;
-    /// assert_eq!(&for_peers.to_vec()?[..5], b"hello");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn share(&self, access: Rights) -> Result<Self, RegisterError> {
-        let shared = &self.registration.shared;
-        let tag = shared.device().table().share(self.tag, self.domain, self.start, access)?;
-        Ok(Self::with_tag(shared, self.domain, Arc::clone(&self.backing), tag, (self.start, access)))
-    }
-
-    /// What names it, here and at the peer.
-    pub fn tag(&self) -> Tag {
-        self.tag
-    }
-
-    /// What may be done with it.
-    pub fn access(&self) -> Rights {
-        self.access
-    }
-
-    /// A part of it, for the lists of work requests.
-    pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
-        slice(self, self.tag, self.start, at, len)
-    }
-
-    /// A place in it, as a peer names it: send it to the peer, who then writes to it or reads from it.
-    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
-        place(self, self.tag, self.start, at)
-    }
-
-    /// Deregisters it, like dropping it does, and tells if that has to wait for windows.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
-    /// # let region = domain.register(ironwarp::Buffer::new(64)?, ironwarp::Access::LOCAL_READ)?;
-    /// region.deregister()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn deregister(self) -> Result<(), DeregisterError> {
-        self.registration.shared.device().table().deregister(self.tag)
     }
 }
 
@@ -580,32 +369,7 @@ impl ProtectionDomain {
         let addr = start.expose_provenance() as u64;
         let translation = Arc::new(Translation::direct(addr, len as u64)?);
         let device = Arc::clone(self.shared.device());
-        let contents = Contents { translation, parts: Parts::Raw, len, device };
-        MemoryRegion::register(&self.shared, self.domain(), Arc::new(Backing { contents }), addr, access)
+        let contents = Arc::new(Contents { translation, parts: Parts::Raw, len, device });
+        MemoryRegion::register(&self.shared, self.domain(), contents, addr, access)
     }
-}
-
-impl Deref for MemoryRegion {
-    type Target = Contents;
-
-    fn deref(&self) -> &Contents {
-        &self.backing.contents
-    }
-}
-
-pub(crate) fn slice(
-    contents: &Contents,
-    tag: Tag,
-    start: u64,
-    at: usize,
-    len: usize,
-) -> Result<Sge, AccessError> {
-    contents.check(at, len)?;
-    let size = u32::try_from(len).map_err(|_| AccessError::TooLong { len })?;
-    Ok(Sge { tag, addr: start + at as u64, len: size })
-}
-
-pub(crate) fn place(contents: &Contents, tag: Tag, start: u64, at: usize) -> Result<Place, AccessError> {
-    contents.check(at, 0)?;
-    Ok(Place { tag, offset: start + at as u64 })
 }

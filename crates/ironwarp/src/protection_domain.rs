@@ -3,8 +3,9 @@
 use crate::adapter::Shared;
 use crate::completion_queue::CompletionQueue;
 use crate::fast_region::FastRegion;
-use crate::memory::{Buffer, MemoryRegion};
+use crate::memory::Buffer;
 use crate::queue_pair::QueuePairBuilder;
+use crate::region::MemoryRegion;
 use crate::window::Window;
 use ironwarp_rnic::memory::{Domain, RegisterError, Rights};
 use std::sync::Arc;

@@ -231,6 +231,23 @@ impl QueuePair {
         self.inner.qp().fault().cloned()
     }
 
+    /// Whether the peer has shown that it is an Ironwarp, too: then acknowledgements cost less, and segments are longer.
+    /// Known at the latest when its first message was received; with [`Config::private`](crate::Config::private) off, never.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # client.qp.post_receive(1, &[])?;
+    /// # server.qp.post_send(ironwarp::WorkRequest::send(1, &[]))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("a message comes");
+    /// assert!(client.qp.is_peer_ironwarp());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_peer_ironwarp(&self) -> bool {
+        self.inner.qp().recognised()
+    }
+
     // --- Connecting ---
 
     /// Connects to a listener, and waits until that is done; [`Config::startup`](crate::Config::startup) bounds it.

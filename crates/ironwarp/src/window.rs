@@ -2,7 +2,7 @@
 
 use crate::adapter::Shared;
 use crate::error::AccessError;
-use crate::memory::{MemoryRegion, Registration};
+use crate::region::{MemoryRegion, Registration};
 use ironwarp_rnic::memory::{Binding, Domain, RegisterError, Rights, Scope};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;

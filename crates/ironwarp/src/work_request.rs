@@ -2,8 +2,8 @@
 
 use crate::error::AccessError;
 use crate::fast_region::FastRegion;
-use crate::memory::MemoryRegion;
 use crate::name::Name;
+use crate::region::MemoryRegion;
 use crate::window::{Window, binding};
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest as Inner};

@@ -182,6 +182,11 @@ impl Qp {
         self.fault.get()
     }
 
+    /// Whether the peer has shown that it is an Ironwarp, too. Its signal comes before its first message.
+    pub fn recognised(&self) -> bool {
+        lock(&self.owed).peer.is_some()
+    }
+
     // --- Connecting ---
 
     /// Lets faults withhold receives. Before [`connect`](Self::connect).
@@ -311,19 +316,22 @@ impl Qp {
         }
     }
 
-    /// Whether the peer waits to be told what was delivered, and nobody was told so yet: whoever is told calls
-    /// [`acknowledge`](Self::acknowledge) in the end.
-    pub fn takes_note_of_debt(&self) -> bool {
+    /// Whether the peer waits to be told what was delivered.
+    pub fn owes_acknowledgement(&self) -> bool {
+        lock(&self.owed).owes_acknowledgement()
+    }
+
+    /// The same, told once until [`acknowledge`](Self::acknowledge) is called, for whoever keeps a list.
+    pub fn comes_to_owe(&self) -> bool {
         let mut owed = lock(&self.owed);
-        let owes = owed.acknowledges() && owed.delivered > owed.told;
-        owes && !std::mem::replace(&mut owed.noted, true)
+        owed.owes_acknowledgement() && !std::mem::replace(&mut owed.noted, true)
     }
 
     /// The peer shall know what was delivered, though nothing else is to be sent: called before a driver goes idle.
     pub fn acknowledge(&self) {
         let mut owed = lock(&self.owed);
         owed.noted = false;
-        if owed.acknowledges() && owed.delivered > owed.told {
+        if owed.owes_acknowledgement() {
             owed.told = owed.delivered;
             owed.flush = true;
             drop(owed);

@@ -73,8 +73,9 @@ impl Client {
         let title = say::bold(format_args!("PING {peer}"));
         let crc = if agreed.send.crc { "CRC" } else { "no CRC" };
         let (ird, ord) = (agreed.ird, agreed.ord);
+        let recognised = if self.qp.is_peer_ironwarp() { ", Ironwarp recognised" } else { "" };
         say::line(format_args!(
-            "{title} from {local}: {} of {} bytes, {crc}, IRD {ird}, ORD {ord}",
+            "{title} from {local}: {} of {} bytes, {crc}, IRD {ird}, ORD {ord}{recognised}",
             self.op, self.size
         ))
     }

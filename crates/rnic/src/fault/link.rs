@@ -142,10 +142,6 @@ impl Link for FaultyLink {
         })
     }
 
-    fn lost(&self) -> Option<i32> {
-        self.inner.lost()
-    }
-
     fn finish(&self) {
         self.inner.finish();
     }

@@ -227,14 +227,17 @@ impl SendQueue {
         mut complete: impl FnMut(Completion),
     ) {
         self.retire(qp, &mut complete);
+        // Completions are in order: nothing succeeds behind what did not.
+        let mut flushing = false;
         for entry in std::mem::take(&mut self.entries) {
             let seq = self.first;
             self.first += 1;
             let status = match failed {
                 Some((failed, status)) if seq == failed => status,
-                _ if self.is_complete(&entry) => Status::Success,
+                _ if !flushing && self.is_complete(&entry) => Status::Success,
                 _ => Status::Flushed,
             };
+            flushing |= status != Status::Success;
             if status != Status::Success {
                 let opcode = opcode(&entry.request);
                 let cause = Some(Arc::clone(cause));

@@ -76,6 +76,11 @@ impl Owed {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::WANTS_ACKNOWLEDGE))
     }
 
+    /// Whether the peer waits to be told.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.acknowledges() && self.delivered > self.told
+    }
+
     /// Whether the peer tells what it delivered.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))

@@ -180,6 +180,7 @@ impl Rx {
     fn attend(&mut self, qp: &Qp) {
         if qp.is_ended() {
             self.give_up(qp);
+            self.close_if_done(qp); // what waited for receives, and kept it open, is gone
         } else {
             self.unpark(qp);
         }

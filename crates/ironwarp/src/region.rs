@@ -1,0 +1,194 @@
+//! Regions: memory with a tag, and how that ends. Before this: `memory.rs`, the bytes; after: work requests and messages to
+//! the peer, which name parts of it.
+
+use crate::adapter::Shared;
+use crate::attic::Retired;
+use crate::error::AccessError;
+use crate::memory::{Buffer, Contents};
+use crate::name::Name;
+use ironwarp_rnic::memory::{DeregisterError, Domain, RegisterError, Rights};
+use ironwarp_rnic::queue::Sge;
+use ironwarp_wire::{Place, Tag};
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Registered memory. Dropped, it is deregistered: when that returns, no peer touches the memory any more, and it is freed.
+///
+/// It reads and writes like its [`Contents`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{CompletionExt, WorkRequest};
+/// # use std::time::Duration;
+/// client.region.write(0, b"hello")?;
+/// let (here, there) = (client.region.slice(0, 5)?, server.region.place(100)?);
+/// client.qp.post_send(WorkRequest::write(1, &[here], there))?;
+/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8, 5)?], there))?;
+/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # let mut five = [0; 5];
+/// # server.region.read(100, &mut five)?;
+/// # assert_eq!(&five, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// While windows are bound to it, it cannot go: then it goes with the last of them.
+#[derive(Debug)]
+pub struct MemoryRegion {
+    /// Before `registration`, which is dropped after it and then has the only one.
+    contents: Arc<Contents>,
+    registration: Registration,
+    domain: Domain,
+    tag: Tag,
+    /// What names its first byte: zero, or the address if the program keeps the memory.
+    start: u64,
+    access: Rights,
+}
+
+impl MemoryRegion {
+    pub(crate) fn owned(
+        shared: &Arc<Shared>,
+        domain: Domain,
+        buffers: Vec<Buffer>,
+        access: Rights,
+    ) -> Result<Self, RegisterError> {
+        let contents = Contents::owned(shared.device(), buffers)?;
+        Self::register(shared, domain, contents, 0, access)
+    }
+
+    pub(crate) fn register(
+        shared: &Arc<Shared>,
+        domain: Domain,
+        contents: Arc<Contents>,
+        start: u64,
+        access: Rights,
+    ) -> Result<Self, RegisterError> {
+        let tag = shared.device().register(domain, contents.memory(start, access))?;
+        Ok(Self::with_tag(shared, domain, contents, tag, (start, access)))
+    }
+
+    fn with_tag(
+        shared: &Arc<Shared>,
+        domain: Domain,
+        contents: Arc<Contents>,
+        tag: Tag,
+        (start, access): (u64, Rights),
+    ) -> Self {
+        let registration = Registration::new(shared, tag, Some(&contents));
+        Self { contents, registration, domain, tag, start, access }
+    }
+
+    /// Registers the same memory once more, with a tag and rights of its own (requirement M5). Each is deregistered by
+    /// itself; the memory is freed with the last.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
+    /// let for_peers = region.share(Access::REMOTE_READ)?;
+    /// region.write(0, b"hello")?;
+    /// assert_eq!(&for_peers.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn share(&self, access: Rights) -> Result<Self, RegisterError> {
+        let shared = &self.registration.shared;
+        let tag = shared.device().table().share(self.tag, self.domain, self.start, access)?;
+        Ok(Self::with_tag(shared, self.domain, Arc::clone(&self.contents), tag, (self.start, access)))
+    }
+
+    /// What names it, here and at the peer.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// What may be done with it.
+    pub fn access(&self) -> Rights {
+        self.access
+    }
+
+    /// A part of it, for the lists of work requests.
+    pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
+        slice(self, self.tag, self.start, at, len)
+    }
+
+    /// A place in it, as a peer names it: send it to the peer, who then writes to it or reads from it.
+    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
+        place(self, self.tag, self.start, at)
+    }
+
+    /// Deregisters it, like dropping it does, and tells if that has to wait for windows.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # let region = domain.register(ironwarp::Buffer::new(64)?, ironwarp::Access::LOCAL_READ)?;
+    /// region.deregister()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn deregister(self) -> Result<(), DeregisterError> {
+        let Self { contents, registration, tag, .. } = self;
+        drop(contents);
+        registration.deregister(tag)
+    }
+}
+
+/// An entry of the table, be it a region's or a window's. Dropped, it is given back.
+#[derive(Debug)]
+pub(crate) struct Registration {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) name: Arc<Name>,
+    contents: Option<Arc<Contents>>,
+    /// The entry is given back already, and may be another's by now.
+    deregistered: bool,
+}
+
+impl Registration {
+    pub(crate) fn new(shared: &Arc<Shared>, tag: Tag, contents: Option<&Arc<Contents>>) -> Self {
+        let name = Arc::new(Name::new(tag));
+        Self { shared: Arc::clone(shared), name, contents: contents.cloned(), deregistered: false }
+    }
+
+    fn deregister(mut self, tag: Tag) -> Result<(), DeregisterError> {
+        let deregistered = self.shared.device().table().deregister(tag);
+        self.deregistered = deregistered.is_ok();
+        deregistered
+    }
+}
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        let tags = if self.deregistered { Vec::new() } else { self.name.candidates() };
+        let retired = Retired { tags, contents: self.contents.take() };
+        self.shared.attic.retire(self.shared.device(), retired);
+    }
+}
+
+impl Deref for MemoryRegion {
+    type Target = Contents;
+
+    fn deref(&self) -> &Contents {
+        &self.contents
+    }
+}
+
+pub(crate) fn slice(
+    contents: &Contents,
+    tag: Tag,
+    start: u64,
+    at: usize,
+    len: usize,
+) -> Result<Sge, AccessError> {
+    contents.check(at, len)?;
+    let size = u32::try_from(len).map_err(|_| AccessError::TooLong { len })?;
+    Ok(Sge { tag, addr: start + at as u64, len: size })
+}
+
+pub(crate) fn place(contents: &Contents, tag: Tag, start: u64, at: usize) -> Result<Place, AccessError> {
+    contents.check(at, 0)?;
+    Ok(Place { tag, offset: start + at as u64 })
+}
