@@ -16,7 +16,7 @@ use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
-use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready};
+use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, State};
 use ironwarp_rnic::queue::{Cq, Data, Operation, ReceiveRequest, Sge, WorkRequest};
 use ironwarp_wire::mpa::{FpduWriter, Framing, RtrSet};
 use ironwarp_wire::private::{Capabilities, Signal};
@@ -204,17 +204,17 @@ fuzz_target!(|bytes: &[u8]| {
         ord: 2,
         peer: Depths::default(),
     };
-    let chunk = usize::from(script.byte()) + 1;
+    let chunk = 1 << (script.byte() % 13);
     let wire = Arc::new(Wire { arena: Arc::clone(&arena), state: Mutex::new((Vec::new(), 0, chunk)) });
     let link: Arc<dyn Link> = Arc::<Wire>::clone(&wire);
     qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
 
     let mut peer =
         Peer { writer: FpduWriter::new(framing), send_msn: 1, read_msn: 1, reads: Vec::new(), tags };
-    for _ in 0..64 {
-        if script.0.is_empty() {
-            break;
-        }
+    // A few steps more once the stream is over, and what is left of the script is another one's.
+    let mut over = 0;
+    while !script.0.is_empty() && over < 4 {
+        over += usize::from(qp.state() == State::Ended);
         let mut sent = Vec::new();
         peer.act(&mut script, &qp, &device, &mut sent);
         wire.state.lock().unwrap().0.extend(sent);
