@@ -2,7 +2,7 @@
 
 use crate::fuzz;
 use crate::no_std;
-use crate::shell::{Result, command, run};
+use crate::shell::{Result, command, output, run};
 use crate::workspace::Workspace;
 
 pub(crate) fn fmt(_: &Workspace, _: &[String]) -> Result {
@@ -41,10 +41,26 @@ pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
 
 pub(crate) const SIM_USAGE: &str = "sim [--seed N | --seeds N]";
 
-/// The simulator's own program; its options are ours.
-pub(crate) fn sim(_: &Workspace, options: &[String]) -> Result {
-    let arguments = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
-    run(command("cargo", &arguments).args(options))
+const SIM: [&str; 7] = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
+
+/// The simulator's own program; its options are ours. Without any, it also has to find what a build does wrong that is
+/// broken on purpose: the device forgets to take back what did not leave.
+pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
+    run(command("cargo", &SIM).args(options))?;
+    if !options.is_empty() {
+        return Ok(());
+    }
+    let mut broken = command("cargo", &SIM);
+    broken.env("CARGO_TARGET_DIR", workspace.target.join("broken")).env("RUSTFLAGS", "--cfg ironwarp_broken");
+    match output(&mut broken) {
+        Err(said) if said.contains("does it again") => {
+            let seed = said.lines().find(|line| line.contains("does it again")).unwrap_or_default();
+            println!("broken on purpose, and found out: {seed}");
+            Ok(())
+        }
+        Err(said) => Err(said),
+        Ok(_) => Err("a build that is broken on purpose passed all seeds".to_owned()),
+    }
 }
 
 /// Advisories are left out: their database comes over the network and changes from day to day, so the

@@ -393,8 +393,9 @@ impl Rx {
                 Ok(())
             }
             Signal::NotReady(found) => {
+                // The one that waits may be half sent, and is not counted then.
                 let sent = lock(&qp.sq).promised();
-                if found >= sent {
+                if found > sent {
                     return Err(Protocol::Acknowledged { sent, found }.into());
                 }
                 self.peer_waits = Some(found);
