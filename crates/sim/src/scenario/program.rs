@@ -2,8 +2,8 @@
 
 use super::pick;
 use super::request::{Kind, LONGEST, Request, Slot, some_len, work_request};
-use crate::trace::Trace;
 use crate::arena::Arena;
+use crate::trace::Trace;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Agreed, Setup};
 use ironwarp_rnic::device::Device;
@@ -251,6 +251,11 @@ impl Program {
             assert_eq!(self.qp.state(), State::Ended, "{completion:?}");
             return;
         }
+        let before = self.outcomes[..id].iter().flatten();
+        assert!(
+            before.copied().all(|status| status == Status::Success),
+            "{id} succeeded behind one that failed"
+        );
         match request.kind {
             Kind::Read { .. } => self.check_pattern(request.here.span, request.pattern),
             Kind::Write { to } if self.acknowledged && peer.has_all_sent_before(id, self) => {

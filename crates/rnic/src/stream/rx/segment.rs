@@ -75,7 +75,7 @@ impl Rx {
         if self.begins_stream(qp, fpdu) {
             return Ok(Target::Nowhere);
         }
-        if is_request(&fpdu.header, len) && (!self.park.is_empty() || self.waits(qp, &fpdu.header)) {
+        if is_request(qp, &fpdu.header, len) && (!self.park.is_empty() || self.waits(qp, &fpdu.header)) {
             if qp.device().config().strict_receive {
                 return Err(Protocol::NoReceive.into());
             }
@@ -152,7 +152,7 @@ impl Rx {
     }
 
     fn begin_write(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
-        if len == 0 && Signal::parse(tagged.place).is_some() {
+        if signal_of(qp, tagged, len).is_some() {
             return Ok(()); // it overtakes what waits for a receive, so a message may be open
         }
         match self.message {
@@ -360,11 +360,7 @@ impl Rx {
     }
 
     fn end_write(&mut self, qp: &Qp, write: &Tagged, len: u16) -> Judged {
-        if len == 0
-            && write.last
-            && qp.device().config().private
-            && let Some(signal) = Signal::parse(write.place)
-        {
+        if let Some(signal) = signal_of(qp, write, len.into()) {
             return self.signal(qp, signal);
         }
         if write.last {
@@ -483,10 +479,16 @@ impl Rx {
     }
 }
 
+/// The signal that a Write is, if it is one and this end looks for any: it is empty, and all of its message.
+fn signal_of(qp: &Qp, write: &Tagged, len: usize) -> Option<Signal> {
+    let may_be = len == 0 && write.last && qp.device().config().private;
+    if may_be { Signal::parse(write.place) } else { None }
+}
+
 /// Whether a message asks something of this end, and so may have to wait. Signals do not.
-fn is_request(header: &Header, len: usize) -> bool {
+fn is_request(qp: &Qp, header: &Header, len: usize) -> bool {
     match header {
-        Header::Write(write) => len > 0 || Signal::parse(write.place).is_none(),
+        Header::Write(write) => signal_of(qp, write, len).is_none(),
         Header::Send(_) | Header::Immediate(_) | Header::ReadRequest(_) | Header::AtomicRequest(_) => true,
         _ => false,
     }
