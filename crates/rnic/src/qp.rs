@@ -4,7 +4,7 @@
 //!
 //! | lock | holds | held while |
 //! |---|---|---|
-//! | `tx`, `rx` | a [`Half`] of the stream | it is driven; never waited for on the data path |
+//! | `tx`, `rx` | a half of the stream | it is driven; never waited for on the data path |
 //! | `sq`, `rq` | posted requests | an entry is added or taken; a completion is pushed |
 //! | `owed` | what rx wants tx to send | a field is read or written |
 //!
