@@ -1,0 +1,105 @@
+//! Instructions of polling a completion queue with few and with many queue pairs behind it: the same, by requirement of size.
+//! `cargo xtask instructions` runs it under callgrind and holds it to its ceilings.
+#![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
+
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::qp::Completes;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// How often a case is run.
+const REPEATS: usize = 1000;
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// Both ends of a connection are in this process, so half of the descriptors it may have.
+const MANY: usize = 9_000;
+
+const CASES: &[(&str, u64)] = &[("loop", 0), ("poll_10", 330), ("poll_9000", 330)];
+
+fn main() {
+    let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
+    match argument.as_deref() {
+        Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
+        Some("loop") => measured_loop(),
+        Some("poll_10") => measured_poll_10(&Side::connected(10)),
+        Some("poll_9000") => measured_poll_9000(&Side::connected(MANY)),
+        _ => println!("run by `cargo xtask instructions`"),
+    }
+}
+
+#[inline(never)]
+fn measured_loop() {
+    for i in 0..REPEATS {
+        black_box(i);
+    }
+}
+
+// The two differ in a constant, or the compiler would make one of them.
+#[inline(never)]
+fn measured_poll_10(side: &Side) {
+    black_box(10);
+    side.poll();
+}
+
+#[inline(never)]
+fn measured_poll_9000(side: &Side) {
+    black_box(MANY);
+    side.poll();
+}
+
+/// A completion queue with queue pairs behind it, all connected to another adapter of this process.
+struct Side {
+    cq: Arc<CompletionQueue>,
+    _pairs: Vec<Arc<QueuePair>>,
+}
+
+impl Side {
+    fn connected(count: usize) -> Self {
+        let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+        let raised = rustix::process::Rlimit { current: all.maximum, maximum: all.maximum };
+        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+        let config = || Config { startup: PATIENCE, keepalive: PATIENCE, lanes: 1, ..Config::default() };
+        let (client, server) = (Engine::new(config()).unwrap(), Engine::new(config()).unwrap());
+        let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let address = listener.local_addr().unwrap();
+        let (cq, far_cq) = (client.create_cq(count).unwrap(), server.create_cq(count).unwrap());
+        let (domain, far_domain) = (client.device().allocate_domain(), server.device().allocate_domain());
+        let mut pairs = Vec::new();
+        for _ in 0..count {
+            let near = client.create_qp(attributes(domain, &cq));
+            client.connect(&near, address, &ConnectOptions::default()).unwrap();
+            let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+            let far = server.create_qp(attributes(far_domain, &far_cq));
+            incoming.accept(&far, server.terms(None, None), &[]).unwrap();
+            near.wait_connected(PATIENCE).unwrap();
+            pairs.extend([near, far]);
+        }
+        // What the connections began with is done when a poll finds nothing to do.
+        std::mem::forget((client, server, listener));
+        for _ in 0..100 {
+            assert_eq!(cq.poll(1, drop).unwrap(), 0);
+        }
+        Self { cq, _pairs: pairs }
+    }
+
+    fn poll(&self) {
+        for _ in 0..REPEATS {
+            assert_eq!(black_box(&self.cq).poll(16, drop).unwrap(), 0);
+        }
+    }
+}
+
+fn attributes(domain: ironwarp_rnic::memory::Domain, cq: &Arc<CompletionQueue>) -> QueuePairAttributes {
+    QueuePairAttributes {
+        domain,
+        send_cq: Arc::clone(cq),
+        receive_cq: Arc::clone(cq),
+        send_depth: 4,
+        receive_depth: 4,
+        max_sges: 1,
+        completes: Completes::WhenSent,
+        events: None,
+    }
+}
