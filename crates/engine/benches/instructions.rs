@@ -4,7 +4,9 @@
 
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::config::Config;
+use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +18,33 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Both ends of a connection are in this process, so half of the descriptors it may have.
 const MANY: usize = 9_000;
 
-const CASES: &[(&str, u64)] = &[("loop", 0), ("poll_10", 330), ("poll_9000", 330)];
+const CASES: &[(&str, u64)] = &[("loop", 0), ("send_8", 9999), ("poll_10", 330), ("poll_9000", 330)];
 
 fn main() {
     let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
     match argument.as_deref() {
+        Some("time") => {
+            let ping = Ping::new();
+            for _ in 0..5 {
+                let t = std::time::Instant::now();
+                for _ in 0..100_000 { ping.once(); }
+                println!("{} ns per send", t.elapsed().as_nanos() / 100_000);
+            }
+            use std::io::{Read, Write};
+            let l = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let mut a = std::net::TcpStream::connect(l.local_addr().unwrap()).unwrap();
+            let (mut b, _) = l.accept().unwrap();
+            a.set_nodelay(true).unwrap();
+            let _ = rustix::net::sockopt::set_tcp_congestion(&a, "reno");
+            b.set_nonblocking(true).unwrap();
+            let mut buf = [0; 64];
+            for _ in 0..5 {
+                let t = std::time::Instant::now();
+                for _ in 0..100_000 { a.write_all(&buf[..36]).unwrap(); while b.read(&mut buf).is_err() {} }
+                println!("{} ns per bare", t.elapsed().as_nanos() / 100_000);
+            }
+        }
+        Some("send_8") => measured_send_8(&Ping::new()),
         Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
         Some("loop") => measured_loop(),
         Some("poll_10") => measured_poll_10(&Side::connected(10)),
@@ -33,6 +57,14 @@ fn main() {
 fn measured_loop() {
     for i in 0..REPEATS {
         black_box(i);
+    }
+}
+
+/// A Send of 8 bytes with CRC, from post to the polled receive, and the receive posted again: everything but the kernel.
+#[inline(never)]
+fn measured_send_8(ping: &Ping) {
+    for _ in 0..REPEATS {
+        ping.once();
     }
 }
 
@@ -88,6 +120,53 @@ impl Side {
         for _ in 0..REPEATS {
             assert_eq!(black_box(&self.cq).poll(16, drop).unwrap(), 0);
         }
+    }
+}
+
+/// Two connected ends in one thread.
+struct Ping {
+    ends: [(Arc<QueuePair>, Arc<CompletionQueue>, Sge); 2],
+    _memory: Vec<u8>,
+}
+
+impl Ping {
+    fn new() -> Self {
+        let engines = [(); 2].map(|()| Engine::new(Config { lanes: 1, ..Config::default() }).unwrap());
+        let listener = engines[1].listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let memory = vec![7_u8; 64];
+        let ends = engines.each_ref().map(|engine| {
+            let (domain, cq) = (engine.device().allocate_domain(), engine.create_cq(16).unwrap());
+            let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
+            let described = Memory::direct(memory.as_ptr() as u64, 64, rights).unwrap();
+            let tag = engine.device().register(domain, described).unwrap();
+            let sge = Sge { tag, addr: memory.as_ptr() as u64, len: 8 };
+            (engine.create_qp(attributes(domain, &cq)), cq, sge)
+        });
+        engines[0].connect(&ends[0].0, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+        let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
+        incoming.accept(&ends[1].0, engines[1].terms(None, None), &[]).unwrap();
+        ends[0].0.wait_connected(PATIENCE).unwrap();
+        ends[1].0.wait_connected(PATIENCE).unwrap();
+        std::mem::forget((engines, listener));
+        let ping = Self { ends, _memory: memory };
+        ping.receive();
+        (0..10).for_each(|_| ping.once());
+        ping
+    }
+
+    fn receive(&self) {
+        let (pair, _, sge) = &self.ends[1];
+        pair.qp().post_receive(ReceiveRequest { id: 1, buffers: (*sge).into() }).unwrap();
+    }
+
+    fn once(&self) {
+        let (pair, _, sge) = &self.ends[0];
+        let operation = Operation::Send { solicited: false, invalidate: None };
+        let data = Data::Memory((*sge).into());
+        let request = WorkRequest { id: 1, operation, data, signaled: false, fence: false };
+        pair.qp().post_send(vec![request]).unwrap();
+        while self.ends[1].1.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap() == 0 {}
+        self.receive();
     }
 }
 

@@ -51,8 +51,9 @@ pub(crate) struct Set {
     sleepers: AtomicUsize,
     /// The lane looks from time to time whether the program still polls.
     watched: AtomicBool,
-    /// Queue pairs that may owe an acknowledgement.
+    /// Queue pairs that may owe an acknowledgement, and whether there are any.
     owing: Mutex<Vec<Arc<Qp>>>,
+    in_debt: AtomicBool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +79,7 @@ impl Set {
             sleepers: AtomicUsize::new(0),
             watched: AtomicBool::new(false),
             owing: Mutex::default(),
+            in_debt: AtomicBool::new(false),
         });
         lane.add_set(token, &set);
         lane.epoll.add(&set.epoll, token, Interest::Once)?;
@@ -250,6 +252,7 @@ impl Set {
             return;
         }
         lock(&self.owing).push(Arc::clone(qp));
+        self.in_debt.store(true, Ordering::Release);
         // The lane may have taken the set back since the caller polled. It acknowledged then, and will not again.
         if *lock(&self.state) == State::Armed {
             self.acknowledge();
@@ -258,6 +261,9 @@ impl Set {
 
     /// Whoever serves the set is about to go idle: acknowledgements wait for company no longer.
     pub(crate) fn acknowledge(&self) {
+        if !self.in_debt.swap(false, Ordering::AcqRel) {
+            return;
+        }
         let owing = std::mem::take(&mut *lock(&self.owing));
         for qp in owing {
             qp.acknowledge();

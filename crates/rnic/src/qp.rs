@@ -100,6 +100,10 @@ pub struct Qp {
     overrun: AtomicBool,
     /// The link has changed, which is told once: whoever holds the rx half receives all there is.
     drain: AtomicBool,
+    /// Messages wait for a receive.
+    waiting: AtomicBool,
+    /// Something was delivered since somebody last asked.
+    debt: AtomicBool,
     /// The link did not take all there was to send.
     blocked: AtomicBool,
     pub(crate) sq: Mutex<SendQueue>,
@@ -142,6 +146,8 @@ impl Qp {
             closed: AtomicU8::new(0),
             overrun: AtomicBool::new(false),
             drain: AtomicBool::new(false),
+            waiting: AtomicBool::new(false),
+            debt: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
             rq: Mutex::new(ReceiveQueue::new(receive_depth, max_sges)),
@@ -281,12 +287,10 @@ impl Qp {
 
     /// Posts a receive.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        let mut rq = lock(&self.rq);
-        let waited = rq.is_empty();
-        rq.post(request)?;
-        drop(rq);
-        // A message may be waiting for it; or the stream is over, and it is flushed.
-        if (waited && self.attendant.get().is_some()) || self.fault.get().is_some() {
+        lock(&self.rq).post(request)?;
+        // A message may be waiting for it; or the stream is over, and it is flushed. The rx half says that a message waits
+        // before it looks for a receive for the last time: under the lock of the queue, one of the two comes first.
+        if self.waiting.load(Ordering::Acquire) || self.fault.get().is_some() {
             self.drive_rx();
             // Nobody who drives is about to go idle for it.
             self.acknowledge();
@@ -323,6 +327,10 @@ impl Qp {
 
     /// The same, told once until [`acknowledge`](Self::acknowledge) is called, for whoever keeps a list.
     pub fn comes_to_owe(&self) -> bool {
+        // Most polls find nothing new.
+        if !self.debt.swap(false, Ordering::AcqRel) {
+            return false;
+        }
         let mut owed = lock(&self.owed);
         owed.owes_acknowledgement() && !std::mem::replace(&mut owed.noted, true)
     }
@@ -393,6 +401,14 @@ impl Qp {
     /// No receive is posted, or it is withheld.
     pub(crate) fn lacks_receive(&self) -> bool {
         lock(&self.rq).is_empty() || self.asks.get().is_some_and(Asks::withhold_receive)
+    }
+
+    pub(crate) fn set_waiting(&self, waiting: bool) {
+        self.waiting.store(waiting, Ordering::Release);
+    }
+
+    pub(crate) fn set_debt(&self) {
+        self.debt.store(true, Ordering::Release);
     }
 
     pub(crate) fn set_blocked(&self, blocked: bool) {

@@ -1,18 +1,19 @@
 //! Where the bytes of an access lie: what a translation gives, and what the link and the host take.
 
 use crate::host::Span;
+use smallvec::SmallVec;
 use std::ops::Deref;
 
-/// A list of spans, to be used again and again: it keeps its room.
+/// A list of spans. Most accesses have one, so two need no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
-    list: Vec<Span>,
+    list: SmallVec<[Span; 2]>,
 }
 
 impl Spans {
     /// An empty list.
-    pub const fn new() -> Self {
-        Self { list: Vec::new() }
+    pub fn new() -> Self {
+        Self { list: SmallVec::new() }
     }
 
     /// Appends a span. One that begins where the last one ends makes that one longer; an empty one is left out.

@@ -14,10 +14,16 @@ pub(crate) mod rx;
 mod train;
 pub(crate) mod tx;
 
+use crate::memory::Guard;
+use smallvec::SmallVec;
+
 pub(crate) use owed::Owed;
 pub(crate) use rx::Rx;
 pub(crate) use train::Train;
 pub(crate) use tx::Tx;
+
+/// What is guarded during one call of the link: a few entries, as a rule one.
+pub(crate) type Guards<'q> = SmallVec<[Guard<'q>; 2]>;
 
 /// Payload of at least this length is neither copied on its way in nor on its way out, unless a CRC has to be computed.
 /// Below, a copy costs less than what it takes to avoid it.

@@ -59,6 +59,10 @@ impl Train {
         self.len == 0
     }
 
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn is_full(&self) -> bool {
         self.len >= MAX_LEN
             || self.own.len() >= MAX_OWN

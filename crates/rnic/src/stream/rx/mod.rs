@@ -11,7 +11,7 @@
 
 mod segment;
 
-use super::DIRECT;
+use super::{DIRECT, Guards};
 use super::park::Park;
 use crate::connect::{Agreed, Role};
 use crate::error::Fault;
@@ -60,6 +60,8 @@ pub(crate) struct Rx {
     large: bool,
     /// How many messages of the request class were delivered.
     delivered: u64,
+    /// The same, as far as the tx half knows.
+    published: u64,
     park: Park,
     /// The message of this end's behind so many waits for a receive of the peer's.
     peer_waits: Option<u64>,
@@ -119,6 +121,7 @@ impl Rx {
             segment: None,
             large: false,
             delivered: 0,
+            published: 0,
             park: Park::new(park_limit),
             peer_waits: None,
             vouched: 0,
@@ -136,8 +139,12 @@ impl Rx {
         self.drain |= drain;
         let left = self.rounds(qp, &mut staging);
         qp.device().put_staging(staging);
-        let mut owed = lock(&qp.owed);
-        owed.delivered = self.delivered.max(self.vouched);
+        let delivered = self.delivered.max(self.vouched);
+        if delivered != self.published {
+            self.published = delivered;
+            lock(&qp.owed).delivered = delivered;
+            qp.set_debt();
+        }
         *owes |= std::mem::take(&mut self.owes);
         left
     }
@@ -206,7 +213,7 @@ impl Rx {
     fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
         let run = self.reader.run();
         let segment = self.segment.take()?;
-        let (mut spans, mut guards) = (Spans::new(), Vec::new());
+        let (mut spans, mut guards) = (Spans::new(), Guards::new());
         let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
         let received = match resolved {
             Ok(()) if spans.is_empty() => self.link.recv(&[], staging), // parked
@@ -367,6 +374,7 @@ impl Rx {
                 return;
             }
             let Some(parked) = self.park.pop() else { return };
+            qp.set_waiting(!self.park.is_empty());
             let segment = self.segment.take();
             // It has waited: those behind it, which still do, are no reason to wait again.
             let begun = self.judge(qp, &parked.fpdu);

@@ -5,9 +5,10 @@
 
 use super::{Message, Rx, Segment};
 use crate::error::{Fault, Protocol, UNMAPPED};
-use crate::memory::{Denied, Guard, Rights, Spans};
+use crate::memory::{Denied, Rights, Spans};
 use crate::qp::{Completes, Qp};
 use crate::queue::{Completion, Data, Opcode, Status};
+use crate::stream::Guards;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::Signal;
@@ -256,7 +257,7 @@ impl Rx {
     }
 
     fn place_in_memory(&self, qp: &Qp, segment: &Segment, payload: &[u8]) -> Judged {
-        let (mut spans, mut guards) = (Spans::new(), Vec::new());
+        let (mut spans, mut guards) = (Spans::new(), Guards::new());
         self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
         if spans.is_empty() {
             return Ok(()); // the stream failed meanwhile, and the Read that this answers with it
@@ -273,7 +274,7 @@ impl Rx {
         segment: &Segment,
         len: usize,
         spans: &mut Spans,
-        guards: &mut Vec<Guard<'q>>,
+        guards: &mut Guards<'q>,
     ) -> Judged {
         let (table, stream) = (qp.device().table(), qp.stream());
         let mut local = |sge: crate::queue::Sge| {
@@ -330,6 +331,7 @@ impl Rx {
         let len = fpdu.payload_len;
         if let Target::Park(payload) = target {
             if self.park.is_empty() {
+                qp.set_waiting(true);
                 lock(&qp.owed).not_ready = Some(self.delivered);
                 self.owes = true;
             }

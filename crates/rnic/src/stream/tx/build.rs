@@ -2,10 +2,10 @@
 
 use super::{Cursor, Did, Doing, Tx};
 use crate::error::{Fault, UNMAPPED};
-use crate::memory::{Guard, Rights, Spans};
+use crate::memory::{Rights, Spans};
 use crate::qp::Qp;
 use crate::queue::{Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
-use crate::stream::{DIRECT, Train};
+use crate::stream::{DIRECT, Guards, Train};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
@@ -46,11 +46,10 @@ struct Segment<'a> {
     last: bool,
 }
 
-type Guards<'q> = Vec<Guard<'q>>;
-
 impl Tx {
-    /// Fills the train with what may leave now. All that the peer can answer is written down before it leaves.
-    pub(super) fn build<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) {
+    /// Fills the train with what may leave now. All that the peer can answer is written down before it leaves. Returns
+    /// whether there is more.
+    pub(super) fn build<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> bool {
         self.large = lock(&qp.owed).takes_large_fpdus();
         let stop = loop {
             if train.is_full() {
@@ -60,6 +59,7 @@ impl Tx {
                 break stop;
             }
         };
+        let more = !matches!(stop, Stop::Idle);
         match stop {
             Stop::Failed(failure) if train.is_empty() => {
                 let Failure { fault, terminate, request } = *failure;
@@ -74,6 +74,7 @@ impl Tx {
             }
         }
         lock(&qp.sq).promise(self.cursor.requests);
+        more
     }
 
     /// Adds one frame.
@@ -240,7 +241,10 @@ impl Tx {
                 let data = request.data.clone();
                 drop(sq);
                 self.measure_path(&data);
-                check(qp, &data, right).map_err(|fault| Stop::Failed(local(fault, seq)))?;
+                // What fits one segment is checked when that is put together, which is before it leaves.
+                if right == Rights::LOCAL_WRITE || data.len() > self.room(UNTAGGED_LEN) as u64 {
+                    check(qp, &data, right).map_err(|fault| Stop::Failed(local(fault, seq)))?;
+                }
                 return Ok(Begun::Request);
             }
             // Revocation waits for guards, and the train holds some.

@@ -7,7 +7,7 @@
 
 mod build;
 
-use super::Train;
+use super::{Guards, Train};
 use super::train::Frame;
 use crate::error::Fault;
 use crate::half::Left;
@@ -144,9 +144,9 @@ impl Tx {
             return false;
         }
         let before = self.cursor;
-        let mut guards = Vec::new();
+        let mut guards = Guards::new();
         train.clear();
-        self.build(qp, train, &mut guards);
+        let more = self.build(qp, train, &mut guards);
         if train.is_empty() {
             self.finish(qp);
             return false;
@@ -156,7 +156,9 @@ impl Tx {
         drop(guards);
         qp.retire();
         match sent {
-            Ok(_) => !self.finished,
+            // A link that took only a part is asked until it says that it takes no more: only then will it tell when it does.
+            Ok(n) if more || n < train.len() || lock(&qp.owed).finish => !self.finished,
+            Ok(_) => false,
             Err(error) => self.not_sent(qp, error),
         }
     }
