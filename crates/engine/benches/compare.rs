@@ -121,6 +121,13 @@ impl End {
             .unwrap();
     }
 
+    /// A Send of 8 bytes, inline as latency tests do it.
+    fn ping(&self) {
+        let data = Data::Inline(Arc::from(*b"8 bytes!"));
+        let request = WorkRequest { id: 2, operation: SEND, data, signaled: false, fence: false };
+        self.pair.qp().post_send(vec![request]).unwrap();
+    }
+
     fn one(&self) -> Completion {
         let mut completion = None;
         while completion.is_none() {
@@ -194,17 +201,10 @@ fn serve() {
                 let wakes = end.engine.statistics().lane_wakes;
                 for _ in 0..PINGS {
                     end.one();
+                    end.ping();
                     end.receive();
-                    end.post(SEND, 8, false);
                 }
                 println!("{}", end.engine.statistics().lane_wakes - wakes);
-            }
-            ["idle", which] => {
-                let end: &End = &ends[which.parse::<usize>().unwrap()];
-                end.one();
-                end.receive();
-                end.post(SEND, 8, false);
-                println!("0");
             }
             _ => panic!("{command}"),
         }
@@ -300,7 +300,7 @@ fn round(
         let wakes = end.engine.statistics().lane_wakes;
         let start = Instant::now();
         for _ in 0..PINGS {
-            end.post(SEND, 8, false);
+            end.ping();
             end.one();
             end.receive();
         }

@@ -427,7 +427,11 @@ impl Qp {
 
     /// Completes what has its turn on the send queue.
     pub(crate) fn retire(&self) {
-        lock(&self.sq).retire(self.id, |completion| self.complete_send(completion));
+        self.retire_from(&mut lock(&self.sq));
+    }
+
+    pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
+        sq.retire(self.id, |completion| self.complete_send(completion));
     }
 
     fn complete_send(&self, completion: Completion) {

@@ -17,7 +17,7 @@ pub(crate) mod tx;
 use crate::memory::Guard;
 use smallvec::SmallVec;
 
-pub(crate) use owed::Owed;
+pub(crate) use owed::{Owed, View};
 pub(crate) use rx::Rx;
 pub(crate) use train::Train;
 pub(crate) use tx::Tx;

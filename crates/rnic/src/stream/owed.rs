@@ -44,7 +44,39 @@ pub(crate) struct Owed {
     pub(crate) finish: bool,
 }
 
+/// What is owed at one moment, for a train: what comes later is for the next one, which whoever owes it sees to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct View {
+    pub(crate) open: bool,
+    pub(crate) read_rtr: bool,
+    pub(crate) opening: bool,
+    pub(crate) nudge: bool,
+    pub(crate) answers: usize,
+    pub(crate) large: bool,
+    pub(crate) not_ready: Option<u64>,
+    /// The count that the peer wants to be told.
+    pub(crate) delivered: Option<u64>,
+    pub(crate) flush: bool,
+    pub(crate) finish: bool,
+}
+
 impl Owed {
+    pub(crate) fn view(&self) -> View {
+        let acknowledges = self.acknowledges();
+        View {
+            open: self.open,
+            read_rtr: self.read_rtr,
+            opening: self.opening.is_some(),
+            nudge: self.nudge,
+            answers: self.answers.len(),
+            large: self.takes_large_fpdus(),
+            not_ready: self.not_ready.filter(|_| acknowledges),
+            delivered: acknowledges.then_some(self.delivered),
+            flush: self.flush,
+            finish: self.finish,
+        }
+    }
+
     /// At the beginning of a stream. A responder answers a signal, and never begins with one: its peer may be a stranger.
     pub(crate) fn new(agreed: &Agreed, signal: Option<Capabilities>) -> Self {
         let mut owed = Self::default();

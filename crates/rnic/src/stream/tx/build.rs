@@ -50,7 +50,7 @@ impl Tx {
     /// Fills the train with what may leave now. All that the peer can answer is written down before it leaves. Returns
     /// whether there is more.
     pub(super) fn build<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> bool {
-        self.large = lock(&qp.owed).takes_large_fpdus();
+        self.owed = lock(&qp.owed).view();
         let stop = loop {
             if train.is_full() {
                 break Stop::Full;
@@ -79,7 +79,7 @@ impl Tx {
 
     /// Adds one frame.
     fn add<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
-        if !lock(&qp.owed).open {
+        if !self.owed.open {
             return Err(Stop::Idle);
         }
         if qp.is_ended() {
@@ -107,27 +107,23 @@ impl Tx {
         if self.cursor.doing != Doing::Nothing {
             return false;
         }
-        let mut owed = lock(&qp.owed);
-        if owed.read_rtr && !self.cursor.read_rtr {
-            drop(owed);
+        if self.owed.read_rtr && !self.cursor.read_rtr {
             self.cursor.read_rtr = true;
             self.add_read_request(qp, train, None, 0, Place::default(), Place::default());
             return true;
         }
-        if let Some(opening) = owed.opening
-            && !self.cursor.opening
-        {
-            drop(owed);
-            self.cursor.opening = true;
-            self.add_empty(train, &opening, Did::Other);
-            return true;
+        let opening = self.owed.opening && !self.cursor.opening;
+        if !opening && !self.owed.nudge {
+            return false;
         }
-        if let Some(nudge) = owed.take_nudge() {
-            drop(owed);
-            self.add_empty(train, &nudge, Did::Other);
-            return true;
-        }
-        false
+        let mut owed = lock(&qp.owed);
+        let header = if opening { owed.opening } else { owed.take_nudge() };
+        drop(owed);
+        self.cursor.opening |= opening;
+        self.owed.nudge &= opening;
+        let Some(header) = header else { return false };
+        self.add_empty(train, &header, Did::Other);
+        true
     }
 
     /// The Terminate, if there is one. RFC 5040 §4.8: nothing follows it, and it may cut a message short.
@@ -143,10 +139,8 @@ impl Tx {
 
     /// A message of the peer's waits for a receive, of which it is told once.
     fn add_not_ready(&mut self, qp: &Qp, train: &mut Train) {
-        let owed = lock(&qp.owed);
-        let Some(number) = owed.not_ready.filter(|_| owed.open && owed.acknowledges()) else { return };
-        drop(owed);
-        if self.cursor.not_ready != Some(number) && self.cursor.doing == Doing::Nothing && !qp.is_ended() {
+        let Some(number) = self.owed.not_ready else { return };
+        if self.cursor.not_ready != Some(number) && self.may_signal(qp) {
             self.cursor.not_ready = Some(number);
             self.add_empty(train, &Signal::NotReady(number).header(), Did::Other);
         }
@@ -154,17 +148,22 @@ impl Tx {
 
     /// The acknowledgement travels with company, or alone if it was told to.
     fn add_acknowledgement(&mut self, qp: &Qp, train: &mut Train) {
-        let mut owed = lock(&qp.owed);
-        let due = owed.open && owed.acknowledges() && owed.delivered > self.cursor.acknowledged;
-        if !due || qp.is_ended() || self.cursor.doing != Doing::Nothing || (train.is_empty() && !owed.flush) {
+        let Some(delivered) = self.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
+            return;
+        };
+        if !self.may_signal(qp) || (train.is_empty() && !self.owed.flush) {
             return;
         }
+        let mut owed = lock(&qp.owed);
         owed.flush = false;
-        owed.told = owed.delivered;
-        let delivered = owed.delivered;
+        owed.told = owed.told.max(delivered);
         drop(owed);
         self.cursor.acknowledged = delivered;
         self.add_empty(train, &Signal::Acknowledged(delivered).header(), Did::Other);
+    }
+
+    fn may_signal(&self, qp: &Qp) -> bool {
+        self.owed.open && self.cursor.doing == Doing::Nothing && !qp.is_ended()
     }
 
     fn add_empty(&mut self, train: &mut Train, header: &Header, did: Did) {
@@ -271,7 +270,7 @@ impl Tx {
 
     /// The path may have changed, and a stranger must not get an FPDU larger than its segments.
     fn measure_path(&mut self, data: &Data) {
-        if !self.large && data.len() > self.mulpdu as u64 {
+        if !self.owed.large && data.len() > self.mulpdu as u64 {
             self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
         }
     }
@@ -350,6 +349,9 @@ impl Tx {
 
     /// The next segment of the answer to the peer's oldest Read.
     fn add_answer<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
+        if self.owed.answers <= self.cursor.answered {
+            return Err(Stop::Idle);
+        }
         let Some(read) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
             return Err(Stop::Idle);
         };
@@ -374,7 +376,7 @@ impl Tx {
 
     /// How much payload a segment may have.
     fn room(&self, header_len: usize) -> usize {
-        let longest = if self.large { MAX_ULPDU } else { self.mulpdu };
+        let longest = if self.owed.large { MAX_ULPDU } else { self.mulpdu };
         // Multiples of eight: the segments of an aligned buffer stay aligned.
         (longest - header_len) & !7
     }

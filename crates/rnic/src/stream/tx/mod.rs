@@ -7,7 +7,7 @@
 
 mod build;
 
-use super::{Guards, Train};
+use super::{Guards, Train, View};
 use super::train::Frame;
 use crate::error::Fault;
 use crate::half::Left;
@@ -34,9 +34,10 @@ pub(crate) struct Tx {
     rest_did: Did,
     /// The request in progress, with its sequence number: what the send queue holds, at hand.
     current: Option<(u64, WorkRequest)>,
-    /// The longest segment that the path carries, and whether the peer takes longer ones.
+    /// The longest segment that the path carries.
     mulpdu: usize,
-    large: bool,
+    /// What the rx half owes, as far as this train is concerned.
+    owed: View,
     /// The last byte is out: nothing may follow.
     finished: bool,
 }
@@ -118,7 +119,7 @@ impl Tx {
             rest_at: 0,
             rest_did: Did::Other,
             current: None,
-            large: false,
+            owed: View::default(),
             finished: false,
         }
     }
@@ -154,10 +155,9 @@ impl Tx {
         let sent = train.send(&*self.link);
         self.account(qp, train, before, sent.unwrap_or(0));
         drop(guards);
-        qp.retire();
         match sent {
             // A link that took only a part is asked until it says that it takes no more: only then will it tell when it does.
-            Ok(n) if more || n < train.len() || lock(&qp.owed).finish => !self.finished,
+            Ok(n) if more || n < train.len() || self.owed.finish => !self.finished,
             Ok(_) => false,
             Err(error) => self.not_sent(qp, error),
         }
@@ -203,8 +203,16 @@ impl Tx {
     fn account(&mut self, qp: &Qp, train: &Train, before: Cursor, n: usize) {
         let frames = train.frames();
         let mut kept = frames.partition_point(|frame| frame.end <= n);
+        let mut sq = lock(&qp.sq);
         for frame in &frames[..kept] {
-            self.left(qp, frame.did);
+            if let Did::Request(seq) | Did::Read(Some(seq)) = frame.did {
+                sq.sent(seq);
+            }
+        }
+        qp.retire_from(&mut sq);
+        drop(sq);
+        if frames[..kept].iter().any(|frame| frame.did == Did::Terminate) {
+            self.end(qp);
         }
         let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end);
         if n > whole {
