@@ -117,15 +117,15 @@ impl CompletionQueue {
     /// Moves what the sockets have.
     pub fn progress(&self) {
         let sets = self.sets();
-        // One socket is asked itself: one call instead of two.
+        // One socket is asked itself: one call instead of two. Unless it is full: the kernel tells when it is worth while
+        // to send again, which is not as soon as there is room for a byte.
         if let [set] = &sets[..]
             && set.len() == 1
             && let Some(connection) = set.only()
+            && !connection.qp().is_blocked()
         {
             set.polled();
-            let qp = connection.qp();
-            qp.poll();
-            set.owes(qp);
+            connection.qp().poll();
             return;
         }
         for set in sets.iter() {

@@ -91,6 +91,10 @@ impl Set {
     }
 
     pub(crate) fn add(&self, connection: &Arc<Connection>) -> io::Result<()> {
+        // The only member was not on the list of those that owe: with another, it has to be.
+        if let Some(only) = self.only() {
+            self.owes(only.qp());
+        }
         lock(&self.members).insert(connection.token(), Arc::clone(connection));
         self.count.fetch_add(1, Ordering::Release);
         self.epoll.add(connection.link(), connection.token(), Interest::Edges)
@@ -261,6 +265,12 @@ impl Set {
 
     /// Whoever serves the set is about to go idle: acknowledgements wait for company no longer.
     pub(crate) fn acknowledge(&self) {
+        if self.len() == 1
+            && let Some(only) = self.only()
+            && only.qp().comes_to_owe()
+        {
+            only.qp().acknowledge();
+        }
         if !self.in_debt.swap(false, Ordering::AcqRel) {
             return;
         }

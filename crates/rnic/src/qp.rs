@@ -312,12 +312,14 @@ impl Qp {
         }
     }
 
-    /// Moves what can be moved, by a caller who does not know whether the link has changed and will ask again soon.
+    /// Receives what is there, for a caller who does not know whether the link has changed and will ask again soon.
     pub fn poll(&self) {
         self.drive_rx();
-        if self.blocked.load(Ordering::Relaxed) {
-            self.drive_tx();
-        }
+    }
+
+    /// Whether the link did not take all there was to send. It tells when it takes more, and asking before is in vain.
+    pub fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Relaxed)
     }
 
     /// Whether the peer waits to be told what was delivered.

@@ -8,6 +8,7 @@
 //! reads the file into the program's memory. One system call each, and no signal handler in somebody else's process.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
+use super::size;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use rustix::fd::{AsFd, AsRawFd, OwnedFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
@@ -227,7 +228,9 @@ impl Window {
                 let moved = progress(|| match vectors {
                     // SAFETY: the kernel reads from the address, or says that it cannot; nothing here is written but the
                     // window, which nobody else has.
-                    &[one] => unsafe { libc::pwrite(fd, one.iov_base, one.iov_len, 0) },
+                    &[one] => size(unsafe {
+                        libc::syscall(libc::SYS_pwrite64, fd, one.iov_base, one.iov_len, 0_i64)
+                    }),
                     // SAFETY: as above, and the vectors live as long as the call.
                     _ => unsafe { libc::pwritev(fd, vectors.as_ptr(), count(vectors), 0) },
                 })?;
@@ -254,7 +257,9 @@ impl Window {
                 progress(|| match vectors {
                     // SAFETY: the kernel writes to the address, or says that it cannot. It is memory that the program
                     // registered for that, and to which the device holds no reference (`host.rs`).
-                    &[one] => unsafe { libc::pread(fd, one.iov_base, one.iov_len, 0) },
+                    &[one] => size(unsafe {
+                        libc::syscall(libc::SYS_pread64, fd, one.iov_base, one.iov_len, 0_i64)
+                    }),
                     // SAFETY: as above, and the vectors live as long as the call.
                     _ => unsafe { libc::preadv(fd, vectors.as_ptr(), count(vectors), 0) },
                 })

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
 use super::memory::Vectors;
+use super::size;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -84,7 +85,9 @@ impl Link for TcpLink {
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
         exactly(&mut vectors, |vectors| match vectors {
             // SAFETY: the kernel reads the bytes, or says that it cannot.
-            [one] => unsafe { libc::send(fd, one.iov_base, one.iov_len, flags) },
+            [one] => size(unsafe {
+                libc::syscall(libc::SYS_sendto, fd, one.iov_base, one.iov_len, flags, NOBODY, 0_usize)
+            }),
             // SAFETY: as above, and the header names vectors that live as long as the call.
             _ => unsafe { libc::sendmsg(fd, &header(vectors), flags) },
         })
@@ -100,7 +103,9 @@ impl Link for TcpLink {
         let received = exactly(&mut vectors, |vectors| match vectors {
             // SAFETY: the kernel writes to the bytes, or says that it cannot. They are `own`, or memory that the program
             // registered for that and to which the device holds no reference (`host.rs`).
-            [one] => unsafe { libc::recv(fd, one.iov_base, one.iov_len, flags) },
+            [one] => size(unsafe {
+                libc::syscall(libc::SYS_recvfrom, fd, one.iov_base, one.iov_len, flags, NOBODY, 0_usize)
+            }),
             // SAFETY: as above, and the header names vectors that live as long as the call.
             _ => unsafe { libc::recvmsg(fd, &mut header(vectors), flags) },
         })?;
@@ -171,6 +176,9 @@ fn outcome(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
         }
     }
 }
+
+/// No address: the socket is connected.
+const NOBODY: *const c_void = std::ptr::null();
 
 /// For a call that reads or writes the vectors' memory; it leaves the vectors themselves as they are.
 fn header(vectors: &[libc::iovec]) -> libc::msghdr {

@@ -11,8 +11,8 @@
 
 mod segment;
 
-use super::{DIRECT, Guards};
 use super::park::Park;
+use super::{DIRECT, Guards};
 use crate::connect::{Agreed, Role};
 use crate::error::Fault;
 use crate::half::Left;

@@ -7,8 +7,8 @@
 
 mod build;
 
-use super::{Guards, Train, View};
 use super::train::Frame;
+use super::{Guards, Train, View};
 use crate::error::Fault;
 use crate::half::Left;
 use crate::link::{Link, LinkError, Piece};
