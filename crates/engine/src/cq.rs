@@ -2,7 +2,8 @@
 
 use crate::event::EventFdWake;
 use crate::set::{Set, lock};
-use ironwarp_rnic::event::{Channel, CqEvent};
+use crate::sys::poller::EventFd;
+use ironwarp_rnic::event::{Channel, CqEvent, Notify};
 use ironwarp_rnic::queue::{Arm, Completion, Cq, Overrun};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io;
@@ -23,7 +24,9 @@ pub struct CompletionQueue {
     /// What a sleeping thread waits on.
     channel: Arc<Channel<CqEvent>>,
     wake: EventFdWake,
-    /// Threads that sleep take turns in doing so.
+    /// What wakes threads that sleep in [`wait`](Self::wait).
+    alarm: Arc<Alarm>,
+    /// They take turns in doing so.
     sleeping: Mutex<()>,
 }
 
@@ -34,7 +37,10 @@ impl CompletionQueue {
         let cq = Arc::new(Cq::new(id, capacity));
         let handler: Arc<Channel<CqEvent>> = Arc::clone(&channel);
         cq.set_handler(Some(handler));
-        Ok(Arc::new(Self { cq, sets: RwLock::default(), channel, wake, sleeping: Mutex::default() }))
+        let alarm = Arc::new(Alarm(EventFd::counter()?));
+        let raised: Arc<Alarm> = Arc::clone(&alarm);
+        cq.set_alarm(raised);
+        Ok(Arc::new(Self { cq, sets: RwLock::default(), channel, wake, alarm, sleeping: Mutex::default() }))
     }
 
     /// The queue itself.
@@ -97,8 +103,9 @@ impl CompletionQueue {
     /// Sleeps on the sockets themselves, and on the event that tells of completions which others found.
     fn sleep(&self, timeout: Option<Duration>) {
         let _turn = lock(&self.sleeping);
-        while self.channel.next().is_some() {}
-        if self.cq.arm(Arm::Next) {
+        self.alarm.0.take();
+        let sleeping = Sleeping(&self.cq);
+        if self.cq.begin_sleep() {
             return;
         }
         // Not under the lock: a connection may be made meanwhile. Its lane serves it, and the event tells.
@@ -107,11 +114,12 @@ impl CompletionQueue {
         // A socket that was asked itself has its event in the set still. It is taken here: the call below would return for it,
         // and this thread would not sleep but spin, and be treated as one that spins when it competes for a processor.
         sets.iter().for_each(|set| set.poll());
-        let mut fds = vec![PollFd::new(&self.wake, PollFlags::IN)];
+        let mut fds = vec![PollFd::new(&self.alarm.0, PollFlags::IN)];
         fds.extend(asleep.iter().map(|asleep| PollFd::new(&asleep.0.epoll, PollFlags::IN)));
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         // A signal that was caught wakes it like anything else: the caller looks again.
         let _ = poll(&mut fds, timeout.as_ref());
+        drop(sleeping);
     }
 
     /// Moves what the sockets have.
@@ -156,6 +164,25 @@ impl AsFd for CompletionQueue {
     /// Readable exactly while [`take_event`](Self::take_event) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+/// Raised for every completion while a thread sleeps.
+#[derive(Debug)]
+struct Alarm(EventFd);
+
+impl Notify for Alarm {
+    fn notify(&self, _: u32) {
+        self.0.signal();
+    }
+}
+
+/// A queue that a thread sleeps on.
+struct Sleeping<'q>(&'q Cq);
+
+impl Drop for Sleeping<'_> {
+    fn drop(&mut self) {
+        self.0.end_sleep();
     }
 }
 

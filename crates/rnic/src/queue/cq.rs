@@ -14,7 +14,7 @@ use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 use std::mem;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Which completion raises the event (requirement N8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -42,6 +42,9 @@ pub struct Cq {
     ready: AtomicUsize,
     ring: Mutex<Ring>,
     target: Mutex<Target>,
+    /// How many threads sleep on it, and what wakes them.
+    sleepers: AtomicUsize,
+    alarm: OnceLock<Arc<dyn Notify>>,
 }
 
 /// Set in `ready` once a completion was lost.
@@ -73,7 +76,29 @@ impl Cq {
             ready: AtomicUsize::new(0),
             ring: Mutex::new(Ring { capacity, completions, waking: 0, armed: None, overrun: false }),
             target: Mutex::new(Target { handler: None, owed: 0 }),
+            sleepers: AtomicUsize::new(0),
+            alarm: OnceLock::new(),
         }
+    }
+
+    /// Who wakes threads that [sleep](Self::begin_sleep) on the queue. Set once.
+    pub fn set_alarm(&self, alarm: Arc<dyn Notify>) {
+        let _ = self.alarm.set(alarm);
+    }
+
+    /// A thread is about to sleep until there is something to poll: from now on the alarm is raised for every completion.
+    /// Returns whether something is there already. Has nothing to do with [`arm`](Self::arm), which is the consumer's.
+    #[must_use = "what came before raises no alarm"]
+    pub fn begin_sleep(&self) -> bool {
+        self.sleepers.fetch_add(1, Ordering::AcqRel);
+        // Under the lock: a completion is here before this, or finds the sleeper when it comes.
+        let ring = lock(&self.ring);
+        !ring.completions.is_empty() || ring.overrun
+    }
+
+    /// It woke.
+    pub fn end_sleep(&self) {
+        self.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 
     /// What events call it.
@@ -108,6 +133,11 @@ impl Cq {
         drop(ring);
         if due {
             lock(&self.target).raise(self.id);
+        }
+        if self.sleepers.load(Ordering::Acquire) > 0
+            && let Some(alarm) = self.alarm.get()
+        {
+            alarm.notify(self.id);
         }
         pushed.map_err(|Full| Overrun { cq: self.id })
     }
