@@ -134,6 +134,7 @@ impl CompletionQueue {
         {
             set.polled();
             connection.qp().poll();
+            set.acknowledge_if_left();
             return;
         }
         for set in sets.iter() {

@@ -226,7 +226,7 @@ impl Set {
 
     fn arm(&self, state: &mut MutexGuard<'_, State>) {
         **state = State::Armed;
-        self.polled.store(false, Ordering::Relaxed);
+        self.polled.store(false, Ordering::SeqCst);
         if let Err(error) = self.lane.epoll.modify(&self.epoll, self.token, Interest::Once) {
             tracing::error!(%error, "a set of sockets could not be armed");
         }
@@ -259,6 +259,15 @@ impl Set {
         self.in_debt.store(true, Ordering::Release);
         // The lane may have taken the set back since the caller polled. It acknowledged then, and will not again.
         if *lock(&self.state) == State::Armed {
+            self.acknowledge();
+        }
+    }
+
+    /// The lane took the set back while the program polled its only socket. It has acknowledged what it saw then, and what
+    /// was delivered since it may not see: the delivery comes before this look, its taking back before its own look.
+    #[inline]
+    pub(crate) fn acknowledge_if_left(&self) {
+        if !self.polled.load(Ordering::SeqCst) {
             self.acknowledge();
         }
     }

@@ -330,7 +330,7 @@ impl Qp {
     /// The same, told once until [`acknowledge`](Self::acknowledge) is called, for whoever keeps a list.
     pub fn comes_to_owe(&self) -> bool {
         // Most polls find nothing new.
-        if !self.debt.swap(false, Ordering::AcqRel) {
+        if !self.debt.swap(false, Ordering::SeqCst) {
             return false;
         }
         let mut owed = lock(&self.owed);
@@ -410,7 +410,7 @@ impl Qp {
     }
 
     pub(crate) fn set_debt(&self) {
-        self.debt.store(true, Ordering::Release);
+        self.debt.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn set_blocked(&self, blocked: bool) {
