@@ -66,6 +66,12 @@ impl Sges {
         self.len() == 0
     }
 
+    /// The place that stands for all of them: in a Read Request, whose sink the peer copies blindly into its answer, and in
+    /// messages.
+    pub(crate) fn place(&self) -> Place {
+        self.as_slice().first().map_or(Place::default(), |sge| Place { tag: sge.tag, offset: sge.addr })
+    }
+
     /// Calls `each` for the elements, or parts of them, that hold the `len` bytes from `offset` on, in order.
     pub(crate) fn range<E>(
         &self,

@@ -15,6 +15,7 @@ mod train;
 pub(crate) mod tx;
 
 use crate::memory::Guard;
+use ironwarp_wire::Place;
 use smallvec::SmallVec;
 
 pub(crate) use owed::{Owed, View};
@@ -24,6 +25,11 @@ pub(crate) use tx::Tx;
 
 /// What is guarded during one call of the link: a few entries, as a rule one.
 pub(crate) type Guards<'q> = SmallVec<[Guard<'q>; 2]>;
+
+/// Where a message is when so much of it has passed.
+pub(crate) fn advance(place: Place, by: u64) -> Place {
+    Place { tag: place.tag, offset: place.offset.wrapping_add(by) }
+}
 
 /// Payload of at least this length is neither copied on its way in nor on its way out, unless a CRC has to be computed.
 /// Below, a copy costs less than what it takes to avoid it.

@@ -240,7 +240,7 @@ impl Rx {
                 Some(n < direct)
             }
             Err(LinkError::Unmapped) => {
-                let failure = self.unmapped(qp, &fpdu, done, run);
+                let failure = self.unmapped(&fpdu, done, run);
                 self.fail(qp, failure, &fpdu);
                 Some(false)
             }

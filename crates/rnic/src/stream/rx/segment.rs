@@ -8,7 +8,7 @@ use crate::error::{Fault, Protocol, UNMAPPED};
 use crate::memory::{Denied, Rights, Spans};
 use crate::qp::{Completes, Qp};
 use crate::queue::{Completion, Data, Opcode, Status};
-use crate::stream::Guards;
+use crate::stream::{Guards, advance};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::Signal;
@@ -221,8 +221,7 @@ impl Rx {
     fn begin_response(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
         let mut sq = lock(&qp.sq);
         let Some(read) = sq.read() else { return Err(Protocol::Unasked.into()) };
-        let expected =
-            Place { tag: read.sink.tag, offset: read.sink.offset.wrapping_add(read.received.into()) };
+        let expected = advance(read.sink, read.received.into());
         if tagged.place != expected {
             return Err(Protocol::ResponsePlace { expected, found: tagged.place }.into());
         }
@@ -264,7 +263,7 @@ impl Rx {
         }
         let scattered = qp.device().host().scatter(payload, &spans);
         drop(guards);
-        scattered.map_err(|_| self.unmapped(qp, &segment.fpdu, segment.done, payload.len()))
+        scattered.map_err(|_| self.unmapped(&segment.fpdu, segment.done, payload.len()))
     }
 
     /// Finds the memory for the next `len` bytes of a segment, and guards it.
@@ -285,7 +284,7 @@ impl Rx {
         };
         match (&segment.target, &segment.fpdu.header, &self.message) {
             (Target::Memory, Header::Write(write), _) => {
-                let place = advance(write.place, segment.done);
+                let place = advance(write.place, segment.done as u64);
                 let guard = table.remote(stream, place, len, Rights::REMOTE_WRITE, spans);
                 guards.push(guard.map_err(|denied| Failure::remote(denied, denied.write_cause()))?);
                 Ok(())
@@ -306,17 +305,15 @@ impl Rx {
     }
 
     /// The memory was registered, and is not there.
-    pub(super) fn unmapped(&self, _: &Qp, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
+    pub(super) fn unmapped(&self, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
         let fault = |place, remote| Fault::Unmapped { place, len, remote };
         match (&fpdu.header, &self.message) {
             (Header::Write(write), _) => {
-                let fault = fault(advance(write.place, done), true);
+                let fault = fault(advance(write.place, done as u64), true);
                 Failure { fault, cause: Some(UNMAPPED), receive: None }
             }
             (Header::Send(_), Message::Send { receive, .. }) => {
-                let first = receive.request.buffers.as_slice().first();
-                let place = first.map_or(Place::default(), |sge| Place { tag: sge.tag, offset: sge.addr });
-                Failure::local(fault(place, false))
+                Failure::local(fault(receive.request.buffers.place(), false))
             }
             (Header::ReadResponse(response), _) => Failure::local(fault(response.place, false)),
             _ => Failure::local(fault(Place::default(), false)),
@@ -494,8 +491,4 @@ fn is_request(qp: &Qp, header: &Header, len: usize) -> bool {
         Header::Send(_) | Header::Immediate(_) | Header::ReadRequest(_) | Header::AtomicRequest(_) => true,
         _ => false,
     }
-}
-
-fn advance(place: Place, by: usize) -> Place {
-    Place { tag: place.tag, offset: place.offset.wrapping_add(by as u64) }
 }

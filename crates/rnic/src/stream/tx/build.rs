@@ -5,7 +5,7 @@ use crate::error::{Fault, UNMAPPED};
 use crate::memory::{Rights, Spans};
 use crate::qp::Qp;
 use crate::queue::{Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
-use crate::stream::{DIRECT, Guards, Train};
+use crate::stream::{DIRECT, Guards, Train, advance};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
@@ -302,12 +302,15 @@ impl Tx {
             Operation::Write(to) => {
                 let segment = cut(TAGGED_LEN);
                 // An empty Write leaves with nothing in these fields, so that none is taken for a signal.
-                let place = if data.is_empty() { Place::default() } else { advance(to, offset) };
+                let place = if data.is_empty() { Place::default() } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
                 self.add_payload_of(qp, train, guards, &segment, &header, 0)
             }
             Operation::Read(source) => {
-                let sink = first(data);
+                let sink = match data {
+                    Data::Memory(sges) => sges.place(),
+                    Data::Inline(_) => Place::default(),
+                };
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 self.cursor.requests += 1;
                 self.cursor.seq += 1;
@@ -359,8 +362,8 @@ impl Tx {
         let left = (read.len - offset) as usize;
         let len = left.min(self.room(TAGGED_LEN));
         let last = len == left;
-        let header = Header::ReadResponse(Tagged { last, place: advance(read.sink, offset) });
-        let source = Source::Remote(advance(read.source, offset));
+        let header = Header::ReadResponse(Tagged { last, place: advance(read.sink, offset.into()) });
+        let source = Source::Remote(advance(read.source, offset.into()));
         self.add_payload(qp, train, guards, &header, &source, len)
             .map_err(|fault| Stop::Failed(refused(fault, &read, offset)))?;
         if last {
@@ -513,26 +516,11 @@ fn refused(fault: Fault, read: &ReadRequest, served: u32) -> Box<Failure> {
     };
     let left = ReadRequest {
         msn: read.msn,
-        sink: advance(read.sink, served),
+        sink: advance(read.sink, served.into()),
         len: read.len - served,
-        source: advance(read.source, served),
+        source: advance(read.source, served.into()),
     };
     let mut bytes = [0; MAX_HEADER];
     let n = Header::ReadRequest(left).emit(0, &mut bytes).unwrap_or(0);
     Box::new(Failure { fault, terminate: Terminate::answer(cause, &bytes[..n]), request: None })
-}
-
-/// Where a message is when so much of it has passed.
-fn advance(place: Place, by: u32) -> Place {
-    Place { tag: place.tag, offset: place.offset.wrapping_add(by.into()) }
-}
-
-/// The place that stands for a list of buffers in a Read Request. The peer copies it blindly into its answer.
-fn first(data: &Data) -> Place {
-    match data {
-        Data::Memory(sges) => {
-            sges.as_slice().first().map_or(Place::default(), |sge| Place { tag: sge.tag, offset: sge.addr })
-        }
-        Data::Inline(_) => Place::default(),
-    }
 }

@@ -177,8 +177,7 @@ impl Tx {
         // A stream that is not stuck keeps no buffer.
         self.rest = Vec::new();
         self.rest_at = 0;
-        self.left(qp, self.rest_did);
-        qp.retire();
+        self.left(qp, [self.rest_did]);
         !self.finished
     }
 
@@ -203,17 +202,7 @@ impl Tx {
     fn account(&mut self, qp: &Qp, train: &Train, before: Cursor, n: usize) {
         let frames = train.frames();
         let mut kept = frames.partition_point(|frame| frame.end <= n);
-        let mut sq = lock(&qp.sq);
-        for frame in &frames[..kept] {
-            if let Did::Request(seq) | Did::Read(Some(seq)) = frame.did {
-                sq.sent(seq);
-            }
-        }
-        qp.retire_from(&mut sq);
-        drop(sq);
-        if frames[..kept].iter().any(|frame| frame.did == Did::Terminate) {
-            self.end(qp);
-        }
+        self.left(qp, frames[..kept].iter().map(|frame| frame.did));
         let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end);
         if n > whole {
             // The link has the front of this one, so it must get the tail, whatever happens to the memory.
@@ -233,12 +222,21 @@ impl Tx {
         self.settle_answers(qp);
     }
 
-    /// A frame is out.
-    fn left(&mut self, qp: &Qp, did: Did) {
-        match did {
-            Did::Request(seq) | Did::Read(Some(seq)) => lock(&qp.sq).sent(seq),
-            Did::Read(None) | Did::Answer | Did::Other => {}
-            Did::Terminate => self.end(qp),
+    /// These frames are out: what was only waiting for that completes.
+    fn left(&mut self, qp: &Qp, frames: impl IntoIterator<Item = Did>) {
+        let mut last = false;
+        let mut sq = lock(&qp.sq);
+        for did in frames {
+            match did {
+                Did::Request(seq) | Did::Read(Some(seq)) => sq.sent(seq),
+                Did::Read(None) | Did::Answer | Did::Other => {}
+                Did::Terminate => last = true,
+            }
+        }
+        qp.retire_from(&mut sq);
+        drop(sq);
+        if last {
+            self.end(qp);
         }
     }
 
