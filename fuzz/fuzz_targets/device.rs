@@ -16,7 +16,7 @@ use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
-use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, State};
+use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, State};
 use ironwarp_rnic::queue::{Cq, Data, Operation, ReceiveRequest, Sge, WorkRequest};
 use ironwarp_wire::mpa::{FpduWriter, Framing, RtrSet};
 use ironwarp_wire::private::{Capabilities, Signal};
@@ -188,9 +188,11 @@ fuzz_target!(|bytes: &[u8]| {
             send_cq: Arc::clone(&cq),
             receive_cq: Arc::clone(&cq),
             send_depth: 8,
-            receive_depth: 8,
             max_sges: 2,
             completes,
+            receives: Receives::Own(8),
+            rights: Rights::REMOTE,
+            by_hand: false,
         },
     );
     let framing = Framing { crc: options & 8 != 0, markers: options & 16 != 0 };
@@ -214,7 +216,7 @@ fuzz_target!(|bytes: &[u8]| {
     // A few steps more once the stream is over, and what is left of the script is another one's.
     let mut over = 0;
     while !script.0.is_empty() && over < 4 {
-        over += usize::from(qp.state() == State::Ended);
+        over += usize::from(qp.state() == State::Error);
         let mut sent = Vec::new();
         peer.act(&mut script, &qp, &device, &mut sent);
         wire.state.lock().unwrap().0.extend(sent);
@@ -326,13 +328,13 @@ impl Peer {
                 let data = Data::Memory(sge(place.tag, place.offset, len).into());
                 let operation = match script.byte() % 3 {
                     0 => Operation::Write(Place::default()),
-                    1 => Operation::Send { solicited: false, invalidate: None },
+                    1 => Operation::Send { invalidate: None },
                     _ => {
                         self.reads.push((place, len));
                         Operation::Read(Place::default())
                     }
                 };
-                let request = WorkRequest { id: 2, operation, data, signaled: true, fence: false };
+                let request = WorkRequest::new(2, operation, data);
                 let _ = qp.post_send(vec![request]);
             }
             _ => {

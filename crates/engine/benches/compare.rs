@@ -12,7 +12,7 @@
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
@@ -87,14 +87,11 @@ fn end(engine: &Arc<Engine>, completes: Completes) -> End {
     let domain = engine.device().allocate_domain();
     let cq = engine.create_cq(1024).unwrap();
     let pair = engine.create_qp(QueuePairAttributes {
-        domain,
-        send_cq: Arc::clone(&cq),
-        receive_cq: Arc::clone(&cq),
         send_depth: 256,
-        receive_depth: 256,
+        receives: Receives::Own(256),
         max_sges: 4,
         completes,
-        events: None,
+        ..QueuePairAttributes::new(domain, &cq)
     });
     let memory = vec![0_u8; 2 * LARGE];
     let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
@@ -117,14 +114,14 @@ impl End {
         let data = Data::Memory(self.sge(len).into());
         self.pair
             .qp()
-            .post_send(vec![WorkRequest { id: 2, operation, data, signaled, fence: false }])
+            .post_send(vec![WorkRequest { signaled, ..WorkRequest::new(2, operation, data) }])
             .unwrap();
     }
 
     /// A Send of 8 bytes, inline as latency tests do it.
     fn ping(&self) {
         let data = Data::Inline(Arc::from(*b"8 bytes!"));
-        let request = WorkRequest { id: 2, operation: SEND, data, signaled: false, fence: false };
+        let request = WorkRequest { signaled: false, ..WorkRequest::new(2, SEND, data) };
         self.pair.qp().post_send(vec![request]).unwrap();
     }
 
@@ -139,7 +136,7 @@ impl End {
     }
 }
 
-const SEND: Operation = Operation::Send { solicited: false, invalidate: None };
+const SEND: Operation = Operation::Send { invalidate: None };
 
 fn config(crc: bool) -> Config {
     Config { crc, ..Config::default() }
@@ -348,13 +345,7 @@ fn round(
 
 /// Keeps `queued` requests posted until `count` are done, then makes sure by a Read that all have arrived.
 fn stream_of(end: &End, operation: Operation, len: u32, count: usize, queued: usize) {
-    let request = || WorkRequest {
-        id: 2,
-        operation: operation.clone(),
-        data: Data::Memory(end.sge(len).into()),
-        signaled: true,
-        fence: false,
-    };
+    let request = || WorkRequest::new(2, operation.clone(), Data::Memory(end.sge(len).into()));
     let (mut posted, mut done) = (0, 0);
     while done < count {
         let room = (queued - (posted - done)).min(count - posted);

@@ -5,7 +5,7 @@
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use std::hint::black_box;
 use std::sync::Arc;
@@ -140,9 +140,9 @@ impl Ping {
 
     fn once(&self) {
         let (pair, _, sge) = &self.ends[0];
-        let operation = Operation::Send { solicited: false, invalidate: None };
+        let operation = Operation::Send { invalidate: None };
         let data = Data::Memory((*sge).into());
-        let request = WorkRequest { id: 1, operation, data, signaled: false, fence: false };
+        let request = WorkRequest { signaled: false, ..WorkRequest::new(1, operation, data) };
         pair.qp().post_send(vec![request]).unwrap();
         while self.ends[1].1.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap()
             == 0
@@ -153,13 +153,10 @@ impl Ping {
 
 fn attributes(domain: ironwarp_rnic::memory::Domain, cq: &Arc<CompletionQueue>) -> QueuePairAttributes {
     QueuePairAttributes {
-        domain,
-        send_cq: Arc::clone(cq),
-        receive_cq: Arc::clone(cq),
         send_depth: 4,
-        receive_depth: 4,
+        receives: Receives::Own(4),
         max_sges: 1,
         completes: Completes::WhenSent,
-        events: None,
+        ..QueuePairAttributes::new(domain, cq)
     }
 }

@@ -1,14 +1,15 @@
 //! A queue pair and its socket, from the end of the startup to the last byte.
 
-use crate::engine::{Engine, QueuePair};
+use crate::engine::Engine;
 use crate::lane::{Due, Job};
+use crate::pair::QueuePair;
 use crate::set::Set;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{Agreed, Role};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready, State};
+use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -23,6 +24,8 @@ const LAST_NUDGE: Duration = Duration::from_secs(4);
 pub(crate) struct Connection {
     token: u64,
     link: Arc<TcpLink>,
+    /// The queue pair behind `pair` that this connection is for: a reset puts another in its place.
+    qp: Arc<Qp>,
     pair: Arc<QueuePair>,
     set: Arc<Set>,
 }
@@ -44,20 +47,22 @@ impl Connection {
         early: Vec<u8>,
     ) -> Result<Arc<Self>, BeginError> {
         let set = engine.set_for(pair)?;
+        let qp = pair.qp();
         let connection = Arc::new(Self {
             token: set.lane().token(),
             link: Arc::clone(link),
+            qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
             set: Arc::clone(&set),
         });
         let watch = Arc::new(Watch { connection: Arc::downgrade(&connection), began: Instant::now() });
         let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
         if let Some(faults) = engine.device().faults() {
-            let stream = pair.qp().id().into();
+            let stream = pair.id().into();
             carrier = faults.link(stream, carrier, Arc::<Watch>::clone(&watch));
-            pair.qp().set_faults(faults.asks(stream, Arc::<Watch>::clone(&watch)));
+            qp.set_faults(faults.asks(stream, Arc::<Watch>::clone(&watch)));
         }
-        pair.qp().connect(&carrier, agreed, early, watch)?;
+        qp.connect(&carrier, agreed, early, watch)?;
         pair.set_connection(&connection);
         set.add(&connection)?;
         if matches!(agreed.role, Role::Initiator { .. }) {
@@ -75,7 +80,7 @@ impl Connection {
     }
 
     pub(crate) fn qp(&self) -> &Arc<Qp> {
-        self.pair.qp()
+        &self.qp
     }
 
     /// Everything there is to do: after the beginning, or when a half was left with work.
@@ -87,7 +92,7 @@ impl Connection {
     /// The peer had time to close, and did not. As long as it still takes what this end has to send, it has more;
     /// one that takes nothing is given up by the kernel (TCP_USER_TIMEOUT).
     pub(crate) fn close_is_due(self: &Arc<Self>) {
-        if self.qp().state() == State::Closing && !self.qp().is_finished() {
+        if self.qp().is_closing() && !self.qp().is_finished() {
             return self.remind();
         }
         tracing::debug!(qp = self.qp().id(), "the peer did not close in time");

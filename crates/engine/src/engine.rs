@@ -2,8 +2,9 @@
 
 use crate::connection::{BeginError, Connection};
 use crate::cq::CompletionQueue;
-use crate::event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+use crate::event::{ConnectError, Established, EventChannel};
 use crate::lane::{Job, Lane};
+use crate::pair::{QueuePair, QueuePairAttributes};
 use crate::set::{Set, lock};
 use crate::setup::{Dial, Incoming, ListenerCore};
 use crate::sys::memory::ProgramMemory;
@@ -12,15 +13,14 @@ use crate::sys::socket::TcpLink;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::Domain;
-use ironwarp_rnic::qp::{Attributes, Completes, Qp};
+use ironwarp_rnic::queue::{SharedReceiveQueue, XrcDomain};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, OnceLock, Weak};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
 const PROBES: u32 = 6;
@@ -35,49 +35,7 @@ pub struct Engine {
     next_lane: AtomicUsize,
     next_qp: AtomicU32,
     next_cq: AtomicU32,
-}
-
-/// A queue pair, its completion queues, and what happens to its connection.
-#[derive(Debug)]
-pub struct QueuePair {
-    qp: Arc<Qp>,
-    device: Arc<Device>,
-    send_cq: Arc<CompletionQueue>,
-    receive_cq: Arc<CompletionQueue>,
-    events: Option<Arc<EventChannel<ConnectionEvent>>>,
-    connection: OnceLock<Weak<Connection>>,
-    /// The program wants no connection, or no more.
-    given_up: AtomicBool,
-    progress: Mutex<Progress>,
-    changed: Condvar,
-}
-
-/// What happened to a connection so far.
-#[derive(Clone, Debug, Default)]
-struct Progress {
-    outcome: Option<Result<Arc<Established>, Arc<ConnectError>>>,
-    closed: bool,
-}
-
-/// What a queue pair is created with.
-#[derive(Clone, Debug)]
-pub struct QueuePairAttributes {
-    /// Its protection domain.
-    pub domain: Domain,
-    /// Where its send queue's completions go.
-    pub send_cq: Arc<CompletionQueue>,
-    /// Where its receive queue's completions go.
-    pub receive_cq: Arc<CompletionQueue>,
-    /// How many work requests its send queue holds.
-    pub send_depth: usize,
-    /// How many work requests its receive queue holds.
-    pub receive_depth: usize,
-    /// How many scatter/gather elements a request has at most.
-    pub max_sges: usize,
-    /// When Sends and Writes complete.
-    pub completes: Completes,
-    /// Where what happens to its connection is told, besides the queue pair itself.
-    pub events: Option<Arc<EventChannel<ConnectionEvent>>>,
+    next_srq: AtomicU32,
 }
 
 /// What a connection is to be like.
@@ -122,6 +80,7 @@ impl Engine {
             next_lane: AtomicUsize::new(0),
             next_qp: AtomicU32::new(1),
             next_cq: AtomicU32::new(1),
+            next_srq: AtomicU32::new(1),
         }))
     }
 
@@ -149,30 +108,30 @@ impl Engine {
     /// A queue pair.
     pub fn create_qp(&self, attributes: QueuePairAttributes) -> Arc<QueuePair> {
         let id = self.next_qp.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff;
-        let qp = Qp::new(
-            id,
-            &self.device,
-            Attributes {
-                domain: attributes.domain,
-                send_cq: Arc::clone(attributes.send_cq.cq()),
-                receive_cq: Arc::clone(attributes.receive_cq.cq()),
-                send_depth: attributes.send_depth,
-                receive_depth: attributes.receive_depth,
-                max_sges: attributes.max_sges,
-                completes: attributes.completes,
-            },
-        );
-        Arc::new(QueuePair {
-            qp,
-            device: Arc::clone(&self.device),
-            send_cq: attributes.send_cq,
-            receive_cq: attributes.receive_cq,
-            events: attributes.events,
-            connection: OnceLock::new(),
-            given_up: AtomicBool::new(false),
-            progress: Mutex::default(),
-            changed: Condvar::new(),
-        })
+        QueuePair::new(id, &self.device, attributes)
+    }
+
+    /// A shared receive queue for `depth` receives of up to `max_sges` buffers in `domain`.
+    pub fn create_srq(&self, domain: Domain, (depth, max_sges): (usize, usize)) -> Arc<SharedReceiveQueue> {
+        SharedReceiveQueue::new(self.next_srq(), &self.device, domain, (depth, max_sges), None)
+    }
+
+    /// A shared receive queue that senders name by its number (XRC), and whose receives complete on `cq`.
+    pub fn create_xrc_srq(
+        &self,
+        domain: Domain,
+        (depth, max_sges): (usize, usize),
+        xrc: &XrcDomain,
+        cq: &CompletionQueue,
+    ) -> Arc<SharedReceiveQueue> {
+        let cq = Some(Arc::clone(cq.cq()));
+        let srq = SharedReceiveQueue::new(self.next_srq(), &self.device, domain, (depth, max_sges), cq);
+        xrc.add(&srq);
+        srq
+    }
+
+    fn next_srq(&self) -> u32 {
+        self.next_srq.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Begins to connect a queue pair; it tells when that is done.
@@ -229,7 +188,7 @@ impl Engine {
             })?;
         pair.connected(established);
         connection.drive();
-        if pair.given_up.load(Ordering::SeqCst) {
+        if pair.is_given_up() {
             connection.disconnect();
         }
         Ok(())
@@ -239,13 +198,13 @@ impl Engine {
     /// completion queue looks at it, too.
     pub(crate) fn set_for(&self, pair: &QueuePair) -> io::Result<Arc<Set>> {
         let lane = self.lane()?;
-        let known = pair.receive_cq.sets().iter().find(|set| Arc::ptr_eq(set.lane(), &lane)).cloned();
+        let known = pair.receive_cq().sets().iter().find(|set| Arc::ptr_eq(set.lane(), &lane)).cloned();
         let set = match known {
             Some(set) => set,
             None => Set::new(&lane)?,
         };
-        pair.receive_cq.add_set(&set);
-        pair.send_cq.add_set(&set);
+        pair.receive_cq().add_set(&set);
+        pair.send_cq().add_set(&set);
         Ok(set)
     }
 
@@ -307,101 +266,5 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.lane.submit(Job::Unlisten(Arc::clone(&self.core)));
-    }
-}
-
-impl QueuePair {
-    /// The queue pair itself.
-    pub fn qp(&self) -> &Arc<Qp> {
-        &self.qp
-    }
-
-    /// Where its send queue's completions go.
-    pub fn send_cq(&self) -> &Arc<CompletionQueue> {
-        &self.send_cq
-    }
-
-    /// Where its receive queue's completions go.
-    pub fn receive_cq(&self) -> &Arc<CompletionQueue> {
-        &self.receive_cq
-    }
-
-    /// Sends what was posted, then closes. The peer has the time that the settings give it to do the same. A connection that
-    /// is in the making is closed when it is made: this comes before the look for it, there it is the other way round.
-    pub fn disconnect(&self) {
-        self.given_up.store(true, Ordering::SeqCst);
-        if let Some(connection) = self.connection.get().and_then(Weak::upgrade) {
-            connection.disconnect();
-        }
-    }
-
-    pub(crate) fn set_connection(&self, connection: &Arc<Connection>) {
-        // A queue pair is connected once.
-        let _ = self.connection.set(Arc::downgrade(connection));
-    }
-
-    /// Waits until the connection is there or will not be.
-    pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
-        self.wait(timeout, |progress| progress.outcome.clone())
-            .unwrap_or_else(|| Err(Arc::new(ConnectError::TimedOut)))
-    }
-
-    /// Waits until both directions of the connection are closed; false if that takes longer.
-    pub fn wait_closed(&self, timeout: Duration) -> bool {
-        self.wait(timeout, |progress| progress.closed.then_some(())).is_some()
-    }
-
-    fn wait<T>(&self, timeout: Duration, done: impl Fn(&Progress) -> Option<T>) -> Option<T> {
-        let deadline = Instant::now() + timeout;
-        let mut progress = lock(&self.progress);
-        loop {
-            if let Some(result) = done(&progress) {
-                return Some(result);
-            }
-            let left = deadline.checked_duration_since(Instant::now())?;
-            progress = match self.changed.wait_timeout(progress, left) {
-                Ok((progress, _)) => progress,
-                Err(poisoned) => poisoned.into_inner().0,
-            };
-        }
-    }
-
-    pub(crate) fn config(&self) -> &Config {
-        self.device.config()
-    }
-
-    pub(crate) fn connected(&self, established: Established) {
-        let established = Arc::new(established);
-        self.change(|progress| progress.outcome = Some(Ok(Arc::clone(&established))));
-        self.tell(What::Connected(established));
-    }
-
-    pub(crate) fn failed(&self, error: ConnectError) {
-        tracing::debug!(qp = self.qp.id(), %error, "not connected");
-        let error = Arc::new(error);
-        self.change(|progress| {
-            progress.outcome = Some(Err(Arc::clone(&error)));
-            progress.closed = true;
-        });
-        self.tell(What::Failed(error));
-    }
-
-    pub(crate) fn ended(&self, fault: &Arc<Fault>) {
-        self.tell(What::Ended(Arc::clone(fault)));
-    }
-
-    pub(crate) fn closed(&self) {
-        self.change(|progress| progress.closed = true);
-    }
-
-    fn change(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut lock(&self.progress));
-        self.changed.notify_all();
-    }
-
-    fn tell(&self, what: What) {
-        if let Some(events) = &self.events {
-            events.channel.push(ConnectionEvent { qp: self.qp.id(), what });
-        }
     }
 }

@@ -6,6 +6,7 @@
 //! | `lane` | a thread that waits for sockets and moves what they have, while the program does not |
 //! | `set` | the sockets that one completion queue has on one lane, as one entry of the lane |
 //! | [`cq`] | a completion queue that makes progress when it is polled |
+//! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | `connection` | a queue pair and its socket |
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
 //! | `timers` | what has to happen by when |
@@ -16,12 +17,14 @@ pub mod cq;
 pub mod engine;
 pub mod event;
 mod lane;
+pub mod pair;
 mod set;
 mod setup;
 pub mod sys;
 mod timers;
 
 pub use cq::CompletionQueue;
-pub use engine::{ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes, Statistics};
+pub use engine::{ConnectOptions, Engine, Listener, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+pub use pair::{QueuePair, QueuePairAttributes};
 pub use setup::Incoming;

@@ -1,9 +1,10 @@
 //! The first bytes of a connection, from dialling or accepting to a stream. Lives on a lane's thread; the rules are the
 //! device's (`ironwarp_rnic::connect`), the sockets and deadlines are here.
 
-use crate::engine::{Engine, QueuePair};
+use crate::engine::Engine;
 use crate::event::{ConnectError, Established, EventChannel};
 use crate::lane::{Job, Lane};
+use crate::pair::QueuePair;
 use crate::sys::setup::{Listener as Socket, connect};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{

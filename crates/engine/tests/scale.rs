@@ -7,7 +7,7 @@
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::Tag;
 use std::io::{BufRead, BufReader, Write};
@@ -53,14 +53,11 @@ impl Side {
 
     fn pair(&self) -> Arc<QueuePair> {
         self.engine.create_qp(QueuePairAttributes {
-            domain: self.domain,
-            send_cq: Arc::clone(&self.cq),
-            receive_cq: Arc::clone(&self.cq),
             send_depth: 16,
-            receive_depth: 16,
+            receives: Receives::Own(16),
             max_sges: 1,
             completes: Completes::WhenSent,
-            events: None,
+            ..QueuePairAttributes::new(self.domain, &self.cq)
         })
     }
 
@@ -74,9 +71,9 @@ impl Side {
     }
 
     fn send(&self, which: usize) {
-        let operation = Operation::Send { solicited: false, invalidate: None };
+        let operation = Operation::Send { invalidate: None };
         let data = Data::Memory(self.sge().into());
-        let request = WorkRequest { id: which as u64, operation, data, signaled: false, fence: false };
+        let request = WorkRequest { signaled: false, ..WorkRequest::new(which as u64, operation, data) };
         self.pairs[which].qp().post_send(vec![request]).unwrap();
     }
 

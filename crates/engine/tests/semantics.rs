@@ -4,14 +4,14 @@
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const SEND: Operation = Operation::Send { solicited: false, invalidate: None };
+const SEND: Operation = Operation::Send { invalidate: None };
 
 struct End {
     engine: Arc<Engine>,
@@ -26,14 +26,11 @@ fn end(completes: Completes) -> End {
     let domain = engine.device().allocate_domain();
     let cq = engine.create_cq(64).unwrap();
     let pair = engine.create_qp(QueuePairAttributes {
-        domain,
-        send_cq: Arc::clone(&cq),
-        receive_cq: Arc::clone(&cq),
         send_depth: 16,
-        receive_depth: 16,
+        receives: Receives::Own(16),
         max_sges: 4,
         completes,
-        events: None,
+        ..QueuePairAttributes::new(domain, &cq)
     });
     let memory = vec![0; 4096];
     let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
@@ -67,7 +64,7 @@ impl End {
 
     fn post(&self, id: u64, operation: Operation, len: u32) {
         let data = Data::Memory(self.sge(0, len).into());
-        let request = WorkRequest { id, operation, data, signaled: true, fence: false };
+        let request = WorkRequest::new(id, operation, data);
         self.pair.qp().post_send(vec![request]).unwrap();
     }
 

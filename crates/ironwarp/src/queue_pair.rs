@@ -13,7 +13,7 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Table};
-use ironwarp_rnic::qp::{AlreadyConnected, Completes, State};
+use ironwarp_rnic::qp::{AlreadyConnected, Completes, Receives, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -42,7 +42,7 @@ const GRACE: Duration = Duration::from_secs(1);
 ///     .send_depth(16)
 ///     .completes(Completes::WhenAcknowledged)
 ///     .create()?;
-/// assert_eq!(qp.state(), State::Idle);
+/// assert_eq!(qp.state(), State::Init);
 /// # Ok(())
 /// # }
 /// ```
@@ -143,14 +143,13 @@ impl QueuePairBuilder {
             }
         }
         let inner = self.shared.engine.create_qp(QueuePairAttributes {
-            domain: self.domain,
-            send_cq: self.send_cq.inner,
-            receive_cq: self.receive_cq.inner,
             send_depth: self.send_depth,
-            receive_depth: self.receive_depth,
+            receives: Receives::Own(self.receive_depth),
             max_sges: self.max_sges,
             completes: self.completes,
+            receive_cq: self.receive_cq.inner,
             events: self.events,
+            ..QueuePairAttributes::new(self.domain, &self.send_cq.inner)
         });
         Ok(QueuePair { shared: self.shared, inner, begun: AtomicBool::new(false) })
     }

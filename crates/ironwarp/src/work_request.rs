@@ -39,8 +39,6 @@ pub struct WorkRequest {
 #[derive(Clone, Debug)]
 pub struct SendRequest {
     request: WorkRequest,
-    solicited: bool,
-    invalidate: Option<Tag>,
 }
 
 impl WorkRequest {
@@ -129,27 +127,27 @@ impl WorkRequest {
     }
 
     fn new(id: u64, operation: Operation, data: Data) -> Self {
-        Self { inner: Inner { id, operation, data, signaled: true, fence: false }, names: None }
+        Self { inner: Inner::new(id, operation, data), names: None }
     }
 }
 
 impl SendRequest {
     fn new(id: u64, data: Data) -> Self {
-        let operation = Operation::Send { solicited: false, invalidate: None };
-        Self { request: WorkRequest::new(id, operation, data), solicited: false, invalidate: None }
+        let operation = Operation::Send { invalidate: None };
+        Self { request: WorkRequest::new(id, operation, data) }
     }
 
     /// Wakes the peer's program, if it waits for solicited messages (requirement N8).
     #[must_use]
     pub fn solicited(mut self) -> Self {
-        self.solicited = true;
+        self.request.inner.solicited = true;
         self
     }
 
     /// Ends what this tag of the peer's names, when the message is delivered (requirement M12).
     #[must_use]
     pub fn invalidate(mut self, tag: Tag) -> Self {
-        self.invalidate = Some(tag);
+        self.request.inner.operation = Operation::Send { invalidate: Some(tag) };
         self
     }
 
@@ -170,9 +168,7 @@ impl SendRequest {
 
 impl From<SendRequest> for WorkRequest {
     fn from(send: SendRequest) -> Self {
-        let SendRequest { mut request, solicited, invalidate } = send;
-        request.inner.operation = Operation::Send { solicited, invalidate };
-        request
+        send.request
     }
 }
 

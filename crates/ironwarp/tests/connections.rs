@@ -36,7 +36,7 @@ fn private_data_and_depths_reach_the_other_end() {
         // RFC 6581 §9.1: nobody has more outstanding than the other holds.
         assert_eq!((here.agreed.ord, there.agreed.ord), (3, 5));
         assert!(here.agreed.send.crc && there.agreed.send.crc);
-        assert_eq!((client.qp.state(), server.qp.state()), (State::Connected, State::Connected));
+        assert_eq!((client.qp.state(), server.qp.state()), (State::ReadyToSend, State::ReadyToSend));
     }
 }
 
@@ -160,7 +160,7 @@ fn a_post_before_the_connection_is_refused_but_for_receives() {
     let end = end();
     assert_eq!(end.qp.post_send(WorkRequest::send(1, &[])).unwrap_err(), PostError::NotConnected);
     end.qp.post_receive(1, &[]).unwrap();
-    assert_eq!(end.qp.state(), State::Idle);
+    assert_eq!(end.qp.state(), State::Init);
 }
 
 #[test]

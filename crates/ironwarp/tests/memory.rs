@@ -141,7 +141,7 @@ fn local_memory_is_checked() {
             matches!(failed.cause.as_deref(), Some(Fault::Local(denied)) if denied.check == check),
             "{why}"
         );
-        assert_eq!(client.qp.state(), State::Ended);
+        assert_eq!(client.qp.state(), State::Error);
         assert_eq!(theirs.to_vec().unwrap(), [1; 8], "{why}");
     }
 }

@@ -246,7 +246,7 @@ fn disconnecting_and_dropping_lose_nothing() {
             let flushed = server.failed(Opcode::Receive, 2, Status::Flushed);
             assert_eq!(flushed.cause.as_deref(), Some(&Fault::Closed), "{case:?}, dropped {dropped}");
             assert!(server.qp.wait_closed(SOON));
-            assert_eq!(server.qp.state(), State::Ended);
+            assert_eq!(server.qp.state(), State::Error);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The device: what all queue pairs of an adapter share.
 
 use crate::config::Config;
+use crate::event::AsyncEvent;
 use crate::fault::{FaultPlan, Faults};
 use crate::host::Host;
 use crate::memory::{Domain, Limits, Memory, RegisterError, Stream, Table};
@@ -24,6 +25,7 @@ pub struct Device {
     /// Made only where faults are asked for.
     faults: Option<Arc<Faults>>,
     domains: AtomicU32,
+    events: Mutex<Vec<AsyncEvent>>,
     trains: Mutex<Vec<Train>>,
     staging: Mutex<Vec<Box<[u8]>>>,
 }
@@ -38,6 +40,7 @@ impl Device {
             config,
             host,
             domains: AtomicU32::new(1),
+            events: Mutex::default(),
             trains: Mutex::default(),
             staging: Mutex::default(),
         })
@@ -87,6 +90,11 @@ impl Device {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Something happened outside of any request.
+    pub fn raise(&self, event: AsyncEvent) {
+        lock(&self.events).push(event);
     }
 
     pub(crate) fn take_train(&self) -> Train {

@@ -55,6 +55,17 @@ pub enum Fault {
     /// reason.
     #[error("the program unmapped memory while it was sent; the connection was cut")]
     HalfSent,
+    /// A queue pair that was brought up by hand has no connection: its peer is not there, or has gone.
+    #[error(
+        "the peer could not be reached, or has closed, and did not come back in the time that the retries allow"
+    )]
+    Unreachable,
+    /// The program moved the queue pair to the error state.
+    #[error("the program moved the queue pair to the error state")]
+    Moved,
+    /// The peer posted no receive in the time that the retries allow.
+    #[error("the peer posted no receive in the time that the retries allow")]
+    NotReady,
     /// The peer closed in the middle of a message.
     #[error("the peer closed the connection in the middle of a message")]
     CutShort,
@@ -64,6 +75,11 @@ pub enum Fault {
     /// This end closed.
     #[error("this end closed the connection")]
     Disconnected,
+    /// A Send with Immediate for a peer that does not understand it (requirement X8).
+    #[error(
+        "the peer does not understand Send with Immediate: only Ironwarp does; a Write with Immediate is standard"
+    )]
+    NoImmediate,
     /// A completion queue has no room left (requirement I5).
     #[error("completion queue {0} overflowed: create it with room for all that can complete")]
     Overrun(u32),
@@ -94,14 +110,17 @@ impl Fault {
             | Self::Overrun(_)
             | Self::Unmapped { .. }
             | Self::HalfSent
+            | Self::NoImmediate
             | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
-            Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort => Culprit::Peer,
-            Self::Lost(_) | Self::TimedOut(_) => Culprit::Network,
-            Self::Closed | Self::Disconnected => Culprit::Nobody,
+            Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort | Self::NotReady => {
+                Culprit::Peer
+            }
+            Self::Lost(_) | Self::TimedOut(_) | Self::Unreachable => Culprit::Network,
+            Self::Closed | Self::Disconnected | Self::Moved => Culprit::Nobody,
         }
     }
 
-    /// The status of a request that the peer's Terminate names.
+    /// The status of the request that this ends; the others are flushed.
     pub(crate) const fn remote_status(&self) -> Status {
         match self {
             Self::Terminated(terminate) => match terminate.cause {
@@ -109,6 +128,8 @@ impl Fault {
                 Cause::UntaggedBuffer(_) => Status::RemoteInvalidRequest,
                 _ => Status::RemoteOperation,
             },
+            Self::Lost(_) | Self::Unreachable | Self::CutShort | Self::TimedOut(_) => Status::RetryExceeded,
+            Self::NotReady => Status::RnrRetryExceeded,
             _ => Status::Flushed,
         }
     }
@@ -144,6 +165,9 @@ pub enum Protocol {
         /// What has come.
         found: u64,
     },
+    /// XRC: a shared receive queue that is not there.
+    #[error("a message for shared receive queue {0}, which is not there")]
+    NoSharedQueue(u32),
     /// No receive is posted, and the adapter was told not to wait for one.
     #[error("a message, and no receive is posted")]
     NoReceive,
@@ -153,9 +177,15 @@ pub enum Protocol {
         /// What was agreed.
         ird: u16,
     },
-    /// A Read Response that nobody asked for.
-    #[error("a Read Response, and no Read is outstanding")]
+    /// An answer that nobody asked for.
+    #[error("a Read or Atomic Response, and none is due")]
     Unasked,
+    /// RFC 7306 §8.2: an atomic operation works on an aligned word.
+    #[error("an atomic operation on the word at {place}, which is not aligned to 8 bytes")]
+    Misaligned {
+        /// What was named.
+        place: Place,
+    },
     /// A Read Response for another place than was asked for.
     #[error("a Read Response for {found}, {expected} is due")]
     ResponsePlace {
@@ -195,7 +225,9 @@ impl Protocol {
             Self::Sequence { .. } => Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
             Self::Offset { .. } => Cause::UntaggedBuffer(UntaggedBuffer::Offset),
             Self::TooLong { .. } => Cause::UntaggedBuffer(UntaggedBuffer::TooLong),
-            Self::NoReceive | Self::ReadsExceeded { .. } => Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer),
+            Self::NoReceive | Self::NoSharedQueue(_) | Self::ReadsExceeded { .. } => {
+                Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer)
+            }
             Self::Unasked | Self::NotServed(_) => Cause::Operation(Operation::Opcode),
             Self::ResponsePlace { expected, found } if expected.tag.0 != found.tag.0 => {
                 Cause::TaggedBuffer(TaggedBuffer::Tag)
@@ -203,7 +235,9 @@ impl Protocol {
             Self::ResponsePlace { .. } | Self::ResponseLength { .. } => {
                 Cause::TaggedBuffer(TaggedBuffer::Bounds)
             }
-            Self::Interleaved | Self::Acknowledged { .. } => Cause::Operation(Operation::StreamCatastrophic),
+            Self::Interleaved | Self::Acknowledged { .. } | Self::Misaligned { .. } => {
+                Cause::Operation(Operation::StreamCatastrophic)
+            }
         }
     }
 }
@@ -237,10 +271,22 @@ pub enum PostError {
         /// What is possible.
         limit: u32,
     },
+    /// An atomic operation returns eight bytes, to memory.
+    #[error("an atomic operation needs 8 bytes of memory for its result, it has {len}")]
+    AtomicData {
+        /// What was given.
+        len: u64,
+    },
     /// A Read has nowhere to put what it fetches.
     #[error("a Read cannot be inline")]
     InlineRead,
     /// The queue pair is not connected, or is being disconnected.
     #[error("the queue pair is not connected")]
     NotConnected,
+    /// The queue pair cannot take such a request in its state.
+    #[error("the queue pair cannot take this in the state \"{0}\"")]
+    State(crate::state::State),
+    /// The queue pair uses a shared receive queue, or receives nothing.
+    #[error("this queue pair has no receive queue of its own")]
+    NoReceiveQueue,
 }

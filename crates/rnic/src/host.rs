@@ -6,6 +6,10 @@
 //! copies within an arena of its own.
 
 use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// What an atomic operation works on.
+const WORD: usize = size_of::<u64>();
 
 /// A run of bytes in the program's memory. It may not be there, or be gone in a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,6 +34,27 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// Copies `from` to the spans, one after another, which are together as long as it.
     fn scatter(&self, from: &[u8], to: &[Span]) -> Result<(), Unmapped>;
 
+    /// Replaces the 64-bit word at `addr`, which is aligned, by what `new` makes of it, and returns what it was. Between
+    /// the two no other call of this, on this or another adapter of the process, changes it (RFC 7306 §5.4, rule 2).
+    fn update(&self, addr: u64, new: &dyn Fn(u64) -> u64) -> Result<u64, Unmapped> {
+        let word = [Span { addr, len: WORD }];
+        let _turn = turn(addr);
+        let mut bytes = [0; WORD];
+        self.gather(&word, &mut bytes)?;
+        let before = u64::from_ne_bytes(bytes);
+        self.scatter(&new(before).to_ne_bytes(), &word)?;
+        Ok(before)
+    }
+
     /// Whether all of the span is mapped now; its cost does not depend on its length.
     fn is_mapped(&self, span: Span) -> bool;
+}
+
+/// Words take turns, each with those that share its lock.
+fn turn(addr: u64) -> MutexGuard<'static, ()> {
+    const LOCKS: usize = 64;
+    static TURNS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
+    #[expect(clippy::cast_possible_truncation, reason = "any bits of the address will do")]
+    let lock = (addr as usize / WORD) % LOCKS;
+    TURNS[lock].lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -13,5 +13,6 @@ pub mod link;
 pub mod memory;
 pub mod qp;
 pub mod queue;
+pub mod state;
 mod stream;
 mod sync;

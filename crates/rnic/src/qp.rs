@@ -12,21 +12,24 @@
 
 use crate::connect::{Agreed, Setup};
 use crate::device::Device;
-use crate::error::{Fault, PostError};
+use crate::error::{Culprit, Fault, PostError, Protocol};
+use crate::event::AsyncEvent;
 use crate::fault::Asks;
 use crate::half::{Half, Left};
 use crate::link::Link;
-use crate::memory::{Domain, Stream};
+use crate::memory::{Check, Denied, Domain, Guard, Rights, Spans, Stream};
 use crate::queue::{
-    Completion, Cq, Opcode, Receive, ReceiveQueue, ReceiveRequest, SendQueue, Status, WorkRequest,
+    Completion, Cq, Opcode, Receive, ReceiveQueue, ReceiveRequest, SendQueue, SharedReceiveQueue, Status,
+    WorkRequest, XrcDomain,
 };
+pub use crate::state::{IllegalTransition, State};
 use crate::stream::{Owed, Rx, Tx};
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::private::Capabilities;
-use ironwarp_wire::{Terminate, ddp::DdpHeader};
+use ironwarp_wire::{Header, Place, SendWord, Terminate, ddp::DdpHeader};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, OnceLock, Weak};
 
 /// When a Send or a Write completes (requirement P2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -49,12 +52,45 @@ pub struct Attributes {
     pub receive_cq: Arc<Cq>,
     /// How many work requests its send queue holds.
     pub send_depth: usize,
-    /// How many work requests its receive queue holds.
-    pub receive_depth: usize,
     /// How many scatter/gather elements a request has at most.
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
+    /// Where its receives come from.
+    pub receives: Receives,
+    /// What its peer may do with memory that allows it.
+    pub rights: Rights,
+    /// The consumer moves it through its states, from reset on, and it outlives its peer. Otherwise connecting does, and
+    /// it ends with the connection.
+    pub by_hand: bool,
+}
+
+/// Where the receives of a queue pair come from.
+#[derive(Clone, Debug)]
+pub enum Receives {
+    /// Its own queue, which holds so many.
+    Own(usize),
+    /// A queue that it shares with others.
+    Shared(Arc<SharedReceiveQueue>),
+    /// The shared queue that each message names (XRC).
+    Named(Arc<XrcDomain>),
+}
+
+/// What is to be known of a queue pair (requirement N10).
+#[derive(Clone, Debug)]
+pub struct Context {
+    /// Its number.
+    pub id: u32,
+    /// Where it is in its life.
+    pub state: State,
+    /// What it was created with.
+    pub attributes: Attributes,
+    /// What its peer may do now.
+    pub rights: Rights,
+    /// Whether there is a connection.
+    pub linked: bool,
+    /// Why its stream ended, if it did.
+    pub fault: Option<Arc<Fault>>,
 }
 
 /// Whoever drives a connected queue pair: a lane, or the simulator.
@@ -69,26 +105,27 @@ pub trait Attendant: Send + Sync + fmt::Debug {
     fn closed(&self);
 }
 
-/// Where a queue pair is in its life.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
-    /// Not connected. Receives may be posted.
-    Idle,
-    /// Connected.
-    Connected,
-    /// Being disconnected by this end: what was posted is still sent.
-    Closing,
-    /// Over. Whatever is posted is flushed.
-    Ended,
-}
-
 /// A queue pair.
 #[derive(Debug)]
 pub struct Qp {
     id: u32,
+    /// Itself, for those who have to find it again.
+    me: Weak<Self>,
     device: Arc<Device>,
     attributes: Attributes,
     state: AtomicU8,
+    /// What the peer may do, as bits of [`Rights`].
+    rights: AtomicU8,
+    /// Being disconnected by this end: what was posted is still sent, and no more can be.
+    closing: AtomicBool,
+    /// There is a connection.
+    linked: AtomicBool,
+    /// The peer closed, and the queue pair goes on without: nothing is sent any more.
+    gone: AtomicBool,
+    /// It was reset: nothing completes any more.
+    silent: AtomicBool,
+    /// The consumer waits to hear that the send queue is drained.
+    draining: AtomicBool,
     /// Why the stream ended: the first reason counts.
     fault: OnceLock<Arc<Fault>>,
     attendant: OnceLock<Arc<dyn Attendant>>,
@@ -102,6 +139,10 @@ pub struct Qp {
     drain: AtomicBool,
     /// Messages wait for a receive.
     waiting: AtomicBool,
+    /// It was told that no receive of a shared queue is used any more.
+    last_receive: AtomicBool,
+    /// It is put down with a shared receive queue, and will be called.
+    listed: AtomicBool,
     /// Something was delivered since somebody last asked.
     debt: AtomicBool,
     /// The link did not take all there was to send.
@@ -112,11 +153,6 @@ pub struct Qp {
     tx: Half<Option<Tx>>,
     rx: Half<Option<Rx>>,
 }
-
-const IDLE: u8 = 0;
-const CONNECTED: u8 = 1;
-const CLOSING: u8 = 2;
-const ENDED: u8 = 3;
 
 /// Bits of `Qp::closed`.
 const OUT: u8 = 1;
@@ -135,11 +171,20 @@ pub struct Ready {
 impl Qp {
     /// A queue pair with this number.
     pub fn new(id: u32, device: &Arc<Device>, attributes: Attributes) -> Arc<Self> {
-        let Attributes { send_depth, receive_depth, max_sges, completes, .. } = attributes;
-        Arc::new(Self {
+        let Attributes { domain, send_depth, max_sges, completes, rights, .. } = attributes;
+        let receive_depth = if let Receives::Own(depth) = attributes.receives { depth } else { 0 };
+        let state = if attributes.by_hand { State::Reset } else { State::Init };
+        Arc::new_cyclic(|me| Self {
             id,
+            me: Weak::clone(me),
             device: Arc::clone(device),
-            state: AtomicU8::new(IDLE),
+            state: AtomicU8::new(state as u8),
+            rights: AtomicU8::new(rights.bits()),
+            closing: AtomicBool::new(false),
+            linked: AtomicBool::new(false),
+            gone: AtomicBool::new(false),
+            silent: AtomicBool::new(false),
+            draining: AtomicBool::new(false),
             fault: OnceLock::new(),
             attendant: OnceLock::new(),
             asks: OnceLock::new(),
@@ -147,10 +192,12 @@ impl Qp {
             overrun: AtomicBool::new(false),
             drain: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
+            last_receive: AtomicBool::new(false),
+            listed: AtomicBool::new(false),
             debt: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
-            rq: Mutex::new(ReceiveQueue::new(receive_depth, max_sges)),
+            rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
             owed: Mutex::default(),
             tx: Half::new(None),
             rx: Half::new(None),
@@ -170,12 +217,82 @@ impl Qp {
 
     /// Where it is in its life.
     pub fn state(&self) -> State {
-        match self.state.load(Ordering::Acquire) {
-            IDLE => State::Idle,
-            CONNECTED => State::Connected,
-            CLOSING => State::Closing,
-            _ => State::Ended,
+        State::from_bits(self.state.load(Ordering::Acquire))
+    }
+
+    /// Whether this end is closing its connection: what was posted is still sent.
+    pub fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Acquire)
+    }
+
+    /// Whether there is a connection.
+    pub fn is_linked(&self) -> bool {
+        self.linked.load(Ordering::Acquire)
+    }
+
+    /// Whether requests wait to be sent, acknowledged or answered.
+    pub fn has_work(&self) -> bool {
+        !lock(&self.sq).is_idle()
+    }
+
+    /// What is to be known of it (requirement N10).
+    pub fn query(&self) -> Context {
+        Context {
+            id: self.id,
+            state: self.state(),
+            attributes: self.attributes.clone(),
+            rights: self.rights(),
+            linked: self.is_linked(),
+            fault: self.fault.get().cloned(),
         }
+    }
+
+    fn rights(&self) -> Rights {
+        Rights::from_bits_truncate(self.rights.load(Ordering::Relaxed))
+    }
+
+    // --- States ---
+
+    /// Moves it to another state. To start over after [`State::Reset`] takes a new queue pair, with the same number:
+    /// [`reset`](Self::reset).
+    pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
+        let mut from = self.state();
+        loop {
+            if !from.may_become(to) {
+                return Err(IllegalTransition { from, to });
+            }
+            if to == State::Error {
+                self.abort(Fault::Moved);
+                return Ok(());
+            }
+            if to == State::Drained {
+                self.draining.store(true, Ordering::Release);
+            }
+            let moved =
+                self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
+            match moved {
+                Ok(_) => break,
+                Err(now) => from = State::from_bits(now), // the stream failed meanwhile
+            }
+        }
+        self.drive_tx(); // what waited goes on, or is found to be drained
+        Ok(())
+    }
+
+    /// What its peer may do from now on, with memory that allows it.
+    pub fn set_rights(&self, rights: Rights) {
+        self.rights.store(rights.bits(), Ordering::Relaxed);
+    }
+
+    /// Ends it without a trace: no request completes any more, and completions that were not polled are taken back. The
+    /// connection is closed.
+    pub fn reset(&self) {
+        self.silent.store(true, Ordering::SeqCst);
+        self.abort(Fault::Moved);
+        self.release();
+        let Attributes { send_cq, receive_cq, .. } = &self.attributes;
+        send_cq.purge(self.id);
+        receive_cq.purge(self.id);
     }
 
     /// Whether it has sent all that it will ever send.
@@ -221,7 +338,11 @@ impl Qp {
         // Nobody drives yet what is not there yet.
         let _ = self.rx.with(|half| *half = Some(rx));
         let _ = self.tx.with(|half| *half = Some(tx));
-        self.state.store(CONNECTED, Ordering::Release);
+        self.linked.store(true, Ordering::Release);
+        if !self.attributes.by_hand {
+            let (from, to) = (State::Init as u8, State::ReadyToSend as u8);
+            let _ = self.state.compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire);
+        }
         Ok(())
     }
 
@@ -243,8 +364,7 @@ impl Qp {
 
     /// Sends what was posted, then closes. No more can be posted.
     pub fn disconnect(&self) {
-        let closing = self.state.compare_exchange(CONNECTED, CLOSING, Ordering::AcqRel, Ordering::Acquire);
-        if closing.is_ok() {
+        if self.is_linked() && !self.is_ended() && !self.closing.swap(true, Ordering::AcqRel) {
             lock(&self.owed).finish = true;
             self.drive_tx();
         }
@@ -258,6 +378,7 @@ impl Qp {
 
     /// Lets go of the link, whose two directions are closed.
     pub fn release(&self) {
+        self.linked.store(false, Ordering::Release);
         let (_, left) = self.tx.with(|half| *half = None);
         self.pass_on(left);
         let (_, left) = self.rx.with(|half| *half = None);
@@ -271,8 +392,13 @@ impl Qp {
     /// Posts requests to the send queue, all or none, and sends what can be sent at once.
     pub fn post_send(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
         match self.state() {
-            State::Idle | State::Closing => return Err(PostError::NotConnected),
-            State::Connected | State::Ended => {}
+            State::Init if !self.attributes.by_hand => return Err(PostError::NotConnected),
+            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
+                return Err(PostError::State(state));
+            }
+            State::Error => {}
+            _ if self.is_closing() => return Err(PostError::NotConnected),
+            _ => {}
         }
         let mut sq = lock(&self.sq);
         sq.post(requests)?;
@@ -287,15 +413,26 @@ impl Qp {
 
     /// Posts a receive.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        if !matches!(self.attributes.receives, Receives::Own(_)) {
+            return Err(PostError::NoReceiveQueue);
+        }
+        if self.state() == State::Reset {
+            return Err(PostError::State(State::Reset));
+        }
         lock(&self.rq).post(request)?;
         // A message may be waiting for it; or the stream is over, and it is flushed. The rx half says that a message waits
         // before it looks for a receive for the last time: under the lock of the queue, one of the two comes first.
         if self.waiting.load(Ordering::Acquire) || self.fault.get().is_some() {
-            self.drive_rx();
-            // Nobody who drives is about to go idle for it.
-            self.acknowledge();
+            self.receive_posted();
         }
         Ok(())
+    }
+
+    /// A receive was posted that a message may have waited for.
+    pub(crate) fn receive_posted(&self) {
+        self.drive_rx();
+        // Nobody who drives is about to go idle for it.
+        self.acknowledge();
     }
 
     // --- Driving ---
@@ -394,19 +531,107 @@ impl Qp {
 
     /// What this end tells others of its kind.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities = Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU;
+        let mut capabilities =
+            Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU | Capabilities::SEND_IMMEDIATE;
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities
     }
 
-    /// No receive is posted, or it is withheld.
-    pub(crate) fn lacks_receive(&self) -> bool {
-        lock(&self.rq).is_empty() || self.asks.get().is_some_and(Asks::withhold_receive)
+    /// Memory that the peer names, if both it and the queue pair allow what the peer wants (requirement M9).
+    pub(crate) fn remote(
+        &self,
+        place: Place,
+        len: usize,
+        need: Rights,
+        spans: &mut Spans,
+    ) -> Result<Guard<'_>, Denied> {
+        let Stream { domain, qp } = self.stream();
+        let table = self.device.table();
+        if !self.rights().contains(need) {
+            let (tag, offset, len) = (place.tag, place.offset, len as u64);
+            let check = Check::QueuePair;
+            return Err(Denied { check, tag, offset, len, need, domain, qp: Some(qp), entry: None });
+        }
+        let Receives::Named(xrc) = &self.attributes.receives else {
+            return table.remote(self.stream(), place, len, need, spans);
+        };
+        let mut denied = None;
+        for domain in xrc.domains() {
+            match table.remote(Stream { domain, qp }, place, len, need, spans) {
+                Err(why) if why.check == Check::Domain => denied = Some(why),
+                found => return found,
+            }
+        }
+        match denied {
+            Some(denied) => Err(denied),
+            None => table.remote(self.stream(), place, len, need, spans),
+        }
     }
 
-    pub(crate) fn set_waiting(&self, waiting: bool) {
-        self.waiting.store(waiting, Ordering::Release);
+    /// The receive for a message that begins, which names a shared receive queue if this is XRC. `None`: it has to wait.
+    pub(crate) fn take_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
+        if self.asks.get().is_some_and(Asks::withhold_receive) {
+            return Ok(None);
+        }
+        match &self.attributes.receives {
+            Receives::Own(_) => Ok(lock(&self.rq).take()),
+            Receives::Shared(queue) => Ok(queue.take()),
+            Receives::Named(domain) => match domain.find(srq) {
+                Some(queue) => Ok(queue.take()),
+                None => Err(Protocol::NoSharedQueue(srq)),
+            },
+        }
+    }
+
+    /// A message waits for a receive: whoever posts one is to see that. The caller looks once more afterwards.
+    pub(crate) fn wait_for_receive(&self, header: &Header) {
+        self.waiting.store(true, Ordering::Release);
+        let queue = match &self.attributes.receives {
+            Receives::Own(_) => None,
+            Receives::Shared(queue) => Some(Arc::clone(queue)),
+            Receives::Named(domain) => domain.find(named_queue(header)),
+        };
+        if let Some(queue) = queue
+            && !self.listed.swap(true, Ordering::AcqRel)
+        {
+            queue.wait(Weak::clone(&self.me));
+        }
+    }
+
+    /// No message does any more.
+    pub(crate) fn stop_waiting(&self) {
+        self.waiting.store(false, Ordering::Release);
+    }
+
+    /// A shared receive queue has something for it, and has crossed it off its list.
+    pub(crate) fn called_for_receive(&self) {
+        self.listed.store(false, Ordering::Release);
+    }
+
+    /// Whether the consumer waits to hear that the send queue is drained.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests may be begun.
+    pub(crate) fn may_begin(&self) -> bool {
+        !matches!(self.state(), State::Drained | State::ReadyToReceive | State::Init) && !self.is_gone()
+    }
+
+    /// The peer closed, and this end sends nothing any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// All requests before this one were begun, and none is in the middle: if they are complete, the queue is drained.
+    pub(crate) fn drained_to(&self, seq: u64) {
+        if self.state() == State::Drained
+            && lock(&self.sq).is_complete_to(seq)
+            && self.draining.swap(false, Ordering::AcqRel)
+        {
+            self.device.raise(AsyncEvent::SqDrained(self.id));
+        }
     }
 
     pub(crate) fn set_debt(&self) {
@@ -418,10 +643,13 @@ impl Qp {
     }
 
     pub(crate) fn is_ended(&self) -> bool {
-        self.state.load(Ordering::Acquire) == ENDED
+        self.state() == State::Error
     }
 
     pub(crate) fn opened(&self) {
+        if self.state() == State::ReadyToReceive {
+            self.device.raise(AsyncEvent::Established(self.id));
+        }
         if let Some(attendant) = self.attendant.get() {
             attendant.opened();
         }
@@ -440,13 +668,13 @@ impl Qp {
         self.complete(&self.attributes.send_cq, completion);
     }
 
-    pub(crate) fn complete_receive(&self, completion: Completion) {
-        self.complete(&self.attributes.receive_cq, completion);
+    pub(crate) fn complete_receive(&self, receive: &Receive, completion: Completion) {
+        self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
     }
 
     /// Requirement I5: what does not fit is never lost silently; the stream ends for it, as soon as no lock is held.
     fn complete(&self, cq: &Cq, completion: Completion) {
-        if cq.push(completion).is_err() {
+        if !self.silent.load(Ordering::SeqCst) && cq.push(completion).is_err() {
             self.overrun.store(true, Ordering::Relaxed);
         }
     }
@@ -461,23 +689,22 @@ impl Qp {
 
     pub(crate) fn complete_receive_failed(&self, receive: &Receive, status: Status, fault: &Fault) {
         let cause = Some(Arc::new(fault.clone()));
-        self.complete_receive(Completion::failed(
-            receive.request.id,
-            Opcode::Receive,
-            self.id,
-            status,
-            cause,
-        ));
+        let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id, status, cause);
+        self.complete_receive(receive, completion);
     }
 
     /// The stream is over: gives all receives back, first the one in use.
     pub(crate) fn flush_receives(&self, in_use: Option<Receive>) {
         let Some(fault) = self.fault.get() else { return };
         if let Some(receive) = in_use {
-            self.complete_receive(crate::queue::flushed(&receive.request, self.id, fault));
+            self.complete_receive(&receive, crate::queue::flushed(&receive.request, self.id, fault));
         }
         for completion in lock(&self.rq).flush(self.id, fault) {
-            self.complete_receive(completion);
+            self.complete(&self.attributes.receive_cq, completion);
+        }
+        let shares = !matches!(self.attributes.receives, Receives::Own(_));
+        if shares && !self.last_receive.swap(true, Ordering::AcqRel) {
+            self.device.raise(AsyncEvent::LastWqeReached(self.id));
         }
     }
 
@@ -487,8 +714,9 @@ impl Qp {
         if self.fault.set(Arc::clone(&fault)).is_err() {
             return;
         }
-        self.state.store(ENDED, Ordering::Release);
+        self.state.store(State::Error as u8, Ordering::Release);
         tracing::debug!(qp = self.id, %fault, "stream ended");
+        self.raise_failure(&fault);
         {
             let mut owed = lock(&self.owed);
             owed.terminate = terminate;
@@ -496,7 +724,7 @@ impl Qp {
         }
         {
             let mut sq = lock(&self.sq);
-            let request = request.or_else(|| blamed(&mut sq, &fault));
+            let request = request.or_else(|| blamed(&mut sq, self.attributes.completes, &fault));
             sq.fail(self.id, request, &fault, |completion| self.complete_send(completion));
         }
         if let Some(attendant) = self.attendant.get() {
@@ -506,10 +734,26 @@ impl Qp {
         }
     }
 
-    /// The peer closed, as it may.
+    /// The asynchronous event of a failure that is somebody's fault.
+    fn raise_failure(&self, fault: &Fault) {
+        let event = match (fault, fault.culprit()) {
+            (Fault::Remote(_), _) => AsyncEvent::QpAccessError(self.id),
+            (_, Culprit::Peer) => AsyncEvent::QpRequestError(self.id),
+            (Fault::Overrun(_), _) => AsyncEvent::QpFatal(self.id),
+            _ => return, // the completions tell
+        };
+        self.device.raise(event);
+    }
+
+    /// The peer closed, as it may. A queue pair that was brought up by hand does not end with it: its receives stay posted,
+    /// as they do where nobody tells that a peer has gone.
     pub(crate) fn peer_closed(&self) {
-        let closing = self.state() == State::Closing;
-        self.fail(if closing { Fault::Disconnected } else { Fault::Closed }, None, None);
+        if self.attributes.by_hand && !self.is_closing() {
+            self.gone.store(true, Ordering::Release);
+            lock(&self.owed).finish = true;
+            return;
+        }
+        self.fail(if self.is_closing() { Fault::Disconnected } else { Fault::Closed }, None, None);
     }
 
     /// Nothing more will be sent.
@@ -543,10 +787,30 @@ impl Qp {
 #[error("the queue pair is, or was, connected: create another one")]
 pub struct AlreadyConnected;
 
+/// The shared receive queue that a message names.
+const fn named_queue(header: &Header) -> u32 {
+    match header {
+        Header::Send(send) => match send.word {
+            SendWord::Srq(srq) => srq,
+            SendWord::Invalidate(_) => 0,
+        },
+        Header::SendImmediate(message) => match message.send.word {
+            SendWord::Srq(srq) => srq,
+            SendWord::Invalidate(_) => 0,
+        },
+        Header::Immediate(immediate) => immediate.srq,
+        _ => 0,
+    }
+}
+
 /// The request that the peer complains of in its Terminate: the one with the message sequence number, the Write that
-/// covers the place, or else the oldest.
-fn blamed(sq: &mut SendQueue, fault: &Fault) -> Option<(u64, Status)> {
-    let Fault::Terminated(terminate) = fault else { return None };
+/// covers the place, or else the oldest. Where requests wait for an acknowledgement, one that does not come is the oldest's.
+fn blamed(sq: &mut SendQueue, completes: Completes, fault: &Fault) -> Option<(u64, Status)> {
+    let status = fault.remote_status();
+    let Fault::Terminated(terminate) = fault else {
+        let waits = completes == Completes::WhenAcknowledged && status != Status::Flushed;
+        return sq.oldest().filter(|_| waits).map(|seq| (seq, status));
+    };
     let seq = match terminate.offender.header {
         Some(DdpHeader::Untagged(header)) => sq.find_msn(header.msn, header.queue == 1),
         Some(DdpHeader::Tagged(header)) => sq.find_write(header.place),
@@ -555,5 +819,5 @@ fn blamed(sq: &mut SendQueue, fault: &Fault) -> Option<(u64, Status)> {
     if let Some(seq) = seq {
         sq.delivered_before(seq);
     }
-    seq.map(|seq| (seq, fault.remote_status()))
+    seq.map(|seq| (seq, status))
 }

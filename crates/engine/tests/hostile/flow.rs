@@ -11,7 +11,7 @@ use ironwarp_wire::private::Capabilities;
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer};
 use std::time::{Duration, Instant};
 
-const SEND: Operation = Operation::Send { solicited: false, invalidate: None };
+const SEND: Operation = Operation::Send { invalidate: None };
 const CLOSE: Duration = Duration::from_millis(300);
 
 fn elsewhere() -> Place {
@@ -87,8 +87,8 @@ fn a_reset_at_any_point() {
             all += cq.poll(8, |completion| flushed += count(completion.status)).unwrap();
         }
         assert!(flushed >= RECEIVES, "after {len} bytes: {flushed}");
-        let fault = pair.qp().fault().expect("it is over");
-        assert!(matches!(**fault, Fault::Lost(_)), "{fault}");
+        let fault = pair.qp().fault().cloned().expect("it is over");
+        assert!(matches!(*fault, Fault::Lost(_)), "{fault}");
     }
     let (open, inbox) = (victim.open.at, victim.private.at);
     victim.untouched_but(&[(open, 64), (inbox, 64)]);
@@ -147,13 +147,8 @@ fn a_failure_here_under_load() {
                 }
             });
             let attacked_sge = victim.foreign.sge(0, 8);
-            pair.qp().post_send(vec![ironwarp_rnic::queue::WorkRequest {
-                id: 2,
-                operation: SEND,
-                data: ironwarp_rnic::queue::Data::Memory(attacked_sge.into()),
-                signaled: true,
-                fence: false,
-            }])
+            let data = ironwarp_rnic::queue::Data::Memory(attacked_sge.into());
+            pair.qp().post_send(vec![ironwarp_rnic::queue::WorkRequest::new(2, SEND, data)])
         });
         mistake.unwrap();
         peer.finish();

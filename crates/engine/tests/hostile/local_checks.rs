@@ -10,7 +10,7 @@ use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, W
 use ironwarp_wire::{Place, Tag, Terminate};
 
 const LEN: u32 = 64;
-const SEND: Operation = Operation::Send { solicited: false, invalidate: None };
+const SEND: Operation = Operation::Send { invalidate: None };
 
 /// What a request may do with its memory.
 #[derive(Clone, Copy, Debug)]
@@ -269,7 +269,7 @@ fn a_registration_that_fails_flushes_what_follows() {
     let list: Sges = victim.open.sge(0, LEN).into();
     let request = |id, operation, list: Sges| {
         let data = Data::Memory(list);
-        WorkRequest { id, operation, data, signaled: true, fence: false }
+        WorkRequest::new(id, operation, data)
     };
     let wrong = Operation::Register { tag: following(tag), memory };
     let requests = vec![request(7, wrong, Sges::default()), request(8, SEND, list)];

@@ -120,8 +120,8 @@ impl Target {
         }
         stormer.peer.finish();
         assert!(stormer.pair.wait_closed(PATIENCE), "round {round}");
-        let fault = stormer.pair.qp().fault().expect("it is over");
-        assert!(matches!(**fault, ironwarp_rnic::error::Fault::Remote(_)), "round {round}: {fault}");
+        let fault = stormer.pair.qp().fault().cloned().expect("it is over");
+        assert!(matches!(*fault, ironwarp_rnic::error::Fault::Remote(_)), "round {round}: {fault}");
     }
 
     /// Writes that cover all of the memory, one after another.

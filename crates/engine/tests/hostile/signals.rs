@@ -10,7 +10,7 @@ use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal};
 use ironwarp_wire::{Cause, Header, Operation as Code, Place, Tagged};
 use std::time::Duration;
 
-const SEND: Operation = Operation::Send { solicited: false, invalidate: None };
+const SEND: Operation = Operation::Send { invalidate: None };
 
 /// The signals that the peer hears within a moment.
 fn signals(attacked: &mut crate::common::victim::Attacked) -> Vec<Signal> {
@@ -105,7 +105,7 @@ fn an_acknowledgement_of_less() {
     victim.survives();
 }
 
-/// A peer that promised acknowledgements and sends none: the requests wait, and are flushed when it leaves. They are not
+/// A peer that promised acknowledgements and sends none: the request waits, and fails when it leaves. It is not
 /// reported as delivered.
 #[test]
 fn acknowledgements_that_never_come() {
@@ -121,7 +121,7 @@ fn acknowledgements_that_never_come() {
     let crate::common::victim::Attacked { peer, pair, cq } = attacked;
     peer.reset();
     assert!(cq.wait(Some(PATIENCE)).unwrap());
-    cq.poll(1, |failed| assert_eq!((failed.wr_id, failed.status), (1, Status::Flushed), "{failed:?}"))
+    cq.poll(1, |failed| assert_eq!((failed.wr_id, failed.status), (1, Status::RetryExceeded), "{failed:?}"))
         .unwrap();
     assert!(pair.wait_closed(PATIENCE));
     victim.untouched();

@@ -99,7 +99,7 @@ fn bytes_before_the_reply() {
     incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
     let error = pair.wait_connected(PATIENCE).unwrap_err();
     assert!(matches!(*error, ConnectError::Closed), "{error}");
-    assert_eq!(pair.qp().state(), State::Idle);
+    assert_eq!(pair.qp().state(), State::Init);
     victim.survives();
 }
 
@@ -173,7 +173,7 @@ fn silence_behind_the_request_is_not_the_peers_fault() {
     incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
     peer.established(Way::default());
     assert_eq!(peer.hear_for(2 * STARTUP), Heard::Silence, "a responder is silent (RFC 5044 §7.1.2)");
-    assert_eq!(pair.qp().state(), State::Connected);
+    assert_eq!(pair.qp().state(), State::ReadyToSend);
     pair.disconnect();
     assert_eq!(peer.hear(), Heard::End);
     peer.finish();

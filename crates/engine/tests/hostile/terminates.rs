@@ -25,10 +25,10 @@ use ironwarp_rnic::error::{Fault, Protocol};
 use ironwarp_rnic::memory::{Check, Rights};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation as Request, Status};
-use ironwarp_wire::private::Signal;
+use ironwarp_wire::private::{Capabilities, ReadV2Request, Signal};
 use ironwarp_wire::{
-    AtomicOp, AtomicRequest, Cause, Header, Immediate, ImmediateData, MpaFault, Operation, Place, Protection,
-    Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
+    AtomicOp, AtomicRequest, Cause, Header, MpaFault, Operation, Place, Protection, Send, SendWord, Tag,
+    Tagged, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
 };
 
 /// The peer sends something after its RTR, and the victim ends the stream with this cause. The peer's bytes and the fault.
@@ -124,20 +124,36 @@ fn unsolicited_read_response() {
     assert_eq!(fault, Fault::Protocol(Protocol::Unasked));
 }
 
-/// 0/2/06: messages of RFC 7306 that are not served (yet).
+/// 0/2/06: the private message that is not served, though the peer has shown that it is one of our kind.
 #[test]
 fn messages_that_are_not_served() {
-    let immediate =
-        Header::Immediate(Immediate { msn: 1, solicited: false, srq: 0, data: ImmediateData([7; 8]) });
-    let atomic = |victim: &Victim| {
-        let target = Place { tag: victim.open.tag, offset: victim.open.addr };
+    let fault = ends(
+        |victim, attacked| {
+            attacked.peer.send(&Signal::Capabilities(Capabilities::all()).header(), &[]);
+            let source = Place { tag: victim.open.tag, offset: victim.open.addr };
+            attacked.peer.send(&Header::ReadV2Request(ReadV2Request { msn: 1, len: 8, source }), &[])
+        },
+        OPERATION_OPCODE,
+    );
+    assert!(matches!(fault, Fault::Protocol(Protocol::NotServed(_))), "{fault}");
+}
+
+/// 0/2/07: an atomic operation on a word that is not aligned (RFC 7306 §8.2). 0/1/02: on memory that does not allow it.
+#[test]
+fn atomic_operations_that_may_not_be() {
+    let atomic = |tag: Tag, offset: u64| {
+        let target = Place { tag, offset };
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
         Header::AtomicRequest(AtomicRequest { msn: 1, id: 1, target, op })
     };
-    for header in [&|_: &Victim| immediate, &atomic as &dyn Fn(&Victim) -> Header] {
-        let fault = ends(|victim, attacked| attacked.peer.send(&header(victim), &[]), OPERATION_OPCODE);
-        assert!(matches!(fault, Fault::Protocol(Protocol::NotServed(_))), "{fault}");
-    }
+    let misaligned = Cause::Operation(Operation::StreamCatastrophic);
+    let open = |victim: &Victim| atomic(victim.open.tag, victim.open.addr + 4);
+    let fault = ends(|victim, attacked| attacked.peer.send(&open(victim), &[]), misaligned);
+    assert!(matches!(fault, Fault::Protocol(Protocol::Misaligned { .. })), "{fault}");
+    let denied = Cause::Protection(Protection::Access);
+    let writable = |victim: &Victim| atomic(victim.writable.tag, victim.writable.addr);
+    let fault = ends(|victim, attacked| attacked.peer.send(&writable(victim), &[]), denied);
+    assert!(matches!(fault, Fault::Remote(denied) if denied.check == Check::Right), "{fault}");
 }
 
 /// 0/2/07: a message begins in the middle of another (RFC 5041 §5.1).
@@ -454,8 +470,8 @@ fn local_catastrophe_when_the_completion_queue_overflows() {
     assert_eq!(peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
     peer.finish();
     assert!(pair.wait_closed(PATIENCE));
-    let fault = pair.qp().fault().expect("the stream is over");
-    assert_eq!(**fault, Fault::Overrun(small.cq().id()));
+    let fault = pair.qp().fault().cloned().expect("the stream is over");
+    assert_eq!(*fault, Fault::Overrun(small.cq().id()));
     victim.untouched();
     victim.survives();
 }

@@ -162,7 +162,7 @@ fn an_answer_into_it() {
 fn a_send_of_it() {
     for case in CASES {
         let mut scene = Scene::new(case, Loss::Unmap, 0);
-        scene.attacked.post(7, Operation::Send { solicited: false, invalidate: None }, scene.sge());
+        scene.attacked.post(7, Operation::Send { invalidate: None }, scene.sge());
         let failed = scene.attacked.one();
         assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
         let (messages, _) = scene.attacked.peer.hear_out();

@@ -1,8 +1,10 @@
 //! Events: how a consumer that sleeps learns that something happened (step 8 of the path). Before this: `queue/cq.rs`,
 //! which decides that an event is due. After it: the consumer, which waits on a [`Channel`].
 
+mod asynchronous;
 mod channel;
 
+pub use asynchronous::AsyncEvent;
 pub use channel::{Channel, CqEvent, Wake};
 
 use std::fmt;

@@ -27,6 +27,8 @@ pub enum Check {
     Right,
     /// g: windows may be bound to it.
     Bind,
+    /// The queue pair lets its peer do this at all.
+    QueuePair,
     /// What is to be filled is not valid yet.
     Idle,
     /// What is to be invalidated is a window, or was registered by a send-queue request.
@@ -64,7 +66,7 @@ impl Denied {
             Check::Domain | Check::Stream => Cause::TaggedBuffer(TaggedBuffer::Stream),
             Check::Wrap => Cause::TaggedBuffer(TaggedBuffer::Wrap),
             Check::Range => Cause::TaggedBuffer(TaggedBuffer::Bounds),
-            Check::Right | Check::Bind => Cause::Protection(Protection::Access),
+            Check::Right | Check::Bind | Check::QueuePair => Cause::Protection(Protection::Access),
             _ => Cause::TaggedBuffer(TaggedBuffer::Tag),
         }
     }
@@ -75,7 +77,7 @@ impl Denied {
             Check::Domain | Check::Stream => Protection::Stream,
             Check::Wrap => Protection::Wrap,
             Check::Range => Protection::Bounds,
-            Check::Right | Check::Bind => Protection::Access,
+            Check::Right | Check::Bind | Check::QueuePair => Protection::Access,
             _ => Protection::Tag,
         })
     }
@@ -93,6 +95,9 @@ impl fmt::Display for Denied {
         let Self { tag, offset, len, .. } = *self;
         write!(f, "{}, {len} bytes: ", Place { tag, offset })?;
         match &self.entry {
+            _ if self.check == Check::QueuePair => {
+                write!(f, "it needs {}, which queue pair {} does not allow", self.need, self.qp.unwrap_or(0))
+            }
             Some(entry) => self.explain(entry, f),
             None => f.write_str("the tag names no valid memory"),
         }
@@ -113,7 +118,7 @@ impl Denied {
             Check::Wrap => f.write_str("the range goes beyond 2^64"),
             Check::Range => write!(f, "the {kind} has {len} bytes from {start:#x} on"),
             Check::Right => write!(f, "it needs {}, the {kind} has {}", self.need, entry.rights),
-            Check::Bind => f.write_str("windows may not be bound to it"),
+            Check::Bind | Check::QueuePair => f.write_str("windows may not be bound to it"),
             Check::Idle => write!(f, "the {kind} is valid already"),
             Check::Invalidate => write!(f, "this {kind} cannot be invalidated"),
             Check::Windows => f.write_str("windows are bound to it"),

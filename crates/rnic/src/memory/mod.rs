@@ -45,7 +45,7 @@ use std::fmt;
 use std::sync::Arc;
 
 /// A protection domain: what is registered in one cannot be reached from another.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
 /// Who asks: a queue pair, and the domain it belongs to.
@@ -74,6 +74,11 @@ bitflags::bitflags! {
         /// Windows may be bound to it.
         const BIND = 1 << 5;
     }
+}
+
+impl Rights {
+    /// All that peers may be allowed.
+    pub const REMOTE: Self = Self::REMOTE_READ.union(Self::REMOTE_WRITE).union(Self::REMOTE_ATOMIC);
 }
 
 impl fmt::Display for Rights {

@@ -22,6 +22,10 @@ pub struct Completion {
     pub solicited: bool,
     /// A receive: the message invalidated this tag of ours (Send with Invalidate).
     pub invalidated: Option<Tag>,
+    /// A receive: the data that came in the message itself.
+    pub immediate: Option<u32>,
+    /// A receive of a datagram: who sent it. The first 40 bytes of the buffer are its GRH.
+    pub sender: Option<Sender>,
     /// Why it failed: which check, whose fault. Shared by all requests that one fault ended.
     pub cause: Option<Arc<Fault>>,
 }
@@ -32,25 +36,29 @@ const _: () = assert!(size_of::<Completion>() <= 64);
 impl Completion {
     /// A request that succeeded.
     pub const fn succeeded(wr_id: u64, opcode: Opcode, qp: u32, byte_len: u32) -> Self {
-        let status = Status::Success;
-        Self { wr_id, status, opcode, byte_len, qp, solicited: false, invalidated: None, cause: None }
+        let (status, cause) = (Status::Success, None);
+        let (solicited, invalidated, immediate, sender) = (false, None, None, None);
+        Self { wr_id, status, opcode, byte_len, qp, solicited, invalidated, immediate, sender, cause }
     }
 
     /// A request that failed.
-    pub const fn failed(
-        wr_id: u64,
-        opcode: Opcode,
-        qp: u32,
-        status: Status,
-        cause: Option<Arc<Fault>>,
-    ) -> Self {
-        Self { wr_id, status, opcode, byte_len: 0, qp, solicited: false, invalidated: None, cause }
+    pub fn failed(wr_id: u64, opcode: Opcode, qp: u32, status: Status, cause: Option<Arc<Fault>>) -> Self {
+        Self { status, cause, ..Self::succeeded(wr_id, opcode, qp, 0) }
     }
 
     /// Whether it wakes a consumer that waits for solicited completions only. Errors do as well (requirement N8).
     pub fn wakes(&self) -> bool {
         self.solicited || self.status != Status::Success
     }
+}
+
+/// Who sent a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sender {
+    /// The number of its queue pair.
+    pub qp: u32,
+    /// The service level that it chose.
+    pub service_level: u8,
 }
 
 /// What a completed request was.
@@ -62,6 +70,10 @@ pub enum Opcode {
     Write,
     /// RDMA Read.
     Read,
+    /// Atomic compare and swap.
+    CompareSwap,
+    /// Atomic fetch and add.
+    FetchAdd,
     /// Bind of a window.
     Bind,
     /// Registration through the send queue.
@@ -70,6 +82,8 @@ pub enum Opcode {
     Invalidate,
     /// A receive that a Send used up.
     Receive,
+    /// A receive that a Write with Immediate used up: the data are where the Write put them.
+    ReceiveWrite,
 }
 
 /// How a request ended. In the order of the verbs' `ibv_wc_status`, with its meanings.

@@ -177,6 +177,14 @@ impl Cq {
         there || ring.overrun
     }
 
+    /// Takes back the completions of one queue pair that were not polled.
+    pub fn purge(&self, qp: u32) {
+        let mut ring = lock(&self.ring);
+        ring.completions.retain(|completion| completion.qp != qp);
+        ring.waking = ring.completions.iter().filter(|completion| completion.wakes()).count();
+        self.ready.store(ring.ready(), Ordering::Relaxed);
+    }
+
     /// Moves the queue to another handler, or to none (requirement N4). It stays armed.
     ///
     /// Once this returns, the old handler gets nothing more. What it got before is the old handler's; events that are due

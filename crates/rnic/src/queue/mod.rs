@@ -1,6 +1,6 @@
 //! The queues a consumer sees: work requests go in, completions come out.
 //!
-//! `request.rs` has the work requests; `send.rs` and `receive.rs` hold those that are posted; what is done leaves as a
+//! `request.rs` has the work requests; `send.rs`, `receive.rs` and `shared.rs` hold those that are posted; what is done leaves as a
 //! [`Completion`] through a [`Cq`]. The stream takes from these queues in order and returns to them in order.
 
 mod completion;
@@ -8,9 +8,11 @@ mod cq;
 mod receive;
 mod request;
 mod send;
+mod shared;
 
-pub use completion::{Completion, Opcode, Status};
+pub use completion::{Completion, Opcode, Sender, Status};
 pub use cq::{Arm, Cq, Overrun};
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
-pub(crate) use send::{OutstandingRead, SendQueue};
+pub(crate) use send::{Asked, OutstandingRead, SendQueue};
+pub use shared::{SharedReceiveQueue, SrqStatus, XrcDomain};

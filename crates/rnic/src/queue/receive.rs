@@ -1,13 +1,16 @@
 //! The receive queue: buffers for the messages to come, used in the order they were posted.
 
-use super::{Completion, Opcode, ReceiveRequest, Status};
+use super::{Completion, Cq, Opcode, ReceiveRequest, Status};
 use crate::error::{Fault, PostError};
+use crate::memory::Domain;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Posted and not yet used receives.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
+    /// The domain of the buffers.
+    domain: Domain,
     capacity: usize,
     max_sges: usize,
     posted: VecDeque<ReceiveRequest>,
@@ -19,11 +22,36 @@ pub(crate) struct Receive {
     pub(crate) request: ReceiveRequest,
     /// How much the buffers hold.
     pub(crate) room: u64,
+    /// The domain of the buffers.
+    pub(crate) domain: Domain,
+    /// Where it completes, if not where the queue pair's own receives do.
+    pub(crate) cq: Option<Arc<Cq>>,
 }
 
 impl ReceiveQueue {
-    pub(crate) fn new(capacity: usize, max_sges: usize) -> Self {
-        Self { capacity, max_sges, posted: VecDeque::new() }
+    pub(crate) fn new(domain: Domain, capacity: usize, max_sges: usize) -> Self {
+        Self { domain, capacity, max_sges, posted: VecDeque::new() }
+    }
+
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    pub(crate) fn max_sges(&self) -> usize {
+        self.max_sges
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.posted.len()
+    }
+
+    /// From now on it holds so many. Refused if more are posted.
+    pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), PostError> {
+        if self.posted.len() > capacity {
+            return Err(PostError::Full { capacity });
+        }
+        self.capacity = capacity;
+        Ok(())
     }
 
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
@@ -38,15 +66,11 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.posted.is_empty()
-    }
-
     /// The receive for the message that begins.
     pub(crate) fn take(&mut self) -> Option<Receive> {
         let request = self.posted.pop_front()?;
         let room = request.buffers.len();
-        Some(Receive { request, room })
+        Some(Receive { request, room, domain: self.domain, cq: None })
     }
 
     /// All that are left, as completions that say they were not used.

@@ -1,7 +1,7 @@
 //! Work requests: what a consumer posts. Before this: the verbs; after: `send.rs` and `receive.rs`.
 
 use crate::memory::{Binding, Memory};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::sync::Arc;
 
 /// A piece of registered memory: an element of a scatter/gather list.
@@ -127,8 +127,6 @@ impl Data {
 pub enum Operation {
     /// A message for the peer's next receive; it may end the registration of a tag of the peer's (requirement M12).
     Send {
-        /// Shall the peer's program be woken?
-        solicited: bool,
         /// The peer's tag to invalidate.
         invalidate: Option<Tag>,
     },
@@ -136,6 +134,13 @@ pub enum Operation {
     Write(Place),
     /// RDMA Read of the peer's memory.
     Read(Place),
+    /// An atomic operation on a 64-bit word of the peer's (RFC 7306 §5); its value before goes to the data.
+    Atomic {
+        /// The word.
+        target: Place,
+        /// What to do with it.
+        op: AtomicOp,
+    },
     /// Binds a window to a part of a region (requirement M3). It gets the next instance of its tag.
     Bind {
         /// The window.
@@ -172,8 +177,22 @@ pub struct WorkRequest {
     pub data: Data,
     /// Whether success is reported; failure always is.
     pub signaled: bool,
-    /// Wait until all earlier Reads are done.
+    /// Wait until all earlier Reads and atomic operations are done.
     pub fence: bool,
+    /// A message that uses up a receive: shall the peer's program be woken (requirement N8)?
+    pub solicited: bool,
+    /// Data that the peer finds in its completion: of a Send, or of a Write, which then uses up a receive.
+    pub immediate: Option<u32>,
+    /// XRC: the number of the peer's shared receive queue. Otherwise zero.
+    pub srq: u32,
+}
+
+impl WorkRequest {
+    /// A request whose success is reported, with nothing special to it.
+    pub const fn new(id: u64, operation: Operation, data: Data) -> Self {
+        let (signaled, fence, solicited) = (true, false, false);
+        Self { id, operation, data, signaled, fence, solicited, immediate: None, srq: 0 }
+    }
 }
 
 /// A work request for the receive queue.

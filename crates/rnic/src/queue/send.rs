@@ -10,7 +10,7 @@
 use super::{Completion, Opcode, Operation, Status, WorkRequest};
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
-use ironwarp_wire::Place;
+use ironwarp_wire::{AtomicOp, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -44,9 +44,10 @@ struct Entry {
     done: bool,
 }
 
-/// A Read Request without its answer.
+/// A Read Request, or an Atomic Request, without its answer.
 #[derive(Clone, Debug)]
 pub(crate) struct OutstandingRead {
+    pub(crate) kind: Asked,
     /// Whose it is; `None` for one of the adapter's own, which asks for nothing.
     pub(crate) entry: Option<u64>,
     /// The answer also acknowledges so many messages: they were delivered before it was served (RFC 5040 §5.5).
@@ -56,6 +57,14 @@ pub(crate) struct OutstandingRead {
     pub(crate) len: u32,
     /// How much of it has come.
     pub(crate) received: u32,
+}
+
+/// What the peer was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Asked {
+    Read,
+    /// With this identifier, which the answer returns (RFC 7306 §5.2).
+    Atomic(u32),
 }
 
 impl SendQueue {
@@ -187,6 +196,11 @@ impl SendQueue {
         self.entries.is_empty() && self.reads.is_empty()
     }
 
+    /// Whether all requests before this one are complete.
+    pub(crate) fn is_complete_to(&self, seq: u64) -> bool {
+        self.first >= seq
+    }
+
     /// Completes what has its turn.
     pub(crate) fn retire(&mut self, qp: u32, mut complete: impl FnMut(Completion)) {
         while let Some(entry) = self.entries.front()
@@ -204,7 +218,7 @@ impl SendQueue {
         // What the peer delivered was sent, though the sender may not have come to note it yet.
         let delivered = entry.number > 0 && entry.number <= self.acknowledged;
         match entry.request.operation {
-            Operation::Read(_) => entry.sent && entry.done,
+            Operation::Read(_) | Operation::Atomic { .. } => entry.sent && entry.done,
             ref operation if operation.is_local() => entry.done,
             _ => delivered || (self.completes == Completes::WhenSent && entry.sent),
         }
@@ -249,20 +263,22 @@ impl SendQueue {
         self.reads.clear();
     }
 
-    /// The Send, or the Read, with this message sequence number.
+    /// The Send or Write with Immediate, or else the Read or atomic operation, with this message sequence number.
     pub(crate) fn find_msn(&self, msn: u32, read: bool) -> Option<u64> {
         self.find(|entry| {
             entry.msn == msn
                 && entry.number > 0
                 && match entry.request.operation {
                     Operation::Send { .. } => !read,
-                    Operation::Read(_) => read,
+                    Operation::Write(_) => !read && entry.request.immediate.is_some(),
+                    Operation::Read(_) | Operation::Atomic { .. } => read,
                     _ => false,
                 }
         })
     }
 
-    /// The oldest Write that covers this place, and is not known to have been delivered.
+    /// The oldest Write that covers this place, and is not known to have been delivered. A peer that acknowledges does so
+    /// before it complains: then it is the first that is not, though others cover the place as well.
     pub(crate) fn find_write(&self, place: Place) -> Option<u64> {
         self.find(|entry| match entry.request.operation {
             Operation::Write(to) => {
@@ -305,24 +321,27 @@ fn check(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
     if len > u64::from(MAX_MESSAGE) {
         return Err(PostError::MessageTooLong { len, limit: MAX_MESSAGE });
     }
-    if is_read(request) && matches!(request.data, super::Data::Inline(_)) && len > 0 {
-        return Err(PostError::InlineRead);
+    let inline = matches!(request.data, super::Data::Inline(_));
+    match request.operation {
+        Operation::Read(_) if inline && len > 0 => Err(PostError::InlineRead),
+        Operation::Atomic { .. } if inline || len != ATOMIC_LEN => Err(PostError::AtomicData { len }),
+        _ => Ok(()),
     }
-    Ok(())
 }
 
 /// The longest message: 2 GiB, as hardware has it.
 pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 
-const fn is_read(request: &WorkRequest) -> bool {
-    matches!(request.operation, Operation::Read(_))
-}
+/// What an atomic operation returns.
+const ATOMIC_LEN: u64 = 8;
 
 const fn opcode(request: &WorkRequest) -> Opcode {
     match request.operation {
         Operation::Send { .. } => Opcode::Send,
         Operation::Write(_) => Opcode::Write,
         Operation::Read(_) => Opcode::Read,
+        Operation::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => Opcode::CompareSwap,
+        Operation::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => Opcode::FetchAdd,
         Operation::Bind { .. } => Opcode::Bind,
         Operation::Register { .. } => Opcode::Register,
         Operation::Invalidate(_) => Opcode::Invalidate,

@@ -8,6 +8,7 @@
 //! Between two calls a half is plain data: no guard is held, no buffer is borrowed, and what is not finished is written
 //! down in bytes of its own. At a boundary between messages the whole stream can be taken elsewhere.
 
+mod atomic;
 mod owed;
 mod park;
 pub(crate) mod rx;
@@ -18,7 +19,7 @@ use crate::memory::Guard;
 use ironwarp_wire::Place;
 use smallvec::SmallVec;
 
-pub(crate) use owed::{Owed, View};
+pub(crate) use owed::{Answer, Owed, View};
 pub(crate) use rx::Rx;
 pub(crate) use train::Train;
 pub(crate) use tx::Tx;

@@ -2,7 +2,7 @@
 
 use crate::connect::{Agreed, Role, Rtr};
 use ironwarp_wire::private::{Capabilities, Signal};
-use ironwarp_wire::{Header, Place, ReadRequest, Tag, Tagged, Terminate};
+use ironwarp_wire::{AtomicRequest, Header, Place, ReadRequest, Tag, Tagged, Terminate};
 use std::collections::VecDeque;
 
 /// A Write of nothing to nowhere.
@@ -23,8 +23,10 @@ pub(crate) struct Owed {
     pub(crate) nudge: bool,
     /// What the peer understands, since its signal came.
     pub(crate) peer: Option<Capabilities>,
-    /// Read Requests to be answered, in order (requirement M11). The first may be half answered.
-    pub(crate) answers: VecDeque<ReadRequest>,
+    /// It has spoken, and not as one of our kind does.
+    pub(crate) stranger: bool,
+    /// Read and Atomic Requests to be answered, in order (requirement M11). The first may be half answered.
+    pub(crate) answers: VecDeque<Answer>,
     /// How many of the peer's Reads count against its limit. The end of an answer counts as sent before it is: the next
     /// request may be here before that call returns.
     pub(crate) held: usize,
@@ -44,6 +46,18 @@ pub(crate) struct Owed {
     pub(crate) finish: bool,
 }
 
+/// What the peer asked for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Answer {
+    Read(ReadRequest),
+    Atomic(AtomicRequest),
+    /// An atomic operation that was done, and what the word was before.
+    Served {
+        id: u32,
+        original: u64,
+    },
+}
+
 /// What is owed at one moment, for a train: what comes later is for the next one, which whoever owes it sees to.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct View {
@@ -53,6 +67,8 @@ pub(crate) struct View {
     pub(crate) nudge: bool,
     pub(crate) answers: usize,
     pub(crate) large: bool,
+    /// Whether the peer understands a Send with Immediate, once that is known.
+    pub(crate) immediate: Option<bool>,
     pub(crate) not_ready: Option<u64>,
     /// The count that the peer wants to be told.
     pub(crate) delivered: Option<u64>,
@@ -70,6 +86,7 @@ impl Owed {
             nudge: self.nudge,
             answers: self.answers.len(),
             large: self.takes_large_fpdus(),
+            immediate: self.takes_immediate(),
             not_ready: self.not_ready.filter(|_| acknowledges),
             delivered: acknowledges.then_some(self.delivered),
             flush: self.flush,
@@ -79,7 +96,7 @@ impl Owed {
 
     /// At the beginning of a stream. A responder answers a signal, and never begins with one: its peer may be a stranger.
     pub(crate) fn new(agreed: &Agreed, signal: Option<Capabilities>) -> Self {
-        let mut owed = Self::default();
+        let mut owed = Self { stranger: signal.is_none(), ..Self::default() };
         if let Role::Initiator { rtr } = agreed.role {
             owed.open = true;
             owed.read_rtr = rtr == Some(Rtr::Read);
@@ -108,6 +125,11 @@ impl Owed {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::WANTS_ACKNOWLEDGE))
     }
 
+    /// How many messages were delivered, for a peer that understands the count.
+    pub(crate) fn counted(&self) -> Option<u64> {
+        self.is_acknowledged().then_some(self.delivered)
+    }
+
     /// Whether the peer waits to be told.
     pub(crate) fn owes_acknowledgement(&self) -> bool {
         self.acknowledges() && self.delivered > self.told
@@ -116,6 +138,14 @@ impl Owed {
     /// Whether the peer tells what it delivered.
     pub(crate) fn is_acknowledged(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))
+    }
+
+    /// Whether a Send may carry immediate data (requirement X8), once the peer has shown what it is.
+    fn takes_immediate(&self) -> Option<bool> {
+        match self.peer {
+            Some(peer) => Some(peer.contains(Capabilities::SEND_IMMEDIATE)),
+            None => self.stranger.then_some(false),
+        }
     }
 
     /// Whether FPDUs may be larger than the segments of the path.

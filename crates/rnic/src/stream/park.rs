@@ -47,10 +47,12 @@ impl Park {
         self.segments.front()
     }
 
-    /// How many Sends are whole, from the front on, before anything else.
+    /// How many messages for receives are whole, from the front on, before anything else.
     pub(crate) fn whole_sends(&self) -> u64 {
         let sends = self.segments.iter().map_while(|parked| match parked.fpdu.header {
             Header::Send(send) => Some(u64::from(send.last)),
+            Header::SendImmediate(message) => Some(u64::from(message.send.last)),
+            Header::Immediate(_) => Some(1),
             _ => None,
         });
         sends.sum()

@@ -207,8 +207,8 @@ impl Scene {
     fn expect_outcome(&mut self) {
         let [left, right] = &self.programs;
         let cut = self.world.faults().report().counts.cuts > 0;
-        let ended = left.qp.state() == State::Ended;
-        assert_eq!(right.qp.state() == State::Ended, ended, "both know, or none");
+        let ended = left.qp.state() == State::Error;
+        assert_eq!(right.qp.state() == State::Error, ended, "both know, or none");
         if ended {
             self.expect_given_back();
         }
@@ -232,7 +232,7 @@ impl Scene {
     fn expect_done(&self) {
         let [left, right] = &self.programs;
         let states = [left.qp.state(), right.qp.state()];
-        assert_eq!(states, [State::Connected; 2], "nothing will ever happen again, {:?}", self.mischief);
+        assert_eq!(states, [State::ReadyToSend; 2], "nothing will ever happen again, {:?}", self.mischief);
         for (program, peer) in [(left, right), (right, left)] {
             program.expect_all_posted();
             program.expect_all_done(peer);

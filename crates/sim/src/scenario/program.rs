@@ -11,7 +11,7 @@ use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Domain, Rights};
-use ironwarp_rnic::qp::{Attributes, Completes, Qp, State};
+use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, State};
 use ironwarp_rnic::queue::{Completion, Cq, Opcode, Operation, ReceiveRequest, Status};
 use std::fmt;
 use std::sync::Arc;
@@ -62,9 +62,11 @@ impl Program {
             send_cq: send_cq.clone(),
             receive_cq: receive_cq.clone(),
             send_depth: DEPTH,
-            receive_depth: DEPTH,
             max_sges: 3,
             completes,
+            receives: Receives::Own(DEPTH),
+            rights: Rights::REMOTE,
+            by_hand: false,
         };
         let qp = Qp::new(number.into(), &device, attributes);
         Self {
@@ -122,7 +124,7 @@ impl Program {
                     let here = self.slot(len, Rights::LOCAL_READ);
                     let receive = peer.slot(LONGEST, Rights::LOCAL_WRITE);
                     peer.receives.push(receive);
-                    (Kind::Send, here, Operation::Send { solicited: id % 2 == 0, invalidate: None })
+                    (Kind::Send, here, Operation::Send { invalidate: None })
                 }
                 1 => {
                     let here = self.slot(len, Rights::LOCAL_READ);
@@ -164,7 +166,7 @@ impl Program {
 
     /// Sends what was posted, and no more.
     pub(super) fn disconnect(&mut self) {
-        if self.qp.state() == State::Connected {
+        if self.qp.state() == State::ReadyToSend {
             self.disconnected = Some(self.posted);
         }
         self.note(format_args!("disconnects"));
@@ -198,7 +200,7 @@ impl Program {
         match taken {
             Ok(()) => self.posted += count,
             Err(PostError::Full { .. }) => {}
-            Err(PostError::NotConnected) => assert_eq!(self.qp.state(), State::Closing),
+            Err(PostError::NotConnected) => assert!(self.qp.is_closing()),
             Err(other) => panic!("{other}"),
         }
         taken.is_ok()
@@ -248,7 +250,7 @@ impl Program {
         self.completed = id + 1;
         self.outcomes[id] = Some(completion.status);
         if completion.status != Status::Success {
-            assert_eq!(self.qp.state(), State::Ended, "{completion:?}");
+            assert_eq!(self.qp.state(), State::Error, "{completion:?}");
             return;
         }
         let before = self.outcomes[..id].iter().flatten();
@@ -285,7 +287,7 @@ impl Program {
     /// A message that is acknowledged is in its receive, unless none was there: an adapter may vouch for what it keeps
     /// until there is one.
     fn must_have(&self, id: usize, peer: &Self) -> bool {
-        !self.withholds && self.qp.state() != State::Ended && self.receives_posted > peer.sends_before(id)
+        !self.withholds && self.qp.state() != State::Error && self.receives_posted > peer.sends_before(id)
     }
 
     fn check_receive(&mut self, completion: &Completion, peer: &Self) {
@@ -297,7 +299,7 @@ impl Program {
             "in order and once"
         );
         if completion.status != Status::Success {
-            assert_eq!(self.qp.state(), State::Ended, "{completion:?}");
+            assert_eq!(self.qp.state(), State::Error, "{completion:?}");
             self.receives_failed += 1;
             return;
         }
@@ -306,8 +308,10 @@ impl Program {
             peer.requests.iter().enumerate().filter(|(_, other)| matches!(other.kind, Kind::Send));
         let (id, send) = sends.nth(self.received).expect("somebody sent it");
         assert!(id < peer.posted);
-        let Operation::Send { solicited, .. } = send.posted.operation else { unreachable!() };
-        assert_eq!((completion.byte_len as usize, completion.solicited), (send.here.span.len, solicited));
+        assert_eq!(
+            (completion.byte_len as usize, completion.solicited),
+            (send.here.span.len, send.posted.solicited)
+        );
         self.check_pattern(self.receive_of(id, peer), send.pattern);
         // What was written before the Send is there when the Send is.
         for earlier in &peer.requests[..id] {

@@ -96,5 +96,6 @@ pub(super) fn work_request(
     let reads = matches!(operation, Operation::Read(_));
     let inline = !reads && here.span.len < 500 && rng.below(2) == 0;
     let data = if inline { Data::Inline(arena.read(here.span).into()) } else { Data::Memory(here.sges(rng)) };
-    WorkRequest { id, operation, data, signaled: rng.below(2) == 0, fence: rng.below(8) == 0 }
+    let (signaled, fence, solicited) = (rng.below(2) == 0, rng.below(8) == 0, id.is_multiple_of(2));
+    WorkRequest { signaled, fence, solicited, ..WorkRequest::new(id, operation, data) }
 }

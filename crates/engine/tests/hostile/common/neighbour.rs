@@ -5,7 +5,7 @@ use super::PATIENCE;
 use super::mapping::{Mapping, PAGE};
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
@@ -94,14 +94,11 @@ impl Home {
         let cq = engine.create_cq(64).unwrap();
         let qp = || {
             engine.create_qp(QueuePairAttributes {
-                domain,
-                send_cq: Arc::clone(&cq),
-                receive_cq: Arc::clone(&cq),
                 send_depth: 8,
-                receive_depth: 8,
+                receives: Receives::Own(8),
                 max_sges: 1,
                 completes: Completes::WhenSent,
-                events: None,
+                ..QueuePairAttributes::new(domain, &cq)
             })
         };
         let (near, far) = (qp(), qp());
@@ -124,7 +121,7 @@ impl Home {
         self.memory.write(OUT, &data);
         self.far.qp().post_receive(ReceiveRequest { id: 1, buffers: self.sge(SENT).into() }).unwrap();
         let place = |at| Place { tag: self.tag, offset: self.memory.addr(at) };
-        let send = Operation::Send { solicited: false, invalidate: None };
+        let send = Operation::Send { invalidate: None };
         self.post(vec![(2, Operation::Write(place(WRITTEN)), OUT), (3, send, OUT)]);
         self.complete(&[1, 2, 3]);
         assert_eq!(self.memory.read(WRITTEN, LEN), data, "the neighbour's Write");
@@ -141,7 +138,7 @@ impl Home {
     fn post(&self, requests: Vec<(u64, Operation, usize)>) {
         let request = |(id, operation, at)| {
             let data = Data::Memory(self.sge(at).into());
-            WorkRequest { id, operation, data, signaled: true, fence: false }
+            WorkRequest::new(id, operation, data)
         };
         self.near.qp().post_send(requests.into_iter().map(request).collect()).unwrap();
     }

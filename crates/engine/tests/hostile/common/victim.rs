@@ -8,7 +8,7 @@ use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, Listener, QueuePa
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, Stream};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{Cause, Header, Offender, Tag, Terminate};
@@ -109,7 +109,7 @@ impl Victim {
             at += 2 * AREA;
             area
         };
-        let remote = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        let remote = Rights::REMOTE;
         Self {
             domain,
             open: area(domain, LOCAL | remote | Rights::BIND),
@@ -157,14 +157,11 @@ impl Victim {
         receives: usize,
     ) -> Arc<QueuePair> {
         let pair = self.engine.create_qp(QueuePairAttributes {
-            domain: self.domain,
-            send_cq: Arc::clone(cq),
-            receive_cq: Arc::clone(cq),
             send_depth: 64,
-            receive_depth: 64,
+            receives: Receives::Own(64),
             max_sges: 4,
             completes,
-            events: None,
+            ..QueuePairAttributes::new(self.domain, cq)
         });
         for i in 0..receives {
             let sge = self.private.sge((i * RECEIVE) as u64, u32::try_from(RECEIVE).unwrap());
@@ -269,10 +266,7 @@ impl Attacked {
     /// Posts a request to the send queue.
     pub(crate) fn post(&self, id: u64, operation: Operation, data: impl Into<Sges>) {
         let data = Data::Memory(data.into());
-        self.pair
-            .qp()
-            .post_send(vec![WorkRequest { id, operation, data, signaled: true, fence: false }])
-            .unwrap();
+        self.pair.qp().post_send(vec![WorkRequest::new(id, operation, data)]).unwrap();
     }
 
     /// The stream is over, for a reason that the queue pair tells; all receives come back.

@@ -49,6 +49,14 @@ pub(crate) struct Rx {
     /// The next message sequence numbers due on queues 0 and 1.
     send_msn: u32,
     read_msn: u32,
+    /// The same on queue 3.
+    atomic_msn: u32,
+    /// The messages that are understood: private ones since the peer's signal came.
+    dialect: Dialect,
+    /// The peer has spoken without giving one.
+    stranger: bool,
+    /// How long the Write is, or was, that comes before what comes next.
+    written: u64,
     /// The message of the request class of which a segment has come, and the last has not.
     message: Message,
     /// A segment of an answer has come, and the last has not. The send queue knows how much. Answers go on while requests
@@ -90,6 +98,8 @@ enum Message {
     Send {
         receive: Receive,
         received: u64,
+        /// What came with it.
+        immediate: Option<u32>,
     },
 }
 
@@ -116,6 +126,10 @@ impl Rx {
             first: true,
             send_msn: 1,
             read_msn: 1,
+            atomic_msn: 1,
+            dialect: Dialect::Standard,
+            stranger: false,
+            written: 0,
             message: Message::None,
             answering: false,
             segment: None,
@@ -139,14 +153,19 @@ impl Rx {
         self.drain |= drain;
         let left = self.rounds(qp, &mut staging);
         qp.device().put_staging(staging);
+        self.publish(qp);
+        *owes |= std::mem::take(&mut self.owes);
+        left
+    }
+
+    /// Tells the tx half how many messages were delivered.
+    fn publish(&mut self, qp: &Qp) {
         let delivered = self.delivered.max(self.vouched);
         if delivered != self.published {
             self.published = delivered;
             lock(&qp.owed).delivered = delivered;
             qp.set_debt();
         }
-        *owes |= std::mem::take(&mut self.owes);
-        left
     }
 
     fn rounds(&mut self, qp: &Qp, staging: &mut [u8]) -> Left {
@@ -303,7 +322,7 @@ impl Rx {
 
     /// One FPDU, if it is all there, or one piece of it. `None`: the stream failed. `Some(false)`: all bytes are used up.
     fn step(&mut self, qp: &Qp, bytes: &mut &[u8]) -> Option<bool> {
-        let dialect = Dialect::Standard;
+        let dialect = self.dialect;
         let before = *bytes;
         let piece = match self.reader.whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
@@ -370,14 +389,22 @@ impl Rx {
     /// A receive was posted: what waited for it goes on.
     fn unpark(&mut self, qp: &Qp) {
         while let Some(parked) = self.park.front() {
-            if self.waits(qp, &parked.fpdu.header) {
-                return;
+            let header = parked.fpdu.header;
+            let supplied = self.supply(qp, &header);
+            if matches!(supplied, Ok(false)) {
+                qp.wait_for_receive(&header);
+                // It may have been posted since the look above, by one who did not see that it is waited for.
+                if !matches!(self.supply(qp, &header), Ok(true)) {
+                    return;
+                }
             }
             let Some(parked) = self.park.pop() else { return };
-            qp.set_waiting(!self.park.is_empty());
             let segment = self.segment.take();
+            if self.park.is_empty() {
+                qp.stop_waiting();
+            }
             // It has waited: those behind it, which still do, are no reason to wait again.
-            let begun = self.judge(qp, &parked.fpdu);
+            let begun = supplied.and_then(|_| self.judge(qp, &parked.fpdu));
             if !self.go_on(qp, &parked.fpdu, &parked.payload, begun) {
                 return;
             }
@@ -395,7 +422,7 @@ impl Rx {
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
         let mut request = None;
-        if let Header::ReadResponse(_) = fpdu.header {
+        if let Header::ReadResponse(_) | Header::AtomicResponse(_) = fpdu.header {
             // It is the Read that fails, not the receive that a message may be using meanwhile.
             failure.receive = None;
             let read = lock(&qp.sq).read().and_then(|read| read.entry);
@@ -411,6 +438,7 @@ impl Rx {
             qp.complete_receive_failed(used, status, &fault);
             self.message = Message::None;
         }
+        self.publish(qp); // the peer is told how far it came before it is told what was wrong
         qp.fail(fault, terminate, request);
         self.give_up(qp);
         self.owes = true;

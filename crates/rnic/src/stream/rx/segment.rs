@@ -7,12 +7,15 @@ use super::{Message, Rx, Segment};
 use crate::error::{Fault, Protocol, UNMAPPED};
 use crate::memory::{Denied, Rights, Spans};
 use crate::qp::{Completes, Qp};
-use crate::queue::{Completion, Data, Opcode, Status};
-use crate::stream::{Guards, advance};
+use crate::queue::{Asked, Completion, Data, Opcode, Status};
+use crate::stream::{Answer, Guards, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
-use ironwarp_wire::private::Signal;
-use ironwarp_wire::{Cause, Header, Place, ReadRequest, Send, SendWord, Tagged, Violation};
+use ironwarp_wire::private::{SendImmediate, Signal};
+use ironwarp_wire::{
+    AtomicRequest, AtomicResponse, Cause, Dialect, Header, Immediate, Place, ReadRequest, Send, SendWord,
+    Tagged, Violation,
+};
 
 /// Where the payload of a segment goes.
 #[derive(Debug)]
@@ -76,7 +79,7 @@ impl Rx {
         if self.begins_stream(qp, fpdu) {
             return Ok(Target::Nowhere);
         }
-        if is_request(qp, &fpdu.header, len) && (!self.park.is_empty() || self.waits(qp, &fpdu.header)) {
+        if is_request(qp, &fpdu.header, len) && (!self.park.is_empty() || !self.supply(qp, &fpdu.header)?) {
             if qp.device().config().strict_receive {
                 return Err(Protocol::NoReceive.into());
             }
@@ -90,16 +93,16 @@ impl Rx {
         let len = usize::from(fpdu.payload_len);
         match &fpdu.header {
             Header::Write(tagged) => self.begin_write(qp, tagged, len)?,
-            Header::Send(send) => self.begin_send(qp, send, len)?,
+            Header::Send(send) => self.begin_send(send, len)?,
             Header::ReadRequest(read) => self.begin_read(qp, read)?,
             Header::ReadResponse(tagged) => self.begin_response(qp, tagged, len)?,
             Header::Terminate(_) => {}
-            Header::Immediate(_) => return Err(Protocol::NotServed("Immediate Data").into()),
-            Header::AtomicRequest(_) | Header::AtomicResponse(_) => {
-                return Err(Protocol::NotServed("atomic operation").into());
-            }
-            Header::SendImmediate(_) | Header::ReadV2Request(_) | Header::ReadV2Response(_) => {
-                return Err(Protocol::NotServed("private message").into());
+            Header::Immediate(immediate) => self.begin_immediate(immediate)?,
+            Header::AtomicRequest(request) => self.begin_atomic(qp, request)?,
+            Header::AtomicResponse(response) => self.begin_atomic_response(qp, response)?,
+            Header::SendImmediate(message) => self.begin_send(&plain(message), len)?,
+            Header::ReadV2Request(_) | Header::ReadV2Response(_) => {
+                return Err(Protocol::NotServed("Read V2").into());
             }
         }
         let wanted = match fpdu.header {
@@ -112,8 +115,30 @@ impl Rx {
     /// The first FPDU lets a responder send (RFC 5044 §7.1.2). If it is the RTR that was agreed, it means no more than that.
     fn begins_stream(&mut self, qp: &Qp, fpdu: &Fpdu) -> bool {
         if !std::mem::take(&mut self.first) {
+            self.hears(qp, fpdu);
             return false;
         }
+        let begins = self.opens_stream(qp, fpdu);
+        if !begins {
+            self.hears(qp, fpdu);
+        }
+        begins
+    }
+
+    /// One of our kind gives its signal before its first message: who speaks without it is a stranger.
+    fn hears(&mut self, qp: &Qp, fpdu: &Fpdu) {
+        if self.dialect == Dialect::Ironwarp || self.stranger {
+            return;
+        }
+        if !matches!(&fpdu.header, Header::Write(write) if signal_of(qp, write, fpdu.payload_len.into()).is_some())
+        {
+            self.stranger = true;
+            lock(&qp.owed).stranger = true;
+            self.owes = true; // a Send with Immediate may have waited to know
+        }
+    }
+
+    fn opens_stream(&mut self, qp: &Qp, fpdu: &Fpdu) -> bool {
         {
             let mut owed = lock(&qp.owed);
             owed.heard = true;
@@ -135,21 +160,31 @@ impl Rx {
                 if read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ) =>
             {
                 self.read_msn = 2;
-                let mut owed = lock(&qp.owed);
-                owed.held += 1;
-                owed.answers.push_back(*read);
-                self.owes = true;
+                self.owe(qp, Answer::Read(*read));
                 true
             }
             _ => false,
         }
     }
 
-    /// A message that begins needs a receive, and none is posted.
-    pub(super) fn waits(&self, qp: &Qp, header: &Header) -> bool {
-        matches!(header, Header::Send(send) if send.offset == 0)
-            && !matches!(self.message, Message::Send { .. })
-            && qp.lacks_receive()
+    /// Gets the receive that a message needs which begins. False: none is posted, and it has to wait.
+    pub(super) fn supply(&mut self, qp: &Qp, header: &Header) -> Judged<bool> {
+        let word = match header {
+            Header::Send(send) if send.offset == 0 => send.word,
+            Header::SendImmediate(message) if message.send.offset == 0 => message.send.word,
+            Header::Immediate(immediate) => SendWord::Srq(immediate.srq),
+            _ => return Ok(true),
+        };
+        if !matches!(self.message, Message::None) {
+            return Ok(true); // out of turn, as will be found
+        }
+        let srq = if let SendWord::Srq(srq) = word { srq } else { 0 };
+        let receive = qp.take_receive(srq)?;
+        let supplied = receive.is_some();
+        if let Some(receive) = receive {
+            self.message = Message::Send { receive, received: 0, immediate: None };
+        }
+        Ok(supplied)
     }
 
     fn begin_write(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
@@ -163,26 +198,32 @@ impl Rx {
         }
         if len > 0 {
             let mut spans = Spans::new();
-            qp.device()
-                .table()
-                .remote(qp.stream(), tagged.place, len, Rights::REMOTE_WRITE, &mut spans)
+            qp.remote(tagged.place, len, Rights::REMOTE_WRITE, &mut spans)
                 .map_err(|denied| Failure::remote(denied, denied.write_cause()))?;
         }
         Ok(())
     }
 
-    fn begin_send(&mut self, qp: &Qp, send: &Send, len: usize) -> Judged {
-        if send.msn != self.send_msn {
-            return Err(Protocol::Sequence { queue: 0, expected: self.send_msn, found: send.msn }.into());
+    fn check_send_msn(&self, found: u32) -> Judged {
+        let expected = self.send_msn;
+        if found == expected { Ok(()) } else { Err(Protocol::Sequence { queue: 0, expected, found }.into()) }
+    }
+
+    /// Immediate Data have nothing to place, but they use up a receive.
+    fn begin_immediate(&self, immediate: &Immediate) -> Judged {
+        self.check_send_msn(immediate.msn)?;
+        match self.message {
+            Message::Send { received: 0, .. } => Ok(()),
+            _ => Err(Protocol::Interleaved.into()),
         }
+    }
+
+    fn begin_send(&self, send: &Send, len: usize) -> Judged {
+        self.check_send_msn(send.msn)?;
         if matches!(self.message, Message::None) {
-            if send.offset != 0 {
-                return Err(Protocol::Offset { expected: 0, found: send.offset }.into());
-            }
-            let Some(receive) = lock(&qp.rq).take() else { return Err(Protocol::NoReceive.into()) };
-            self.message = Message::Send { receive, received: 0 };
+            return Err(Protocol::Offset { expected: 0, found: send.offset }.into());
         }
-        let Message::Send { receive, received } = &self.message else {
+        let Message::Send { receive, received, .. } = &self.message else {
             return Err(Protocol::Interleaved.into());
         };
         if u64::from(send.offset) != *received {
@@ -196,31 +237,57 @@ impl Rx {
         Ok(())
     }
 
-    fn begin_read(&self, qp: &Qp, read: &ReadRequest) -> Judged {
+    /// A Read or Atomic Request: the next of queue 1, and no more than was agreed (requirement M11).
+    fn begin_question(&self, qp: &Qp, found: u32) -> Judged {
         if !matches!(self.message, Message::None) {
             return Err(Protocol::Interleaved.into());
         }
-        if read.msn != self.read_msn {
-            return Err(Protocol::Sequence { queue: 1, expected: self.read_msn, found: read.msn }.into());
+        if found != self.read_msn {
+            return Err(Protocol::Sequence { queue: 1, expected: self.read_msn, found }.into());
         }
         if lock(&qp.owed).held >= self.ird {
             let ird = u16::try_from(self.ird).unwrap_or(u16::MAX);
             return Err(Protocol::ReadsExceeded { ird }.into());
         }
+        Ok(())
+    }
+
+    fn begin_read(&self, qp: &Qp, read: &ReadRequest) -> Judged {
+        self.begin_question(qp, read.msn)?;
         if read.len > 0 {
             // Checked again when it is served: the program may revoke it in between.
             let mut spans = Spans::new();
-            qp.device()
-                .table()
-                .remote(qp.stream(), read.source, read.len as usize, Rights::REMOTE_READ, &mut spans)
+            qp.remote(read.source, read.len as usize, Rights::REMOTE_READ, &mut spans)
                 .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
+        }
+        Ok(())
+    }
+
+    fn begin_atomic(&self, qp: &Qp, request: &AtomicRequest) -> Judged {
+        self.begin_question(qp, request.msn)?;
+        // Checked again when it is served, as a Read is.
+        let found = atomic::find(qp, request.target).map(drop);
+        found.map_err(|fault| Failure { cause: Some(atomic::cause(&fault)), fault, receive: None })
+    }
+
+    fn begin_atomic_response(&self, qp: &Qp, response: &AtomicResponse) -> Judged {
+        let mut sq = lock(&qp.sq);
+        let due = sq.read().map(|read| read.kind);
+        if due != Some(Asked::Atomic(response.id)) {
+            return Err(Protocol::Unasked.into());
+        }
+        let (expected, found) = (self.atomic_msn, response.msn);
+        if found != expected {
+            return Err(Protocol::Sequence { queue: 3, expected, found }.into());
         }
         Ok(())
     }
 
     fn begin_response(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
         let mut sq = lock(&qp.sq);
-        let Some(read) = sq.read() else { return Err(Protocol::Unasked.into()) };
+        let Some(read) = sq.read().filter(|read| read.kind == Asked::Read) else {
+            return Err(Protocol::Unasked.into());
+        };
         let expected = advance(read.sink, read.received.into());
         if tagged.place != expected {
             return Err(Protocol::ResponsePlace { expected, found: tagged.place }.into());
@@ -275,23 +342,30 @@ impl Rx {
         spans: &mut Spans,
         guards: &mut Guards<'q>,
     ) -> Judged {
-        let (table, stream) = (qp.device().table(), qp.stream());
+        let table = qp.device().table();
+        // A shared receive queue has a domain of its own.
+        let domain = match (&segment.fpdu.header, &self.message) {
+            (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => receive.domain,
+            _ => qp.stream().domain,
+        };
         let mut local = |sge: crate::queue::Sge| {
             let need = Rights::LOCAL_WRITE;
-            let guard = table.local(stream.domain, sge.tag, sge.addr, sge.len as usize, need, spans);
+            let guard = table.local(domain, sge.tag, sge.addr, sge.len as usize, need, spans);
             guards.push(guard.map_err(|denied| Failure::local(Fault::Local(denied)))?);
             Ok(())
         };
         match (&segment.target, &segment.fpdu.header, &self.message) {
             (Target::Memory, Header::Write(write), _) => {
                 let place = advance(write.place, segment.done as u64);
-                let guard = table.remote(stream, place, len, Rights::REMOTE_WRITE, spans);
+                let guard = qp.remote(place, len, Rights::REMOTE_WRITE, spans);
                 guards.push(guard.map_err(|denied| Failure::remote(denied, denied.write_cause()))?);
                 Ok(())
             }
-            (Target::Memory, Header::Send(_), Message::Send { receive, received }) => {
-                receive.request.buffers.range(received + segment.done as u64, len, local)
-            }
+            (
+                Target::Memory,
+                Header::Send(_) | Header::SendImmediate(_),
+                Message::Send { receive, received, .. },
+            ) => receive.request.buffers.range(received + segment.done as u64, len, local),
             (Target::Memory, Header::ReadResponse(_), _) => {
                 let mut sq = lock(&qp.sq);
                 let Some(read) = sq.read().cloned() else { return Ok(()) };
@@ -312,7 +386,7 @@ impl Rx {
                 let fault = fault(advance(write.place, done as u64), true);
                 Failure { fault, cause: Some(UNMAPPED), receive: None }
             }
-            (Header::Send(_), Message::Send { receive, .. }) => {
+            (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => {
                 Failure::local(fault(receive.request.buffers.place(), false))
             }
             (Header::ReadResponse(response), _) => Failure::local(fault(response.place, false)),
@@ -328,7 +402,7 @@ impl Rx {
         let len = fpdu.payload_len;
         if let Target::Park(payload) = target {
             if self.park.is_empty() {
-                qp.set_waiting(true);
+                qp.wait_for_receive(&fpdu.header);
                 lock(&qp.owed).not_ready = Some(self.delivered);
                 self.owes = true;
             }
@@ -339,10 +413,26 @@ impl Rx {
         let ended = match &fpdu.header {
             Header::Write(write) => self.end_write(qp, write, len),
             Header::Send(send) => self.end_send(qp, send, len),
-            Header::ReadRequest(read) => {
-                self.end_read(qp, read);
+            Header::SendImmediate(message) => {
+                let SendImmediate { send, immediate } = message;
+                if let (Some(data), Message::Send { immediate, .. }) = (immediate, &mut self.message) {
+                    *immediate = Some(data.value());
+                }
+                self.end_send(qp, send, len)
+            }
+            Header::Immediate(immediate) => {
+                self.end_immediate(qp, immediate);
                 Ok(())
             }
+            Header::ReadRequest(read) => {
+                self.end_question(qp, Answer::Read(*read));
+                Ok(())
+            }
+            Header::AtomicRequest(request) => {
+                self.end_question(qp, Answer::Atomic(*request));
+                Ok(())
+            }
+            Header::AtomicResponse(response) => self.end_atomic_response(qp, response),
             Header::ReadResponse(response) => {
                 self.end_response(qp, response, len);
                 Ok(())
@@ -362,6 +452,8 @@ impl Rx {
         if let Some(signal) = signal_of(qp, write, len.into()) {
             return self.signal(qp, signal);
         }
+        let before = if matches!(self.message, Message::Write(_)) { self.written } else { 0 };
+        self.written = before + u64::from(len);
         if write.last {
             self.message = Message::None;
             self.delivered += 1;
@@ -377,6 +469,7 @@ impl Rx {
                 let mut owed = lock(&qp.owed);
                 if owed.peer.is_none() {
                     owed.peer = Some(capabilities);
+                    self.dialect = Dialect::Ironwarp;
                     owed.opening = owed.opening.or(Some(Signal::Capabilities(qp.capabilities()).header()));
                     let acknowledges = owed.is_acknowledged();
                     drop(owed);
@@ -407,7 +500,7 @@ impl Rx {
                 drop(sq);
                 qp.retire();
                 // A disconnect waits until all is acknowledged.
-                self.owes |= lock(&qp.owed).finish;
+                self.owes |= lock(&qp.owed).finish || qp.is_draining();
                 Ok(())
             }
         }
@@ -442,23 +535,78 @@ impl Rx {
                 receive: Some(Status::LocalAccess),
             })?;
         }
-        let Message::Send { receive, received } = std::mem::replace(&mut self.message, Message::None) else {
-            return Ok(());
-        };
-        self.send_msn = self.send_msn.wrapping_add(1);
-        self.delivered += 1;
+        let Message::Send { receive, received, immediate } = self.used_up() else { return Ok(()) };
         let byte_len = u32::try_from(received).unwrap_or(u32::MAX);
         let completion = Completion::succeeded(receive.request.id, Opcode::Receive, qp.id(), byte_len);
-        qp.complete_receive(Completion { solicited: send.solicited, invalidated, ..completion });
+        let solicited = send.solicited;
+        qp.complete_receive(&receive, Completion { solicited, invalidated, immediate, ..completion });
         Ok(())
     }
 
-    fn end_read(&mut self, qp: &Qp, read: &ReadRequest) {
+    /// RFC 7306 §6: completes after the Write before it was placed and delivered.
+    fn end_immediate(&mut self, qp: &Qp, message: &Immediate) {
+        let byte_len = u32::try_from(self.written).unwrap_or(u32::MAX);
+        let Message::Send { receive, .. } = self.used_up() else { return };
+        let completion = Completion::succeeded(receive.request.id, Opcode::ReceiveWrite, qp.id(), byte_len);
+        let (solicited, immediate) = (message.solicited, Some(message.data.value()));
+        qp.complete_receive(&receive, Completion { solicited, immediate, ..completion });
+    }
+
+    /// The message that used up a receive is delivered.
+    fn used_up(&mut self) -> Message {
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.delivered += 1;
+        self.written = 0;
+        std::mem::replace(&mut self.message, Message::None)
+    }
+
+    fn end_question(&mut self, qp: &Qp, answer: Answer) {
         self.read_msn = self.read_msn.wrapping_add(1);
         self.delivered += 1;
+        self.written = 0;
+        self.owe(qp, answer);
+    }
+
+    fn owe(&mut self, qp: &Qp, answer: Answer) {
         let mut owed = lock(&qp.owed);
         owed.held += 1;
-        owed.answers.push_back(*read);
+        owed.answers.push_back(answer);
+        self.owes = true;
+    }
+
+    /// What the word was goes to the memory of the request that asked for it.
+    fn end_atomic_response(&mut self, qp: &Qp, response: &AtomicResponse) -> Judged {
+        let mut sq = lock(&qp.sq);
+        let sges = match sq.read().cloned().and_then(|read| sq.sink(&read).cloned()) {
+            Some(Data::Memory(sges)) => sges,
+            _ => return Ok(()), // the stream failed meanwhile
+        };
+        drop(sq);
+        let original = response.original.to_ne_bytes();
+        let (mut spans, mut guards) = (Spans::new(), Guards::new());
+        sges.range(0, original.len(), |sge| {
+            let (domain, need) = (qp.stream().domain, Rights::LOCAL_WRITE);
+            let table = qp.device().table();
+            let guard = table.local(domain, sge.tag, sge.addr, sge.len as usize, need, &mut spans);
+            guards.push(guard.map_err(|denied| Failure::local(Fault::Local(denied)))?);
+            Judged::Ok(())
+        })?;
+        let (place, len) = (sges.place(), original.len());
+        qp.device()
+            .host()
+            .scatter(&original, &spans)
+            .map_err(|_| Failure::local(Fault::Unmapped { place, len, remote: false }))?;
+        drop(guards);
+        self.atomic_msn = self.atomic_msn.wrapping_add(1);
+        self.answered(qp);
+        Ok(())
+    }
+
+    /// The oldest question was answered in full.
+    fn answered(&mut self, qp: &Qp) {
+        lock(&qp.sq).answered();
+        qp.retire();
+        // A request may have waited for this one: for its place in ORD, or behind a fence.
         self.owes = true;
     }
 
@@ -468,15 +616,23 @@ impl Rx {
             read.received += u32::from(len);
         }
         self.answering = !response.last;
+        drop(sq);
         if response.last {
-            sq.answered();
-            drop(sq);
-            qp.retire();
-            // A request may have waited for this one: for its place in ORD, or behind a fence.
-            self.owes = true;
+            self.answered(qp);
         }
     }
 }
+
+/// A segment of a Send with Immediate as one of a plain Send: the immediate data counts as its first bytes.
+fn plain(message: &SendImmediate) -> Send {
+    let offset = match message.send.offset {
+        0 => 0,
+        offset => offset.checked_sub(IMMEDIATE_LEN).unwrap_or(u32::MAX),
+    };
+    Send { offset, ..message.send }
+}
+
+const IMMEDIATE_LEN: u32 = 8;
 
 /// The signal that a Write is, if it is one and this end looks for any: it is empty, and all of its message.
 fn signal_of(qp: &Qp, write: &Tagged, len: usize) -> Option<Signal> {
@@ -488,7 +644,11 @@ fn signal_of(qp: &Qp, write: &Tagged, len: usize) -> Option<Signal> {
 fn is_request(qp: &Qp, header: &Header, len: usize) -> bool {
     match header {
         Header::Write(write) => signal_of(qp, write, len).is_none(),
-        Header::Send(_) | Header::Immediate(_) | Header::ReadRequest(_) | Header::AtomicRequest(_) => true,
+        Header::Send(_)
+        | Header::SendImmediate(_)
+        | Header::Immediate(_)
+        | Header::ReadRequest(_)
+        | Header::AtomicRequest(_) => true,
         _ => false,
     }
 }

@@ -4,13 +4,16 @@ use super::{Cursor, Did, Doing, Tx};
 use crate::error::{Fault, UNMAPPED};
 use crate::memory::{Rights, Spans};
 use crate::qp::Qp;
-use crate::queue::{Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
-use crate::stream::{DIRECT, Guards, Train, advance};
+use crate::queue::{Asked, Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
+use crate::stream::{Answer, DIRECT, Guards, Train, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
-use ironwarp_wire::private::Signal;
-use ironwarp_wire::{Header, MAX_HEADER, Place, ReadRequest, Send, SendWord, Tagged, Terminate};
+use ironwarp_wire::private::{SendImmediate, Signal};
+use ironwarp_wire::{
+    AtomicRequest, AtomicResponse, Header, Immediate, ImmediateData, MAX_HEADER, Place, ReadRequest, Send,
+    SendWord, Tagged, Terminate,
+};
 
 /// Why no frame was added.
 pub(super) enum Stop {
@@ -44,7 +47,12 @@ struct Segment<'a> {
     data: &'a Data,
     len: usize,
     last: bool,
+    /// Immediate Data follows the last one.
+    immediate: bool,
 }
+
+/// What the immediate data of a Send takes of its message.
+const IMMEDIATE_LEN: u32 = 8;
 
 impl Tx {
     /// Fills the train with what may leave now. All that the peer can answer is written down before it leaves. Returns
@@ -79,7 +87,7 @@ impl Tx {
 
     /// Adds one frame.
     fn add<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
-        if !self.owed.open {
+        if !self.owed.open || qp.is_gone() {
             return Err(Stop::Idle);
         }
         if qp.is_ended() {
@@ -89,7 +97,7 @@ impl Tx {
             return Ok(());
         }
         match self.cursor.doing {
-            Doing::Request => self.add_request(qp, train, guards),
+            Doing::Request | Doing::Immediate => self.add_request(qp, train, guards),
             Doing::Answer => self.add_answer(qp, train, guards),
             Doing::Nothing if self.cursor.answer_next => match self.add_answer(qp, train, guards) {
                 Err(Stop::Idle) => self.add_request(qp, train, guards),
@@ -109,7 +117,7 @@ impl Tx {
         }
         if self.owed.read_rtr && !self.cursor.read_rtr {
             self.cursor.read_rtr = true;
-            self.add_read_request(qp, train, None, 0, Place::default(), Place::default());
+            self.add_probe(qp, train);
             return true;
         }
         let opening = self.owed.opening && !self.cursor.opening;
@@ -131,6 +139,12 @@ impl Tx {
         let Some(terminate) = lock(&qp.owed).terminate.filter(|_| !self.cursor.terminate) else {
             return false;
         };
+        // Then the peer knows which of its messages is meant: the first that was not delivered.
+        let (told, delivered) = (self.cursor.acknowledged, lock(&qp.owed).counted());
+        if let Some(delivered) = delivered.filter(|delivered| *delivered > told) {
+            self.cursor.acknowledged = delivered;
+            self.add_empty(train, &Signal::Acknowledged(delivered).header(), Did::Other);
+        }
         self.cursor.terminate = true;
         self.cursor.doing = Doing::Nothing;
         self.add_empty(train, &Header::Terminate(terminate), Did::Terminate);
@@ -163,7 +177,7 @@ impl Tx {
     }
 
     fn may_signal(&self, qp: &Qp) -> bool {
-        self.owed.open && self.cursor.doing == Doing::Nothing && !qp.is_ended()
+        self.owed.open && !qp.is_gone() && self.cursor.doing == Doing::Nothing && !qp.is_ended()
     }
 
     fn add_empty(&mut self, train: &mut Train, header: &Header, did: Did) {
@@ -171,25 +185,30 @@ impl Tx {
         train.seal(self.cursor, did);
     }
 
-    fn add_read_request(
-        &mut self,
-        qp: &Qp,
-        train: &mut Train,
-        entry: Option<u64>,
-        len: u32,
-        sink: Place,
-        source: Place,
-    ) {
+    /// An empty Read of the adapter's own.
+    fn add_probe(&mut self, qp: &Qp, train: &mut Train) {
+        let nowhere = Place::default();
+        let read = ReadRequest { msn: self.cursor.read_msn, sink: nowhere, len: 0, source: nowhere };
+        self.add_question(qp, train, None, &Header::ReadRequest(read));
+    }
+
+    /// A Read or Atomic Request: written down before it leaves, because its answer may be here before the next line runs.
+    fn add_question(&mut self, qp: &Qp, train: &mut Train, entry: Option<u64>, header: &Header) {
         let msn = self.cursor.read_msn;
         self.cursor.read_msn = msn.wrapping_add(1);
         let number = self.cursor.requests;
+        let (kind, sink, len) = match header {
+            Header::AtomicRequest(request) => (Asked::Atomic(request.id), Place::default(), 0),
+            Header::ReadRequest(request) => (Asked::Read, request.sink, request.len),
+            _ => (Asked::Read, Place::default(), 0),
+        };
         let mut sq = lock(&qp.sq);
-        sq.promise_read(OutstandingRead { entry, number, sink, len, received: 0 });
+        sq.promise_read(OutstandingRead { kind, entry, number, sink, len, received: 0 });
         if let Some(seq) = entry {
             sq.numbered(seq, number, msn);
         }
         drop(sq);
-        self.add_empty(train, &Header::ReadRequest(ReadRequest { msn, sink, len, source }), Did::Read(entry));
+        self.add_empty(train, header, Did::Read(entry));
     }
 
     // --- Work requests ---
@@ -223,7 +242,7 @@ impl Tx {
         loop {
             let seq = self.cursor.seq;
             let sq = lock(&qp.sq);
-            let Some(request) = sq.request(seq) else {
+            let Some(request) = sq.request(seq).filter(|_| qp.may_begin()) else {
                 let probe = sq.wants_probe(self.cursor.requests) && sq.reads() < self.ord;
                 drop(sq);
                 return self.probe(qp, train, probe);
@@ -232,11 +251,17 @@ impl Tx {
                 return Err(Stop::Idle);
             }
             if !request.operation.is_local() {
-                let right = match request.operation {
-                    Operation::Read(_) if sq.reads() >= self.ord => return Err(Stop::Idle),
-                    Operation::Read(_) => Rights::LOCAL_WRITE,
-                    _ => Rights::LOCAL_READ,
-                };
+                let asks = matches!(request.operation, Operation::Read(_) | Operation::Atomic { .. });
+                if asks && sq.reads() >= self.ord {
+                    return Err(Stop::Idle);
+                }
+                let right = if asks { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
+                let is_send = matches!(request.operation, Operation::Send { .. });
+                if is_send && request.immediate.is_some() && self.owed.immediate != Some(true) {
+                    let probe = self.ord > 0 && sq.reads() == 0;
+                    drop(sq);
+                    return self.recognise(qp, train, seq, probe);
+                }
                 let data = request.data.clone();
                 drop(sq);
                 self.measure_path(&data);
@@ -264,7 +289,23 @@ impl Tx {
             return Err(Stop::Idle);
         }
         self.cursor.requests += 1;
-        self.add_read_request(qp, train, None, 0, Place::default(), Place::default());
+        self.add_probe(qp, train);
+        Ok(Begun::Probe)
+    }
+
+    /// A Send with Immediate is for others of our kind only (requirement X8), and this peer has not shown that it is one. An
+    /// empty Read makes it speak: its signal comes before its first message.
+    fn recognise(&mut self, qp: &Qp, train: &mut Train, seq: u64, probe: bool) -> Result<Begun, Stop> {
+        if self.owed.immediate == Some(false) {
+            let request = Some((seq, Status::LocalQpOperation));
+            let terminate = Terminate::LOCAL_CATASTROPHE;
+            return Err(Stop::Failed(Box::new(Failure { fault: Fault::NoImmediate, terminate, request })));
+        }
+        if !probe {
+            return Err(Stop::Idle);
+        }
+        self.cursor.requests += 1;
+        self.add_probe(qp, train);
         Ok(Begun::Probe)
     }
 
@@ -285,26 +326,42 @@ impl Tx {
     ) -> Result<(), Stop> {
         let data = &request.data;
         let offset = self.cursor.offset;
+        if self.cursor.doing == Doing::Immediate {
+            self.add_immediate(qp, train, seq, request);
+            return Ok(());
+        }
         let cut = |header_len| {
             let left = usize::try_from(data.len()).unwrap_or(usize::MAX) - offset as usize;
             let len = left.min(self.room(header_len));
-            Segment { seq, data, len, last: len == left }
+            Segment { seq, data, len, last: len == left, immediate: false }
         };
         match request.operation {
-            Operation::Send { solicited, invalidate } => {
-                let segment = cut(UNTAGGED_LEN);
+            Operation::Send { invalidate } => {
+                let first = request.immediate.filter(|_| offset == 0).map(ImmediateData::new);
+                let segment = cut(UNTAGGED_LEN + first.map_or(0, |data| data.0.len()));
                 let msn = self.cursor.send_msn;
-                let word = invalidate.map_or(SendWord::NONE, SendWord::Invalidate);
-                let header = Header::Send(Send { msn, last: segment.last, offset, solicited, word });
+                let word = invalidate.map_or(SendWord::Srq(request.srq), SendWord::Invalidate);
+                let mut send = Send { msn, last: segment.last, offset, solicited: request.solicited, word };
+                let header = if request.immediate.is_some() {
+                    // The immediate data counts as the first bytes of the message.
+                    send.offset += if offset > 0 { IMMEDIATE_LEN } else { 0 };
+                    Header::SendImmediate(SendImmediate { send, immediate: first })
+                } else {
+                    Header::Send(send)
+                };
                 self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
                 self.add_payload_of(qp, train, guards, &segment, &header, msn)
             }
+            Operation::Write(_) if request.immediate.is_some() && data.is_empty() => {
+                self.add_immediate(qp, train, seq, request);
+                Ok(())
+            }
             Operation::Write(to) => {
-                let segment = cut(TAGGED_LEN);
+                let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
                 // An empty Write leaves with nothing in these fields, so that none is taken for a signal.
                 let place = if data.is_empty() { Place::default() } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
-                self.add_payload_of(qp, train, guards, &segment, &header, 0)
+                self.add_payload_of(qp, train, guards, &segment, &header, self.cursor.send_msn)
             }
             Operation::Read(source) => {
                 let sink = match data {
@@ -312,14 +369,40 @@ impl Tx {
                     Data::Inline(_) => Place::default(),
                 };
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
-                self.cursor.requests += 1;
-                self.cursor.seq += 1;
-                self.cursor.answer_next = true;
-                self.add_read_request(qp, train, Some(seq), len, sink, source);
+                let read = ReadRequest { msn: self.cursor.read_msn, sink, len, source };
+                self.ask(qp, train, seq, &Header::ReadRequest(read));
+                Ok(())
+            }
+            Operation::Atomic { target, op } => {
+                let msn = self.cursor.read_msn;
+                // The sequence number tells requests apart that are outstanding together.
+                self.ask(qp, train, seq, &Header::AtomicRequest(AtomicRequest { msn, id: msn, target, op }));
                 Ok(())
             }
             Operation::Bind { .. } | Operation::Register { .. } | Operation::Invalidate(_) => Err(Stop::Idle),
         }
+    }
+
+    /// A work request that is one question.
+    fn ask(&mut self, qp: &Qp, train: &mut Train, seq: u64, header: &Header) {
+        self.cursor.requests += 1;
+        self.cursor.seq += 1;
+        self.cursor.answer_next = true;
+        self.add_question(qp, train, Some(seq), header);
+    }
+
+    /// The second message of a Write with Immediate (RFC 7306 §6): it uses up a receive of the peer's, and tells of the Write.
+    fn add_immediate(&mut self, qp: &Qp, train: &mut Train, seq: u64, request: &WorkRequest) {
+        let msn = self.cursor.send_msn;
+        let data = ImmediateData::new(request.immediate.unwrap_or_default());
+        self.cursor.send_msn = msn.wrapping_add(1);
+        self.cursor.requests += 1;
+        self.cursor.seq += 1;
+        self.cursor.answer_next = true;
+        self.cursor.doing = Doing::Nothing;
+        lock(&qp.sq).numbered(seq, self.cursor.requests, msn);
+        let immediate = Immediate { msn, solicited: request.solicited, srq: request.srq, data };
+        self.add_empty(train, &Header::Immediate(immediate), Did::Request(seq));
     }
 
     fn add_payload_of<'q>(
@@ -331,33 +414,91 @@ impl Tx {
         header: &Header,
         msn: u32,
     ) -> Result<(), Stop> {
-        let &Segment { seq, data, len, last } = segment;
+        let &Segment { seq, data, len, last, immediate } = segment;
         let source = match data {
             Data::Memory(sges) => Source::Sges(sges, self.cursor.offset),
             Data::Inline(bytes) => Source::Inline(&bytes[self.cursor.offset as usize..][..len]),
         };
         self.add_payload(qp, train, guards, header, &source, len)
             .map_err(|fault| Stop::Failed(local(fault, seq)))?;
+        if self.cursor.offset == 0 {
+            // The request is complete with the last of its messages; the peer may complain from the first segment on.
+            lock(&qp.sq).numbered(seq, self.cursor.requests + 1 + u64::from(immediate), msn);
+        }
         if last {
             self.cursor.requests += 1;
-            lock(&qp.sq).numbered(seq, self.cursor.requests, msn);
+        }
+        let (then, did) = match (last, immediate) {
+            (true, true) => (Doing::Immediate, Did::Other),
+            (true, false) => (Doing::Nothing, Did::Request(seq)),
+            (false, _) => (Doing::Request, Did::Other),
+        };
+        if then == Doing::Nothing {
             self.cursor.seq += 1;
             self.cursor.answer_next = true;
         }
-        self.seal(train, len, last, Doing::Request, Did::Request(seq));
+        self.seal(train, len, last, then, did);
         Ok(())
     }
 
     // --- Answers ---
 
-    /// The next segment of the answer to the peer's oldest Read.
+    /// The next segment of the answer to the peer's oldest Read or Atomic Request.
     fn add_answer<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
         if self.owed.answers <= self.cursor.answered {
             return Err(Stop::Idle);
         }
-        let Some(read) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
+        let Some(answer) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
             return Err(Stop::Idle);
         };
+        match answer {
+            Answer::Read(read) => self.add_read_response(qp, train, guards, &read),
+            Answer::Atomic(request) => self.serve_atomic(qp, train, &request),
+            Answer::Served { id, original } => {
+                self.add_atomic_response(qp, train, id, original);
+                Ok(())
+            }
+        }
+    }
+
+    /// An atomic operation is done when its answer has its turn: after the Reads that came before it (RFC 7306 §5.4). Its
+    /// result is written down, because the answer may have to be put together again.
+    fn serve_atomic(&mut self, qp: &Qp, train: &mut Train, request: &AtomicRequest) -> Result<(), Stop> {
+        let original = atomic::serve(qp, request).map_err(|fault| {
+            let mut bytes = [0; MAX_HEADER];
+            let n = Header::AtomicRequest(*request).emit(0, &mut bytes).unwrap_or(0);
+            let terminate = Terminate::answer(atomic::cause(&fault), &bytes[..n]);
+            Stop::Failed(Box::new(Failure { fault, terminate, request: None }))
+        })?;
+        let id = request.id;
+        if let Some(answer) = lock(&qp.owed).answers.get_mut(self.cursor.answered) {
+            *answer = Answer::Served { id, original };
+        }
+        self.add_atomic_response(qp, train, id, original);
+        Ok(())
+    }
+
+    fn add_atomic_response(&mut self, qp: &Qp, train: &mut Train, id: u32, original: u64) {
+        let msn = self.cursor.atomic_msn;
+        self.cursor.atomic_msn = msn.wrapping_add(1);
+        self.answered(qp);
+        self.add_empty(train, &Header::AtomicResponse(AtomicResponse { msn, id, original }), Did::Answer);
+    }
+
+    /// An answer is all in FPDUs.
+    fn answered(&mut self, qp: &Qp) {
+        self.cursor.answered += 1;
+        self.cursor.answer_next = false;
+        lock(&qp.owed).held -= 1;
+    }
+
+    fn add_read_response<'q>(
+        &mut self,
+        qp: &'q Qp,
+        train: &mut Train,
+        guards: &mut Guards<'q>,
+        read: &ReadRequest,
+    ) -> Result<(), Stop> {
         let offset = self.cursor.offset;
         let left = (read.len - offset) as usize;
         let len = left.min(self.room(TAGGED_LEN));
@@ -365,13 +506,12 @@ impl Tx {
         let header = Header::ReadResponse(Tagged { last, place: advance(read.sink, offset.into()) });
         let source = Source::Remote(advance(read.source, offset.into()));
         self.add_payload(qp, train, guards, &header, &source, len)
-            .map_err(|fault| Stop::Failed(refused(fault, &read, offset)))?;
+            .map_err(|fault| Stop::Failed(refused(fault, read, offset)))?;
         if last {
-            self.cursor.answered += 1;
-            self.cursor.answer_next = false;
-            lock(&qp.owed).held -= 1;
+            self.answered(qp);
         }
-        self.seal(train, len, last, Doing::Answer, Did::Answer);
+        let (then, did) = if last { (Doing::Nothing, Did::Answer) } else { (Doing::Answer, Did::Other) };
+        self.seal(train, len, last, then, did);
         Ok(())
     }
 
@@ -385,12 +525,13 @@ impl Tx {
     }
 
     /// The segment is in the train.
-    fn seal(&mut self, train: &mut Train, len: usize, last: bool, doing: Doing, did: Did) {
+    fn seal(&mut self, train: &mut Train, len: usize, last: bool, then: Doing, did: Did) {
         #[expect(clippy::cast_possible_truncation, reason = "a segment is shorter than 64 KiB")]
         let len = len as u32;
-        let Cursor { offset, doing: now, .. } = &mut self.cursor;
-        (*offset, *now) = if last { (0, Doing::Nothing) } else { (*offset + len, doing) };
-        train.seal(self.cursor, if last { did } else { Did::Other });
+        let Cursor { offset, doing, .. } = &mut self.cursor;
+        *offset = if last { 0 } else { *offset + len };
+        *doing = then;
+        train.seal(self.cursor, did);
     }
 
     /// Puts a segment with its payload together: checks the memory, then copies it or points to it.
@@ -493,7 +634,7 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Box<Failure>>
             device.fill(stream, *tag, memory.clone()).map_err(|error| Fault::Register { tag: *tag, error })
         }
         Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(Fault::Local),
-        Operation::Send { .. } | Operation::Write(_) | Operation::Read(_) => Ok(()),
+        _ => Ok(()), // not an operation of the adapter's own
     };
     let request = Some((seq, Status::WindowBind));
     done.map_err(|fault| Box::new(Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request }))?;

@@ -56,6 +56,8 @@ pub(crate) struct Cursor {
     /// The next message sequence numbers on queues 0 and 1 (RFC 5041 §5.2: from 1).
     send_msn: u32,
     read_msn: u32,
+    /// The same on queue 3.
+    atomic_msn: u32,
     /// How many of the answers that are owed are in FPDUs.
     answered: usize,
     /// Requests and answers take turns.
@@ -74,6 +76,8 @@ pub(crate) struct Cursor {
 enum Doing {
     Nothing,
     Request,
+    /// The Write of a Write with Immediate is, the Immediate Data is not.
+    Immediate,
     Answer,
 }
 
@@ -82,14 +86,20 @@ enum Doing {
 pub(crate) enum Did {
     /// The end of a work request's message.
     Request(u64),
-    /// A Read Request, of a work request or of the adapter's own.
+    /// A Read or Atomic Request, of a work request or of the adapter's own.
     Read(Option<u64>),
-    /// The end of an answer to the peer's Read.
+    /// The end of an answer to the peer's Read or Atomic Request.
     Answer,
     /// The last message.
     Terminate,
     /// Anything of which nobody waits to hear.
     Other,
+}
+
+impl Cursor {
+    fn is_between_requests(&self) -> bool {
+        matches!(self.doing, Doing::Nothing | Doing::Answer)
+    }
 }
 
 impl Tx {
@@ -102,6 +112,7 @@ impl Tx {
             requests: 0,
             send_msn: 1,
             read_msn: 1,
+            atomic_msn: 1,
             answered: 0,
             answer_next: false,
             acknowledged: 0,
@@ -136,6 +147,9 @@ impl Tx {
             }
         }
         qp.device().put_train(train);
+        if qp.is_draining() && self.rest.is_empty() && self.cursor.is_between_requests() {
+            qp.drained_to(self.cursor.seq);
+        }
         left
     }
 
@@ -268,7 +282,11 @@ impl Tx {
         let wanted = owed.finish && speechless;
         drop(owed);
         // A stream that is over leaves its message where it is; one that is not sends all of it.
-        if wanted && (qp.is_ended() || (self.cursor.doing == Doing::Nothing && lock(&qp.sq).is_idle())) {
+        if wanted
+            && (qp.is_ended()
+                || qp.is_gone()
+                || (self.cursor.doing == Doing::Nothing && lock(&qp.sq).is_idle()))
+        {
             self.end(qp);
         }
     }

@@ -1,0 +1,253 @@
+//! A queue pair of the verbs: a number, what it was created with, and the device's queue pair that stands behind it.
+//!
+//! A stream is for once, so a reset puts a new [`Qp`] under the same number; the one before it goes silently.
+
+use crate::connection::Connection;
+use crate::cq::CompletionQueue;
+use crate::event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+use crate::set::lock;
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::{Fault, PostError};
+use ironwarp_rnic::memory::{Domain, Rights};
+use ironwarp_rnic::qp::{Attributes, Completes, IllegalTransition, Qp, Receives, State};
+use ironwarp_rnic::queue::WorkRequest;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
+use std::time::{Duration, Instant};
+
+/// A queue pair, its completion queues, and what happens to its connection.
+#[derive(Debug)]
+pub struct QueuePair {
+    id: u32,
+    device: Arc<Device>,
+    attributes: QueuePairAttributes,
+    /// Replaced by a reset.
+    qp: RwLock<Arc<Qp>>,
+    connection: Mutex<Weak<Connection>>,
+    /// The program wants no connection, or no more.
+    given_up: AtomicBool,
+    progress: Mutex<Progress>,
+    changed: Condvar,
+}
+
+/// What happened to a connection so far.
+#[derive(Clone, Debug, Default)]
+struct Progress {
+    outcome: Option<Result<Arc<Established>, Arc<ConnectError>>>,
+    closed: bool,
+}
+
+/// What a queue pair is created with.
+#[derive(Clone, Debug)]
+pub struct QueuePairAttributes {
+    /// Its protection domain.
+    pub domain: Domain,
+    /// Where its send queue's completions go.
+    pub send_cq: Arc<CompletionQueue>,
+    /// Where its receive queue's completions go.
+    pub receive_cq: Arc<CompletionQueue>,
+    /// How many work requests its send queue holds.
+    pub send_depth: usize,
+    /// Where its receives come from.
+    pub receives: Receives,
+    /// How many scatter/gather elements a request has at most.
+    pub max_sges: usize,
+    /// When Sends and Writes complete.
+    pub completes: Completes,
+    /// What its peer may do with memory that allows it.
+    pub rights: Rights,
+    /// The program moves it through its states, from reset on.
+    pub by_hand: bool,
+    /// Where what happens to its connection is told, besides the queue pair itself.
+    pub events: Option<Arc<EventChannel<ConnectionEvent>>>,
+}
+
+impl QueuePairAttributes {
+    /// Sixteen requests in each queue, of up to four buffers; whatever memory allows, the peer may do.
+    pub fn new(domain: Domain, cq: &Arc<CompletionQueue>) -> Self {
+        Self {
+            domain,
+            send_cq: Arc::clone(cq),
+            receive_cq: Arc::clone(cq),
+            send_depth: 16,
+            receives: Receives::Own(16),
+            max_sges: 4,
+            completes: Completes::WhenSent,
+            rights: Rights::REMOTE,
+            by_hand: false,
+            events: None,
+        }
+    }
+
+    fn for_device(&self) -> Attributes {
+        Attributes {
+            domain: self.domain,
+            send_cq: Arc::clone(self.send_cq.cq()),
+            receive_cq: Arc::clone(self.receive_cq.cq()),
+            send_depth: self.send_depth,
+            max_sges: self.max_sges,
+            completes: self.completes,
+            receives: self.receives.clone(),
+            rights: self.rights,
+            by_hand: self.by_hand,
+        }
+    }
+}
+
+impl QueuePair {
+    pub(crate) fn new(id: u32, device: &Arc<Device>, attributes: QueuePairAttributes) -> Arc<Self> {
+        Arc::new(Self {
+            id,
+            device: Arc::clone(device),
+            qp: RwLock::new(Qp::new(id, device, attributes.for_device())),
+            attributes,
+            connection: Mutex::default(),
+            given_up: AtomicBool::new(false),
+            progress: Mutex::default(),
+            changed: Condvar::new(),
+        })
+    }
+
+    /// Its number.
+    pub fn id(&self) -> u32 {
+        self.id
+    }
+
+    /// The device's queue pair that stands behind it now.
+    pub fn qp(&self) -> Arc<Qp> {
+        Arc::clone(&self.qp.read().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Posts requests to the send queue, all or none.
+    pub fn post_send(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+        self.qp().post_send(requests)
+    }
+
+    /// What it was created with.
+    pub fn attributes(&self) -> &QueuePairAttributes {
+        &self.attributes
+    }
+
+    /// Where its send queue's completions go.
+    pub fn send_cq(&self) -> &Arc<CompletionQueue> {
+        &self.attributes.send_cq
+    }
+
+    /// Where its receive queue's completions go.
+    pub fn receive_cq(&self) -> &Arc<CompletionQueue> {
+        &self.attributes.receive_cq
+    }
+
+    // --- States ---
+
+    /// Moves it to another state.
+    pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
+        if to == State::Reset {
+            self.reset();
+            return Ok(());
+        }
+        self.qp().modify(to)
+    }
+
+    /// As new: its queues are empty, its completions are taken back, its connection is closed, and it may have another.
+    fn reset(&self) {
+        let fresh = Qp::new(self.id, &self.device, self.attributes.for_device());
+        let before = {
+            let mut qp = self.qp.write().unwrap_or_else(PoisonError::into_inner);
+            std::mem::replace(&mut *qp, fresh)
+        };
+        before.reset();
+        let connection = std::mem::take(&mut *lock(&self.connection));
+        if let Some(connection) = connection.upgrade() {
+            connection.release();
+        }
+        self.given_up.store(false, Ordering::SeqCst);
+        *lock(&self.progress) = Progress::default();
+    }
+
+    // --- Connecting ---
+
+    /// Sends what was posted, then closes. The peer has the time that the settings give it to do the same. A connection that
+    /// is in the making is closed when it is made: this comes before the look for it, there it is the other way round.
+    pub fn disconnect(&self) {
+        self.given_up.store(true, Ordering::SeqCst);
+        let connection = lock(&self.connection).upgrade();
+        if let Some(connection) = connection {
+            connection.disconnect();
+        }
+    }
+
+    pub(crate) fn is_given_up(&self) -> bool {
+        self.given_up.load(Ordering::SeqCst)
+    }
+
+    pub(crate) fn set_connection(&self, connection: &Arc<Connection>) {
+        *lock(&self.connection) = Arc::downgrade(connection);
+    }
+
+    /// Waits until the connection is there or will not be.
+    pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
+        self.wait(timeout, |progress| progress.outcome.clone())
+            .unwrap_or_else(|| Err(Arc::new(ConnectError::TimedOut)))
+    }
+
+    /// Waits until both directions of the connection are closed; false if that takes longer.
+    pub fn wait_closed(&self, timeout: Duration) -> bool {
+        self.wait(timeout, |progress| progress.closed.then_some(())).is_some()
+    }
+
+    fn wait<T>(&self, timeout: Duration, done: impl Fn(&Progress) -> Option<T>) -> Option<T> {
+        let deadline = Instant::now() + timeout;
+        let mut progress = lock(&self.progress);
+        loop {
+            if let Some(result) = done(&progress) {
+                return Some(result);
+            }
+            let left = deadline.checked_duration_since(Instant::now())?;
+            progress = match self.changed.wait_timeout(progress, left) {
+                Ok((progress, _)) => progress,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    pub(crate) fn config(&self) -> &Config {
+        self.device.config()
+    }
+
+    pub(crate) fn connected(&self, established: Established) {
+        let established = Arc::new(established);
+        self.change(|progress| progress.outcome = Some(Ok(Arc::clone(&established))));
+        self.tell(What::Connected(established));
+    }
+
+    pub(crate) fn failed(&self, error: ConnectError) {
+        tracing::debug!(qp = self.id, %error, "not connected");
+        let error = Arc::new(error);
+        self.change(|progress| {
+            progress.outcome = Some(Err(Arc::clone(&error)));
+            progress.closed = true;
+        });
+        self.tell(What::Failed(error));
+    }
+
+    pub(crate) fn ended(&self, fault: &Arc<Fault>) {
+        self.tell(What::Ended(Arc::clone(fault)));
+    }
+
+    pub(crate) fn closed(&self) {
+        self.change(|progress| progress.closed = true);
+    }
+
+    fn change(&self, change: impl FnOnce(&mut Progress)) {
+        change(&mut lock(&self.progress));
+        self.changed.notify_all();
+    }
+
+    fn tell(&self, what: What) {
+        if let Some(events) = &self.attributes.events {
+            events.channel.push(ConnectionEvent { qp: self.id, what });
+        }
+    }
+}

@@ -1,0 +1,120 @@
+//! The states of a queue pair, and which may follow which.
+//!
+//! ```text
+//!  Reset ──▶ Init ──▶ ReadyToReceive ──▶ ReadyToSend ◀──▶ Drained
+//!    ▲                                      │   ▲
+//!    │                          a datagram  ▼   │
+//!    │                                   SendError
+//!    └── from every state       Error ◀── from every state
+//! ```
+//!
+//! A consumer that brings a queue pair up by hand moves it along this line; connecting by address does it for the others.
+
+use std::fmt;
+
+/// Where a queue pair is in its life (RESET, INIT, RTR, RTS, SQD, SQE and ERR of the verbs).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum State {
+    /// New, or as new: nothing can be posted.
+    Reset,
+    /// Receives can be posted; nothing is received.
+    Init,
+    /// Messages are received, nothing is sent.
+    ReadyToReceive,
+    /// Messages are received and sent.
+    ReadyToSend,
+    /// Requests can be posted, but none is begun (SQD): for a change that needs a quiet send queue.
+    Drained,
+    /// A request on a connectionless queue pair failed (SQE): its send queue flushes what is posted, and receives go on.
+    SendError,
+    /// Over: whatever is posted is flushed.
+    Error,
+}
+
+impl State {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Reset,
+        Self::Init,
+        Self::ReadyToReceive,
+        Self::ReadyToSend,
+        Self::Drained,
+        Self::SendError,
+        Self::Error,
+    ];
+
+    /// Whether a consumer may move a queue pair from this state to that one.
+    pub const fn may_become(self, to: Self) -> bool {
+        match to {
+            Self::Reset | Self::Error => true,
+            Self::Init => matches!(self, Self::Reset | Self::Init),
+            Self::ReadyToReceive => matches!(self, Self::Init),
+            Self::ReadyToSend => !matches!(self, Self::Reset | Self::Init | Self::Error),
+            Self::Drained => matches!(self, Self::ReadyToSend | Self::Drained),
+            Self::SendError => false,
+        }
+    }
+
+    pub(crate) const fn from_bits(bits: u8) -> Self {
+        match bits {
+            0 => Self::Reset,
+            1 => Self::Init,
+            2 => Self::ReadyToReceive,
+            3 => Self::ReadyToSend,
+            4 => Self::Drained,
+            5 => Self::SendError,
+            _ => Self::Error,
+        }
+    }
+}
+
+impl fmt::Display for State {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Reset => "reset",
+            Self::Init => "init",
+            Self::ReadyToReceive => "ready to receive",
+            Self::ReadyToSend => "ready to send",
+            Self::Drained => "send queue drained",
+            Self::SendError => "send queue error",
+            Self::Error => "error",
+        })
+    }
+}
+
+/// A step that a queue pair cannot take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a queue pair in the state \"{from}\" cannot be moved to \"{to}\"")]
+pub struct IllegalTransition {
+    /// Where it is.
+    pub from: State,
+    /// Where it was to go.
+    pub to: State,
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::State::{self, *};
+
+    /// The table of the verbs, row by row: from, and all it may become.
+    const TABLE: [(State, &[State]); 7] = [
+        (Reset, &[Reset, Init, Error]),
+        (Init, &[Reset, Init, ReadyToReceive, Error]),
+        (ReadyToReceive, &[Reset, ReadyToSend, Error]),
+        (ReadyToSend, &[Reset, ReadyToSend, Drained, Error]),
+        (Drained, &[Reset, ReadyToSend, Drained, Error]),
+        (SendError, &[Reset, ReadyToSend, Error]),
+        (Error, &[Reset, Error]),
+    ];
+
+    #[test]
+    fn every_transition_is_legal_or_not_as_the_verbs_have_it() {
+        for (from, legal) in TABLE {
+            for to in State::ALL {
+                assert_eq!(from.may_become(to), legal.contains(&to), "{from} to {to}");
+            }
+            assert_eq!(State::from_bits(from as u8), from);
+        }
+    }
+}
