@@ -4,6 +4,7 @@ use crate::attic::Attic;
 use crate::completion_queue::CompletionQueue;
 use crate::listener::Listener;
 use crate::protection_domain::ProtectionDomain;
+use crate::shared_receive_queue::XrcDomain;
 use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
@@ -84,6 +85,11 @@ impl Adapter {
     /// queue pair (requirement I5).
     pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
         Ok(CompletionQueue::new(&self.shared, self.shared.engine.create_cq(capacity)?))
+    }
+
+    /// A domain for queues of receives that peers name (XRC).
+    pub fn xrc_domain(&self) -> XrcDomain {
+        XrcDomain::default()
     }
 
     /// Listens at an address. Port 0 lets the kernel choose one; [`Listener::local_addr`] tells which.

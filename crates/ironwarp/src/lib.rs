@@ -64,6 +64,7 @@ mod name;
 mod protection_domain;
 mod queue_pair;
 mod region;
+mod shared_receive_queue;
 mod window;
 mod work_request;
 
@@ -77,14 +78,15 @@ pub use memory::{Buffer, Contents};
 pub use protection_domain::ProtectionDomain;
 pub use queue_pair::{QueuePair, QueuePairBuilder};
 pub use region::MemoryRegion;
+pub use shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 pub use window::Window;
-pub use work_request::{SendRequest, WorkRequest};
+pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
 pub use ironwarp_rnic::config::{Config, ConfigError};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
-pub use ironwarp_rnic::qp::{Completes, State};
-pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, Sge, Status};
-pub use ironwarp_wire::{Cause, Place, Tag, Terminate};
+pub use ironwarp_rnic::qp::{Completes, Context, IllegalTransition, State};
+pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, Sender, Sge, SrqStatus, Status};
+pub use ironwarp_wire::{AtomicOp, Cause, Place, Tag, Terminate};

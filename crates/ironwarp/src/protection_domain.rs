@@ -4,8 +4,9 @@ use crate::adapter::Shared;
 use crate::completion_queue::CompletionQueue;
 use crate::fast_region::FastRegion;
 use crate::memory::Buffer;
-use crate::queue_pair::QueuePairBuilder;
+use crate::queue_pair::{QueuePairBuilder, SGES};
 use crate::region::MemoryRegion;
+use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::window::Window;
 use ironwarp_rnic::memory::{Domain, RegisterError, Rights};
 use std::sync::Arc;
@@ -68,6 +69,21 @@ impl ProtectionDomain {
     /// Builds a queue pair whose completions go to `cq`; [`QueuePairBuilder`] has the rest.
     pub fn queue_pair(&self, cq: &CompletionQueue) -> QueuePairBuilder {
         QueuePairBuilder::new(self, cq)
+    }
+
+    /// A queue of receives that queue pairs share, for `depth` of them.
+    pub fn shared_receive_queue(&self, depth: usize) -> SharedReceiveQueue {
+        SharedReceiveQueue::new(&self.shared, self.domain, (depth, SGES))
+    }
+
+    /// A queue of receives that peers name by its number (XRC). Its receives complete on `cq`.
+    pub fn xrc_receive_queue(
+        &self,
+        xrc: &XrcDomain,
+        cq: &CompletionQueue,
+        depth: usize,
+    ) -> SharedReceiveQueue {
+        SharedReceiveQueue::named(&self.shared, self.domain, (depth, SGES), xrc, cq)
     }
 
     pub(crate) fn domain(&self) -> Domain {

@@ -7,13 +7,14 @@ use crate::connect::ConnectOptions;
 use crate::error::CreateError;
 use crate::name::{Name, Named};
 use crate::protection_domain::ProtectionDomain;
+use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::work_request::WorkRequest;
 use ironwarp_engine::{
     ConnectError, ConnectionEvent, Established, EventChannel, QueuePair as Inner, QueuePairAttributes,
 };
 use ironwarp_rnic::error::{Fault, PostError};
-use ironwarp_rnic::memory::{Domain, Table};
-use ironwarp_rnic::qp::{AlreadyConnected, Completes, Receives, State};
+use ironwarp_rnic::memory::{Domain, Rights, Table};
+use ironwarp_rnic::qp::{AlreadyConnected, Completes, Context, IllegalTransition, Receives, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use std::time::Duration;
 /// How many requests a queue holds, if the builder is not told.
 const DEPTH: usize = 128;
 /// How many elements a list may have, if the builder is not told.
-const SGES: usize = 16;
+pub(crate) const SGES: usize = 16;
 /// The engine itself gives a startup up in time; this is added so that its reason is heard.
 const GRACE: Duration = Duration::from_secs(1);
 
@@ -53,9 +54,12 @@ pub struct QueuePairBuilder {
     send_cq: CompletionQueue,
     receive_cq: CompletionQueue,
     send_depth: usize,
-    receive_depth: usize,
+    receives: Receives,
+    /// The shared receive queue is another adapter's.
+    foreign: bool,
     max_sges: usize,
     completes: Completes,
+    rights: Rights,
     events: Option<Arc<EventChannel<ConnectionEvent>>>,
 }
 
@@ -67,9 +71,11 @@ impl QueuePairBuilder {
             send_cq: cq.clone(),
             receive_cq: cq.clone(),
             send_depth: DEPTH,
-            receive_depth: DEPTH,
+            receives: Receives::Own(DEPTH),
+            foreign: false,
             max_sges: SGES,
             completes: Completes::default(),
+            rights: Rights::REMOTE,
             events: None,
         }
     }
@@ -91,7 +97,41 @@ impl QueuePairBuilder {
     /// How many receives the receive queue holds; 128 if this is not called.
     #[must_use]
     pub fn receive_depth(mut self, requests: usize) -> Self {
-        self.receive_depth = requests;
+        self.receives = Receives::Own(requests);
+        self
+    }
+
+    /// Takes its receives from a shared receive queue.
+    #[must_use]
+    pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
+        self.receives = Receives::Shared(Arc::clone(&srq.inner));
+        self.foreign |= !Arc::ptr_eq(&srq.shared, &self.shared);
+        self
+    }
+
+    /// Takes its receives from the shared receive queue that each message names (XRC).
+    #[must_use]
+    pub fn xrc_target(mut self, xrc: &XrcDomain) -> Self {
+        self.receives = Receives::Named(Arc::clone(&xrc.inner));
+        self
+    }
+
+    /// What the peer may do with memory that allows it: all of Read, Write and atomic operations if this is not called.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// use ironwarp::Access;
+    ///
+    /// let qp = domain.queue_pair(&cq).access(Access::REMOTE_READ).create()?;
+    /// assert_eq!(qp.query().rights, Access::REMOTE_READ);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn access(mut self, access: Rights) -> Self {
+        self.rights = access;
         self
     }
 
@@ -142,9 +182,13 @@ impl QueuePairBuilder {
                 return Err(CreateError::OtherAdapter);
             }
         }
+        if self.foreign {
+            return Err(CreateError::OtherAdapter);
+        }
         let inner = self.shared.engine.create_qp(QueuePairAttributes {
             send_depth: self.send_depth,
-            receives: Receives::Own(self.receive_depth),
+            receives: self.receives,
+            rights: self.rights,
             max_sges: self.max_sges,
             completes: self.completes,
             receive_cq: self.receive_cq.inner,
@@ -212,6 +256,48 @@ impl QueuePair {
     /// Where it is in its life.
     pub fn state(&self) -> State {
         self.inner.qp().state()
+    }
+
+    /// All there is to know of it (requirement N10).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// let context = client.qp.query();
+    /// assert!(context.linked && context.fault.is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn query(&self) -> Context {
+        self.inner.qp().query()
+    }
+
+    /// Moves it to another state of the verbs, where that is possible.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{State, WorkRequest};
+    /// client.qp.modify(State::Drained)?;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"later", server.region.place(0)?))?;
+    /// assert!(client.cq.poll_one()?.is_none());
+    /// client.qp.modify(State::ReadyToSend)?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert!(client.qp.modify(State::Init).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
+        self.inner.modify(to)?;
+        if to == State::Reset {
+            self.begun.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// What the peer may do from now on, with memory that allows it.
+    pub fn set_access(&self, access: Rights) {
+        self.inner.qp().set_rights(access);
     }
 
     /// Why its connection ended, if it did.

@@ -7,7 +7,7 @@ use crate::region::MemoryRegion;
 use crate::window::{Window, binding};
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest as Inner};
-use ironwarp_wire::{Place, Tag};
+use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::sync::Arc;
 
 /// A request for a send queue. `id` comes back in its completion.
@@ -41,6 +41,12 @@ pub struct SendRequest {
     request: WorkRequest,
 }
 
+/// A Write with Immediate, before it is posted.
+#[derive(Clone, Debug)]
+pub struct NoticeRequest {
+    request: WorkRequest,
+}
+
 impl WorkRequest {
     /// A message for the peer's next receive, from registered memory. An empty list sends an empty message.
     pub fn send(id: u64, list: &[Sge]) -> SendRequest {
@@ -60,6 +66,86 @@ impl WorkRequest {
     /// Writes bytes that are copied now to a place of the peer's.
     pub fn write_inline(id: u64, bytes: &[u8], to: Place) -> Self {
         Self::new(id, Operation::Write(to), Data::Inline(bytes.into()))
+    }
+
+    /// Writes registered memory to a place of the peer's, and tells its program: the data and `immediate` use up its next
+    /// receive, whose completion has both length and data. RFC 7306 calls the second half Immediate Data.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Opcode, WorkRequest};
+    /// server.qp.post_receive(1, &[])?;
+    /// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
+    /// client.qp.post_send(WorkRequest::write_immediate(2, &[ours], theirs, 7))?;
+    /// let told = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!((told.opcode, told.byte_len, told.immediate), (Opcode::ReceiveWrite, 100, Some(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_immediate(id: u64, list: &[Sge], to: Place, immediate: u32) -> NoticeRequest {
+        let mut request = Self::write(id, list, to);
+        request.inner.immediate = Some(immediate);
+        NoticeRequest { request }
+    }
+
+    /// Adds to the 64-bit word at a place of the peer's, as one step among all atomic operations of its adapter. What the
+    /// word was before goes to `result`, which has 8 bytes. The word is a number of the peer's byte order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::WorkRequest;
+    /// server.region.write(0, &40_u64.to_ne_bytes())?;
+    /// let (result, word) = (client.region.slice(0, 8)?, server.region.place(0)?);
+    /// client.qp.post_send(WorkRequest::fetch_add(1, result, word, 2))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!(client.region.to_vec()?[..8], 40_u64.to_ne_bytes());
+    /// assert_eq!(server.region.to_vec()?[..8], 42_u64.to_ne_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn fetch_add(id: u64, result: Sge, word: Place, add: u64) -> Self {
+        Self::atomic(id, result, word, AtomicOp::FetchAdd { add, mask: 0 })
+    }
+
+    /// Replaces the 64-bit word at a place of the peer's by `swap` if it is `compare`, as [`fetch_add`](Self::fetch_add) adds.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::WorkRequest;
+    /// let (result, word) = (client.region.slice(0, 8)?, server.region.place(0)?);
+    /// client.qp.post_send(WorkRequest::compare_swap(1, result, word, 0, 7).unsignaled())?;
+    /// client.qp.post_send(WorkRequest::compare_swap(2, result, word, 0, 8))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!(client.region.to_vec()?[..8], 7_u64.to_ne_bytes(), "the second came too late");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn compare_swap(id: u64, result: Sge, word: Place, compare: u64, swap: u64) -> Self {
+        let (swap_mask, compare_mask) = (u64::MAX, u64::MAX);
+        Self::atomic(id, result, word, AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask })
+    }
+
+    /// An atomic operation with the masks that RFC 7306 §5.1 has: several counters in one word, or some of its bits.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{AtomicOp, WorkRequest};
+    /// server.region.write(0, &0x0000_00ff_0000_00ff_u64.to_ne_bytes())?;
+    /// let (result, word) = (client.region.slice(0, 8)?, server.region.place(0)?);
+    /// // Two counters of 32 bits: the carry stays in each.
+    /// let op = AtomicOp::FetchAdd { add: 0xffff_ff01_0000_0001, mask: 0x8000_0000_8000_0000 };
+    /// client.qp.post_send(WorkRequest::atomic(1, result, word, op))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!(server.region.to_vec()?[..8], 0x0000_0000_0000_0100_u64.to_ne_bytes());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn atomic(id: u64, result: Sge, word: Place, op: AtomicOp) -> Self {
+        Self::new(id, Operation::Atomic { target: word, op }, memory(&[result]))
     }
 
     /// Reads from a place of the peer's into registered memory (RDMA Read).
@@ -114,7 +200,7 @@ impl WorkRequest {
         self
     }
 
-    /// Waits until all earlier Reads are done.
+    /// Waits until all earlier Reads and atomic operations are done.
     #[must_use]
     pub fn fenced(mut self) -> Self {
         self.inner.fence = true;
@@ -131,17 +217,55 @@ impl WorkRequest {
     }
 }
 
+/// What can be chosen for every message that uses up a receive of the peer's.
+macro_rules! message {
+    ($name:ident) => {
+        impl $name {
+            /// Wakes the peer's program, if it waits for solicited messages (requirement N8).
+            #[must_use]
+            pub fn solicited(mut self) -> Self {
+                self.request.inner.solicited = true;
+                self
+            }
+
+            /// Takes a receive of the peer's shared receive queue with this number
+            /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)): for an XRC queue pair.
+            #[must_use]
+            pub fn to_srq(mut self, number: u32) -> Self {
+                self.request.inner.srq = number;
+                self
+            }
+
+            /// Success is not reported, only failure.
+            #[must_use]
+            pub fn unsignaled(mut self) -> Self {
+                self.request = self.request.unsignaled();
+                self
+            }
+
+            /// Waits until all earlier Reads and atomic operations are done.
+            #[must_use]
+            pub fn fenced(mut self) -> Self {
+                self.request = self.request.fenced();
+                self
+            }
+        }
+
+        impl From<$name> for WorkRequest {
+            fn from(message: $name) -> Self {
+                message.request
+            }
+        }
+    };
+}
+
+message!(SendRequest);
+message!(NoticeRequest);
+
 impl SendRequest {
     fn new(id: u64, data: Data) -> Self {
         let operation = Operation::Send { invalidate: None };
         Self { request: WorkRequest::new(id, operation, data) }
-    }
-
-    /// Wakes the peer's program, if it waits for solicited messages (requirement N8).
-    #[must_use]
-    pub fn solicited(mut self) -> Self {
-        self.request.inner.solicited = true;
-        self
     }
 
     /// Ends what this tag of the peer's names, when the message is delivered (requirement M12).
@@ -151,24 +275,25 @@ impl SendRequest {
         self
     }
 
-    /// Success is not reported, only failure.
+    /// Data that the peer finds in its completion (requirement X8). Only between Ironwarp ends: towards another peer the
+    /// request fails with [`Status::LocalQpOperation`](crate::Status::LocalQpOperation) and
+    /// [`Fault::NoImmediate`](crate::Fault::NoImmediate). [`WorkRequest::write_immediate`] is standard.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::WorkRequest;
+    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(2, b"seven").immediate(7))?;
+    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!((received.byte_len, received.immediate), (5, Some(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
-    pub fn unsignaled(mut self) -> Self {
-        self.request = self.request.unsignaled();
+    pub fn immediate(mut self, data: u32) -> Self {
+        self.request.inner.immediate = Some(data);
         self
-    }
-
-    /// Waits until all earlier Reads are done.
-    #[must_use]
-    pub fn fenced(mut self) -> Self {
-        self.request = self.request.fenced();
-        self
-    }
-}
-
-impl From<SendRequest> for WorkRequest {
-    fn from(send: SendRequest) -> Self {
-        send.request
     }
 }
 

@@ -367,6 +367,7 @@ impl Qp {
         if self.is_linked() && !self.is_ended() && !self.closing.swap(true, Ordering::AcqRel) {
             lock(&self.owed).finish = true;
             self.drive_tx();
+            self.drive_rx(); // what waits for a receive is given up, if the peer has closed as well
         }
     }
 

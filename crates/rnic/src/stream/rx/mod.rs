@@ -82,6 +82,8 @@ pub(crate) struct Rx {
     drain: bool,
     /// The peer will send nothing more.
     ended: bool,
+    /// That was made known.
+    closed: bool,
     /// What is received is thrown away: the stream is over, and only waits for the peer to see that.
     over: bool,
     /// Whether the tx half got something to do.
@@ -142,6 +144,7 @@ impl Rx {
             early,
             drain: false,
             ended: false,
+            closed: false,
             over: false,
             owes: false,
         }
@@ -205,11 +208,11 @@ impl Rx {
     /// What others changed meanwhile: the stream failed, or a receive was posted.
     fn attend(&mut self, qp: &Qp) {
         if qp.is_ended() {
-            self.give_up(qp);
-            self.close_if_done(qp); // what waited for receives, and kept it open, is gone
+            self.give_up(qp); // what waited for receives, and kept it open, is gone
         } else {
             self.unpark(qp);
         }
+        self.close_if_done(qp);
     }
 
     /// One call of the link. `None`: nothing came. Otherwise, whether less came than there was room for.
@@ -293,9 +296,10 @@ impl Rx {
         None
     }
 
-    /// The peer closed. What it sent before is still delivered, if it waits for receives.
+    /// The peer closed. What it sent before is still delivered, if it waits for receives; unless this end closes as well.
     fn close_if_done(&mut self, qp: &Qp) {
-        if self.ended && (self.park.is_empty() || qp.is_ended()) {
+        if self.ended && !self.closed && (self.park.is_empty() || qp.is_ended() || qp.is_closing()) {
+            self.closed = true;
             let whole = self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
             if !whole {
                 qp.fail(Fault::CutShort, None, None);
@@ -409,9 +413,6 @@ impl Rx {
                 return;
             }
             self.segment = segment;
-        }
-        if self.ended {
-            self.close_if_done(qp);
         }
     }
 

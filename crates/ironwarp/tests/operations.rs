@@ -1,0 +1,429 @@
+//! What the verbs have beyond Send, Write and Read: atomic operations, immediate data, shared receive queues, XRC, fences,
+//! and the states of a queue pair.
+#![allow(clippy::unwrap_used, reason = "tests")]
+
+mod common;
+
+use common::{ALL, CASES, Case, End, SOON, connect, pair, pair_with, pattern};
+use ironwarp::{
+    Access, AtomicOp, Completes, Config, Fault, IllegalTransition, Opcode, PostError, State, Status,
+    WorkRequest,
+};
+
+const ACKNOWLEDGED: Case = Case { at: "127.0.0.1:0", completes: Completes::WhenAcknowledged };
+
+fn word(bytes: &[u8], at: usize) -> u64 {
+    u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap())
+}
+
+// --- Atomic operations ---
+
+#[test]
+fn atomic_operations_return_what_was_and_change_what_is() {
+    for case in CASES {
+        let (client, server) = pair(case);
+        let (here, there) = (client.region(&[0; 64], ALL), server.region(&pattern(1, 64), ALL));
+        let before = there.to_vec().unwrap();
+        let result = |at| here.slice(at, 8).unwrap();
+        let place = there.place(16).unwrap();
+        let was = word(&before, 16);
+        let masked = AtomicOp::CompareSwap { swap: 0xab, swap_mask: 0xff, compare: 0, compare_mask: 0 };
+        client
+            .qp
+            .post_send_all(vec![
+                WorkRequest::fetch_add(1, result(0), place, 5),
+                WorkRequest::compare_swap(2, result(8), place, was.wrapping_add(5), 77),
+                WorkRequest::compare_swap(3, result(16), place, 1, 99),
+                WorkRequest::atomic(4, result(24), place, masked),
+            ])
+            .unwrap();
+        client.done(Opcode::FetchAdd, 1);
+        for id in 2..=4 {
+            client.done(Opcode::CompareSwap, id);
+        }
+        let results = here.to_vec().unwrap();
+        let found: Vec<_> = [0, 8, 16, 24].map(|at| word(&results, at)).into();
+        assert_eq!(found, [was, was.wrapping_add(5), 77, 77]);
+        let mut expected = before;
+        expected[16..24].copy_from_slice(&0xab_u64.to_ne_bytes());
+        assert_eq!(there.to_vec().unwrap(), expected, "and nothing beside it");
+    }
+}
+
+/// RFC 7306 §5.4, rule 2: atomic among all that the adapter does. Eight connections count to the same number.
+#[test]
+fn atomic_operations_of_many_connections_lose_no_step() {
+    const EACH: u64 = 500;
+    let server = End::new(Config::default(), Completes::WhenSent);
+    let counter = server.region(&[0; 8], ALL);
+    let place = counter.place(0).unwrap();
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let counters: Vec<_> = (0..8)
+        .map(|_| {
+            std::thread::spawn(move || {
+                let client = End::new(Config::default(), Completes::WhenSent);
+                let result = client.region(&[0; 8], ALL);
+                client.qp.connect(addr, &ironwarp::ConnectOptions::new()).unwrap();
+                let mut last = None;
+                for id in 0..EACH {
+                    client
+                        .qp
+                        .post_send(WorkRequest::fetch_add(id, result.slice(0, 8).unwrap(), place, 1))
+                        .unwrap();
+                    client.done(Opcode::FetchAdd, id);
+                    let now = word(&result.to_vec().unwrap(), 0);
+                    assert!(last.is_none_or(|last| last < now), "{last:?}, then {now}");
+                    last = Some(now);
+                }
+            })
+        })
+        .collect();
+    let qps: Vec<_> = (0..8)
+        .map(|_| {
+            let qp = server.domain.queue_pair(&server.cq).create().unwrap();
+            let incoming = listener.accept(SOON).expect("a client connects");
+            incoming.accept(&qp, &ironwarp::AcceptOptions::new()).unwrap();
+            qp
+        })
+        .collect();
+    counters.into_iter().for_each(|counter| counter.join().unwrap());
+    drop(qps);
+    assert_eq!(word(&counter.to_vec().unwrap(), 0), 8 * EACH);
+}
+
+#[test]
+fn an_atomic_operation_without_the_right_is_refused() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let here = client.region(&[0; 8], ALL);
+    let there = server.region(&[7; 8], Access::all() - Access::REMOTE_ATOMIC);
+    let request = WorkRequest::fetch_add(1, here.slice(0, 8).unwrap(), there.place(0).unwrap(), 1);
+    client.qp.post_send(request).unwrap();
+    client.failed(Opcode::FetchAdd, 1, Status::RemoteAccess);
+    assert_eq!(there.to_vec().unwrap(), [7; 8]);
+}
+
+#[test]
+fn an_atomic_result_has_eight_bytes() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let (here, there) = (client.region(&[0; 64], ALL), server.region(&[0; 64], ALL));
+    for len in [0, 7, 9] {
+        let request = WorkRequest::fetch_add(1, here.slice(0, len).unwrap(), there.place(0).unwrap(), 1);
+        assert_eq!(client.qp.post_send(request), Err(PostError::AtomicData { len: len as u64 }));
+    }
+}
+
+// --- Immediate data ---
+
+#[test]
+fn a_write_with_immediate_tells_of_itself() {
+    for case in CASES {
+        let (client, server) = pair(case);
+        let (here, there) = (client.region(&pattern(3, 9000), ALL), server.region(&[0; 9000], ALL));
+        for (id, len) in [0, 1, 4096, 9000].into_iter().enumerate() {
+            let id = id as u64;
+            server.qp.post_receive(100 + id, &[]).unwrap();
+            let (from, to) = (here.slice(0, len).unwrap(), there.place(0).unwrap());
+            let request = WorkRequest::write_immediate(id, &[from], to, 0xfeed_0000 + len as u32);
+            client.qp.post_send(request.solicited()).unwrap();
+            client.done(Opcode::Write, id);
+            let told = server.done(Opcode::ReceiveWrite, 100 + id);
+            assert_eq!((told.byte_len as usize, told.immediate), (len, Some(0xfeed_0000 + len as u32)));
+            assert!(told.solicited);
+            assert_eq!(there.to_vec().unwrap()[..len], pattern(3, 9000)[..len]);
+        }
+    }
+}
+
+#[test]
+fn a_send_with_immediate_carries_both() {
+    for case in CASES {
+        let (client, server) = pair(case);
+        let sent = pattern(9, 200_000);
+        let (here, there) = (client.region(&sent, ALL), server.region(&[0; 200_000], ALL));
+        for (id, len) in [0, 1, 7, 200_000].into_iter().enumerate() {
+            let id = id as u64;
+            server.qp.post_receive(100 + id, &[there.slice(0, 200_000).unwrap()]).unwrap();
+            let request = WorkRequest::send(id, &[here.slice(0, len).unwrap()]).immediate(7 + len as u32);
+            client.qp.post_send(request).unwrap();
+            client.done(Opcode::Send, id);
+            let received = server.done(Opcode::Receive, 100 + id);
+            assert_eq!((received.byte_len as usize, received.immediate), (len, Some(7 + len as u32)));
+            assert_eq!(there.to_vec().unwrap()[..len], sent[..len]);
+        }
+    }
+}
+
+/// Requirement X8: the four kinds.
+#[test]
+fn a_send_with_immediate_may_solicit_and_invalidate() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let region = server.domain.allocate_region(vec![ironwarp::Buffer::new(64).unwrap()]).unwrap();
+    server.qp.post_send(WorkRequest::register(1, &region, ALL)).unwrap();
+    server.done(Opcode::Register, 1);
+    let tag = region.tag();
+    server.qp.post_receive(2, &[]).unwrap();
+    let request = WorkRequest::send(3, &[]).immediate(9).solicited().invalidate(tag);
+    client.qp.post_send(request).unwrap();
+    let received = server.done(Opcode::Receive, 2);
+    assert_eq!((received.immediate, received.solicited, received.invalidated), (Some(9), true, Some(tag)));
+}
+
+#[test]
+fn a_send_with_immediate_to_a_stranger_is_a_local_error() {
+    let plain = Config { private: false, ..Config::default() };
+    for (ours, theirs) in [(Config::default(), plain.clone()), (plain.clone(), Config::default())] {
+        let (client, server) = pair_with(ACKNOWLEDGED, ours, theirs);
+        server.qp.post_receive(1, &[]).unwrap();
+        client.qp.post_send(WorkRequest::send(2, &[]).immediate(9)).unwrap();
+        let failed = client.failed(Opcode::Send, 2, Status::LocalQpOperation);
+        assert_eq!(*failed.cause.unwrap(), Fault::NoImmediate);
+        server.failed(Opcode::Receive, 1, Status::Flushed);
+    }
+}
+
+#[test]
+fn a_write_with_immediate_goes_to_a_stranger() {
+    let plain = Config { private: false, ..Config::default() };
+    let (client, server) = pair_with(ACKNOWLEDGED, plain.clone(), plain);
+    let (here, there) = (client.region(&pattern(4, 100), ALL), server.region(&[0; 100], ALL));
+    server.qp.post_receive(1, &[]).unwrap();
+    let to = there.place(0).unwrap();
+    client.qp.post_send(WorkRequest::write_immediate(2, &[here.slice(0, 100).unwrap()], to, 5)).unwrap();
+    client.done(Opcode::Write, 2);
+    let told = server.done(Opcode::ReceiveWrite, 1);
+    assert_eq!((told.byte_len, told.immediate), (100, Some(5)));
+    assert_eq!(there.to_vec().unwrap(), pattern(4, 100));
+}
+
+// --- Shared receive queues ---
+
+#[test]
+fn queue_pairs_share_receives() {
+    let server = End::new(Config::default(), Completes::WhenSent);
+    let srq = server.domain.shared_receive_queue(8);
+    let buffers = server.region(&[0; 800], ALL);
+    let (one, other) = (
+        End::new(Config::default(), Completes::WhenAcknowledged),
+        End::new(Config::default(), Completes::WhenAcknowledged),
+    );
+    let shared: Vec<_> = [&one, &other]
+        .map(|client| {
+            let qp = server.domain.queue_pair(&server.cq).srq(&srq).create().unwrap();
+            assert_eq!(qp.post_receive(1, &[]), Err(PostError::NoReceiveQueue));
+            let end = End {
+                qp,
+                cq: server.cq.clone(),
+                domain: server.domain.clone(),
+                adapter: server.adapter.clone(),
+            };
+            connect(client, &end, "127.0.0.1:0".parse().unwrap());
+            end
+        })
+        .into();
+    // Both wait for a receive; each gets one.
+    one.qp.post_send(WorkRequest::send_inline(1, &pattern(1, 100))).unwrap();
+    other.qp.post_send(WorkRequest::send_inline(2, &pattern(2, 100))).unwrap();
+    for id in 0..2 {
+        srq.post_receive(id, &[buffers.slice(100 * id as usize, 100).unwrap()]).unwrap();
+    }
+    one.done(Opcode::Send, 1);
+    other.done(Opcode::Send, 2);
+    for _ in 0..2 {
+        let received = server.next();
+        assert_eq!((received.status, received.byte_len), (Status::Success, 100));
+        let seed = 1 + shared.iter().position(|end| end.qp.id() == received.qp).unwrap() as u8;
+        let at = 100 * received.wr_id as usize;
+        assert_eq!(buffers.to_vec().unwrap()[at..at + 100], pattern(seed, 100));
+    }
+    assert_eq!(srq.query().posted, 0);
+}
+
+#[test]
+fn an_xrc_message_takes_a_receive_of_the_queue_it_names() {
+    let (client, server) = (
+        End::new(Config::default(), Completes::WhenAcknowledged),
+        End::new(Config::default(), Completes::WhenAcknowledged),
+    );
+    let xrc = server.adapter.xrc_domain();
+    let queues: Vec<_> = (0..2)
+        .map(|_| {
+            let cq = server.adapter.completion_queue(8).unwrap();
+            (server.domain.xrc_receive_queue(&xrc, &cq, 8), cq)
+        })
+        .collect();
+    let qp = server.domain.queue_pair(&server.cq).xrc_target(&xrc).create().unwrap();
+    let target =
+        End { qp, cq: server.cq.clone(), domain: server.domain.clone(), adapter: server.adapter.clone() };
+    connect(&client, &target, "127.0.0.1:0".parse().unwrap());
+    let buffers = server.region(&[0; 200], ALL);
+    for (i, (srq, _)) in queues.iter().enumerate() {
+        srq.post_receive(i as u64, &[buffers.slice(100 * i, 100).unwrap()]).unwrap();
+    }
+    let message = |id: u64, number| WorkRequest::send_inline(id, &pattern(id as u8, 100)).to_srq(number);
+    client.qp.post_send(message(1, queues[1].0.id())).unwrap();
+    client.qp.post_send(message(0, queues[0].0.id())).unwrap();
+    for id in [1, 0] {
+        client.done(Opcode::Send, id);
+        let received = queues[id as usize].1.wait(SOON).unwrap().expect("in time");
+        assert_eq!((received.wr_id, received.byte_len, received.qp), (id, 100, target.qp.id()));
+        let at = 100 * id as usize;
+        assert_eq!(buffers.to_vec().unwrap()[at..at + 100], pattern(id as u8, 100));
+    }
+    // The connection reaches memory as well.
+    let there = server.region(&[0; 8], ALL);
+    client.qp.post_send(WorkRequest::write_inline(5, &[9; 8], there.place(0).unwrap())).unwrap();
+    client.done(Opcode::Write, 5);
+    assert_eq!(there.to_vec().unwrap(), [9; 8]);
+    // A queue that is not there.
+    client.qp.post_send(message(7, 0x00ff_ffff)).unwrap();
+    client.failed(Opcode::Send, 7, Status::RemoteInvalidRequest);
+}
+
+// --- Rights of a queue pair ---
+
+#[test]
+fn a_queue_pair_allows_no_more_than_its_rights() {
+    let requests: [(&str, Access, fn(&End, ironwarp::Sge, ironwarp::Place) -> Opcode); 3] = [
+        ("write", Access::REMOTE_WRITE, |end, sge, place| {
+            end.qp.post_send(WorkRequest::write(1, &[sge], place)).unwrap();
+            Opcode::Write
+        }),
+        ("read", Access::REMOTE_READ, |end, sge, place| {
+            end.qp.post_send(WorkRequest::read(1, &[sge], place)).unwrap();
+            Opcode::Read
+        }),
+        ("atomic", Access::REMOTE_ATOMIC, |end, sge, place| {
+            end.qp.post_send(WorkRequest::fetch_add(1, sge, place, 1)).unwrap();
+            Opcode::FetchAdd
+        }),
+    ];
+    for (name, right, post) in requests {
+        for allowed in [true, false] {
+            let (client, server) = pair(ACKNOWLEDGED);
+            server.qp.set_access(if allowed { right } else { ALL - right });
+            let (here, there) = (client.region(&[1; 8], ALL), server.region(&[2; 8], ALL));
+            let opcode = post(&client, here.slice(0, 8).unwrap(), there.place(0).unwrap());
+            if allowed {
+                client.done(opcode, 1);
+            } else {
+                let failed = client.failed(opcode, 1, Status::RemoteAccess);
+                assert_eq!(there.to_vec().unwrap(), [2; 8], "{name}: {}", failed.cause.unwrap());
+            }
+        }
+    }
+}
+
+// --- States ---
+
+#[test]
+fn a_drained_queue_begins_nothing() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let there = server.region(&[0; 8], ALL);
+    client.qp.modify(State::Drained).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, &[1; 8], there.place(0).unwrap())).unwrap();
+    // The other direction goes on.
+    server.qp.post_send(WorkRequest::send_inline(2, b"still here")).unwrap();
+    let received = client.region(&[0; 10], ALL);
+    client.qp.post_receive(3, &[received.slice(0, 10).unwrap()]).unwrap();
+    client.done(Opcode::Receive, 3);
+    server.done(Opcode::Send, 2);
+    assert_eq!(there.to_vec().unwrap(), [0; 8]);
+    client.qp.modify(State::ReadyToSend).unwrap();
+    client.done(Opcode::Write, 1);
+    assert_eq!(there.to_vec().unwrap(), [1; 8]);
+}
+
+#[test]
+fn the_error_state_flushes_everything_in_order() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    for id in 0..3 {
+        client.qp.post_receive(10 + id, &[]).unwrap();
+        client.qp.post_send(WorkRequest::send(id, &[])).unwrap(); // no receive is posted there
+    }
+    client.qp.modify(State::Error).unwrap();
+    let done: Vec<_> = (0..6).map(|_| client.next()).collect();
+    assert!(done.iter().all(|done| done.status == Status::Flushed), "{done:?}");
+    let ids =
+        |opcode| done.iter().filter(|done| done.opcode == opcode).map(|done| done.wr_id).collect::<Vec<_>>();
+    assert_eq!((ids(Opcode::Send), ids(Opcode::Receive)), (vec![0, 1, 2], vec![10, 11, 12]));
+    // What is posted now is flushed as well.
+    client.qp.post_send(WorkRequest::send(20, &[])).unwrap();
+    client.qp.post_receive(21, &[]).unwrap();
+    client.failed(Opcode::Send, 20, Status::Flushed);
+    client.failed(Opcode::Receive, 21, Status::Flushed);
+    drop(server);
+}
+
+#[test]
+fn a_reset_queue_pair_is_as_new() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let id = client.qp.id();
+    let there = server.region(&[0; 8], ALL);
+    client.qp.post_receive(1, &[]).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(2, &[1; 8], there.place(0).unwrap())).unwrap();
+    client.cq.wait(SOON).unwrap().expect("the Write completes");
+    client.qp.post_send(WorkRequest::send(3, &[])).unwrap(); // waits for a receive
+    client.qp.modify(State::Reset).unwrap();
+    assert!(client.cq.poll_one().unwrap().is_none(), "nothing is left of it");
+    assert_eq!((client.qp.id(), client.qp.state()), (id, State::Init));
+    // With another peer, from the beginning.
+    let other = End::new(Config::default(), Completes::WhenAcknowledged);
+    connect(&client, &other, "127.0.0.1:0".parse().unwrap());
+    let there = other.region(&[0; 8], ALL);
+    client.qp.post_send(WorkRequest::write_inline(4, &[4; 8], there.place(0).unwrap())).unwrap();
+    client.done(Opcode::Write, 4);
+    assert_eq!(there.to_vec().unwrap(), [4; 8]);
+}
+
+#[test]
+fn illegal_transitions_change_nothing() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    for to in [State::Init, State::ReadyToReceive, State::SendError] {
+        let from = State::ReadyToSend;
+        assert_eq!(client.qp.modify(to), Err(IllegalTransition { from, to }));
+    }
+    let there = server.region(&[0; 8], ALL);
+    client.qp.post_send(WorkRequest::write_inline(1, &[1; 8], there.place(0).unwrap())).unwrap();
+    client.done(Opcode::Write, 1);
+}
+
+// --- The right status on the right request ---
+
+/// Between Ironwarp ends exactly: of Writes to the same place the one that the peer refused, which others could be taken for.
+#[test]
+fn the_write_that_was_refused_is_the_one_that_fails() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let (there, small) = (server.region(&[0; 64], ALL), server.region(&[0; 8], ALL));
+    let good = there.place(0).unwrap();
+    let bad = ironwarp::Place { offset: 60, ..good };
+    let write = |id: u64, place| WorkRequest::write_inline(id, &[id as u8; 8], place);
+    client.qp.post_send_all(vec![write(1, good), write(2, bad), write(3, bad), write(4, good)]).unwrap();
+    client.done(Opcode::Write, 1);
+    client.failed(Opcode::Write, 2, Status::RemoteAccess);
+    client.failed(Opcode::Write, 3, Status::Flushed);
+    client.failed(Opcode::Write, 4, Status::Flushed);
+    assert_eq!(there.to_vec().unwrap()[..8], [1; 8]);
+    assert_eq!(small.to_vec().unwrap(), [0; 8]);
+}
+
+#[test]
+fn a_fence_waits_for_atomic_operations() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let (here, there) = (client.region(&[0; 8], ALL), server.region(&7_u64.to_ne_bytes(), ALL));
+    let (result, place) = (here.slice(0, 8).unwrap(), there.place(0).unwrap());
+    let echo = server.region(&[0; 8], ALL);
+    // The Send carries what the atomic operation returned, which only a fence makes certain.
+    server.qp.post_receive(9, &[echo.slice(0, 8).unwrap()]).unwrap();
+    client
+        .qp
+        .post_send_all(vec![
+            WorkRequest::fetch_add(1, result, place, 1),
+            WorkRequest::send(2, &[result]).fenced().into(),
+        ])
+        .unwrap();
+    client.done(Opcode::FetchAdd, 1);
+    client.done(Opcode::Send, 2);
+    server.done(Opcode::Receive, 9);
+    assert_eq!(word(&echo.to_vec().unwrap(), 0), 7);
+}
