@@ -124,6 +124,7 @@ struct Nobody;
 impl Attendant for Nobody {
     fn call_again(&self) {}
     fn opened(&self) {}
+    fn peer_not_ready(&self, _: u64, _: std::time::Duration) {}
     fn ended(&self, _: &Arc<Fault>) {}
     fn closed(&self) {}
 }

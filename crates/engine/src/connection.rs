@@ -144,6 +144,13 @@ impl Attendant for Watch {
 
     fn opened(&self) {}
 
+    fn peer_not_ready(&self, number: u64, patience: Duration) {
+        if let Some(connection) = self.connection.upgrade() {
+            let due = Due::Receive(Weak::clone(&self.connection), number);
+            connection.set.lane().submit(Job::Remind(Instant::now() + patience, due));
+        }
+    }
+
     fn ended(&self, fault: &Arc<Fault>) {
         if let Some(connection) = self.connection.upgrade() {
             connection.pair.ended(fault);

@@ -58,6 +58,8 @@ pub(crate) enum Job {
 pub(crate) enum Due {
     /// The peer closes.
     Close(Weak<Connection>),
+    /// The peer posts a receive for the message behind so many.
+    Receive(Weak<Connection>, u64),
     /// A fault is over, and the stream goes on.
     Drive(Weak<Connection>),
     /// A listener that could not accept tries again.
@@ -249,6 +251,11 @@ impl Running {
                 Due::Drive(connection) => {
                     if let Some(connection) = connection.upgrade() {
                         connection.drive();
+                    }
+                }
+                Due::Receive(connection, number) => {
+                    if let Some(connection) = connection.upgrade() {
+                        connection.qp().receive_is_due(number);
                     }
                 }
                 Due::Accept(token) => {

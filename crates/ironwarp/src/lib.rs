@@ -87,6 +87,6 @@ pub use ironwarp_rnic::config::{Config, ConfigError};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
-pub use ironwarp_rnic::qp::{Completes, Context, IllegalTransition, State};
+pub use ironwarp_rnic::qp::{Completes, Context, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, Sender, Sge, SrqStatus, Status};
 pub use ironwarp_wire::{AtomicOp, Cause, Place, Tag, Terminate};

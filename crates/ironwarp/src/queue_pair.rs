@@ -14,7 +14,7 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights, Table};
-use ironwarp_rnic::qp::{AlreadyConnected, Completes, Context, IllegalTransition, Receives, State};
+use ironwarp_rnic::qp::{AlreadyConnected, Completes, Context, IllegalTransition, Receives, Retries, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -298,6 +298,25 @@ impl QueuePair {
     /// What the peer may do from now on, with memory that allows it.
     pub fn set_access(&self, access: Rights) {
         self.inner.qp().set_rights(access);
+    }
+
+    /// How long it tries from now on; for ever, if this is not called. What it asks of its peer counts if it is set before
+    /// the connection is there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// use ironwarp::Retries;
+    ///
+    /// let qp = domain.queue_pair(&cq).create()?;
+    /// qp.set_retries(Retries { rnr_retry: 3, ..Retries::default() });
+    /// assert_eq!(qp.query().retries.rnr_retry, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_retries(&self, retries: Retries) {
+        self.inner.qp().set_retries(retries);
     }
 
     /// Why its connection ended, if it did.

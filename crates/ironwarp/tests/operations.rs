@@ -1,12 +1,12 @@
 //! What the verbs have beyond Send, Write and Read: atomic operations, immediate data, shared receive queues, XRC, fences,
 //! and the states of a queue pair.
-#![allow(clippy::unwrap_used, reason = "tests")]
+#![allow(clippy::unwrap_used, clippy::cast_possible_truncation, reason = "tests, with small numbers")]
 
 mod common;
 
 use common::{ALL, CASES, Case, End, SOON, connect, pair, pair_with, pattern};
 use ironwarp::{
-    Access, AtomicOp, Completes, Config, Fault, IllegalTransition, Opcode, PostError, State, Status,
+    Access, AtomicOp, Completes, Config, Fault, IllegalTransition, Opcode, PostError, Retries, State, Status,
     WorkRequest,
 };
 
@@ -284,7 +284,8 @@ fn an_xrc_message_takes_a_receive_of_the_queue_it_names() {
 
 #[test]
 fn a_queue_pair_allows_no_more_than_its_rights() {
-    let requests: [(&str, Access, fn(&End, ironwarp::Sge, ironwarp::Place) -> Opcode); 3] = [
+    type Post = fn(&End, ironwarp::Sge, ironwarp::Place) -> Opcode;
+    let requests: [(&str, Access, Post); 3] = [
         ("write", Access::REMOTE_WRITE, |end, sge, place| {
             end.qp.post_send(WorkRequest::write(1, &[sge], place)).unwrap();
             Opcode::Write
@@ -426,4 +427,51 @@ fn a_fence_waits_for_atomic_operations() {
     client.done(Opcode::Send, 2);
     server.done(Opcode::Receive, 9);
     assert_eq!(word(&echo.to_vec().unwrap(), 0), 7);
+}
+
+// --- Retries ---
+
+/// A sender that counts its attempts gives up a peer that posts no receive: the Send fails, what was delivered before it does
+/// not, and what is behind it is flushed.
+#[test]
+fn a_missing_receive_is_waited_for_as_often_as_was_asked() {
+    let (client, server) = (
+        End::new(Config::default(), Completes::WhenAcknowledged),
+        End::new(Config::default(), Completes::WhenAcknowledged),
+    );
+    client.qp.set_retries(Retries { rnr_retry: 2, ..Retries::default() });
+    server.qp.set_retries(Retries { rnr_timer: 20, ..Retries::default() }); // 10.24 ms
+    connect(&client, &server, "127.0.0.1:0".parse().unwrap());
+    let there = server.region(&[0; 8], ALL);
+    let place = there.place(0).unwrap();
+    let began = std::time::Instant::now();
+    client
+        .qp
+        .post_send_all(vec![
+            WorkRequest::write_inline(1, &[1; 8], place),
+            WorkRequest::send(2, &[]).into(),
+            WorkRequest::write_inline(3, &[3; 8], place),
+        ])
+        .unwrap();
+    client.done(Opcode::Write, 1);
+    let failed = client.failed(Opcode::Send, 2, Status::RnrRetryExceeded);
+    assert!(began.elapsed() >= 2 * std::time::Duration::from_micros(10_240));
+    assert_eq!(*failed.cause.unwrap(), Fault::NotReady);
+    client.failed(Opcode::Write, 3, Status::Flushed);
+    assert_eq!(there.to_vec().unwrap(), [1; 8]);
+}
+
+#[test]
+fn a_receive_that_comes_in_time_is_no_failure() {
+    let (client, server) = (
+        End::new(Config::default(), Completes::WhenAcknowledged),
+        End::new(Config::default(), Completes::WhenAcknowledged),
+    );
+    client.qp.set_retries(Retries { rnr_retry: 6, ..Retries::default() });
+    connect(&client, &server, "127.0.0.1:0".parse().unwrap()); // 6 times 0.66 s
+    client.qp.post_send(WorkRequest::send(1, &[])).unwrap();
+    assert!(client.cq.wait(std::time::Duration::from_millis(50)).unwrap().is_none());
+    server.qp.post_receive(2, &[]).unwrap();
+    client.done(Opcode::Send, 1);
+    server.done(Opcode::Receive, 2);
 }

@@ -13,6 +13,7 @@ pub mod link;
 pub mod memory;
 pub mod qp;
 pub mod queue;
+pub mod retry;
 pub mod state;
 mod stream;
 mod sync;

@@ -22,6 +22,7 @@ use crate::queue::{
     Completion, Cq, Opcode, Receive, ReceiveQueue, ReceiveRequest, SendQueue, SharedReceiveQueue, Status,
     WorkRequest, XrcDomain,
 };
+pub use crate::retry::Retries;
 pub use crate::state::{IllegalTransition, State};
 use crate::stream::{Owed, Rx, Tx};
 use crate::sync::{Mutex, lock};
@@ -30,6 +31,7 @@ use ironwarp_wire::{Header, Place, SendWord, Terminate, ddp::DdpHeader};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 /// When a Send or a Write completes (requirement P2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +91,8 @@ pub struct Context {
     pub rights: Rights,
     /// Whether there is a connection.
     pub linked: bool,
+    /// How long it tries.
+    pub retries: Retries,
     /// Why its stream ended, if it did.
     pub fault: Option<Arc<Fault>>,
 }
@@ -99,6 +103,8 @@ pub trait Attendant: Send + Sync + fmt::Debug {
     fn call_again(&self);
     /// The peer's first message came.
     fn opened(&self);
+    /// A message waits for a receive of the peer's: [`Qp::receive_is_due`] is to be called with this number after this time.
+    fn peer_not_ready(&self, number: u64, patience: Duration);
     /// The stream is over: nothing more is delivered. The link goes on until [`closed`](Self::closed).
     fn ended(&self, fault: &Arc<Fault>);
     /// Both directions of the link are closed.
@@ -131,6 +137,8 @@ pub struct Qp {
     attendant: OnceLock<Arc<dyn Attendant>>,
     /// Whether receives are withheld on purpose.
     asks: OnceLock<Asks>,
+    /// How long it tries.
+    retries: Mutex<Retries>,
     /// Which directions of the link are closed.
     closed: AtomicU8,
     /// A completion queue had no room.
@@ -188,6 +196,7 @@ impl Qp {
             fault: OnceLock::new(),
             attendant: OnceLock::new(),
             asks: OnceLock::new(),
+            retries: Mutex::new(Retries::default()),
             closed: AtomicU8::new(0),
             overrun: AtomicBool::new(false),
             drain: AtomicBool::new(false),
@@ -243,6 +252,7 @@ impl Qp {
             attributes: self.attributes.clone(),
             rights: self.rights(),
             linked: self.is_linked(),
+            retries: self.retries(),
             fault: self.fault.get().cloned(),
         }
     }
@@ -277,6 +287,16 @@ impl Qp {
         }
         self.drive_tx(); // what waited goes on, or is found to be drained
         Ok(())
+    }
+
+    /// How long it tries from now on. What it asks of its peer counts if it is set before the connection is there.
+    pub fn set_retries(&self, retries: Retries) {
+        *lock(&self.retries) = retries;
+    }
+
+    /// How long it tries.
+    pub fn retries(&self) -> Retries {
+        *lock(&self.retries)
     }
 
     /// What its peer may do from now on, with memory that allows it.
@@ -455,6 +475,13 @@ impl Qp {
         self.drive_rx();
     }
 
+    /// The peer had time to post a receive for the message behind so many: if it has not, it is given up.
+    pub fn receive_is_due(&self, number: u64) {
+        if lock(&self.sq).acknowledged() <= number && !self.is_ended() {
+            self.abort(Fault::NotReady);
+        }
+    }
+
     /// Whether the link did not take all there was to send. It tells when it takes more, and asking before is in vain.
     pub fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)
@@ -536,7 +563,17 @@ impl Qp {
             Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU | Capabilities::SEND_IMMEDIATE;
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
-        capabilities
+        capabilities.with_rnr_timer(self.retries().rnr_timer)
+    }
+
+    /// The peer says that the message behind so many waits for a receive.
+    pub(crate) fn peer_not_ready(&self, number: u64) {
+        let timer = lock(&self.owed).peer.map_or(0, Capabilities::rnr_timer);
+        if let Some(patience) = self.retries().receive_patience(timer)
+            && let Some(attendant) = self.attendant.get()
+        {
+            attendant.peer_not_ready(number, patience);
+        }
     }
 
     /// Memory that the peer names, if both it and the queue pair allow what the peer wants (requirement M9).

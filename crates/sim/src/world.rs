@@ -254,6 +254,9 @@ impl Attendant for Notes {
         lock(&self.heard).call_again = true;
     }
 
+    /// Programs here never give a peer up for a missing receive.
+    fn peer_not_ready(&self, _: u64, _: std::time::Duration) {}
+
     fn opened(&self) {
         lock(&self.heard).opened = true;
     }

@@ -428,8 +428,13 @@ fn signals() {
     ] {
         assert_eq!(Signal::parse(place), None, "{what}");
     }
-    let unknown_bit = place(0x4952_5750, 0x0101_8001_5741_5250);
+    let unknown_bit = place(0x4952_5750, 0x0101_0401_5741_5250);
     assert_eq!(Signal::parse(unknown_bit), Some(Signal::Capabilities(Capabilities::ACKNOWLEDGE)));
+    let timer = place(0x4952_5750, 0x0101_6001_5741_5250);
+    let capabilities = Capabilities::ACKNOWLEDGE.with_rnr_timer(12);
+    assert_eq!(Signal::parse(timer), Some(Signal::Capabilities(capabilities)));
+    assert_eq!(capabilities.rnr_timer(), 12);
+    assert_eq!(Capabilities::all().with_rnr_timer(3).rnr_timer(), 3);
 }
 
 #[test]

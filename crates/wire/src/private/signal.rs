@@ -29,6 +29,8 @@ const KIND_SHIFT: u32 = 56;
 const VERSION: u64 = 1;
 const VERSION_SHIFT: u32 = 48;
 const FLAGS_SHIFT: u32 = 32;
+/// Where the timer begins in the flags: it is the last of them.
+const RNR_SHIFT: u32 = 11;
 /// "WARP": with the magic in the tag, 88 bits must agree before a stranger's empty Write is taken for one of ours.
 const CHECK: u64 = 0x5741_5250;
 
@@ -58,6 +60,23 @@ bitflags! {
         const READ_V2 = 1 << 3;
         /// It wants to be told what was delivered: its queue pair completes requests when they are acknowledged.
         const WANTS_ACKNOWLEDGE = 1 << 4;
+        /// Five bits for a number: see [`rnr_timer`](Self::rnr_timer).
+        const RNR_TIMER = 0x1f << RNR_SHIFT;
+    }
+}
+
+impl Capabilities {
+    /// The same, with the time between two attempts at a message for which no receive is posted, in the verbs' code of five
+    /// bits (min_rnr_timer): a sender whose queue pair counts such attempts gives up after so many times this.
+    #[must_use]
+    pub const fn with_rnr_timer(self, code: u8) -> Self {
+        let timer = Self::RNR_TIMER.bits();
+        Self::from_bits_truncate(self.bits() & !timer | (code as u16) << RNR_SHIFT & timer)
+    }
+
+    /// The code of that time.
+    pub const fn rnr_timer(self) -> u8 {
+        (self.bits() >> RNR_SHIFT) as u8
     }
 }
 

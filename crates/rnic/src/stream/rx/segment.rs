@@ -482,28 +482,29 @@ impl Rx {
             }
             Signal::NotReady(found) => {
                 // The one that waits may be half sent, and is not counted then.
-                let sent = lock(&qp.sq).promised();
-                if found > sent {
-                    return Err(Protocol::Acknowledged { sent, found }.into());
-                }
+                self.acknowledged(qp, found)?;
                 self.peer_waits = Some(found);
+                qp.peer_not_ready(found);
                 self.vouch(qp);
                 Ok(())
             }
-            Signal::Acknowledged(found) => {
-                let mut sq = lock(&qp.sq);
-                let sent = sq.promised();
-                if found > sent {
-                    return Err(Protocol::Acknowledged { sent, found }.into());
-                }
-                sq.acknowledge(found);
-                drop(sq);
-                qp.retire();
-                // A disconnect waits until all is acknowledged.
-                self.owes |= lock(&qp.owed).finish || qp.is_draining();
-                Ok(())
-            }
+            Signal::Acknowledged(found) => self.acknowledged(qp, found),
         }
+    }
+
+    /// The peer delivered so many messages.
+    fn acknowledged(&mut self, qp: &Qp, found: u64) -> Judged {
+        let mut sq = lock(&qp.sq);
+        let sent = sq.promised();
+        if found > sent {
+            return Err(Protocol::Acknowledged { sent, found }.into());
+        }
+        sq.acknowledge(found);
+        drop(sq);
+        qp.retire();
+        // A disconnect waits until all is acknowledged, and so does who drains the queue.
+        self.owes |= lock(&qp.owed).finish || qp.is_draining();
+        Ok(())
     }
 
     /// Both ends wait for a receive of the other's, and their programs may post none before their Sends are complete. So
