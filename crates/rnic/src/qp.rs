@@ -286,6 +286,9 @@ impl Qp {
             }
         }
         self.drive_tx(); // what waited goes on, or is found to be drained
+        if !self.is_linked() {
+            self.drained_to(0); // nothing was begun
+        }
         Ok(())
     }
 

@@ -70,15 +70,19 @@ impl SharedReceiveQueue {
 
     /// Posts a receive. A message that waits for one goes on.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), PostError> {
-        lock(&self.inner).queue.post(request)?;
-        while let Some(qp) = self.next_waiting() {
+        let mut inner = lock(&self.inner);
+        inner.queue.post(request)?;
+        let waiting = inner.waiting.len();
+        drop(inner);
+        // Each is called once: one that finds another was faster, or that receives are withheld from it, waits again.
+        for _ in 0..waiting {
+            let Some(qp) = self.next_waiting() else { break };
             qp.receive_posted();
         }
         Ok(())
     }
 
-    /// The queue pair that has waited longest, if there is something for it. It may find that another was faster, and then
-    /// waits again, behind the others.
+    /// The queue pair that has waited longest, if there is something for it.
     fn next_waiting(&self) -> Option<Arc<Qp>> {
         let mut inner = lock(&self.inner);
         while inner.queue.len() > 0 {
