@@ -9,107 +9,35 @@
 //! | `owed` | what rx wants tx to send | a field is read or written |
 //!
 //! Order: a half before `sq`, `rq`, `owed`; these never two at a time; a completion queue last.
+//!
+//! | file | for |
+//! |---|---|
+//! | here | creating, moving through the states, connecting, posting, driving |
+//! | `attributes` | what it is made of, and who attends to it |
+//! | `halves` | what a half asks of it while it is driven |
+//! | `end` | how requests complete, and how a stream ends |
+
+mod attributes;
+mod end;
+mod halves;
+
+pub use crate::retry::Retries;
+pub use crate::state::{IllegalTransition, State};
+pub use attributes::{AlreadyConnected, Attendant, Attributes, Completes, Context, Ready, Receives};
 
 use crate::connect::{Agreed, Setup};
 use crate::device::Device;
-use crate::error::{Culprit, Fault, PostError, Protocol};
-use crate::event::AsyncEvent;
+use crate::error::{Fault, PostError};
 use crate::fault::Asks;
 use crate::half::{Half, Left};
 use crate::link::Link;
-use crate::memory::{Check, Denied, Domain, Guard, Rights, Spans, Stream};
-use crate::queue::{
-    Completion, Cq, Opcode, Receive, ReceiveQueue, ReceiveRequest, SendQueue, SharedReceiveQueue, Status,
-    WorkRequest, XrcDomain,
-};
-pub use crate::retry::Retries;
-pub use crate::state::{IllegalTransition, State};
+use crate::memory::Rights;
+use crate::queue::{ReceiveQueue, ReceiveRequest, SendQueue, WorkRequest};
 use crate::stream::{Owed, Rx, Tx};
 use crate::sync::{Mutex, lock};
-use ironwarp_wire::private::Capabilities;
-use ironwarp_wire::{Header, Place, SendWord, Terminate, ddp::DdpHeader};
-use std::fmt;
+use end::OUT;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
-use std::time::Duration;
-
-/// When a Send or a Write completes (requirement P2).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Completes {
-    /// When the link took it: iWARP's own.
-    #[default]
-    WhenSent,
-    /// When the peer has placed it, with the peer's error if it could not.
-    WhenAcknowledged,
-}
-
-/// What a queue pair is created with.
-#[derive(Clone, Debug)]
-pub struct Attributes {
-    /// Its protection domain.
-    pub domain: Domain,
-    /// Where its send queue's completions go.
-    pub send_cq: Arc<Cq>,
-    /// Where its receive queue's completions go.
-    pub receive_cq: Arc<Cq>,
-    /// How many work requests its send queue holds.
-    pub send_depth: usize,
-    /// How many scatter/gather elements a request has at most.
-    pub max_sges: usize,
-    /// When Sends and Writes complete.
-    pub completes: Completes,
-    /// Where its receives come from.
-    pub receives: Receives,
-    /// What its peer may do with memory that allows it.
-    pub rights: Rights,
-    /// The consumer moves it through its states, from reset on, and it outlives its peer. Otherwise connecting does, and
-    /// it ends with the connection.
-    pub by_hand: bool,
-}
-
-/// Where the receives of a queue pair come from.
-#[derive(Clone, Debug)]
-pub enum Receives {
-    /// Its own queue, which holds so many.
-    Own(usize),
-    /// A queue that it shares with others.
-    Shared(Arc<SharedReceiveQueue>),
-    /// The shared queue that each message names (XRC).
-    Named(Arc<XrcDomain>),
-}
-
-/// What is to be known of a queue pair (requirement N10).
-#[derive(Clone, Debug)]
-pub struct Context {
-    /// Its number.
-    pub id: u32,
-    /// Where it is in its life.
-    pub state: State,
-    /// What it was created with.
-    pub attributes: Attributes,
-    /// What its peer may do now.
-    pub rights: Rights,
-    /// Whether there is a connection.
-    pub linked: bool,
-    /// How long it tries.
-    pub retries: Retries,
-    /// Why its stream ended, if it did.
-    pub fault: Option<Arc<Fault>>,
-}
-
-/// Whoever drives a connected queue pair: a lane, or the simulator.
-pub trait Attendant: Send + Sync + fmt::Debug {
-    /// A half has work that nobody took on: [`Qp::drive`] is to be called soon.
-    fn call_again(&self);
-    /// The peer's first message came.
-    fn opened(&self);
-    /// A message waits for a receive of the peer's: [`Qp::receive_is_due`] is to be called with this number after this time.
-    fn peer_not_ready(&self, number: u64, patience: Duration);
-    /// The stream is over: nothing more is delivered. The link goes on until [`closed`](Self::closed).
-    fn ended(&self, fault: &Arc<Fault>);
-    /// Both directions of the link are closed.
-    fn closed(&self);
-}
 
 /// A queue pair.
 #[derive(Debug)]
@@ -160,20 +88,6 @@ pub struct Qp {
     pub(crate) owed: Mutex<Owed>,
     tx: Half<Option<Tx>>,
     rx: Half<Option<Rx>>,
-}
-
-/// Bits of `Qp::closed`.
-const OUT: u8 = 1;
-const IN: u8 = 2;
-const BOTH: u8 = OUT | IN;
-
-/// What the link has for a queue pair.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ready {
-    /// There may be something to receive.
-    pub readable: bool,
-    /// There may be room to send.
-    pub writable: bool,
 }
 
 impl Qp {
@@ -545,320 +459,4 @@ impl Qp {
             attendant.call_again();
         }
     }
-
-    // --- For the halves ---
-
-    pub(crate) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub(crate) fn stream(&self) -> Stream {
-        Stream { domain: self.attributes.domain, qp: self.id }
-    }
-
-    pub(crate) fn completes(&self) -> Completes {
-        self.attributes.completes
-    }
-
-    /// What this end tells others of its kind.
-    pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities =
-            Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU | Capabilities::SEND_IMMEDIATE;
-        capabilities
-            .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
-        capabilities.with_rnr_timer(self.retries().rnr_timer)
-    }
-
-    /// The peer says that the message behind so many waits for a receive.
-    pub(crate) fn peer_not_ready(&self, number: u64) {
-        let timer = lock(&self.owed).peer.map_or(0, Capabilities::rnr_timer);
-        if let Some(patience) = self.retries().receive_patience(timer)
-            && let Some(attendant) = self.attendant.get()
-        {
-            attendant.peer_not_ready(number, patience);
-        }
-    }
-
-    /// Memory that the peer names, if both it and the queue pair allow what the peer wants (requirement M9).
-    pub(crate) fn remote(
-        &self,
-        place: Place,
-        len: usize,
-        need: Rights,
-        spans: &mut Spans,
-    ) -> Result<Guard<'_>, Denied> {
-        let Stream { domain, qp } = self.stream();
-        let table = self.device.table();
-        if !self.rights().contains(need) {
-            let (tag, offset, len) = (place.tag, place.offset, len as u64);
-            let check = Check::QueuePair;
-            return Err(Denied { check, tag, offset, len, need, domain, qp: Some(qp), entry: None });
-        }
-        let Receives::Named(xrc) = &self.attributes.receives else {
-            return table.remote(self.stream(), place, len, need, spans);
-        };
-        let mut denied = None;
-        for domain in xrc.domains() {
-            match table.remote(Stream { domain, qp }, place, len, need, spans) {
-                Err(why) if why.check == Check::Domain => denied = Some(why),
-                found => return found,
-            }
-        }
-        match denied {
-            Some(denied) => Err(denied),
-            None => table.remote(self.stream(), place, len, need, spans),
-        }
-    }
-
-    /// The receive for a message that begins, which names a shared receive queue if this is XRC. `None`: it has to wait.
-    pub(crate) fn take_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
-        if self.asks.get().is_some_and(Asks::withhold_receive) {
-            return Ok(None);
-        }
-        match &self.attributes.receives {
-            Receives::Own(_) => Ok(lock(&self.rq).take()),
-            Receives::Shared(queue) => Ok(queue.take()),
-            Receives::Named(domain) => match domain.find(srq) {
-                Some(queue) => Ok(queue.take()),
-                None => Err(Protocol::NoSharedQueue(srq)),
-            },
-        }
-    }
-
-    /// A message waits for a receive: whoever posts one is to see that. The caller looks once more afterwards.
-    pub(crate) fn wait_for_receive(&self, header: &Header) {
-        self.waiting.store(true, Ordering::Release);
-        let queue = match &self.attributes.receives {
-            Receives::Own(_) => None,
-            Receives::Shared(queue) => Some(Arc::clone(queue)),
-            Receives::Named(domain) => domain.find(named_queue(header)),
-        };
-        if let Some(queue) = queue
-            && !self.listed.swap(true, Ordering::AcqRel)
-        {
-            queue.wait(Weak::clone(&self.me));
-        }
-    }
-
-    /// No message does any more.
-    pub(crate) fn stop_waiting(&self) {
-        self.waiting.store(false, Ordering::Release);
-    }
-
-    /// A shared receive queue has something for it, and has crossed it off its list.
-    pub(crate) fn called_for_receive(&self) {
-        self.listed.store(false, Ordering::Release);
-    }
-
-    /// Whether the consumer waits to hear that the send queue is drained.
-    pub(crate) fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-
-    /// Whether requests may be begun.
-    pub(crate) fn may_begin(&self) -> bool {
-        !matches!(self.state(), State::Drained | State::ReadyToReceive | State::Init) && !self.is_gone()
-    }
-
-    /// The peer closed, and this end sends nothing any more.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
-    }
-
-    /// All requests before this one were begun, and none is in the middle: if they are complete, the queue is drained.
-    pub(crate) fn drained_to(&self, seq: u64) {
-        if self.state() == State::Drained
-            && lock(&self.sq).is_complete_to(seq)
-            && self.draining.swap(false, Ordering::AcqRel)
-        {
-            self.device.raise(AsyncEvent::SqDrained(self.id));
-        }
-    }
-
-    pub(crate) fn set_debt(&self) {
-        self.debt.store(true, Ordering::SeqCst);
-    }
-
-    pub(crate) fn set_blocked(&self, blocked: bool) {
-        self.blocked.store(blocked, Ordering::Relaxed);
-    }
-
-    pub(crate) fn is_ended(&self) -> bool {
-        self.state() == State::Error
-    }
-
-    pub(crate) fn opened(&self) {
-        if self.state() == State::ReadyToReceive {
-            self.device.raise(AsyncEvent::Established(self.id));
-        }
-        if let Some(attendant) = self.attendant.get() {
-            attendant.opened();
-        }
-    }
-
-    /// Completes what has its turn on the send queue.
-    pub(crate) fn retire(&self) {
-        self.retire_from(&mut lock(&self.sq));
-    }
-
-    pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
-        sq.retire(self.id, |completion| self.complete_send(completion));
-    }
-
-    fn complete_send(&self, completion: Completion) {
-        self.complete(&self.attributes.send_cq, completion);
-    }
-
-    pub(crate) fn complete_receive(&self, receive: &Receive, completion: Completion) {
-        self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
-    }
-
-    /// Requirement I5: what does not fit is never lost silently; the stream ends for it, as soon as no lock is held.
-    fn complete(&self, cq: &Cq, completion: Completion) {
-        if !self.silent.load(Ordering::SeqCst) && cq.push(completion).is_err() {
-            self.overrun.store(true, Ordering::Relaxed);
-        }
-    }
-
-    fn fail_if_overrun(&self) {
-        if self.overrun.swap(false, Ordering::Relaxed) {
-            let Attributes { send_cq, receive_cq, .. } = &self.attributes;
-            let cq = if send_cq.overrun() { send_cq } else { receive_cq };
-            self.fail(Fault::Overrun(cq.id()), Some(Terminate::LOCAL_CATASTROPHE), None);
-        }
-    }
-
-    pub(crate) fn complete_receive_failed(&self, receive: &Receive, status: Status, fault: &Fault) {
-        let cause = Some(Arc::new(fault.clone()));
-        let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id, status, cause);
-        self.complete_receive(receive, completion);
-    }
-
-    /// The stream is over: gives all receives back, first the one in use.
-    pub(crate) fn flush_receives(&self, in_use: Option<Receive>) {
-        let Some(fault) = self.fault.get() else { return };
-        if let Some(receive) = in_use {
-            self.complete_receive(&receive, crate::queue::flushed(&receive.request, self.id, fault));
-        }
-        for completion in lock(&self.rq).flush(self.id, fault) {
-            self.complete(&self.attributes.receive_cq, completion);
-        }
-        let shares = !matches!(self.attributes.receives, Receives::Own(_));
-        if shares && !self.last_receive.swap(true, Ordering::AcqRel) {
-            self.device.raise(AsyncEvent::LastWqeReached(self.id));
-        }
-    }
-
-    /// The stream is over. The first reason counts.
-    pub(crate) fn fail(&self, fault: Fault, terminate: Option<Terminate>, request: Option<(u64, Status)>) {
-        let fault = Arc::new(fault);
-        if self.fault.set(Arc::clone(&fault)).is_err() {
-            return;
-        }
-        self.state.store(State::Error as u8, Ordering::Release);
-        tracing::debug!(qp = self.id, %fault, "stream ended");
-        self.raise_failure(&fault);
-        {
-            let mut owed = lock(&self.owed);
-            owed.terminate = terminate;
-            owed.finish = true;
-        }
-        {
-            let mut sq = lock(&self.sq);
-            let request = request.or_else(|| blamed(&mut sq, self.attributes.completes, &fault));
-            sq.fail(self.id, request, &fault, |completion| self.complete_send(completion));
-        }
-        if let Some(attendant) = self.attendant.get() {
-            attendant.ended(&fault);
-            // The receives are the rx half's to give back, and the last word is the tx half's to say.
-            attendant.call_again();
-        }
-    }
-
-    /// The asynchronous event of a failure that is somebody's fault.
-    fn raise_failure(&self, fault: &Fault) {
-        let event = match (fault, fault.culprit()) {
-            (Fault::Remote(_), _) => AsyncEvent::QpAccessError(self.id),
-            (_, Culprit::Peer) => AsyncEvent::QpRequestError(self.id),
-            (Fault::Overrun(_), _) => AsyncEvent::QpFatal(self.id),
-            _ => return, // the completions tell
-        };
-        self.device.raise(event);
-    }
-
-    /// The peer closed, as it may. A queue pair that was brought up by hand does not end with it: its receives stay posted,
-    /// as they do where nobody tells that a peer has gone.
-    pub(crate) fn peer_closed(&self) {
-        if self.attributes.by_hand && !self.is_closing() {
-            self.gone.store(true, Ordering::Release);
-            lock(&self.owed).finish = true;
-            return;
-        }
-        self.fail(if self.is_closing() { Fault::Disconnected } else { Fault::Closed }, None, None);
-    }
-
-    /// Nothing more will be sent.
-    pub(crate) fn link_finished(&self) {
-        self.link_closed(OUT);
-    }
-
-    /// Nothing more will be received.
-    pub(crate) fn link_ended(&self) {
-        self.link_closed(IN);
-    }
-
-    /// Neither.
-    pub(crate) fn link_lost(&self) {
-        self.link_closed(BOTH);
-    }
-
-    fn link_closed(&self, direction: u8) {
-        let before = self.closed.fetch_or(direction, Ordering::AcqRel);
-        if before != BOTH
-            && before | direction == BOTH
-            && let Some(attendant) = self.attendant.get()
-        {
-            attendant.closed();
-        }
-    }
-}
-
-/// This queue pair is, or was, connected: a stream is for once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the queue pair is, or was, connected: create another one")]
-pub struct AlreadyConnected;
-
-/// The shared receive queue that a message names.
-const fn named_queue(header: &Header) -> u32 {
-    match header {
-        Header::Send(send) => match send.word {
-            SendWord::Srq(srq) => srq,
-            SendWord::Invalidate(_) => 0,
-        },
-        Header::SendImmediate(message) => match message.send.word {
-            SendWord::Srq(srq) => srq,
-            SendWord::Invalidate(_) => 0,
-        },
-        Header::Immediate(immediate) => immediate.srq,
-        _ => 0,
-    }
-}
-
-/// The request that the peer complains of in its Terminate: the one with the message sequence number, the Write that
-/// covers the place, or else the oldest. Where requests wait for an acknowledgement, one that does not come is the oldest's.
-fn blamed(sq: &mut SendQueue, completes: Completes, fault: &Fault) -> Option<(u64, Status)> {
-    let status = fault.remote_status();
-    let Fault::Terminated(terminate) = fault else {
-        let waits = completes == Completes::WhenAcknowledged && status != Status::Flushed;
-        return sq.oldest().filter(|_| waits).map(|seq| (seq, status));
-    };
-    let seq = match terminate.offender.header {
-        Some(DdpHeader::Untagged(header)) => sq.find_msn(header.msn, header.queue == 1),
-        Some(DdpHeader::Tagged(header)) => sq.find_write(header.place),
-        None => sq.oldest(),
-    };
-    if let Some(seq) = seq {
-        sq.delivered_before(seq);
-    }
-    seq.map(|seq| (seq, status))
 }

@@ -1,0 +1,163 @@
+//! How requests complete, and how a stream ends: with which status for which request, and what the other end is told.
+
+use super::{Attributes, Completes, Qp, Receives, State};
+use crate::error::{Culprit, Fault};
+use crate::event::AsyncEvent;
+use crate::queue::{Completion, Cq, Opcode, Receive, SendQueue, Status, flushed};
+use crate::sync::lock;
+use ironwarp_wire::Terminate;
+use ironwarp_wire::ddp::DdpHeader;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bits of `Qp::closed`.
+pub(super) const OUT: u8 = 1;
+const IN: u8 = 2;
+const BOTH: u8 = OUT | IN;
+
+impl Qp {
+    /// Completes what has its turn on the send queue.
+    pub(crate) fn retire(&self) {
+        self.retire_from(&mut lock(&self.sq));
+    }
+
+    pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
+        sq.retire(self.id, |completion| self.complete_send(completion));
+    }
+
+    pub(super) fn complete_send(&self, completion: Completion) {
+        self.complete(&self.attributes.send_cq, completion);
+    }
+
+    pub(crate) fn complete_receive(&self, receive: &Receive, completion: Completion) {
+        self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
+    }
+
+    /// Requirement I5: what does not fit is never lost silently; the stream ends for it, as soon as no lock is held.
+    fn complete(&self, cq: &Cq, completion: Completion) {
+        if !self.silent.load(Ordering::SeqCst) && cq.push(completion).is_err() {
+            self.overrun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    pub(super) fn fail_if_overrun(&self) {
+        if self.overrun.swap(false, Ordering::Relaxed) {
+            let Attributes { send_cq, receive_cq, .. } = &self.attributes;
+            let cq = if send_cq.overrun() { send_cq } else { receive_cq };
+            self.fail(Fault::Overrun(cq.id()), Some(Terminate::LOCAL_CATASTROPHE), None);
+        }
+    }
+
+    pub(crate) fn complete_receive_failed(&self, receive: &Receive, status: Status, fault: &Fault) {
+        let cause = Some(Arc::new(fault.clone()));
+        let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id, status, cause);
+        self.complete_receive(receive, completion);
+    }
+
+    /// The stream is over: gives all receives back, first the one in use.
+    pub(crate) fn flush_receives(&self, in_use: Option<Receive>) {
+        let Some(fault) = self.fault.get() else { return };
+        if let Some(receive) = in_use {
+            self.complete_receive(&receive, flushed(&receive.request, self.id, fault));
+        }
+        for completion in lock(&self.rq).flush(self.id, fault) {
+            self.complete(&self.attributes.receive_cq, completion);
+        }
+        let shares = !matches!(self.attributes.receives, Receives::Own(_));
+        if shares && !self.last_receive.swap(true, Ordering::AcqRel) {
+            self.device.raise(AsyncEvent::LastWqeReached(self.id));
+        }
+    }
+
+    /// The stream is over. The first reason counts.
+    pub(crate) fn fail(&self, fault: Fault, terminate: Option<Terminate>, request: Option<(u64, Status)>) {
+        let fault = Arc::new(fault);
+        if self.fault.set(Arc::clone(&fault)).is_err() {
+            return;
+        }
+        self.state.store(State::Error as u8, Ordering::Release);
+        tracing::debug!(qp = self.id, %fault, "stream ended");
+        self.raise_failure(&fault);
+        {
+            let mut owed = lock(&self.owed);
+            owed.terminate = terminate;
+            owed.finish = true;
+        }
+        {
+            let mut sq = lock(&self.sq);
+            let request = request.or_else(|| blamed(&mut sq, self.attributes.completes, &fault));
+            sq.fail(self.id, request, &fault, |completion| self.complete_send(completion));
+        }
+        if let Some(attendant) = self.attendant.get() {
+            attendant.ended(&fault);
+            // The receives are the rx half's to give back, and the last word is the tx half's to say.
+            attendant.call_again();
+        }
+    }
+
+    /// The asynchronous event of a failure that is somebody's fault.
+    fn raise_failure(&self, fault: &Fault) {
+        let event = match (fault, fault.culprit()) {
+            (Fault::Remote(_), _) => AsyncEvent::QpAccessError(self.id),
+            (_, Culprit::Peer) => AsyncEvent::QpRequestError(self.id),
+            (Fault::Overrun(_), _) => AsyncEvent::QpFatal(self.id),
+            _ => return, // the completions tell
+        };
+        self.device.raise(event);
+    }
+
+    /// The peer closed, as it may. A queue pair that was brought up by hand does not end with it: its receives stay posted,
+    /// as they do where nobody tells that a peer has gone.
+    pub(crate) fn peer_closed(&self) {
+        if self.attributes.by_hand && !self.is_closing() {
+            self.gone.store(true, Ordering::Release);
+            lock(&self.owed).finish = true;
+            return;
+        }
+        self.fail(if self.is_closing() { Fault::Disconnected } else { Fault::Closed }, None, None);
+    }
+
+    /// Nothing more will be sent.
+    pub(crate) fn link_finished(&self) {
+        self.link_closed(OUT);
+    }
+
+    /// Nothing more will be received.
+    pub(crate) fn link_ended(&self) {
+        self.link_closed(IN);
+    }
+
+    /// Neither.
+    pub(crate) fn link_lost(&self) {
+        self.link_closed(BOTH);
+    }
+
+    fn link_closed(&self, direction: u8) {
+        let before = self.closed.fetch_or(direction, Ordering::AcqRel);
+        if before != BOTH
+            && before | direction == BOTH
+            && let Some(attendant) = self.attendant.get()
+        {
+            attendant.closed();
+        }
+    }
+}
+
+/// The request that the peer complains of in its Terminate: the one with the message sequence number, the Write that
+/// covers the place, or else the oldest. Where requests wait for an acknowledgement, one that does not come is the oldest's.
+fn blamed(sq: &mut SendQueue, completes: Completes, fault: &Fault) -> Option<(u64, Status)> {
+    let status = fault.remote_status();
+    let Fault::Terminated(terminate) = fault else {
+        let waits = completes == Completes::WhenAcknowledged && status != Status::Flushed;
+        return sq.oldest().filter(|_| waits).map(|seq| (seq, status));
+    };
+    let seq = match terminate.offender.header {
+        Some(DdpHeader::Untagged(header)) => sq.find_msn(header.msn, header.queue == 1),
+        Some(DdpHeader::Tagged(header)) => sq.find_write(header.place),
+        None => sq.oldest(),
+    };
+    if let Some(seq) = seq {
+        sq.delivered_before(seq);
+    }
+    seq.map(|seq| (seq, status))
+}

@@ -1,0 +1,180 @@
+//! What the halves of a stream ask of their queue pair while they are driven: memory, receives, and whether to go on.
+
+use super::{Completes, Qp, Receives, State};
+use crate::device::Device;
+use crate::error::Protocol;
+use crate::event::AsyncEvent;
+use crate::fault::Asks;
+use crate::memory::{Check, Denied, Guard, Rights, Spans, Stream};
+use crate::queue::Receive;
+use crate::sync::lock;
+use ironwarp_wire::private::Capabilities;
+use ironwarp_wire::{Header, Place, SendWord};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
+
+impl Qp {
+    pub(crate) fn device(&self) -> &Device {
+        &self.device
+    }
+
+    pub(crate) fn stream(&self) -> Stream {
+        Stream { domain: self.attributes.domain, qp: self.id }
+    }
+
+    pub(crate) fn completes(&self) -> Completes {
+        self.attributes.completes
+    }
+
+    /// What this end tells others of its kind.
+    pub(crate) fn capabilities(&self) -> Capabilities {
+        let mut capabilities =
+            Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU | Capabilities::SEND_IMMEDIATE;
+        capabilities
+            .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
+        capabilities.with_rnr_timer(self.retries().rnr_timer)
+    }
+
+    /// The peer says that the message behind so many waits for a receive.
+    pub(crate) fn peer_not_ready(&self, number: u64) {
+        let timer = lock(&self.owed).peer.map_or(0, Capabilities::rnr_timer);
+        if let Some(patience) = self.retries().receive_patience(timer)
+            && let Some(attendant) = self.attendant.get()
+        {
+            attendant.peer_not_ready(number, patience);
+        }
+    }
+
+    /// Memory that the peer names, if both it and the queue pair allow what the peer wants (requirement M9).
+    pub(crate) fn remote(
+        &self,
+        place: Place,
+        len: usize,
+        need: Rights,
+        spans: &mut Spans,
+    ) -> Result<Guard<'_>, Denied> {
+        let Stream { domain, qp } = self.stream();
+        let table = self.device.table();
+        if !self.rights().contains(need) {
+            let (tag, offset, len) = (place.tag, place.offset, len as u64);
+            let check = Check::QueuePair;
+            return Err(Denied { check, tag, offset, len, need, domain, qp: Some(qp), entry: None });
+        }
+        let Receives::Named(xrc) = &self.attributes.receives else {
+            return table.remote(self.stream(), place, len, need, spans);
+        };
+        let mut denied = None;
+        for domain in xrc.domains() {
+            match table.remote(Stream { domain, qp }, place, len, need, spans) {
+                Err(why) if why.check == Check::Domain => denied = Some(why),
+                found => return found,
+            }
+        }
+        match denied {
+            Some(denied) => Err(denied),
+            None => table.remote(self.stream(), place, len, need, spans),
+        }
+    }
+
+    /// The receive for a message that begins, which names a shared receive queue if this is XRC. `None`: it has to wait.
+    pub(crate) fn take_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
+        if self.asks.get().is_some_and(Asks::withhold_receive) {
+            return Ok(None);
+        }
+        match &self.attributes.receives {
+            Receives::Own(_) => Ok(lock(&self.rq).take()),
+            Receives::Shared(queue) => Ok(queue.take()),
+            Receives::Named(domain) => match domain.find(srq) {
+                Some(queue) => Ok(queue.take()),
+                None => Err(Protocol::NoSharedQueue(srq)),
+            },
+        }
+    }
+
+    /// A message waits for a receive: whoever posts one is to see that. The caller looks once more afterwards.
+    pub(crate) fn wait_for_receive(&self, header: &Header) {
+        self.waiting.store(true, Ordering::Release);
+        let queue = match &self.attributes.receives {
+            Receives::Own(_) => None,
+            Receives::Shared(queue) => Some(Arc::clone(queue)),
+            Receives::Named(domain) => domain.find(named_queue(header)),
+        };
+        if let Some(queue) = queue
+            && !self.listed.swap(true, Ordering::AcqRel)
+        {
+            queue.wait(Weak::clone(&self.me));
+        }
+    }
+
+    /// No message does any more.
+    pub(crate) fn stop_waiting(&self) {
+        self.waiting.store(false, Ordering::Release);
+    }
+
+    /// A shared receive queue has something for it, and has crossed it off its list.
+    pub(crate) fn called_for_receive(&self) {
+        self.listed.store(false, Ordering::Release);
+    }
+
+    /// Whether the consumer waits to hear that the send queue is drained.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.draining.load(Ordering::Relaxed)
+    }
+
+    /// Whether requests may be begun.
+    pub(crate) fn may_begin(&self) -> bool {
+        !matches!(self.state(), State::Drained | State::ReadyToReceive | State::Init) && !self.is_gone()
+    }
+
+    /// The peer closed, and this end sends nothing any more.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Acquire)
+    }
+
+    /// All requests before this one were begun, and none is in the middle: if they are complete, the queue is drained.
+    pub(crate) fn drained_to(&self, seq: u64) {
+        if self.state() == State::Drained
+            && lock(&self.sq).is_complete_to(seq)
+            && self.draining.swap(false, Ordering::AcqRel)
+        {
+            self.device.raise(AsyncEvent::SqDrained(self.id));
+        }
+    }
+
+    pub(crate) fn set_debt(&self) {
+        self.debt.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn set_blocked(&self, blocked: bool) {
+        self.blocked.store(blocked, Ordering::Relaxed);
+    }
+
+    pub(crate) fn is_ended(&self) -> bool {
+        self.state() == State::Error
+    }
+
+    pub(crate) fn opened(&self) {
+        if self.state() == State::ReadyToReceive {
+            self.device.raise(AsyncEvent::Established(self.id));
+        }
+        if let Some(attendant) = self.attendant.get() {
+            attendant.opened();
+        }
+    }
+}
+
+/// The shared receive queue that a message names.
+const fn named_queue(header: &Header) -> u32 {
+    match header {
+        Header::Send(send) => match send.word {
+            SendWord::Srq(srq) => srq,
+            SendWord::Invalidate(_) => 0,
+        },
+        Header::SendImmediate(message) => match message.send.word {
+            SendWord::Srq(srq) => srq,
+            SendWord::Invalidate(_) => 0,
+        },
+        Header::Immediate(immediate) => immediate.srq,
+        _ => 0,
+    }
+}
