@@ -2,6 +2,7 @@
 //!
 //! This file holds the table of jobs, picks the one asked for, and times it. A new job is one more row.
 
+mod api;
 mod cargo;
 mod fuzz;
 mod guest;
@@ -44,6 +45,7 @@ const JOBS: &[Job] = &[
     job("tidy", "check the rules that no other tool checks", Both, &["git"], tidy::run),
     job("clippy", "lint everything, warnings denied", Both, &["g++"], cargo::clippy),
     job("doc", "build the documentation, warnings denied", Ci, &[], cargo::doc),
+    job(api::USAGE, "compare the public API with its text file", Ci, &["git"], api::run),
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "prove that the wire crate needs no std", Ci, &[], no_std::run),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
