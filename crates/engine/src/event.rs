@@ -8,6 +8,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 /// A wake with a file descriptor that is readable while it is not zero.
 #[derive(Clone, Debug)]
@@ -47,6 +48,7 @@ pub struct ConnectionEvent {
 
 /// What happened to a connection.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub enum What {
     /// It is there.
     Connected(Arc<Established>),
@@ -119,6 +121,13 @@ pub struct EventChannel<E> {
 
 impl<E> EventChannel<E> {
     /// An empty channel.
+    ///
+    /// ```
+    /// # use ironwarp_engine::{ConnectionEvent, EventChannel};
+    /// let events = EventChannel::<ConnectionEvent>::new()?;
+    /// assert!(events.next().is_none());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn new() -> io::Result<Arc<Self>> {
         let wake = EventFdWake::new()?;
         Ok(Arc::new(Self { channel: Channel::new(Box::new(wake.clone())), wake }))
@@ -129,15 +138,24 @@ impl<E> EventChannel<E> {
         self.channel.next()
     }
 
-    /// Waits for an event.
-    pub fn wait(&self, timeout: Option<std::time::Duration>) -> Option<E> {
+    /// Waits for an event. `None` if `timeout` is over first; a timeout of `None` waits as long as it takes.
+    ///
+    /// ```
+    /// # use ironwarp_engine::{ConnectionEvent, EventChannel};
+    /// # use std::time::Duration;
+    /// let events = EventChannel::<ConnectionEvent>::new()?;
+    /// assert!(events.wait(Duration::from_millis(1)).is_none());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<E> {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        let deadline = timeout.map(|timeout| std::time::Instant::now() + timeout);
+        // A time that no clock reaches is no deadline.
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             if let Some(event) = self.next() {
                 return Some(event);
             }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(std::time::Instant::now()));
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_some_and(|left| left.is_zero()) {
                 return None;
             }

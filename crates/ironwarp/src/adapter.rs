@@ -56,6 +56,15 @@ impl Adapter {
     }
 
     /// An adapter with these settings. Its threads start when the first connection is made.
+    ///
+    /// ```
+    /// use ironwarp::{Adapter, Config};
+    ///
+    /// // From variables such as IRONWARP_LANES, as a program that runs in many places may want it.
+    /// let adapter = Adapter::open(Config::from_env()?)?;
+    /// assert_eq!(adapter.config().lanes, Config::default().lanes);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn open(config: Config) -> io::Result<Self> {
         let shared =
             Shared { engine: Engine::new(config)?, attic: Attic::default(), naming: Mutex::default() };
@@ -83,6 +92,13 @@ impl Adapter {
     ///
     /// Make it large enough for all that can complete before it is polled: a completion that finds no room ends its
     /// queue pair (requirement I5).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// assert!(cq.poll_one()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
     pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
         Ok(CompletionQueue::new(&self.shared, self.shared.engine.create_cq(capacity)?))
     }

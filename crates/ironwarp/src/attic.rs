@@ -44,7 +44,8 @@ impl Retired {
             match device.table().deregister(tag) {
                 Ok(()) => break,
                 Err(DeregisterError::Unknown(_)) => {}
-                Err(DeregisterError::Busy { .. }) => return false,
+                // Something is bound to it; whatever else may be said one day, it is not gone.
+                Err(_) => return false,
             }
         }
         self.tags.clear();

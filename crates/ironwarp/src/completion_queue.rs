@@ -61,6 +61,22 @@ impl CompletionQueue {
     }
 
     /// Takes the oldest completion, if there is one. Does not wait.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[])?;
+    /// client.qp.post_send(ironwarp::WorkRequest::send(7, &[]))?;
+    /// let completion = loop {
+    ///     // A program that has nothing else to do calls `wait` instead.
+    ///     if let Some(completion) = client.cq.poll_one()? {
+    ///         break completion;
+    ///     }
+    /// };
+    /// assert_eq!(completion.wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn poll_one(&self) -> Result<Option<Completion>, Overrun> {
         let mut one = None;
         self.inner.poll(1, |completion| one = Some(completion))?;
@@ -69,6 +85,20 @@ impl CompletionQueue {
 
     /// Waits for a completion and takes it: polls for a moment, then sleeps. `None` if `timeout` is over first; a timeout
     /// of `None` waits as long as it takes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::WorkRequest;
+    /// use std::time::Duration;
+    ///
+    /// assert!(client.cq.wait(Duration::ZERO)?.is_none());
+    /// # server.qp.post_receive(1, &[])?;
+    /// client.qp.post_send(WorkRequest::send(7, &[]))?;
+    /// assert_eq!(client.cq.wait(None)?.expect("it waits for ever").wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, Overrun> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {

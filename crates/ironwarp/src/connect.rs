@@ -8,11 +8,18 @@ use std::time::Duration;
 /// What the end that connects asks for.
 ///
 /// ```
-/// use ironwarp::ConnectOptions;
+/// use ironwarp::{ConnectOptions, Setup};
 /// use std::time::Duration;
 ///
-/// let options = ConnectOptions::new().private_data(b"hello").ord(4).timeout(Duration::from_secs(2));
+/// let options = ConnectOptions::new()
+///     .private_data(b"hello")
+///     .from_addr("127.0.0.1:0".parse()?)
+///     .ird(0) // the peer shall not read here
+///     .ord(4)
+///     .setup(Setup::PeerToPeer)
+///     .timeout(Duration::from_secs(2));
 /// # let _ = options;
+/// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
@@ -21,6 +28,11 @@ pub struct ConnectOptions {
 }
 
 /// What the end that accepts asks for.
+///
+/// ```
+/// let options = ironwarp::AcceptOptions::new().private_data(b"welcome").ird(16).ord(16);
+/// # let _ = options;
+/// ```
 #[derive(Clone, Debug, Default)]
 pub struct AcceptOptions {
     pub(crate) private_data: Vec<u8>,
@@ -43,7 +55,7 @@ impl ConnectOptions {
 
     /// The address to connect from; port 0 lets the kernel choose.
     #[must_use]
-    pub fn from(mut self, addr: SocketAddr) -> Self {
+    pub fn from_addr(mut self, addr: SocketAddr) -> Self {
         self.inner.from = Some(addr);
         self
     }

@@ -44,6 +44,7 @@ use std::sync::Arc;
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "dropped, its memory goes with it"]
 pub struct FastRegion {
     /// Before `registration`, which is dropped after it and then has the only one.
     contents: Arc<Contents>,
@@ -73,11 +74,42 @@ impl FastRegion {
     }
 
     /// A part of it, for the lists of work requests, as of the last registration that was posted.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// # client.qp.post_receive(1, &[client.region.slice(0, 5)?])?;
+    /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+    /// server.qp.post_send(WorkRequest::register(1, &region, Access::LOCAL_READ).unsignaled())?;
+    /// // Now it has the tag of that registration.
+    /// server.qp.post_send(WorkRequest::send(2, &[region.slice(0, 5)?]))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
         slice(self, self.tag(), 0, at, len)
     }
 
     /// A place in it, as the peer names it, as of the last registration that was posted.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+    /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 5)?], region.place(0)?))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn place(&self, at: usize) -> Result<Place, AccessError> {
         place(self, self.tag(), 0, at)
     }

@@ -54,12 +54,15 @@ mod adapter;
 mod attic;
 mod completion_queue;
 mod connect;
+pub mod detail;
 mod error;
 #[doc(hidden)]
 pub mod example;
 mod fast_region;
 mod listener;
 mod memory;
+#[cfg(doctest)]
+mod misuse;
 mod name;
 mod protection_domain;
 mod queue_pair;
@@ -86,6 +89,7 @@ pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChann
 pub use ironwarp_rnic::config::{Config, ConfigError};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
+pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
 pub use ironwarp_rnic::qp::{Completes, Context, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, Sender, Sge, SrqStatus, Status};

@@ -35,6 +35,7 @@ use std::time::Duration;
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "dropped, it is closed"]
 pub struct Listener {
     shared: Arc<Shared>,
     inner: Inner,
@@ -42,6 +43,7 @@ pub struct Listener {
 
 /// A peer that wants to connect. Dropped, it is rejected.
 #[derive(Debug)]
+#[must_use = "dropped, the peer is rejected"]
 pub struct Incoming {
     shared: Arc<Shared>,
     inner: InnerIncoming,
@@ -53,12 +55,37 @@ impl Listener {
     }
 
     /// Where it listens.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// println!("listening at {}", listener.local_addr()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.inner.local_addr()
     }
 
     /// Waits for the next peer, in order of arrival. `None` if `timeout` is over first; a timeout of `None` waits as long
     /// as it takes, one of zero does not wait.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let (client, qp) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
+    /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+    /// let incoming = listener.accept(Duration::from_secs(5)).expect("a peer connects");
+    /// println!("{} wants to connect", incoming.peer_addr());
+    /// assert!(listener.accept(Duration::ZERO).is_none());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn accept(&self, timeout: impl Into<Option<Duration>>) -> Option<Incoming> {
         let inner = self.inner.incoming().wait(timeout.into())?;
         Some(Incoming { shared: Arc::clone(&self.shared), inner })
@@ -74,12 +101,12 @@ impl AsFd for Listener {
 
 impl Incoming {
     /// The peer's address.
-    pub fn peer(&self) -> SocketAddr {
+    pub fn peer_addr(&self) -> SocketAddr {
         self.inner.peer()
     }
 
     /// The address at which it connects.
-    pub fn local(&self) -> SocketAddr {
+    pub fn local_addr(&self) -> SocketAddr {
         self.inner.local()
     }
 
@@ -95,6 +122,23 @@ impl Incoming {
 
     /// Connects a queue pair to the peer, and waits until that is done; [`Config::startup`](crate::Config::startup)
     /// bounds it. Post the first receives before this: the peer may send at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let (client, qp) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
+    /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+    /// let incoming = listener.accept(None).expect("it waits for ever");
+    /// qp.post_receive(1, &[])?;
+    /// let established = incoming.accept(&qp, &AcceptOptions::new().private_data(b"welcome"))?;
+    /// assert_eq!(established.local, listener.local_addr()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn accept(
         self,
         pair: &QueuePair,
@@ -105,6 +149,23 @@ impl Incoming {
     }
 
     /// Begins to connect a queue pair to the peer, and does not wait. [`QueuePair::wait_connected`] tells how it went.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let (client, qp) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
+    /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+    /// let incoming = listener.accept(None).expect("it waits for ever");
+    /// incoming.accept_start(&qp, &AcceptOptions::new())?;
+    /// // Here other peers can be served.
+    /// qp.wait_connected(Duration::from_secs(5))?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn accept_start(self, pair: &QueuePair, options: &AcceptOptions) -> Result<(), ConnectError> {
         if !Arc::ptr_eq(&self.shared, pair.shared()) {
             let why = "the queue pair is of another adapter than the listener: create it with the listener's";

@@ -57,6 +57,13 @@ unsafe impl Sync for Buffer {}
 
 impl Buffer {
     /// So many zeros.
+    ///
+    /// ```
+    /// let buffer = ironwarp::Buffer::new(1 << 20)?;
+    /// assert_eq!(buffer.len(), 1 << 20);
+    /// assert!(ironwarp::Buffer::new(usize::MAX).is_err());
+    /// # Ok::<(), ironwarp::OutOfMemory>(())
+    /// ```
     pub fn new(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len).ok_or(OutOfMemory { len })?;
         // SAFETY: the layout is at least a page long.
@@ -247,6 +254,18 @@ impl Contents {
     }
 
     /// Copies `from` to the bytes from `at` on.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, AccessError, Buffer};
+    /// let region = domain.register(Buffer::new(8)?, Access::LOCAL_READ)?;
+    /// region.write(3, b"hello")?;
+    /// assert_eq!(region.to_vec()?, b"\0\0\0hello");
+    /// assert_eq!(region.write(4, b"hello"), Err(AccessError::OutOfBounds { at: 4, len: 5, size: 8 }));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write(&self, at: usize, from: &[u8]) -> Result<(), AccessError> {
         self.check(at, from.len())?;
         match &self.parts {
@@ -281,6 +300,16 @@ impl Contents {
     }
 
     /// A copy of all bytes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register(Buffer::copy_of(b"hello")?, Access::LOCAL_READ)?;
+    /// assert_eq!(region.to_vec()?, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
         let mut bytes = vec![0; self.len];
         self.read(0, &mut bytes)?;

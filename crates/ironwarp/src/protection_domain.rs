@@ -57,16 +57,45 @@ impl ProtectionDomain {
     }
 
     /// Memory to be registered by work requests (requirement M6), when it is wanted and for as long as it is wanted.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::Buffer;
+    /// let region = domain.allocate_region(vec![Buffer::new(4096)?, Buffer::new(4096)?])?;
+    /// assert_eq!(region.len(), 8192);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn allocate_region(&self, buffers: Vec<Buffer>) -> Result<FastRegion, RegisterError> {
         FastRegion::new(&self.shared, self.domain, buffers)
     }
 
     /// A window, not bound to anything yet.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// let window = domain.window()?;
+    /// assert_ne!(window.tag(), window.next_tag());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn window(&self) -> Result<Window, RegisterError> {
         Window::new(&self.shared, self.domain)
     }
 
     /// Builds a queue pair whose completions go to `cq`; [`QueuePairBuilder`] has the rest.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// let qp = adapter.protection_domain().queue_pair(&cq).send_depth(16).create()?;
+    /// # let _ = qp;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn queue_pair(&self, cq: &CompletionQueue) -> QueuePairBuilder {
         QueuePairBuilder::new(self, cq)
     }

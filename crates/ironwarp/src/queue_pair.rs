@@ -41,6 +41,8 @@ const GRACE: Duration = Duration::from_secs(1);
 ///     .queue_pair(&sent)
 ///     .receive_cq(&received)
 ///     .send_depth(16)
+///     .receive_depth(16)
+///     .max_sges(4)
 ///     .completes(Completes::WhenAcknowledged)
 ///     .create()?;
 /// assert_eq!(qp.state(), State::Init);
@@ -48,6 +50,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "there is no queue pair before `create`"]
 pub struct QueuePairBuilder {
     shared: Arc<Shared>,
     domain: Domain,
@@ -81,21 +84,18 @@ impl QueuePairBuilder {
     }
 
     /// Where completions of receives go, if not where the others do.
-    #[must_use]
     pub fn receive_cq(mut self, cq: &CompletionQueue) -> Self {
         self.receive_cq = cq.clone();
         self
     }
 
     /// How many requests the send queue holds; 128 if this is not called.
-    #[must_use]
     pub fn send_depth(mut self, requests: usize) -> Self {
         self.send_depth = requests;
         self
     }
 
     /// How many receives the receive queue holds; 128 if this is not called.
-    #[must_use]
     pub fn receive_depth(mut self, requests: usize) -> Self {
         self.receives = Receives::Own(requests);
         self
@@ -136,14 +136,12 @@ impl QueuePairBuilder {
     }
 
     /// How many elements the list of a request may have; 16 if this is not called.
-    #[must_use]
     pub fn max_sges(mut self, elements: usize) -> Self {
         self.max_sges = elements;
         self
     }
 
     /// When Sends and Writes complete: iWARP's own way, when they were sent, if this is not called (requirement P2).
-    #[must_use]
     pub fn completes(mut self, completes: Completes) -> Self {
         self.completes = completes;
         self
@@ -169,13 +167,25 @@ impl QueuePairBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn events(mut self, channel: &Arc<EventChannel<ConnectionEvent>>) -> Self {
         self.events = Some(Arc::clone(channel));
         self
     }
 
     /// The queue pair.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironwarp::{Adapter, CreateError};
+    ///
+    /// let (one, another) = (Adapter::new()?, Adapter::new()?);
+    /// let (cq, foreign) = (one.completion_queue(64)?, another.completion_queue(64)?);
+    /// let domain = one.protection_domain();
+    /// assert!(domain.queue_pair(&cq).create().is_ok());
+    /// assert_eq!(domain.queue_pair(&foreign).create().unwrap_err(), CreateError::OtherAdapter);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create(self) -> Result<QueuePair, CreateError> {
         for cq in [&self.send_cq, &self.receive_cq] {
             if !Arc::ptr_eq(&cq.shared, &self.shared) {
@@ -240,6 +250,7 @@ impl QueuePairBuilder {
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "dropped, it is disconnected"]
 pub struct QueuePair {
     shared: Arc<Shared>,
     inner: Arc<Inner>,
@@ -357,6 +368,24 @@ impl QueuePair {
     /// Connects to a listener, and waits until that is done; [`Config::startup`](crate::Config::startup) bounds it.
     ///
     /// The error is shared with the queue pair and its events. If it is a timeout, the queue pair is of no use any more.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # let addr = listener.local_addr()?;
+    /// # let far = domain.queue_pair(&cq).create()?;
+    /// # let server = std::thread::spawn(move || listener.accept(None).unwrap().accept(&far, &AcceptOptions::new()).map(|_| far));
+    /// let qp = domain.queue_pair(&cq).create()?;
+    /// let established = qp.connect(addr, &ConnectOptions::new().timeout(Duration::from_secs(5)))?;
+    /// assert_eq!(established.peer, addr);
+    /// # server.join().unwrap().unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect(
         &self,
         to: SocketAddr,
@@ -368,23 +397,90 @@ impl QueuePair {
 
     /// Begins to connect to a listener, and does not wait. [`wait_connected`](Self::wait_connected) and the
     /// [events](QueuePairBuilder::events) tell how it went.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # let addr = listener.local_addr()?;
+    /// # let far = domain.queue_pair(&cq).create()?;
+    /// # let server = std::thread::spawn(move || listener.accept(None).unwrap().accept(&far, &AcceptOptions::new()).map(|_| far));
+    /// let qp = domain.queue_pair(&cq).create()?;
+    /// qp.connect_start(addr, &ConnectOptions::new())?;
+    /// // Here other connections can be begun. A queue pair is for one.
+    /// assert!(qp.connect_start(addr, &ConnectOptions::new()).is_err());
+    /// qp.wait_connected(Duration::from_secs(5))?;
+    /// # server.join().unwrap().unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn connect_start(&self, to: SocketAddr, options: &ConnectOptions) -> Result<(), ConnectError> {
         self.begin()?;
         self.shared.engine.connect(&self.inner, to, &options.inner)
     }
 
     /// Waits until it is connected, or will not be. [`ConnectError::TimedOut`] if `timeout` is over first.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AcceptOptions, Adapter, ConnectError, ConnectOptions};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    /// # let addr = listener.local_addr()?;
+    /// # let far = domain.queue_pair(&cq).create()?;
+    /// # let server = std::thread::spawn(move || listener.accept(None).unwrap().accept(&far, &AcceptOptions::new()).map(|_| far));
+    /// let qp = domain.queue_pair(&cq).create()?;
+    /// let error = qp.wait_connected(Duration::ZERO).unwrap_err();
+    /// assert!(matches!(*error, ConnectError::TimedOut));
+    /// qp.connect_start(addr, &ConnectOptions::new())?;
+    /// assert_eq!(qp.wait_connected(Duration::from_secs(5))?.peer, addr);
+    /// # server.join().unwrap().unwrap();
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
         self.inner.wait_connected(timeout)
     }
 
     /// Sends what was posted, then closes. No more can be posted. The peer's messages are still received until it closes,
     /// too.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::WorkRequest;
+    /// # use std::time::Duration;
+    /// # server.qp.post_receive(1, &[])?;
+    /// client.qp.post_send(WorkRequest::send(1, &[]))?;
+    /// client.qp.disconnect();
+    /// assert!(client.qp.post_send(WorkRequest::send(2, &[])).is_err());
+    /// // What was posted before still arrives.
+    /// assert!(server.cq.wait(Duration::from_secs(5))?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn disconnect(&self) {
         self.inner.disconnect();
     }
 
     /// Waits until both directions of the connection are closed; false if `timeout` is over first.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use std::time::Duration;
+    /// client.qp.disconnect();
+    /// server.qp.disconnect();
+    /// assert!(client.qp.wait_closed(Duration::from_secs(5)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "it may not have closed in time"]
     pub fn wait_closed(&self, timeout: Duration) -> bool {
         self.inner.wait_closed(timeout)
     }
@@ -392,11 +488,42 @@ impl QueuePair {
     // --- Posting ---
 
     /// Posts a request, and sends what can be sent at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    ///
+    /// client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
+    /// let completion = client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(completion.wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_send(&self, request: impl Into<WorkRequest>) -> Result<(), PostError> {
         self.post_send_all(vec![request.into()])
     }
 
     /// Posts requests, all or none, in this order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    ///
+    /// // One call for many requests; one completion tells of all, because they complete in order.
+    /// let place = server.region.place(0)?;
+    /// client.qp.post_send_all(vec![
+    ///     WorkRequest::write_inline(1, b"hello", place).unsignaled(),
+    ///     WorkRequest::read(2, &[client.region.slice(0, 5)?], place),
+    /// ])?;
+    /// assert_eq!(client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 2);
+    /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_send_all(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
         if requests.iter().all(|request| request.names.is_none()) {
             return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner).collect());
@@ -415,6 +542,20 @@ impl QueuePair {
 
     /// Posts a receive: the peer's next message that finds no earlier one goes to these parts of memory, in order. May be
     /// posted before the queue pair is connected.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    ///
+    /// server.qp.post_receive(7, &[server.region.slice(0, 64)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+    /// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!((received.wr_id, received.byte_len), (7, 5));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
     }

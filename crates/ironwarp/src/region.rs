@@ -36,6 +36,7 @@ use std::sync::Arc;
 ///
 /// While windows are bound to it, it cannot go: then it goes with the last of them.
 #[derive(Debug)]
+#[must_use = "dropped, it is deregistered"]
 pub struct MemoryRegion {
     /// Before `registration`, which is dropped after it and then has the only one.
     contents: Arc<Contents>,
@@ -111,11 +112,34 @@ impl MemoryRegion {
     }
 
     /// A part of it, for the lists of work requests.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, AccessError, Buffer};
+    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ)?;
+    /// assert_eq!(region.slice(8, 56)?.len, 56);
+    /// assert_eq!(region.slice(8, 57), Err(AccessError::OutOfBounds { at: 8, len: 57, size: 64 }));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
         slice(self, self.tag, self.start, at, len)
     }
 
     /// A place in it, as a peer names it: send it to the peer, who then writes to it or reads from it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let place = region.place(8)?;
+    /// let for_the_peer = [&place.tag.0.to_be_bytes()[..], &place.offset.to_be_bytes()].concat();
+    /// assert_eq!(for_the_peer.len(), 12);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn place(&self, at: usize) -> Result<Place, AccessError> {
         place(self, self.tag, self.start, at)
     }

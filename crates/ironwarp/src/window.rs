@@ -35,6 +35,7 @@ use std::sync::Arc;
 /// # }
 /// ```
 #[derive(Debug)]
+#[must_use = "dropped, it is closed"]
 pub struct Window {
     pub(crate) registration: Registration,
 }
@@ -56,6 +57,19 @@ impl Window {
     }
 
     /// A place in it, as the peer names it, as of the last binding that was posted.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+    /// let window = server.domain.window()?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8, 6, Access::REMOTE_READ)?)?;
+    /// // The first byte of the window, which is the ninth of the region.
+    /// assert_eq!(window.place(0).offset, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn place(&self, at: usize) -> Place {
         Place { tag: self.tag(), offset: at as u64 }
     }

@@ -29,6 +29,7 @@ use std::sync::Arc;
 /// # }
 /// ```
 #[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
 pub struct WorkRequest {
     pub(crate) inner: Inner,
     /// Whose tag it changes.
@@ -36,34 +37,106 @@ pub struct WorkRequest {
 }
 
 /// A Send, before it is posted: a work request with more to choose.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+/// # use std::time::Duration;
+/// # let window = server.domain.window()?;
+/// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+/// # server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ)?)?;
+/// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+/// let done = WorkRequest::send_inline(2, b"done").fenced().solicited().unsignaled();
+/// client.qp.post_send(done.invalidate(window.tag()))?;
+///
+/// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// assert_eq!((received.solicited, received.invalidated), (true, Some(window.tag())));
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
 pub struct SendRequest {
     request: WorkRequest,
 }
 
 /// A Write with Immediate, before it is posted.
 #[derive(Clone, Debug)]
+#[must_use = "a request does nothing before it is posted"]
 pub struct NoticeRequest {
     request: WorkRequest,
 }
 
 impl WorkRequest {
     /// A message for the peer's next receive, from registered memory. An empty list sends an empty message.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// client.region.write(0, b"hello")?;
+    /// client.qp.post_send(WorkRequest::send(2, &[client.region.slice(0, 5)?]))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send(id: u64, list: &[Sge]) -> SendRequest {
         SendRequest::new(id, memory(list))
     }
 
     /// A message for the peer's next receive, of bytes that are copied now (requirement X5).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(2, b"hello"))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send_inline(id: u64, bytes: &[u8]) -> SendRequest {
         SendRequest::new(id, Data::Inline(bytes.into()))
     }
 
     /// Writes registered memory to a place of the peer's (RDMA Write).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
+    /// client.region.write(0, b"hello")?;
+    /// client.qp.post_send(WorkRequest::write(1, &[ours], theirs))?;
+    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write(id: u64, list: &[Sge], to: Place) -> Self {
         Self::new(id, Operation::Write(to), memory(list))
     }
 
     /// Writes bytes that are copied now to a place of the peer's.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"hello", server.region.place(100)?))?;
+    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn write_inline(id: u64, bytes: &[u8], to: Place) -> Self {
         Self::new(id, Operation::Write(to), Data::Inline(bytes.into()))
     }
@@ -149,12 +222,41 @@ impl WorkRequest {
     }
 
     /// Reads from a place of the peer's into registered memory (RDMA Read).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// server.region.write(100, b"hello")?;
+    /// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
+    /// client.qp.post_send(WorkRequest::read(1, &[ours], theirs))?;
+    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn read(id: u64, list: &[Sge], from: Place) -> Self {
         Self::new(id, Operation::Read(from), memory(list))
     }
 
     /// Binds a window to `len` bytes of a region from `at` on, for the peer of the queue pair it is posted to. What it was
     /// bound to before is closed. `len` 0 only closes it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+    /// let window = server.domain.window()?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 16, Access::REMOTE_READ)?)?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 16)?], window.place(0)))?;
+    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn bind(
         id: u64,
         window: &Window,
@@ -171,6 +273,20 @@ impl WorkRequest {
     }
 
     /// Registers a region's memory. Only the peer of the queue pair it is posted to can invalidate it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
+    /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 64)?], region.place(0)?))?;
+    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register(id: u64, region: &FastRegion, access: Rights) -> Self {
         let name = &region.registration.name;
         // The tag is filled in when it is posted.
@@ -179,29 +295,71 @@ impl WorkRequest {
     }
 
     /// Ends a registration by work request: the tag names nothing until the memory is registered again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
+    /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.qp.post_send(WorkRequest::invalidate_region(2, &region))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn invalidate_region(id: u64, region: &FastRegion) -> Self {
         Self::local_invalidate(id, region.tag())
     }
 
     /// Closes a window until it is bound again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+    /// # let window = server.domain.window()?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 16, Access::REMOTE_READ)?)?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.qp.post_send(WorkRequest::invalidate_window(2, &window))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn invalidate_window(id: u64, window: &Window) -> Self {
         Self::local_invalidate(id, window.tag())
     }
 
     /// Ends what a tag of ours names, which must be a [`Window`]'s or a [`FastRegion`]'s.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+    /// # let window = server.domain.window()?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 16, Access::REMOTE_READ)?)?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// server.qp.post_send(WorkRequest::local_invalidate(2, window.tag()))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn local_invalidate(id: u64, tag: Tag) -> Self {
         Self::new(id, Operation::Invalidate(tag), memory(&[]))
     }
 
     /// Success is not reported, only failure.
-    #[must_use]
     pub fn unsignaled(mut self) -> Self {
         self.inner.signaled = false;
         self
     }
 
     /// Waits until all earlier Reads and atomic operations are done.
-    #[must_use]
     pub fn fenced(mut self) -> Self {
         self.inner.fence = true;
         self
@@ -222,7 +380,6 @@ macro_rules! message {
     ($name:ident) => {
         impl $name {
             /// Wakes the peer's program, if it waits for solicited messages (requirement N8).
-            #[must_use]
             pub fn solicited(mut self) -> Self {
                 self.request.inner.solicited = true;
                 self
@@ -230,21 +387,18 @@ macro_rules! message {
 
             /// Takes a receive of the peer's shared receive queue with this number
             /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)): for an XRC queue pair.
-            #[must_use]
             pub fn to_srq(mut self, number: u32) -> Self {
                 self.request.inner.srq = number;
                 self
             }
 
             /// Success is not reported, only failure.
-            #[must_use]
             pub fn unsignaled(mut self) -> Self {
                 self.request = self.request.unsignaled();
                 self
             }
 
             /// Waits until all earlier Reads and atomic operations are done.
-            #[must_use]
             pub fn fenced(mut self) -> Self {
                 self.request = self.request.fenced();
                 self
@@ -269,7 +423,6 @@ impl SendRequest {
     }
 
     /// Ends what this tag of the peer's names, when the message is delivered (requirement M12).
-    #[must_use]
     pub fn invalidate(mut self, tag: Tag) -> Self {
         self.request.inner.operation = Operation::Send { invalidate: Some(tag) };
         self
@@ -290,7 +443,6 @@ impl SendRequest {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn immediate(mut self, data: u32) -> Self {
         self.request.inner.immediate = Some(data);
         self

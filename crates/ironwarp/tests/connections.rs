@@ -26,7 +26,7 @@ fn private_data_and_depths_reach_the_other_end() {
         let incoming = listener.accept(SOON).unwrap();
         assert_eq!(incoming.private_data(), [7; 252]);
         assert_eq!((incoming.depths().ird, incoming.depths().ord), (Some(5), Some(3)));
-        assert_eq!(incoming.local(), to);
+        assert_eq!(incoming.local_addr(), to);
         let there =
             incoming.accept(&server.qp, &AcceptOptions::new().private_data(b"yes").ird(9).ord(9)).unwrap();
 

@@ -82,6 +82,13 @@ settings! {
 
 impl Config {
     /// The default, changed by the variables `IRONWARP_…` of the environment.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::config::Config;
+    /// let config = Config::from_env()?;
+    /// println!("{} lanes at most", config.lanes);
+    /// # Ok::<(), ironwarp_rnic::config::ConfigError>(())
+    /// ```
     pub fn from_env() -> Result<Self, ConfigError> {
         Self::from_variables(std::env::vars())
     }
@@ -99,6 +106,7 @@ impl Config {
 
 /// A setting that cannot be set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ConfigError {
     /// There is no such setting.
     #[error("there is no setting `{name}` (IRONWARP_{}); the nearest is `{nearest}`", .name.to_uppercase())]

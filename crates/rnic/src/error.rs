@@ -90,6 +90,7 @@ pub enum Fault {
 
 /// Whose mistake it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Culprit {
     /// The program on this side.
     Program,

@@ -85,6 +85,15 @@ pub(crate) const fn header_len(control: u8) -> usize {
 
 impl DdpHeader {
     /// Reads the header at the front of `bytes`; `None` if they end before it does.
+    ///
+    /// ```
+    /// use ironwarp_wire::ddp::DdpHeader;
+    ///
+    /// let header = DdpHeader::parse(&[0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9]);
+    /// let Some(DdpHeader::Tagged(header)) = header else { panic!("the first bit says that it is tagged") };
+    /// assert_eq!((header.place.tag.0, header.place.offset), (7, 9));
+    /// assert_eq!(DdpHeader::parse(&[0xc1]), None);
+    /// ```
     #[inline]
     pub fn parse(bytes: &[u8]) -> Option<Self> {
         if bytes.first()? & TAGGED != 0 {
@@ -117,6 +126,15 @@ impl DdpHeader {
     }
 
     /// Writes the header to the front of `out`; returns its length, or `None` (and writes nothing) if it does not fit.
+    ///
+    /// ```
+    /// use ironwarp_wire::ddp::DdpHeader;
+    ///
+    /// let bytes = [0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9];
+    /// let mut out = [0; 14];
+    /// assert_eq!(DdpHeader::parse(&bytes).unwrap().emit(&mut out), Some(14));
+    /// assert_eq!(out, bytes);
+    /// ```
     #[inline]
     pub fn emit(&self, out: &mut [u8]) -> Option<usize> {
         match self {

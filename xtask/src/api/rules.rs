@@ -41,7 +41,7 @@ fn is_impl_of(item: Item<'_>, name: &str) -> bool {
 }
 
 /// Whether a function has an example. Its own, but for these:
-/// - one that takes nothing but `&self` and gives a value tells what something is: its signature shows enough;
+/// - one that takes nothing but `self` and gives another value tells what something is: its signature shows enough;
 /// - one that takes nothing and gives `Self` is the beginning of another example;
 /// - a step of a builder, which takes `self` and gives `Self`, may be shown in the example of its type;
 /// - one that a macro wrote has the macro's documentation.
@@ -57,7 +57,7 @@ fn is_shown(of: Item<'_>, function: Item<'_>) -> bool {
     let by_macro = of.kind() != "function" && function.value["span"] == of.value["span"];
     by_macro
         || match receiver(signature) {
-            Receiver::Shared if inputs == 1 && gives_value => true,
+            Receiver::Shared | Receiver::Value if inputs == 1 && gives_value && !gives_self => true,
             Receiver::None if inputs == 0 && gives_self => true,
             Receiver::Value if gives_self => calls(function) || calls(of),
             _ => calls(function),

@@ -25,7 +25,7 @@ pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool,
             incoming.reject(b"too many clients: try again later")?;
             continue;
         }
-        let (peer, adapter, one) = (incoming.peer(), adapter.clone(), Arc::clone(&busy));
+        let (peer, adapter, one) = (incoming.peer_addr(), adapter.clone(), Arc::clone(&busy));
         let serve = move || {
             let _one = one;
             let told = serve(&adapter, incoming)
@@ -50,7 +50,7 @@ struct Served {
 
 /// Answers one client, and returns how often.
 fn serve(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
-    let peer = incoming.peer();
+    let peer = incoming.peer_addr();
     let Some(hello) = Hello::parse(incoming.private_data()) else {
         incoming.reject(b"this is `ironwarp ping --listen`, and answers `ironwarp ping` alone")?;
         return Err("connected with another program".into());
@@ -99,7 +99,7 @@ impl Served {
         loop {
             let Some(completion) = self.cq.wait(None)? else { continue };
             if let Some(Fault::Closed) = completion.cause.as_deref() {
-                self.qp.wait_closed(PATIENCE);
+                let _ = self.qp.wait_closed(PATIENCE);
                 return Ok(None);
             }
             let completion = succeeded(completion)?;

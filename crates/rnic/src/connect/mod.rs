@@ -119,6 +119,7 @@ pub struct Depths {
 
 /// Why no stream begins. [`terminate`](Self::terminate) says what the peer is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartupError {
     // The peer broke a rule.
     /// RFC 5044 §7.1.2: a malformed frame is answered by closing the connection.
@@ -162,6 +163,7 @@ pub enum StartupError {
 
 /// A request of the caller that cannot be met.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum Misuse {
     /// 512 bytes go with revision 1, 508 with revision 2. (Linux siw and the Chelsio driver refuse more than 256 and 252.)
     #[error("{len} bytes of private data, the frame has room for {room}: send the rest as a message")]

@@ -51,6 +51,7 @@ pub(super) struct Wait {
 
 /// What is wrong with the text of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum BadPlan {
     /// No fault has this name.
     #[error("`{0}` is no fault; there are {FORMS}")]

@@ -8,6 +8,7 @@ use std::fmt;
 
 /// The check that failed. The first nine are those of requirements M8 and M9, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Check {
     /// a: the tag names an entry that is valid.
     Valid,
@@ -61,7 +62,7 @@ pub struct Denied {
 impl Denied {
     /// The cause that answers a tagged message, a Write or a Read Response (RFC 5041 §7.2). DDP has no code for a missing right;
     /// RDMAP's is the one that hardware uses.
-    pub const fn write_cause(&self) -> Cause {
+    pub(crate) const fn write_cause(&self) -> Cause {
         match self.check {
             Check::Domain | Check::Stream => Cause::TaggedBuffer(TaggedBuffer::Stream),
             Check::Wrap => Cause::TaggedBuffer(TaggedBuffer::Wrap),
@@ -72,7 +73,7 @@ impl Denied {
     }
 
     /// The cause that answers a Read Request or an Atomic Request (RFC 5040 §4.8, figure 9).
-    pub const fn read_cause(&self) -> Cause {
+    pub(crate) const fn read_cause(&self) -> Cause {
         Cause::Protection(match self.check {
             Check::Domain | Check::Stream => Protection::Stream,
             Check::Wrap => Protection::Wrap,
@@ -83,7 +84,7 @@ impl Denied {
     }
 
     /// The cause that answers a Send with Invalidate.
-    pub const fn invalidate_cause() -> Cause {
+    pub(crate) const fn invalidate_cause() -> Cause {
         Cause::Protection(Protection::Invalidate)
     }
 }
@@ -128,6 +129,7 @@ impl Denied {
 
 /// Why memory was not registered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum RegisterError {
     /// The table has no room.
     #[error("all {entries} entries of the table are in use")]
@@ -170,6 +172,7 @@ pub enum RegisterError {
 
 /// Why a tag could not be given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum DeregisterError {
     /// There is no such tag; it may have been given back before.
     #[error("{0} names nothing that is registered")]

@@ -58,6 +58,7 @@ pub struct PageSize {
 
 /// Why these addresses make no translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TranslationError {
     /// There are no bytes, or a part has none.
     #[error("memory of no length cannot be registered")]

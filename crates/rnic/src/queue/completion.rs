@@ -35,6 +35,7 @@ const _: () = assert!(size_of::<Completion>() <= 64);
 
 impl Completion {
     /// A request that succeeded.
+    #[doc(hidden)]
     pub const fn succeeded(wr_id: u64, opcode: Opcode, qp: u32, byte_len: u32) -> Self {
         let (status, cause) = (Status::Success, None);
         let (solicited, invalidated, immediate, sender) = (false, None, None, None);
@@ -42,11 +43,13 @@ impl Completion {
     }
 
     /// A request that failed.
+    #[doc(hidden)]
     pub fn failed(wr_id: u64, opcode: Opcode, qp: u32, status: Status, cause: Option<Arc<Fault>>) -> Self {
         Self { status, cause, ..Self::succeeded(wr_id, opcode, qp, 0) }
     }
 
     /// Whether it wakes a consumer that waits for solicited completions only. Errors do as well (requirement N8).
+    #[doc(hidden)]
     pub fn wakes(&self) -> bool {
         self.solicited || self.status != Status::Success
     }
@@ -63,6 +66,7 @@ pub struct Sender {
 
 /// What a completed request was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Opcode {
     /// Send, of any kind.
     Send,
@@ -88,6 +92,7 @@ pub enum Opcode {
 
 /// How a request ended. In the order of the verbs' `ibv_wc_status`, with its meanings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Status {
     /// All is well.
     Success,

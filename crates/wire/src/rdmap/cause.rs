@@ -119,6 +119,13 @@ impl Cause {
     /// Reads layer, type and code.
     ///
     /// The Chelsio and Intel drivers report MPA errors as type 3 instead of 0; both are taken for the same.
+    ///
+    /// ```
+    /// use ironwarp_wire::{Cause, Protection};
+    ///
+    /// assert_eq!(Cause::from_wire(0, 1, 2), Cause::Protection(Protection::Access));
+    /// assert_eq!(Cause::from_wire(9, 9, 9), Cause::Other { layer: 9, kind: 9, code: 9 });
+    /// ```
     pub fn from_wire(layer: u8, kind: u8, code: u8) -> Self {
         let known = match (layer, kind) {
             (0, 0) => Some(Self::LocalCatastrophic),

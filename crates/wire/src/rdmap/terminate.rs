@@ -51,6 +51,16 @@ impl Terminate {
 
     /// The Terminate that answers a segment, of which `fpdu` holds the length field and at least the header; with just
     /// as much of it as the RFC attaches for this cause (figure 10).
+    ///
+    /// ```
+    /// use ironwarp_wire::{Cause, Protection, Terminate};
+    ///
+    /// // A Write of 8 bytes: the length field, then the header of its segment.
+    /// let fpdu = [&[0, 22, 0xc1, 0x40][..], &[0; 12]].concat();
+    /// let terminate = Terminate::answer(Cause::Protection(Protection::Access), &fpdu);
+    /// assert_eq!(terminate.offender.length, Some(22));
+    /// assert!(terminate.offender.header.is_some());
+    /// ```
     pub fn answer(cause: Cause, fpdu: &[u8]) -> Self {
         let mut offender = Offender::default();
         if let (true, Some((length, segment))) = (cause.names_segment(), fpdu.split_first_chunk()) {

@@ -1,0 +1,12 @@
+//! What errors and agreements carry in detail: for a program that looks into one. Most only print them.
+
+pub use ironwarp_rnic::connect::{Misuse, Role, Rtr};
+pub use ironwarp_rnic::fault::BadPlan;
+pub use ironwarp_rnic::host::Span;
+pub use ironwarp_rnic::memory::{Domain, EntryInfo, Kind, TranslationError};
+pub use ironwarp_rnic::qp::AlreadyConnected;
+pub use ironwarp_wire::ddp::{DdpHeader, DdpTagged, DdpUntagged};
+pub use ironwarp_wire::mpa::{Framing, RtrSet};
+pub use ironwarp_wire::{
+    MpaFault, Offender, Operation, Protection, ReadRequest, TaggedBuffer, UntaggedBuffer, Violation,
+};
