@@ -8,6 +8,7 @@ use crate::shared_receive_queue::XrcDomain;
 use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,13 +29,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Adapter {
     shared: Arc<Shared>,
 }
 
 /// What all handles and objects of an adapter share.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) engine: Arc<Engine>,
     /// Memory that could not be given back yet.
@@ -126,9 +126,21 @@ impl Adapter {
     }
 }
 
+impl fmt::Debug for Adapter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
+}
+
 impl Shared {
     pub(crate) fn device(&self) -> &Arc<Device> {
         self.engine.device()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adapter").field("lanes", &self.engine.statistics().lanes).finish_non_exhaustive()
     }
 }
 

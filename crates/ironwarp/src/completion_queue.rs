@@ -3,6 +3,7 @@
 use crate::adapter::Shared;
 use ironwarp_engine::CompletionQueue as Inner;
 use ironwarp_rnic::queue::{Arm, Completion, Overrun};
+use std::fmt;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -25,7 +26,7 @@ use std::time::{Duration, Instant};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct CompletionQueue {
     pub(crate) shared: Arc<Shared>,
     pub(crate) inner: Arc<Inner>,
@@ -149,5 +150,11 @@ impl AsFd for CompletionQueue {
     /// Readable exactly while [`take_event`](Self::take_event) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue").field("id", &self.id()).finish_non_exhaustive()
     }
 }

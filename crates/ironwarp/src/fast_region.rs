@@ -7,6 +7,7 @@ use crate::region::{Registration, place, slice};
 use ironwarp_rnic::memory::{Domain, Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -43,7 +44,6 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "dropped, its memory goes with it"]
 pub struct FastRegion {
     /// Before `registration`, which is dropped after it and then has the only one.
@@ -124,5 +124,14 @@ impl Deref for FastRegion {
 
     fn deref(&self) -> &Contents {
         &self.contents
+    }
+}
+
+impl fmt::Debug for FastRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastRegion")
+            .field("tag", &self.tag())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
     }
 }

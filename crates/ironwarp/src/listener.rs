@@ -5,6 +5,7 @@ use crate::connect::AcceptOptions;
 use crate::queue_pair::QueuePair;
 use ironwarp_engine::{ConnectError, Established, Incoming as InnerIncoming, Listener as Inner};
 use ironwarp_rnic::connect::Depths;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -34,7 +35,6 @@ use std::time::Duration;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "dropped, it is closed"]
 pub struct Listener {
     shared: Arc<Shared>,
@@ -42,7 +42,6 @@ pub struct Listener {
 }
 
 /// A peer that wants to connect. Dropped, it is rejected.
-#[derive(Debug)]
 #[must_use = "dropped, the peer is rejected"]
 pub struct Incoming {
     shared: Arc<Shared>,
@@ -96,6 +95,12 @@ impl AsFd for Listener {
     /// Readable exactly while [`accept`](Self::accept) has a peer.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.incoming().as_fd()
+    }
+}
+
+impl fmt::Debug for Listener {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener").field("local_addr", &self.local_addr()).finish_non_exhaustive()
     }
 }
 
@@ -196,5 +201,14 @@ impl Incoming {
     /// ```
     pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
         self.inner.reject(private_data)
+    }
+}
+
+impl fmt::Debug for Incoming {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Incoming")
+            .field("peer_addr", &self.peer_addr())
+            .field("local_addr", &self.local_addr())
+            .finish_non_exhaustive()
     }
 }

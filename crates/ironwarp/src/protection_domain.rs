@@ -9,10 +9,11 @@ use crate::region::MemoryRegion;
 use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::window::Window;
 use ironwarp_rnic::memory::{Domain, RegisterError, Rights};
+use std::fmt;
 use std::sync::Arc;
 
 /// A protection domain. Clones are handles to the same domain.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct ProtectionDomain {
     pub(crate) shared: Arc<Shared>,
     domain: Domain,
@@ -117,5 +118,11 @@ impl ProtectionDomain {
 
     pub(crate) fn domain(&self) -> Domain {
         self.domain
+    }
+}
+
+impl fmt::Debug for ProtectionDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ProtectionDomain").field("id", &self.id()).finish_non_exhaustive()
     }
 }

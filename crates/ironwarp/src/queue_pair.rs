@@ -16,6 +16,7 @@ use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights, Table};
 use ironwarp_rnic::qp::{AlreadyConnected, Completes, Context, IllegalTransition, Receives, Retries, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
+use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -49,7 +50,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "there is no queue pair before `create`"]
 pub struct QueuePairBuilder {
     shared: Arc<Shared>,
@@ -209,6 +210,19 @@ impl QueuePairBuilder {
     }
 }
 
+impl fmt::Debug for QueuePairBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePairBuilder")
+            .field("send_cq", &self.send_cq)
+            .field("receive_cq", &self.receive_cq)
+            .field("send_depth", &self.send_depth)
+            .field("receive_depth", &self.receive_depth)
+            .field("max_sges", &self.max_sges)
+            .field("completes", &self.completes)
+            .finish_non_exhaustive()
+    }
+}
+
 /// A queue pair: a connection to a peer, once it is connected. For another connection, or another
 /// attempt, create another one.
 ///
@@ -249,7 +263,6 @@ impl QueuePairBuilder {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
 #[must_use = "dropped, it is disconnected"]
 pub struct QueuePair {
     shared: Arc<Shared>,
@@ -576,6 +589,15 @@ impl QueuePair {
     /// How long a startup takes at most.
     pub(crate) fn patience(&self) -> Duration {
         self.shared.engine.config().startup + GRACE
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("id", &self.id())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
     }
 }
 

@@ -9,6 +9,7 @@ use crate::name::Name;
 use ironwarp_rnic::memory::{DeregisterError, Domain, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
+use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -35,7 +36,6 @@ use std::sync::Arc;
 /// ```
 ///
 /// While windows are bound to it, it cannot go: then it goes with the last of them.
-#[derive(Debug)]
 #[must_use = "dropped, it is deregistered"]
 pub struct MemoryRegion {
     /// Before `registration`, which is dropped after it and then has the only one.
@@ -158,6 +158,16 @@ impl MemoryRegion {
         let Self { contents, registration, tag, .. } = self;
         drop(contents);
         registration.deregister(tag)
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("tag", &self.tag)
+            .field("len", &self.len())
+            .field("access", &self.access)
+            .finish_non_exhaustive()
     }
 }
 

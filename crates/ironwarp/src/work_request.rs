@@ -8,6 +8,7 @@ use crate::window::{Window, binding};
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest as Inner};
 use ironwarp_wire::{AtomicOp, Place, Tag};
+use std::fmt;
 use std::sync::Arc;
 
 /// A request for a send queue. `id` comes back in its completion.
@@ -28,7 +29,7 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct WorkRequest {
     pub(crate) inner: Inner,
@@ -372,6 +373,19 @@ impl WorkRequest {
 
     fn new(id: u64, operation: Operation, data: Data) -> Self {
         Self { inner: Inner::new(id, operation, data), names: None }
+    }
+}
+
+impl fmt::Debug for WorkRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Inner { id, operation, data, signaled, fence, .. } = &self.inner;
+        f.debug_struct("WorkRequest")
+            .field("id", id)
+            .field("operation", operation)
+            .field("len", &data.len())
+            .field("signaled", signaled)
+            .field("fence", fence)
+            .finish()
     }
 }
 

@@ -5,16 +5,15 @@
 
 use super::Spans;
 use crate::host::Span;
+use std::fmt;
 
 /// Where the bytes of a region are.
-#[derive(Debug)]
 pub struct Translation {
     form: Form,
     /// How many bytes it covers.
     len: u64,
 }
 
-#[derive(Debug)]
 enum Form {
     Direct {
         addr: u64,
@@ -102,6 +101,13 @@ impl PageSize {
     /// How many bytes it has.
     pub const fn bytes(self) -> u64 {
         1 << self.order
+    }
+}
+
+/// Without its tables, which may be long.
+impl fmt::Debug for Translation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Translation").field("len", &self.len).finish_non_exhaustive()
     }
 }
 

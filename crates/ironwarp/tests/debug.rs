@@ -1,0 +1,48 @@
+//! What `{:?}` writes of the types that programs hold: enough to know which one it is, and never more than a few lines.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{ALL, CASES, End, SOON, pair};
+use ironwarp::{Buffer, ConnectOptions, WorkRequest};
+use std::fmt::Debug;
+
+/// `thing` names itself and `says` so much, however large it is.
+#[track_caller]
+fn short(thing: &impl Debug, says: &str) {
+    let text = format!("{thing:?}");
+    assert!(text.len() < 400, "{} bytes: {text}", text.len());
+    assert!(text.contains(says), "{says:?} is not in {text}");
+}
+
+#[test]
+fn debug_output_is_short_and_says_which_one_it_is() {
+    let (client, server) = pair(CASES[0]);
+    let End { qp, cq, domain, adapter } = &client;
+    short(adapter, "Adapter { lanes: ");
+    short(qp, &format!("QueuePair {{ id: {}, state: Connected", qp.id()));
+    short(cq, &format!("CompletionQueue {{ id: {}", cq.id()));
+    short(domain, &format!("ProtectionDomain {{ id: {}", domain.id()));
+    short(&domain.queue_pair(cq).send_depth(7), "send_depth: 7");
+
+    let many = || (0..1000).map(|_| Buffer::new(10).unwrap()).collect::<Vec<_>>();
+    let region = domain.register_list(many(), ALL).unwrap();
+    short(&region, &format!("MemoryRegion {{ tag: {:?}, len: 10000", region.tag()));
+    let contents: &ironwarp::Contents = &region;
+    short(contents, "Contents { len: 10000");
+    let fast = domain.allocate_region(many()).unwrap();
+    short(&fast, &format!("FastRegion {{ tag: {:?}", fast.tag()));
+    let window = domain.window().unwrap();
+    short(&window, &format!("Window {{ tag: {:?}", window.tag()));
+
+    short(&WorkRequest::send_inline(1, &[0; 5000]), "len: 5000");
+    short(&WorkRequest::register(2, &fast, ALL), "WorkRequest { id: 2, operation: Register");
+    short(&WorkRequest::bind(3, &window, &region, 0, 8, ALL).unwrap(), "operation: Bind");
+
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let at = listener.local_addr().unwrap();
+    short(&listener, &format!("Listener {{ local_addr: Ok({at})"));
+    let another = domain.queue_pair(cq).create().unwrap();
+    another.connect_start(at, &ConnectOptions::new().private_data(&[7; 400])).unwrap();
+    short(&listener.accept(SOON).unwrap(), "Incoming { peer_addr: 127.0.0.1:");
+}
