@@ -6,7 +6,7 @@ use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{Channel, Wake};
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -169,5 +169,13 @@ impl<E> AsFd for EventChannel<E> {
     /// Readable exactly while there is an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
+    }
+}
+
+impl<E> AsRawFd for EventChannel<E> {
+    /// The same, for what takes it in this form: tokio's `AsyncFd`, mio's `SourceFd`. It does not change, and is open as long
+    /// as this lives.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }

@@ -4,7 +4,7 @@ use crate::adapter::Shared;
 use ironwarp_engine::CompletionQueue as Inner;
 use ironwarp_rnic::queue::{Arm, Completion, Overrun};
 use std::fmt;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,35 @@ use std::time::{Duration, Instant};
 /// assert_eq!((completion.wr_id, completion.status, completion.byte_len), (7, Status::Success, 5));
 /// assert!(server.cq.poll_one()?.is_none());
 /// # Ok(())
+/// # }
+/// ```
+///
+/// In an async program the runtime waits for its file descriptor, here tokio's:
+/// ```
+/// use ironwarp::{Arm, Completion, CompletionQueue};
+/// use tokio::io::unix::AsyncFd;
+///
+/// async fn next(cq: &AsyncFd<CompletionQueue>) -> Result<Completion, Box<dyn std::error::Error>> {
+///     loop {
+///         if let Some(completion) = cq.get_ref().poll_one()? {
+///             return Ok(completion);
+///         }
+///         // Only if nothing arrived between the poll and this is there something to wait for.
+///         if !cq.get_ref().arm(Arm::Next) {
+///             let mut ready = cq.readable().await?;
+///             cq.get_ref().take_event();
+///             ready.clear_ready();
+///         }
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # server.qp.post_receive(7, &[])?;
+/// # client.qp.post_send(ironwarp::WorkRequest::send(1, &[]))?;
+/// # tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
+/// #     assert_eq!(next(&AsyncFd::new(server.cq.clone())?).await?.wr_id, 7);
+/// #     Ok(())
+/// # })
 /// # }
 /// ```
 #[derive(Clone)]
@@ -150,6 +179,14 @@ impl AsFd for CompletionQueue {
     /// Readable exactly while [`take_event`](Self::take_event) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
+    }
+}
+
+impl AsRawFd for CompletionQueue {
+    /// The same, for what takes it in this form: tokio's `AsyncFd`, mio's `SourceFd`. It does not change, and is open as long
+    /// as this lives.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -8,7 +8,7 @@ use ironwarp_rnic::connect::Depths;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,6 +95,14 @@ impl AsFd for Listener {
     /// Readable exactly while [`accept`](Self::accept) has a peer.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.incoming().as_fd()
+    }
+}
+
+impl AsRawFd for Listener {
+    /// The same, for what takes it in this form: tokio's `AsyncFd`, mio's `SourceFd`. It does not change, and is open as long
+    /// as this lives.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

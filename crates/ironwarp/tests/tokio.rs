@@ -1,0 +1,143 @@
+//! The file descriptors of a completion queue, a listener and an event channel under tokio's `AsyncFd`: two tasks of one
+//! runtime connect and talk, and each is woken when there is something for it, no more.
+#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(deprecated, reason = "what replaces AsyncFd::new in new versions is unsafe, and does the same")]
+
+mod common;
+
+use common::{ALL, End, SOON, pattern};
+use ironwarp::{
+    AcceptOptions, Arm, Completes, Completion, CompletionExt, CompletionQueue, Config, ConnectOptions,
+    ConnectionEvent, Established, EventChannel, Listener, MemoryRegion, Opcode, QueuePair, What, WorkRequest,
+};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::unix::AsyncFd;
+
+const ROUNDS: usize = 1000;
+const LONGEST: usize = 4096;
+
+/// An end as a task of the runtime has it.
+struct Task {
+    qp: QueuePair,
+    cq: AsyncFd<CompletionQueue>,
+    events: AsyncFd<Arc<EventChannel<ConnectionEvent>>>,
+    /// What is sent, then what is received.
+    region: MemoryRegion,
+    /// How often it looked for completions, and how often it was woken.
+    polls: usize,
+    wakes: usize,
+}
+
+impl Task {
+    fn new(end: &End) -> Self {
+        let events = EventChannel::new().unwrap();
+        Self {
+            qp: end.domain.queue_pair(&end.cq).events(&events).create().unwrap(),
+            cq: AsyncFd::new(end.cq.clone()).unwrap(),
+            events: AsyncFd::new(events).unwrap(),
+            region: end.region(&[0; 2 * LONGEST], ALL),
+            polls: 0,
+            wakes: 0,
+        }
+    }
+
+    async fn connected(&self) -> Arc<Established> {
+        loop {
+            if let Some(event) = self.events.get_ref().next() {
+                assert_eq!(event.qp, self.qp.id());
+                let What::Connected(established) = event.what else { panic!("{event:?}") };
+                return established;
+            }
+            self.events.readable().await.unwrap().clear_ready();
+        }
+    }
+
+    async fn next(&mut self) -> Completion {
+        loop {
+            self.polls += 1;
+            if let Some(completion) = self.cq.get_ref().poll_one().unwrap() {
+                return completion.success().unwrap();
+            }
+            if !self.cq.get_ref().arm(Arm::Next) {
+                let mut ready = self.cq.readable().await.unwrap();
+                self.wakes += 1;
+                assert!(self.cq.get_ref().take_event(), "woken for nothing");
+                ready.clear_ready();
+            }
+        }
+    }
+
+    fn post_receive(&self) {
+        self.qp.post_receive(1, &[self.region.slice(LONGEST, LONGEST).unwrap()]).unwrap();
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        self.region.write(0, bytes).unwrap();
+        let list = [self.region.slice(0, bytes.len()).unwrap()];
+        self.qp.post_send(WorkRequest::send(2, &list).unsignaled()).unwrap();
+    }
+
+    /// The next message, which must be this.
+    async fn receive(&mut self, expected: &[u8]) {
+        let completion = self.next().await;
+        assert_eq!((completion.opcode, completion.byte_len as usize), (Opcode::Receive, expected.len()));
+        let mut found = vec![0; expected.len()];
+        self.region.read(LONGEST, &mut found).unwrap();
+        assert_eq!(found, expected);
+    }
+
+    /// One wake at most for each message, and one look before it, one after it, and one if it came in between.
+    fn was_not_busy(&self) {
+        assert!(self.wakes <= ROUNDS, "{} wakes for {ROUNDS} messages", self.wakes);
+        assert!(self.polls <= 3 * ROUNDS, "{} polls for {ROUNDS} messages", self.polls);
+    }
+}
+
+fn message(seed: u8, round: usize) -> Vec<u8> {
+    pattern(seed.wrapping_add(round.to_le_bytes()[0]), 1 + round * 37 % LONGEST)
+}
+
+async fn serve(listener: AsyncFd<Listener>, mut task: Task) -> Task {
+    task.post_receive();
+    let incoming = loop {
+        if let Some(incoming) = listener.get_ref().accept(Duration::ZERO) {
+            break incoming;
+        }
+        listener.readable().await.unwrap().clear_ready();
+    };
+    incoming.accept_start(&task.qp, &AcceptOptions::new()).unwrap();
+    task.connected().await;
+    for round in 0..ROUNDS {
+        task.receive(&message(1, round)).await;
+        task.post_receive();
+        task.send(&message(2, round));
+    }
+    task
+}
+
+async fn ask(to: std::net::SocketAddr, mut task: Task) -> Task {
+    task.qp.connect_start(to, &ConnectOptions::new()).unwrap();
+    assert_eq!(task.connected().await.peer, to);
+    for round in 0..ROUNDS {
+        task.post_receive();
+        task.send(&message(1, round));
+        task.receive(&message(2, round)).await;
+    }
+    task
+}
+
+#[test]
+fn two_tasks_of_a_runtime_talk_and_none_is_woken_for_nothing() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let (client, server) = ([(); 2]).map(|()| End::new(Config::default(), Completes::WhenSent)).into();
+    runtime.block_on(async {
+        let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let to = listener.local_addr().unwrap();
+        let serving = tokio::spawn(serve(AsyncFd::new(listener).unwrap(), Task::new(&server)));
+        let asking = tokio::spawn(ask(to, Task::new(&client)));
+        for task in [asking, serving] {
+            tokio::time::timeout(6 * SOON, task).await.expect("in time").unwrap().was_not_busy();
+        }
+    });
+}
