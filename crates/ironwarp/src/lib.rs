@@ -11,7 +11,7 @@
 //!
 //! # A message, there and back
 //! ```
-//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, WorkRequest};
+//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, Place, WorkRequest};
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,11 +27,11 @@
 //! client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
 //! let incoming = listener.accept(soon).expect("the client connects");
 //! server.post_receive(1, &[])?;
-//! incoming.accept(&server, &AcceptOptions::new().private_data(&region.tag().0.to_be_bytes()))?;
-//! client.wait_connected(soon)?;
+//! incoming.accept(&server, &AcceptOptions::new().private_data(&region.place(0)?.to_bytes()))?;
+//! let place = Place::from_bytes(&client.wait_connected(soon)?.private_data).expect("a place");
 //!
 //! // The client writes there, and tells.
-//! client.post_send(WorkRequest::write_inline(2, b"hello", region.place(0)?).unsignaled())?;
+//! client.post_send(WorkRequest::write_inline(2, b"hello", place).unsignaled())?;
 //! client.post_send(WorkRequest::send(3, &[]).unsignaled())?;
 //!
 //! let received = cq.wait(soon)?.expect("the server is told").success()?;

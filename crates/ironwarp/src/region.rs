@@ -135,8 +135,8 @@ impl MemoryRegion {
     /// # use ironwarp::{Access, Buffer};
     /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
     /// let place = region.place(8)?;
-    /// let for_the_peer = [&place.tag.0.to_be_bytes()[..], &place.offset.to_be_bytes()].concat();
-    /// assert_eq!(for_the_peer.len(), 12);
+    /// let for_the_peer = place.to_bytes();
+    /// assert_eq!(ironwarp::Place::from_bytes(&for_the_peer), Some(place));
     /// # Ok(())
     /// # }
     /// ```

@@ -87,6 +87,36 @@ pub struct Place {
     pub offset: u64,
 }
 
+impl Place {
+    /// In network byte order, the tag first: to tell the peer, who reads it with [`from_bytes`](Self::from_bytes).
+    ///
+    /// ```
+    /// use ironwarp_wire::{Place, Tag};
+    ///
+    /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
+    /// assert_eq!(place.to_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0x56]);
+    /// ```
+    pub const fn to_bytes(self) -> [u8; 12] {
+        let ([a, b, c, d], [e, f, g, h, i, j, k, l]) = (self.tag.0.to_be_bytes(), self.offset.to_be_bytes());
+        [a, b, c, d, e, f, g, h, i, j, k, l]
+    }
+
+    /// What [`to_bytes`](Self::to_bytes) wrote; `None` if these are not as many bytes.
+    ///
+    /// ```
+    /// use ironwarp_wire::{Place, Tag};
+    ///
+    /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
+    /// assert_eq!(Place::from_bytes(&place.to_bytes()), Some(place));
+    /// assert_eq!(Place::from_bytes(b"too short"), None);
+    /// ```
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (tag, offset) = bytes.split_first_chunk()?;
+        let offset = offset.try_into().ok()?;
+        Some(Self { tag: Tag(u32::from_be_bytes(*tag)), offset: u64::from_be_bytes(offset) })
+    }
+}
+
 impl fmt::Display for Place {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}+{:#x}", self.tag, self.offset)

@@ -1,0 +1,315 @@
+//! Copies a file to another process by RDMA Write.
+//!
+//!     cargo run --release --example copy -- receive DIRECTORY
+//!     cargo run --release --example copy -- send FILE ADDRESS
+//!
+//! The receiver has a ring of slots. The sender writes a chunk of the file to each, and a message behind it says how long it
+//! is; the receiver answers each with an empty message when the slot is free again. So there are as many chunks under way as
+//! the ring has slots, and neither side ever needs memory for the whole file.
+
+use clap::Parser;
+use crc_fast::{CrcAlgorithm, Digest};
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, CompletionExt, CompletionQueue, ConnectOptions, Fault, Incoming,
+    MemoryRegion, Place, QueuePair, WorkRequest,
+};
+use std::error::Error;
+use std::fs::{self, File};
+use std::io::{IsTerminal, Read, Write};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// Copy a file to another process by RDMA Write
+#[derive(Parser)]
+enum Command {
+    /// Receive one file
+    Receive {
+        /// The directory to put it in
+        directory: PathBuf,
+        /// Replace a file of the same name
+        #[arg(long)]
+        overwrite: bool,
+        /// Where to listen; port 0 lets the kernel choose
+        #[arg(long, default_value = "127.0.0.1:0")]
+        listen: SocketAddr,
+    },
+    /// Send a file
+    Send {
+        file: PathBuf,
+        /// What the receiver printed
+        receiver: SocketAddr,
+    },
+}
+
+/// Chunks under way at once: enough to keep the wire busy while a chunk is read from or written to the disk.
+const SLOTS: usize = 16;
+const CHUNK: usize = 256 << 10;
+/// The longest file name. It travels in the private data of the connection, of which some peers take 252 bytes.
+const NAME: usize = 200;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+type Failure = Box<dyn Error>;
+
+fn main() -> ExitCode {
+    let done = match Command::parse() {
+        Command::Receive { directory, overwrite, listen } => receive(&directory, overwrite, listen),
+        Command::Send { file, receiver } => send(&file, receiver),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("copy: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The connection, and a ring of slots of registered memory.
+struct Ring {
+    qp: QueuePair,
+    cq: CompletionQueue,
+    /// The slots, and behind them room for one short message from the peer for each slot, and one more.
+    region: MemoryRegion,
+}
+
+/// The longest message: a checksum from the sender, or a reason in words from the receiver.
+const MESSAGE: usize = 256;
+
+impl Ring {
+    fn new(access: Access) -> Result<(Adapter, Self), Failure> {
+        let adapter = Adapter::new()?;
+        let (cq, domain) = (adapter.completion_queue(8 * SLOTS)?, adapter.protection_domain());
+        let buffer = Buffer::new(SLOTS * CHUNK + (SLOTS + 1) * MESSAGE)?;
+        let region = domain.register(buffer, access | Access::LOCAL_READ | Access::LOCAL_WRITE)?;
+        let ring = Self { qp: domain.queue_pair(&cq).create()?, cq, region };
+        // Before the connection is there, so that no message finds none.
+        (0..=SLOTS).try_for_each(|message| ring.post_receive(message))?;
+        Ok((adapter, ring))
+    }
+
+    fn post_receive(&self, message: usize) -> Result<(), Failure> {
+        let room = self.region.slice(SLOTS * CHUNK + message * MESSAGE, MESSAGE)?;
+        Ok(self.qp.post_receive(message as u64, &[room])?)
+    }
+
+    /// The peer's next message. Nothing else completes here: what this end posts tells only if it fails.
+    fn next(&self) -> Result<Vec<u8>, Failure> {
+        let completion = self.cq.wait(PATIENCE)?.ok_or("the other end does nothing any more")?;
+        if let Some(Fault::Closed | Fault::CutShort | Fault::Lost(_)) = completion.cause.as_deref() {
+            return Err("the other end went away before the file was complete".into());
+        }
+        let completion = completion.success()?;
+        let message = usize::try_from(completion.wr_id)?;
+        let mut bytes = vec![0; completion.byte_len as usize];
+        self.region.read(SLOTS * CHUNK + message * MESSAGE, &mut bytes)?;
+        self.post_receive(message)?;
+        Ok(bytes)
+    }
+}
+
+// --- The sender ---
+
+fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
+    let of_path = |error| format!("{}: {error}", path.display());
+    let mut file = File::open(path).map_err(of_path)?;
+    let size = file.metadata().map_err(of_path)?.len();
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or("the file has no name in UTF-8")?;
+    let (_adapter, ring) = Ring::new(Access::LOCAL_READ)?;
+    let hello = [&size.to_be_bytes(), name.as_bytes()].concat();
+    let established = ring
+        .qp
+        .connect(receiver, &ConnectOptions::new().private_data(&hello))
+        .map_err(|error| format!("cannot send to {receiver}: {error}"))?;
+    let there = Place::from_bytes(&established.private_data).ok_or("the receiver is no `copy receive`")?;
+
+    let start = Instant::now();
+    let (mut digest, mut sent, mut chunks, mut free) = (digest(), 0, 0, SLOTS);
+    let mut bytes = vec![0; CHUNK];
+    let mut bar = Bar::new(size);
+    while sent < size {
+        // A slot is free again when the receiver said so, with an empty message. One with words is its verdict, early.
+        while free == 0 {
+            let words = ring.next()?;
+            if !words.is_empty() {
+                return Err(refused(&words));
+            }
+            free += 1;
+        }
+        let len = file.read(&mut bytes).map_err(of_path)?;
+        if len == 0 {
+            return Err(of_path(std::io::ErrorKind::UnexpectedEof.into()).into());
+        }
+        digest.update(&bytes[..len]);
+        let at = chunks % SLOTS * CHUNK;
+        ring.region.write(at, &bytes[..len])?;
+        let place = Place { offset: there.offset + at as u64, ..there };
+        ring.qp.post_send_all(vec![
+            WorkRequest::write(0, &[ring.region.slice(at, len)?], place).unsignaled(),
+            WorkRequest::send_inline(0, &u32::try_from(len)?.to_be_bytes()).unsignaled().into(),
+        ])?;
+        (sent, chunks, free) = (sent + len as u64, chunks + 1, free - 1);
+        bar.show(sent);
+    }
+    let checksum = digest.finalize();
+    ring.qp.post_send(WorkRequest::send_inline(0, &checksum.to_be_bytes()).unsignaled())?;
+    let verdict = loop {
+        let words = ring.next()?;
+        if !words.is_empty() {
+            break words;
+        }
+    };
+    bar.end();
+    if verdict != VERIFIED {
+        return Err(refused(&verdict));
+    }
+    println!("sent {name}: {size} bytes, {}, checksum {checksum:016x} verified", rate(size, start.elapsed()));
+    Ok(())
+}
+
+fn refused(words: &[u8]) -> Failure {
+    format!("the receiver says: {}", String::from_utf8_lossy(words)).into()
+}
+
+/// A progress bar on standard error, if that is a terminal.
+struct Bar {
+    size: u64,
+    /// How much of it is drawn; `None` if nobody would see it.
+    percent: Option<u64>,
+}
+
+impl Bar {
+    fn new(size: u64) -> Self {
+        Self { size, percent: std::io::stderr().is_terminal().then_some(0) }
+    }
+
+    fn show(&mut self, sent: u64) {
+        let percent = sent * 100 / self.size.max(1);
+        if self.percent.is_some_and(|shown| shown != percent) {
+            let done = "#".repeat(usize::try_from(percent / 2).unwrap_or(50));
+            eprint!("\r[{done:<50}] {percent:>3} %");
+            self.percent = Some(percent);
+        }
+    }
+
+    fn end(&self) {
+        if self.percent.is_some() {
+            eprintln!();
+        }
+    }
+}
+
+// --- The receiver ---
+
+const VERIFIED: &[u8] = b"verified";
+
+fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), Failure> {
+    let (adapter, ring) = Ring::new(Access::REMOTE_WRITE)?;
+    let listener = adapter.listen(listen).map_err(|error| format!("cannot listen at {listen}: {error}"))?;
+    println!("listening at {}", listener.local_addr()?);
+    let incoming = listener.accept(None).ok_or("nobody connected")?;
+    let (size, partial) = match prepare(&incoming, directory, overwrite) {
+        Ok(prepared) => prepared,
+        Err(reason) => {
+            incoming.reject(reason.as_bytes())?;
+            return Err(reason.into());
+        }
+    };
+    incoming.accept(&ring.qp, &AcceptOptions::new().private_data(&ring.region.place(0)?.to_bytes()))?;
+    let start = Instant::now();
+    let received =
+        fill(&ring, &partial, size).and_then(|checksum| partial.keep(overwrite).map(|()| checksum));
+    let verdict =
+        received.as_ref().map_or_else(|error| error.to_string().into_bytes(), |_| VERIFIED.to_vec());
+    // The sender may be gone; then there is nobody to tell. What is sent here arrives before the connection closes.
+    let _ =
+        ring.qp.post_send(WorkRequest::send_inline(0, &verdict[..verdict.len().min(MESSAGE)]).unsignaled());
+    let checksum = received?;
+    let path = partial.path.display();
+    println!("received {path}: {size} bytes, {}, checksum {checksum:016x}", rate(size, start.elapsed()));
+    Ok(())
+}
+
+/// A file that is not whole yet, under another name. Dropped, it is gone.
+struct Partial {
+    /// Where it will be.
+    path: PathBuf,
+    temporary: PathBuf,
+    file: File,
+}
+
+/// How long the file will be, and where to put it; or why it is not wanted.
+fn prepare(incoming: &Incoming, directory: &Path, overwrite: bool) -> Result<(u64, Partial), String> {
+    let (size, name) = incoming.private_data().split_first_chunk().ok_or("this is `copy receive`")?;
+    // The name is the peer's choice: it must not lead out of the directory.
+    let name = std::str::from_utf8(name).map_err(|_| "the name is not UTF-8")?;
+    let plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
+    if !plain || name.len() > NAME {
+        return Err(format!("`{}` is no name for a file here", name.escape_default()));
+    }
+    let path = directory.join(name);
+    if path.exists() && !overwrite {
+        return Err(format!("{} exists, and shall not be overwritten", path.display()));
+    }
+    let temporary = directory.join(format!(".{name}.partial-{}", std::process::id()));
+    let file = File::create_new(&temporary).map_err(|error| format!("{}: {error}", temporary.display()))?;
+    Ok((u64::from_be_bytes(*size), Partial { path, temporary, file }))
+}
+
+/// Takes chunk after chunk, then the sender's checksum, which must be that of what came.
+fn fill(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
+    let (mut digest, mut received, mut chunks) = (digest(), 0, 0);
+    loop {
+        let message = ring.next()?;
+        if let Ok(checksum) = message[..].try_into().map(u64::from_be_bytes) {
+            let found = digest.finalize();
+            return match (received == size, found == checksum) {
+                (false, _) => Err(format!("{received} bytes came, {size} were announced").into()),
+                (_, false) => Err(format!("the checksum is {found:016x}, not {checksum:016x}").into()),
+                _ => Ok(found),
+            };
+        }
+        let len = message[..].try_into().map(u32::from_be_bytes).map_err(|_| "an odd message came")? as usize;
+        if len > CHUNK {
+            return Err(format!("a chunk of {len} bytes came, {CHUNK} have room").into());
+        }
+        let mut bytes = vec![0; len];
+        ring.region.read(chunks % SLOTS * CHUNK, &mut bytes)?;
+        digest.update(&bytes);
+        (&partial.file)
+            .write_all(&bytes)
+            .map_err(|error| format!("{}: {error}", partial.temporary.display()))?;
+        (received, chunks) = (received + len as u64, chunks + 1);
+        ring.qp.post_send(WorkRequest::send(0, &[]).unsignaled())?;
+    }
+}
+
+impl Partial {
+    /// Gives the file its name, now that it is whole and on the disk.
+    fn keep(&self, overwrite: bool) -> Result<(), Failure> {
+        self.file.sync_all()?;
+        // A rename replaces what is there, a link does not: somebody else may have made one meanwhile.
+        let named = if overwrite {
+            fs::rename(&self.temporary, &self.path)
+        } else {
+            fs::hard_link(&self.temporary, &self.path)
+        };
+        named.map_err(|error| format!("{}: {error}", self.path.display()).into())
+    }
+}
+
+impl Drop for Partial {
+    fn drop(&mut self) {
+        // After a rename it is not there any more.
+        let _ = fs::remove_file(&self.temporary);
+    }
+}
+
+fn digest() -> Digest {
+    Digest::new(CrcAlgorithm::Crc64Nvme)
+}
+
+fn rate(bytes: u64, time: Duration) -> String {
+    format!("{:.1} MB/s", bytes as f64 / 1e6 / time.as_secs_f64())
+}

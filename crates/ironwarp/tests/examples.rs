@@ -1,0 +1,291 @@
+//! The examples, as processes that talk to each other, and the page that begins with one of them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+use ironwarp::{Access, Adapter, Buffer, ConnectError, ConnectOptions, WorkRequest};
+use std::collections::BTreeSet;
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Cargo builds examples with the tests, beside them.
+fn example(name: &str, arguments: &[&str]) -> Command {
+    let path = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(name);
+    assert!(path.exists(), "{} is missing: build it with `cargo build --examples`", path.display());
+    let mut command = Command::new(path);
+    command.args(arguments).stdin(Stdio::null());
+    // A developer's own settings are not the test's.
+    let settings = std::env::vars().filter(|(name, _)| name.starts_with("IRONWARP_"));
+    settings.for_each(|(name, _)| _ = command.env_remove(name));
+    command
+}
+
+fn run(name: &str, arguments: &[&str]) -> Output {
+    example(name, arguments).output().unwrap()
+}
+
+/// What it printed, if it was content.
+#[track_caller]
+fn good(output: &Output) -> String {
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout.clone()).unwrap()
+}
+
+/// What it complained of.
+#[track_caller]
+fn bad(output: &Output) -> String {
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    String::from_utf8(output.stderr.clone()).unwrap()
+}
+
+/// A process that listens; killed when the test is done with it.
+struct Server {
+    process: Child,
+    out: BufReader<ChildStdout>,
+    addr: String,
+}
+
+impl Server {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let mut command = example(name, arguments);
+        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(process.stdout.take().unwrap());
+        let mut first = String::new();
+        out.read_line(&mut first).unwrap();
+        let addr =
+            first.strip_prefix("listening at ").unwrap_or_else(|| panic!("{first:?}")).trim().to_owned();
+        Self { process, out, addr }
+    }
+
+    /// What it prints until it ends, what it complains of, and whether it was content.
+    fn end(mut self) -> (String, String, bool) {
+        let (mut out, mut error) = (String::new(), String::new());
+        self.out.read_to_string(&mut out).unwrap();
+        self.process.stderr.take().unwrap().read_to_string(&mut error).unwrap();
+        (out, error, self.process.wait().unwrap().success())
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// A directory of the test's own, gone with it.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("ironwarp-{name}-{}", std::process::id()));
+        fs::create_dir(&path).unwrap();
+        Self(path)
+    }
+
+    fn names(&self) -> Vec<String> {
+        let entries = fs::read_dir(&self.0).unwrap();
+        entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Bytes that no compression or repetition would explain.
+fn noise(len: usize) -> Vec<u8> {
+    let mut state = 7_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state.to_le_bytes()[7]
+    };
+    (0..len).map(|_| next()).collect()
+}
+
+// --- Quick start ---
+
+#[test]
+fn the_quickstart_is_one_page_and_its_program_writes_to_remote_memory() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let page = fs::read_to_string(root.join("../../docs/quickstart.md")).unwrap();
+    let (_, block) = page.split_once("```rust\n").unwrap();
+    let (block, _) = block.split_once("```").unwrap();
+    assert_eq!(block, fs::read_to_string(root.join("examples/quickstart.rs")).unwrap());
+    assert!(block.lines().count() < 40, "{} lines of code", block.lines().count());
+    assert!(page.lines().count() <= 80, "{} lines are more than a page", page.lines().count());
+
+    let server = Server::start("quickstart", &[]);
+    good(&run("quickstart", &[&server.addr]));
+    assert_eq!(server.end(), ("my memory says: hello from afar\n".into(), String::new(), true));
+}
+
+// --- ping ---
+
+#[test]
+fn ping_tells_the_least_the_median_and_the_most() {
+    let server = Server::start("ping", &["serve", "--once"]);
+    let said = good(&run("ping", &["run", &server.addr, "-c", "50", "-s", "1000"]));
+    let times = said.strip_prefix("50 round trips of 1000 bytes: ").unwrap().trim();
+    let times: Vec<f64> = times
+        .split(", ")
+        .zip(["min ", "median ", "max "])
+        .map(|(time, word)| time.strip_prefix(word).unwrap().strip_suffix(" µs").unwrap().parse().unwrap())
+        .collect();
+    assert!(times.len() == 3 && times[0] > 0.0 && times.is_sorted(), "{said}");
+    let (out, error, content) = server.end();
+    assert!(out.ends_with(": 50 messages\n") && error.is_empty() && content, "{out}{error}");
+}
+
+#[test]
+fn examples_explain_themselves_and_their_failures() {
+    for name in ["ping", "kv", "copy"] {
+        assert!(good(&run(name, &["--help"])).contains("Usage:"));
+        assert_eq!(run(name, &["no such command"]).status.code(), Some(2));
+    }
+    // A port that was somebody's, and is nobody's.
+    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let refused = bad(&run("ping", &["run", &nobody]));
+    assert_eq!(refused, format!("ping: cannot connect to {nobody}: Connection refused (os error 111)\n"));
+    assert!(bad(&run("kv", &["get", &nobody, "key"])).contains("Connection refused"));
+    assert_eq!(
+        bad(&run("copy", &["send", "no/such/file", &nobody])),
+        "copy: no/such/file: No such file or directory (os error 2)\n"
+    );
+}
+
+// --- kv ---
+
+#[test]
+fn kv_gets_what_was_put() {
+    let server = Server::start("kv", &["serve", "--slots", "4"]);
+    let kv = |verb: &str, rest: &[&str]| run("kv", &[&[verb, &server.addr], rest].concat());
+    assert_eq!(bad(&kv("get", &["colour"])), "kv: nobody put `colour`\n");
+    // As many keys as there are slots: some are not where their hash says.
+    for (key, value) in [("colour", "green"), ("size", ""), ("", "no name"), ("shape", "round")] {
+        good(&kv("put", &[key, value]));
+        assert_eq!(good(&kv("get", &[key])), format!("{value}\n"));
+    }
+    good(&kv("put", &["colour", "red"]));
+    assert_eq!(good(&kv("get", &["colour"])), "red\n");
+    assert_eq!(good(&kv("get", &["shape"])), "round\n");
+    assert_eq!(bad(&kv("put", &["one more", "x"])), "kv: the table is full\n");
+    assert!(bad(&kv("put", &["colour", &"x".repeat(500)])).contains("more than 496 bytes"));
+}
+
+#[test]
+fn kv_never_gets_a_torn_value() {
+    // Long enough for several segments: a Read and a Write that meet do mix.
+    let server = Server::start("kv", &["serve", "--slots", "1", "--slot", "100000"]);
+    let values = [b'a', b'b', b'c'].map(|letter| String::from_utf8(vec![letter; 99_000]).unwrap());
+    let [a, b, c] = values.each_ref().map(String::as_str);
+    good(&run("kv", &["put", &server.addr, "key", a]));
+    let mut writer =
+        example("kv", &["put", &server.addr, "key", a, b, c, "--repeat", "200"]).spawn().unwrap();
+    let mut found = BTreeSet::new();
+    let written = loop {
+        let got = good(&run("kv", &["get", &server.addr, "key", "--repeat", "100"]));
+        found.extend(got.lines().map(str::to_owned));
+        if let Some(status) = writer.try_wait().unwrap() {
+            break status.success();
+        }
+    };
+    assert!(written);
+    // All of them, so reading and writing did meet; and nothing in between.
+    assert_eq!(found, BTreeSet::from(values));
+}
+
+// --- copy ---
+
+#[test]
+fn copy_brings_every_byte_and_refuses_to_overwrite() {
+    let (from, to) = (Scratch::new("from"), Scratch::new("to"));
+    let (source, target) = (from.0.join("file"), to.0.join("file"));
+    // None, less than a chunk, a chunk, more than the ring holds.
+    for len in [0, 1, 256 << 10, 5_000_001] {
+        let bytes = noise(len);
+        fs::write(&source, &bytes).unwrap();
+        let receiver = Server::start("copy", &["receive", text(&to.0), "--overwrite"]);
+        let sent = good(&run("copy", &["send", text(&source), &receiver.addr]));
+        assert!(
+            sent.starts_with(&format!("sent file: {len} bytes, ")) && sent.ends_with(" verified\n"),
+            "{sent}"
+        );
+        let (received, error, content) = receiver.end();
+        assert!(content && error.is_empty(), "{error}");
+        assert!(received.starts_with(&format!("received {}: {len} bytes, ", target.display())), "{received}");
+        assert_eq!(fs::read(&target).unwrap(), bytes);
+        assert_eq!(to.names(), ["file"]);
+    }
+
+    let before = fs::read(&target).unwrap();
+    fs::write(&source, b"another").unwrap();
+    let receiver = Server::start("copy", &["receive", text(&to.0)]);
+    let why = format!("{} exists, and shall not be overwritten", target.display());
+    assert!(bad(&run("copy", &["send", text(&source), &receiver.addr])).contains(&why));
+    assert_eq!(receiver.end(), (String::new(), format!("copy: {why}\n"), false));
+    assert_eq!(fs::read(&target).unwrap(), before);
+}
+
+/// A sender that does what `copy send` would not: it announces ten bytes, sends these messages, hears the first answer, and
+/// is gone.
+fn odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), Arc<ConnectError>> {
+    let adapter = Adapter::new().unwrap();
+    let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
+    let region = domain.register(Buffer::new(256).unwrap(), Access::LOCAL_WRITE).unwrap();
+    let qp = domain.queue_pair(&cq).create().unwrap();
+    (0..8).for_each(|id| qp.post_receive(id, &[region.slice(0, 256).unwrap()]).unwrap());
+    let hello = [&10_u64.to_be_bytes(), name.as_bytes()].concat();
+    let to: SocketAddr = receiver.addr.parse().unwrap();
+    qp.connect(to, &ConnectOptions::new().private_data(&hello))?;
+    for message in messages {
+        qp.post_send(WorkRequest::send_inline(0, message).unsignaled()).unwrap();
+    }
+    assert!(cq.wait(Duration::from_secs(10)).unwrap().is_some());
+    Ok(())
+}
+
+#[test]
+fn copy_leaves_nothing_of_a_file_that_is_not_whole() {
+    let to = Scratch::new("partial");
+    let complains = |messages: &[&[u8]]| {
+        let receiver = Server::start("copy", &["receive", text(&to.0)]);
+        odd_sender(&receiver, "file", messages).unwrap();
+        let (out, error, content) = receiver.end();
+        assert!(!content && out.is_empty(), "{out}");
+        assert_eq!(to.names(), Vec::<String>::new());
+        error
+    };
+    let chunk = u32::to_be_bytes;
+    let checksum = [0; 8];
+    assert_eq!(complains(&[&chunk(5)]), "copy: the other end went away before the file was complete\n");
+    assert_eq!(complains(&[&chunk(5), &checksum]), "copy: 5 bytes came, 10 were announced\n");
+    let wrong = complains(&[&chunk(10), &checksum]);
+    assert!(
+        wrong.starts_with("copy: the checksum is ") && wrong.ends_with(", not 0000000000000000\n"),
+        "{wrong}"
+    );
+    assert_eq!(complains(&[&chunk(u32::MAX)]), "copy: a chunk of 4294967295 bytes came, 262144 have room\n");
+    assert_eq!(complains(&[b"?"]), "copy: an odd message came\n");
+}
+
+#[test]
+fn copy_writes_nowhere_but_in_its_directory() {
+    let to = Scratch::new("outside");
+    for name in ["../file", "/file", "a/b", "..", ".", "", "a/"] {
+        let receiver = Server::start("copy", &["receive", text(&to.0)]);
+        let error = odd_sender(&receiver, name, &[]).unwrap_err();
+        assert!(error.to_string().contains("is no name for a file here"), "{name}: {error}");
+        assert!(!receiver.end().2);
+    }
+    assert_eq!(to.names(), Vec::<String>::new());
+}
