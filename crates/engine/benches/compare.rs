@@ -9,11 +9,14 @@
     reason = "a measurement that fails may panic"
 )]
 
-use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{SEND, Side};
+use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::{Completes, Receives};
-use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Completion, Data, Operation, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -76,46 +79,23 @@ fn write_busily(stream: &mut TcpStream, buffer: &[u8]) {
 // --- Ironwarp ---
 
 struct End {
-    engine: Arc<Engine>,
+    side: Side,
     pair: Arc<QueuePair>,
-    cq: Arc<CompletionQueue>,
-    memory: Vec<u8>,
-    tag: Tag,
 }
 
 fn end(engine: &Arc<Engine>, completes: Completes) -> End {
-    let domain = engine.device().allocate_domain();
-    let cq = engine.create_cq(1024).unwrap();
-    let pair = engine.create_qp(QueuePairAttributes {
-        send_depth: 256,
-        receives: Receives::Own(256),
-        max_sges: 4,
-        completes,
-        ..QueuePairAttributes::new(domain, &cq)
-    });
-    let memory = vec![0_u8; 2 * LARGE];
-    let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
-    let memory_of = Memory::direct(memory.as_ptr() as u64, memory.len() as u64, rights).unwrap();
-    let tag = engine.device().register(domain, memory_of).unwrap();
-    End { engine: Arc::clone(engine), pair, cq, memory, tag }
+    let side = Side::new(engine, 1024, 2 * LARGE);
+    End { pair: side.pair(256, completes), side }
 }
 
 impl End {
-    fn sge(&self, len: u32) -> Sge {
-        Sge { tag: self.tag, addr: self.memory.as_ptr() as u64, len }
-    }
-
     fn receive(&self) {
-        let buffers = self.sge(64).into();
-        self.pair.qp().post_receive(ReceiveRequest { id: 1, buffers }).unwrap();
+        self.side.receive(&self.pair, 1, 0, 64);
     }
 
     fn post(&self, operation: Operation, len: u32, signaled: bool) {
-        let data = Data::Memory(self.sge(len).into());
-        self.pair
-            .qp()
-            .post_send(vec![WorkRequest { signaled, ..WorkRequest::new(2, operation, data) }])
-            .unwrap();
+        let request = WorkRequest { signaled, ..self.side.request(2, operation, len) };
+        self.pair.qp().post_send(vec![request]).unwrap();
     }
 
     /// A Send of 8 bytes, inline as latency tests do it.
@@ -128,15 +108,13 @@ impl End {
     fn one(&self) -> Completion {
         let mut completion = None;
         while completion.is_none() {
-            self.cq.poll(1, |found| completion = Some(found)).unwrap();
+            self.side.cq.poll(1, |found| completion = Some(found)).unwrap();
         }
         let completion = completion.unwrap();
         assert_eq!(completion.status, Status::Success, "{completion:?}");
         completion
     }
 }
-
-const SEND: Operation = Operation::Send { invalidate: None };
 
 fn config(crc: bool) -> Config {
     Config { crc, ..Config::default() }
@@ -169,9 +147,9 @@ fn serve() {
                 for _ in 0..8 {
                     end.receive();
                 }
-                incoming.accept(&end.pair, end.engine.terms(None, None), &[]).unwrap();
+                incoming.accept(&end.pair, end.side.engine.terms(None, None), &[]).unwrap();
                 end.pair.wait_connected(PATIENCE.unwrap()).unwrap();
-                println!("{} {}", end.tag.0, end.memory.as_ptr() as u64);
+                println!("{} {}", end.side.tag.0, end.side.place().offset);
                 ends.push(end);
             }
             ["bare-ping"] => {
@@ -195,13 +173,13 @@ fn serve() {
             }
             ["ping", which] => {
                 let end: &End = &ends[which.parse::<usize>().unwrap()];
-                let wakes = end.engine.statistics().lane_wakes;
+                let wakes = end.side.engine.statistics().lane_wakes;
                 for _ in 0..PINGS {
                     end.one();
                     end.ping();
                     end.receive();
                 }
-                println!("{}", end.engine.statistics().lane_wakes - wakes);
+                println!("{}", end.side.engine.statistics().lane_wakes - wakes);
             }
             _ => panic!("{command}"),
         }
@@ -248,7 +226,7 @@ fn client(rounds: usize) {
                 end.receive();
             }
             server.say(&format!("connect {crc} {word}"));
-            end.engine.connect(&end.pair, addresses[which], &ConnectOptions::default()).unwrap();
+            end.side.engine.connect(&end.pair, addresses[which], &ConnectOptions::default()).unwrap();
             end.pair.wait_connected(PATIENCE.unwrap()).unwrap();
             let line = server.line();
             let (tag, addr) = line.split_once(' ').unwrap();
@@ -294,7 +272,7 @@ fn round(
     record(table, "8 B bare, µs half a round trip".into(), bare * 1e6);
     for (which, (name, end, _)) in ends.iter().enumerate() {
         server.say(&format!("ping {which}"));
-        let wakes = end.engine.statistics().lane_wakes;
+        let wakes = end.side.engine.statistics().lane_wakes;
         let start = Instant::now();
         for _ in 0..PINGS {
             end.ping();
@@ -302,7 +280,7 @@ fn round(
             end.receive();
         }
         let time = start.elapsed().as_secs_f64() / PINGS as f64 / 2.0;
-        let wakes = end.engine.statistics().lane_wakes - wakes;
+        let wakes = end.side.engine.statistics().lane_wakes - wakes;
         let theirs: u64 = server.line().parse().unwrap();
         record(table, format!("8 B Send ÷ bare ({name})"), time / bare);
         record(
@@ -345,7 +323,7 @@ fn round(
 
 /// Keeps `queued` requests posted until `count` are done, then makes sure by a Read that all have arrived.
 fn stream_of(end: &End, operation: Operation, len: u32, count: usize, queued: usize) {
-    let request = || WorkRequest::new(2, operation.clone(), Data::Memory(end.sge(len).into()));
+    let request = || end.side.request(2, operation.clone(), len);
     let (mut posted, mut done) = (0, 0);
     while done < count {
         let room = (queued - (posted - done)).min(count - posted);
@@ -354,6 +332,7 @@ fn stream_of(end: &End, operation: Operation, len: u32, count: usize, queued: us
             posted += room;
         }
         done += end
+            .side
             .cq
             .poll(QUEUED, |completion| assert_eq!(completion.status, Status::Success, "{completion:?}"))
             .unwrap();

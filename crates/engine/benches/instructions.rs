@@ -2,11 +2,14 @@
 //! `cargo xtask instructions` runs it under callgrind and holds it to its ceilings.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
-use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use common::{SEND, connect};
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::{Completes, Receives};
-use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Status, WorkRequest};
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -68,25 +71,23 @@ struct Side {
 
 impl Side {
     fn connected(count: usize) -> Self {
-        let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let raised = rustix::process::Rlimit { current: all.maximum, maximum: all.maximum };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+        common::raise_descriptor_limit();
         let config = || Config { startup: PATIENCE, keepalive: PATIENCE, lanes: 1, ..Config::default() };
-        let (client, server) = (Engine::new(config()).unwrap(), Engine::new(config()).unwrap());
-        let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let [client, server] =
+            [(); 2].map(|()| common::Side::new(&Engine::new(config()).unwrap(), count, 64));
+        let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
-        let (cq, far_cq) = (client.create_cq(count).unwrap(), server.create_cq(count).unwrap());
-        let (domain, far_domain) = (client.device().allocate_domain(), server.device().allocate_domain());
         let mut pairs = Vec::new();
         for _ in 0..count {
-            let near = client.create_qp(attributes(domain, &cq));
-            client.connect(&near, address, &ConnectOptions::default()).unwrap();
-            let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
-            let far = server.create_qp(attributes(far_domain, &far_cq));
-            incoming.accept(&far, server.terms(None, None), &[]).unwrap();
+            let near = client.pair(4, Completes::WhenSent);
+            client.engine.connect(&near, address, &ConnectOptions::default()).unwrap();
+            let incoming = listener.incoming().wait(PATIENCE).unwrap();
+            let far = server.pair(4, Completes::WhenSent);
+            incoming.accept(&far, server.engine.terms(None, None), &[]).unwrap();
             near.wait_connected(PATIENCE).unwrap();
             pairs.extend([near, far]);
         }
+        let cq = Arc::clone(&client.cq);
         // What the connections began with is done when a poll finds nothing to do.
         std::mem::forget((client, server, listener));
         for _ in 0..100 {
@@ -104,59 +105,35 @@ impl Side {
 
 /// Two connected ends in one thread.
 struct Ping {
-    ends: [(Arc<QueuePair>, Arc<CompletionQueue>, Sge); 2],
-    _memory: Vec<u8>,
+    ends: [(common::Side, Arc<QueuePair>); 2],
 }
 
 impl Ping {
     fn new() -> Self {
-        let engines = [(); 2].map(|()| Engine::new(Config { lanes: 1, ..Config::default() }).unwrap());
-        let listener = engines[1].listen("127.0.0.1:0".parse().unwrap()).unwrap();
-        let memory = vec![7_u8; 64];
-        let ends = engines.each_ref().map(|engine| {
-            let (domain, cq) = (engine.device().allocate_domain(), engine.create_cq(16).unwrap());
-            let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
-            let described = Memory::direct(memory.as_ptr() as u64, 64, rights).unwrap();
-            let tag = engine.device().register(domain, described).unwrap();
-            let sge = Sge { tag, addr: memory.as_ptr() as u64, len: 8 };
-            (engine.create_qp(attributes(domain, &cq)), cq, sge)
+        let ends = [(); 2].map(|()| {
+            let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
+            let side = common::Side::new(&engine, 16, 64);
+            let pair = side.pair(4, Completes::WhenSent);
+            (side, pair)
         });
-        engines[0].connect(&ends[0].0, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
-        incoming.accept(&ends[1].0, engines[1].terms(None, None), &[]).unwrap();
-        ends[0].0.wait_connected(PATIENCE).unwrap();
-        ends[1].0.wait_connected(PATIENCE).unwrap();
-        std::mem::forget((engines, listener));
-        let ping = Self { ends, _memory: memory };
+        let [(client, near), (server, far)] = &ends;
+        connect((client, near), (server, far));
+        let ping = Self { ends };
         ping.receive();
         (0..10).for_each(|_| ping.once());
         ping
     }
 
     fn receive(&self) {
-        let (pair, _, sge) = &self.ends[1];
-        pair.qp().post_receive(ReceiveRequest { id: 1, buffers: (*sge).into() }).unwrap();
+        let (side, pair) = &self.ends[1];
+        side.receive(pair, 1, 0, 8);
     }
 
     fn once(&self) {
-        let (pair, _, sge) = &self.ends[0];
-        let operation = Operation::Send { invalidate: None };
-        let data = Data::Memory((*sge).into());
-        let request = WorkRequest { signaled: false, ..WorkRequest::new(1, operation, data) };
+        let [(client, pair), (server, _)] = &self.ends;
+        let request = WorkRequest { signaled: false, ..client.request(1, SEND, 8) };
         pair.qp().post_send(vec![request]).unwrap();
-        while self.ends[1].1.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap()
-            == 0
-        {}
+        while server.cq.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap() == 0 {}
         self.receive();
-    }
-}
-
-fn attributes(domain: ironwarp_rnic::memory::Domain, cq: &Arc<CompletionQueue>) -> QueuePairAttributes {
-    QueuePairAttributes {
-        send_depth: 4,
-        receives: Receives::Own(4),
-        max_sges: 1,
-        completes: Completes::WhenSent,
-        ..QueuePairAttributes::new(domain, cq)
     }
 }

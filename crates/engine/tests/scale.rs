@@ -4,12 +4,13 @@
 //! `cargo test --release -p ironwarp-engine --test scale -- --nocapture`
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+mod common;
+
+use common::SEND;
+use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::memory::{Domain, Memory, Rights};
-use ironwarp_rnic::qp::{Completes, Receives};
-use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
-use ironwarp_wire::Tag;
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Status, WorkRequest};
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
 use std::process::{Command, Stdio};
@@ -27,62 +28,42 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const SERVER: &str = "IRONWARP_TEST_SCALE_SERVER";
 
 struct Side {
-    engine: Arc<Engine>,
-    cq: Arc<CompletionQueue>,
-    domain: Domain,
-    tag: Tag,
-    memory: Vec<u8>,
+    side: common::Side,
     pairs: Vec<Arc<QueuePair>>,
 }
 
 impl Side {
     fn new() -> Self {
-        let all = rustix::process::getrlimit(rustix::process::Resource::Nofile);
-        let raised = rustix::process::Rlimit { current: all.maximum, maximum: all.maximum };
-        rustix::process::setrlimit(rustix::process::Resource::Nofile, raised).unwrap();
+        common::raise_descriptor_limit();
         let config = Config { keepalive: Duration::from_secs(600), startup: PATIENCE, ..Config::default() };
-        let engine = Engine::new(config).unwrap();
-        let domain = engine.device().allocate_domain();
-        let cq = engine.create_cq(PAIRS * 4).unwrap();
-        let memory = vec![7_u8; 4096];
-        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
-        let described = Memory::direct(memory.as_ptr() as u64, memory.len() as u64, rights).unwrap();
-        let tag = engine.device().register(domain, described).unwrap();
-        Self { engine, cq, domain, tag, memory, pairs: Vec::new() }
+        let side = common::Side::new(&Engine::new(config).unwrap(), PAIRS * 4, 4096);
+        Self { side, pairs: Vec::new() }
     }
 
-    fn pair(&self) -> Arc<QueuePair> {
-        self.engine.create_qp(QueuePairAttributes {
-            send_depth: 16,
-            receives: Receives::Own(16),
-            max_sges: 1,
-            completes: Completes::WhenSent,
-            ..QueuePairAttributes::new(self.domain, &self.cq)
-        })
-    }
-
-    fn sge(&self) -> Sge {
-        Sge { tag: self.tag, addr: self.memory.as_ptr() as u64, len: SIZE }
+    /// One more, with two receives.
+    fn add(&mut self) -> &Arc<QueuePair> {
+        let which = self.pairs.len();
+        self.pairs.push(self.side.pair(16, Completes::WhenSent));
+        self.receive(which);
+        self.receive(which);
+        &self.pairs[which]
     }
 
     fn receive(&self, which: usize) {
-        let request = ReceiveRequest { id: which as u64, buffers: self.sge().into() };
-        self.pairs[which].qp().post_receive(request).unwrap();
+        self.side.receive(&self.pairs[which], which as u64, 0, SIZE);
     }
 
     fn send(&self, which: usize) {
-        let operation = Operation::Send { invalidate: None };
-        let data = Data::Memory(self.sge().into());
-        let request = WorkRequest { signaled: false, ..WorkRequest::new(which as u64, operation, data) };
-        self.pairs[which].qp().post_send(vec![request]).unwrap();
+        let request = self.side.request(which as u64, SEND, SIZE);
+        self.pairs[which].qp().post_send(vec![WorkRequest { signaled: false, ..request }]).unwrap();
     }
 
     /// Waits for receives, and hands over which queue pair each was for.
     fn received(&self, mut each: impl FnMut(usize)) {
         let mut found = Vec::new();
         while found.is_empty() {
-            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing came");
-            self.cq.poll(64, |completion| found.push(completion)).unwrap();
+            assert!(self.side.cq.wait(Some(PATIENCE)).unwrap(), "nothing came");
+            self.side.cq.poll(64, |completion| found.push(completion)).unwrap();
         }
         for completion in found {
             assert_eq!(completion.status, Status::Success, "{completion:?}");
@@ -125,14 +106,12 @@ impl Side {
 
 fn serve() {
     let mut side = Side::new();
-    let listener = side.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = side.side.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     println!("\naddress {}", listener.local_addr().unwrap());
-    for which in 0..PAIRS {
+    for _ in 0..PAIRS {
         let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
-        side.pairs.push(side.pair());
-        side.receive(which);
-        side.receive(which);
-        incoming.accept(&side.pairs[which], side.engine.terms(Some(1), Some(1)), &[]).unwrap();
+        let terms = side.side.engine.terms(Some(1), Some(1));
+        incoming.accept(side.add(), terms, &[]).unwrap();
     }
     let side = Arc::new(side);
     let serving = Arc::clone(&side);
@@ -178,18 +157,16 @@ fn nine_thousand_queue_pairs() {
     let (memory, threads) = (status("VmRSS:"), status("Threads:"));
     let start = Instant::now();
     let options = ConnectOptions { ird: Some(1), ord: Some(1), ..ConnectOptions::default() };
-    for which in 0..PAIRS {
-        side.pairs.push(side.pair());
-        side.receive(which);
-        side.receive(which);
-        side.engine.connect(&side.pairs[which], address, &options).unwrap();
+    for _ in 0..PAIRS {
+        let engine = Arc::clone(&side.side.engine);
+        engine.connect(side.add(), address, &options).unwrap();
     }
     for pair in &side.pairs {
         pair.wait_connected(PATIENCE).unwrap();
     }
     let setups = PAIRS as f64 / start.elapsed().as_secs_f64();
     let each = (status("VmRSS:") - memory) * 1024 / PAIRS;
-    let lanes = side.engine.statistics().lanes;
+    let lanes = side.side.engine.statistics().lanes;
     assert_eq!(status("Threads:"), threads + lanes, "no thread for each queue pair");
     // One with two posted receives has its two queues, its halves, and no buffer.
     assert!(each < 8 << 10, "{each} bytes for an idle queue pair");

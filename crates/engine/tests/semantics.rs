@@ -1,78 +1,49 @@
 //! The two completion semantics (requirement P2), between two adapters over loopback.
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+mod common;
+
+use common::{SEND, Side, connect};
+use ironwarp_engine::{Engine, QueuePair};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::{Completes, Receives};
-use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Completion, Opcode, Operation, Status};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const SEND: Operation = Operation::Send { invalidate: None };
 
 struct End {
-    engine: Arc<Engine>,
+    side: Side,
     pair: Arc<QueuePair>,
-    cq: Arc<CompletionQueue>,
-    memory: Vec<u8>,
-    tag: Tag,
-}
-
-fn end(completes: Completes) -> End {
-    let engine = Engine::new(Config::default()).unwrap();
-    let domain = engine.device().allocate_domain();
-    let cq = engine.create_cq(64).unwrap();
-    let pair = engine.create_qp(QueuePairAttributes {
-        send_depth: 16,
-        receives: Receives::Own(16),
-        max_sges: 4,
-        completes,
-        ..QueuePairAttributes::new(domain, &cq)
-    });
-    let memory = vec![0; 4096];
-    let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
-    let described = Memory::direct(memory.as_ptr() as u64, memory.len() as u64, rights).unwrap();
-    let tag = engine.device().register(domain, described).unwrap();
-    End { engine, pair, cq, memory, tag }
 }
 
 /// Two ends, connected.
 fn ends(completes: Completes) -> (End, End) {
-    let (client, server) = (end(completes), end(completes));
-    let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let to = listener.local_addr().unwrap();
-    client.engine.connect(&client.pair, to, &ConnectOptions::default()).unwrap();
-    let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
-    incoming.accept(&server.pair, server.engine.terms(None, None), &[]).unwrap();
-    client.pair.wait_connected(PATIENCE).unwrap();
-    server.pair.wait_connected(PATIENCE).unwrap();
+    let end = || {
+        let side = Side::new(&Engine::new(Config::default()).unwrap(), 64, 4096);
+        End { pair: side.pair(16, completes), side }
+    };
+    let (client, server) = (end(), end());
+    connect((&client.side, &client.pair), (&server.side, &server.pair));
     (client, server)
 }
 
 impl End {
-    fn sge(&self, at: u64, len: u32) -> Sge {
-        Sge { tag: self.tag, addr: self.memory.as_ptr() as u64 + at, len }
-    }
-
     fn receive(&self, at: u64) {
-        let request = ReceiveRequest { id: at, buffers: self.sge(at, 64).into() };
-        self.pair.qp().post_receive(request).unwrap();
+        self.side.receive(&self.pair, at, at, 64);
     }
 
     fn post(&self, id: u64, operation: Operation, len: u32) {
-        let data = Data::Memory(self.sge(0, len).into());
-        let request = WorkRequest::new(id, operation, data);
-        self.pair.qp().post_send(vec![request]).unwrap();
+        self.pair.qp().post_send(vec![self.side.request(id, operation, len)]).unwrap();
     }
 
     fn one(&self) -> Completion {
         let mut completion = None;
         while completion.is_none() {
-            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
-            self.cq.poll(1, |found| completion = Some(found)).unwrap();
+            assert!(self.side.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
+            self.side.cq.poll(1, |found| completion = Some(found)).unwrap();
         }
         completion.unwrap()
     }
@@ -112,10 +83,13 @@ fn an_acknowledged_send_waits_for_its_receive() {
     let (client, server) = ends(Completes::WhenAcknowledged);
     client.post(1, SEND, 32);
     // The server answers a Read meanwhile: what waits keeps nothing else waiting.
-    server.post(7, Operation::Read(Place { tag: client.tag, offset: client.memory.as_ptr() as u64 }), 64);
+    server.post(7, Operation::Read(client.side.place()), 64);
     std::thread::scope(|scope| {
         scope.spawn(|| server.completes(Opcode::Read, 7));
-        assert!(!client.cq.wait(Some(Duration::from_millis(200))).unwrap(), "complete without a receive");
+        assert!(
+            !client.side.cq.wait(Some(Duration::from_millis(200))).unwrap(),
+            "complete without a receive"
+        );
     });
     server.receive(1024);
     server.completes(Opcode::Receive, 1024);

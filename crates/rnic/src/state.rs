@@ -45,6 +45,13 @@ impl State {
     ];
 
     /// Whether a consumer may move a queue pair from this state to that one.
+    ///
+    /// ```
+    /// use ironwarp_rnic::state::State;
+    ///
+    /// assert!(State::Reset.may_become(State::Init));
+    /// assert!(!State::Reset.may_become(State::ReadyToSend));
+    /// ```
     pub const fn may_become(self, to: Self) -> bool {
         match to {
             Self::Reset | Self::Error => true,

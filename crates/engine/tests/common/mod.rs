@@ -1,0 +1,83 @@
+//! What the tests beside this file and the benches connect: an engine with memory, and queue pairs of it.
+#![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of tests, which may stop")]
+
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use ironwarp_rnic::memory::{Domain, Memory, Rights};
+use ironwarp_rnic::qp::{Completes, Receives};
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, WorkRequest};
+use ironwarp_wire::{Place, Tag};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const SEND: Operation = Operation::Send { invalidate: None };
+
+/// Nothing takes so long, not even thousands of connections at once.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// What the queue pairs of one engine share: a domain, a completion queue, and memory with all rights.
+#[derive(Debug)]
+pub struct Side {
+    pub engine: Arc<Engine>,
+    pub domain: Domain,
+    pub cq: Arc<CompletionQueue>,
+    pub memory: Vec<u8>,
+    pub tag: Tag,
+}
+
+impl Side {
+    pub fn new(engine: &Arc<Engine>, completions: usize, bytes: usize) -> Self {
+        let (domain, memory) = (engine.device().allocate_domain(), vec![0; bytes]);
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        let described = Memory::direct(memory.as_ptr() as u64, bytes as u64, rights).unwrap();
+        let tag = engine.device().register(domain, described).unwrap();
+        Self { engine: Arc::clone(engine), domain, cq: engine.create_cq(completions).unwrap(), memory, tag }
+    }
+
+    /// A queue pair, not connected yet.
+    pub fn pair(&self, depth: usize, completes: Completes) -> Arc<QueuePair> {
+        self.engine.create_qp(QueuePairAttributes {
+            send_depth: depth,
+            receives: Receives::Own(depth),
+            max_sges: 1,
+            completes,
+            ..QueuePairAttributes::new(self.domain, &self.cq)
+        })
+    }
+
+    /// The first byte of its memory, as a peer names it.
+    pub fn place(&self) -> Place {
+        Place { tag: self.tag, offset: self.memory.as_ptr() as u64 }
+    }
+
+    pub fn sge(&self, at: u64, len: u32) -> Sge {
+        Sge { tag: self.tag, addr: self.place().offset + at, len }
+    }
+
+    /// Posts a receive.
+    pub fn receive(&self, pair: &QueuePair, id: u64, at: u64, len: u32) {
+        let request = ReceiveRequest { id, buffers: self.sge(at, len).into() };
+        pair.qp().post_receive(request).unwrap();
+    }
+
+    /// A request that moves the first bytes of its memory.
+    pub fn request(&self, id: u64, operation: Operation, len: u32) -> WorkRequest {
+        WorkRequest::new(id, operation, Data::Memory(self.sge(0, len).into()))
+    }
+}
+
+/// Connects queue pairs of two sides.
+pub fn connect((client, near): (&Side, &Arc<QueuePair>), (server, far): (&Side, &Arc<QueuePair>)) {
+    let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    client.engine.connect(near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    let incoming = listener.incoming().wait(PATIENCE).unwrap();
+    incoming.accept(far, server.engine.terms(None, None), &[]).unwrap();
+    near.wait_connected(PATIENCE).unwrap();
+    far.wait_connected(PATIENCE).unwrap();
+}
+
+/// Lets this process have as many descriptors as it may.
+pub fn raise_descriptor_limit() {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
+}
