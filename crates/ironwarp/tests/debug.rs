@@ -20,7 +20,7 @@ fn debug_output_is_short_and_says_which_one_it_is() {
     let (client, server) = pair(CASES[0]);
     let End { qp, cq, domain, adapter } = &client;
     short(adapter, "Adapter { lanes: ");
-    short(qp, &format!("QueuePair {{ id: {}, state: Connected", qp.id()));
+    short(qp, &format!("QueuePair {{ id: {}, state: {:?}", qp.id(), qp.state()));
     short(cq, &format!("CompletionQueue {{ id: {}", cq.id()));
     short(domain, &format!("ProtectionDomain {{ id: {}", domain.id()));
     short(&domain.queue_pair(cq).send_depth(7), "send_depth: 7");
