@@ -26,7 +26,7 @@ enum Command {
         /// How many keys the table holds
         #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
         slots: u32,
-        /// Bytes for each: a key, its value, and 16 more
+        /// Bytes for each, a multiple of 8: a key, its value, and 16 more
         #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
         slot: u32,
     },
@@ -54,7 +54,7 @@ enum Command {
 /// A slot: its version, the lengths of key and value, then their bytes.
 ///
 /// The version is that of a seqlock: even while the slot is whole, odd while somebody changes it, zero while nobody
-/// ever did. It is in the byte order of the machines, because atomic operations count in it.
+/// ever did. It is in the byte order of the machines, as atomic operations have it.
 const VERSION: usize = 8;
 const LENGTHS: usize = 8;
 
@@ -80,6 +80,9 @@ fn main() -> ExitCode {
 }
 
 fn serve(listen: SocketAddr, slots: u32, slot: u32) -> Result<(), Failure> {
+    if !slot.is_multiple_of(8) {
+        return Err("--slot must be a multiple of 8: atomic operations want versions at such places".into());
+    }
     let adapter = Adapter::new()?;
     let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(16)?);
     let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
@@ -197,13 +200,15 @@ impl Table {
         Err("others change this key all the time".into())
     }
 
-    /// Makes the version of a slot odd, so that readers keep away. False if somebody else was faster.
-    ///
-    /// A Read and a Write: two clients that put the same key in the same moment can both believe to be the one.
+    /// Makes the version of a slot odd, so that readers and other writers keep away. False if somebody else was faster: the
+    /// server's adapter compares and swaps in one step, so only one of many succeeds.
     fn claim(&self, slot: Place, version: u64) -> Result<bool, Failure> {
-        self.qp.post_send(WorkRequest::write_inline(0, &(version + 1).to_ne_bytes(), slot))?;
+        let result = self.scratch.slice(0, VERSION)?;
+        self.qp.post_send(WorkRequest::compare_swap(0, result, slot, version, version + 1))?;
         self.done()?;
-        Ok(true)
+        let mut before = [0; VERSION];
+        self.scratch.read(0, &mut before)?;
+        Ok(u64::from_ne_bytes(before) == version)
     }
 
     /// The slot that has this key, or else the first free one for it; `None` if all are taken.

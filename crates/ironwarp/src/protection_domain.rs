@@ -102,11 +102,31 @@ impl ProtectionDomain {
     }
 
     /// A queue of receives that queue pairs share, for `depth` of them.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// let srq = domain.shared_receive_queue(16);
+    /// srq.post_receive(1, &[])?;
+    /// assert_eq!(srq.query().posted, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn shared_receive_queue(&self, depth: usize) -> SharedReceiveQueue {
         SharedReceiveQueue::new(&self.shared, self.domain, (depth, SGES))
     }
 
     /// A queue of receives that peers name by its number (XRC). Its receives complete on `cq`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let srq = domain.xrc_receive_queue(&adapter.xrc_domain(), &cq, 16);
+    /// println!("peers name it {}", srq.id());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn xrc_receive_queue(
         &self,
         xrc: &XrcDomain,

@@ -7,6 +7,7 @@ use crate::connect::ConnectOptions;
 use crate::error::CreateError;
 use crate::name::{Name, Named};
 use crate::protection_domain::ProtectionDomain;
+use crate::query::Context;
 use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::work_request::WorkRequest;
 use ironwarp_engine::{
@@ -14,7 +15,7 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights, Table};
-use ironwarp_rnic::qp::{AlreadyConnected, Completes, Context, IllegalTransition, Receives, Retries, State};
+use ironwarp_rnic::qp::{AlreadyConnected, Completes, IllegalTransition, Receives, Retries, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::fmt;
 use std::net::SocketAddr;
@@ -103,7 +104,17 @@ impl QueuePairBuilder {
     }
 
     /// Takes its receives from a shared receive queue.
-    #[must_use]
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let srq = domain.shared_receive_queue(16);
+    /// let qp = domain.queue_pair(&cq).srq(&srq).create()?;
+    /// assert!(qp.post_receive(1, &[]).is_err(), "it has no queue of its own");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
         self.receives = Receives::Shared(Arc::clone(&srq.inner));
         self.foreign |= !Arc::ptr_eq(&srq.shared, &self.shared);
@@ -111,7 +122,16 @@ impl QueuePairBuilder {
     }
 
     /// Takes its receives from the shared receive queue that each message names (XRC).
-    #[must_use]
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let qp = domain.queue_pair(&cq).xrc_target(&adapter.xrc_domain()).create()?;
+    /// assert_eq!(qp.query().receive_depth, None);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn xrc_target(mut self, xrc: &XrcDomain) -> Self {
         self.receives = Receives::Named(Arc::clone(&xrc.inner));
         self
@@ -130,7 +150,6 @@ impl QueuePairBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
     pub fn access(mut self, access: Rights) -> Self {
         self.rights = access;
         self
@@ -216,7 +235,6 @@ impl fmt::Debug for QueuePairBuilder {
             .field("send_cq", &self.send_cq)
             .field("receive_cq", &self.receive_cq)
             .field("send_depth", &self.send_depth)
-            .field("receive_depth", &self.receive_depth)
             .field("max_sges", &self.max_sges)
             .field("completes", &self.completes)
             .finish_non_exhaustive()
@@ -289,11 +307,12 @@ impl QueuePair {
     /// # let (client, _server) = ironwarp::example::pair()?;
     /// let context = client.qp.query();
     /// assert!(context.linked && context.fault.is_none());
+    /// assert_eq!((context.domain, context.send_cq), (client.domain.id(), client.cq.id()));
     /// # Ok(())
     /// # }
     /// ```
     pub fn query(&self) -> Context {
-        self.inner.qp().query()
+        Context::of(self.inner.qp().query())
     }
 
     /// Moves it to another state of the verbs, where that is possible.
@@ -320,6 +339,18 @@ impl QueuePair {
     }
 
     /// What the peer may do from now on, with memory that allows it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Status, WorkRequest};
+    /// server.qp.set_access(Access::REMOTE_WRITE);
+    /// client.qp.post_send(WorkRequest::read(1, &[client.region.slice(0, 8)?], server.region.place(0)?))?;
+    /// let refused = client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!(refused.status, Status::RemoteAccess);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_access(&self, access: Rights) {
         self.inner.qp().set_rights(access);
     }

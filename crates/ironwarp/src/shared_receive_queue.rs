@@ -5,6 +5,7 @@ use crate::completion_queue::CompletionQueue;
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::{ReceiveRequest, Sge, SharedReceiveQueue as Inner, SrqStatus, XrcDomain as Named};
+use std::fmt;
 use std::sync::Arc;
 
 /// A shared receive queue: queue pairs that were created with it take their receives from here. Clones are handles to the
@@ -25,7 +26,7 @@ use std::sync::Arc;
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SharedReceiveQueue {
     pub(crate) shared: Arc<Shared>,
     pub(crate) inner: Arc<Inner>,
@@ -50,7 +51,7 @@ pub struct SharedReceiveQueue {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct XrcDomain {
     pub(crate) inner: Arc<Named>,
 }
@@ -78,12 +79,33 @@ impl SharedReceiveQueue {
     }
 
     /// Posts a receive for the next message that finds no earlier one, on any of its queue pairs.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// let srq = domain.shared_receive_queue(1);
+    /// srq.post_receive(1, &[])?;
+    /// assert!(srq.post_receive(2, &[]).is_err(), "it holds one");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.inner.post(ReceiveRequest { id, buffers: list.into() })
     }
 
     /// Asks for one event, SRQ limit reached, when fewer than `limit` receives are left: time to post more. Zero asks for
     /// none.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// let srq = domain.shared_receive_queue(64);
+    /// (0..32).try_for_each(|id| srq.post_receive(id, &[]))?;
+    /// srq.set_limit(16);
+    /// assert_eq!(srq.query().limit, 16);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_limit(&self, limit: usize) {
         self.inner.set_limit(limit);
     }
@@ -107,5 +129,17 @@ impl SharedReceiveQueue {
     /// What it is like now.
     pub fn query(&self) -> SrqStatus {
         self.inner.query()
+    }
+}
+
+impl fmt::Debug for SharedReceiveQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedReceiveQueue").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for XrcDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcDomain").finish_non_exhaustive()
     }
 }

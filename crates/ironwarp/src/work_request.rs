@@ -64,6 +64,20 @@ pub struct SendRequest {
 }
 
 /// A Write with Immediate, before it is posted.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{CompletionExt, WorkRequest};
+/// server.qp.post_receive(1, &[])?;
+/// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
+/// let notice = WorkRequest::write_immediate(2, &[ours], theirs, 7);
+/// client.qp.post_send(notice.fenced().solicited().unsignaled())?;
+/// let told = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+/// assert!(told.solicited);
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Clone, Debug)]
 #[must_use = "a request does nothing before it is posted"]
 pub struct NoticeRequest {
@@ -401,6 +415,28 @@ macro_rules! message {
 
             /// Takes a receive of the peer's shared receive queue with this number
             /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)): for an XRC queue pair.
+            ///
+            /// ```
+            /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions, WorkRequest};
+            /// # use std::time::Duration;
+            /// # let adapter = Adapter::new()?;
+            /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+            /// let xrc = adapter.xrc_domain();
+            /// let srq = domain.xrc_receive_queue(&xrc, &cq, 16);
+            /// srq.post_receive(7, &[])?;
+            /// let target = domain.queue_pair(&cq).xrc_target(&xrc).create()?;
+            /// # let client = domain.queue_pair(&cq).create()?;
+            /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+            /// # client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+            /// # listener.accept(Duration::from_secs(5)).unwrap().accept(&target, &AcceptOptions::new())?;
+            /// # client.wait_connected(Duration::from_secs(5))?;
+            /// client.post_send(WorkRequest::send(1, &[]).to_srq(srq.id()).unsignaled())?;
+            /// let received = cq.wait(Duration::from_secs(5))?.expect("in time");
+            /// assert_eq!(received.wr_id, 7);
+            /// # Ok(())
+            /// # }
+            /// ```
             pub fn to_srq(mut self, number: u32) -> Self {
                 self.request.inner.srq = number;
                 self

@@ -35,6 +35,11 @@ fn debug_output_is_short_and_says_which_one_it_is() {
     let window = domain.window().unwrap();
     short(&window, &format!("Window {{ tag: {:?}", window.tag()));
 
+    let srq = domain.shared_receive_queue(4096);
+    (0..1000).for_each(|id| srq.post_receive(id, &[region.slice(0, 8).unwrap()]).unwrap());
+    short(&srq, &format!("SharedReceiveQueue {{ id: {}", srq.id()));
+    short(&adapter.xrc_domain(), "XrcDomain");
+
     short(&WorkRequest::send_inline(1, &[0; 5000]), "len: 5000");
     short(&WorkRequest::register(2, &fast, ALL), "WorkRequest { id: 2, operation: Register");
     short(&WorkRequest::bind(3, &window, &region, 0, 8, ALL).unwrap(), "operation: Bind");

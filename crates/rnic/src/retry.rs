@@ -32,6 +32,14 @@ impl Default for Retries {
 
 impl Retries {
     /// How long the peer may leave a message without a receive, if it asked for this time between attempts. `None`: for ever.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::qp::Retries;
+    /// // Three attempts, with the 10.24 ms between them that code 20 stands for.
+    /// let retries = Retries { rnr_retry: 3, ..Retries::default() };
+    /// assert_eq!(retries.receive_patience(20).unwrap().as_micros(), 3 * 10_240);
+    /// assert_eq!(Retries { rnr_retry: 7, ..retries }.receive_patience(20), None);
+    /// ```
     pub fn receive_patience(&self, peer_timer: u8) -> Option<Duration> {
         (self.rnr_retry < FOR_EVER).then(|| rnr_delay(peer_timer) * self.rnr_retry.into())
     }

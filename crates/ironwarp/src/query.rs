@@ -1,0 +1,63 @@
+//! What is to be known of a queue pair, as a value. Before this: `queue_pair.rs`, which asks the device.
+
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::memory::Rights;
+use ironwarp_rnic::qp::{Completes, Context as Inner, Receives, Retries, State};
+use std::sync::Arc;
+
+/// What is to be known of a queue pair at one moment (requirement N10).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Context {
+    /// Its number.
+    pub id: u32,
+    /// Where it is in its life.
+    pub state: State,
+    /// The number of its protection domain.
+    pub domain: u32,
+    /// The number of the completion queue for its send queue.
+    pub send_cq: u32,
+    /// The number of the completion queue for its receives.
+    pub receive_cq: u32,
+    /// How many requests its send queue holds.
+    pub send_depth: usize,
+    /// How many receives its own queue holds; `None` if they come from a shared one.
+    pub receive_depth: Option<usize>,
+    /// How many elements the list of a request may have.
+    pub max_sges: usize,
+    /// When Sends and Writes complete.
+    pub completes: Completes,
+    /// What its peer may do now, with memory that allows it.
+    pub rights: Rights,
+    /// Whether there is a connection.
+    pub linked: bool,
+    /// How long it tries.
+    pub retries: Retries,
+    /// Why its stream ended, if it did.
+    pub fault: Option<Arc<Fault>>,
+}
+
+impl Context {
+    pub(crate) fn of(inner: Inner) -> Self {
+        let Inner { id, state, attributes, rights, linked, retries, fault } = inner;
+        let receive_depth = match attributes.receives {
+            Receives::Own(depth) => Some(depth),
+            Receives::Shared(_) | Receives::Named(_) => None,
+        };
+        Self {
+            id,
+            state,
+            domain: attributes.domain.0,
+            send_cq: attributes.send_cq.id(),
+            receive_cq: attributes.receive_cq.id(),
+            send_depth: attributes.send_depth,
+            receive_depth,
+            max_sges: attributes.max_sges,
+            completes: attributes.completes,
+            rights,
+            linked,
+            retries,
+            fault,
+        }
+    }
+}
