@@ -10,8 +10,8 @@
 use clap::Parser;
 use crc_fast::{CrcAlgorithm, Digest};
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionExt, CompletionQueue, ConnectOptions, Fault, Incoming,
-    MemoryRegion, Place, QueuePair, WorkRequest,
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Fault, Incoming, MemoryRegion,
+    Place, QueuePair, WorkRequest,
 };
 use std::error::Error;
 use std::fs::{self, File};

@@ -5,8 +5,8 @@
 
 use clap::Parser;
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completion, CompletionExt, CompletionQueue, ConnectOptions,
-    Fault, Incoming, MemoryRegion, QueuePair, WorkRequest,
+    AcceptOptions, Access, Adapter, Buffer, Completion, CompletionQueue, ConnectOptions, Fault, Incoming,
+    MemoryRegion, QueuePair, WorkRequest,
 };
 use std::error::Error;
 use std::net::SocketAddr;

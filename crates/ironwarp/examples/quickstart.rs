@@ -1,11 +1,9 @@
-use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, Place, WorkRequest};
+use ironwarp::{AcceptOptions, Access, Adapter, Buffer, Completes, ConnectOptions, Place, WorkRequest};
 use std::{error::Error, net::SocketAddr};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    match std::env::args().nth(1) {
-        None => server(),
-        Some(address) => client(address.parse()?),
-    }
+    let Some(address) = std::env::args().nth(1) else { return server() };
+    client(address.parse()?)
 }
 
 fn server() -> Result<(), Box<dyn Error>> {
@@ -28,7 +26,8 @@ fn server() -> Result<(), Box<dyn Error>> {
 fn client(server: SocketAddr) -> Result<(), Box<dyn Error>> {
     let adapter = Adapter::new()?;
     let cq = adapter.completion_queue(16)?;
-    let qp = adapter.protection_domain().queue_pair(&cq).create()?;
+    let domain = adapter.protection_domain();
+    let qp = domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create()?;
     let established = qp.connect(server, &ConnectOptions::new())?;
     let there = Place::from_bytes(&established.private_data).ok_or("the server told no place")?;
 

@@ -1,7 +1,4 @@
-//! What a caller can do wrong, and what a completion says went wrong. Errors of connections and posts are the device's,
-//! and re-exported.
-
-use ironwarp_rnic::queue::{Completion, Status};
+//! What a caller can do wrong. Errors of connections, posts and completions are the device's, and re-exported.
 
 /// Memory that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,37 +40,4 @@ pub enum CreateError {
     /// A completion queue is another adapter's.
     #[error("a completion queue is of another adapter than the protection domain: take all from one adapter")]
     OtherAdapter,
-}
-
-/// A request that failed, from its completion.
-#[derive(Clone, Debug, thiserror::Error)]
-#[error("{:?} request {} failed: {}{}", .0.opcode, .0.wr_id, .0.status, why(.0))]
-pub struct RequestError(pub Completion);
-
-/// What `?` needs of a completion.
-pub trait CompletionExt: Sized {
-    /// The completion, if its request succeeded; otherwise what went wrong, in words and as data.
-    ///
-    /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{CompletionExt, WorkRequest};
-    /// # use std::time::Duration;
-    ///
-    /// client.qp.post_send(WorkRequest::write_inline(1, b"hello", server.region.place(0)?))?;
-    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    fn success(self) -> Result<Completion, RequestError>;
-}
-
-impl CompletionExt for Completion {
-    fn success(self) -> Result<Completion, RequestError> {
-        if self.status == Status::Success { Ok(self) } else { Err(RequestError(self)) }
-    }
-}
-
-fn why(completion: &Completion) -> String {
-    completion.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"))
 }

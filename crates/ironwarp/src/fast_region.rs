@@ -19,7 +19,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+/// # use ironwarp::{Access, Buffer, WorkRequest};
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
 /// # client.qp.post_receive(7, &[client.region.slice(0, 64)?])?;
@@ -78,7 +78,7 @@ impl FastRegion {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// # client.qp.post_receive(1, &[client.region.slice(0, 5)?])?;
     /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
@@ -99,7 +99,7 @@ impl FastRegion {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;

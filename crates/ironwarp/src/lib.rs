@@ -11,7 +11,7 @@
 //!
 //! # A message, there and back
 //! ```
-//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, Place, WorkRequest};
+//! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, Place, WorkRequest};
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -75,7 +75,7 @@ mod work_request;
 pub use adapter::Adapter;
 pub use completion_queue::CompletionQueue;
 pub use connect::{AcceptOptions, ConnectOptions};
-pub use error::{AccessError, CompletionExt, CreateError, OutOfMemory, RequestError};
+pub use error::{AccessError, CreateError, OutOfMemory};
 pub use fast_region::FastRegion;
 pub use listener::{Incoming, Listener};
 pub use memory::{Buffer, Contents};
@@ -94,5 +94,7 @@ pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
 pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
-pub use ironwarp_rnic::queue::{Arm, Completion, Opcode, Overrun, Sender, Sge, SrqStatus, Status};
+pub use ironwarp_rnic::queue::{
+    Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status,
+};
 pub use ironwarp_wire::{AtomicOp, Cause, Place, Tag, Terminate};

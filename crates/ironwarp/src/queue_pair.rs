@@ -248,7 +248,7 @@ impl fmt::Debug for QueuePairBuilder {
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// use ironwarp::{AcceptOptions, Access, Adapter, Buffer, CompletionExt, ConnectOptions, WorkRequest};
+/// use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, WorkRequest};
 /// use std::time::Duration;
 ///
 /// // The server, in another process as a rule.
@@ -536,7 +536,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{CompletionExt, WorkRequest};
+    /// use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     ///
     /// client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
@@ -554,7 +554,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{CompletionExt, WorkRequest};
+    /// use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     ///
     /// // One call for many requests; one completion tells of all, because they complete in order.
@@ -590,7 +590,7 @@ impl QueuePair {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// use ironwarp::{CompletionExt, WorkRequest};
+    /// use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     ///
     /// server.qp.post_receive(7, &[server.region.slice(0, 64)?])?;

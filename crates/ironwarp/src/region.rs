@@ -20,7 +20,7 @@ use std::sync::Arc;
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{CompletionExt, WorkRequest};
+/// # use ironwarp::{WorkRequest};
 /// # use std::time::Duration;
 /// client.region.write(0, b"hello")?;
 /// let (here, there) = (client.region.slice(0, 5)?, server.region.place(100)?);

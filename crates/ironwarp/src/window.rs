@@ -15,7 +15,7 @@ use std::sync::Arc;
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-/// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+/// # use ironwarp::{Access, Buffer, WorkRequest};
 /// # use std::time::Duration;
 /// # let (client, server) = ironwarp::example::pair()?;
 /// let access = Access::LOCAL_READ | Access::BIND;

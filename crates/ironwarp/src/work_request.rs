@@ -42,7 +42,7 @@ pub struct WorkRequest {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+/// # use ironwarp::{Access, Buffer, WorkRequest};
 /// # use std::time::Duration;
 /// # let window = server.domain.window()?;
 /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
@@ -68,7 +68,7 @@ pub struct SendRequest {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let (client, server) = ironwarp::example::pair()?;
-/// # use ironwarp::{CompletionExt, WorkRequest};
+/// # use ironwarp::{WorkRequest};
 /// server.qp.post_receive(1, &[])?;
 /// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
 /// let notice = WorkRequest::write_immediate(2, &[ours], theirs, 7);
@@ -90,7 +90,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
     /// client.region.write(0, b"hello")?;
@@ -109,7 +109,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
     /// client.qp.post_send(WorkRequest::send_inline(2, b"hello"))?;
@@ -127,7 +127,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     /// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
     /// client.region.write(0, b"hello")?;
@@ -145,7 +145,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     /// client.qp.post_send(WorkRequest::write_inline(1, b"hello", server.region.place(100)?))?;
     /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
@@ -241,7 +241,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{CompletionExt, WorkRequest};
+    /// # use ironwarp::{WorkRequest};
     /// # use std::time::Duration;
     /// server.region.write(100, b"hello")?;
     /// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
@@ -261,7 +261,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// let window = server.domain.window()?;
@@ -292,7 +292,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
@@ -314,7 +314,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// let region = server.domain.allocate_region(vec![Buffer::new(64)?])?;
     /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
@@ -333,7 +333,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// # let window = server.domain.window()?;
@@ -353,7 +353,7 @@ impl WorkRequest {
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let (client, server) = ironwarp::example::pair()?;
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
     /// # let window = server.domain.window()?;

@@ -184,22 +184,26 @@ fn kv_gets_what_was_put() {
 
 #[test]
 fn kv_never_gets_a_torn_value() {
-    // Long enough for several segments: a Read and a Write that meet do mix.
+    // Long enough for several segments: Reads and Writes that meet do mix.
     let server = Server::start("kv", &["serve", "--slots", "1", "--slot", "100000"]);
     let values = [b'a', b'b', b'c'].map(|letter| String::from_utf8(vec![letter; 99_000]).unwrap());
     let [a, b, c] = values.each_ref().map(String::as_str);
     good(&run("kv", &["put", &server.addr, "key", a]));
-    let mut writer =
-        example("kv", &["put", &server.addr, "key", a, b, c, "--repeat", "200"]).spawn().unwrap();
+    let put = |values: &[&str]| {
+        let arguments = [&["put", "--repeat", "200", &server.addr, "key"], values].concat();
+        example("kv", &arguments).spawn().unwrap()
+    };
+    // Two of them, who want the same slot.
+    let mut writers = [put(&[a, b]), put(&[c])];
     let mut found = BTreeSet::new();
-    let written = loop {
+    loop {
         let got = good(&run("kv", &["get", &server.addr, "key", "--repeat", "100"]));
         found.extend(got.lines().map(str::to_owned));
-        if let Some(status) = writer.try_wait().unwrap() {
-            break status.success();
+        if writers.iter_mut().all(|writer| writer.try_wait().unwrap().is_some()) {
+            break;
         }
-    };
-    assert!(written);
+    }
+    assert!(writers.iter_mut().all(|writer| writer.wait().unwrap().success()));
     // All of them, so reading and writing did meet; and nothing in between.
     assert_eq!(found, BTreeSet::from(values));
 }

@@ -7,8 +7,8 @@ mod common;
 
 use common::{ALL, End, SOON, pattern};
 use ironwarp::{
-    AcceptOptions, Arm, Completes, Completion, CompletionExt, CompletionQueue, Config, ConnectOptions,
-    ConnectionEvent, Established, EventChannel, Listener, MemoryRegion, Opcode, QueuePair, What, WorkRequest,
+    AcceptOptions, Arm, Completes, Completion, CompletionQueue, Config, ConnectOptions, ConnectionEvent,
+    Established, EventChannel, Listener, MemoryRegion, Opcode, QueuePair, What, WorkRequest,
 };
 use std::sync::Arc;
 use std::time::Duration;

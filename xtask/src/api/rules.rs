@@ -180,7 +180,8 @@ mod tests {
         assert_eq!(found("", &method(&call("```ignore"), &json!([by_reference()]), &unit)), [no_sync, bare]);
         assert_eq!(found("", &method(&call("```"), &json!([by_reference()]), &unit)), [no_sync]);
         // A getter, and a step of a builder.
-        assert_eq!(found("", &method("", &json!([by_reference()]), &own)), [no_sync]);
+        let number = json!({ "primitive": "u32" });
+        assert_eq!(found("", &method("", &json!([by_reference()]), &number)), [no_sync]);
         assert_eq!(found("", &method("", &json!([by_value()]), &own)), [no_sync, bare]);
         assert_eq!(found(&call("```"), &method("", &json!([by_value()]), &own)), [no_sync]);
     }

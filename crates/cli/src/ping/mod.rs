@@ -8,7 +8,7 @@ mod server;
 
 use crate::say::Failure;
 use clap::{Args, ValueEnum};
-use ironwarp::{Adapter, Completion, CompletionExt, Config, RequestError};
+use ironwarp::{Adapter, Completion, Config, RequestError};
 use std::fmt;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::time::Duration;

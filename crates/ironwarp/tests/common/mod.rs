@@ -7,8 +7,8 @@
 )]
 
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionExt, CompletionQueue, Config,
-    ConnectOptions, MemoryRegion, Opcode, ProtectionDomain, QueuePair, Status,
+    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
+    MemoryRegion, Opcode, ProtectionDomain, QueuePair, Status,
 };
 use std::net::SocketAddr;
 use std::time::Duration;

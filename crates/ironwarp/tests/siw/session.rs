@@ -2,9 +2,8 @@
 //! what was on the wire.
 
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionExt, CompletionQueue,
-    ConnectOptions, Established, Listener, MemoryRegion, Opcode, Place, ProtectionDomain, QueuePair, Setup,
-    Tag, WorkRequest,
+    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, ConnectOptions,
+    Established, Listener, MemoryRegion, Opcode, Place, ProtectionDomain, QueuePair, Setup, Tag, WorkRequest,
 };
 use std::net::SocketAddr;
 use std::time::Duration;

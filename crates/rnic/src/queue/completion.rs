@@ -33,7 +33,30 @@ pub struct Completion {
 // Polling copies it, and a completion queue holds very many: one cache line.
 const _: () = assert!(size_of::<Completion>() <= 64);
 
+/// A request that failed, from its completion.
+#[derive(Clone, Debug, thiserror::Error)]
+#[error("{:?} request {} failed: {}{}", .0.opcode, .0.wr_id, .0.status, why(.0))]
+pub struct RequestError(pub Completion);
+
+fn why(completion: &Completion) -> String {
+    completion.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"))
+}
+
 impl Completion {
+    /// The completion, if its request succeeded; otherwise what went wrong, in words and as data.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::queue::{Completion, Opcode, RequestError};
+    /// fn length(received: Completion) -> Result<u32, RequestError> {
+    ///     Ok(received.success()?.byte_len)
+    /// }
+    /// # assert_eq!(length(Completion::succeeded(7, Opcode::Receive, 1, 64))?, 64);
+    /// # Ok::<(), RequestError>(())
+    /// ```
+    pub fn success(self) -> Result<Self, RequestError> {
+        if self.status == Status::Success { Ok(self) } else { Err(RequestError(self)) }
+    }
+
     /// A request that succeeded.
     #[doc(hidden)]
     pub const fn succeeded(wr_id: u64, opcode: Opcode, qp: u32, byte_len: u32) -> Self {
