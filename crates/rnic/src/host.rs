@@ -36,13 +36,19 @@ pub trait Host: Send + Sync + fmt::Debug {
 
     /// Replaces the 64-bit word at `addr`, which is aligned, by what `new` makes of it, and returns what it was. Between
     /// the two no other call of this, on this or another adapter of the process, changes it (RFC 7306 §5.4, rule 2).
+    ///
+    /// A word that stays as it is is not written: a comparison that fails must not undo what a Write, which takes no turn,
+    /// put there since.
     fn update(&self, addr: u64, new: &dyn Fn(u64) -> u64) -> Result<u64, Unmapped> {
         let word = [Span { addr, len: WORD }];
         let _turn = turn(addr);
         let mut bytes = [0; WORD];
         self.gather(&word, &mut bytes)?;
         let before = u64::from_ne_bytes(bytes);
-        self.scatter(&new(before).to_ne_bytes(), &word)?;
+        let after = new(before);
+        if after != before {
+            self.scatter(&after.to_ne_bytes(), &word)?;
+        }
         Ok(before)
     }
 
@@ -57,4 +63,39 @@ fn turn(addr: u64) -> MutexGuard<'static, ()> {
     #[expect(clippy::cast_possible_truncation, reason = "any bits of the address will do")]
     let lock = (addr as usize / WORD) % LOCKS;
     TURNS[lock].lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    /// One word, to which somebody else writes 7 as soon as it was read.
+    #[derive(Debug)]
+    struct Contended(AtomicU64);
+
+    impl Host for Contended {
+        fn gather(&self, _: &[Span], into: &mut [u8]) -> Result<(), Unmapped> {
+            into.copy_from_slice(&self.0.swap(7, Ordering::Relaxed).to_ne_bytes());
+            Ok(())
+        }
+
+        fn scatter(&self, from: &[u8], _: &[Span]) -> Result<(), Unmapped> {
+            self.0.store(u64::from_ne_bytes(from.try_into().expect("a word")), Ordering::Relaxed);
+            Ok(())
+        }
+
+        fn is_mapped(&self, _: Span) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn an_update_that_changes_nothing_writes_nothing() {
+        let host = Contended(AtomicU64::new(3));
+        assert_eq!(host.update(0, &|word| word), Ok(3));
+        assert_eq!(host.0.load(Ordering::Relaxed), 7);
+        assert_eq!(host.update(0, &|word| word + 1), Ok(7));
+        assert_eq!(host.0.load(Ordering::Relaxed), 8);
+    }
 }
