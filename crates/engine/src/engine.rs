@@ -3,6 +3,8 @@
 use crate::connection::{BeginError, Connection};
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel};
+use crate::gid::PortWatcher;
+use crate::gid::monitor::Monitor;
 use crate::lane::{Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
 use crate::set::{Set, lock};
@@ -153,6 +155,13 @@ impl Engine {
         let lane = self.lane()?;
         lane.submit(Job::Listen(Arc::clone(&core)));
         Ok(Listener { core, lane })
+    }
+
+    /// Tells of changes to the port and its GIDs from now on, until the adapter is gone.
+    pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
+        let monitor = Arc::new(Monitor::new(watcher)?);
+        self.lane()?.submit(Job::Monitor(monitor));
+        Ok(())
     }
 
     /// What this adapter agrees to, with these depths or its own.

@@ -3,6 +3,7 @@
 //! What only the thread touches is in [`Running`]; what others touch is in [`Lane`]: its epoll, its inbox, its sets.
 
 use crate::connection::Connection;
+use crate::gid::monitor::Monitor;
 use crate::set::{Set, lock};
 use crate::setup::{Accept, Answer, Dial, ListenerCore, Setup};
 use crate::sys::poller::{Epoll, EventFd, Events, Interest};
@@ -46,6 +47,8 @@ pub(crate) enum Job {
     Unlisten(Arc<ListenerCore>),
     /// The program decided on a connection that is waiting.
     Accept(u64, Box<Accept>),
+    /// Tell of changes to the port.
+    Monitor(Arc<Monitor>),
     Remind(Instant, Due),
     /// Both directions of this one are closed.
     Release(Arc<Connection>),
@@ -138,6 +141,7 @@ struct Running {
     lane: Arc<Lane>,
     setups: HashMap<u64, Setup>,
     listeners: HashMap<u64, Arc<ListenerCore>>,
+    monitors: HashMap<u64, Arc<Monitor>>,
     timers: Timers<Due>,
     /// Sets that programs poll, and how often they had when last looked.
     polled: HashMap<u64, Option<u64>>,
@@ -154,6 +158,7 @@ impl Running {
             lane: Arc::clone(lane),
             setups: HashMap::new(),
             listeners: HashMap::new(),
+            monitors: HashMap::new(),
             timers: Timers::new(),
             polled: HashMap::new(),
             next_look: Instant::now(),
@@ -201,6 +206,12 @@ impl Running {
             self.progress(token);
         } else if let Some(listener) = self.listeners.get(&token).cloned() {
             self.accept(token, &listener);
+        } else if let Some(monitor) = self.monitors.get(&token)
+            && let Err(error) = monitor.look()
+        {
+            tracing::error!(%error, "changes to the port are not told any more");
+            let _ = self.lane.epoll.delete(&**monitor);
+            self.monitors.remove(&token);
         }
     }
 
@@ -220,6 +231,7 @@ impl Running {
                     self.listeners.retain(|_, known| !Arc::ptr_eq(known, &listener));
                 }
                 Job::Accept(token, accept) => self.decide(token, *accept),
+                Job::Monitor(monitor) => self.monitor(monitor),
                 Job::Remind(at, due) => self.timers.add(at, due),
                 Job::Release(connection) => connection.release(),
                 Job::Stop(within) => {
@@ -319,6 +331,16 @@ impl Running {
                 self.listeners.insert(token, listener);
             }
             Err(error) => tracing::error!(%error, "a listener cannot be waited for"),
+        }
+    }
+
+    fn monitor(&mut self, monitor: Arc<Monitor>) {
+        let token = self.lane.token();
+        match self.lane.epoll.add(&*monitor, token, Interest::Readable) {
+            Ok(()) => {
+                self.monitors.insert(token, monitor);
+            }
+            Err(error) => tracing::error!(%error, "the port cannot be watched"),
         }
     }
 

@@ -9,6 +9,7 @@
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | `connection` | a queue pair and its socket |
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
+//! | [`gid`] | the addresses of this host, and what happens to them |
 //! | `timers` | what has to happen by when |
 //! | [`sys`] | system calls |
 
@@ -16,6 +17,7 @@ mod connection;
 pub mod cq;
 pub mod engine;
 pub mod event;
+pub mod gid;
 mod lane;
 pub mod pair;
 mod set;

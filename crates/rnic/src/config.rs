@@ -2,6 +2,10 @@
 //!
 //! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from this list.
 
+mod ports;
+
+pub use ports::{NoPortRange, PortRange};
+
 use crate::fault::FaultPlan;
 use std::fmt;
 use std::time::Duration;
@@ -72,6 +76,12 @@ settings! {
     close: Duration = Duration::from_secs(5),
     /// Silence after which the kernel asks the peer for a sign of life. It asks for 30 s more before it gives up.
     keepalive: Duration = Duration::from_secs(30),
+    /// The ports that queue pairs brought up by hand and datagrams may use, such as `20000-20999`: for a firewall. If not set,
+    /// the kernel chooses. 240 such queue pairs share a port; a port is busy for a minute after its last connection.
+    ports: PortRange = PortRange::default(),
+    /// Listen for queue pairs brought up by hand on all addresses, and not only on that of their GID: for hosts that peers
+    /// reach at an address which is not their own. Who may connect stays the same.
+    listen_everywhere: bool = false,
     /// How many lanes there are at most. There are never more than processors that the process may use.
     lanes: usize = 4,
     /// Faults to inject, such as `split=0.2,cut@0.001`: for programs that shall meet them in tests.
@@ -207,7 +217,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan);
+plain!(u16, u64, usize, FaultPlan, PortRange);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()

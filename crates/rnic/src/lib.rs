@@ -7,6 +7,7 @@ pub mod device;
 pub mod error;
 pub mod event;
 pub mod fault;
+pub mod gid;
 mod half;
 pub mod host;
 pub mod link;

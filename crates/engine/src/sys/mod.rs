@@ -5,13 +5,17 @@
 //! | `memory` | copies from and to the program's memory | addresses that may be bad |
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
+//! | `netlink` | interfaces, addresses and routes | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
+//! | `reserve` | ports that are ours before anybody listens there | |
 //!
 //! The calls of the data path are made by number. The C library's own functions for them are points at which a thread can
 //! be cancelled (pthread_cancel), which must not happen in the middle of a stream, and which costs 40 ns a call.
 
 pub mod memory;
+pub(crate) mod netlink;
 pub mod poller;
+pub mod reserve;
 pub mod setup;
 pub mod socket;
 #[cfg(test)]

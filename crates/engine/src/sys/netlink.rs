@@ -1,0 +1,162 @@
+//! The kernel's routing socket (rtnetlink): asks for interfaces, addresses and routes, and hears when they change. What
+//! comes is bytes; `gid/parse.rs` reads them.
+
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::io::Errno;
+use rustix::net::netlink::SocketAddrNetlink;
+use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use std::io;
+
+/// The kernel sends no longer datagrams than this (its NLMSG_GOODSIZE, and 32 KiB for dumps).
+const ROOM: usize = 64 << 10;
+/// How much of an answer is read at most: a host may have a million routes. The default route comes first.
+const MOST: usize = 4 << 20;
+/// How often a question is asked anew because something changed while the kernel answered.
+const TRIES: usize = 8;
+/// How many notices are taken at one go.
+const NOTICES: usize = 1024;
+
+/// Bytes of `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
+
+/// What can be asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Question {
+    /// All interfaces.
+    Links,
+    /// All addresses.
+    Addresses,
+    /// All routes.
+    Routes,
+}
+
+/// A routing socket.
+#[derive(Debug)]
+pub(crate) struct Netlink {
+    fd: OwnedFd,
+}
+
+impl Netlink {
+    /// For questions.
+    pub(crate) fn new() -> io::Result<Self> {
+        Self::in_groups(0)
+    }
+
+    /// For notices of changes to interfaces and addresses.
+    pub(crate) fn for_changes() -> io::Result<Self> {
+        let bit = |group: libc::c_uint| 1_u32 << (group - 1);
+        Self::in_groups(
+            bit(libc::RTNLGRP_LINK) | bit(libc::RTNLGRP_IPV4_IFADDR) | bit(libc::RTNLGRP_IPV6_IFADDR),
+        )
+    }
+
+    fn in_groups(groups: u32) -> io::Result<Self> {
+        // Protocol 0 is NETLINK_ROUTE. Questions are answered at once, inside of the calls, so that waiting for an answer is not waiting.
+        let flags = SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self { fd })
+    }
+
+    /// Asks, and hands each datagram of the answer to `take`, which says whether there is more to come. It may be asked
+    /// anew, from the beginning: `begin` is told so.
+    pub(crate) fn ask<T>(
+        question: Question,
+        begin: impl Fn() -> T,
+        mut take: impl FnMut(&mut T, &[u8]) -> io::Result<More>,
+    ) -> io::Result<T> {
+        for _ in 0..TRIES {
+            // A new socket, so that nothing is left of an answer that was not read to its end.
+            let socket = Self::new()?;
+            let mut found = begin();
+            rustix::net::send(&socket.fd, &question.bytes(), SendFlags::empty())?;
+            match socket.answer(|bytes| take(&mut found, bytes))? {
+                More::Interrupted => {}
+                More::Coming | More::Done => return Ok(found),
+            }
+        }
+        Err(io::Error::new(io::ErrorKind::Interrupted, "interfaces and addresses change all the time"))
+    }
+
+    fn answer(&self, mut take: impl FnMut(&[u8]) -> io::Result<More>) -> io::Result<More> {
+        let mut buffer = vec![0; ROOM];
+        let mut read = 0;
+        while read < MOST {
+            let Some(n) = self.receive(&mut buffer, RecvFlags::empty())? else { continue };
+            read += n;
+            match take(&buffer[..n])? {
+                More::Coming => {}
+                done => return Ok(done),
+            }
+        }
+        tracing::warn!(bytes = read, "more interfaces, addresses or routes than are looked at");
+        Ok(More::Done)
+    }
+
+    /// Takes the notices that wait, and tells whether there were any. They are not looked at: whoever wants to know what
+    /// changed asks, and so cannot be behind.
+    pub(crate) fn take_notices(&self) -> io::Result<bool> {
+        let mut buffer = vec![0; ROOM];
+        let mut any = false;
+        for _ in 0..NOTICES {
+            match self.receive(&mut buffer, RecvFlags::DONTWAIT) {
+                // If some were lost for lack of room, that is a notice, too.
+                Ok(_) | Err(Errno::NOBUFS) => any = true,
+                Err(Errno::AGAIN) => return Ok(any),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(any)
+    }
+
+    /// A datagram of the kernel's; `None`: it was somebody else's.
+    fn receive(&self, buffer: &mut [u8], flags: RecvFlags) -> rustix::io::Result<Option<usize>> {
+        loop {
+            match rustix::net::recvfrom(&self.fd, &mut *buffer, flags) {
+                Ok((n, _, from)) => {
+                    let from = from.and_then(|from| SocketAddrNetlink::try_from(from).ok());
+                    return Ok(from.is_some_and(|from| from.pid() == 0).then_some(n));
+                }
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}
+
+impl AsFd for Netlink {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What follows a datagram of an answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum More {
+    /// The answer goes on.
+    Coming,
+    /// It is complete.
+    Done,
+    /// Something changed meanwhile, so that it may be inconsistent.
+    Interrupted,
+}
+
+impl Question {
+    /// `struct nlmsghdr`, and behind it the structure of the question, all zero: no interface, no family in particular.
+    fn bytes(self) -> Vec<u8> {
+        let (kind, body) = match self {
+            Self::Links => (libc::RTM_GETLINK, 16_u8),
+            Self::Addresses => (libc::RTM_GETADDR, 8),
+            Self::Routes => (libc::RTM_GETROUTE, 12),
+        };
+        let len = u32::from(body) + 16;
+        let flags = u16::try_from(libc::NLM_F_REQUEST | libc::NLM_F_DUMP).unwrap_or_default();
+        let mut bytes = Vec::with_capacity(HEADER + usize::from(body));
+        bytes.extend_from_slice(&len.to_ne_bytes());
+        bytes.extend_from_slice(&kind.to_ne_bytes());
+        bytes.extend_from_slice(&flags.to_ne_bytes());
+        bytes.extend_from_slice(&[0; 8]); // sequence number and sender, for which nobody asks
+        bytes.resize(HEADER + usize::from(body), 0);
+        bytes
+    }
+}

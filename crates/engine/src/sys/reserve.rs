@@ -1,0 +1,102 @@
+//! Ports that are ours on every address of the host, though nobody listens there yet. Before this, a queue pair needs a
+//! number with a port in it; after, `setup.rs` or a datagram's socket binds the port at the one address that is served.
+//!
+//! A socket bound to all addresses holds the port. Nobody else gets it: two sockets share a port only if both ask for
+//! that (SO_REUSEADDR), and this one asks only for the moment in which one of our own is bound.
+
+use ironwarp_rnic::config::PortRange;
+use rustix::fd::OwnedFd;
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Mutex, PoisonError};
+
+#[cfg(test)]
+mod tests;
+
+/// What a port is for; each has its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// TCP.
+    Stream,
+    /// UDP.
+    Datagram,
+}
+
+/// A port, held until this is dropped.
+#[derive(Debug)]
+pub struct Reservation {
+    fd: OwnedFd,
+    port: u16,
+    /// Held while others may share.
+    sharing: Mutex<()>,
+}
+
+impl Reservation {
+    /// Takes a port out of the range, or one that the kernel chooses.
+    pub fn new(kind: Kind, range: PortRange) -> io::Result<Self> {
+        let Some(ports) = range.ports() else { return Self::at(kind, 0) };
+        let (first, len) = (*ports.start(), ports.len());
+        // Processes that start together begin at different places, and seldom get in each other's way.
+        let begin = usize::try_from(std::process::id()).unwrap_or_default().wrapping_mul(40_503) % len;
+        for step in 0..len {
+            let offset = u16::try_from((begin + step) % len).unwrap_or_default();
+            match Self::at(kind, first + offset) {
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                outcome => return outcome,
+            }
+        }
+        let why = format!("all ports of {range} are taken (IRONWARP_PORTS): allow more");
+        Err(io::Error::new(io::ErrorKind::AddrInUse, why))
+    }
+
+    fn at(kind: Kind, port: u16) -> io::Result<Self> {
+        let fd = bind_everywhere(kind, port)?;
+        let port = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?.port();
+        Ok(Self { fd, port, sharing: Mutex::default() })
+    }
+
+    /// The port.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Lets `bind` bind a socket to the port at one address. That socket must have SO_REUSEADDR.
+    pub fn share<T>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+        let _alone = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+        sockopt::set_socket_reuseaddr(&self.fd, true)?;
+        let bound = bind();
+        sockopt::set_socket_reuseaddr(&self.fd, false)?;
+        bound
+    }
+}
+
+/// Both IP versions; IPv4 alone where the system has no other.
+fn bind_everywhere(kind: Kind, port: u16) -> io::Result<OwnedFd> {
+    let open = |family| {
+        let kind = match kind {
+            Kind::Stream => SocketType::STREAM,
+            Kind::Datagram => SocketType::DGRAM,
+        };
+        rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+    };
+    let fd = match open(AddressFamily::INET6) {
+        Ok(fd) => {
+            sockopt::set_ipv6_v6only(&fd, false)?;
+            rustix::net::bind(&fd, &SocketAddr::from((Ipv6Addr::UNSPECIFIED, port)))?;
+            fd
+        }
+        Err(Errno::AFNOSUPPORT) => {
+            let fd = open(AddressFamily::INET)?;
+            rustix::net::bind(&fd, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
+            fd
+        }
+        Err(error) => return Err(error.into()),
+    };
+    if kind == Kind::Datagram {
+        // What comes at an address that is not served ends here, unread. The kernel makes the least of it that it can.
+        sockopt::set_socket_recv_buffer_size(&fd, 1)?;
+    }
+    Ok(fd)
+}

@@ -1,0 +1,77 @@
+use super::*;
+use std::net::{TcpListener, TcpStream, UdpSocket};
+
+/// A listener as the engine makes it: SO_REUSEADDR, which the standard library sets as well.
+fn listen(at: &str, port: u16) -> io::Result<TcpListener> {
+    TcpListener::bind((at, port))
+}
+
+#[test]
+fn a_reserved_port_is_nobody_elses_on_any_address() {
+    let reservation = Reservation::new(Kind::Stream, PortRange::default()).unwrap();
+    let port = reservation.port();
+    assert!(port >= 1024);
+    for at in ["0.0.0.0", "127.0.0.1", "127.0.0.9", "::", "::1"] {
+        assert_eq!(listen(at, port).unwrap_err().kind(), io::ErrorKind::AddrInUse, "{at}");
+    }
+    assert!(Reservation::at(Kind::Stream, port).is_err());
+    // Nobody listens.
+    assert_eq!(TcpStream::connect(("127.0.0.1", port)).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    drop(reservation);
+    listen("127.0.0.1", port).unwrap();
+}
+
+#[test]
+fn a_reserved_port_is_served_where_it_is_shared_and_nowhere_else() {
+    let reservation = Reservation::new(Kind::Stream, PortRange::default()).unwrap();
+    let port = reservation.port();
+    let served: Vec<_> = ["127.0.0.2", "127.0.0.3", "::1"]
+        .map(|at| (at, reservation.share(|| listen(at, port)).unwrap()))
+        .into();
+    for (at, listener) in &served {
+        let client = TcpStream::connect((*at, port)).unwrap();
+        assert_eq!(listener.accept().unwrap().1, client.local_addr().unwrap());
+    }
+    let refused = TcpStream::connect(("127.0.0.1", port)).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(listen("127.0.0.1", port).is_err(), "not shared any more");
+}
+
+#[test]
+fn ports_for_datagrams_are_reserved_likewise() {
+    let reservation = Reservation::new(Kind::Datagram, PortRange::default()).unwrap();
+    let port = reservation.port();
+    assert!(UdpSocket::bind(("127.0.0.1", port)).is_err());
+    let bind = || {
+        let flags = SocketFlags::CLOEXEC;
+        let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
+        sockopt::set_socket_reuseaddr(&fd, true)?;
+        rustix::net::bind(&fd, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
+        Ok(UdpSocket::from(fd))
+    };
+    assert!(bind().is_err());
+    let served = reservation.share(bind).unwrap();
+    let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+    sender.send_to(b"hello", ("127.0.0.1", port)).unwrap();
+    let mut buffer = [0; 8];
+    assert_eq!(served.recv(&mut buffer).unwrap(), 5);
+}
+
+#[test]
+fn a_range_is_used_up_and_not_exceeded() {
+    // Three ports in a row that are free right now; somebody may take one of them meanwhile.
+    let free = |first: u16| (first..first + 3).all(|port| Reservation::at(Kind::Stream, port).is_ok());
+    let first = (20_000..30_000).step_by(3).find(|&first| free(first)).unwrap();
+    let range = PortRange::new(first, first + 2).unwrap();
+    let mut held = Vec::new();
+    let error = loop {
+        match Reservation::new(Kind::Stream, range) {
+            Ok(reservation) => held.push(reservation),
+            Err(error) => break error,
+        }
+        assert!(held.len() <= 3);
+    };
+    assert!(held.iter().all(|one| (first..=first + 2).contains(&one.port())));
+    assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
+    assert!(error.to_string().contains("IRONWARP_PORTS"), "{error}");
+}
