@@ -10,6 +10,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
     ("g++", "g++"), // libFuzzer is C++
     ("qemu-system-x86_64", "qemu-system-x86"),
+    ("ip", "iproute2"), // changes interfaces, in namespaces that `unshare` makes
+    ("unshare", "util-linux"),
 ];
 
 /// What `guest/build` makes the siw guest of. Most of it brings no command, so dpkg is asked for it.

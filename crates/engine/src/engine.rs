@@ -7,9 +7,12 @@ use crate::gid::PortWatcher;
 use crate::gid::monitor::Monitor;
 use crate::lane::{Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
+use crate::port::Port;
+use crate::qpn::Numbers;
 use crate::set::{Set, lock};
-use crate::setup::{Dial, Incoming, ListenerCore};
+use crate::setup::{Desk, Dial, Incoming, ListenerCore, Setup};
 use crate::sys::memory::ProgramMemory;
+use crate::sys::reserve::{Kind, Reservation};
 use crate::sys::setup::Keepalive;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::config::Config;
@@ -35,7 +38,7 @@ pub struct Engine {
     lanes: OnceLock<Vec<Arc<Lane>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_lane: AtomicUsize,
-    next_qp: AtomicU32,
+    numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
 }
@@ -67,6 +70,13 @@ pub struct Statistics {
 /// A port at which peers connect.
 #[derive(Debug)]
 pub struct Listener {
+    listening: Listening,
+    channel: Arc<EventChannel<Incoming>>,
+}
+
+/// A listening socket, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Listening {
     core: Arc<ListenerCore>,
     lane: Arc<Lane>,
 }
@@ -80,7 +90,7 @@ impl Engine {
             lanes: OnceLock::new(),
             threads: Mutex::default(),
             next_lane: AtomicUsize::new(0),
-            next_qp: AtomicU32::new(1),
+            numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
         }))
@@ -107,10 +117,16 @@ impl Engine {
         CompletionQueue::new(self.next_cq.fetch_add(1, Ordering::Relaxed), capacity)
     }
 
-    /// A queue pair.
-    pub fn create_qp(&self, attributes: QueuePairAttributes) -> Arc<QueuePair> {
-        let id = self.next_qp.fetch_add(1, Ordering::Relaxed) & 0x00ff_ffff;
-        QueuePair::new(id, &self.device, attributes)
+    /// A queue pair. If it is brought up by hand, its number tells where it is: there is a port in it.
+    pub fn create_qp(self: &Arc<Self>, attributes: QueuePairAttributes) -> io::Result<Arc<QueuePair>> {
+        let number = match attributes.by_hand {
+            true => self.numbers.with_port(|| {
+                let reservation = Reservation::new(Kind::Stream, self.config().ports)?;
+                Ok(Port::new(reservation, Arc::downgrade(self)))
+            })?,
+            false => self.numbers.plain()?,
+        };
+        Ok(QueuePair::new(number, &self.device, attributes))
     }
 
     /// A shared receive queue for `depth` receives of up to `max_sges` buffers in `domain`.
@@ -145,23 +161,33 @@ impl Engine {
     ) -> Result<(), ConnectError> {
         let terms = self.terms(options.ird, options.ord);
         let dial = Dial::new(self, pair, (to, options.from), (options.way, terms), &options.private_data)?;
-        self.lane()?.submit(Job::Dial(Box::new(dial)));
+        self.submit(Job::Begin(Box::new(Setup::Dial(dial))))?;
         Ok(())
     }
 
     /// Listens at an address; port 0 lets the kernel choose.
     pub fn listen(self: &Arc<Self>, at: SocketAddr) -> io::Result<Listener> {
-        let core = Arc::new(ListenerCore::new(self, at, EventChannel::new()?)?);
+        let channel = EventChannel::new()?;
+        let listening = self.listening(at, Desk::Program(Arc::clone(&channel)))?;
+        Ok(Listener { listening, channel })
+    }
+
+    /// Listens for the queue pairs of a port.
+    pub(crate) fn listen_for(self: &Arc<Self>, at: SocketAddr, port: &Arc<Port>) -> io::Result<Listening> {
+        self.listening(at, Desk::Port(Arc::downgrade(port)))
+    }
+
+    fn listening(self: &Arc<Self>, at: SocketAddr, desk: Desk) -> io::Result<Listening> {
+        let core = Arc::new(ListenerCore::new(self, at, desk)?);
         let lane = self.lane()?;
         lane.submit(Job::Listen(Arc::clone(&core)));
-        Ok(Listener { core, lane })
+        Ok(Listening { core, lane })
     }
 
     /// Tells of changes to the port and its GIDs from now on, until the adapter is gone.
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
         let monitor = Arc::new(Monitor::new(watcher)?);
-        self.lane()?.submit(Job::Monitor(monitor));
-        Ok(())
+        self.submit(Job::Monitor(monitor))
     }
 
     /// What this adapter agrees to, with these depths or its own.
@@ -217,6 +243,12 @@ impl Engine {
         Ok(set)
     }
 
+    /// Gives the next lane something to do.
+    pub(crate) fn submit(&self, job: Job) -> io::Result<()> {
+        self.lane()?.submit(job);
+        Ok(())
+    }
+
     /// The next lane; the first call starts them.
     fn lane(&self) -> io::Result<Arc<Lane>> {
         if self.lanes.get().is_none() {
@@ -263,16 +295,16 @@ impl Drop for Engine {
 impl Listener {
     /// Where it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.core.local_addr()
+        self.listening.core.local_addr()
     }
 
     /// Who wants to connect, in order of arrival.
     pub fn incoming(&self) -> &Arc<EventChannel<Incoming>> {
-        &self.core.channel
+        &self.channel
     }
 }
 
-impl Drop for Listener {
+impl Drop for Listening {
     fn drop(&mut self) {
         self.lane.submit(Job::Unlisten(Arc::clone(&self.core)));
     }

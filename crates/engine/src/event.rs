@@ -92,6 +92,9 @@ pub enum ConnectError {
     /// It took too long.
     #[error("the peer did not answer in time")]
     TimedOut,
+    /// The program did not want it any more.
+    #[error("the queue pair was disconnected before it was connected")]
+    GivenUp,
     /// The operating system says no.
     #[error("{0}")]
     System(#[from] io::Error),

@@ -2,10 +2,11 @@
 //!
 //! What only the thread touches is in [`Running`]; what others touch is in [`Lane`]: its epoll, its inbox, its sets.
 
+use crate::byhand::Reminder;
 use crate::connection::Connection;
 use crate::gid::monitor::Monitor;
 use crate::set::{Set, lock};
-use crate::setup::{Accept, Answer, Dial, ListenerCore, Setup};
+use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::sys::poller::{Epoll, EventFd, Events, Interest};
 use crate::timers::Timers;
 use std::collections::HashMap;
@@ -42,7 +43,8 @@ pub(crate) enum Job {
     Drive(Arc<Connection>),
     /// A program polls this set: see to it that it goes on doing so.
     Watch(u64),
-    Dial(Box<Dial>),
+    /// A connection in the making.
+    Begin(Box<Setup>),
     Listen(Arc<ListenerCore>),
     Unlisten(Arc<ListenerCore>),
     /// The program decided on a connection that is waiting.
@@ -71,6 +73,8 @@ pub(crate) enum Due {
     Hear(Weak<Connection>, Duration),
     /// The startup with this token is done.
     Startup(u64),
+    /// Something of queue pairs that are brought up by hand.
+    ByHand(Reminder),
 }
 
 impl Lane {
@@ -224,7 +228,7 @@ impl Running {
                     self.polled.insert(set, None);
                     self.next_look = Instant::now() + TICK;
                 }
-                Job::Dial(dial) => self.begin(Setup::Dial(*dial)),
+                Job::Begin(setup) => self.begin(*setup),
                 Job::Listen(listener) => self.listen(listener),
                 Job::Unlisten(listener) => {
                     let _ = self.lane.epoll.delete(&*listener);
@@ -270,6 +274,7 @@ impl Running {
                         connection.qp().receive_is_due(number);
                     }
                 }
+                Due::ByHand(reminder) => reminder.come(now),
                 Due::Accept(token) => {
                     if let Some(listener) = self.listeners.get(&token) {
                         let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);

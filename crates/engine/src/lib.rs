@@ -9,10 +9,14 @@
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | `connection` | a queue pair and its socket |
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
+//! | [`byhand`] | a queue pair that is told the GID and the number of its peer, and no more |
+//! | `port` | the port of such queue pairs, and who asks for them there |
+//! | [`qpn`] | numbers of queue pairs |
 //! | [`gid`] | the addresses of this host, and what happens to them |
 //! | `timers` | what has to happen by when |
 //! | [`sys`] | system calls |
 
+pub mod byhand;
 mod connection;
 pub mod cq;
 pub mod engine;
@@ -20,11 +24,14 @@ pub mod event;
 pub mod gid;
 mod lane;
 pub mod pair;
+mod port;
+pub mod qpn;
 mod set;
 mod setup;
 pub mod sys;
 mod timers;
 
+pub use byhand::{BringUpError, BringUpOptions, Local, Remote};
 pub use cq::CompletionQueue;
 pub use engine::{ConnectOptions, Engine, Listener, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, What};

@@ -2,9 +2,11 @@
 //!
 //! A stream is for once, so a reset puts a new [`Qp`] under the same number; the one before it goes silently.
 
+use crate::byhand::BringUp;
 use crate::connection::Connection;
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+use crate::qpn::Number;
 use crate::set::lock;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
@@ -19,12 +21,14 @@ use std::time::{Duration, Instant};
 /// A queue pair, its completion queues, and what happens to its connection.
 #[derive(Debug)]
 pub struct QueuePair {
-    id: u32,
+    number: Number,
     device: Arc<Device>,
     attributes: QueuePairAttributes,
     /// Replaced by a reset.
     qp: RwLock<Arc<Qp>>,
     connection: Mutex<Weak<Connection>>,
+    /// What it was told of its peer, if it is brought up by hand.
+    bring_up: Mutex<Option<Arc<BringUp>>>,
     /// The program wants no connection, or no more.
     given_up: AtomicBool,
     progress: Mutex<Progress>,
@@ -96,13 +100,14 @@ impl QueuePairAttributes {
 }
 
 impl QueuePair {
-    pub(crate) fn new(id: u32, device: &Arc<Device>, attributes: QueuePairAttributes) -> Arc<Self> {
+    pub(crate) fn new(number: Number, device: &Arc<Device>, attributes: QueuePairAttributes) -> Arc<Self> {
         Arc::new(Self {
-            id,
             device: Arc::clone(device),
-            qp: RwLock::new(Qp::new(id, device, attributes.for_device())),
+            qp: RwLock::new(Qp::new(number.value(), device, attributes.for_device())),
+            number,
             attributes,
             connection: Mutex::default(),
+            bring_up: Mutex::default(),
             given_up: AtomicBool::new(false),
             progress: Mutex::default(),
             changed: Condvar::new(),
@@ -111,7 +116,7 @@ impl QueuePair {
 
     /// Its number.
     pub fn id(&self) -> u32 {
-        self.id
+        self.number.value()
     }
 
     /// The device's queue pair that stands behind it now.
@@ -147,12 +152,18 @@ impl QueuePair {
             self.reset();
             return Ok(());
         }
+        if to == State::Error
+            && let Some(up) = self.bring_up()
+        {
+            up.cancel();
+        }
         self.qp().modify(to)
     }
 
     /// As new: its queues are empty, its completions are taken back, its connection is closed, and it may have another.
     fn reset(&self) {
-        let fresh = Qp::new(self.id, &self.device, self.attributes.for_device());
+        self.end_bring_up();
+        let fresh = Qp::new(self.id(), &self.device, self.attributes.for_device());
         let before = {
             let mut qp = self.qp.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *qp, fresh)
@@ -172,10 +183,30 @@ impl QueuePair {
     /// is in the making is closed when it is made: this comes before the look for it, there it is the other way round.
     pub fn disconnect(&self) {
         self.given_up.store(true, Ordering::SeqCst);
+        if self.end_bring_up() {
+            self.qp().abort(Fault::Disconnected);
+            self.failed(ConnectError::GivenUp);
+        }
         let connection = lock(&self.connection).upgrade();
         if let Some(connection) = connection {
             connection.disconnect();
         }
+    }
+
+    pub(crate) fn number(&self) -> &Number {
+        &self.number
+    }
+
+    pub(crate) fn bring_up(&self) -> Option<Arc<BringUp>> {
+        lock(&self.bring_up).clone()
+    }
+
+    pub(crate) fn set_bring_up(&self, up: &Arc<BringUp>) {
+        *lock(&self.bring_up) = Some(Arc::clone(up));
+    }
+
+    pub(crate) fn take_bring_up(&self) -> Option<Arc<BringUp>> {
+        lock(&self.bring_up).take()
     }
 
     pub(crate) fn is_given_up(&self) -> bool {
@@ -223,7 +254,7 @@ impl QueuePair {
     }
 
     pub(crate) fn failed(&self, error: ConnectError) {
-        tracing::debug!(qp = self.id, %error, "not connected");
+        tracing::debug!(qp = self.id(), %error, "not connected");
         let error = Arc::new(error);
         self.change(|progress| {
             progress.outcome = Some(Err(Arc::clone(&error)));
@@ -247,7 +278,7 @@ impl QueuePair {
 
     fn tell(&self, what: What) {
         if let Some(events) = &self.attributes.events {
-            events.channel.push(ConnectionEvent { qp: self.id, what });
+            events.channel.push(ConnectionEvent { qp: self.id(), what });
         }
     }
 }

@@ -1,10 +1,12 @@
 //! The first bytes of a connection, from dialling or accepting to a stream. Lives on a lane's thread; the rules are the
 //! device's (`ironwarp_rnic::connect`), the sockets and deadlines are here.
 
+use crate::byhand::{BringUp, ToItself};
 use crate::engine::Engine;
 use crate::event::{ConnectError, Established, EventChannel};
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
+use crate::port::Port;
 use crate::sys::setup::{Listener as Socket, connect};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{
@@ -27,6 +29,7 @@ const ROOM: usize = MAX_STARTUP + 4096;
 pub(crate) enum Setup {
     Dial(Dial),
     Answer(Answer),
+    Itself(ToItself),
 }
 
 /// This end begins.
@@ -41,6 +44,8 @@ pub(crate) struct Dial {
     private_data: Box<[u8]>,
     initiator: Initiator,
     pair: Arc<QueuePair>,
+    /// What it is for, if the queue pair is brought up by hand: then failing is no more than trying again.
+    attempt: Option<Arc<BringUp>>,
     deadline: Instant,
     wire: Wire,
     connected: bool,
@@ -75,7 +80,16 @@ enum Answering {
 pub(crate) struct Accept {
     pub(crate) private_data: Box<[u8]>,
     /// The queue pair that takes the connection; `None`: it is rejected.
-    pub(crate) pair: Option<(Arc<QueuePair>, Terms, Established)>,
+    pub(crate) taker: Option<Taker>,
+}
+
+/// A queue pair that takes a connection.
+#[derive(Debug)]
+pub(crate) struct Taker {
+    pair: Arc<QueuePair>,
+    attempt: Option<Arc<BringUp>>,
+    terms: Terms,
+    established: Established,
 }
 
 /// Bytes in both directions.
@@ -91,8 +105,17 @@ struct Wire {
 pub(crate) struct ListenerCore {
     pub(crate) engine: Weak<Engine>,
     socket: Socket,
-    pub(crate) channel: Arc<EventChannel<Incoming>>,
+    desk: Desk,
     startup: std::time::Duration,
+}
+
+/// Who decides on a connection.
+#[derive(Debug)]
+pub(crate) enum Desk {
+    /// The program, when it likes.
+    Program(Arc<EventChannel<Incoming>>),
+    /// The queue pairs of a port, which were told whom to expect.
+    Port(Weak<Port>),
 }
 
 /// A peer wants to connect, and waits for [`accept`](Self::accept) or [`reject`](Self::reject). Dropped, it is rejected.
@@ -111,6 +134,7 @@ impl Setup {
         match self {
             Self::Dial(dial) => &dial.link,
             Self::Answer(answer) => &answer.link,
+            Self::Itself(itself) => &itself.link,
         }
     }
 
@@ -118,6 +142,7 @@ impl Setup {
         match self {
             Self::Dial(dial) => dial.deadline,
             Self::Answer(answer) => answer.deadline,
+            Self::Itself(itself) => itself.deadline,
         }
     }
 
@@ -133,8 +158,9 @@ impl Setup {
 
     pub(crate) fn failed(self, error: ConnectError) {
         match self {
-            Self::Dial(dial) => dial.pair.failed(error),
+            Self::Dial(dial) => dial.failed(error),
             Self::Answer(answer) => answer.failed(error),
+            Self::Itself(itself) => itself.failed(error),
         }
     }
 
@@ -143,6 +169,7 @@ impl Setup {
         match self {
             Self::Dial(dial) => dial.progress().map(Self::Dial),
             Self::Answer(answer) => answer.progress(token).map(Self::Answer),
+            Self::Itself(itself) => itself.progress().map(Self::Itself),
         }
     }
 }
@@ -170,11 +197,23 @@ impl Dial {
             private_data: private_data.into(),
             initiator,
             pair: Arc::clone(pair),
+            attempt: None,
             deadline: Instant::now() + engine.config().startup,
             wire,
             connected: false,
             new: false,
         })
+    }
+
+    /// For a queue pair that is brought up by hand.
+    pub(crate) fn for_attempt(mut self, attempt: &Arc<BringUp>) -> Self {
+        attempt.dials_with(&self.link);
+        self.attempt = Some(Arc::clone(attempt));
+        self
+    }
+
+    fn failed(&self, error: ConnectError) {
+        tell_failed(&self.pair, self.attempt.as_ref(), error);
     }
 
     /// Whether it has a socket that nobody waits for yet.
@@ -193,6 +232,9 @@ impl Dial {
 
     /// True: it is done.
     fn step(&mut self) -> Result<bool, ConnectError> {
+        if self.attempt.as_ref().is_some_and(|attempt| attempt.is_over()) {
+            return Err(ConnectError::GivenUp);
+        }
         if !self.connected {
             self.connected = self.link.connected()?;
             if !self.connected {
@@ -225,6 +267,9 @@ impl Dial {
             }
         };
         let Some(engine) = self.engine.upgrade() else { return Ok(()) };
+        if let Some(attempt) = &self.attempt {
+            attempt.claim();
+        }
         let early = self.wire.read.split_off(consumed);
         let established = Established {
             private_data,
@@ -232,7 +277,7 @@ impl Dial {
             peer: self.link.peer_addr()?,
             local: self.link.local_addr()?,
         };
-        engine.begin(&self.link, &self.pair, established, early)
+        begin(&engine, &self.link, (&self.pair, self.attempt.as_ref()), established, early)
     }
 
     /// A peer that knows only revision 1 closes when it sees revision 2 (RFC 6581 §6): it is dialled again, in its way.
@@ -242,8 +287,10 @@ impl Dial {
             ConnectError::System(error) => error.kind() == io::ErrorKind::ConnectionReset,
             _ => false,
         };
-        if !reset || !self.connected || self.way == Way::Unenhanced || !self.wire.read.is_empty() {
-            self.pair.failed(error);
+        let stranger = self.attempt.is_none(); // only Ironwarp ends are dialled by hand
+        let enhanced = self.way != Way::Unenhanced;
+        if !(reset && stranger && enhanced && self.connected && self.wire.read.is_empty()) {
+            self.failed(error);
             return None;
         }
         let engine = self.engine.upgrade()?;
@@ -283,8 +330,8 @@ impl Answer {
             return;
         };
         self.deadline = Instant::now() + self.listener.startup;
-        let reply = match &accept.pair {
-            Some((_, terms, _)) => request.accept(*terms, &accept.private_data).map(|(reply, agreed)| {
+        let reply = match &accept.taker {
+            Some(taker) => request.accept(taker.terms, &accept.private_data).map(|(reply, agreed)| {
                 self.state = Answering::Accepting(Box::new(accept), agreed);
                 reply
             }),
@@ -337,14 +384,22 @@ impl Answer {
     }
 
     fn report(&self, token: u64, request: Request) -> Result<(), ConnectError> {
-        self.listener.channel.channel.push(Incoming {
+        let incoming = Incoming {
             lane: Arc::clone(&self.lane),
             token,
             request,
             peer: self.link.peer_addr()?,
             local: self.link.local_addr()?,
             decided: false,
-        });
+        };
+        match &self.listener.desk {
+            Desk::Program(channel) => channel.channel.push(incoming),
+            Desk::Port(port) => {
+                if let Some(port) = port.upgrade() {
+                    port.hello(incoming);
+                }
+            }
+        }
         Ok(())
     }
 
@@ -352,9 +407,14 @@ impl Answer {
         match std::mem::replace(&mut self.state, Answering::Rejecting) {
             Answering::Accepting(mut accept, agreed) => {
                 let Some(engine) = self.listener.engine.upgrade() else { return Ok(()) };
-                let Some((pair, _, mut established)) = accept.pair.take() else { return Ok(()) };
-                established.agreed = agreed;
-                engine.begin(&self.link, &pair, established, Vec::new())
+                let Some(taker) = &mut accept.taker else { return Ok(()) };
+                taker.established.agreed = agreed;
+                let begun = (&taker.pair, taker.attempt.as_ref());
+                let begun = begin(&engine, &self.link, begun, taker.established.clone(), Vec::new());
+                if begun.is_err() {
+                    self.state = Answering::Accepting(accept, agreed); // told below who fails
+                }
+                begun
             }
             _ => {
                 self.link.finish();
@@ -365,11 +425,7 @@ impl Answer {
 
     fn failed(self, error: ConnectError) {
         match self.state {
-            Answering::Accepting(accept, _) => {
-                if let Some((pair, ..)) = accept.pair {
-                    pair.failed(error);
-                }
-            }
+            Answering::Accepting(accept, _) => accept.failed(error),
             _ => tracing::debug!(%error, "a connection was not made"),
         }
     }
@@ -378,8 +434,12 @@ impl Answer {
 impl Accept {
     /// The peer did not wait.
     pub(crate) fn gone(self) {
-        if let Some((pair, ..)) = self.pair {
-            pair.failed(ConnectError::Closed);
+        self.failed(ConnectError::Closed);
+    }
+
+    fn failed(self, error: ConnectError) {
+        if let Some(taker) = self.taker {
+            tell_failed(&taker.pair, taker.attempt.as_ref(), error);
         }
     }
 }
@@ -407,8 +467,18 @@ impl Incoming {
 
     /// Connects a queue pair to it. The queue pair tells when that is done.
     pub fn accept(
-        mut self,
+        self,
         pair: &Arc<QueuePair>,
+        terms: Terms,
+        private_data: &[u8],
+    ) -> Result<(), ConnectError> {
+        self.accept_for((pair, None), terms, private_data)
+    }
+
+    /// The same, for a queue pair that may be brought up by hand.
+    pub(crate) fn accept_for(
+        mut self,
+        (pair, attempt): (&Arc<QueuePair>, Option<&Arc<BringUp>>),
         terms: Terms,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
@@ -416,8 +486,9 @@ impl Incoming {
         self.decided = true;
         let asked = self.request.private_data().into();
         let established = Established { private_data: asked, agreed, peer: self.peer, local: self.local };
-        let pair = Some((Arc::clone(pair), terms, established));
-        self.submit(Accept { private_data: private_data.into(), pair });
+        let (pair, attempt) = (Arc::clone(pair), attempt.cloned());
+        let taker = Some(Taker { pair, attempt, terms, established });
+        self.submit(Accept { private_data: private_data.into(), taker });
         Ok(())
     }
 
@@ -425,7 +496,7 @@ impl Incoming {
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
         self.request.reject(private_data)?;
         self.decided = true;
-        self.submit(Accept { private_data: private_data.into(), pair: None });
+        self.submit(Accept { private_data: private_data.into(), taker: None });
         Ok(())
     }
 
@@ -437,19 +508,15 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.decided {
-            self.submit(Accept { private_data: Box::default(), pair: None });
+            self.submit(Accept { private_data: Box::default(), taker: None });
         }
     }
 }
 
 impl ListenerCore {
-    pub(crate) fn new(
-        engine: &Arc<Engine>,
-        at: SocketAddr,
-        channel: Arc<EventChannel<Incoming>>,
-    ) -> io::Result<Self> {
+    pub(crate) fn new(engine: &Arc<Engine>, at: SocketAddr, desk: Desk) -> io::Result<Self> {
         let socket = Socket::new(at, &engine.keepalive())?;
-        Ok(Self { engine: Arc::downgrade(engine), socket, channel, startup: engine.config().startup })
+        Ok(Self { engine: Arc::downgrade(engine), socket, desk, startup: engine.config().startup })
     }
 
     pub(crate) fn accept(&self) -> io::Result<Option<TcpLink>> {
@@ -505,6 +572,27 @@ impl Wire {
         if written.is_ok() && link.send(&[Piece::Own(&bytes)]).is_ok() {
             link.finish();
         }
+    }
+}
+
+/// The startup is done: the stream begins, if the queue pair still wants it.
+fn begin(
+    engine: &Engine,
+    link: &Arc<TcpLink>,
+    (pair, attempt): (&Arc<QueuePair>, Option<&Arc<BringUp>>),
+    established: Established,
+    early: Vec<u8>,
+) -> Result<(), ConnectError> {
+    match attempt {
+        Some(attempt) => attempt.begin(engine, link, (established, early)),
+        None => engine.begin(link, pair, established, early),
+    }
+}
+
+fn tell_failed(pair: &QueuePair, attempt: Option<&Arc<BringUp>>, error: ConnectError) {
+    match attempt {
+        Some(attempt) => attempt.attempt_failed(error),
+        None => pair.failed(error),
     }
 }
 

@@ -5,6 +5,7 @@ use crate::completion_queue::CompletionQueue;
 use crate::listener::Listener;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive_queue::XrcDomain;
+use ironwarp_engine::gid::{GidEntry, GidTable};
 use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
@@ -118,6 +119,21 @@ impl Adapter {
     /// ```
     pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
         Ok(Listener::new(&self.shared, self.shared.engine.listen(at)?))
+    }
+
+    /// The addresses of this host as GIDs, in order of their indices: first that of the default route's interface, loopback
+    /// last. An index keeps its address for as long as the process lives; new addresses come at the end.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// for entry in adapter.gids()? {
+    ///     println!("{}: {} on {}, MTU {}", entry.index, entry.gid, entry.interface, entry.mtu);
+    /// }
+    /// # assert!(adapter.gids()?.iter().any(|entry| entry.gid.to_string() == "::ffff:127.0.0.1"));
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
+        GidTable::of_process().entries()
     }
 
     /// What its threads did so far.

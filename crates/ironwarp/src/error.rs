@@ -34,10 +34,13 @@ pub enum AccessError {
 }
 
 /// Why a queue pair cannot be created.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
     /// A completion queue is another adapter's.
     #[error("a completion queue is of another adapter than the protection domain: take all from one adapter")]
     OtherAdapter,
+    /// There is no number for it, or no port to go into the number ([`Config::ports`](crate::Config::ports)).
+    #[error("{0}")]
+    NoNumber(#[from] std::io::Error),
 }

@@ -52,6 +52,7 @@
 
 mod adapter;
 mod attic;
+mod bring_up;
 mod completion_queue;
 mod connect;
 pub mod detail;
@@ -73,6 +74,7 @@ mod window;
 mod work_request;
 
 pub use adapter::Adapter;
+pub use bring_up::BringUpOptions;
 pub use completion_queue::CompletionQueue;
 pub use connect::{AcceptOptions, ConnectOptions};
 pub use error::{AccessError, CreateError, OutOfMemory};
@@ -87,8 +89,10 @@ pub use shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 pub use window::Window;
 pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 
+pub use ironwarp_engine::gid::{Gid, GidEntry};
+pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
-pub use ironwarp_rnic::config::{Config, ConfigError};
+pub use ironwarp_rnic::config::{Config, ConfigError, PortRange};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::fault::FaultPlan;

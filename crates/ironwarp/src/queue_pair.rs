@@ -2,6 +2,7 @@
 //! after: completions.
 
 use crate::adapter::{Shared, lock};
+use crate::bring_up::BringUpOptions;
 use crate::completion_queue::CompletionQueue;
 use crate::connect::ConnectOptions;
 use crate::error::CreateError;
@@ -11,7 +12,8 @@ use crate::query::Context;
 use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::work_request::WorkRequest;
 use ironwarp_engine::{
-    ConnectError, ConnectionEvent, Established, EventChannel, QueuePair as Inner, QueuePairAttributes,
+    BringUpError, ConnectError, ConnectionEvent, Established, EventChannel, QueuePair as Inner,
+    QueuePairAttributes, Remote,
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights, Table};
@@ -65,6 +67,7 @@ pub struct QueuePairBuilder {
     max_sges: usize,
     completes: Completes,
     rights: Rights,
+    by_hand: bool,
     events: Option<Arc<EventChannel<ConnectionEvent>>>,
 }
 
@@ -81,6 +84,7 @@ impl QueuePairBuilder {
             max_sges: SGES,
             completes: Completes::default(),
             rights: Rights::REMOTE,
+            by_hand: false,
             events: None,
         }
     }
@@ -167,6 +171,14 @@ impl QueuePairBuilder {
         self
     }
 
+    /// It will be [brought up](QueuePair::bring_up) by hand: its [number](QueuePair::id) has a port in it, so that a peer
+    /// who knows the number and a [GID](crate::Adapter::gids) finds it.
+    #[must_use]
+    pub fn by_hand(mut self) -> Self {
+        self.by_hand = true;
+        self
+    }
+
     /// Where what happens to the connection is told, besides the queue pair itself.
     ///
     /// ```
@@ -216,6 +228,7 @@ impl QueuePairBuilder {
             return Err(CreateError::OtherAdapter);
         }
         let inner = self.shared.engine.create_qp(QueuePairAttributes {
+            by_hand: self.by_hand,
             send_depth: self.send_depth,
             receives: self.receives,
             rights: self.rights,
@@ -224,8 +237,12 @@ impl QueuePairBuilder {
             receive_cq: self.receive_cq.inner,
             events: self.events,
             ..QueuePairAttributes::new(self.domain, &self.send_cq.inner)
-        });
-        Ok(QueuePair { shared: self.shared, inner, begun: AtomicBool::new(false) })
+        })?;
+        if self.by_hand {
+            // So that receives can be posted; the rest of the way is `bring_up`.
+            inner.modify(State::Init).unwrap_or_else(|error| unreachable!("it is new: {error}"));
+        }
+        Ok(QueuePair { shared: self.shared, inner, begun: AtomicBool::new(self.by_hand) })
     }
 }
 
@@ -285,7 +302,7 @@ impl fmt::Debug for QueuePairBuilder {
 pub struct QueuePair {
     shared: Arc<Shared>,
     inner: Arc<Inner>,
-    /// A connection was begun.
+    /// A connection was begun, or none is to be made by address.
     begun: AtomicBool,
 }
 
@@ -371,7 +388,7 @@ impl QueuePair {
     /// # }
     /// ```
     pub fn set_retries(&self, retries: Retries) {
-        self.inner.qp().set_retries(retries);
+        self.inner.set_retries(retries);
     }
 
     /// Why its connection ended, if it did.
@@ -464,6 +481,52 @@ impl QueuePair {
     pub fn connect_start(&self, to: SocketAddr, options: &ConnectOptions) -> Result<(), ConnectError> {
         self.begin()?;
         self.shared.engine.connect(&self.inner, to, &options.inner)
+    }
+
+    /// Begins to connect to a queue pair of which the number and a GID are known, and which is told the same of this one. No
+    /// listener, and no order: either end may be the first. [`wait_connected`](Self::wait_connected) and the
+    /// [events](QueuePairBuilder::events) tell how it went.
+    ///
+    /// The end with the smaller GID and number dials; the other one listens at its GID. Only that peer gets the connection.
+    /// Requests can be posted at once, and wait for it: for ever, or as [`set_retries`](Self::set_retries) says.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use ironwarp::{Access, Adapter, BringUpOptions, Buffer, CompletionExt, Remote, WorkRequest};
+    /// use std::time::Duration;
+    ///
+    /// let soon = Duration::from_secs(5);
+    /// let adapter = Adapter::new()?;
+    /// let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE)?;
+    /// let (one, other) = (domain.queue_pair(&cq).by_hand().create()?, domain.queue_pair(&cq).by_hand().create()?);
+    ///
+    /// // What the two ends tell each other, in whatever way they like. If they are on different hosts, each takes one of its
+    /// // own GIDs: `adapter.gids()?[0]`, and no option.
+    /// let gid = "127.0.0.1".parse()?;
+    /// let (of_one, of_other) = (Remote { gid, qpn: one.id() }, Remote { gid, qpn: other.id() });
+    ///
+    /// one.bring_up(of_other, &BringUpOptions::new().gid(gid))?;
+    /// other.bring_up(of_one, &BringUpOptions::new().gid(gid))?;
+    /// one.wait_connected(soon)?;
+    /// other.wait_connected(soon)?;
+    ///
+    /// other.post_receive(1, &[region.slice(0, 4096)?])?;
+    /// one.post_send(WorkRequest::send_inline(2, b"hello").unsignaled())?;
+    /// assert_eq!(cq.wait(soon)?.expect("a message comes").success()?.byte_len, 5);
+    /// assert_eq!(&region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn bring_up(&self, remote: Remote, options: &BringUpOptions) -> Result<(), BringUpError> {
+        self.shared.engine.bring_up(&self.inner, remote, &options.inner)?;
+        self.inner.modify(State::ReadyToSend)?;
+        Ok(())
+    }
+
+    /// The queue pair that it was told to connect to.
+    pub fn remote(&self) -> Option<Remote> {
+        self.inner.remote()
     }
 
     /// Waits until it is connected, or will not be. [`ConnectError::TimedOut`] if `timeout` is over first.

@@ -50,6 +50,22 @@ pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) 
     }
 }
 
+/// Begins to connect a socket to itself, at the address of `at`, with a port that the kernel chooses: what is sent is
+/// received (RFC 9293 §3.5, both ends open at once, and are one).
+pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<TcpLink> {
+    let fd = socket(at, SocketType::STREAM)?;
+    set_options(&fd, keepalive)?;
+    speed_up_same_host(&fd, at.ip());
+    let mut at = at;
+    at.set_port(0);
+    rustix::net::bind(&fd, &at)?;
+    let itself = rustix::net::getsockname(&fd)?;
+    match rustix::net::connect(&fd, &itself) {
+        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpLink::new(fd)),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// A port at which peers may connect.
 #[derive(Debug)]
 pub struct Listener {

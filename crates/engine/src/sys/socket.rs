@@ -55,6 +55,17 @@ impl TcpLink {
         }
     }
 
+    /// Lets sent data stay unacknowledged for this time (TCP_USER_TIMEOUT), if that is longer than now.
+    pub fn allow_silence(&self, time: Duration) {
+        let time = u32::try_from(time.as_millis()).unwrap_or(i32::MAX.cast_unsigned());
+        let time = time.min(i32::MAX.cast_unsigned()); // the kernel's own limit, 24 days
+        let now = rustix::net::sockopt::tcp_user_timeout(&self.fd).unwrap_or(u32::MAX);
+        if time > now {
+            // Refused by no kernel that has it; then the time is as it was.
+            let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.fd, time);
+        }
+    }
+
     /// This end's address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(&self.fd)?.try_into()?)

@@ -216,7 +216,8 @@ impl Depths {
 }
 
 impl Terms {
-    fn check(&self) -> Result<(), Misuse> {
+    /// Whether its depths are possible.
+    pub fn check(&self) -> Result<(), Misuse> {
         let depths = [
             ("largest IRD", self.max_ird, DEEPEST),
             ("IRD", self.ird, self.max_ird),

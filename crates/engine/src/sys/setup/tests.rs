@@ -122,3 +122,35 @@ fn version_6_stands_beside_version_4() {
     let port = six.local_addr().unwrap().port();
     Listener::new(SocketAddr::new("0.0.0.0".parse().unwrap(), port), &KEEPALIVE).unwrap();
 }
+
+#[test]
+fn a_socket_connected_to_itself_hears_what_it_says() {
+    for at in ["127.0.0.1:7", "127.0.0.2:0", "[::1]:0"] {
+        let link = connect_to_itself(at.parse().unwrap(), &KEEPALIVE).unwrap();
+        wait(&link, PollFlags::OUT);
+        assert!(link.connected().unwrap());
+        assert_eq!(link.peer_addr().unwrap(), link.local_addr().unwrap());
+        assert_eq!(link.send(&[Piece::Own(b"hello")]), Ok(5));
+        let mut heard = [0; 8];
+        wait(&link, PollFlags::IN);
+        assert_eq!(link.recv(&[], &mut heard), Ok(5));
+        assert_eq!(&heard[..5], b"hello");
+        link.finish();
+        wait(&link, PollFlags::IN);
+        assert_eq!(link.recv(&[], &mut heard), Err(ironwarp_rnic::link::LinkError::Ended));
+    }
+    let nowhere = connect_to_itself("203.0.113.9:0".parse().unwrap(), &KEEPALIVE).unwrap_err();
+    assert_eq!(nowhere.kind(), io::ErrorKind::AddrNotAvailable);
+}
+
+#[test]
+fn silence_is_allowed_for_longer_and_never_for_less() {
+    let (client, _server) = pair();
+    let before = sockopt::tcp_user_timeout(&client).unwrap();
+    client.allow_silence(Duration::from_secs(1));
+    assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), before);
+    client.allow_silence(Duration::from_secs(100));
+    assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), 100_000);
+    client.allow_silence(Duration::MAX);
+    assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), i32::MAX.cast_unsigned());
+}

@@ -93,13 +93,14 @@ impl Home {
         let domain = engine.device().allocate_domain();
         let cq = engine.create_cq(64).unwrap();
         let qp = || {
-            engine.create_qp(QueuePairAttributes {
+            let pair = engine.create_qp(QueuePairAttributes {
                 send_depth: 8,
                 receives: Receives::Own(8),
                 max_sges: 1,
                 completes: Completes::WhenSent,
                 ..QueuePairAttributes::new(domain, &cq)
-            })
+            });
+            pair.unwrap()
         };
         let (near, far) = (qp(), qp());
         let memory = Mapping::new(4);

@@ -163,6 +163,7 @@ impl Victim {
             completes,
             ..QueuePairAttributes::new(self.domain, cq)
         });
+        let pair = pair.unwrap();
         for i in 0..receives {
             let sge = self.private.sge((i * RECEIVE) as u64, u32::try_from(RECEIVE).unwrap());
             pair.qp().post_receive(ReceiveRequest { id: i as u64, buffers: sge.into() }).unwrap();

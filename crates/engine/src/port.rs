@@ -1,0 +1,158 @@
+//! The port in the numbers of up to 240 queue pairs, and the desk at which their peers ask for them. Before this: a listener
+//! took a connection and read its Request; after: `byhand.rs`, if the peer is the one that a queue pair was told.
+//!
+//! A hello is served only if it names a queue pair that waits, comes from the number and the address that this one was
+//! told, and comes in at the address that it was told to be. If the queue pair does not wait yet, the hello does: the
+//! connection is not read from meanwhile. Everything else is turned away, and a peer in good faith dials again.
+
+use crate::byhand::{BringUp, Reminder};
+use crate::engine::{Engine, Listening};
+use crate::set::lock;
+use crate::setup::Incoming;
+use crate::sys::reserve::Reservation;
+use ironwarp_wire::private::Hello;
+use std::collections::VecDeque;
+use std::collections::hash_map::{Entry, HashMap};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::{Arc, Mutex, Weak};
+use std::time::Instant;
+
+/// How many hellos wait at a port: one for each queue pair, and some for peers that dial again.
+const MOST_PARKED: usize = 256;
+/// How many of them for one queue pair: whoever comes first shall not keep out the right one.
+const MOST_PARKED_EACH: usize = 8;
+
+/// A port.
+#[derive(Debug)]
+pub(crate) struct Port {
+    reservation: Reservation,
+    engine: Weak<Engine>,
+    desk: Mutex<Desk>,
+}
+
+#[derive(Debug, Default)]
+struct Desk {
+    /// Where it listens.
+    listeners: HashMap<SocketAddr, Listening>,
+    /// The queue pairs that have a number of this port, and what they are told, once they are.
+    known: HashMap<u32, Weak<BringUp>>,
+    /// Hellos that came early, the oldest first.
+    parked: VecDeque<Parked>,
+}
+
+#[derive(Debug)]
+struct Parked {
+    hello: Hello,
+    incoming: Incoming,
+    until: Instant,
+}
+
+impl Port {
+    pub(crate) fn new(reservation: Reservation, engine: Weak<Engine>) -> Arc<Self> {
+        Arc::new(Self { reservation, engine, desk: Mutex::default() })
+    }
+
+    pub(crate) fn number(&self) -> u16 {
+        self.reservation.port()
+    }
+
+    /// There is a queue pair with this number.
+    pub(crate) fn admit(&self, number: u32) {
+        lock(&self.desk).known.insert(number, Weak::new());
+    }
+
+    /// There is no more.
+    pub(crate) fn dismiss(&self, number: u32) {
+        let mut desk = lock(&self.desk);
+        desk.known.remove(&number);
+        drop(desk.take_parked(number)); // turned away
+    }
+
+    /// Listens at an address, if that was not needed before.
+    pub(crate) fn listen(self: &Arc<Self>, at: SocketAddr) -> io::Result<()> {
+        let Some(engine) = self.engine.upgrade() else { return Ok(()) };
+        let at = match at.ip() {
+            IpAddr::V4(_) if engine.config().listen_everywhere => (Ipv4Addr::UNSPECIFIED, at.port()).into(),
+            IpAddr::V6(_) if engine.config().listen_everywhere => (Ipv6Addr::UNSPECIFIED, at.port()).into(),
+            _ => at,
+        };
+        let mut desk = lock(&self.desk);
+        if let Entry::Vacant(place) = desk.listeners.entry(at) {
+            place.insert(self.reservation.share(|| engine.listen_for(at, self))?);
+        }
+        Ok(())
+    }
+
+    /// A queue pair was told its peer. The peer's hello may be here already; if the queue pair dials, nobody's is served.
+    pub(crate) fn expect(&self, up: &Arc<BringUp>) {
+        let parked = {
+            let mut desk = lock(&self.desk);
+            desk.known.insert(up.number(), Arc::downgrade(up));
+            desk.take_parked(up.number())
+        };
+        // The newest first: whoever sent the others may be gone.
+        for Parked { hello, incoming, .. } in parked.into_iter().rev() {
+            serve(up, &hello, incoming);
+        }
+    }
+
+    /// A queue pair does not wait any more; it may do so again.
+    pub(crate) fn forget(&self, number: u32) {
+        if let Some(known) = lock(&self.desk).known.get_mut(&number) {
+            *known = Weak::new();
+        }
+    }
+
+    /// Somebody connected, and says who they are. Called from a lane.
+    pub(crate) fn hello(self: &Arc<Self>, incoming: Incoming) {
+        let Some(engine) = self.engine.upgrade() else { return };
+        let Some(hello) = Hello::parse(incoming.private_data()) else {
+            tracing::debug!(peer = %incoming.peer(), "a stranger at the port of queue pairs");
+            return; // turned away
+        };
+        let mut desk = lock(&self.desk);
+        let Some(known) = desk.known.get(&hello.destination) else {
+            tracing::debug!(peer = %incoming.peer(), %hello, "there is no such queue pair");
+            return;
+        };
+        if let Some(up) = known.upgrade() {
+            drop(desk);
+            return serve(&up, &hello, incoming);
+        }
+        let each = desk.parked.iter().filter(|one| one.hello.destination == hello.destination).count();
+        if desk.parked.len() >= MOST_PARKED || each >= MOST_PARKED_EACH {
+            tracing::debug!(peer = %incoming.peer(), %hello, "too many wait");
+            return;
+        }
+        let until = Instant::now() + engine.config().startup;
+        desk.parked.push_back(Parked { hello, incoming, until });
+        drop(desk);
+        engine.remind(until, Reminder::Parked(Arc::downgrade(self)));
+    }
+
+    /// Those who waited for too long are turned away.
+    pub(crate) fn expire(&self, now: Instant) {
+        let mut desk = lock(&self.desk);
+        while desk.parked.front().is_some_and(|one| one.until <= now) {
+            desk.parked.pop_front();
+        }
+    }
+}
+
+impl Desk {
+    fn take_parked(&mut self, number: u32) -> VecDeque<Parked> {
+        let all = std::mem::take(&mut self.parked);
+        let (its, others) = all.into_iter().partition(|one| one.hello.destination == number);
+        self.parked = others;
+        its
+    }
+}
+
+fn serve(up: &Arc<BringUp>, hello: &Hello, incoming: Incoming) {
+    if up.expects(hello, &incoming) && up.claim() {
+        up.accept(incoming);
+    } else {
+        tracing::debug!(peer = %incoming.peer(), %hello, "not what the queue pair waits for");
+    }
+}

@@ -1,0 +1,214 @@
+//! Ends that are brought up, and strangers who would like to be.
+
+use ironwarp_engine::gid::Gid;
+use ironwarp_engine::{
+    BringUpOptions, CompletionQueue, ConnectError, Engine, Local, QueuePair, QueuePairAttributes, Remote,
+};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::memory::{Domain, Memory, Rights};
+use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
+use ironwarp_wire::private::Hello;
+use ironwarp_wire::{Parse, Tag};
+use rustix::net::{AddressFamily, SocketType};
+use std::io::{Read, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Longer than anything here takes on a busy machine.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// A number that no queue pair here has: its port is one that the kernel does not choose.
+pub(crate) const NOBODY: u32 = 2000 << 8;
+
+pub(crate) fn gid(text: &str) -> Gid {
+    text.parse().unwrap()
+}
+
+/// An adapter with memory.
+pub(crate) struct Host {
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) cq: Arc<CompletionQueue>,
+    domain: Domain,
+    memory: Vec<u8>,
+    tag: Tag,
+}
+
+impl Host {
+    pub(crate) fn new(config: Config) -> Self {
+        let engine = Engine::new(config).unwrap();
+        let domain = engine.device().allocate_domain();
+        let cq = engine.create_cq(4096).unwrap();
+        let memory = vec![0; 1 << 20];
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
+        let described = Memory::direct(memory.as_ptr() as u64, memory.len() as u64, rights).unwrap();
+        let tag = engine.device().register(domain, described).unwrap();
+        Self { engine, cq, domain, memory, tag }
+    }
+
+    pub(crate) fn attributes(&self) -> QueuePairAttributes {
+        QueuePairAttributes {
+            completes: Completes::WhenAcknowledged,
+            by_hand: true,
+            ..QueuePairAttributes::new(self.domain, &self.cq)
+        }
+    }
+
+    /// A queue pair that is initialised: receives can be posted.
+    pub(crate) fn pair(&self) -> Arc<QueuePair> {
+        let pair = self.engine.create_qp(self.attributes()).unwrap();
+        pair.modify(State::Init).unwrap();
+        pair
+    }
+
+    /// Tells a queue pair that it is at `local` and its peer at `remote`, and lets it send.
+    pub(crate) fn bring_up(&self, pair: &Arc<QueuePair>, local: &str, remote: (&str, u32)) {
+        let options = BringUpOptions { local: Local::Gid(gid(local)), ..BringUpOptions::default() };
+        self.bring_up_with(pair, remote, &options);
+    }
+
+    pub(crate) fn bring_up_with(&self, pair: &Arc<QueuePair>, remote: (&str, u32), options: &BringUpOptions) {
+        let remote = Remote { gid: gid(remote.0), qpn: remote.1 };
+        self.engine.bring_up(pair, remote, options).unwrap();
+        pair.modify(State::ReadyToSend).unwrap();
+    }
+
+    fn sge(&self, at: usize, len: usize) -> Sge {
+        Sge { tag: self.tag, addr: self.memory.as_ptr() as u64 + at as u64, len: u32::try_from(len).unwrap() }
+    }
+
+    pub(crate) fn receive(&self, pair: &QueuePair, at: usize, len: usize) {
+        let request = ReceiveRequest { id: at as u64, buffers: self.sge(at, len).into() };
+        pair.qp().post_receive(request).unwrap();
+    }
+
+    pub(crate) fn send(&mut self, pair: &QueuePair, at: usize, bytes: &[u8]) {
+        self.memory[at..at + bytes.len()].copy_from_slice(bytes);
+        let data = Data::Memory(self.sge(at, bytes.len()).into());
+        let request = WorkRequest::new(at as u64, Operation::Send { invalidate: None }, data);
+        pair.qp().post_send(vec![request]).unwrap();
+    }
+
+    pub(crate) fn bytes(&self, at: usize, len: usize) -> &[u8] {
+        &self.memory[at..at + len]
+    }
+
+    /// The next completion, which must be a success.
+    pub(crate) fn one(&self) -> Completion {
+        let completion = self.next();
+        assert_eq!(completion.status, Status::Success, "{completion:?}");
+        completion
+    }
+
+    /// The next completion.
+    pub(crate) fn next(&self) -> Completion {
+        let mut completion = None;
+        while completion.is_none() {
+            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
+            self.cq.poll(1, |found| completion = Some(found)).unwrap();
+        }
+        completion.unwrap()
+    }
+}
+
+/// Both are connected, and a message goes each way. Either may speak first.
+pub(crate) fn talk(one: &mut Host, a: &QueuePair, other: &mut Host, b: &QueuePair) {
+    a.wait_connected(PATIENCE).unwrap();
+    b.wait_connected(PATIENCE).unwrap();
+    other.receive(b, 0, 64);
+    one.receive(a, 0, 64);
+    other.send(b, 100, b"from the other");
+    one.send(a, 100, b"from the one");
+    for host in [&one, &other] {
+        host.one();
+        host.one();
+    }
+    assert_eq!(one.bytes(0, 14), b"from the other");
+    assert_eq!(other.bytes(0, 12), b"from the one");
+}
+
+/// Why a queue pair is not connected.
+pub(crate) fn refusal(pair: &QueuePair) -> Arc<ConnectError> {
+    pair.wait_connected(PATIENCE).unwrap_err()
+}
+
+/// Somebody with a socket who knows how to ask.
+#[derive(Debug)]
+pub(crate) struct Stranger {
+    stream: TcpStream,
+}
+
+/// What a stranger hears.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Heard {
+    Accepted,
+    Rejected,
+    /// Nothing, and the connection is closed.
+    Closed,
+    /// Nothing, and the connection is there.
+    Silence,
+}
+
+impl Stranger {
+    /// Connects from an address to an address and port.
+    pub(crate) fn connect(from: &str, to: &str, port: u16) -> std::io::Result<Self> {
+        let (from, to): (IpAddr, IpAddr) = (from.parse().unwrap(), to.parse().unwrap());
+        let family = if from.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let fd = rustix::net::socket(family, SocketType::STREAM, None)?;
+        rustix::net::bind(&fd, &SocketAddr::new(from, 0))?;
+        rustix::net::connect(&fd, &SocketAddr::new(to, port))?;
+        Ok(Self { stream: TcpStream::from(fd) })
+    }
+
+    /// Connects to where the queue pair `to` should be, and says to be `source`.
+    pub(crate) fn hello(from: &str, to: (&str, u32), source: u32) -> Self {
+        let mut stranger = Self::connect(from, to.0, port(to.1)).unwrap();
+        stranger.request(&Hello { destination: to.1, source }.emit().unwrap());
+        stranger
+    }
+
+    /// A Request with these private data.
+    pub(crate) fn request(&mut self, private_data: &[u8]) {
+        let enhanced = Enhanced { ird: 8, ord: 8, rtr: Some(RtrSet::WRITE) };
+        let revision = Revision::Two(Some(enhanced));
+        let frame = Startup { role: Role::Request, markers: false, crc: true, revision, private_data };
+        let mut bytes = [0; MAX_STARTUP];
+        let len = frame.emit(&mut bytes).unwrap();
+        self.raw(&bytes[..len]);
+    }
+
+    pub(crate) fn raw(&mut self, bytes: &[u8]) {
+        self.stream.write_all(bytes).unwrap();
+    }
+
+    /// What comes within this time.
+    pub(crate) fn hear_for(&mut self, time: Duration) -> Heard {
+        self.stream.set_read_timeout(Some(time)).unwrap();
+        let mut bytes = Vec::new();
+        loop {
+            if let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&bytes) {
+                let rejected = reply.role == Role::Reply { rejected: true };
+                return if rejected { Heard::Rejected } else { Heard::Accepted };
+            }
+            let mut more = [0; 512];
+            match self.stream.read(&mut more) {
+                Ok(0) => return Heard::Closed,
+                Ok(n) => bytes.extend_from_slice(&more[..n]),
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Heard::Silence,
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Heard::Closed,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    }
+
+    pub(crate) fn hear(&mut self) -> Heard {
+        self.hear_for(PATIENCE)
+    }
+}
+
+/// The port in a number.
+pub(crate) fn port(number: u32) -> u16 {
+    u16::try_from(number >> 8).unwrap()
+}

@@ -1,0 +1,68 @@
+//! What cannot be is refused at once, and can be put right.
+
+use super::common::{Host, NOBODY, PATIENCE, gid, talk};
+use ironwarp_engine::gid::{Gid, GidTable, MOST_GIDS};
+use ironwarp_engine::{BringUpError, BringUpOptions, Local, QueuePairAttributes, Remote};
+use ironwarp_rnic::config::Config;
+use std::io::ErrorKind;
+
+fn options(local: Gid) -> BringUpOptions {
+    BringUpOptions { local: Local::Gid(local), ..BringUpOptions::default() }
+}
+
+#[test]
+fn what_cannot_be_is_refused_at_once() {
+    let host = Host::new(Config::default());
+    let pair = host.pair();
+    let here = gid("127.0.0.1");
+    let refused = |remote: Gid, qpn: u32, options: BringUpOptions| {
+        host.engine.bring_up(&pair, Remote { gid: remote, qpn }, &options).unwrap_err()
+    };
+    let index = BringUpOptions { local: Local::Index(MOST_GIDS), ..BringUpOptions::default() };
+    assert!(matches!(refused(here, NOBODY, index), BringUpError::NoGid(MOST_GIDS)));
+    assert!(matches!(refused(gid("::1"), NOBODY, options(here)), BringUpError::OtherVersion { .. }));
+    assert!(matches!(refused(Gid::ZERO, NOBODY, options(here)), BringUpError::OtherVersion { .. }));
+    for qpn in [0, 1, 0x03_ffff, NOBODY | 0xf0, NOBODY | 0xff, 0x0100_0000] {
+        assert!(matches!(refused(here, qpn, options(here)), BringUpError::NotDialled(_)), "{qpn:#x}");
+    }
+    let deep = BringUpOptions { ord: Some(u16::MAX), ..options(here) };
+    assert!(matches!(refused(here, NOBODY, deep), BringUpError::Misuse(_)));
+    // Not an address of this host: as one that would dial, and as one that would wait.
+    for local in ["1.2.3.4", "203.0.113.9"] {
+        match refused(here, NOBODY, options(gid(local))) {
+            BringUpError::System(error) => assert_eq!(error.kind(), ErrorKind::AddrNotAvailable),
+            other => panic!("{other}"),
+        }
+    }
+
+    let plain = QueuePairAttributes { by_hand: false, ..host.attributes() };
+    let plain = host.engine.create_qp(plain).unwrap();
+    let error = host.engine.bring_up(&plain, Remote { gid: here, qpn: NOBODY }, &options(here)).unwrap_err();
+    assert!(matches!(error, BringUpError::NoPort));
+    assert!(plain.id() < 0x04_0000);
+
+    // After all that, it works.
+    let (mut one, mut other) = (host, Host::new(Config::default()));
+    let far = other.pair();
+    one.bring_up(&pair, "127.0.0.1", ("127.0.0.1", far.id()));
+    other.bring_up(&far, "127.0.0.1", ("127.0.0.1", pair.id()));
+    talk(&mut one, &pair, &mut other, &far);
+    let again = one.engine.bring_up(&pair, Remote { gid: here, qpn: NOBODY }, &options(here));
+    let error = again.unwrap_err().to_string();
+    assert!(error.contains("\"ready to send\" cannot be moved to \"ready to receive\""), "{error}");
+    let new = one.engine.create_qp(one.attributes()).unwrap();
+    let early = one.engine.bring_up(&new, Remote { gid: here, qpn: NOBODY }, &options(here));
+    assert!(matches!(early, Err(BringUpError::State(_))), "it is not initialised");
+}
+
+#[test]
+fn the_index_of_a_gid_is_its_address() {
+    let (mut one, mut other) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (a, b) = (one.pair(), other.pair());
+    let loopback = GidTable::of_process().find(gid("127.0.0.1")).unwrap().unwrap();
+    let options = BringUpOptions { local: Local::Index(loopback.index), ..BringUpOptions::default() };
+    one.bring_up_with(&a, ("127.0.0.1", b.id()), &options);
+    other.bring_up_with(&b, ("127.0.0.1", a.id()), &options);
+    talk(&mut one, &a, &mut other, &b);
+    assert!(a.wait_connected(PATIENCE).unwrap().local.ip().is_loopback());
+}

@@ -1,0 +1,214 @@
+//! Who is not the peer that a queue pair was told does it no harm: the right one still gets it, or has it.
+
+use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, port, talk};
+use ironwarp_engine::QueuePair;
+use ironwarp_rnic::config::Config;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Where the queue pair under attack is, and where its peer is: the smaller address, so that it is the peer who dials.
+const HERE: &str = "127.0.0.3";
+const PEER: &str = "127.0.0.2";
+
+/// A queue pair that waits for one of `peer`'s, not told yet.
+fn waiting(host: &Host, peer: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
+    let (pair, far) = (host.pair(), peer.pair());
+    host.bring_up(&pair, HERE, (PEER, far.id()));
+    (pair, far)
+}
+
+/// Everything that was sent to this listener before has been looked at: the next stranger was turned away.
+fn all_is_seen(at: &str, number: u32) {
+    let nobody = u32::from(port(number)) << 8 | 239;
+    assert_ne!(nobody, number);
+    assert_eq!(Stranger::hello("127.0.0.9", (at, nobody), NOBODY).hear(), Heard::Rejected);
+}
+
+#[test]
+fn a_hello_that_is_not_the_peers_is_rejected_and_the_peer_still_connects() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let (number, source) = (pair.id(), far.id());
+    for (from, destination, source) in [
+        (PEER, number, source + 1),    // another queue pair of the right host
+        (PEER, number, number),        // one that says it is the queue pair itself
+        ("127.0.0.4", number, source), // the right name, from another address
+        (HERE, number, source),        // even from its own
+        (PEER, number + 1, source),    // for one that does not exist
+        (PEER, number & !0xff | 200, source),
+    ] {
+        let mut stranger = Stranger::hello(from, (HERE, destination), source);
+        assert_eq!(stranger.hear(), Heard::Rejected, "{source:#x} at {from} for {destination:#x}");
+    }
+    peer.bring_up(&far, PEER, (HERE, number));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+#[test]
+fn what_is_no_hello_is_turned_away() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let at = port(pair.id());
+    for private_data in [&b""[..], b"IRWH", b"IRWH\x02\0\0\0\0\0\0\0\0\0\0\0", &[0xff; 16], &[0; 200]] {
+        let mut stranger = Stranger::connect(PEER, HERE, at).unwrap();
+        stranger.request(private_data);
+        assert_eq!(stranger.hear(), Heard::Rejected, "{private_data:?}");
+    }
+    let mut other_protocol = Stranger::connect(PEER, HERE, at).unwrap();
+    other_protocol.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(other_protocol.hear(), Heard::Closed);
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+#[test]
+fn silence_is_cut_off_and_keeps_nobody_out() {
+    let config = Config { startup: Duration::from_millis(300), ..Config::default() };
+    let (mut host, mut peer) = (Host::new(config), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let mut silent: Vec<_> =
+        (0..50).map(|_| Stranger::connect(PEER, HERE, port(pair.id())).unwrap()).collect();
+    let mut half = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+    half.raw(b"MPA ID Req");
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+    assert!(silent.iter_mut().all(|one| one.hear() == Heard::Closed));
+    assert_eq!(half.hear(), Heard::Closed);
+}
+
+#[test]
+fn a_second_connection_for_a_connected_queue_pair_changes_nothing() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+    // From the right address, with the right numbers.
+    for _ in 0..10 {
+        let mut double = Stranger::hello(PEER, (HERE, pair.id()), far.id());
+        assert_eq!(double.hear(), Heard::Rejected);
+    }
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// The end that dials is not to be dialled, whoever does it.
+#[test]
+fn an_end_that_dials_takes_no_connection() {
+    let host = Host::new(Config::default());
+    let (dials, waits) = (host.pair(), host.pair());
+    host.bring_up(&waits, HERE, (PEER, NOBODY)); // so that there is a listener
+    host.bring_up(&dials, HERE, ("127.0.0.5", NOBODY));
+    let mut stranger = Stranger::hello("127.0.0.5", (HERE, dials.id()), NOBODY);
+    assert_eq!(stranger.hear(), Heard::Rejected);
+}
+
+/// A port has a listener because another queue pair waits; this one was not told yet.
+#[test]
+fn an_early_hello_waits_and_is_served() {
+    let host = Host::new(Config::default());
+    let (open, late) = (host.pair(), host.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    let number = late.id();
+    let mut wrong = Stranger::hello(PEER, (HERE, number), NOBODY + 2);
+    let mut right = Stranger::hello(PEER, (HERE, number), NOBODY + 1);
+    let mut elsewhere = Stranger::hello("127.0.0.7", (HERE, number), NOBODY + 1);
+    all_is_seen(HERE, number);
+    host.bring_up(&late, HERE, (PEER, NOBODY + 1));
+    assert_eq!(right.hear(), Heard::Accepted);
+    assert_eq!(wrong.hear(), Heard::Rejected);
+    assert_eq!(elsewhere.hear(), Heard::Rejected);
+    late.wait_connected(PATIENCE).unwrap();
+}
+
+/// Whoever sent an early hello may be gone when its turn comes: the queue pair waits for the next.
+#[test]
+fn an_early_hello_whose_sender_left_is_forgotten() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (open, late, far) = (host.pair(), host.pair(), peer.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    drop(Stranger::hello(PEER, (HERE, late.id()), far.id()));
+    all_is_seen(HERE, late.id());
+    host.bring_up(&late, HERE, (PEER, far.id()));
+    peer.bring_up(&far, PEER, (HERE, late.id()));
+    talk(&mut host, &late, &mut peer, &far);
+}
+
+#[test]
+fn early_hellos_are_bounded_in_number() {
+    let host = Host::new(Config::default());
+    let pairs: Vec<_> = (0..34).map(|_| host.pair()).collect();
+    host.bring_up(&pairs[33], HERE, (PEER, NOBODY));
+    let hello = |slot: usize| Stranger::hello(PEER, (HERE, pairs[slot].id()), NOBODY);
+    let mut parked = Vec::new();
+    for slot in 0..32 {
+        parked.extend((0..8).map(|_| hello(slot)));
+        assert_eq!(hello(slot).hear(), Heard::Rejected, "eight for one queue pair");
+    }
+    assert_eq!(hello(32).hear(), Heard::Rejected, "256 for the port");
+    // Those that wait still do. When a queue pair goes, so do those who wanted it.
+    assert_eq!(parked[8].hear_for(Duration::from_millis(1)), Heard::Silence);
+    let mut pairs = pairs;
+    drop(pairs.remove(0));
+    assert!(parked[..8].iter_mut().all(|one| one.hear() == Heard::Rejected));
+    assert_eq!(parked[8].hear_for(Duration::from_millis(1)), Heard::Silence);
+}
+
+#[test]
+fn early_hellos_are_bounded_in_time() {
+    let host = Host::new(Config { startup: Duration::from_millis(200), ..Config::default() });
+    let (open, late) = (host.pair(), host.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
+    assert_eq!(early.hear(), Heard::Rejected);
+}
+
+/// Bytes behind an early hello are not read on and on: nobody may send before the Reply.
+#[test]
+fn an_early_hello_with_more_behind_it_is_cut_off() {
+    let host = Host::new(Config::default());
+    let (open, late) = (host.pair(), host.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
+    all_is_seen(HERE, late.id());
+    early.raw(&[0; 1000]);
+    assert_eq!(early.hear(), Heard::Closed);
+}
+
+#[test]
+fn a_listener_is_not_reachable_at_an_address_that_it_does_not_serve() {
+    let host = Host::new(Config::default());
+    let pair = host.pair();
+    let number = pair.id();
+    let refused = |at: &str, from: &str| {
+        Stranger::connect(from, at, port(number)).unwrap_err().kind() == ErrorKind::ConnectionRefused
+    };
+    assert!(refused(HERE, PEER), "nobody waits");
+    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    assert!(refused("127.0.0.1", PEER));
+    assert!(refused(PEER, PEER));
+    assert!(refused("::1", "::1"));
+    assert_eq!(Stranger::hello(PEER, (HERE, number), NOBODY).hear(), Heard::Accepted);
+}
+
+/// Served at two addresses, a queue pair is to be had at its own alone.
+#[test]
+fn a_queue_pair_is_not_to_be_had_at_the_address_of_another() {
+    let host = Host::new(Config::default());
+    let (here, there) = (host.pair(), host.pair());
+    host.bring_up(&here, HERE, (PEER, NOBODY));
+    host.bring_up(&there, "127.0.0.4", (PEER, NOBODY));
+    let mut wrong = Stranger::hello(PEER, ("127.0.0.4", here.id()), NOBODY);
+    assert_eq!(wrong.hear(), Heard::Rejected);
+    let mut right = Stranger::hello(PEER, (HERE, here.id()), NOBODY);
+    assert_eq!(right.hear(), Heard::Accepted);
+}
+
+#[test]
+fn a_setting_makes_it_reachable_everywhere_for_its_peer_alone() {
+    let host = Host::new(Config { listen_everywhere: true, ..Config::default() });
+    let pair = host.pair();
+    let number = pair.id();
+    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    assert_eq!(Stranger::hello("127.0.0.4", ("127.0.0.1", number), NOBODY).hear(), Heard::Rejected);
+    assert_eq!(Stranger::hello(PEER, ("127.0.0.1", number), NOBODY).hear(), Heard::Accepted);
+}
