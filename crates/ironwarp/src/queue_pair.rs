@@ -173,7 +173,6 @@ impl QueuePairBuilder {
 
     /// It will be [brought up](QueuePair::bring_up) by hand: its [number](QueuePair::id) has a port in it, so that a peer
     /// who knows the number and a [GID](crate::Adapter::gids) finds it.
-    #[must_use]
     pub fn by_hand(mut self) -> Self {
         self.by_hand = true;
         self

@@ -35,13 +35,14 @@ impl Side {
 
     /// A queue pair, not connected yet.
     pub fn pair(&self, depth: usize, completes: Completes) -> Arc<QueuePair> {
-        self.engine.create_qp(QueuePairAttributes {
+        let pair = self.engine.create_qp(QueuePairAttributes {
             send_depth: depth,
             receives: Receives::Own(depth),
             max_sges: 1,
             completes,
             ..QueuePairAttributes::new(self.domain, &self.cq)
-        })
+        });
+        pair.unwrap()
     }
 
     /// The first byte of its memory, as a peer names it.
