@@ -80,6 +80,14 @@ pub enum Fault {
         "the peer does not understand Send with Immediate: only Ironwarp does; a Write with Immediate is standard"
     )]
     NoImmediate,
+    /// A datagram is one packet, and no longer (requirement P2).
+    #[error("a datagram of {len} bytes, {limit} are possible: send several, or connect")]
+    DatagramTooLong {
+        /// What was given.
+        len: u64,
+        /// What is possible.
+        limit: usize,
+    },
     /// A completion queue has no room left (requirement I5).
     #[error("completion queue {0} overflowed: create it with room for all that can complete")]
     Overrun(u32),
@@ -112,6 +120,7 @@ impl Fault {
             | Self::Unmapped { .. }
             | Self::HalfSent
             | Self::NoImmediate
+            | Self::DatagramTooLong { .. }
             | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
             Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort | Self::NotReady => {
                 Culprit::Peer
@@ -290,4 +299,18 @@ pub enum PostError {
     /// The queue pair uses a shared receive queue, or receives nothing.
     #[error("this queue pair has no receive queue of its own")]
     NoReceiveQueue,
+    /// A connectionless queue pair has no peer whose memory could be reached.
+    #[error("a connectionless queue pair sends plain messages and nothing else")]
+    Connectionless,
+    /// The address handle begins at an address that the queue pair is not at, or leads to the other IP version.
+    #[error("no datagram can go from {from} to {to}: the queue pair has no such address of its own")]
+    NoPath {
+        /// Where it would begin.
+        from: crate::gid::Gid,
+        /// Where it would end.
+        to: crate::gid::Gid,
+    },
+    /// Numbers of queue pairs have 24 bits.
+    #[error("{0:#x} is no number of a queue pair: they have 24 bits")]
+    NoNumber(u32),
 }

@@ -3,6 +3,7 @@
 
 pub mod config;
 pub mod connect;
+pub mod datagram;
 pub mod device;
 pub mod error;
 pub mod event;

@@ -73,6 +73,11 @@ impl ReceiveQueue {
         Some(Receive { request, room, domain: self.domain, cq: None })
     }
 
+    /// Forgets all that are left.
+    pub(crate) fn clear(&mut self) {
+        self.posted.clear();
+    }
+
     /// All that are left, as completions that say they were not used.
     pub(crate) fn flush(&mut self, qp: u32, cause: &Arc<Fault>) -> Vec<Completion> {
         self.posted.drain(..).map(|request| flushed(&request, qp, cause)).collect()

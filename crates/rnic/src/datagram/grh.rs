@@ -1,0 +1,123 @@
+//! The Global Route Header (GRH): 40 bytes in front of every datagram that is received, as RoCE programs expect them.
+//!
+//! Before this: a datagram came, with its own header (`wire`) and the addresses of its packet. After: the program reads the
+//! GRH out of its buffer, or makes an address handle of it to answer with.
+//!
+//! It has the form of an IPv6 header, as in RoCE version 1, also if the packet went over IPv4: the addresses are whole GIDs.
+//! Programs that compare them compare 16 bytes.
+
+use crate::gid::Gid;
+
+/// Where a datagram came from and where it went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grh {
+    /// Traffic class.
+    pub traffic_class: u8,
+    /// Flow label; 20 bits.
+    pub flow_label: u32,
+    /// How many bytes follow, as InfiniBand counts: with its headers and checksum, in words of four bytes.
+    pub payload_len: u16,
+    /// Hop limit, as the sender chose it.
+    pub hop_limit: u8,
+    /// The sender's address.
+    pub source: Gid,
+    /// The receiver's address.
+    pub destination: Gid,
+}
+
+const VERSION: u32 = 6;
+/// What follows is InfiniBand's transport.
+const NEXT_HEADER: u8 = 0x1b;
+const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
+
+/// What InfiniBand has in front of and behind the payload: base header, datagram header, checksum.
+const TRANSPORT: usize = 12 + 8 + 4;
+const IMMEDIATE: usize = 4;
+
+impl Grh {
+    /// How long it is.
+    pub const LEN: usize = 40;
+
+    /// Reads the first 40 bytes of what was received; `None` if they are no GRH.
+    ///
+    /// ```
+    /// use ironwarp_rnic::datagram::Grh;
+    ///
+    /// assert_eq!(Grh::parse(&[0; 40]), None);
+    /// ```
+    pub fn parse(bytes: &[u8]) -> Option<Self> {
+        let header: &[u8; Self::LEN] = bytes.first_chunk()?;
+        let [a, b, c, d, e, f, next_header, hop_limit, addresses @ ..] = *header;
+        let word = u32::from_be_bytes([a, b, c, d]);
+        if word >> 28 != VERSION || next_header != NEXT_HEADER {
+            return None;
+        }
+        let (source, destination) = addresses.split_at(16);
+        Some(Self {
+            traffic_class: (word >> 20 & 0xff) as u8,
+            flow_label: word & FLOW_LABEL_MASK,
+            payload_len: u16::from_be_bytes([e, f]),
+            hop_limit,
+            source: Gid::from_bytes(*source.first_chunk()?),
+            destination: Gid::from_bytes(*destination.first_chunk()?),
+        })
+    }
+
+    /// Its bytes.
+    pub fn to_bytes(&self) -> [u8; Self::LEN] {
+        let word = VERSION << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL_MASK;
+        let mut bytes = [0; Self::LEN];
+        bytes[..4].copy_from_slice(&word.to_be_bytes());
+        bytes[4..6].copy_from_slice(&self.payload_len.to_be_bytes());
+        bytes[6] = NEXT_HEADER;
+        bytes[7] = self.hop_limit;
+        bytes[8..24].copy_from_slice(&self.source.to_bytes());
+        bytes[24..].copy_from_slice(&self.destination.to_bytes());
+        bytes
+    }
+
+    /// What `payload_len` is for a message of so many bytes.
+    pub(super) fn counted(len: usize, immediate: bool) -> u16 {
+        let len = TRANSPORT + if immediate { IMMEDIATE } else { 0 } + len.next_multiple_of(4);
+        u16::try_from(len).unwrap_or(u16::MAX)
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_grh_has_the_form_of_an_ipv6_header_with_whole_gids() {
+        let grh = Grh {
+            traffic_class: 0xab,
+            flow_label: 0x1_2345,
+            payload_len: Grh::counted(5, true),
+            hop_limit: 64,
+            source: "10.0.0.1".parse().unwrap(),
+            destination: "fd00::2".parse().unwrap(),
+        };
+        let bytes = grh.to_bytes();
+        assert_eq!(bytes[..8], [0x6a, 0xb1, 0x23, 0x45, 0, 12 + 8 + 4 + 8 + 4, 0x1b, 64]);
+        assert_eq!(bytes[8..24], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 10, 0, 0, 1]);
+        assert_eq!(bytes[24..], [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2]);
+        assert_eq!(Grh::parse(&bytes), Some(grh));
+        assert_eq!(Grh::parse(&bytes[..39]), None);
+    }
+
+    #[test]
+    fn what_is_no_grh_is_not_read_as_one() {
+        let grh = Grh { payload_len: 24, hop_limit: 1, ..Grh::parse(&example()).unwrap() };
+        for (at, wrong) in [(0, 0x45), (6, 17)] {
+            let mut bytes = grh.to_bytes();
+            bytes[at] = wrong;
+            assert_eq!(Grh::parse(&bytes), None, "byte {at}");
+        }
+    }
+
+    fn example() -> [u8; Grh::LEN] {
+        let mut bytes = [0; Grh::LEN];
+        (bytes[0], bytes[6]) = (0x60, 0x1b);
+        bytes
+    }
+}

@@ -1,0 +1,141 @@
+//! What is posted to a connectionless queue pair, and what waits there: each request names its destination (requirement P2).
+//! Before this: the verbs; after: `mod.rs` makes a datagram of it.
+
+use super::{DatagramLink, Grh};
+use crate::error::PostError;
+use crate::gid::Gid;
+use crate::queue::{Completion, Data, Operation, WorkRequest};
+use std::collections::VecDeque;
+
+/// The way to another port: what a program makes once and names in many requests.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AddressHandle {
+    /// The address of ours that datagrams leave from.
+    pub source: Gid,
+    /// The address that they go to.
+    pub destination: Gid,
+    /// Service level; 4 bits. The receiver is told.
+    pub service_level: u8,
+    /// For the receiver's GRH: traffic class.
+    pub traffic_class: u8,
+    /// For the receiver's GRH: flow label; 20 bits.
+    pub flow_label: u32,
+    /// For the receiver's GRH: hop limit.
+    pub hop_limit: u8,
+}
+
+impl AddressHandle {
+    /// From an address of ours to another, with nothing special to it.
+    pub const fn new(source: Gid, destination: Gid) -> Self {
+        let (service_level, traffic_class, flow_label, hop_limit) = (0, 0, 0, 64);
+        Self { source, destination, service_level, traffic_class, flow_label, hop_limit }
+    }
+
+    /// The way back to the sender of a datagram (`ibv_create_ah_from_wc`). `None` if the completion is not a datagram's.
+    pub fn from_completion(grh: &Grh, completion: &Completion) -> Option<Self> {
+        Some(Self {
+            source: grh.destination,
+            destination: grh.source,
+            service_level: completion.sender?.service_level,
+            traffic_class: grh.traffic_class,
+            flow_label: grh.flow_label,
+            hop_limit: grh.hop_limit,
+        })
+    }
+}
+
+/// The queue pair that a datagram is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Destination {
+    /// The way to it.
+    pub address: AddressHandle,
+    /// Its number.
+    pub qpn: u32,
+    /// Its key. If the top bit is set, the sending queue pair's own is sent instead, as the verbs have it: a program that may
+    /// not choose such a key can still use the one its queue pair was given.
+    pub qkey: u32,
+}
+
+/// A request for the send queue of a connectionless queue pair.
+#[derive(Clone, Debug)]
+pub struct DatagramRequest {
+    /// A Send.
+    pub request: WorkRequest,
+    /// Where to.
+    pub destination: Destination,
+}
+
+impl DatagramRequest {
+    /// What can be wrong with it before any memory is looked up.
+    fn check(&self, link: &dyn DatagramLink, max_sges: usize) -> Result<(), PostError> {
+        if !matches!(self.request.operation, Operation::Send { invalidate: None }) {
+            return Err(PostError::Connectionless);
+        }
+        if let Data::Memory(sges) = &self.request.data
+            && sges.as_slice().len() > max_sges
+        {
+            return Err(PostError::TooManySges { have: sges.as_slice().len(), limit: max_sges });
+        }
+        let Destination { address: AddressHandle { source, destination, .. }, qpn, .. } = self.destination;
+        if qpn >> 24 != 0 {
+            return Err(PostError::NoNumber(qpn));
+        }
+        if !link.has_path(source, destination) {
+            return Err(PostError::NoPath { from: source, to: destination });
+        }
+        Ok(())
+    }
+}
+
+/// Requests that the link did not take yet, in order.
+#[derive(Debug)]
+pub(super) struct SendQueue {
+    capacity: usize,
+    max_sges: usize,
+    /// The sequence number of the oldest.
+    first: u64,
+    posted: VecDeque<DatagramRequest>,
+}
+
+impl SendQueue {
+    pub(super) fn new(capacity: usize, max_sges: usize) -> Self {
+        Self { capacity, max_sges, first: 0, posted: VecDeque::new() }
+    }
+
+    /// Takes all of `requests`, or none.
+    pub(super) fn post(
+        &mut self,
+        link: &dyn DatagramLink,
+        requests: Vec<DatagramRequest>,
+    ) -> Result<(), PostError> {
+        if self.posted.len() + requests.len() > self.capacity {
+            return Err(PostError::Full { capacity: self.capacity });
+        }
+        for request in &requests {
+            request.check(link, self.max_sges)?;
+        }
+        self.posted.extend(requests);
+        Ok(())
+    }
+
+    /// The oldest, and its sequence number. It stays until it was sent.
+    pub(super) fn front(&self) -> Option<(u64, DatagramRequest)> {
+        self.posted.front().map(|request| (self.first, request.clone()))
+    }
+
+    /// The one with this sequence number is done with, unless all were taken meanwhile.
+    pub(super) fn pop(&mut self, seq: u64) -> Option<DatagramRequest> {
+        if seq != self.first {
+            return None;
+        }
+        let request = self.posted.pop_front()?;
+        self.first += 1;
+        Some(request)
+    }
+
+    /// All there are.
+    pub(super) fn take_all(&mut self) -> VecDeque<DatagramRequest> {
+        self.first += self.posted.len() as u64;
+        std::mem::take(&mut self.posted)
+    }
+}

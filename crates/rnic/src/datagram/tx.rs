@@ -1,0 +1,149 @@
+//! Work requests → datagrams. Before this: the send queue of `request.rs`; after: the link, and a completion.
+
+use super::{BATCH, DatagramQp, DatagramRequest, Destination, Dropped, MAX_PAYLOAD, Sent};
+use crate::error::Fault;
+use crate::half::Left;
+use crate::memory::{Rights, Spans};
+use crate::queue::{Completion, Data, Opcode, Sges, Status};
+use crate::state::State;
+use crate::stream::Guards;
+use crate::sync::lock;
+use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use std::sync::Arc;
+
+/// A header and the longest message.
+type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
+
+/// The top bit of a request's key: send the queue pair's own.
+const OWN_QKEY: u32 = 1 << 31;
+
+/// Why a request cannot be sent.
+struct Failure {
+    status: Status,
+    fault: Fault,
+}
+
+impl DatagramQp {
+    /// Sends what may be sent, or a fair share of it. The tx half is held.
+    pub(super) fn transmit(&self) -> Left {
+        let mut packet: Option<Packet> = None;
+        for _ in 0..BATCH {
+            match self.state() {
+                State::ReadyToSend => {}
+                State::SendError | State::Error => {
+                    self.flush_sends();
+                    return Left::Nothing;
+                }
+                _ => return Left::Nothing,
+            }
+            let Some((seq, request)) = lock(&self.sq).front() else { return Left::Nothing };
+            let packet = packet.get_or_insert([0; _]);
+            match self.build(&request, packet) {
+                Ok(len) => {
+                    if self.send(&request.destination, &packet[..len]) == Sent::Full {
+                        return Left::Nothing; // the link tells when there is room
+                    }
+                    self.sent(seq);
+                }
+                Err(failure) => self.send_failed(seq, failure),
+            }
+        }
+        Left::Work
+    }
+
+    /// The header, and behind it a copy of the payload. Returns how long both are.
+    fn build(&self, request: &DatagramRequest, packet: &mut Packet) -> Result<usize, Failure> {
+        let DatagramRequest { request, destination: Destination { address, qpn, qkey } } = request;
+        let len = request.data.len();
+        let Some(len) = usize::try_from(len).ok().filter(|len| *len <= MAX_PAYLOAD) else {
+            let fault = Fault::DatagramTooLong { len, limit: MAX_PAYLOAD };
+            return Err(Failure { status: Status::LocalLength, fault });
+        };
+        let header = Datagram {
+            destination: *qpn,
+            source: self.id,
+            qkey: if qkey & OWN_QKEY != 0 { self.qkey() } else { *qkey },
+            solicited: request.solicited,
+            immediate: request.immediate,
+            hop_limit: address.hop_limit,
+            traffic_class: address.traffic_class,
+            flow_label: address.flow_label,
+            service_level: address.service_level,
+        };
+        let header = header.emit().expect("numbers were checked when it was posted");
+        let (front, payload) = packet.split_at_mut(DATAGRAM_LEN);
+        front.copy_from_slice(&header);
+        let payload = &mut payload[..len];
+        match &request.data {
+            Data::Inline(bytes) => payload.copy_from_slice(bytes),
+            Data::Memory(sges) => self.gather(sges, payload)?,
+        }
+        Ok(DATAGRAM_LEN + len)
+    }
+
+    /// Copies what is to be sent out of the program's memory, if it may be read (requirement M8).
+    fn gather(&self, sges: &Sges, into: &mut [u8]) -> Result<(), Failure> {
+        let failed = |fault| Failure { status: Status::LocalProtection, fault };
+        let (mut spans, mut guards) = (Spans::new(), Guards::new());
+        let (domain, table) = (self.attributes.domain, self.device.table());
+        sges.range(0, into.len(), |sge| {
+            let guard =
+                table.local(domain, sge.tag, sge.addr, sge.len as usize, Rights::LOCAL_READ, &mut spans);
+            guards.push(guard.map_err(|denied| failed(Fault::Local(denied)))?);
+            Ok(())
+        })?;
+        let len = into.len();
+        let gathered = self.device.host().gather(&spans, into);
+        drop(guards);
+        gathered.map_err(|_| failed(Fault::Unmapped { place: sges.place(), len, remote: false }))
+    }
+
+    fn send(&self, destination: &Destination, bytes: &[u8]) -> Sent {
+        let Destination { address, qpn, .. } = destination;
+        let to = (address.destination, port_of(*qpn));
+        let sent = self.link.send(address.source, to, bytes);
+        if sent == Sent::Lost {
+            self.dropped(Dropped::Lost);
+        }
+        sent
+    }
+
+    fn sent(&self, seq: u64) {
+        let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
+        if request.signaled {
+            let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
+            self.complete_send(Completion::succeeded(request.id, Opcode::Send, self.id, len));
+        }
+    }
+
+    fn send_failed(&self, seq: u64, Failure { status, fault }: Failure) {
+        let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
+        let fault = Arc::new(fault);
+        tracing::debug!(qp = self.id, %fault, "a datagram could not be sent");
+        self.fail_sends(&fault);
+        self.complete_send(Completion::failed(request.id, Opcode::Send, self.id, status, Some(fault)));
+    }
+
+    /// Gives all requests back.
+    pub(super) fn flush_sends(&self) {
+        let requests = lock(&self.sq).take_all();
+        if requests.is_empty() {
+            return;
+        }
+        let cause = self.fault();
+        for DatagramRequest { request, .. } in requests {
+            let (opcode, status) = (Opcode::Send, Status::Flushed);
+            self.complete_send(Completion::failed(request.id, opcode, self.id, status, cause.clone()));
+        }
+    }
+
+    fn complete_send(&self, completion: Completion) {
+        self.complete(&self.attributes.send_cq, completion);
+    }
+}
+
+/// The UDP port of the queue pair with this number. Where none can be, nothing arrives.
+pub(super) fn port_of(qpn: u32) -> u16 {
+    let [_, high, low, _] = qpn.to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
