@@ -232,14 +232,22 @@ impl Engine {
     /// The set of sockets for a queue pair: that of its receive queue's completion queue, on the next lane. Its other
     /// completion queue looks at it, too.
     pub(crate) fn set_for(&self, pair: &QueuePair) -> io::Result<Arc<Set>> {
+        self.set_between(pair.receive_cq(), pair.send_cq())
+    }
+
+    pub(crate) fn set_between(
+        &self,
+        receive_cq: &CompletionQueue,
+        send_cq: &CompletionQueue,
+    ) -> io::Result<Arc<Set>> {
         let lane = self.lane()?;
-        let known = pair.receive_cq().sets().iter().find(|set| Arc::ptr_eq(set.lane(), &lane)).cloned();
+        let known = receive_cq.sets().iter().find(|set| Arc::ptr_eq(set.lane(), &lane)).cloned();
         let set = match known {
             Some(set) => set,
             None => Set::new(&lane)?,
         };
-        pair.receive_cq().add_set(&set);
-        pair.send_cq().add_set(&set);
+        receive_cq.add_set(&set);
+        send_cq.add_set(&set);
         Ok(set)
     }
 

@@ -9,6 +9,8 @@ use crate::set::{Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::sys::poller::{Epoll, EventFd, Events, Interest};
 use crate::timers::Timers;
+use ironwarp_rnic::datagram::DatagramQp;
+use ironwarp_rnic::qp::Ready;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -41,6 +43,8 @@ pub(crate) struct Lane {
 pub(crate) enum Job {
     /// A half of this one was left with work.
     Drive(Arc<Connection>),
+    /// A half of this one was.
+    DriveDatagrams(Arc<DatagramQp>),
     /// A program polls this set: see to it that it goes on doing so.
     Watch(u64),
     /// A connection in the making.
@@ -224,6 +228,7 @@ impl Running {
         for job in jobs {
             match job {
                 Job::Drive(connection) => connection.drive(),
+                Job::DriveDatagrams(qp) => qp.drive(Ready { readable: true, writable: true }),
                 Job::Watch(set) => {
                     self.polled.insert(set, None);
                     self.next_look = Instant::now() + TICK;

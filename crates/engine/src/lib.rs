@@ -8,6 +8,7 @@
 //! | [`cq`] | a completion queue that makes progress when it is polled |
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | `connection` | a queue pair and its socket |
+//! | [`datagram`] | a connectionless queue pair and its sockets |
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
 //! | [`byhand`] | a queue pair that is told the GID and the number of its peer, and no more |
 //! | `port` | the port of such queue pairs, and who asks for them there |
@@ -19,6 +20,7 @@
 pub mod byhand;
 mod connection;
 pub mod cq;
+pub mod datagram;
 pub mod engine;
 pub mod event;
 pub mod gid;
@@ -33,6 +35,7 @@ mod timers;
 
 pub use byhand::{BringUpError, BringUpOptions, Local, Remote};
 pub use cq::CompletionQueue;
+pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use engine::{ConnectOptions, Engine, Listener, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
 pub use pair::{QueuePair, QueuePairAttributes};

@@ -15,8 +15,9 @@
 //! ```
 
 use crate::connection::Connection;
+use crate::datagram::Inbox;
 use crate::lane::Lane;
-use crate::sys::poller::{Epoll, Events, Interest};
+use crate::sys::poller::{Epoll, Event, Events, Interest};
 use ironwarp_rnic::qp::{Qp, Ready};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -40,6 +41,9 @@ pub(crate) struct Set {
     /// What the lane's epoll calls it.
     token: u64,
     members: Mutex<HashMap<u64, Arc<Connection>>>,
+    /// Sockets of connectionless queue pairs.
+    inboxes: Mutex<HashMap<u64, Inbox>>,
+    /// How many sockets there are, of both kinds.
     count: AtomicUsize,
     /// Who serves it; changes, and the kernel's entry with it, under this lock.
     state: Mutex<State>,
@@ -72,6 +76,7 @@ impl Set {
             lane: Arc::clone(lane),
             token,
             members: Mutex::default(),
+            inboxes: Mutex::default(),
             count: AtomicUsize::new(0),
             state: Mutex::new(State::Armed),
             polled: AtomicBool::new(false),
@@ -108,8 +113,31 @@ impl Set {
         }
     }
 
+    pub(crate) fn add_inbox(&self, token: u64, inbox: Inbox) -> io::Result<()> {
+        if let Some(only) = self.only() {
+            self.owes(only.qp()); // as above
+        }
+        self.epoll.add(inbox.socket(), token, Interest::Edges)?;
+        lock(&self.inboxes).insert(token, inbox.clone());
+        self.count.fetch_add(1, Ordering::Release);
+        // Its first event may have come before it was here.
+        inbox.drive(Ready { readable: true, writable: true });
+        Ok(())
+    }
+
+    pub(crate) fn remove_inbox(&self, token: u64) {
+        if let Some(inbox) = lock(&self.inboxes).remove(&token) {
+            self.count.fetch_sub(1, Ordering::Release);
+            let _ = self.epoll.delete(inbox.socket());
+        }
+    }
+
     /// Nobody will use these connections any more.
     pub(crate) fn disconnect(&self) {
+        let inboxes: Vec<_> = lock(&self.inboxes).keys().copied().collect();
+        for token in inboxes {
+            self.remove_inbox(token);
+        }
         let members: Vec<_> = lock(&self.members).values().cloned().collect();
         for connection in members {
             connection.disconnect();
@@ -241,12 +269,22 @@ impl Set {
             return;
         }
         for event in events.iter() {
-            let Some(connection) = lock(&self.members).get(&event.data).cloned() else { continue };
+            let Some(connection) = lock(&self.members).get(&event.data).cloned() else {
+                self.serve_inbox(event);
+                continue;
+            };
             let qp = connection.qp();
             qp.drive(Ready { readable: event.readable, writable: event.writable });
             if event.readable {
                 self.owes(qp);
             }
+        }
+    }
+
+    fn serve_inbox(&self, event: Event) {
+        let inbox = lock(&self.inboxes).get(&event.data).cloned();
+        if let Some(inbox) = inbox {
+            inbox.drive(Ready { readable: event.readable, writable: event.writable });
         }
     }
 

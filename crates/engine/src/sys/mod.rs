@@ -6,6 +6,7 @@
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
 //! | `netlink` | interfaces, addresses and routes | |
+//! | `udp` | one UDP port at several addresses, for datagrams | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
 //! | `reserve` | ports that are ours before anybody listens there | |
 //!
@@ -20,6 +21,7 @@ pub mod setup;
 pub mod socket;
 #[cfg(test)]
 mod testing;
+pub mod udp;
 
 /// What a call by number that moves bytes returns: how many, or −1.
 #[expect(clippy::cast_possible_truncation, reason = "both are as wide as a register")]

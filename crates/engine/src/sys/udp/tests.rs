@@ -1,0 +1,101 @@
+//! Real sockets, on loopback.
+
+use super::*;
+use std::time::{Duration, Instant};
+
+fn addresses(list: &[&str]) -> Vec<LocalAddress> {
+    list.iter().map(|text| text.parse::<IpAddr>().unwrap().into()).collect()
+}
+
+fn port(list: &[&str]) -> UdpPort {
+    UdpPort::bind(&addresses(list), || Ok(0)).unwrap()
+}
+
+fn gid(text: &str) -> Gid {
+    text.parse().unwrap()
+}
+
+/// What comes next; the socket is told as its set would tell it.
+fn next(port: &UdpPort, into: &mut [u8]) -> Arrived {
+    let until = Instant::now() + Duration::from_secs(10);
+    loop {
+        (0..port.sockets().len()).for_each(|socket| port.set_readable(socket));
+        if let Some(arrived) = port.recv(into) {
+            return arrived;
+        }
+        assert!(Instant::now() < until, "a datagram comes");
+    }
+}
+
+#[test]
+fn one_port_serves_every_address_and_the_source_is_the_one_that_was_chosen() {
+    let (one, other) = (port(&["127.0.0.1", "127.0.0.2", "::1"]), port(&["127.0.0.3", "::1"]));
+    let mut into = [0; 100];
+    for (from, to) in [("127.0.0.1", "127.0.0.3"), ("127.0.0.2", "127.0.0.3"), ("::1", "::1")] {
+        let sent = one.at_gid(gid(from)).unwrap().send((gid(to), other.port()), b"hello");
+        assert_eq!(sent, Sent::Taken);
+        let arrived = next(&other, &mut into);
+        assert_eq!(arrived, Arrived { from: gid(from), port: one.port(), to: gid(to), len: 5 });
+        assert_eq!(&into[..5], b"hello");
+    }
+    assert!(one.at_gid(gid("127.0.0.3")).is_none());
+}
+
+#[test]
+fn nothing_is_bound_to_the_wildcard() {
+    let one = port(&["127.0.0.1"]);
+    let other = port(&["127.0.0.2"]);
+    other.sockets()[0].send((gid("127.0.0.2"), one.port()), b"not there");
+    other.sockets()[0].send((gid("127.0.0.1"), one.port()), b"there");
+    let mut into = [0; 100];
+    assert_eq!(next(&one, &mut into).to, gid("127.0.0.1"));
+    assert_eq!(&into[..5], b"there");
+}
+
+#[test]
+fn a_port_that_is_taken_at_one_address_is_not_chosen() {
+    let taken = port(&["127.0.0.2"]);
+    let mut choices = [taken.port(), 0].into_iter();
+    let both =
+        UdpPort::bind(&addresses(&["127.0.0.1", "127.0.0.2"]), || Ok(choices.next().unwrap())).unwrap();
+    assert_ne!(both.port(), taken.port());
+    let always = UdpPort::bind(&addresses(&["127.0.0.2"]), || Ok(taken.port()));
+    assert_eq!(always.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    // Not even by somebody who would share it.
+    let shared = UdpPort::bind_reserved(&addresses(&["127.0.0.2"]), taken.port());
+    assert_eq!(shared.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+}
+
+#[test]
+fn no_address_and_no_low_port() {
+    assert!(UdpPort::bind(&[], || Ok(0)).is_err());
+}
+
+#[test]
+fn what_nobody_receives_is_taken_all_the_same() {
+    let one = port(&["127.0.0.1"]);
+    let gone = port(&["127.0.0.1"]).port();
+    for _ in 0..10 {
+        assert_eq!(one.sockets()[0].send((gid("127.0.0.1"), gone), b"into the void"), Sent::Taken);
+    }
+    assert_eq!(one.sockets()[0].send((gid("127.0.0.1"), 0), b""), Sent::Lost, "there is no such port");
+    assert!(one.recv(&mut [0; 10]).is_none());
+}
+
+#[test]
+fn the_source_is_what_the_routes_say() {
+    let one = port(&["127.0.0.1", "::1"]);
+    assert_eq!(one.source_for(gid("127.0.0.9")).unwrap(), gid("127.0.0.1"));
+    assert_eq!(one.source_for(gid("::1")).unwrap(), gid("::1"));
+    let far = port(&["127.0.0.7"]);
+    assert!(far.source_for(gid("127.0.0.1")).is_err(), "the routes say 127.0.0.1, which is not its own");
+}
+
+#[test]
+fn a_longer_datagram_is_cut_off_and_shows_it() {
+    let one = port(&["127.0.0.1"]);
+    one.sockets()[0].send((gid("127.0.0.1"), one.port()), &[7; 500]);
+    let mut into = [0; 100];
+    assert_eq!(next(&one, &mut into).len, 100);
+    assert!(one.recv(&mut into).is_none(), "the rest is gone");
+}
