@@ -6,16 +6,13 @@ use crate::engine::Engine;
 use crate::lane::{Job, Lane};
 use crate::set::Set;
 use crate::sys::udp::{UdpPort, UdpSocket};
-use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent};
+use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, number_of};
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{Ready, State};
 use ironwarp_rnic::queue::SharedReceiveQueue;
 use std::io;
 use std::sync::{Arc, OnceLock, Weak};
-
-/// The slot of a connectionless queue pair in the numbers that a port gives.
-const SLOT: u32 = 255;
 
 /// What a connectionless queue pair is created with.
 #[derive(Clone, Debug)]
@@ -77,7 +74,7 @@ impl Engine {
     ) -> io::Result<Arc<DatagramQueuePair>> {
         let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
         let set = self.set_between(receive_cq, send_cq)?;
-        let number = u32::from(udp.port()) << 8 | SLOT;
+        let number = number_of(udp.port());
         let mailbox = Arc::new(Mailbox { udp, lane: Arc::clone(set.lane()), qp: OnceLock::new() });
         let link: Arc<dyn DatagramLink> = Arc::<Mailbox>::clone(&mailbox);
         let qp = DatagramQp::new(number, self.device(), attributes.for_device(), link);

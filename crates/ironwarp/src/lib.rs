@@ -4,7 +4,8 @@
 //! ```text
 //!  Adapter ─┬─ protection_domain() ─┬─ register(Buffer) ─▶ MemoryRegion ─ slice() ─▶ lists of requests
 //!           │                       │                                  └─ place() ─▶ sent to the peer
-//!           │                       └─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
+//!           │                       ├─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
+//!           │                       └─ datagram_queue_pair(&cq) ─▶ DatagramQueuePair ─ address_handle(), …
 //!           ├─ completion_queue() ─▶ CompletionQueue ─ poll(), wait(), arm()
 //!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
 //! ```
@@ -55,6 +56,7 @@ mod attic;
 mod bring_up;
 mod completion_queue;
 mod connect;
+mod datagram;
 pub mod detail;
 mod error;
 #[doc(hidden)]
@@ -77,6 +79,7 @@ pub use adapter::Adapter;
 pub use bring_up::BringUpOptions;
 pub use completion_queue::CompletionQueue;
 pub use connect::{AcceptOptions, ConnectOptions};
+pub use datagram::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest};
 pub use error::{AccessError, CreateError, OutOfMemory};
 pub use fast_region::FastRegion;
 pub use listener::{Incoming, Listener};
@@ -89,13 +92,15 @@ pub use shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 pub use window::Window;
 pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 
-pub use ironwarp_engine::gid::{Gid, GidEntry};
+pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
 pub use ironwarp_rnic::config::{Config, ConfigError, PortRange};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
+pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::fault::FaultPlan;
+pub use ironwarp_rnic::gid::Gid;
 pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
 pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{

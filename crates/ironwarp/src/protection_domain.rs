@@ -2,6 +2,7 @@
 
 use crate::adapter::Shared;
 use crate::completion_queue::CompletionQueue;
+use crate::datagram::DatagramQueuePairBuilder;
 use crate::fast_region::FastRegion;
 use crate::memory::Buffer;
 use crate::queue_pair::{QueuePairBuilder, SGES};
@@ -134,6 +135,11 @@ impl ProtectionDomain {
         depth: usize,
     ) -> SharedReceiveQueue {
         SharedReceiveQueue::named(&self.shared, self.domain, (depth, SGES), xrc, cq)
+    }
+
+    /// Builds a connectionless queue pair whose completions go to `cq`; [`DatagramQueuePairBuilder`] has the rest.
+    pub fn datagram_queue_pair(&self, cq: &CompletionQueue) -> DatagramQueuePairBuilder {
+        DatagramQueuePairBuilder::new(self, cq)
     }
 
     pub(crate) fn domain(&self) -> Domain {

@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How many requests a queue holds, if the builder is not told.
-const DEPTH: usize = 128;
+pub(crate) const DEPTH: usize = 128;
 /// How many elements a list may have, if the builder is not told.
 pub(crate) const SGES: usize = 16;
 /// The engine itself gives a startup up in time; this is added so that its reason is heard.

@@ -6,6 +6,7 @@
 //! | `local_checks`, `remote_checks` | memory that may not be used so (requirements M8 and M9): not one byte moves |
 //! | `terminates` | every Terminate that this adapter can send, provoked |
 //! | `tags`, `framing`, `signals`, `startups`, `flow`, `parking` | ways to get past the checks, and around them |
+//! | `datagrams` | strangers who write to a UDP port |
 //! | `unmapped` | memory that the program took away |
 //! | `revocation` | memory that was given back stays untouched, under a storm |
 //! | `rate` | the neighbour keeps its rate |
@@ -13,6 +14,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 mod common;
+mod datagrams;
 mod flow;
 mod framing;
 mod local_checks;

@@ -63,6 +63,21 @@ impl Grh {
         })
     }
 
+    /// The GRH of what was received, and the message behind it.
+    ///
+    /// ```
+    /// use ironwarp_rnic::datagram::Grh;
+    /// # let mut received = vec![0; 45];
+    /// # (received[0], received[6]) = (0x60, 0x1b);
+    /// # received[40..].copy_from_slice(b"hello");
+    ///
+    /// let (grh, message) = Grh::split(&received).expect("a datagram was received");
+    /// assert_eq!((grh.hop_limit, message), (0, &b"hello"[..]));
+    /// ```
+    pub fn split(received: &[u8]) -> Option<(Self, &[u8])> {
+        Some((Self::parse(received)?, received.get(Self::LEN..)?))
+    }
+
     /// Its bytes.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let word = VERSION << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL_MASK;

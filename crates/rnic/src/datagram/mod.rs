@@ -43,6 +43,20 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 /// work. On a path with a smaller MTU, IP cuts the datagram into fragments and puts it together again.
 pub const MAX_PAYLOAD: usize = 4096;
 
+/// The slot of a connectionless queue pair among the numbers that a port gives.
+const SLOT: u32 = 255;
+
+/// The number of the connectionless queue pair with this UDP port: a peer that knows number and address needs nothing else.
+pub fn number_of(port: u16) -> u32 {
+    u32::from(port) << 8 | SLOT
+}
+
+/// The UDP port of the queue pair with this number. Where no connectionless one can be, nothing is received.
+fn port_of(number: u32) -> u16 {
+    let [_, high, low, _] = number.to_be_bytes();
+    u16::from_be_bytes([high, low])
+}
+
 /// How many datagrams one thread moves before it looks whether others wait.
 const BATCH: usize = 32;
 

@@ -12,8 +12,7 @@
 //! key could end it for all others. It lets a receive be completed with the error, and so we do, because a program that
 //! posts short receives should hear of it. Memory that cannot be used is the program's own mistake.
 
-use super::tx::port_of;
-use super::{Arrived, BATCH, DatagramQp, Dropped, Grh, MAX_PAYLOAD};
+use super::{Arrived, BATCH, DatagramQp, Dropped, Grh, MAX_PAYLOAD, number_of};
 use crate::error::{Fault, Protocol};
 use crate::event::AsyncEvent;
 use crate::half::Left;
@@ -57,7 +56,7 @@ impl DatagramQp {
         let (header, payload) = Datagram::parse(bytes).ok_or(Dropped::Malformed)?;
         let len = payload.len();
         // The kernel knows the port, the header is the sender's word: nobody speaks for another on the same host.
-        if port_of(header.source) != arrived.port {
+        if header.source != number_of(arrived.port) {
             return Err(Dropped::Malformed);
         }
         if header.destination != self.id {

@@ -291,13 +291,14 @@ fn what_does_not_belong_to_the_queue_pair_is_dropped_and_counted() {
     let whole = datagram(HEADER, b"x");
     let mut magic = whole.clone();
     magic[0] ^= 1;
-    let wrong: [(Vec<u8>, fn(&Drops) -> u64); 8] = [
+    let wrong: [(Vec<u8>, fn(&Drops) -> u64); 9] = [
         (vec![], |drops| drops.malformed),
         (whole[..27].to_vec(), |drops| drops.malformed),
         (magic, |drops| drops.malformed),
         (datagram(HEADER, &[0; MAX_PAYLOAD + 1]), |drops| drops.malformed),
         (datagram(HEADER, &[0; 20000]), |drops| drops.malformed),
         (datagram(Datagram { source: 6001 << 8 | 255, ..HEADER }, b""), |drops| drops.malformed),
+        (datagram(Datagram { source: YOURS - 1, ..HEADER }, b""), |drops| drops.malformed),
         (datagram(Datagram { destination: MINE - 1, ..HEADER }, b""), |drops| drops.other_number),
         (datagram(Datagram { qkey: QKEY + 1, ..HEADER }, b""), |drops| drops.qkey),
     ];

@@ -1,6 +1,6 @@
 //! Work requests → datagrams. Before this: the send queue of `request.rs`; after: the link, and a completion.
 
-use super::{BATCH, DatagramQp, DatagramRequest, Destination, Dropped, MAX_PAYLOAD, Sent};
+use super::{BATCH, DatagramQp, DatagramRequest, Destination, Dropped, MAX_PAYLOAD, Sent, port_of};
 use crate::error::Fault;
 use crate::half::Left;
 use crate::memory::{Rights, Spans};
@@ -140,10 +140,4 @@ impl DatagramQp {
     fn complete_send(&self, completion: Completion) {
         self.complete(&self.attributes.send_cq, completion);
     }
-}
-
-/// The UDP port of the queue pair with this number. Where none can be, nothing arrives.
-pub(super) fn port_of(qpn: u32) -> u16 {
-    let [_, high, low, _] = qpn.to_be_bytes();
-    u16::from_be_bytes([high, low])
 }

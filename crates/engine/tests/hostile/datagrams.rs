@@ -1,0 +1,239 @@
+//! Strangers write to the UDP port of a connectionless queue pair. Whatever they send is dropped, and touches no memory.
+
+use crate::common::PATIENCE;
+use crate::common::mapping::{Mapping, PAGE};
+use crate::common::neighbour::Neighbour;
+use ironwarp_engine::sys::udp::UdpPort;
+use ironwarp_engine::{CompletionQueue, DatagramQueuePair, DatagramQueuePairAttributes, Engine};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::fault::Rng;
+use ironwarp_rnic::gid::Gid;
+use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_rnic::qp::State;
+use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_wire::Tag;
+use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const QKEY: u32 = 0x1ee7;
+const LOCALHOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
+
+/// A connectionless queue pair with three pages of memory.
+struct Post {
+    engine: Arc<Engine>,
+    cq: Arc<CompletionQueue>,
+    pair: Arc<DatagramQueuePair>,
+    memory: Mapping,
+    tag: Tag,
+}
+
+impl Post {
+    fn new() -> Self {
+        let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
+        let domain = engine.device().allocate_domain();
+        let cq = engine.create_cq(64).unwrap();
+        let attributes =
+            DatagramQueuePairAttributes { qkey: QKEY, ..DatagramQueuePairAttributes::new(domain, &cq) };
+        let udp = UdpPort::bind(&[LOCALHOST.into()], || Ok(0)).unwrap();
+        let pair = engine.create_datagram_qp(&attributes, udp).unwrap();
+        for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+            pair.qp().modify(state).unwrap();
+        }
+        let memory = Mapping::new(3);
+        memory.fill(0, memory.len(), 0xcc);
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
+        let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();
+        let tag = engine.device().register(domain, region).unwrap();
+        Self { engine, cq, pair, memory, tag }
+    }
+
+    fn port(&self) -> u16 {
+        u16::try_from(self.pair.id() >> 8).unwrap()
+    }
+
+    fn sge(&self, at: usize, len: u32) -> Sge {
+        Sge { tag: self.tag, addr: self.memory.addr(at), len }
+    }
+
+    fn receive(&self, id: u64, at: usize, len: u32) {
+        let buffers = self.sge(at, len).into();
+        self.pair.qp().post_receive(ReceiveRequest { id, buffers }).unwrap();
+    }
+
+    fn send(&self, id: u64, data: Data) {
+        let address = AddressHandle::new(Gid::from(LOCALHOST), Gid::from(LOCALHOST));
+        let destination = Destination { address, qpn: self.pair.id(), qkey: QKEY };
+        let request = WorkRequest::new(id, Operation::Send { invalidate: None }, data);
+        self.pair.qp().post_send(vec![DatagramRequest { request, destination }]).unwrap();
+    }
+
+    #[track_caller]
+    fn completes(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
+        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "something completes");
+        let mut one = None;
+        self.cq.poll(1, |completion| one = Some(completion)).unwrap();
+        let completion = one.unwrap();
+        let found = (completion.opcode, completion.wr_id, completion.status);
+        assert_eq!(found, (opcode, id, status), "{completion:?}");
+        completion
+    }
+
+    /// The next completion, which must be a success.
+    fn next_id(&self) -> u64 {
+        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "something completes");
+        let mut id = None;
+        self.cq.poll(1, |it| id = Some((it.wr_id, it.status))).unwrap();
+        let (id, status) = id.unwrap();
+        assert_eq!(status, Status::Success);
+        id
+    }
+}
+
+/// Somebody with a plain socket.
+struct Stranger {
+    socket: UdpSocket,
+    to: u16,
+}
+
+impl Stranger {
+    fn new(to: u16) -> Self {
+        Self { socket: UdpSocket::bind((LOCALHOST, 0)).unwrap(), to }
+    }
+
+    fn number(&self) -> u32 {
+        u32::from(self.socket.local_addr().unwrap().port()) << 8 | 255
+    }
+
+    fn send(&self, bytes: &[u8]) {
+        self.socket.send_to(bytes, (LOCALHOST, self.to)).unwrap();
+    }
+
+    /// A datagram that is as it should be.
+    fn proper(&self, payload: &[u8]) -> Vec<u8> {
+        let header = Datagram {
+            destination: u32::from(self.to) << 8 | 255,
+            source: self.number(),
+            qkey: QKEY,
+            solicited: false,
+            immediate: None,
+            hop_limit: 1,
+            traffic_class: 0,
+            flow_label: 0,
+            service_level: 0,
+        };
+        [&header.emit().unwrap()[..], payload].concat()
+    }
+}
+
+#[test]
+fn strange_datagrams_are_dropped_and_touch_nothing() {
+    let post = Post::new();
+    let neighbour = Neighbour::new(&post.engine, Duration::from_millis(1));
+    let stranger = Stranger::new(post.port());
+    post.receive(1, 0, 3 * 4096);
+    let proper = stranger.proper(&[0xaa; 100]);
+    let mut rng = Rng::new(7);
+    let mut wrong: Vec<Vec<u8>> = (0..DATAGRAM_LEN).map(|len| proper[..len].to_vec()).collect();
+    // Any bit that matters. Hop limit, flags, immediate data and flow may be anything.
+    for bit in (0..5 * 8).chain(8 * 8..20 * 8) {
+        let mut bytes = proper.clone();
+        bytes[bit / 8] ^= 1 << (bit % 8);
+        wrong.push(bytes);
+    }
+    wrong.extend([4097, 9000, 60_000].map(|len| stranger.proper(&vec![0; len])));
+    wrong.extend((0..200).map(|n| (0..n).map(|_| rng.next().to_le_bytes()[0]).collect()));
+    for bytes in &wrong {
+        stranger.send(bytes);
+        post.cq.progress(); // or the socket's buffer would be too small for all of them
+    }
+    // What is proper comes behind all of them, and is the only one that is received.
+    stranger.send(&proper);
+    let completion = post.completes(Opcode::Receive, 1, Status::Success);
+    assert_eq!(completion.byte_len, 140);
+    assert_eq!(post.memory.read(40, 100), [0xaa; 100]);
+    assert!(post.memory.holds_only(140, 3 * PAGE - 140, 0xcc));
+    let drops = post.pair.qp().drops();
+    assert_eq!(drops.malformed + drops.other_number + drops.qkey, wrong.len() as u64, "{drops:?}");
+    assert_eq!((drops.other_number, drops.qkey), (24, 32), "each bit of the number and of the key");
+    neighbour.leave();
+}
+
+#[test]
+fn a_flood_of_garbage_stalls_neither_a_neighbour_nor_the_queue_pair() {
+    let post = Post::new();
+    let neighbour = Neighbour::new(&post.engine, Duration::ZERO);
+    let (stranger, friend) = (Stranger::new(post.port()), Stranger::new(post.port()));
+    let before = neighbour.rounds();
+    let mut received = 0;
+    let until = Instant::now() + PATIENCE;
+    std::thread::scope(|scope| {
+        let flood = scope.spawn(|| {
+            let garbage = vec![0xee; 2000];
+            for _ in 0..100_000 {
+                stranger.send(&garbage);
+            }
+        });
+        // Datagrams may be lost, so they are sent again until enough came.
+        while !flood.is_finished() || received < 10 || neighbour.rounds() < before + 10 {
+            assert!(Instant::now() < until, "{received} received, {} rounds", neighbour.rounds() - before);
+            post.receive(1, 0, 4136);
+            friend.send(&friend.proper(b"let me through"));
+            while !post.cq.wait(Some(Duration::from_millis(20))).unwrap() {
+                assert!(Instant::now() < until, "nothing gets through");
+                friend.send(&friend.proper(b"let me through"));
+            }
+            received += post.cq.poll(1, |it| assert_eq!(it.status, Status::Success)).unwrap();
+        }
+    });
+    assert!(post.pair.qp().drops().malformed > 1000, "{:?}", post.pair.qp().drops());
+    neighbour.leave();
+}
+
+#[test]
+fn memory_that_is_gone_fails_a_send_and_ends_no_receive() {
+    let post = Post::new();
+    let neighbour = Neighbour::new(&post.engine, Duration::from_millis(1));
+    post.memory.unmap(PAGE, PAGE);
+    let straddles = || Data::Memory(post.sge(PAGE - 10, 20).into());
+    post.send(1, straddles());
+    let cause = post.completes(Opcode::Send, 1, Status::LocalProtection).cause.unwrap();
+    assert!(matches!(*cause, Fault::Unmapped { .. }), "{cause}");
+    assert_eq!(post.pair.qp().state(), State::SendError);
+    post.send(2, Data::Inline([1].as_slice().into()));
+    post.completes(Opcode::Send, 2, Status::Flushed);
+
+    // Receives go on, and so do sends once the program says so.
+    post.receive(3, 0, 100);
+    let stranger = Stranger::new(post.port());
+    stranger.send(&stranger.proper(b"still here"));
+    post.completes(Opcode::Receive, 3, Status::Success);
+    assert_eq!(post.memory.read(40, 10), b"still here");
+    post.pair.qp().modify(State::ReadyToSend).unwrap();
+    post.receive(4, 2 * PAGE, 100);
+    post.send(5, Data::Inline(b"to myself".as_slice().into()));
+    let mut done = [post.next_id(), post.next_id()];
+    done.sort_unstable();
+    assert_eq!(done, [4, 5]);
+    assert_eq!(post.memory.read(2 * PAGE + 40, 9), b"to myself");
+    neighbour.leave();
+}
+
+#[test]
+fn memory_that_is_gone_fails_a_receive_and_the_queue_pair_but_nobody_else() {
+    let post = Post::new();
+    let neighbour = Neighbour::new(&post.engine, Duration::from_millis(1));
+    post.receive(1, PAGE - 42, 1000);
+    post.receive(2, 0, 1000);
+    post.memory.unmap(PAGE, PAGE);
+    let stranger = Stranger::new(post.port());
+    stranger.send(&stranger.proper(b"hello"));
+    let cause = post.completes(Opcode::Receive, 1, Status::LocalProtection).cause.unwrap();
+    assert!(matches!(*cause, Fault::Unmapped { .. }), "{cause}");
+    post.completes(Opcode::Receive, 2, Status::Flushed);
+    assert_eq!(post.pair.qp().state(), State::Error);
+    neighbour.leave();
+}

@@ -1,0 +1,474 @@
+//! Connectionless queue pairs over real UDP sockets (requirement P2, "not connected"): every byte is verified.
+
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
+mod common;
+
+use common::{ALL, SOON, pattern};
+use ironwarp::{
+    Adapter, AddressHandle, Arm, Buffer, Completion, CompletionExt, CompletionQueue, CreateError,
+    DatagramQueuePair, DatagramRequest, Destination, Fault, Gid, Grh, MemoryRegion, Opcode, PostError,
+    ProtectionDomain, State, Status,
+};
+use std::collections::BTreeSet;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, UdpSocket};
+use std::os::fd::AsFd;
+use std::process::{Command, Stdio};
+
+const GRH: usize = Grh::LEN;
+const QKEY: u32 = 0x0001_1ee7;
+const SIZES: [usize; 7] = [0, 1, 7, 64, 4055, 4095, 4096];
+const VERSIONS: [&str; 2] = ["127.0.0.1", "::1"];
+
+/// A connectionless queue pair with 64 KiB of memory.
+struct End {
+    qp: DatagramQueuePair,
+    cq: CompletionQueue,
+    region: MemoryRegion,
+    domain: ProtectionDomain,
+    adapter: Adapter,
+}
+
+impl End {
+    fn new() -> Self {
+        let adapter = Adapter::new().unwrap();
+        let cq = adapter.completion_queue(512).unwrap();
+        let domain = adapter.protection_domain();
+        let qp = domain.datagram_queue_pair(&cq).qkey(QKEY).create().unwrap();
+        let region = domain.register(Buffer::new(64 << 10).unwrap(), ALL).unwrap();
+        Self { qp, cq, region, domain, adapter }
+    }
+
+    /// Where it is, for another.
+    fn destination(&self, from: &DatagramQueuePair, at: &str) -> Destination {
+        let address = from.address_handle(at.parse().unwrap()).unwrap();
+        Destination { address, qpn: self.qp.qpn(), qkey: QKEY }
+    }
+
+    fn receive(&self, id: u64, at: usize, len: usize) {
+        self.qp.post_receive(id, &[self.region.slice(at, len).unwrap()]).unwrap();
+    }
+
+    fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.region.read(at, &mut bytes).unwrap();
+        bytes
+    }
+
+    #[track_caller]
+    fn next(&self) -> Completion {
+        self.cq.wait(SOON).unwrap().expect("something completes in time")
+    }
+
+    #[track_caller]
+    fn done(&self, opcode: Opcode, id: u64) -> Completion {
+        let completion = self.next().success().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((completion.opcode, completion.wr_id), (opcode, id), "{completion:?}");
+        completion
+    }
+
+    #[track_caller]
+    fn failed(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
+        let completion = self.next();
+        let found = (completion.opcode, completion.wr_id, completion.status);
+        assert_eq!(found, (opcode, id, status), "{completion:?}");
+        completion
+    }
+}
+
+fn gid(text: &str) -> Gid {
+    text.parse().unwrap()
+}
+
+#[test]
+fn datagrams_of_every_size_arrive_whole_behind_their_grh() {
+    let (one, other) = (End::new(), End::new());
+    for at in VERSIONS {
+        let to = other.destination(&one.qp, at);
+        for (seed, size) in (1..).zip(SIZES) {
+            for inline in [false, true] {
+                let data = pattern(seed, size);
+                one.region.write(100, &data).unwrap();
+                other.region.write(0, &[0xcc; 8192]).unwrap();
+                other.receive(1, 0, 8192);
+                let list = [one.region.slice(100, size).unwrap()];
+                one.qp
+                    .post_send(if inline {
+                        DatagramRequest::send_inline(2, &data, to)
+                    } else {
+                        DatagramRequest::send(2, &list, to)
+                    })
+                    .unwrap();
+                assert_eq!(one.done(Opcode::Send, 2).byte_len as usize, size);
+                let received = other.done(Opcode::Receive, 1);
+                assert_eq!(received.byte_len as usize, GRH + size);
+                assert_eq!(received.sender.unwrap().qp, one.qp.qpn());
+                assert_eq!((received.immediate, received.solicited), (None, false));
+                let bytes = other.bytes(0, 8192);
+                let (grh, rest) = Grh::split(&bytes).unwrap();
+                assert_eq!((grh.source, grh.destination), (gid(at), gid(at)));
+                assert_eq!(rest[..size], data, "{size} bytes, inline {inline}, at {at}");
+                assert!(rest[size..].iter().all(|byte| *byte == 0xcc), "nothing behind it is touched");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_datagram_is_gathered_from_many_pieces_and_scattered_over_others() {
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "127.0.0.1");
+    let data = pattern(3, 3000);
+    one.region.write(0, &data).unwrap();
+    let slice = |end: &End, at, len| end.region.slice(at, len).unwrap();
+    // The GRH itself is split, one element is empty, and the last is longer than needed.
+    let into = [(50_000, 13), (1000, 0), (2000, 30), (40_000, 1500), (10_000, 4000)];
+    let list: Vec<_> = into.iter().map(|&(at, len)| slice(&other, at, len)).collect();
+    other.qp.post_receive(1, &list).unwrap();
+    let from = [slice(&one, 0, 1), slice(&one, 1, 1998), slice(&one, 5, 0), slice(&one, 1999, 1001)];
+    one.qp.post_send(DatagramRequest::send(2, &from, to)).unwrap();
+    assert_eq!(other.done(Opcode::Receive, 1).byte_len, 3040);
+    let received: Vec<u8> = into.iter().flat_map(|&(at, len)| other.bytes(at, len)).collect();
+    let (grh, message) = Grh::split(&received).unwrap();
+    assert_eq!(grh.source, gid("127.0.0.1"));
+    assert_eq!(message[..3000], data);
+}
+
+#[test]
+fn immediate_data_and_what_is_for_the_grh_arrive() {
+    let (one, other) = (End::new(), End::new());
+    let mut to = other.destination(&one.qp, "127.0.0.1");
+    to.address = AddressHandle {
+        service_level: 5,
+        traffic_class: 0x88,
+        flow_label: 0xf_edcb,
+        hop_limit: 3,
+        ..to.address
+    };
+    other.receive(1, 0, 100);
+    one.qp.post_send(DatagramRequest::send_inline(2, b"x", to).immediate(0xdead_beef)).unwrap();
+    let received = other.done(Opcode::Receive, 1);
+    assert_eq!(received.immediate, Some(0xdead_beef));
+    let grh = Grh::parse(&other.bytes(0, 40)).unwrap();
+    assert_eq!((grh.traffic_class, grh.flow_label, grh.hop_limit), (0x88, 0xf_edcb, 3));
+    // What the receiver needs to answer is there.
+    let back = AddressHandle::from_completion(&grh, &received).unwrap();
+    assert_eq!((back.service_level, back.traffic_class, back.flow_label), (5, 0x88, 0xf_edcb));
+    one.receive(3, 0, 100);
+    let to = Destination { address: back, qpn: received.sender.unwrap().qp, qkey: QKEY };
+    other.qp.post_send(DatagramRequest::send_inline(4, b"answer", to)).unwrap();
+    one.done(Opcode::Send, 2);
+    one.done(Opcode::Receive, 3);
+    assert_eq!(one.bytes(40, 6), b"answer");
+}
+
+/// A lane receives while nobody polls, and the event comes for the solicited one only.
+#[test]
+fn a_solicited_datagram_wakes_a_program_that_sleeps() {
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "::1");
+    (1..=2).for_each(|id| other.receive(id, 0, 100));
+    assert!(!other.cq.arm(Arm::Solicited));
+    one.qp.post_send(DatagramRequest::send_inline(3, b"quiet", to)).unwrap();
+    one.qp.post_send(DatagramRequest::send_inline(4, b"loud", to).solicited()).unwrap();
+    let fd = other.cq.as_fd();
+    let mut fds = [rustix::event::PollFd::new(&fd, rustix::event::PollFlags::IN)];
+    let limit = rustix::event::Timespec::try_from(SOON).unwrap();
+    assert_eq!(rustix::event::poll(&mut fds, Some(&limit)), Ok(1), "woken in time");
+    assert!(other.cq.take_event());
+    let (first, second) = (other.done(Opcode::Receive, 1), other.done(Opcode::Receive, 2));
+    assert_eq!((first.solicited, second.solicited), (false, true));
+}
+
+#[test]
+fn an_unsignaled_datagram_completes_silently() {
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "127.0.0.1");
+    (1..=2).for_each(|id| other.receive(id, 0, 100));
+    one.qp.post_send(DatagramRequest::send_inline(3, b"a", to).unsignaled()).unwrap();
+    one.qp.post_send(DatagramRequest::send_inline(4, b"b", to)).unwrap();
+    one.done(Opcode::Send, 4);
+    assert!(one.cq.poll_one().unwrap().is_none());
+    other.done(Opcode::Receive, 1);
+    other.done(Opcode::Receive, 2);
+}
+
+#[test]
+fn two_queue_pairs_take_their_datagrams_receives_from_one_shared_queue() {
+    let (one, other) = (End::new(), End::new());
+    let srq = other.domain.shared_receive_queue(8);
+    let pair = || other.domain.datagram_queue_pair(&other.cq).qkey(QKEY).srq(&srq).create().unwrap();
+    let pairs = [pair(), pair()];
+    assert_eq!(pairs[0].post_receive(1, &[]), Err(PostError::NoReceiveQueue));
+    for (id, qp) in (10..).zip(&pairs) {
+        srq.post_receive(id, &[other.region.slice(0, 100).unwrap()]).unwrap();
+        let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
+        let to = Destination { address, qpn: qp.qpn(), qkey: QKEY };
+        one.qp.post_send(DatagramRequest::send_inline(1, &[u8::try_from(id).unwrap()], to)).unwrap();
+        assert_eq!(other.done(Opcode::Receive, id).qp, qp.qpn());
+        assert_eq!(u64::from(other.bytes(40, 1)[0]), id);
+    }
+    assert_eq!(srq.query().posted, 0);
+}
+
+#[test]
+fn datagrams_with_another_key_or_number_or_without_a_receive_are_lost_and_counted() {
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "127.0.0.1");
+    let send = |to| one.qp.post_send(DatagramRequest::send_inline(1, b"?", to)).unwrap();
+    other.receive(1, 0, 100);
+    send(Destination { qkey: QKEY + 1, ..to });
+    send(Destination { qpn: to.qpn - 1, ..to });
+    send(to);
+    other.done(Opcode::Receive, 1);
+    send(to); // for this one no receive is posted
+    // Datagrams between two sockets of one host keep their order, so what is looked at is the fourth.
+    while other.qp.drops().no_receive == 0 {
+        assert!(other.cq.poll_one().unwrap().is_none());
+    }
+    let drops = other.qp.drops();
+    assert_eq!((drops.qkey, drops.other_number, drops.no_receive), (1, 1, 1));
+    (0..4).for_each(|_| drop(one.done(Opcode::Send, 1)));
+}
+
+#[test]
+fn a_datagram_to_nobody_completes_all_the_same() {
+    let one = End::new();
+    // A port that was free a moment ago: the kernel answers with "port unreachable".
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
+    let to = Destination { address, qpn: u32::from(gone) << 8 | 255, qkey: QKEY };
+    for id in 0..50 {
+        one.qp.post_send(DatagramRequest::send_inline(id, b"anybody?", to)).unwrap();
+        one.done(Opcode::Send, id);
+    }
+    assert_eq!(one.qp.state(), State::ReadyToSend);
+}
+
+#[test]
+fn a_receive_that_is_too_short_for_its_datagram_fails_alone() {
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "127.0.0.1");
+    other.region.write(0, &[0xcc; 200]).unwrap();
+    other.receive(1, 0, 49);
+    other.receive(2, 100, 50);
+    for _ in 0..2 {
+        one.qp.post_send(DatagramRequest::send_inline(3, b"ten bytes.", to)).unwrap();
+    }
+    let cause = other.failed(Opcode::Receive, 1, Status::LocalLength).cause.unwrap();
+    assert!(cause.to_string().contains("50 bytes for a receive of 49"), "{cause}");
+    other.done(Opcode::Receive, 2);
+    assert_eq!(other.bytes(0, 100), [0xcc; 100], "what does not fit is not placed");
+    assert_eq!(other.bytes(140, 10), b"ten bytes.");
+}
+
+#[test]
+fn a_failed_datagram_stops_the_send_queue_until_it_is_mended() {
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "127.0.0.1");
+    let long = [one.region.slice(0, 4097).unwrap()];
+    one.qp.post_send(DatagramRequest::send(1, &long, to)).unwrap();
+    let cause = one.failed(Opcode::Send, 1, Status::LocalLength).cause.unwrap();
+    assert_eq!(*cause, Fault::DatagramTooLong { len: 4097, limit: 4096 });
+    assert_eq!(one.qp.state(), State::SendError);
+    one.qp.post_send(DatagramRequest::send_inline(2, b"", to)).unwrap();
+    one.failed(Opcode::Send, 2, Status::Flushed);
+    // Receives go on.
+    one.receive(3, 0, 100);
+    let back = one.destination(&other.qp, "127.0.0.1");
+    other.qp.post_send(DatagramRequest::send_inline(4, b"how are you?", back)).unwrap();
+    one.done(Opcode::Receive, 3);
+    one.qp.modify(State::ReadyToSend).unwrap();
+    other.receive(5, 0, 100);
+    one.qp.post_send(DatagramRequest::send_inline(6, b"fine", to)).unwrap();
+    one.done(Opcode::Send, 6);
+    other.done(Opcode::Send, 4);
+    other.done(Opcode::Receive, 5);
+}
+
+#[test]
+fn a_queue_pair_writes_to_itself() {
+    let one = End::new();
+    for at in VERSIONS {
+        one.receive(1, 0, 100);
+        one.qp.post_send(DatagramRequest::send_inline(2, b"dear me", one.destination(&one.qp, at))).unwrap();
+        let ids: BTreeSet<_> = [one.next(), one.next()].map(|it| it.success().unwrap().wr_id).into();
+        assert_eq!(ids, [1, 2].into());
+        assert_eq!(one.bytes(40, 7), b"dear me");
+    }
+}
+
+#[test]
+fn a_queue_pair_is_reached_at_its_addresses_and_nowhere_else() {
+    let one = End::new();
+    let at: [IpAddr; 2] = ["127.0.0.2".parse().unwrap(), "127.0.0.3".parse().unwrap()];
+    let builder = one.domain.datagram_queue_pair(&one.cq).qkey(QKEY).addresses(&at);
+    let other = builder.create().unwrap();
+    assert_eq!(other.gids(), at.map(Gid::from));
+    let from = gid("127.0.0.1");
+    let send = |to: Gid, byte| {
+        let to = Destination { address: AddressHandle::new(from, to), qpn: other.qpn(), qkey: QKEY };
+        one.qp.post_send(DatagramRequest::send_inline(9, &[byte], to).unsignaled()).unwrap();
+    };
+    for (id, ip) in (1..).zip(at) {
+        other.post_receive(id, &[one.region.slice(0, 100).unwrap()]).unwrap();
+        send(from, 0); // the same port at an address that it does not have
+        send(ip.into(), 1);
+        one.done(Opcode::Receive, id);
+        assert_eq!(Grh::parse(&one.bytes(0, 40)).unwrap().destination, Gid::from(ip));
+        assert_eq!(one.bytes(40, 1), [1]);
+    }
+    // Nor does it send from there.
+    let to = Destination { address: AddressHandle::new(from, from), qpn: 5, qkey: 0 };
+    let refused = other.post_send(DatagramRequest::send_inline(1, b"", to));
+    assert_eq!(refused, Err(PostError::NoPath { from, to: from }));
+    let mixed = Destination { address: AddressHandle::new(from, gid("::1")), qpn: 5, qkey: 0 };
+    let refused = one.qp.post_send(DatagramRequest::send_inline(1, b"", mixed));
+    assert_eq!(refused, Err(PostError::NoPath { from, to: gid("::1") }));
+}
+
+#[test]
+fn a_queue_pair_that_is_brought_up_by_hand_receives_from_ready_to_receive_on() {
+    let one = End::new();
+    let other = one.domain.datagram_queue_pair(&one.cq).by_hand().qkey(1).create().unwrap();
+    assert_eq!(other.state(), State::Reset);
+    assert!(other.post_receive(1, &[]).is_err());
+    other.modify(State::Init).unwrap();
+    other.set_qkey(QKEY);
+    other.post_receive(1, &[one.region.slice(0, 100).unwrap()]).unwrap();
+    let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
+    let to = Destination { address, qpn: other.qpn(), qkey: QKEY };
+    let send = |id| one.qp.post_send(DatagramRequest::send_inline(id, b"", to)).unwrap();
+    send(2);
+    one.done(Opcode::Send, 2);
+    while other.drops().not_ready == 0 {
+        assert!(one.cq.poll_one().unwrap().is_none(), "nothing is received yet");
+    }
+    other.modify(State::ReadyToReceive).unwrap();
+    let early = other.post_send(DatagramRequest::send_inline(3, b"", to));
+    assert_eq!(early, Err(PostError::State(State::ReadyToReceive)));
+    send(4);
+    let ids: BTreeSet<_> = [one.next(), one.next()].map(|it| it.success().unwrap().wr_id).into();
+    assert_eq!(ids, [1, 4].into());
+}
+
+#[test]
+fn a_dropped_queue_pair_gives_its_port_back() {
+    let one = End::new();
+    let other = one.domain.datagram_queue_pair(&one.cq).create().unwrap();
+    other.post_receive(1, &[one.region.slice(0, 100).unwrap()]).unwrap();
+    let port = u16::try_from(other.qpn() >> 8).unwrap();
+    assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "it is taken");
+    drop(other);
+    UdpSocket::bind(("127.0.0.1", port)).unwrap();
+    assert!(one.cq.poll_one().unwrap().is_none(), "its receive is forgotten");
+}
+
+#[test]
+fn parts_of_another_adapter_are_refused() {
+    let (one, other) = (End::new(), End::new());
+    let srq = other.domain.shared_receive_queue(4);
+    for builder in
+        [one.domain.datagram_queue_pair(&other.cq), one.domain.datagram_queue_pair(&one.cq).srq(&srq)]
+    {
+        assert!(matches!(builder.create(), Err(CreateError::OtherAdapter)));
+    }
+    let nowhere = ["192.0.2.1".parse().unwrap()];
+    let refused = one.domain.datagram_queue_pair(&one.cq).addresses(&nowhere).create();
+    assert!(matches!(refused, Err(CreateError::NoNumber(_))), "no address of this host");
+    assert_eq!(one.adapter.config(), other.adapter.config());
+}
+
+/// Many threads post to one queue pair; each message is one datagram, and none is sent twice.
+#[test]
+fn messages_of_many_threads_arrive_once_each() {
+    const THREADS: u64 = 4;
+    const EACH: u64 = 25;
+    let (one, other) = (End::new(), End::new());
+    let to = other.destination(&one.qp, "127.0.0.1");
+    (0..THREADS * EACH).for_each(|id| other.receive(id, usize::try_from(id).unwrap() * 64, 64));
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let one = &one;
+            scope.spawn(move || {
+                for n in 0..EACH {
+                    let id = thread * EACH + n;
+                    one.qp.post_send(DatagramRequest::send_inline(id, &id.to_le_bytes(), to)).unwrap();
+                }
+            });
+        }
+    });
+    let mut sent = BTreeSet::new();
+    let mut received = BTreeSet::new();
+    for _ in 0..THREADS * EACH {
+        sent.insert(one.next().success().unwrap().wr_id);
+        let at = usize::try_from(other.next().success().unwrap().wr_id).unwrap() * 64;
+        received.insert(u64::from_le_bytes(other.bytes(at + 40, 8).try_into().unwrap()));
+    }
+    let all: BTreeSet<_> = (0..THREADS * EACH).collect();
+    assert_eq!((sent, received), (all.clone(), all));
+}
+
+/// The other process of [`two_processes_talk_by_number_and_address`]: answers each datagram with what it said, reversed.
+/// By itself it does nothing.
+#[test]
+fn other_process() {
+    if std::env::var_os("DATAGRAMS_CHILD").is_none() {
+        return;
+    }
+    let end = End::new();
+    // More than the other one sends: each is used once.
+    (0..15).for_each(|id| end.receive(id, usize::try_from(id).unwrap() * 4136, 4136));
+    println!("\nnumber {}", end.qp.qpn());
+    std::io::stdout().flush().unwrap();
+    loop {
+        let completion = end.next().success().unwrap();
+        if completion.opcode == Opcode::Send {
+            continue;
+        }
+        let at = usize::try_from(completion.wr_id).unwrap() * 4136;
+        let bytes = end.bytes(at, usize::try_from(completion.byte_len).unwrap());
+        let (grh, message) = Grh::split(&bytes).unwrap();
+        let address = AddressHandle::from_completion(&grh, &completion).unwrap();
+        let to = Destination { address, qpn: completion.sender.unwrap().qp, qkey: QKEY };
+        let answer: Vec<u8> = message.iter().rev().copied().collect();
+        end.qp.post_send(DatagramRequest::send_inline(99, &answer, to)).unwrap();
+        if completion.immediate == Some(0) {
+            return;
+        }
+    }
+}
+
+#[test]
+fn two_processes_talk_by_number_and_address() {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "other_process", "--nocapture"])
+        .env("DATAGRAMS_CHILD", "1")
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
+    let number = lines.find_map(|line| line.strip_prefix("number ")?.parse().ok());
+    let qpn: u32 = number.expect("the child tells its number");
+    let one = End::new();
+    let mut left = 2 * SIZES.len();
+    for at in VERSIONS {
+        let address = one.qp.address_handle(gid(at)).unwrap();
+        let to = Destination { address, qpn, qkey: QKEY };
+        for (seed, size) in (7..).zip(SIZES) {
+            left -= 1;
+            let mut data = pattern(seed, size);
+            one.receive(1, 0, 4136);
+            let request = DatagramRequest::send_inline(2, &data, to).immediate(u32::try_from(left).unwrap());
+            one.qp.post_send(request).unwrap();
+            one.done(Opcode::Send, 2);
+            let received = one.done(Opcode::Receive, 1);
+            assert_eq!((received.byte_len as usize, received.sender.unwrap().qp), (GRH + size, qpn));
+            data.reverse();
+            assert_eq!(one.bytes(GRH, size), data, "{size} bytes at {at}");
+        }
+    }
+    drop(lines.last()); // until it has no more to say
+    assert!(child.wait().unwrap().success());
+}
