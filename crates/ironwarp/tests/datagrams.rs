@@ -410,6 +410,29 @@ fn messages_of_many_threads_arrive_once_each() {
     assert_eq!((sent, received), (all.clone(), all));
 }
 
+/// A plain socket receives what the page describes, but for the two numbers, which have the ports of the day in them.
+#[test]
+fn the_datagram_of_the_documentation_is_what_is_sent() {
+    let page = include_str!("../../../docs/wire.md");
+    let (_, dump) = page.split_once("49 52 57 44").expect("the page shows a datagram");
+    let (dump, _) = dump.split_once("```").expect("to its end");
+    let bytes = "49 52 57 44".split_whitespace().chain(dump.split_whitespace());
+    let mut shown: Vec<u8> = bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
+
+    let one = End::new();
+    let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
+    socket.set_read_timeout(Some(SOON)).unwrap();
+    let qpn = u32::from(socket.local_addr().unwrap().port()) << 8 | 255;
+    let to = Destination { address: one.qp.address_handle(gid("127.0.0.1")).unwrap(), qpn, qkey: QKEY };
+    one.qp.post_send(DatagramRequest::send_inline(1, b"hello", to).solicited().immediate(42)).unwrap();
+    let mut bytes = [0; 100];
+    let (len, from) = socket.recv_from(&mut bytes).unwrap();
+    assert_eq!(u32::from(from.port()) << 8 | 255, one.qp.qpn());
+    shown[8..12].copy_from_slice(&qpn.to_be_bytes());
+    shown[12..16].copy_from_slice(&one.qp.qpn().to_be_bytes());
+    assert_eq!(bytes[..len], shown);
+}
+
 /// The other process of [`two_processes_talk_by_number_and_address`]: answers each datagram with what it said, reversed.
 /// By itself it does nothing.
 #[test]

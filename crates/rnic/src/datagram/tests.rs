@@ -1,5 +1,7 @@
 //! A connectionless queue pair by itself: a mock network says what arrives and whether it takes what is sent.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
 use super::*;
 use crate::config::Config;
 use crate::host::{Host, Span, Unmapped};

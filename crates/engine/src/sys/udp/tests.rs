@@ -1,5 +1,7 @@
 //! Real sockets, on loopback.
 
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
 use super::*;
 use std::time::{Duration, Instant};
 
