@@ -182,7 +182,7 @@ impl DatagramQueuePairBuilder {
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use ironwarp::{
-///     Access, Adapter, AddressHandle, Buffer, CompletionExt, DatagramRequest, Destination, Gid, Grh,
+///     Access, Adapter, AddressHandle, Buffer, DatagramRequest, Destination, Gid, Grh,
 /// };
 /// use std::time::Duration;
 ///

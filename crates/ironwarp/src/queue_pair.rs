@@ -491,7 +491,7 @@ impl QueuePair {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use ironwarp::{Access, Adapter, BringUpOptions, Buffer, CompletionExt, Remote, WorkRequest};
+    /// use ironwarp::{Access, Adapter, BringUpOptions, Buffer, Remote, WorkRequest};
     /// use std::time::Duration;
     ///
     /// let soon = Duration::from_secs(5);

@@ -6,9 +6,9 @@ mod common;
 
 use common::{ALL, SOON, pattern};
 use ironwarp::{
-    Adapter, AddressHandle, Arm, Buffer, Completion, CompletionExt, CompletionQueue, CreateError,
-    DatagramQueuePair, DatagramRequest, Destination, Fault, Gid, Grh, MemoryRegion, Opcode, PostError,
-    ProtectionDomain, State, Status,
+    Adapter, AddressHandle, Arm, Buffer, Completion, CompletionQueue, CreateError, DatagramQueuePair,
+    DatagramRequest, Destination, Fault, Gid, Grh, MemoryRegion, Opcode, PostError, ProtectionDomain, State,
+    Status,
 };
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
