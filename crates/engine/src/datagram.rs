@@ -3,15 +3,18 @@
 
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
+use crate::gid::{GidEntry, GidTable};
 use crate::lane::{Job, Lane};
 use crate::set::Set;
-use crate::sys::udp::{UdpPort, UdpSocket};
+use crate::sys::reserve::{Kind, Reservation};
+use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
 use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, number_of};
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{Ready, State};
 use ironwarp_rnic::queue::SharedReceiveQueue;
 use std::io;
+use std::net::IpAddr;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// What a connectionless queue pair is created with.
@@ -66,6 +69,17 @@ pub(crate) struct Inbox {
 }
 
 impl Engine {
+    /// Sockets for a connectionless queue pair at these addresses of the host; at every GID, if none are given. The setting
+    /// `ports` limits the port.
+    pub fn datagram_port(&self, addresses: Option<&[IpAddr]>) -> io::Result<UdpPort> {
+        let addresses: Vec<LocalAddress> = match addresses {
+            Some(addresses) => addresses.iter().map(|ip| LocalAddress::from(*ip)).collect(),
+            None => GidTable::of_process().entries()?.iter().filter_map(local_address).collect(),
+        };
+        let port = Reservation::new(Kind::Datagram, self.config().ports)?;
+        port.share(|| UdpPort::bind_reserved(&addresses, port.port()))
+    }
+
     /// A connectionless queue pair at these sockets. Its number tells their port.
     pub fn create_datagram_qp(
         &self,
@@ -95,6 +109,13 @@ impl Engine {
         }
         Ok(Arc::new(pair))
     }
+}
+
+/// The address of a GID, if it can be used now: one of IPv6 may still be on probation.
+fn local_address(entry: &GidEntry) -> Option<LocalAddress> {
+    let scope = if entry.gid.is_link_local() { entry.interface_index } else { 0 };
+    let address = LocalAddress { ip: entry.gid.ip()?, scope };
+    UdpPort::bind(&[address], || Ok(0)).is_ok().then_some(address)
 }
 
 impl DatagramQueuePairAttributes {

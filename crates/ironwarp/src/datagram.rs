@@ -7,7 +7,6 @@ use crate::error::CreateError;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue_pair::{DEPTH, SGES};
 use crate::shared_receive_queue::SharedReceiveQueue;
-use ironwarp_engine::sys::udp::{LocalAddress, UdpPort};
 use ironwarp_engine::{DatagramQueuePair as Inner, DatagramQueuePairAttributes};
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest as InnerRequest, Destination, Drops};
 use ironwarp_rnic::error::{Fault, PostError};
@@ -16,7 +15,7 @@ use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{IllegalTransition, State};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// What a connectionless queue pair is to be like.
@@ -105,8 +104,8 @@ impl DatagramQueuePairBuilder {
         self
     }
 
-    /// The addresses of this host at which it is reached, and from which it sends; those of loopback if this is not called.
-    /// It has a socket at each.
+    /// The addresses of this host at which it is reached, and from which it sends; all of them
+    /// ([`Adapter::gids`](crate::Adapter::gids)) if this is not called. It has a socket at each.
     pub fn addresses(mut self, addresses: &[IpAddr]) -> Self {
         self.addresses = Some(addresses.to_vec());
         self
@@ -140,7 +139,7 @@ impl DatagramQueuePairBuilder {
         if cqs.into_iter().chain(srq).any(|of| !Arc::ptr_eq(of, &self.shared)) {
             return Err(CreateError::OtherAdapter);
         }
-        let udp = UdpPort::bind(&self.local_addresses(), || Ok(0))?;
+        let udp = self.shared.engine.datagram_port(self.addresses.as_deref())?;
         let attributes = DatagramQueuePairAttributes {
             receive_cq: self.receive_cq.inner,
             send_depth: self.send_depth,
@@ -158,16 +157,6 @@ impl DatagramQueuePairBuilder {
             }
         }
         Ok(qp)
-    }
-
-    fn local_addresses(&self) -> Vec<LocalAddress> {
-        let loopback = || {
-            let both: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-            // A host may lack one of them.
-            both.into_iter().filter(|ip| UdpPort::bind(&[(*ip).into()], || Ok(0)).is_ok()).collect()
-        };
-        let addresses: Vec<IpAddr> = self.addresses.clone().unwrap_or_else(loopback);
-        addresses.into_iter().map(LocalAddress::from).collect()
     }
 }
 
