@@ -226,6 +226,23 @@ fn posts_that_cannot_be_taken_are_refused_whole() {
 }
 
 /// What was posted before a disconnect is sent; what the peer posted is flushed.
+/// What was received is acknowledged, also by who goes away as soon as it has it.
+#[test]
+fn closing_acknowledges_what_was_received() {
+    for _ in 0..100 {
+        let (client, server) = pair(CASES[1]);
+        server.qp.post_receive(1, &[]).unwrap();
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                server.done(Opcode::Receive, 1);
+                drop(server);
+            });
+            client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
+            client.done(Opcode::Send, 2);
+        });
+    }
+}
+
 #[test]
 fn disconnecting_and_dropping_lose_nothing() {
     for case in CASES {

@@ -302,6 +302,9 @@ impl Qp {
     /// Sends what was posted, then closes. No more can be posted.
     pub fn disconnect(&self) {
         if self.is_linked() && !self.is_ended() && !self.closing.swap(true, Ordering::AcqRel) {
+            // A completion is seen before its message is counted. Whoever saw one has its peer told of it. What the half
+            // left is done below.
+            let ((), _) = self.rx.with(|rx| rx.iter_mut().for_each(|rx| rx.publish(self)));
             lock(&self.owed).finish = true;
             self.drive_tx();
             self.drive_rx(); // what waits for a receive is given up, if the peer has closed as well

@@ -162,7 +162,7 @@ impl Rx {
     }
 
     /// Tells the tx half how many messages were delivered.
-    fn publish(&mut self, qp: &Qp) {
+    pub(crate) fn publish(&mut self, qp: &Qp) {
         let delivered = self.delivered.max(self.vouched);
         if delivered != self.published {
             self.published = delivered;

@@ -160,12 +160,12 @@ impl Tx {
         }
     }
 
-    /// The acknowledgement travels with company, or alone if it was told to.
+    /// The acknowledgement travels with company, or alone if it was told to or there will be none.
     fn add_acknowledgement(&mut self, qp: &Qp, train: &mut Train) {
         let Some(delivered) = self.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
             return;
         };
-        if !self.may_signal(qp) || (train.is_empty() && !self.owed.flush) {
+        if !self.may_signal(qp) || (train.is_empty() && !self.owed.flush && !self.owed.finish) {
             return;
         }
         let mut owed = lock(&qp.owed);
