@@ -104,6 +104,9 @@ impl Host for MockHost {
     }
 }
 
+type MakeQueue = fn(&Arc<Device>, Domain) -> Arc<SharedReceiveQueue>;
+type Count = fn(&Drops) -> u64;
+
 struct Bench {
     qp: Arc<DatagramQp>,
     network: Arc<MockNetwork>,
@@ -120,7 +123,7 @@ impl Bench {
         bench
     }
 
-    fn with(completions: usize, shared: Option<fn(&Arc<Device>, Domain) -> Arc<SharedReceiveQueue>>) -> Self {
+    fn with(completions: usize, shared: Option<MakeQueue>) -> Self {
         let host = Arc::new(MockHost(StdMutex::new(vec![0xee; LEN])));
         let device = Device::new(Config::default(), Arc::<MockHost>::clone(&host));
         let domain = device.allocate_domain();
@@ -260,6 +263,14 @@ fn a_request_becomes_one_datagram_with_its_address_and_completes_when_it_was_tak
 }
 
 #[test]
+fn the_longest_message_is_one_datagram() {
+    let bench = Bench::new();
+    bench.send(1, bench.memory(0, 4096)).unwrap();
+    assert_eq!(bench.completes(1, Opcode::Send, Status::Success).byte_len, 4096);
+    assert_eq!(bench.sent()[0].1.len(), 28 + 4096);
+}
+
+#[test]
 fn unsignaled_requests_complete_only_if_they_fail() {
     let bench = Bench::new();
     for (id, len) in [(1, 10), (2, MAX_PAYLOAD + 1)] {
@@ -293,7 +304,7 @@ fn what_does_not_belong_to_the_queue_pair_is_dropped_and_counted() {
     let whole = datagram(HEADER, b"x");
     let mut magic = whole.clone();
     magic[0] ^= 1;
-    let wrong: [(Vec<u8>, fn(&Drops) -> u64); 9] = [
+    let wrong: [(Vec<u8>, Count); 9] = [
         (vec![], |drops| drops.malformed),
         (whole[..27].to_vec(), |drops| drops.malformed),
         (magic, |drops| drops.malformed),
@@ -360,7 +371,7 @@ fn a_receive_into_memory_that_cannot_be_written_ends_the_queue_pair() {
 #[test]
 fn a_failed_send_stops_the_send_queue_and_nothing_else() {
     let bench = Bench::new();
-    let stranger = Sge { tag: Tag(0xdead_00), addr: 0, len: 1 };
+    let stranger = Sge { tag: Tag(0x00de_ad00), addr: 0, len: 1 };
     let failures: [(Data, Status); 4] = [
         (bench.memory(0, 4097), Status::LocalLength),
         (inline(&[0; 4097]), Status::LocalLength),
