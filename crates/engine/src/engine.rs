@@ -195,7 +195,7 @@ impl Engine {
         let config = self.config();
         let ird = ird.unwrap_or(config.ird);
         let ord = ord.unwrap_or(config.ord);
-        Terms { ird, max_ird: ird.max(config.ird), ord, crc: config.crc, markers: false }
+        Terms { ird, max_ird: ird.max(config.ird), ord, crc: config.crc, markers: config.markers }
     }
 
     pub(crate) fn keepalive(&self) -> Keepalive {

@@ -62,6 +62,9 @@ settings! {
     strict_windows: bool = false,
     /// Ask for CRCs. TCP's own checksum is weak, so this is the RFC's default; turn it off where the path checks better.
     crc: bool = true,
+    /// Ask peers to put markers into what they send. This end finds its way without, so they only cost; turn it on to see
+    /// how a peer or an analyser does with them.
+    markers: bool = false,
     /// How many Reads of a peer a queue pair holds, unless its connection says otherwise (IRD).
     ird: u16 = 32,
     /// How many Reads a queue pair has outstanding, unless its connection says otherwise (ORD).
