@@ -135,6 +135,24 @@ fn a_write_with_immediate_tells_of_itself() {
     }
 }
 
+/// Immediate Data tell of the Write right before them (RFC 7306 §6), which must not be another one's.
+#[test]
+fn an_empty_write_with_immediate_does_not_tell_of_the_write_before_it() {
+    for case in CASES {
+        let (client, server) = pair(case);
+        let there = server.region(&[0; 64], ALL);
+        let to = there.place(0).unwrap();
+        server.qp.post_receive(1, &[]).unwrap();
+        client.qp.post_send(WorkRequest::write_inline(2, &[7; 64], to)).unwrap();
+        client.qp.post_send(WorkRequest::write_immediate(3, &[], to, 9)).unwrap();
+        let told = server.done(Opcode::ReceiveWrite, 1);
+        assert_eq!((told.byte_len, told.immediate), (0, Some(9)), "{case:?}");
+        assert_eq!(there.to_vec().unwrap(), [7; 64]);
+        client.done(Opcode::Write, 2);
+        client.done(Opcode::Write, 3);
+    }
+}
+
 #[test]
 fn a_send_with_immediate_carries_both() {
     for case in CASES {

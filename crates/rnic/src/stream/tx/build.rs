@@ -352,13 +352,10 @@ impl Tx {
                 self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
                 self.add_payload_of(qp, train, guards, &segment, &header, msn)
             }
-            Operation::Write(_) if request.immediate.is_some() && data.is_empty() => {
-                self.add_immediate(qp, train, seq, request);
-                Ok(())
-            }
             Operation::Write(to) => {
                 let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
-                // An empty Write leaves with nothing in these fields, so that none is taken for a signal.
+                // An empty Write leaves with nothing in these fields, so that none is taken for a signal. With Immediate it
+                // leaves as well: Immediate Data alone would tell of the Write before it.
                 let place = if data.is_empty() { Place::default() } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
                 self.add_payload_of(qp, train, guards, &segment, &header, self.cursor.send_msn)
