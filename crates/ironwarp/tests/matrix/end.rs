@@ -1,0 +1,73 @@
+//! What both processes have: an adapter and a queue pair with these options. After this: `active.rs` and `passive.rs`.
+
+use crate::control::PATIENCE;
+use crate::op::Receives;
+use crate::options::Options;
+use ironwarp::{
+    Access, Adapter, Buffer, Completion, CompletionExt, CompletionQueue, MemoryRegion, Opcode,
+    ProtectionDomain, QueuePair, SharedReceiveQueue, Status,
+};
+
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) qp: QueuePair,
+    /// Where the receives come from, if not from the queue pair itself.
+    pub(crate) srq: Option<SharedReceiveQueue>,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) adapter: Adapter,
+}
+
+impl End {
+    pub(crate) fn new(options: &Options, receives: Receives, passive: bool) -> Self {
+        let adapter = Adapter::open(options.config(passive)).unwrap();
+        let cq = adapter.completion_queue(64).unwrap();
+        let domain = adapter.protection_domain();
+        let builder = domain.queue_pair(&cq).completes(options.completes());
+        let (builder, srq) = match receives {
+            Receives::Own => (builder, None),
+            Receives::Shared => {
+                let srq = domain.shared_receive_queue(16);
+                (builder.srq(&srq), Some(srq))
+            }
+            Receives::Xrc => {
+                let xrc = adapter.xrc_domain();
+                let srq = domain.xrc_receive_queue(&xrc, &cq, 16);
+                (builder.xrc_target(&xrc), Some(srq))
+            }
+        };
+        Self { qp: builder.create().unwrap(), srq, cq, domain, adapter }
+    }
+
+    pub(crate) fn region(&self, len: usize, access: Access) -> MemoryRegion {
+        self.domain.register(Buffer::new(len).unwrap(), access).unwrap()
+    }
+
+    pub(crate) fn next(&self) -> Completion {
+        self.cq.wait(PATIENCE).unwrap().expect("something completes in time")
+    }
+
+    /// The next completion, which must be a success of this request.
+    #[track_caller]
+    pub(crate) fn done(&self, opcode: Opcode, id: u64) -> Completion {
+        let completion = self.next().success().unwrap_or_else(|error| panic!("{error}"));
+        assert_eq!((completion.opcode, completion.wr_id), (opcode, id), "{completion:?}");
+        assert_eq!(completion.qp, self.qp.id());
+        completion
+    }
+
+    /// The next completion, which must be a failure of this request.
+    #[track_caller]
+    pub(crate) fn failed(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
+        let failed = self.next();
+        assert_eq!((failed.opcode, failed.wr_id, failed.status), (opcode, id, status), "{failed:?}");
+        failed
+    }
+
+    /// Everything that completed was asked for.
+    #[track_caller]
+    pub(crate) fn nothing_more(&self) {
+        let completion = self.cq.poll_one().unwrap();
+        assert!(completion.is_none(), "{completion:?}");
+    }
+}
