@@ -4,8 +4,8 @@ use crate::control::PATIENCE;
 use crate::op::Receives;
 use crate::options::Options;
 use ironwarp::{
-    Access, Adapter, Buffer, Completion, CompletionExt, CompletionQueue, MemoryRegion, Opcode,
-    ProtectionDomain, QueuePair, SharedReceiveQueue, Status,
+    Access, Adapter, Buffer, Completion, CompletionQueue, MemoryRegion, Opcode, ProtectionDomain, QueuePair,
+    SharedReceiveQueue, Status,
 };
 
 #[derive(Debug)]
