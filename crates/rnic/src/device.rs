@@ -4,7 +4,7 @@ use crate::config::Config;
 use crate::event::AsyncEvent;
 use crate::fault::{FaultPlan, Faults};
 use crate::host::Host;
-use crate::memory::{Domain, Limits, Memory, RegisterError, Stream, Table};
+use crate::memory::{Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table};
 use crate::stream::Train;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
@@ -75,6 +75,12 @@ impl Device {
     pub fn register(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         self.may_register()?;
         self.table.register(self.host(), domain, memory)
+    }
+
+    /// Changes a region that was registered by a call, and returns its new tag.
+    pub fn reregister(&self, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
+        self.may_register()?;
+        self.table.reregister(self.host(), tag, to)
     }
 
     /// Executes a registration by work request.

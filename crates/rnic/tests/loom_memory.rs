@@ -8,7 +8,8 @@
 
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::memory::{
-    Binding, Check, DeregisterError, Domain, Limits, Memory, Rights, Scope, Spans, Stream, Table, following,
+    Binding, Bytes, Check, DeregisterError, Domain, Limits, Memory, Reregistration, Rights, Scope, Spans,
+    Stream, Table, Touch, following,
 };
 use ironwarp_wire::{Place, Tag};
 use loom::cell::UnsafeCell;
@@ -68,7 +69,9 @@ impl World {
     fn use_old(&self, tag: Tag) {
         let mut spans = Spans::new();
         let place = Place { tag, offset: 0 };
-        if let Ok(guard) = self.table.remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans) {
+        if let Ok(guard) =
+            self.table.remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut Touch::of_request())
+        {
             assert_eq!(*spans, [Span { addr: OLD, len: 8 }]);
             self.cell.with(|_| ());
             drop(guard);
@@ -238,5 +241,111 @@ fn loom_windows_of_one_region_come_and_go_together() {
             thread.join().unwrap();
         }
         world.table.deregister(region).unwrap();
+    });
+}
+
+#[test]
+fn loom_reregistration_is_final() {
+    loom::model(|| {
+        let world = world(2);
+        let tag = world.register(OLD);
+        let reader = spawn(&world, move |world| {
+            world.use_old(tag);
+            world.use_old(tag);
+        });
+        let Memory { start, len, translation, .. } = memory(NEW);
+        let bytes = Some(Bytes { start, len, translation });
+        let to = Reregistration { bytes, ..Reregistration::default() };
+        let new = world.table.reregister(&AllMapped, tag, to).unwrap();
+        world.reuse_memory();
+        reader.join().unwrap();
+        assert!(world.table.look_up(tag).is_none() && world.table.look_up(new).is_some());
+    });
+}
+
+// --- One-touch ---
+
+impl World {
+    fn once() -> Memory {
+        Memory { rights: Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::ONE_TOUCH, ..memory(OLD) }
+    }
+
+    /// A message of one segment. Others of its kind must not be there at the same time, so loom sees a write.
+    fn message(&self, tag: Tag) -> Result<(), Check> {
+        let (mut spans, mut touch) = (Spans::new(), Touch::of_request());
+        let place = Place { tag, offset: 0 };
+        let guard = self.table.remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut touch);
+        let guard = guard.map_err(|denied| denied.check)?;
+        self.cell.with_mut(|_| ());
+        drop(guard);
+        assert!(touch.ends());
+        self.table.end_touch(touch);
+        Ok(())
+    }
+}
+
+#[test]
+fn loom_one_of_two_messages_touches() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
+        let other = Arc::clone(&world);
+        let other = thread::spawn(move || other.message(tag));
+        let results = [world.message(tag), other.join().unwrap()];
+        let refused = |result: &Result<(), Check>| matches!(result, Err(Check::Touched | Check::Valid));
+        assert!(results.contains(&Ok(())) && results.iter().any(refused), "{results:?}");
+        assert!(!world.table.look_up(tag).unwrap().valid);
+        world.table.deregister(tag).unwrap();
+    });
+}
+
+#[test]
+fn loom_a_message_touches_while_the_program_deregisters() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
+        let peer = spawn(&world, move |world| {
+            if let Err(check) = world.message(tag) {
+                assert_eq!(check, Check::Valid);
+            }
+        });
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        let new = world.register(NEW);
+        assert_eq!(new, following(tag), "the same index, which is the point");
+        peer.join().unwrap();
+        assert!(world.table.look_up(new).unwrap().valid, "the end of the message ended other memory");
+    });
+}
+
+#[test]
+fn loom_a_second_message_comes_while_the_program_deregisters() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
+        let peers = [(); 2].map(|()| spawn(&world, move |world| drop(world.message(tag))));
+        world.table.deregister(tag).unwrap();
+        world.reuse_memory();
+        for peer in peers {
+            peer.join().unwrap();
+        }
+        assert!(world.table.is_empty());
+    });
+}
+
+#[test]
+fn loom_a_window_is_touched_while_its_region_wants_to_go() {
+    loom::model(|| {
+        let world = world(2);
+        let region = world.register(OLD);
+        let window = world.table.allocate_window(HOME).unwrap();
+        let rights = Rights::REMOTE_READ | Rights::ONE_TOUCH;
+        let window = world.table.bind(STREAM, window, Binding { rights, ..world.binding(region) }).unwrap();
+        let peer = spawn(&world, move |world| world.message(window).unwrap());
+        match world.table.deregister(region) {
+            Ok(()) => world.reuse_memory(),
+            Err(error) => assert_eq!(error, DeregisterError::Busy { tag: region, windows: 1 }),
+        }
+        peer.join().unwrap();
     });
 }

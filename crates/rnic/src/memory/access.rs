@@ -4,7 +4,7 @@
 
 use super::entry::{Body, State};
 use super::{
-    Check, Denied, Domain, EntryInfo, Guard, Kind, Rights, Spans, Stream, Table, index_of, instance_of,
+    Check, Denied, Domain, EntryInfo, Guard, Kind, Rights, Spans, Stream, Table, Touch, index_of, instance_of,
 };
 use ironwarp_wire::{Place, Tag};
 
@@ -45,13 +45,16 @@ impl Table {
     ) -> Result<Guard<'_>, Denied> {
         let kinds = Kinds::Only(Kind::Region);
         let access = Access { tag, offset: at, len: len as u64, need, domain, qp: None, kinds };
-        self.admit(&access, len, spans)
+        self.admit(&access, len, spans, None)
     }
 
     /// Checks what a peer's message wants (requirement M9), and appends where it is to `spans`.
     ///
     /// If a check fails, nothing is appended. Messages of no bytes must not be checked (RFC 5041 §5.2, RFC 5040 §5.2.1): do not
     /// ask for them.
+    ///
+    /// `message` is what the message has touched; the same one for all of its segments. One-touch memory that serves another
+    /// is refused (requirement M10).
     #[inline]
     pub fn remote(
         &self,
@@ -60,11 +63,13 @@ impl Table {
         len: usize,
         need: Rights,
         spans: &mut Spans,
+        message: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let Place { tag, offset } = place;
         let Stream { domain, qp } = stream;
         let kinds = self.remote_kinds();
-        self.admit(&Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds }, len, spans)
+        let access = Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds };
+        self.admit(&access, len, spans, Some(message))
     }
 
     /// What peers can reach. In strict mode only windows.
@@ -73,14 +78,29 @@ impl Table {
     }
 
     #[inline]
-    fn admit(&self, access: &Access, len: usize, spans: &mut Spans) -> Result<Guard<'_>, Denied> {
+    fn admit(
+        &self,
+        access: &Access,
+        len: usize,
+        spans: &mut Spans,
+        message: Option<&mut Touch>,
+    ) -> Result<Guard<'_>, Denied> {
         let Some((guard, state)) = self.guard(access.tag) else {
             return Err(access.denied(Check::Valid, self.look_up_any(access.tag)));
         };
         let body = guard.entry().body();
-        match access.check(&body, state) {
+        let mut checked = access.check(&body, state);
+        if let (Ok(within), Some(message)) = (checked, message)
+            && body.rights.contains(Rights::ONE_TOUCH)
+        {
+            checked = self.touch(guard.entry(), access.tag, message).map(|()| within);
+        }
+        match checked {
             Ok(within) => body.spans(within, len, spans),
-            Err(check) => return Err(access.denied(check, Some(body.info(index_of(access.tag), state)))),
+            Err(check) => {
+                let info = guard.entry().info(&body, index_of(access.tag), state);
+                return Err(access.denied(check, Some(info)));
+            }
         }
         drop(body);
         Ok(guard)

@@ -30,6 +30,8 @@ pub enum Check {
     Bind,
     /// The queue pair lets its peer do this at all.
     QueuePair,
+    /// One-touch memory serves no other message (requirement M10).
+    Touched,
     /// What is to be filled is not valid yet.
     Idle,
     /// What is to be invalidated is a window, or was registered by a send-queue request.
@@ -120,6 +122,7 @@ impl Denied {
             Check::Range => write!(f, "the {kind} has {len} bytes from {start:#x} on"),
             Check::Right => write!(f, "it needs {}, the {kind} has {}", self.need, entry.rights),
             Check::Bind | Check::QueuePair => f.write_str("windows may not be bound to it"),
+            Check::Touched => write!(f, "the {kind} serves one message, and that has come"),
             Check::Idle => write!(f, "the {kind} is valid already"),
             Check::Invalidate => write!(f, "this {kind} cannot be invalidated"),
             Check::Windows => f.write_str("windows are bound to it"),
@@ -159,6 +162,9 @@ pub enum RegisterError {
     /// What peers may write, the program must be able to write too.
     #[error("remote write and remote atomic rights need the local write right, these are {0}")]
     Rights(Rights),
+    /// Windows would outlive one-touch memory.
+    #[error("one-touch memory cannot have windows, these are {0}")]
+    OneTouch(Rights),
     /// Some of it is not mapped.
     #[error("{} bytes at {:#x} are not all mapped", .0.len, .0.addr)]
     Unmapped(Span),
@@ -185,4 +191,23 @@ pub enum DeregisterError {
         /// How many windows.
         windows: u32,
     },
+}
+
+/// Why a region was not registered anew. It is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ReregisterError {
+    /// There is no such region, or it is not valid.
+    #[error(transparent)]
+    Denied(#[from] Denied),
+    /// Windows are bound to it.
+    #[error("{windows} windows are bound to {tag}")]
+    Busy {
+        /// The region.
+        tag: Tag,
+        /// How many windows.
+        windows: u32,
+    },
+    /// What it is to become cannot be registered.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
 }

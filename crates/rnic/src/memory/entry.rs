@@ -32,6 +32,8 @@ pub(super) struct Departures {
 #[repr(align(64))]
 pub(super) struct Entry {
     state: AtomicU64,
+    /// Of one-touch memory: the number of the message that has it. Zero: none yet.
+    touched: AtomicU64,
     body: RwLock<Body>,
     control: Mutex<Control>,
 }
@@ -140,6 +142,40 @@ impl Entry {
         State(self.state.load(Ordering::Acquire))
     }
 
+    /// Of one-touch memory: whether it serves the message of this number, be it from now on. Ask under a guard.
+    pub(super) fn claim(&self, number: u64) -> bool {
+        // Relaxed: only who was first matters. `store` resets it while no guard is out, and guards see that.
+        match self.touched.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => true,
+            Err(by) => by == number,
+        }
+    }
+
+    /// The number of the message that has it.
+    pub(super) fn claimed_by(&self) -> u64 {
+        self.touched.load(Ordering::Relaxed)
+    }
+
+    /// Lets no new guard out and waits for none, so that who holds one may do it. Whoever changes the entry next waits.
+    pub(super) fn shut(&self) {
+        self.state.fetch_and(!VALID, Ordering::Relaxed);
+    }
+
+    /// What a message says of it.
+    pub(super) fn info(&self, body: &Body, index: u32, state: State) -> EntryInfo {
+        EntryInfo {
+            tag: tag_of(index, state.instance()),
+            kind: body.kind,
+            valid: state.is_valid(),
+            domain: body.domain,
+            qp: body.qp,
+            start: body.start,
+            len: body.len,
+            rights: body.rights,
+            touched: self.claimed_by() != 0,
+        }
+    }
+
     #[inline]
     pub(super) fn body(&self) -> impl std::ops::Deref<Target = Body> + '_ {
         read(&self.body)
@@ -187,25 +223,12 @@ impl Change<'_> {
         assert!(!state.is_valid() && state.guards() == 0, "an entry is changed while it can be used");
         let mut place = write(&self.entry.body);
         *place = body;
+        self.entry.touched.store(0, Ordering::Relaxed);
         self.entry.state.store(State::new(instance, flags).0, Ordering::Release);
     }
 }
 
 impl Body {
-    /// What a message says of it.
-    pub(super) fn info(&self, index: u32, state: State) -> EntryInfo {
-        EntryInfo {
-            tag: tag_of(index, state.instance()),
-            kind: self.kind,
-            valid: state.is_valid(),
-            domain: self.domain,
-            qp: self.qp,
-            start: self.start,
-            len: self.len,
-            rights: self.rights,
-        }
-    }
-
     /// The same entry with nothing to name: kind and domain stay.
     pub(super) fn emptied(&self) -> Self {
         Self { kind: self.kind, domain: self.domain, ..Self::default() }

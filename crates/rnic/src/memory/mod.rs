@@ -16,6 +16,8 @@
 //! | the checks of an access, in their order | `access.rs` |
 //! | registration, and how it ends | `table.rs` |
 //! | windows: bind, unbind | `window.rs` |
+//! | a new registration for an old one | `reregister.rs` |
+//! | memory that serves one message, and the table of when it ends | `touch.rs` |
 //! | guards, and how revocation waits for them | `entry.rs` |
 //! | where entries live, and which index is used next | `slab.rs` |
 //! | from offsets to addresses | `translation.rs` |
@@ -23,9 +25,11 @@
 mod access;
 mod denied;
 mod entry;
+mod reregister;
 mod slab;
 mod spans;
 mod table;
+mod touch;
 mod translation;
 mod window;
 
@@ -33,10 +37,12 @@ mod window;
 #[cfg(not(loom))]
 mod tests;
 
-pub use denied::{Check, Denied, DeregisterError, RegisterError};
+pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::Guard;
+pub use reregister::{Bytes, Reregistration};
 pub use spans::Spans;
 pub use table::{Limits, Table};
+pub use touch::{Position, Touch, Verdict, decide};
 pub use translation::{PageSize, Translation, TranslationError};
 pub use window::{Binding, Scope};
 
@@ -73,6 +79,9 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = 1 << 4;
         /// Windows may be bound to it.
         const BIND = 1 << 5;
+        /// It serves one message of a peer's, and is invalid when that has ended (requirement M10). The peer is not told.
+        /// Not together with [`BIND`](Self::BIND): windows would outlive it.
+        const ONE_TOUCH = 1 << 6;
     }
 }
 
@@ -150,6 +159,8 @@ pub struct EntryInfo {
     pub len: u64,
     /// What may be done with it.
     pub rights: Rights,
+    /// Whether it serves one message, and that has come.
+    pub touched: bool,
 }
 
 /// The bits of a tag that are the instance; the others are the index (requirement M4).

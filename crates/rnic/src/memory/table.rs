@@ -4,13 +4,14 @@
 //! there are and however long the memory is: nothing is pinned, nothing is copied.
 
 use super::access::{Access, Kinds};
-use super::entry::{Body, Change, Control, Departures, State};
+use super::entry::{Body, Change, Control, Departures, Entry, State};
 use super::slab::Slab;
 use super::{
     Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Memory, RegisterError, Rights, Spans,
     Stream, following, index_of, instance_of, tag_of,
 };
 use crate::host::Host;
+use crate::sync::atomic::AtomicU64;
 use ironwarp_wire::Tag;
 use std::fmt;
 
@@ -25,15 +26,22 @@ pub struct Limits {
 
 /// The translation and protection table of an adapter.
 pub struct Table {
-    slab: Slab,
-    departures: Departures,
+    pub(super) slab: Slab,
+    pub(super) departures: Departures,
     strict: bool,
+    /// How many messages have claimed one-touch memory: each has a number.
+    pub(super) touches: AtomicU64,
 }
 
 impl Table {
     /// An empty table.
     pub fn new(limits: Limits) -> Self {
-        Self { slab: Slab::new(limits.entries), departures: Departures::default(), strict: limits.strict }
+        Self {
+            slab: Slab::new(limits.entries),
+            departures: Departures::default(),
+            strict: limits.strict,
+            touches: AtomicU64::new(0),
+        }
     }
 
     /// Registers memory by call. All of it must be mapped now.
@@ -51,7 +59,7 @@ impl Table {
             return Err(access.denied(Check::Valid, self.look_up_any(tag)).into());
         };
         let body = guard.entry().body().clone();
-        let denied = |check| access.denied(check, Some(body.info(index_of(tag), state)));
+        let denied = |check| access.denied(check, Some(guard.entry().info(&body, index_of(tag), state)));
         if body.kind != Kind::Region {
             return Err(denied(Check::Kind).into());
         }
@@ -104,6 +112,7 @@ impl Table {
             return Err(change.denied(&access, Check::Instance).into());
         }
         memory.check(host)?;
+        change.revoke(); // one-touch memory is shut before its last guard is gone
         change.control.invalidator = Some(stream.qp);
         change.publish(instance_of(tag), memory.into_body(stream.domain));
         Ok(())
@@ -188,7 +197,7 @@ impl Table {
         let entry = self.slab.entry(index_of(tag))?;
         let body = entry.body();
         let state = entry.state();
-        state.is_taken().then(|| body.info(index_of(tag), state))
+        state.is_taken().then(|| entry.info(&body, index_of(tag), state))
     }
 
     /// Holds the entry for a change by a stream: it is somebody's, of the right kind, domain and stream.
@@ -219,11 +228,16 @@ impl Table {
         if change.control.windows != 0 {
             return Err(change.denied(access, Check::Windows));
         }
+        self.empty(change, access.tag);
+        Ok(())
+    }
+
+    /// Nobody can use the entry any more; its tag is kept. Waits for guards.
+    pub(super) fn empty(&self, change: &mut Change<'_>, tag: Tag) {
         change.revoke();
         self.unbind(change);
         let emptied = change.entry.body().emptied();
-        change.keep(instance_of(access.tag), emptied);
-        Ok(())
+        change.keep(instance_of(tag), emptied);
     }
 
     /// If this is a window that is bound, its region has one less. It must have been revoked.
@@ -235,10 +249,15 @@ impl Table {
 
     fn publish_new(&self, body: Body) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
+        Ok(self.publish_at(index, entry, body))
+    }
+
+    /// Makes an entry valid that nobody uses.
+    pub(super) fn publish_at(&self, index: u32, entry: &Entry, body: Body) -> Tag {
         let mut change = entry.change(&self.departures);
         let tag = change.tag(index);
         change.publish(instance_of(tag), body);
-        Ok(tag)
+        tag
     }
 
     fn keep_new(&self, body: Body) -> Result<Tag, RegisterError> {
@@ -267,13 +286,13 @@ impl Change<'_> {
     }
 
     pub(super) fn denied(&self, access: &Access, check: Check) -> Denied {
-        let info = self.entry.body().info(index_of(access.tag), self.entry.state());
+        let info = self.entry.info(&self.entry.body(), index_of(access.tag), self.entry.state());
         access.denied(check, Some(info))
     }
 }
 
 impl Memory {
-    fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
+    pub(super) fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
         let Self { start, len, rights, ref translation } = *self;
         if len == 0 {
             return Err(RegisterError::Empty);
@@ -293,7 +312,7 @@ impl Memory {
         }
     }
 
-    fn into_body(self, domain: Domain) -> Body {
+    pub(super) fn into_body(self, domain: Domain) -> Body {
         let Self { start, len, rights, translation } = self;
         Body {
             kind: Kind::Region,
@@ -317,6 +336,9 @@ fn check_rights(rights: Rights) -> Result<(), RegisterError> {
     let writes = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
     if writes && !rights.contains(Rights::LOCAL_WRITE) {
         return Err(RegisterError::Rights(rights));
+    }
+    if rights.contains(Rights::ONE_TOUCH | Rights::BIND) {
+        return Err(RegisterError::OneTouch(rights));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub struct Binding {
     pub at: u64,
     /// How many bytes; none to unbind the window.
     pub len: u64,
-    /// What peers may do: only remote rights count.
+    /// What peers may do: only remote rights count, and whether they may do it once.
     pub rights: Rights,
     /// Whether peers name the first byte by 0 instead of `at`.
     pub zero_based: bool,
@@ -83,7 +83,7 @@ impl Table {
             kind: Kind::Window,
             domain: stream.domain,
             qp: (scope == Scope::Stream).then_some(stream.qp),
-            rights: rights & REMOTE,
+            rights: rights & (Rights::REMOTE | Rights::ONE_TOUCH),
             start: if zero_based { 0 } else { at },
             len,
             translation: body.translation.clone(),
@@ -91,8 +91,6 @@ impl Table {
         })
     }
 }
-
-const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE).union(Rights::REMOTE_ATOMIC);
 
 /// The rights that the region must have for such a window: what peers do through it is as if the program did it.
 fn needed_of_region(rights: Rights) -> Rights {

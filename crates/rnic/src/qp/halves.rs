@@ -5,7 +5,7 @@ use crate::device::Device;
 use crate::error::Protocol;
 use crate::event::AsyncEvent;
 use crate::fault::Asks;
-use crate::memory::{Check, Denied, Guard, Rights, Spans, Stream};
+use crate::memory::{Check, Denied, Guard, Rights, Spans, Stream, Touch};
 use crate::queue::Receive;
 use crate::sync::lock;
 use ironwarp_wire::private::Capabilities;
@@ -52,6 +52,7 @@ impl Qp {
         len: usize,
         need: Rights,
         spans: &mut Spans,
+        message: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let Stream { domain, qp } = self.stream();
         let table = self.device.table();
@@ -61,18 +62,18 @@ impl Qp {
             return Err(Denied { check, tag, offset, len, need, domain, qp: Some(qp), entry: None });
         }
         let Receives::Named(xrc) = &self.attributes.receives else {
-            return table.remote(self.stream(), place, len, need, spans);
+            return table.remote(self.stream(), place, len, need, spans, message);
         };
         let mut denied = None;
         for domain in xrc.domains() {
-            match table.remote(Stream { domain, qp }, place, len, need, spans) {
+            match table.remote(Stream { domain, qp }, place, len, need, spans, message) {
                 Err(why) if why.check == Check::Domain => denied = Some(why),
                 found => return found,
             }
         }
         match denied {
             Some(denied) => Err(denied),
-            None => table.remote(self.stream(), place, len, need, spans),
+            None => table.remote(self.stream(), place, len, need, spans, message),
         }
     }
 

@@ -1,16 +1,16 @@
 //! Atomic operations on memory of this end (RFC 7306 §5): finding the word, and what becomes of it.
 
 use crate::error::{Fault, Protocol, UNMAPPED};
-use crate::memory::{Guard, Rights, Spans};
+use crate::memory::{Guard, Rights, Spans, Touch};
 use crate::qp::Qp;
 use ironwarp_wire::{AtomicOp, AtomicRequest, Cause, Place};
 
 const WORD: usize = size_of::<u64>();
 
 /// Finds the word that a peer names, and guards it.
-pub(crate) fn find(qp: &Qp, target: Place) -> Result<(Guard<'_>, u64), Fault> {
+pub(crate) fn find<'q>(qp: &'q Qp, target: Place, message: &mut Touch) -> Result<(Guard<'q>, u64), Fault> {
     let mut spans = Spans::new();
-    let guard = qp.remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans).map_err(Fault::Remote)?;
+    let guard = qp.remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, message).map_err(Fault::Remote)?;
     match spans[..] {
         [span] if span.addr % WORD as u64 == 0 => Ok((guard, span.addr)),
         _ => Err(Fault::Protocol(Protocol::Misaligned { place: target })),
@@ -18,8 +18,8 @@ pub(crate) fn find(qp: &Qp, target: Place) -> Result<(Guard<'_>, u64), Fault> {
 }
 
 /// Does what a peer asks for, and returns the value before.
-pub(crate) fn serve(qp: &Qp, request: &AtomicRequest) -> Result<u64, Fault> {
-    let (_guard, addr) = find(qp, request.target)?;
+pub(crate) fn serve(qp: &Qp, request: &AtomicRequest, mut message: Touch) -> Result<u64, Fault> {
+    let (_guard, addr) = find(qp, request.target, &mut message)?;
     let gone = |_| Fault::Unmapped { place: request.target, len: WORD, remote: true };
     qp.device().host().update(addr, &|word| apply(request.op, word)).map_err(gone)
 }

@@ -19,7 +19,7 @@ use crate::memory::Guard;
 use ironwarp_wire::Place;
 use smallvec::SmallVec;
 
-pub(crate) use owed::{Answer, Owed, View};
+pub(crate) use owed::{Answer, Owed, Question, View};
 pub(crate) use rx::Rx;
 pub(crate) use train::Train;
 pub(crate) use tx::Tx;

@@ -1,6 +1,7 @@
 //! What the rx half owes the peer and the tx half pays: answers, acknowledgements, the last word.
 
 use crate::connect::{Agreed, Role, Rtr};
+use crate::memory::Touch;
 use ironwarp_wire::private::{Capabilities, Signal};
 use ironwarp_wire::{AtomicRequest, Header, Place, ReadRequest, Tag, Tagged, Terminate};
 use std::collections::VecDeque;
@@ -46,9 +47,17 @@ pub(crate) struct Owed {
     pub(crate) finish: bool,
 }
 
+/// An answer to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Answer {
+    pub(crate) to: Question,
+    /// What the question has touched since it came, until this is out.
+    pub(crate) touch: Touch,
+}
+
 /// What the peer asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Answer {
+pub(crate) enum Question {
     Read(ReadRequest),
     Atomic(AtomicRequest),
     /// An atomic operation that was done, and what the word was before.

@@ -2,11 +2,13 @@
 
 mod access;
 mod registration;
+mod reregister;
 mod threads;
+mod touch;
 mod translation;
 mod windows;
 
-use super::{Check, Denied, Domain, Limits, Memory, Rights, Spans, Stream, Table};
+use super::{Check, Denied, Domain, Limits, Memory, Rights, Spans, Stream, Table, Touch};
 use crate::host::{Host, Span, Unmapped};
 use ironwarp_wire::{Place, Tag};
 use std::ops::Range;
@@ -72,7 +74,7 @@ fn local_denied(table: &Table, domain: Domain, tag: Tag, at: u64, len: usize, ne
 }
 
 fn remote_denied(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Check {
-    denied(|spans| table.remote(stream, place, len, need, spans).map(drop))
+    denied(|spans| table.remote(stream, place, len, need, spans, &mut Touch::of_request()).map(drop))
 }
 
 /// An access that must be let through, and where it goes.
@@ -84,7 +86,7 @@ fn local(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Vec<Span
 
 fn remote(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
-    drop(table.remote(stream, place, len, need, &mut spans).unwrap());
+    drop(table.remote(stream, place, len, need, &mut spans, &mut Touch::of_request()).unwrap());
     spans.to_vec()
 }
 

@@ -144,6 +144,7 @@ fn regions_share_a_translation_and_nothing_else() {
         start: 0,
         len: LEN,
         rights: READ,
+        touched: false,
     };
     assert_eq!(table.look_up(shared), Some(info));
     assert_eq!(local_denied(&table, HOME, shared, 0, 1, READ), Check::Domain);

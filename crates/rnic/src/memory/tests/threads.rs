@@ -1,7 +1,7 @@
 //! Guards and revocation with real threads. What must hold in every order of events, `tests/loom_memory.rs` tries; this is
 //! the storm on real hardware.
 
-use super::super::{Binding, Scope};
+use super::super::{Binding, Bytes, Reregistration, Scope};
 use super::*;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
@@ -60,12 +60,14 @@ fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
 
 fn read(table: &Table, tag: Tag, rounds: &[Round]) {
     let mut spans = Spans::new();
-    let Ok(guard) = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans) else { return };
+    let Ok(guard) = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::of_request()) else {
+        return;
+    };
     let round = &rounds[usize::try_from((spans[0].addr - ADDR) / LEN).unwrap()];
     round.in_use.fetch_add(1, Ordering::SeqCst);
     round.uses.fetch_add(1, Ordering::Relaxed);
     // A second guard may be refused by now, but never waits.
-    let second = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans);
+    let second = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::of_request());
     assert!(!round.revoked.load(Ordering::SeqCst), "used after it was revoked");
     drop(second);
     round.in_use.fetch_sub(1, Ordering::SeqCst);
@@ -86,6 +88,30 @@ fn deregistration_is_final() {
         |tag| table.deregister(tag).unwrap(),
     );
     assert!(table.is_empty());
+}
+
+/// Back and forth: the region shows another memory to peers, then none.
+#[test]
+fn reregistration_is_final() {
+    let table = table();
+    let hidden = || Memory { rights: Rights::LOCAL_READ, ..zero_based(0x1000) };
+    let region = AtomicU32::new(table.register(&ALL, HOME, hidden()).unwrap().0);
+    let becomes = |memory: Memory| {
+        let Memory { start, len, rights, translation } = memory;
+        let bytes = Some(Bytes { start, len, translation });
+        let to = Reregistration { bytes, rights: Some(rights), ..Reregistration::default() };
+        let tag = table.reregister(&ALL, Tag(region.load(Ordering::Relaxed)), to).unwrap();
+        region.store(tag.0, Ordering::Relaxed);
+        tag
+    };
+    storm(
+        &table,
+        |addr| becomes(zero_based(addr)),
+        |_| {
+            becomes(hidden());
+        },
+    );
+    assert_eq!(table.len(), 1);
 }
 
 #[test]
@@ -134,7 +160,8 @@ fn a_new_binding_ends_the_old_one() {
 fn revocation_waits_for_every_guard_of_a_thread() {
     let table = table();
     let tag = region(&table, READ);
-    let take = || table.remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new());
+    let take =
+        || table.remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new(), &mut Touch::of_request());
     let (first, second) = (take().unwrap(), take().unwrap());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

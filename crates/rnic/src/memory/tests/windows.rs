@@ -128,7 +128,7 @@ fn a_window_needs_the_local_rights_of_its_region() {
     let region = region(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let bound = table.bind(STREAM, window, Binding { rights: Rights::all(), ..part(region) }).unwrap();
-    let remote = Rights::REMOTE_READ | Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC;
+    let remote = Rights::REMOTE | Rights::ONE_TOUCH;
     assert_eq!(table.look_up(bound).map(|info| info.rights), Some(remote));
 }
 

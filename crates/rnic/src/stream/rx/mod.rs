@@ -18,7 +18,7 @@ use crate::error::Fault;
 use crate::half::Left;
 use crate::host::Span;
 use crate::link::{Link, LinkError};
-use crate::memory::Spans;
+use crate::memory::{Spans, Touch};
 use crate::qp::Qp;
 use crate::queue::{Receive, Status};
 use crate::sync::lock;
@@ -59,6 +59,8 @@ pub(crate) struct Rx {
     written: u64,
     /// The message of the request class of which a segment has come, and the last has not.
     message: Message,
+    /// What the message of the request class in hand has touched.
+    touch: Touch,
     /// A segment of an answer has come, and the last has not. The send queue knows how much. Answers go on while requests
     /// wait for a receive, so they have a place of their own.
     answering: bool,
@@ -133,6 +135,7 @@ impl Rx {
             stranger: false,
             written: 0,
             message: Message::None,
+            touch: Touch::default(),
             answering: false,
             segment: None,
             large: false,

@@ -5,10 +5,10 @@
 
 use super::{Message, Rx, Segment};
 use crate::error::{Fault, Protocol, UNMAPPED};
-use crate::memory::{Denied, Rights, Spans};
+use crate::memory::{Denied, Rights, Spans, Touch};
 use crate::qp::{Completes, Qp};
 use crate::queue::{Asked, Completion, Data, Opcode, Status};
-use crate::stream::{Answer, Guards, advance, atomic};
+use crate::stream::{Answer, Guards, Question, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::{SendImmediate, Signal};
@@ -160,7 +160,7 @@ impl Rx {
                 if read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ) =>
             {
                 self.read_msn = 2;
-                self.owe(qp, Answer::Read(*read));
+                self.owe(qp, Question::Read(*read));
                 true
             }
             _ => false,
@@ -187,18 +187,19 @@ impl Rx {
         Ok(supplied)
     }
 
-    fn begin_write(&self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
+    fn begin_write(&mut self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
         if signal_of(qp, tagged, len).is_some() {
             return Ok(()); // it overtakes what waits for a receive, so a message may be open
         }
         match self.message {
-            Message::None => {}
+            Message::None => self.touch = Touch::default(),
             Message::Write(due) if due == tagged.place => {}
             _ => return Err(Protocol::Interleaved.into()),
         }
+        self.touch.segment(tagged.last);
         if len > 0 {
             let mut spans = Spans::new();
-            qp.remote(tagged.place, len, Rights::REMOTE_WRITE, &mut spans)
+            qp.remote(tagged.place, len, Rights::REMOTE_WRITE, &mut spans, &mut self.touch)
                 .map_err(|denied| Failure::remote(denied, denied.write_cause()))?;
         }
         Ok(())
@@ -252,21 +253,23 @@ impl Rx {
         Ok(())
     }
 
-    fn begin_read(&self, qp: &Qp, read: &ReadRequest) -> Judged {
+    fn begin_read(&mut self, qp: &Qp, read: &ReadRequest) -> Judged {
         self.begin_question(qp, read.msn)?;
+        self.touch = Touch::of_request();
         if read.len > 0 {
             // Checked again when it is served: the program may revoke it in between.
             let mut spans = Spans::new();
-            qp.remote(read.source, read.len as usize, Rights::REMOTE_READ, &mut spans)
+            qp.remote(read.source, read.len as usize, Rights::REMOTE_READ, &mut spans, &mut self.touch)
                 .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
         }
         Ok(())
     }
 
-    fn begin_atomic(&self, qp: &Qp, request: &AtomicRequest) -> Judged {
+    fn begin_atomic(&mut self, qp: &Qp, request: &AtomicRequest) -> Judged {
         self.begin_question(qp, request.msn)?;
+        self.touch = Touch::of_request();
         // Checked again when it is served, as a Read is.
-        let found = atomic::find(qp, request.target).map(drop);
+        let found = atomic::find(qp, request.target, &mut self.touch).map(drop);
         found.map_err(|fault| Failure { cause: Some(atomic::cause(&fault)), fault, receive: None })
     }
 
@@ -322,7 +325,7 @@ impl Rx {
         placed
     }
 
-    fn place_in_memory(&self, qp: &Qp, segment: &Segment, payload: &[u8]) -> Judged {
+    fn place_in_memory(&mut self, qp: &Qp, segment: &Segment, payload: &[u8]) -> Judged {
         let (mut spans, mut guards) = (Spans::new(), Guards::new());
         self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
         if spans.is_empty() {
@@ -335,7 +338,7 @@ impl Rx {
 
     /// Finds the memory for the next `len` bytes of a segment, and guards it.
     pub(super) fn resolve<'q>(
-        &self,
+        &mut self,
         qp: &'q Qp,
         segment: &Segment,
         len: usize,
@@ -357,7 +360,7 @@ impl Rx {
         match (&segment.target, &segment.fpdu.header, &self.message) {
             (Target::Memory, Header::Write(write), _) => {
                 let place = advance(write.place, segment.done as u64);
-                let guard = qp.remote(place, len, Rights::REMOTE_WRITE, spans);
+                let guard = qp.remote(place, len, Rights::REMOTE_WRITE, spans, &mut self.touch);
                 guards.push(guard.map_err(|denied| Failure::remote(denied, denied.write_cause()))?);
                 Ok(())
             }
@@ -425,11 +428,11 @@ impl Rx {
                 Ok(())
             }
             Header::ReadRequest(read) => {
-                self.end_question(qp, Answer::Read(*read));
+                self.end_question(qp, Question::Read(*read));
                 Ok(())
             }
             Header::AtomicRequest(request) => {
-                self.end_question(qp, Answer::Atomic(*request));
+                self.end_question(qp, Question::Atomic(*request));
                 Ok(())
             }
             Header::AtomicResponse(response) => self.end_atomic_response(qp, response),
@@ -454,6 +457,10 @@ impl Rx {
         }
         let before = if matches!(self.message, Message::Write(_)) { self.written } else { 0 };
         self.written = before + u64::from(len);
+        if self.touch.ends() {
+            // Requirement M10: placed, and then invalid before anything behind it is delivered.
+            qp.device().table().end_touch(std::mem::take(&mut self.touch));
+        }
         if write.last {
             self.message = Message::None;
             self.delivered += 1;
@@ -561,17 +568,18 @@ impl Rx {
         std::mem::replace(&mut self.message, Message::None)
     }
 
-    fn end_question(&mut self, qp: &Qp, answer: Answer) {
+    fn end_question(&mut self, qp: &Qp, question: Question) {
         self.read_msn = self.read_msn.wrapping_add(1);
         self.delivered += 1;
         self.written = 0;
-        self.owe(qp, answer);
+        self.owe(qp, question);
     }
 
-    fn owe(&mut self, qp: &Qp, answer: Answer) {
+    fn owe(&mut self, qp: &Qp, to: Question) {
+        let touch = std::mem::take(&mut self.touch);
         let mut owed = lock(&qp.owed);
         owed.held += 1;
-        owed.answers.push_back(answer);
+        owed.answers.push_back(Answer { to, touch });
         self.owes = true;
     }
 

@@ -2,10 +2,10 @@
 
 use super::{Cursor, Did, Doing, Tx};
 use crate::error::{Fault, UNMAPPED};
-use crate::memory::{Rights, Spans};
+use crate::memory::{Rights, Spans, Touch};
 use crate::qp::Qp;
 use crate::queue::{Asked, Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
-use crate::stream::{Answer, DIRECT, Guards, Train, advance, atomic};
+use crate::stream::{DIRECT, Guards, Question, Train, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
@@ -38,7 +38,7 @@ pub(super) struct Failure {
 enum Source<'a> {
     Sges(&'a Sges, u32),
     Inline(&'a [u8]),
-    Remote(Place),
+    Remote(Place, Touch),
 }
 
 /// What a segment of a work request is made of.
@@ -448,10 +448,10 @@ impl Tx {
         let Some(answer) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
             return Err(Stop::Idle);
         };
-        match answer {
-            Answer::Read(read) => self.add_read_response(qp, train, guards, &read),
-            Answer::Atomic(request) => self.serve_atomic(qp, train, &request),
-            Answer::Served { id, original } => {
+        match answer.to {
+            Question::Read(read) => self.add_read_response(qp, train, guards, &read, answer.touch),
+            Question::Atomic(request) => self.serve_atomic(qp, train, &request, answer.touch),
+            Question::Served { id, original } => {
                 self.add_atomic_response(qp, train, id, original);
                 Ok(())
             }
@@ -460,8 +460,14 @@ impl Tx {
 
     /// An atomic operation is done when its answer has its turn: after the Reads that came before it (RFC 7306 §5.4). Its
     /// result is written down, because the answer may have to be put together again.
-    fn serve_atomic(&mut self, qp: &Qp, train: &mut Train, request: &AtomicRequest) -> Result<(), Stop> {
-        let original = atomic::serve(qp, request).map_err(|fault| {
+    fn serve_atomic(
+        &mut self,
+        qp: &Qp,
+        train: &mut Train,
+        request: &AtomicRequest,
+        touch: Touch,
+    ) -> Result<(), Stop> {
+        let original = atomic::serve(qp, request, touch).map_err(|fault| {
             let mut bytes = [0; MAX_HEADER];
             let n = Header::AtomicRequest(*request).emit(0, &mut bytes).unwrap_or(0);
             let terminate = Terminate::answer(atomic::cause(&fault), &bytes[..n]);
@@ -469,7 +475,7 @@ impl Tx {
         })?;
         let id = request.id;
         if let Some(answer) = lock(&qp.owed).answers.get_mut(self.cursor.answered) {
-            *answer = Answer::Served { id, original };
+            answer.to = Question::Served { id, original };
         }
         self.add_atomic_response(qp, train, id, original);
         Ok(())
@@ -495,13 +501,14 @@ impl Tx {
         train: &mut Train,
         guards: &mut Guards<'q>,
         read: &ReadRequest,
+        touch: Touch,
     ) -> Result<(), Stop> {
         let offset = self.cursor.offset;
         let left = (read.len - offset) as usize;
         let len = left.min(self.room(TAGGED_LEN));
         let last = len == left;
         let header = Header::ReadResponse(Tagged { last, place: advance(read.sink, offset.into()) });
-        let source = Source::Remote(advance(read.source, offset.into()));
+        let source = Source::Remote(advance(read.source, offset.into()), touch);
         self.add_payload(qp, train, guards, &header, &source, len)
             .map_err(|fault| Stop::Failed(refused(fault, read, offset)))?;
         if last {
@@ -555,7 +562,7 @@ impl Tx {
         let (held, host) = (guards.len(), qp.device().host());
         let mut spans = Spans::new();
         let place = resolve(qp, source, len, &mut spans, guards)?;
-        let remote = matches!(source, Source::Remote(_));
+        let remote = matches!(source, Source::Remote(..));
         let gone = Fault::Unmapped { place, len, remote };
         let framing = writer.framing();
         if framing.crc || framing.markers || len < DIRECT {
@@ -587,8 +594,9 @@ fn resolve<'q>(
     let (table, stream) = (qp.device().table(), qp.stream());
     match source {
         Source::Inline(_) => Ok(Place::default()),
-        Source::Remote(place) => {
-            let guard = table.remote(stream, *place, len, Rights::REMOTE_READ, spans);
+        Source::Remote(place, touch) => {
+            let mut touch = *touch; // claimed when the request came
+            let guard = qp.remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
             guards.push(guard.map_err(Fault::Remote)?);
             Ok(*place)
         }

@@ -12,10 +12,12 @@ use super::{Guards, Train, View};
 use crate::error::Fault;
 use crate::half::Left;
 use crate::link::{Link, LinkError, Piece};
+use crate::memory::Touch;
 use crate::qp::Qp;
 use crate::queue::WorkRequest;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{FpduWriter, Framing, max_ulpdu};
+use smallvec::SmallVec;
 use std::sync::Arc;
 
 /// So many trains may one thread send before others get their turn.
@@ -169,6 +171,7 @@ impl Tx {
         let sent = train.send(&*self.link);
         self.account(qp, train, before, sent.unwrap_or(0));
         drop(guards);
+        self.settle_answers(qp);
         match sent {
             // A link that took only a part is asked until it says that it takes no more: only then will it tell when it does.
             Ok(n) if more || n < train.len() || self.owed.finish => !self.finished,
@@ -233,7 +236,6 @@ impl Tx {
             self.cursor = kept.checked_sub(1).map_or(before, |last| frames[last].after);
             self.take_back(qp, &frames[kept..]);
         }
-        self.settle_answers(qp);
     }
 
     /// These frames are out: what was only waiting for that completes.
@@ -266,11 +268,19 @@ impl Tx {
         owed.flush = true; // an acknowledgement may have been among them
     }
 
-    /// Answers that are out are not owed any more.
+    /// Answers that are out are not owed any more, and need no memory: one-touch memory that they came from is invalid
+    /// (requirement M10). That waits for guards, so this end must hold none.
     fn settle_answers(&mut self, qp: &Qp) {
-        if self.cursor.answered > 0 {
-            lock(&qp.owed).answers.drain(..self.cursor.answered);
-            self.cursor.answered = 0;
+        if self.cursor.answered == 0 {
+            return;
+        }
+        let mut owed = lock(&qp.owed);
+        let settled = owed.answers.drain(..self.cursor.answered).map(|answer| answer.touch);
+        let ended: SmallVec<[Touch; 1]> = settled.filter(Touch::ends).collect();
+        drop(owed);
+        self.cursor.answered = 0;
+        for touch in ended {
+            qp.device().table().end_touch(touch);
         }
     }
 

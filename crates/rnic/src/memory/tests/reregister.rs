@@ -1,0 +1,157 @@
+//! Re-registration: what changes, what stays, what is refused.
+
+use super::super::{
+    Binding, Bytes, EntryInfo, Kind, RegisterError, ReregisterError, Reregistration, Scope, Translation,
+};
+use super::*;
+use std::collections::HashSet;
+use std::sync::Arc;
+
+const READ: Rights = Rights::LOCAL_READ.union(Rights::REMOTE_READ);
+const MORE: Rights = READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE_WRITE);
+const ELSEWHERE: u64 = 0x20_0000;
+
+fn bytes(start: u64, len: u64) -> Bytes {
+    Bytes { start, len, translation: Arc::new(Translation::direct(ELSEWHERE, 0x800).unwrap()) }
+}
+
+fn to_rights(rights: Rights) -> Reregistration {
+    Reregistration { rights: Some(rights), ..Reregistration::default() }
+}
+
+fn to_bytes(bytes: Bytes) -> Reregistration {
+    Reregistration { bytes: Some(bytes), ..Reregistration::default() }
+}
+
+#[test]
+fn reregistration_changes_what_it_names_and_nothing_else() {
+    for case in 0..8 {
+        let (domain, rights, memory) = (case & 1 != 0, case & 2 != 0, case & 4 != 0);
+        let table = table();
+        let old = region(&table, READ);
+        let to = Reregistration {
+            domain: domain.then_some(AWAY),
+            rights: rights.then_some(MORE),
+            bytes: memory.then(|| bytes(0, 0x700)),
+        };
+        let new = table.reregister(&ALL, old, to).unwrap();
+        let (start, len) = if memory { (0, 0x700) } else { (ADDR, LEN) };
+        let domain = if domain { AWAY } else { HOME };
+        let rights = if rights { MORE } else { READ };
+        let kind = Kind::Region;
+        let info =
+            EntryInfo { tag: new, kind, valid: true, domain, qp: None, start, len, rights, touched: false };
+        assert_eq!(table.look_up(new), Some(info));
+        assert_eq!(table.look_up(old), None);
+        assert_eq!(remote_denied(&table, STREAM, place(old, ADDR), 1, Rights::REMOTE_READ), Check::Valid);
+        assert_eq!(table.len(), 1);
+        let addr = if memory { ELSEWHERE } else { ADDR };
+        let spans = remote(&table, Stream { domain, qp: 7 }, place(new, start), 8, Rights::REMOTE_READ);
+        assert_eq!(spans, [Span { addr, len: 8 }]);
+        table.deregister(new).unwrap();
+    }
+}
+
+#[test]
+fn a_reregistration_that_is_refused_leaves_the_region_as_it_was() {
+    let table = Table::new(Limits { entries: 2, strict: false });
+    let tag = region(&table, READ);
+    let before = table.look_up(tag);
+    let refused = |host: &Mapped, to| match table.reregister(host, tag, to).unwrap_err() {
+        ReregisterError::Register(error) => {
+            assert_eq!(table.look_up(tag), before, "{error}");
+            remote(&table, STREAM, place(tag, ADDR), 8, Rights::REMOTE_READ);
+            error
+        }
+        error => panic!("{error}"),
+    };
+    assert_eq!(refused(&ALL, to_bytes(bytes(0, 0))), RegisterError::Empty);
+    let too_long = RegisterError::TooLong { len: 0x801, translated: 0x800 };
+    assert_eq!(refused(&ALL, to_bytes(bytes(0, 0x801))), too_long);
+    let start = u64::MAX - 0x7ff;
+    assert_eq!(refused(&ALL, to_bytes(bytes(start, 0x800))), RegisterError::Wrap { start, len: 0x800 });
+    let rights = Rights::REMOTE_WRITE;
+    assert_eq!(refused(&ALL, to_rights(rights)), RegisterError::Rights(rights));
+    let rights = Rights::BIND | Rights::ONE_TOUCH;
+    assert_eq!(refused(&ALL, to_rights(rights)), RegisterError::OneTouch(rights));
+    let here = Mapped(ADDR..ADDR + LEN);
+    let unmapped = Span { addr: ELSEWHERE, len: 0x800 };
+    assert_eq!(refused(&here, to_bytes(bytes(0, 0x800))), RegisterError::Unmapped(unmapped));
+    // It needs an entry while the old one is still there.
+    let other = region(&table, READ);
+    assert_eq!(refused(&ALL, to_rights(MORE)), RegisterError::Full { entries: 2 });
+    table.deregister(other).unwrap();
+    table.reregister(&here, tag, to_rights(MORE)).unwrap();
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn what_cannot_be_registered_anew() {
+    let table = table();
+    let refused = |tag| match table.reregister(&ALL, tag, to_rights(MORE)).unwrap_err() {
+        ReregisterError::Denied(denied) => (denied.check, denied.tag),
+        error => panic!("{error}"),
+    };
+    assert_eq!(refused(Tag(0)), (Check::Valid, Tag(0)));
+    let tag = region(&table, MORE | Rights::BIND);
+    assert_eq!(refused(other_instance(tag)), (Check::Instance, other_instance(tag)));
+    let idle = table.allocate(HOME).unwrap();
+    assert_eq!(refused(idle), (Check::Valid, idle));
+    table.fill(&ALL, STREAM, idle, memory(READ)).unwrap();
+    assert_eq!(refused(idle), (Check::Kind, idle), "its next tag is promised to requests");
+
+    let window = table.allocate_window(HOME).unwrap();
+    let binding = Binding {
+        region: tag,
+        at: ADDR,
+        len: 8,
+        rights: Rights::REMOTE_READ,
+        zero_based: false,
+        scope: Scope::Stream,
+    };
+    let window = table.bind(STREAM, window, binding).unwrap();
+    assert_eq!(refused(window), (Check::Kind, window));
+    let busy = ReregisterError::Busy { tag, windows: 1 };
+    assert_eq!(table.reregister(&ALL, tag, to_rights(READ)), Err(busy));
+    remote(&table, STREAM, place(window, ADDR), 8, Rights::REMOTE_READ);
+    table.deregister(window).unwrap();
+    let gone = table.reregister(&ALL, tag, to_rights(READ)).unwrap();
+    table.deregister(gone).unwrap();
+    assert_eq!(refused(gone), (Check::Valid, gone));
+}
+
+/// An entry has 256 instances; a region that stayed in it would come back to its first tag after so many.
+#[test]
+fn a_region_that_goes_back_and_forth_does_not_come_back_to_an_old_tag() {
+    let table = Table::new(Limits { entries: 4096, strict: false });
+    let mut tag = region(&table, READ);
+    let mut tags = HashSet::from([tag]);
+    for round in 0..10_000 {
+        let rights = if round % 2 == 0 { MORE } else { READ };
+        tag = table.reregister(&ALL, tag, to_rights(rights)).unwrap();
+        assert!(tags.insert(tag), "round {round}");
+    }
+    assert_eq!(table.len(), 1);
+}
+
+#[test]
+fn a_shared_registration_stays_when_the_other_changes() {
+    let table = table();
+    let tag = region(&table, READ);
+    let shared = table.share(tag, HOME, 0, READ).unwrap();
+    table.reregister(&ALL, tag, to_bytes(bytes(0, 16))).unwrap();
+    assert_eq!(
+        remote(&table, STREAM, place(shared, 4), 8, Rights::REMOTE_READ),
+        [Span { addr: ADDR + 4, len: 8 }]
+    );
+}
+
+#[test]
+fn one_touch_memory_that_is_registered_anew_serves_again() {
+    let table = table();
+    let tag = region(&table, READ | Rights::ONE_TOUCH);
+    remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    let tag = table.reregister(&ALL, tag, Reregistration::default()).unwrap();
+    remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Touched);
+}

@@ -1,0 +1,210 @@
+//! One-touch memory: the table of decisions, which message it serves, and how it ends.
+
+use super::super::{Binding, Guard, Position, RegisterError, Scope, Verdict, decide, following};
+use super::*;
+
+const READ: Rights = Rights::LOCAL_READ.union(Rights::REMOTE_READ);
+const WRITE: Rights = Rights::LOCAL_WRITE.union(Rights::REMOTE_WRITE);
+const BOTH: Rights = READ.union(WRITE);
+const ONCE: Rights = BOTH.union(Rights::ONE_TOUCH);
+
+/// A segment of a message wants one byte.
+fn want<'t>(table: &'t Table, tag: Tag, message: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
+    message.segment(last);
+    table
+        .remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), message)
+        .map_err(|denied| denied.check)
+}
+
+fn is_valid(table: &Table, tag: Tag) -> bool {
+    table.look_up(tag).is_some_and(|info| info.valid)
+}
+
+fn part(region: Tag, rights: Rights) -> Binding {
+    Binding { region, at: ADDR, len: 16, rights, zero_based: false, scope: Scope::Stream }
+}
+
+#[test]
+fn one_touch_is_decided_row_by_row() {
+    use Position::{InOrder, Outside, Within};
+    let positions = [InOrder, Within, Outside];
+    let any = [false, true];
+    for position in positions {
+        for (one_touch, touched) in any.into_iter().flat_map(|a| any.map(|b| (a, b))) {
+            // Not the last segment: placed, whatever else.
+            assert_eq!(decide(false, one_touch, touched, position), Verdict::Place);
+        }
+        for touched in any {
+            // The last, of memory that is not one-touch.
+            assert_eq!(decide(true, false, touched, position), Verdict::Place);
+        }
+        // The last, and another message has touched it.
+        assert_eq!(decide(true, true, true, position), Verdict::InvalidateAndTerminate);
+    }
+    // The last, and the first to touch it.
+    assert_eq!(decide(true, true, false, InOrder), Verdict::PlaceAndInvalidate);
+    assert_eq!(decide(true, true, false, Within), Verdict::PlaceAndTouch);
+    assert_eq!(decide(true, true, false, Outside), Verdict::Drop);
+}
+
+#[test]
+fn one_touch_memory_serves_all_segments_of_one_message() {
+    let table = table();
+    let tag = region(&table, ONCE);
+    let mut message = Touch::default();
+    for last in [false, false, true] {
+        assert!(!message.ends());
+        drop(want(&table, tag, &mut message, last).unwrap());
+        assert!(table.look_up(tag).is_some_and(|info| info.valid && info.touched));
+        // Twice for one segment, as a stream does.
+        drop(want(&table, tag, &mut message, last).unwrap());
+    }
+    assert!(message.ends());
+    table.end_touch(message);
+    assert!(!is_valid(&table, tag));
+    for mut message in [message, Touch::default(), Touch::of_request()] {
+        assert_eq!(want(&table, tag, &mut message, true).unwrap_err(), Check::Valid);
+    }
+    assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, Rights::LOCAL_READ), Check::Valid);
+    table.deregister(tag).unwrap();
+    assert!(table.is_empty());
+}
+
+#[test]
+fn other_memory_is_touched_as_often_as_peers_want() {
+    let table = table();
+    let tag = region(&table, BOTH);
+    for _ in 0..3 {
+        let mut message = Touch::default();
+        drop(want(&table, tag, &mut message, true).unwrap());
+        assert!(!message.ends());
+    }
+    assert_eq!(table.look_up(tag).map(|info| info.touched), Some(false));
+}
+
+/// The table of the requirement would place these: all but the last segment of a second message.
+#[test]
+fn a_second_message_has_no_segment_in_one_touch_memory() {
+    let table = table();
+    let tag = region(&table, ONCE);
+    let (mut first, mut second) = (Touch::default(), Touch::default());
+    drop(want(&table, tag, &mut first, false).unwrap());
+    assert_eq!(want(&table, tag, &mut second, false).unwrap_err(), Check::Touched);
+    // It did the first no harm.
+    drop(want(&table, tag, &mut first, true).unwrap());
+    assert!(!second.ends());
+    table.end_touch(first);
+    assert!(!is_valid(&table, tag));
+}
+
+/// As the table has it: invalidate, terminate.
+#[test]
+fn a_whole_second_message_ends_one_touch_memory() {
+    let table = table();
+    let tag = region(&table, ONCE);
+    let mut first = Touch::default();
+    let guard = want(&table, tag, &mut first, false).unwrap();
+    // It waits for no guard.
+    assert_eq!(want(&table, tag, &mut Touch::of_request(), true).unwrap_err(), Check::Touched);
+    assert!(!is_valid(&table, tag));
+    drop(guard);
+    assert_eq!(want(&table, tag, &mut first, true).unwrap_err(), Check::Valid);
+    table.deregister(tag).unwrap();
+}
+
+#[test]
+fn only_what_a_peer_may_do_touches() {
+    let table = table();
+    let tag = region(&table, READ | Rights::LOCAL_WRITE | Rights::ONE_TOUCH);
+    let mut message = Touch::of_request();
+    assert_eq!(want(&table, tag, &mut message, true).unwrap_err(), Check::Right);
+    let far = place(tag, ADDR + LEN);
+    assert_eq!(remote_denied(&table, STREAM, far, 1, Rights::REMOTE_READ), Check::Range);
+    assert_eq!(remote_denied(&table, STRANGER, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
+    local(&table, tag, ADDR, 8, Rights::LOCAL_READ);
+    local(&table, tag, ADDR, 8, Rights::LOCAL_WRITE);
+    assert!(!message.ends());
+    assert_eq!(table.look_up(tag).map(|info| (info.valid, info.touched)), Some((true, false)));
+    remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    assert_eq!(table.look_up(tag).map(|info| info.touched), Some(true));
+}
+
+#[test]
+fn a_region_of_a_send_queue_request_serves_once_and_is_filled_again() {
+    let table = table();
+    let mut tag = table.allocate(HOME).unwrap();
+    for _ in 0..3 {
+        table.fill(&ALL, STREAM, tag, memory(ONCE)).unwrap();
+        let mut message = Touch::default();
+        drop(want(&table, tag, &mut message, true).unwrap());
+        table.end_touch(message);
+        assert_eq!(table.invalidate_remotely(STREAM, tag).unwrap_err().check, Check::Valid);
+        tag = following(tag);
+    }
+}
+
+/// A second message ended it while the first one's bytes were on their way.
+#[test]
+fn what_a_second_message_ended_is_filled_again_when_nobody_uses_it() {
+    let table = table();
+    let tag = table.allocate(HOME).unwrap();
+    table.fill(&ALL, STREAM, tag, memory(ONCE)).unwrap();
+    let guard = want(&table, tag, &mut Touch::default(), false).unwrap();
+    assert_eq!(want(&table, tag, &mut Touch::of_request(), true).unwrap_err(), Check::Touched);
+    std::thread::scope(|scope| {
+        let filler = scope.spawn(|| table.fill(&ALL, STREAM, following(tag), memory(BOTH)));
+        drop(guard);
+        filler.join().unwrap().unwrap();
+    });
+    drop(want(&table, following(tag), &mut Touch::default(), true).unwrap());
+}
+
+#[test]
+fn a_window_serves_once_and_its_region_is_free() {
+    let table = table();
+    let region = region(&table, BOTH | Rights::BIND);
+    let window = table.allocate_window(HOME).unwrap();
+    let bound = table.bind(STREAM, window, part(region, Rights::REMOTE | Rights::ONE_TOUCH)).unwrap();
+    let mut message = Touch::default();
+    drop(want(&table, bound, &mut message, true).unwrap());
+    table.end_touch(message);
+    assert!(!is_valid(&table, bound));
+    // Bound again, it serves again; and then its region can go.
+    let bound = table.bind(STREAM, bound, part(region, Rights::REMOTE | Rights::ONE_TOUCH)).unwrap();
+    let mut message = Touch::default();
+    drop(want(&table, bound, &mut message, true).unwrap());
+    table.end_touch(message);
+    table.deregister(region).unwrap();
+    table.deregister(bound).unwrap();
+}
+
+#[test]
+fn one_touch_memory_has_no_windows() {
+    let table = table();
+    let rights = ONCE | Rights::BIND;
+    let refused = RegisterError::OneTouch(rights);
+    assert_eq!(table.register(&ALL, HOME, memory(rights)), Err(refused));
+    let tag = table.allocate(HOME).unwrap();
+    assert_eq!(table.fill(&ALL, STREAM, tag, memory(rights)), Err(refused));
+    let plain = region(&table, BOTH);
+    assert_eq!(table.share(plain, HOME, 0, rights), Err(refused));
+}
+
+#[test]
+fn the_end_of_a_message_ends_only_what_it_touched() {
+    let table = Table::new(Limits { entries: 1, strict: false });
+    let tag = region(&table, ONCE);
+    let mut message = Touch::default();
+    drop(want(&table, tag, &mut message, true).unwrap());
+    table.deregister(tag).unwrap();
+    table.end_touch(message);
+    let next = region(&table, ONCE);
+    assert_eq!(next, following(tag), "the same index, which is the point");
+    table.end_touch(message);
+    let mut other = Touch::default();
+    drop(want(&table, next, &mut other, true).unwrap());
+    table.end_touch(message);
+    assert!(is_valid(&table, next));
+    table.end_touch(other);
+    assert!(!is_valid(&table, next));
+}
