@@ -214,7 +214,15 @@ fn bind_refused(binding: impl FnOnce(&Victim) -> Binding) -> Check {
 }
 
 fn whole(region: Tag, at: u64, rights: Rights) -> Binding {
-    Binding { region, at, len: AREA as u64, rights, zero_based: false, scope: Scope::Stream }
+    Binding {
+        region,
+        at,
+        len: AREA as u64,
+        rights,
+        one_touch: false,
+        zero_based: false,
+        scope: Scope::Stream,
+    }
 }
 
 #[test]

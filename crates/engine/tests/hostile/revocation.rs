@@ -66,7 +66,15 @@ impl Target {
         let table = self.victim.engine.device().table();
         let window = table.allocate_window(self.victim.domain).unwrap();
         let (at, len) = (self.memory.addr(0), LEN as u64);
-        let binding = Binding { region, at, len, rights: REMOTE, zero_based: false, scope: Scope::Domain };
+        let binding = Binding {
+            region,
+            at,
+            len,
+            rights: REMOTE,
+            one_touch: false,
+            zero_based: false,
+            scope: Scope::Domain,
+        };
         table.bind(stream, window, binding).unwrap()
     }
 
@@ -187,8 +195,15 @@ fn unbinding_is_final() {
     let table = target.victim.engine.device().table();
     let stream = Stream { domain: target.victim.domain, qp: 0 };
     let region = target.register();
-    let nothing =
-        Binding { region, at: 0, len: 0, rights: Rights::empty(), zero_based: false, scope: Scope::Domain };
+    let nothing = Binding {
+        region,
+        at: 0,
+        len: 0,
+        rights: Rights::empty(),
+        one_touch: false,
+        zero_based: false,
+        scope: Scope::Domain,
+    };
     // Bound anew, peers reach its first byte by another tag.
     let anew = Binding { at: target.memory.addr(0), len: 1, rights: REMOTE, ..nothing };
     for round in 0..ROUNDS {

@@ -91,7 +91,7 @@ impl Table {
         let body = guard.entry().body();
         let mut checked = access.check(&body, state);
         if let (Ok(within), Some(message)) = (checked, message)
-            && body.rights.contains(Rights::ONE_TOUCH)
+            && body.one_touch
         {
             checked = self.touch(guard.entry(), access.tag, message).map(|()| within);
         }

@@ -163,8 +163,8 @@ pub enum RegisterError {
     #[error("remote write and remote atomic rights need the local write right, these are {0}")]
     Rights(Rights),
     /// Windows would outlive one-touch memory.
-    #[error("one-touch memory cannot have windows, these are {0}")]
-    OneTouch(Rights),
+    #[error("windows cannot be bound to one-touch memory")]
+    OneTouch,
     /// Some of it is not mapped.
     #[error("{} bytes at {:#x} are not all mapped", .0.len, .0.addr)]
     Unmapped(Span),

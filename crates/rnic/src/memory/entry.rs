@@ -46,6 +46,8 @@ pub(super) struct Body {
     /// The only queue pair whose peer may use it; all of the domain if there is none.
     pub(super) qp: Option<u32>,
     pub(super) rights: Rights,
+    /// Whether it serves one message of a peer's.
+    pub(super) one_touch: bool,
     /// The offset of its first byte, and how many there are.
     pub(super) start: u64,
     pub(super) len: u64,
@@ -172,6 +174,7 @@ impl Entry {
             start: body.start,
             len: body.len,
             rights: body.rights,
+            one_touch: body.one_touch,
             touched: self.claimed_by() != 0,
         }
     }

@@ -79,9 +79,6 @@ bitflags::bitflags! {
         const REMOTE_ATOMIC = 1 << 4;
         /// Windows may be bound to it.
         const BIND = 1 << 5;
-        /// It serves one message of a peer's, and is invalid when that has ended (requirement M10). The peer is not told.
-        /// Not together with [`BIND`](Self::BIND): windows would outlive it.
-        const ONE_TOUCH = 1 << 6;
     }
 }
 
@@ -127,6 +124,9 @@ pub struct Memory {
     pub len: u64,
     /// What may be done with it.
     pub rights: Rights,
+    /// Whether it serves one message of a peer's, and is invalid when that has ended (requirement M10). The peer is not
+    /// told. Windows would outlive it, so none may be bound to it.
+    pub one_touch: bool,
     /// Where its bytes are. Several registrations may share one (requirement M5).
     pub translation: Arc<Translation>,
 }
@@ -135,7 +135,7 @@ impl Memory {
     /// A run of bytes, named by their addresses.
     pub fn direct(addr: u64, len: u64, rights: Rights) -> Result<Self, TranslationError> {
         let translation = Arc::new(Translation::direct(addr, len)?);
-        Ok(Self { start: addr, len, rights, translation })
+        Ok(Self { start: addr, len, rights, one_touch: false, translation })
     }
 }
 
@@ -159,7 +159,9 @@ pub struct EntryInfo {
     pub len: u64,
     /// What may be done with it.
     pub rights: Rights,
-    /// Whether it serves one message, and that has come.
+    /// Whether it serves one message only.
+    pub one_touch: bool,
+    /// Whether that has come.
     pub touched: bool,
 }
 

@@ -61,7 +61,8 @@ impl Table {
         let translation = body.translation.take().expect("a valid entry has a translation");
         let old = Bytes { start: body.start, len: body.len, translation };
         let Bytes { start, len, translation } = to.bytes.unwrap_or(old);
-        let memory = Memory { start, len, rights: to.rights.unwrap_or(body.rights), translation };
+        let (rights, one_touch) = (to.rights.unwrap_or(body.rights), body.one_touch);
+        let memory = Memory { start, len, rights, one_touch, translation };
         memory.check(host)?;
         let body = memory.into_body(to.domain.unwrap_or(body.domain));
         let (next, next_entry) = self.slab.take()?;

@@ -51,7 +51,7 @@ impl Table {
     }
 
     /// Registers the memory of another region once more, with its own tag, domain, start and rights: both use one
-    /// translation (requirement M5).
+    /// translation (requirement M5). It is not one-touch, be the other or not.
     pub fn share(&self, tag: Tag, domain: Domain, start: u64, rights: Rights) -> Result<Tag, RegisterError> {
         // Whose the region is does not matter: this is a call of the program that owns both domains.
         let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
@@ -68,7 +68,7 @@ impl Table {
         }
         check_range(start, body.len)?;
         check_rights(rights)?;
-        self.publish_new(Body { domain, start, rights, ..body })
+        self.publish_new(Body { domain, start, rights, one_touch: false, ..body })
     }
 
     /// An entry for registrations by send-queue request (requirement M6). Its tag is known at once; it becomes valid
@@ -293,7 +293,7 @@ impl Change<'_> {
 
 impl Memory {
     pub(super) fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
-        let Self { start, len, rights, ref translation } = *self;
+        let Self { start, len, rights, one_touch, ref translation } = *self;
         if len == 0 {
             return Err(RegisterError::Empty);
         }
@@ -303,6 +303,9 @@ impl Memory {
         }
         check_range(start, len)?;
         check_rights(rights)?;
+        if one_touch && rights.contains(Rights::BIND) {
+            return Err(RegisterError::OneTouch);
+        }
         let mut spans = Spans::new();
         let bytes = usize::try_from(len).map_err(|_| RegisterError::TooLong { len, translated })?;
         translation.spans(0, bytes, &mut spans);
@@ -313,12 +316,13 @@ impl Memory {
     }
 
     pub(super) fn into_body(self, domain: Domain) -> Body {
-        let Self { start, len, rights, translation } = self;
+        let Self { start, len, rights, one_touch, translation } = self;
         Body {
             kind: Kind::Region,
             domain,
             qp: None,
             rights,
+            one_touch,
             start,
             len,
             translation: Some(translation),
@@ -336,9 +340,6 @@ fn check_rights(rights: Rights) -> Result<(), RegisterError> {
     let writes = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
     if writes && !rights.contains(Rights::LOCAL_WRITE) {
         return Err(RegisterError::Rights(rights));
-    }
-    if rights.contains(Rights::ONE_TOUCH | Rights::BIND) {
-        return Err(RegisterError::OneTouch(rights));
     }
     Ok(())
 }

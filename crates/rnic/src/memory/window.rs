@@ -17,8 +17,10 @@ pub struct Binding {
     pub at: u64,
     /// How many bytes; none to unbind the window.
     pub len: u64,
-    /// What peers may do: only remote rights count, and whether they may do it once.
+    /// What peers may do: only remote rights count.
     pub rights: Rights,
+    /// Whether it serves one message of a peer's, and is closed when that has ended (requirement M10).
+    pub one_touch: bool,
     /// Whether peers name the first byte by 0 instead of `at`.
     pub zero_based: bool,
     /// Whose peers may use it.
@@ -62,7 +64,7 @@ impl Table {
     ///
     /// Who binds holds its window, then the region for a moment; nobody holds them the other way round.
     fn attach(&self, stream: Stream, binding: &Binding) -> Result<Body, Denied> {
-        let &Binding { region, at, len, rights, zero_based, scope } = binding;
+        let &Binding { region, at, len, rights, one_touch, zero_based, scope } = binding;
         let access = Access {
             offset: at,
             len,
@@ -83,7 +85,8 @@ impl Table {
             kind: Kind::Window,
             domain: stream.domain,
             qp: (scope == Scope::Stream).then_some(stream.qp),
-            rights: rights & (Rights::REMOTE | Rights::ONE_TOUCH),
+            rights: rights & Rights::REMOTE,
+            one_touch,
             start: if zero_based { 0 } else { at },
             len,
             translation: body.translation.clone(),

@@ -219,6 +219,7 @@ impl Victim {
             at: area.addr,
             len: AREA as u64,
             rights,
+            one_touch: false,
             zero_based: false,
             scope: Scope::Stream,
         };

@@ -177,5 +177,5 @@ fn a_denial_knows_what_answers_it_and_says_why() {
 }
 
 fn whole(region: Tag, rights: Rights) -> Binding {
-    Binding { region, at: ADDR, len: LEN, rights, zero_based: false, scope: Scope::Stream }
+    Binding { region, at: ADDR, len: LEN, rights, one_touch: false, zero_based: false, scope: Scope::Stream }
 }

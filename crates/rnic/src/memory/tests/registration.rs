@@ -40,7 +40,8 @@ fn every_part_must_be_mapped_but_only_what_is_registered() {
     let parts = [Span { addr: ADDR, len: 16 }, Span { addr: ADDR + 0x1000, len: 16 }];
     let translation = Arc::new(Translation::buffers(&parts).unwrap());
     let host = Mapped(ADDR..ADDR + 0x100);
-    let memory = |len| Memory { start: 0, len, rights: READ, translation: Arc::clone(&translation) };
+    let memory =
+        |len| Memory { start: 0, len, rights: READ, one_touch: false, translation: Arc::clone(&translation) };
     assert_eq!(
         table.register(&host, HOME, memory(17)),
         Err(RegisterError::Unmapped(Span { len: 1, ..parts[1] }))
@@ -105,7 +106,13 @@ fn a_million_entries() {
     let translation = Arc::new(Translation::direct(ADDR, LEN).unwrap());
     let tags: Vec<_> = (0..1_000_000)
         .map(|start| {
-            let memory = Memory { start, len: LEN, rights: READ, translation: Arc::clone(&translation) };
+            let memory = Memory {
+                start,
+                len: LEN,
+                rights: READ,
+                one_touch: false,
+                translation: Arc::clone(&translation),
+            };
             table.register(&ALL, HOME, memory).unwrap()
         })
         .collect();
@@ -144,6 +151,7 @@ fn regions_share_a_translation_and_nothing_else() {
         start: 0,
         len: LEN,
         rights: READ,
+        one_touch: false,
         touched: false,
     };
     assert_eq!(table.look_up(shared), Some(info));

@@ -39,8 +39,18 @@ fn reregistration_changes_what_it_names_and_nothing_else() {
         let domain = if domain { AWAY } else { HOME };
         let rights = if rights { MORE } else { READ };
         let kind = Kind::Region;
-        let info =
-            EntryInfo { tag: new, kind, valid: true, domain, qp: None, start, len, rights, touched: false };
+        let info = EntryInfo {
+            tag: new,
+            kind,
+            valid: true,
+            domain,
+            qp: None,
+            start,
+            len,
+            rights,
+            one_touch: false,
+            touched: false,
+        };
         assert_eq!(table.look_up(new), Some(info));
         assert_eq!(table.look_up(old), None);
         assert_eq!(remote_denied(&table, STREAM, place(old, ADDR), 1, Rights::REMOTE_READ), Check::Valid);
@@ -72,8 +82,6 @@ fn a_reregistration_that_is_refused_leaves_the_region_as_it_was() {
     assert_eq!(refused(&ALL, to_bytes(bytes(start, 0x800))), RegisterError::Wrap { start, len: 0x800 });
     let rights = Rights::REMOTE_WRITE;
     assert_eq!(refused(&ALL, to_rights(rights)), RegisterError::Rights(rights));
-    let rights = Rights::BIND | Rights::ONE_TOUCH;
-    assert_eq!(refused(&ALL, to_rights(rights)), RegisterError::OneTouch(rights));
     let here = Mapped(ADDR..ADDR + LEN);
     let unmapped = Span { addr: ELSEWHERE, len: 0x800 };
     assert_eq!(refused(&here, to_bytes(bytes(0, 0x800))), RegisterError::Unmapped(unmapped));
@@ -106,6 +114,7 @@ fn what_cannot_be_registered_anew() {
         at: ADDR,
         len: 8,
         rights: Rights::REMOTE_READ,
+        one_touch: false,
         zero_based: false,
         scope: Scope::Stream,
     };
@@ -149,7 +158,10 @@ fn a_shared_registration_stays_when_the_other_changes() {
 #[test]
 fn one_touch_memory_that_is_registered_anew_serves_again() {
     let table = table();
-    let tag = region(&table, READ | Rights::ONE_TOUCH);
+    let once = Memory { one_touch: true, ..memory(READ) };
+    let tag = table.register(&ALL, HOME, once).unwrap();
+    let bindable = table.reregister(&ALL, tag, to_rights(READ | Rights::BIND));
+    assert_eq!(bindable, Err(RegisterError::OneTouch.into()));
     remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
     let tag = table.reregister(&ALL, tag, Reregistration::default()).unwrap();
     remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);

@@ -97,7 +97,7 @@ fn reregistration_is_final() {
     let hidden = || Memory { rights: Rights::LOCAL_READ, ..zero_based(0x1000) };
     let region = AtomicU32::new(table.register(&ALL, HOME, hidden()).unwrap().0);
     let becomes = |memory: Memory| {
-        let Memory { start, len, rights, translation } = memory;
+        let Memory { start, len, rights, translation, .. } = memory;
         let bytes = Some(Bytes { start, len, translation });
         let to = Reregistration { bytes, rights: Some(rights), ..Reregistration::default() };
         let tag = table.reregister(&ALL, Tag(region.load(Ordering::Relaxed)), to).unwrap();
@@ -137,7 +137,15 @@ fn a_new_binding_ends_the_old_one() {
     let window = AtomicU32::new(table.allocate_window(HOME).unwrap().0);
     let region = AtomicU32::new(0);
     let bind = |region, len| {
-        let binding = Binding { region, at: 0, len, rights: READ, zero_based: true, scope: Scope::Stream };
+        let binding = Binding {
+            region,
+            at: 0,
+            len,
+            rights: READ,
+            one_touch: false,
+            zero_based: true,
+            scope: Scope::Stream,
+        };
         let bound = table.bind(STREAM, Tag(window.load(Ordering::Relaxed)), binding).unwrap();
         window.store(bound.0, Ordering::Relaxed);
         bound

@@ -6,7 +6,14 @@ use super::*;
 const READ: Rights = Rights::LOCAL_READ.union(Rights::REMOTE_READ);
 const WRITE: Rights = Rights::LOCAL_WRITE.union(Rights::REMOTE_WRITE);
 const BOTH: Rights = READ.union(WRITE);
-const ONCE: Rights = BOTH.union(Rights::ONE_TOUCH);
+
+fn once(rights: Rights) -> Memory {
+    Memory { one_touch: true, ..memory(rights) }
+}
+
+fn once_region(table: &Table) -> Tag {
+    table.register(&ALL, HOME, once(BOTH)).unwrap()
+}
 
 /// A segment of a message wants one byte.
 fn want<'t>(table: &'t Table, tag: Tag, message: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
@@ -20,8 +27,9 @@ fn is_valid(table: &Table, tag: Tag) -> bool {
     table.look_up(tag).is_some_and(|info| info.valid)
 }
 
-fn part(region: Tag, rights: Rights) -> Binding {
-    Binding { region, at: ADDR, len: 16, rights, zero_based: false, scope: Scope::Stream }
+fn part(region: Tag) -> Binding {
+    let (rights, scope) = (Rights::REMOTE_WRITE, Scope::Stream);
+    Binding { region, at: ADDR, len: 16, rights, one_touch: true, zero_based: false, scope }
 }
 
 #[test]
@@ -50,7 +58,7 @@ fn one_touch_is_decided_row_by_row() {
 #[test]
 fn one_touch_memory_serves_all_segments_of_one_message() {
     let table = table();
-    let tag = region(&table, ONCE);
+    let tag = once_region(&table);
     let mut message = Touch::default();
     for last in [false, false, true] {
         assert!(!message.ends());
@@ -86,7 +94,7 @@ fn other_memory_is_touched_as_often_as_peers_want() {
 #[test]
 fn a_second_message_has_no_segment_in_one_touch_memory() {
     let table = table();
-    let tag = region(&table, ONCE);
+    let tag = once_region(&table);
     let (mut first, mut second) = (Touch::default(), Touch::default());
     drop(want(&table, tag, &mut first, false).unwrap());
     assert_eq!(want(&table, tag, &mut second, false).unwrap_err(), Check::Touched);
@@ -101,7 +109,7 @@ fn a_second_message_has_no_segment_in_one_touch_memory() {
 #[test]
 fn a_whole_second_message_ends_one_touch_memory() {
     let table = table();
-    let tag = region(&table, ONCE);
+    let tag = once_region(&table);
     let mut first = Touch::default();
     let guard = want(&table, tag, &mut first, false).unwrap();
     // It waits for no guard.
@@ -115,7 +123,7 @@ fn a_whole_second_message_ends_one_touch_memory() {
 #[test]
 fn only_what_a_peer_may_do_touches() {
     let table = table();
-    let tag = region(&table, READ | Rights::LOCAL_WRITE | Rights::ONE_TOUCH);
+    let tag = table.register(&ALL, HOME, once(READ | Rights::LOCAL_WRITE)).unwrap();
     let mut message = Touch::of_request();
     assert_eq!(want(&table, tag, &mut message, true).unwrap_err(), Check::Right);
     let far = place(tag, ADDR + LEN);
@@ -134,7 +142,7 @@ fn a_region_of_a_send_queue_request_serves_once_and_is_filled_again() {
     let table = table();
     let mut tag = table.allocate(HOME).unwrap();
     for _ in 0..3 {
-        table.fill(&ALL, STREAM, tag, memory(ONCE)).unwrap();
+        table.fill(&ALL, STREAM, tag, once(BOTH)).unwrap();
         let mut message = Touch::default();
         drop(want(&table, tag, &mut message, true).unwrap());
         table.end_touch(message);
@@ -148,7 +156,7 @@ fn a_region_of_a_send_queue_request_serves_once_and_is_filled_again() {
 fn what_a_second_message_ended_is_filled_again_when_nobody_uses_it() {
     let table = table();
     let tag = table.allocate(HOME).unwrap();
-    table.fill(&ALL, STREAM, tag, memory(ONCE)).unwrap();
+    table.fill(&ALL, STREAM, tag, once(BOTH)).unwrap();
     let guard = want(&table, tag, &mut Touch::default(), false).unwrap();
     assert_eq!(want(&table, tag, &mut Touch::of_request(), true).unwrap_err(), Check::Touched);
     std::thread::scope(|scope| {
@@ -164,13 +172,13 @@ fn a_window_serves_once_and_its_region_is_free() {
     let table = table();
     let region = region(&table, BOTH | Rights::BIND);
     let window = table.allocate_window(HOME).unwrap();
-    let bound = table.bind(STREAM, window, part(region, Rights::REMOTE | Rights::ONE_TOUCH)).unwrap();
+    let bound = table.bind(STREAM, window, part(region)).unwrap();
     let mut message = Touch::default();
     drop(want(&table, bound, &mut message, true).unwrap());
     table.end_touch(message);
     assert!(!is_valid(&table, bound));
     // Bound again, it serves again; and then its region can go.
-    let bound = table.bind(STREAM, bound, part(region, Rights::REMOTE | Rights::ONE_TOUCH)).unwrap();
+    let bound = table.bind(STREAM, bound, part(region)).unwrap();
     let mut message = Touch::default();
     drop(want(&table, bound, &mut message, true).unwrap());
     table.end_touch(message);
@@ -181,24 +189,27 @@ fn a_window_serves_once_and_its_region_is_free() {
 #[test]
 fn one_touch_memory_has_no_windows() {
     let table = table();
-    let rights = ONCE | Rights::BIND;
-    let refused = RegisterError::OneTouch(rights);
-    assert_eq!(table.register(&ALL, HOME, memory(rights)), Err(refused));
+    let bindable = || once(BOTH | Rights::BIND);
+    assert_eq!(table.register(&ALL, HOME, bindable()), Err(RegisterError::OneTouch));
     let tag = table.allocate(HOME).unwrap();
-    assert_eq!(table.fill(&ALL, STREAM, tag, memory(rights)), Err(refused));
-    let plain = region(&table, BOTH);
-    assert_eq!(table.share(plain, HOME, 0, rights), Err(refused));
+    assert_eq!(table.fill(&ALL, STREAM, tag, bindable()), Err(RegisterError::OneTouch));
+    table.fill(&ALL, STREAM, tag, once(BOTH)).unwrap();
+    // What shares it is an entry of its own, which peers may touch as often as they want.
+    let shared = table.share(tag, HOME, ADDR, BOTH | Rights::BIND).unwrap();
+    for _ in 0..2 {
+        drop(want(&table, shared, &mut Touch::of_request(), true).unwrap());
+    }
 }
 
 #[test]
 fn the_end_of_a_message_ends_only_what_it_touched() {
     let table = Table::new(Limits { entries: 1, strict: false });
-    let tag = region(&table, ONCE);
+    let tag = once_region(&table);
     let mut message = Touch::default();
     drop(want(&table, tag, &mut message, true).unwrap());
     table.deregister(tag).unwrap();
     table.end_touch(message);
-    let next = region(&table, ONCE);
+    let next = once_region(&table);
     assert_eq!(next, following(tag), "the same index, which is the point");
     table.end_touch(message);
     let mut other = Touch::default();

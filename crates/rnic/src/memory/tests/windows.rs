@@ -8,7 +8,15 @@ const BINDABLE: Rights =
     Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE_READ).union(Rights::BIND);
 
 fn part(region: Tag) -> Binding {
-    Binding { region, at: ADDR + 0x100, len: 0x10, rights: READ, zero_based: false, scope: Scope::Stream }
+    Binding {
+        region,
+        at: ADDR + 0x100,
+        len: 0x10,
+        rights: READ,
+        one_touch: false,
+        zero_based: false,
+        scope: Scope::Stream,
+    }
 }
 
 fn unbind(region: Tag) -> Binding {
@@ -128,8 +136,7 @@ fn a_window_needs_the_local_rights_of_its_region() {
     let region = region(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let bound = table.bind(STREAM, window, Binding { rights: Rights::all(), ..part(region) }).unwrap();
-    let remote = Rights::REMOTE | Rights::ONE_TOUCH;
-    assert_eq!(table.look_up(bound).map(|info| info.rights), Some(remote));
+    assert_eq!(table.look_up(bound).map(|info| info.rights), Some(Rights::REMOTE));
 }
 
 #[test]
