@@ -1,5 +1,7 @@
 //! What a caller can do wrong. Errors of connections, posts and completions are the device's, and re-exported.
 
+use ironwarp_rnic::memory::ReregisterError;
+
 /// Memory that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{len} bytes of memory cannot be had: ask for less")]
@@ -43,4 +45,16 @@ pub enum CreateError {
     /// There is no number for it, or no port to go into the number ([`Config::ports`](crate::Config::ports)).
     #[error("{0}")]
     NoNumber(#[from] std::io::Error),
+}
+
+/// Why a region was not changed. It is as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ChangeError {
+    /// The protection domain is another adapter's.
+    #[error("the protection domain is of another adapter than the region: take both from one adapter")]
+    OtherAdapter,
+    /// The region cannot be changed, or what it is to become cannot be registered.
+    #[error(transparent)]
+    Refused(#[from] ReregisterError),
 }

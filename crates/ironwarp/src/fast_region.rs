@@ -114,8 +114,8 @@ impl FastRegion {
         place(self, self.tag(), 0, at)
     }
 
-    pub(crate) fn memory(&self, access: Rights) -> Memory {
-        self.contents.memory(0, access)
+    pub(crate) fn memory(&self, access: Rights, one_touch: bool) -> Memory {
+        Memory { one_touch, ..self.contents.memory(0, access) }
     }
 }
 

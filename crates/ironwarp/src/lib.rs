@@ -54,6 +54,7 @@
 mod adapter;
 mod attic;
 mod bring_up;
+mod change;
 mod completion_queue;
 mod connect;
 mod datagram;
@@ -77,10 +78,11 @@ mod work_request;
 
 pub use adapter::Adapter;
 pub use bring_up::BringUpOptions;
+pub use change::RegionChange;
 pub use completion_queue::CompletionQueue;
 pub use connect::{AcceptOptions, ConnectOptions};
 pub use datagram::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest};
-pub use error::{AccessError, CreateError, OutOfMemory};
+pub use error::{AccessError, ChangeError, CreateError, OutOfMemory};
 pub use fast_region::FastRegion;
 pub use listener::{Incoming, Listener};
 pub use memory::{Buffer, Contents};
@@ -101,7 +103,7 @@ pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::gid::Gid;
-pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, Rights as Access};
+pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, ReregisterError, Rights as Access};
 pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{
     Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status,

@@ -327,7 +327,8 @@ impl Contents {
     }
 
     pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
-        Memory { start, len: self.len as u64, rights, translation: Arc::clone(&self.translation) }
+        let translation = Arc::clone(&self.translation);
+        Memory { start, len: self.len as u64, rights, one_touch: false, translation }
     }
 
     fn spans(&self, at: usize, len: usize) -> ironwarp_rnic::memory::Spans {
@@ -405,6 +406,6 @@ impl ProtectionDomain {
         let translation = Arc::new(Translation::direct(addr, len as u64)?);
         let device = Arc::clone(self.shared.device());
         let contents = Arc::new(Contents { translation, parts: Parts::Raw, len, device });
-        MemoryRegion::register(&self.shared, self.domain(), contents, addr, access)
+        MemoryRegion::register(self, contents, addr, access)
     }
 }

@@ -44,6 +44,32 @@ impl ProtectionDomain {
         self.register_list(vec![buffer], access)
     }
 
+    /// Registers memory that serves one message of a peer's: when that has ended, its tag names nothing any more. The peer is
+    /// not told; what it sends next is refused (requirement M10). The program reads what came, and then
+    /// [deregisters](MemoryRegion::deregister) the region or drops it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    /// let ballot = server.domain.register_once(Buffer::new(3)?, access)?;
+    /// # server.qp.post_receive(9, &[])?;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"yes", ballot.place(0)?))?;
+    /// # client.qp.post_send(WorkRequest::send(2, &[]))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(3, b"no ", ballot.place(0)?))?;
+    /// # server.qp.wait_closed(Duration::from_secs(5));
+    /// assert_eq!(ballot.to_vec()?, b"yes");
+    /// # assert!(matches!(&*server.qp.fault().unwrap(), ironwarp::Fault::Remote(_)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_once(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        MemoryRegion::once(self, buffer, access)
+    }
+
     /// Registers several buffers as one region, one behind another under one tag (requirement M3).
     ///
     /// ```
@@ -55,7 +81,7 @@ impl ProtectionDomain {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn register_list(&self, buffers: Vec<Buffer>, access: Rights) -> Result<MemoryRegion, RegisterError> {
-        MemoryRegion::owned(&self.shared, self.domain, buffers, access)
+        MemoryRegion::owned(self, buffers, access)
     }
 
     /// Memory to be registered by work requests (requirement M6), when it is wanted and for as long as it is wanted.

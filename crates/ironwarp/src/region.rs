@@ -6,7 +6,8 @@ use crate::attic::Retired;
 use crate::error::AccessError;
 use crate::memory::{Buffer, Contents};
 use crate::name::Name;
-use ironwarp_rnic::memory::{DeregisterError, Domain, RegisterError, Rights};
+use crate::protection_domain::ProtectionDomain;
+use ironwarp_rnic::memory::{DeregisterError, Domain, Memory, RegisterError, Rights};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
@@ -39,35 +40,44 @@ use std::sync::Arc;
 #[must_use = "dropped, it is deregistered"]
 pub struct MemoryRegion {
     /// Before `registration`, which is dropped after it and then has the only one.
-    contents: Arc<Contents>,
-    registration: Registration,
-    domain: Domain,
-    tag: Tag,
+    pub(crate) contents: Arc<Contents>,
+    pub(crate) registration: Registration,
+    pub(crate) domain: Domain,
+    pub(crate) tag: Tag,
     /// What names its first byte: zero, or the address if the program keeps the memory.
-    start: u64,
-    access: Rights,
+    pub(crate) start: u64,
+    pub(crate) access: Rights,
 }
 
 impl MemoryRegion {
     pub(crate) fn owned(
-        shared: &Arc<Shared>,
-        domain: Domain,
+        domain: &ProtectionDomain,
         buffers: Vec<Buffer>,
         access: Rights,
     ) -> Result<Self, RegisterError> {
-        let contents = Contents::owned(shared.device(), buffers)?;
-        Self::register(shared, domain, contents, 0, access)
+        let contents = Contents::owned(domain.shared.device(), buffers)?;
+        Self::register(domain, contents, 0, access)
+    }
+
+    pub(crate) fn once(
+        domain: &ProtectionDomain,
+        buffer: Buffer,
+        access: Rights,
+    ) -> Result<Self, RegisterError> {
+        let contents = Contents::owned(domain.shared.device(), vec![buffer])?;
+        let memory = Memory { one_touch: true, ..contents.memory(0, access) };
+        let tag = domain.shared.device().register(domain.domain(), memory)?;
+        Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, (0, access)))
     }
 
     pub(crate) fn register(
-        shared: &Arc<Shared>,
-        domain: Domain,
+        domain: &ProtectionDomain,
         contents: Arc<Contents>,
         start: u64,
         access: Rights,
     ) -> Result<Self, RegisterError> {
-        let tag = shared.device().register(domain, contents.memory(start, access))?;
-        Ok(Self::with_tag(shared, domain, contents, tag, (start, access)))
+        let tag = domain.shared.device().register(domain.domain(), contents.memory(start, access))?;
+        Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, (start, access)))
     }
 
     fn with_tag(
@@ -185,6 +195,11 @@ impl Registration {
     pub(crate) fn new(shared: &Arc<Shared>, tag: Tag, contents: Option<&Arc<Contents>>) -> Self {
         let name = Arc::new(Name::new(tag));
         Self { shared: Arc::clone(shared), name, contents: contents.cloned(), deregistered: false }
+    }
+
+    /// The entry was given back with its last tag.
+    pub(crate) fn forget(mut self) {
+        self.deregistered = true;
     }
 
     fn deregister(mut self, tag: Tag) -> Result<(), DeregisterError> {

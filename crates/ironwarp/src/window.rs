@@ -87,6 +87,7 @@ pub(crate) fn binding(
     at: usize,
     len: usize,
     rights: Rights,
+    one_touch: bool,
 ) -> Result<Binding, AccessError> {
     region.check(at, len)?;
     let place = region.place(at)?;
@@ -95,6 +96,7 @@ pub(crate) fn binding(
         at: place.offset,
         len: len as u64,
         rights,
+        one_touch,
         zero_based: true,
         scope: Scope::Stream,
     })

@@ -5,7 +5,7 @@ use crate::fast_region::FastRegion;
 use crate::name::Name;
 use crate::region::MemoryRegion;
 use crate::window::{Window, binding};
-use ironwarp_rnic::memory::Rights;
+use ironwarp_rnic::memory::{Binding, Memory, Rights};
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest as Inner};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::fmt;
@@ -280,11 +280,44 @@ impl WorkRequest {
         len: usize,
         access: Rights,
     ) -> Result<Self, AccessError> {
+        Ok(Self::binding(id, window, binding(region, at, len, access, false)?))
+    }
+
+    /// Binds a window that serves one message of the peer's: when that has ended, the window is closed. The peer is not
+    /// told; what it sends next is refused (requirement M10).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// let window = server.domain.window()?;
+    /// server.qp.post_send(WorkRequest::bind_once(1, &window, &server.region, 0, 8, Access::REMOTE_WRITE)?)?;
+    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(2, b"once", window.place(0)))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(3, b"again", window.place(0)))?;
+    /// # while client.qp.fault().is_none() { client.cq.wait(Duration::from_secs(5))?; }
+    /// # assert_eq!(&server.region.to_vec()?[..8], b"once\0\0\0\0");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn bind_once(
+        id: u64,
+        window: &Window,
+        region: &MemoryRegion,
+        at: usize,
+        len: usize,
+        access: Rights,
+    ) -> Result<Self, AccessError> {
+        Ok(Self::binding(id, window, binding(region, at, len, access, true)?))
+    }
+
+    fn binding(id: u64, window: &Window, binding: Binding) -> Self {
         let name = &window.registration.name;
-        let binding = binding(region, at, len, access)?;
         // The tag is filled in when it is posted.
         let operation = Operation::Bind { window: name.tag(), binding };
-        Ok(Self { names: Some(Arc::clone(name)), ..Self::new(id, operation, memory(&[])) })
+        Self { names: Some(Arc::clone(name)), ..Self::new(id, operation, memory(&[])) }
     }
 
     /// Registers a region's memory. Only the peer of the queue pair it is posted to can invalidate it.
@@ -303,10 +336,20 @@ impl WorkRequest {
     /// # }
     /// ```
     pub fn register(id: u64, region: &FastRegion, access: Rights) -> Self {
+        Self::registering(id, region, region.memory(access, false))
+    }
+
+    /// Registers a region's memory to serve one message of a peer's: when that has ended, it has to be registered again, as
+    /// after an invalidation (requirement M10).
+    pub fn register_once(id: u64, region: &FastRegion, access: Rights) -> Self {
+        Self::registering(id, region, region.memory(access, true))
+    }
+
+    fn registering(id: u64, region: &FastRegion, memory: Memory) -> Self {
         let name = &region.registration.name;
         // The tag is filled in when it is posted.
-        let operation = Operation::Register { tag: name.next_registration(), memory: region.memory(access) };
-        Self { names: Some(Arc::clone(name)), ..Self::new(id, operation, memory(&[])) }
+        let operation = Operation::Register { tag: name.next_registration(), memory };
+        Self { names: Some(Arc::clone(name)), ..Self::new(id, operation, self::memory(&[])) }
     }
 
     /// Ends a registration by work request: the tag names nothing until the memory is registered again.

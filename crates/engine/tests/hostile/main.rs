@@ -18,6 +18,7 @@ mod datagrams;
 mod flow;
 mod framing;
 mod local_checks;
+mod one_touch;
 mod parking;
 mod rate;
 mod remote_checks;

@@ -1,4 +1,4 @@
-//! Revocation is final: when deregistration, invalidation or unbinding returns, no byte of the memory changes any more for a
+//! Revocation is final: when deregistration, re-registration, invalidation or unbinding returns, no byte of the memory changes any more for a
 //! peer, and none leaves, whatever is on its way at that moment.
 //!
 //! In each round peers storm a tag with Writes and Reads. In the middle of that the tag is taken away, and the memory is filled
@@ -11,9 +11,10 @@ use crate::common::victim::Victim;
 use crate::common::{PATIENCE, read, write};
 use ironwarp_engine::{CompletionQueue, QueuePair};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope, Stream};
+use ironwarp_rnic::memory::{Binding, Bytes, Memory, Reregistration, Rights, Scope, Stream, Translation};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_wire::{Header, Tag};
+use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -165,6 +166,42 @@ fn deregistration_is_final() {
     for round in 0..ROUNDS {
         let revoke = |tag| target.victim.engine.device().table().deregister(tag).unwrap();
         target.round(round, || target.register(), revoke);
+    }
+    target.over(begin);
+}
+
+/// Of a region that goes back and forth: it gets the memory and all rights, and then other rights, other memory or another
+/// domain.
+#[test]
+fn reregistration_is_final() {
+    let (target, begin) = (Target::new(), Instant::now());
+    let device = target.victim.engine.device();
+    let other = device.allocate_domain();
+    let aside = Mapping::new(PAGES);
+    aside.fill(0, LEN, BEFORE);
+    let bytes = |memory: &Mapping| {
+        // Under the same offsets: only the tag tells peers apart from what they may reach.
+        let translation = Translation::direct(memory.addr(0), LEN as u64).unwrap().into();
+        Some(Bytes { start: target.memory.addr(0), len: LEN as u64, translation })
+    };
+    let tag = Cell::new(target.register());
+    let becomes = |to| {
+        tag.set(device.reregister(tag.get(), to).unwrap());
+        tag.get()
+    };
+    let nothing = Reregistration::default();
+    for round in 0..ROUNDS {
+        let (domain, rights) = (Some(target.victim.domain), Some(ALL));
+        let grant = || becomes(Reregistration { domain, rights, bytes: bytes(&target.memory) });
+        let revoke = |_| {
+            becomes(match round % 3 {
+                0 => Reregistration { rights: Some(Rights::LOCAL_READ), ..nothing.clone() },
+                1 => Reregistration { bytes: bytes(&aside), ..nothing.clone() },
+                _ => Reregistration { domain: Some(other), ..nothing.clone() },
+            });
+        };
+        target.round(round, grant, revoke);
+        assert!(aside.holds_only(0, LEN, BEFORE), "round {round}: a peer reached what it was not told");
     }
     target.over(begin);
 }

@@ -4,6 +4,8 @@ use super::super::{
     Binding, Bytes, EntryInfo, Kind, RegisterError, ReregisterError, Reregistration, Scope, Translation,
 };
 use super::*;
+use crate::config::Config;
+use crate::device::Device;
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -166,4 +168,14 @@ fn one_touch_memory_that_is_registered_anew_serves_again() {
     let tag = table.reregister(&ALL, tag, Reregistration::default()).unwrap();
     remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
     assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Touched);
+}
+
+#[test]
+fn an_injected_fault_leaves_the_region_as_it_was() {
+    let faults = "no-register@1".parse().unwrap();
+    let device = Device::new(Config { faults, ..Config::default() }, Arc::new(ALL));
+    let tag = region(device.table(), READ);
+    let error = device.reregister(tag, to_rights(MORE)).unwrap_err();
+    assert!(matches!(error, ReregisterError::Register(RegisterError::Full { .. })), "{error}");
+    remote(device.table(), STREAM, place(tag, ADDR), 8, Rights::REMOTE_READ);
 }

@@ -1,0 +1,251 @@
+//! Requirement M10: memory that serves one message. What a second message of a peer's meets, and when the memory is closed.
+
+use crate::common::mapping::Mapping;
+use crate::common::peer::{Heard, Peer, Way};
+use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
+use crate::common::{PATIENCE, read, send, write};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::memory::{Binding, Check, Memory, Rights, Scope, Stream};
+use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer};
+use std::time::Instant;
+
+const TAG: Cause = Cause::TaggedBuffer(TaggedBuffer::Tag);
+
+/// The part of a Write that comes before its last segment.
+fn begins(tag: Tag, offset: u64) -> Header {
+    Header::Write(Tagged { last: false, place: Place { tag, offset } })
+}
+
+impl Victim {
+    /// Its open area once more, for one message.
+    fn once(&self) -> Tag {
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE;
+        let memory = Memory::direct(self.open.addr, AREA as u64, rights).unwrap();
+        let memory = Memory { one_touch: true, ..memory };
+        self.engine.device().register(self.domain, memory).unwrap()
+    }
+
+    fn is_valid(&self, tag: Tag) -> bool {
+        self.engine.device().table().look_up(tag).is_some_and(|info| info.valid)
+    }
+
+    /// Waits until a peer has touched it.
+    fn until_touched(&self, tag: Tag) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.engine.device().table().look_up(tag).is_some_and(|info| info.touched) {
+            assert!(Instant::now() < deadline, "nobody touches it");
+        }
+    }
+}
+
+impl Attacked {
+    /// The victim refuses this FPDU, because the memory serves another message or has done so.
+    fn is_refused(&mut self, cause: Cause, fpdu: &[u8], check: Check) {
+        let fault = self.terminated_for(cause, fpdu);
+        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == check), "{fault}");
+    }
+}
+
+fn answer(peer: &mut Peer) -> (bool, Vec<u8>) {
+    match peer.hear_message() {
+        Heard::Message(Header::ReadResponse(response), payload, _) => (response.last, payload),
+        other => panic!("an answer is due, not {other:?}"),
+    }
+}
+
+/// Small, and large enough to go straight to its place; in one segment and in several.
+#[test]
+fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
+    for (crc, segments, len) in
+        [(true, 1, 8), (true, 3, 1000), (false, 1, 8), (false, 1, 40_000), (false, 3, 40_000)]
+    {
+        let victim = Victim::with(Config { crc: false, ..Config::default() });
+        let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, RECEIVES);
+        attacked.peer.open();
+        let mapping = Mapping::new(32);
+        let memory =
+            Memory::direct(mapping.addr(0), mapping.len() as u64, Rights::REMOTE_WRITE | Rights::LOCAL_WRITE);
+        let memory = Memory { one_touch: true, ..memory.unwrap() };
+        let tag = victim.engine.device().register(victim.domain, memory).unwrap();
+        for segment in 0..segments {
+            let at = mapping.addr(segment * len);
+            let header = if segment + 1 < segments { begins(tag, at) } else { write(tag, at) };
+            attacked.peer.send(&header, &vec![0xee; len]);
+        }
+        // Who sees what came behind the Write finds the memory closed, and all of it there.
+        attacked.goes_on(1);
+        assert!(!victim.is_valid(tag));
+        assert!(mapping.holds_only(0, segments * len, 0xee));
+        attacked.peer.send(&write(tag, mapping.addr(0)), &vec![0xdd; len]);
+        assert_eq!(attacked.peer.hear_terminate().cause, TAG);
+        attacked.closed();
+        let fault = attacked.fault(RECEIVES - 1);
+        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == Check::Valid), "{fault}");
+        assert!(mapping.holds_only(0, segments * len, 0xee));
+        assert!(mapping.holds_only(segments * len, mapping.len() - segments * len, 0));
+        victim.untouched_but(&[(victim.private.at, 10)]);
+        victim.survives();
+    }
+}
+
+/// A Write whose last segment has no bytes ends like any other.
+#[test]
+fn an_empty_last_segment_ends_it_as_well() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let tag = victim.once();
+    attacked.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
+    attacked.peer.send(&write(tag, victim.open.addr + 8), &[]);
+    attacked.goes_on(1);
+    assert!(!victim.is_valid(tag));
+    victim.survives();
+}
+
+/// Messages of no bytes name no memory, so they touch none.
+#[test]
+fn an_empty_message_does_not_touch() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let tag = victim.once();
+    attacked.peer.send(&write(tag, victim.open.addr), &[]);
+    attacked.peer.send(&read(1, tag, victim.open.addr, 0), &[]);
+    assert_eq!(answer(&mut attacked.peer), (true, vec![]));
+    attacked.goes_on(1);
+    assert!(victim.is_valid(tag));
+    victim.survives();
+}
+
+/// A segment of another stream, in the middle of a Write: refused, and the Write goes on.
+#[test]
+fn no_segment_of_another_message_gets_in() {
+    let victim = Victim::new();
+    let (mut first, mut second) = (victim.attacked(), victim.attacked());
+    let tag = victim.once();
+    first.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
+    victim.until_touched(tag);
+    let fpdu = second.peer.send(&begins(tag, victim.open.addr + 100), &[0xdd; 8]);
+    second.is_refused(TAG, &fpdu, Check::Touched);
+    first.peer.send(&write(tag, victim.open.addr + 8), &[0xee; 8]);
+    first.goes_on(1);
+    assert!(!victim.is_valid(tag));
+    assert!(victim.memory.holds_only(victim.open.at, 16, 0xee));
+    victim.untouched_but(&[(victim.open.at, 16), (victim.private.at, 10)]);
+    victim.survives();
+}
+
+/// A whole message of another stream, in the middle of a Write: refused, and the memory is closed for both, as the table of
+/// the requirement has it.
+#[test]
+fn a_whole_second_message_closes_it() {
+    let victim = Victim::new();
+    let (mut first, mut second) = (victim.attacked(), victim.attacked());
+    let tag = victim.once();
+    first.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
+    victim.until_touched(tag);
+    let fpdu = second.peer.send(&read(1, tag, victim.open.addr, 8), &[]);
+    second.is_refused(Cause::Protection(Protection::Tag), &fpdu, Check::Touched);
+    let fpdu = first.peer.send(&write(tag, victim.open.addr + 8), &[0xee; 8]);
+    first.is_refused(TAG, &fpdu, Check::Valid);
+    victim.untouched_but(&[(victim.open.at, 8)]);
+    victim.survives();
+}
+
+/// A message that is never finished has touched it all the same.
+#[test]
+fn a_peer_that_goes_away_leaves_it_touched() {
+    let victim = Victim::new();
+    let (mut first, mut second) = (victim.attacked(), victim.attacked());
+    let tag = victim.once();
+    first.peer.send(&begins(tag, victim.open.addr), &[0xee; 8]);
+    victim.until_touched(tag);
+    first.peer.reset();
+    assert!(first.pair.wait_closed(PATIENCE));
+    let fpdu = second.peer.send(&write(tag, victim.open.addr), &[0xdd; 8]);
+    second.is_refused(TAG, &fpdu, Check::Touched);
+    victim.untouched_but(&[(victim.open.at, 8)]);
+    victim.engine.device().table().deregister(tag).unwrap();
+    victim.survives();
+}
+
+/// The request touches it, the whole answer comes from it, however slowly the peer reads.
+#[test]
+fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
+    for crc in [true, false] {
+        let victim = Victim::with(Config { crc: false, ..Config::default() });
+        let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, RECEIVES);
+        attacked.peer.open();
+        // Longer than the socket takes at once: the same pages again and again.
+        let span = ironwarp_rnic::host::Span { addr: victim.open.addr, len: AREA };
+        let spans = vec![span; (16 << 20) / AREA];
+        let translation = ironwarp_rnic::memory::Translation::buffers(&spans).unwrap();
+        let (start, len, rights) = (0, translation.len(), Rights::REMOTE_READ);
+        let memory = Memory { start, len, rights, one_touch: true, translation: translation.into() };
+        let tag = victim.engine.device().register(victim.domain, memory).unwrap();
+        attacked.peer.send(&read(1, tag, 0, u32::try_from(len).unwrap()), &[]);
+        let (mut last, mut bytes) = answer(&mut attacked.peer);
+        assert!(victim.is_valid(tag), "most of the answer is still to come from it");
+        while !last {
+            let (ends, payload) = answer(&mut attacked.peer);
+            bytes.extend(payload);
+            last = ends;
+        }
+        assert!(bytes == victim.memory.read(victim.open.at, AREA).repeat(spans.len()));
+        attacked.peer.send(&read(2, tag, 0, 8), &[]);
+        assert_eq!(attacked.peer.hear_terminate().cause, Cause::Protection(Protection::Tag));
+        attacked.closed();
+        assert!(!victim.is_valid(tag));
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+/// Of two Reads that come together, the first is served: the second ends the stream, which may cut the answer short, but
+/// brings nothing of its own.
+#[test]
+fn of_two_reads_one_is_served() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let tag = victim.once();
+    let both = [read(1, tag, victim.open.addr, 64), read(2, tag, victim.open.addr, 64)];
+    let burst: Vec<u8> = both.iter().flat_map(|header| attacked.peer.frame(header, &[])).collect();
+    attacked.peer.raw(&burst);
+    let (messages, _) = attacked.peer.hear_out();
+    let answers = messages.iter().filter(|(header, _)| matches!(header, Header::ReadResponse(_))).count();
+    assert!(answers <= 1, "{messages:?}");
+    let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("{messages:?}") };
+    assert_eq!(terminate.cause, Cause::Protection(Protection::Tag));
+    attacked.closed();
+    assert!(!victim.is_valid(tag));
+    victim.untouched();
+    victim.survives();
+}
+
+/// A window that has served lets its region go, before its peer's next message is delivered.
+#[test]
+fn a_window_that_has_served_lets_its_region_go() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let table = victim.engine.device().table();
+    let window = table.allocate_window(victim.domain).unwrap();
+    let binding = Binding {
+        region: victim.bindable.tag,
+        at: victim.bindable.addr,
+        len: 64,
+        rights: Rights::REMOTE_WRITE,
+        one_touch: true,
+        zero_based: true,
+        scope: Scope::Stream,
+    };
+    let stream = Stream { domain: victim.domain, qp: attacked.pair.qp().id() };
+    let window = table.bind(stream, window, binding).unwrap();
+    assert!(table.deregister(victim.bindable.tag).is_err());
+    attacked.peer.send(&write(window, 0), b"once");
+    attacked.peer.send(&send(1), b"done");
+    assert_eq!(attacked.one().byte_len, 4);
+    table.deregister(victim.bindable.tag).unwrap();
+    attacked.peer.send(&write(window, 0), b"more");
+    assert_eq!(attacked.peer.hear_terminate().cause, TAG);
+    victim.untouched_but(&[(victim.bindable.at, 4), (victim.private.at, 4)]);
+    victim.survives();
+}

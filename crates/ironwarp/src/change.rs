@@ -1,0 +1,95 @@
+//! Changing a region that is registered. Before this: `region.rs`; after: the same, with another tag.
+
+use crate::error::ChangeError;
+use crate::memory::{Buffer, Contents};
+use crate::protection_domain::ProtectionDomain;
+use crate::region::{MemoryRegion, Registration};
+use ironwarp_rnic::memory::{Bytes, RegisterError, ReregisterError, Reregistration, Rights};
+use std::sync::Arc;
+
+/// What is to change of a region, for [`MemoryRegion::reregister`]. What is not named stays.
+#[derive(Debug, Default)]
+#[must_use = "it does nothing until a region is registered anew with it"]
+pub struct RegionChange {
+    access: Option<Rights>,
+    domain: Option<ProtectionDomain>,
+    buffers: Option<Vec<Buffer>>,
+}
+
+impl RegionChange {
+    /// Nothing: the region only gets another tag.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What may be done with it.
+    pub fn access(mut self, access: Rights) -> Self {
+        self.access = Some(access);
+        self
+    }
+
+    /// The protection domain that it belongs to.
+    pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
+        self.domain = Some(domain.clone());
+        self
+    }
+
+    /// Its memory: one behind another, from 0 on.
+    pub fn buffers(mut self, buffers: Vec<Buffer>) -> Self {
+        self.buffers = Some(buffers);
+        self
+    }
+}
+
+impl MemoryRegion {
+    /// Changes its rights, protection domain or memory, in one step (verbs: `ibv_rereg_mr`).
+    ///
+    /// It always gets another tag: what was [sliced](Self::slice) or told to peers before names nothing any more. When this
+    /// returns, nobody uses what was, and memory that was replaced is freed. If it fails, the region is as it was.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::RegionChange;
+    ///
+    /// let mut region = server.domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let old = region.tag();
+    /// let read_only = Access::LOCAL_READ | Access::REMOTE_READ;
+    /// region.reregister(RegionChange::new().access(read_only).buffers(vec![Buffer::copy_of(b"hello")?]))?;
+    /// assert_ne!(region.tag(), old);
+    ///
+    /// let sink = client.region.slice(0, 5)?;
+    /// client.qp.post_send(WorkRequest::read(1, &[sink], region.place(0)?))?;
+    /// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn reregister(&mut self, change: RegionChange) -> Result<(), ChangeError> {
+        let RegionChange { access, domain, buffers } = change;
+        let shared = Arc::clone(&self.registration.shared);
+        if domain.as_ref().is_some_and(|domain| !Arc::ptr_eq(&domain.shared, &shared)) {
+            return Err(ChangeError::OtherAdapter);
+        }
+        let contents = buffers.map(|buffers| Contents::owned(shared.device(), buffers)).transpose();
+        let contents = contents.map_err(|error| ReregisterError::from(RegisterError::from(error)))?;
+        let domain = domain.map(|domain| domain.domain());
+        let bytes = contents.as_ref().map(|contents| {
+            let memory = contents.memory(0, Rights::empty());
+            Bytes { start: memory.start, len: memory.len, translation: memory.translation }
+        });
+        let to = Reregistration { domain, rights: access, bytes };
+        self.tag = shared.device().reregister(self.tag, to)?;
+        self.domain = domain.unwrap_or(self.domain);
+        self.access = access.unwrap_or(self.access);
+        if let Some(contents) = contents {
+            self.start = 0;
+            self.contents = contents; // the old registration has the only one now, and frees it
+        }
+        let registration = Registration::new(&shared, self.tag, Some(&self.contents));
+        std::mem::replace(&mut self.registration, registration).forget();
+        Ok(())
+    }
+}

@@ -1,0 +1,220 @@
+//! Regions that are registered anew, and memory that serves one message.
+
+mod common;
+
+use common::{ALL, CASES, End, pair, pattern};
+use ironwarp::{
+    Access, Buffer, ChangeError, Check, Completes, Config, Fault, MemoryRegion, Opcode, Place, RegionChange,
+    RegisterError, ReregisterError, Status, WorkRequest,
+};
+
+const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
+
+fn read(end: &End, sink: &MemoryRegion, from: Place) -> Vec<u8> {
+    let slice = sink.slice(0, sink.len()).expect("all of it");
+    end.qp.post_send(WorkRequest::read(1, &[slice], from)).expect("room");
+    end.done(Opcode::Read, 1);
+    sink.to_vec().expect("its own")
+}
+
+/// Each change, and all of them, with a peer that looks.
+#[test]
+fn a_region_changes_its_rights_its_domain_and_its_memory() {
+    for case in CASES {
+        let (client, server) = pair(case);
+        let sink = client.region(&[0; 8], ALL);
+        let mut region = server.region(b"original", LOCAL);
+        let mut tags = vec![region.tag()];
+
+        region.reregister(RegionChange::new().access(Access::LOCAL_READ | Access::REMOTE_READ)).unwrap();
+        tags.push(region.tag());
+        assert_eq!(region.access(), Access::LOCAL_READ | Access::REMOTE_READ);
+        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"original");
+
+        let buffers = [&b"repl"[..], b"aced", b"!"].map(|part| Buffer::copy_of(part).unwrap());
+        region.reregister(RegionChange::new().buffers(buffers.into())).unwrap();
+        tags.push(region.tag());
+        assert_eq!((region.len(), &region.to_vec().unwrap()[..]), (9, &b"replaced!"[..]));
+        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"replaced");
+
+        let away = server.adapter.protection_domain();
+        region.reregister(RegionChange::new().domain(&away)).unwrap();
+        tags.push(region.tag());
+        let home = RegionChange::new().domain(&server.domain).access(ALL);
+        region.reregister(home.buffers(vec![Buffer::copy_of(b"and back").unwrap()])).unwrap();
+        tags.push(region.tag());
+        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"and back");
+        client.qp.post_send(WorkRequest::write_inline(2, b"AND", region.place(0).unwrap())).unwrap();
+        client.done(Opcode::Write, 2);
+        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"AND back");
+        tags.sort();
+        tags.dedup();
+        assert_eq!(tags.len(), 5, "each has another tag");
+    }
+}
+
+/// What peers were told before names nothing, though memory and rights are the same.
+#[test]
+fn the_old_tag_of_a_region_that_changed_names_nothing() {
+    let (client, server) = pair(CASES[1]);
+    let mut region = server.region(&[1; 8], ALL);
+    let place = region.place(0).unwrap();
+    region.reregister(RegionChange::new()).unwrap();
+    client.qp.post_send(WorkRequest::write_inline(1, b"too late", place)).unwrap();
+    client.failed(Opcode::Write, 1, Status::RemoteAccess);
+    assert_eq!(region.to_vec().unwrap(), [1; 8]);
+
+    // Nor does what the program itself has kept.
+    let (_client, server) = pair(CASES[1]);
+    let mut region = server.region(&[1; 8], ALL);
+    let slice = region.slice(0, 8).unwrap();
+    region.reregister(RegionChange::new()).unwrap();
+    server.qp.post_send(WorkRequest::send(2, &[slice])).unwrap();
+    server.failed(Opcode::Send, 2, Status::LocalProtection);
+}
+
+#[test]
+fn a_change_that_is_refused_changes_nothing() {
+    let (client, server) = pair(CASES[1]);
+    let mut region = server.region(b"as it is", ALL);
+    let (tag, place) = (region.tag(), region.place(0).unwrap());
+    let mut refused = |change| match region.reregister(change).unwrap_err() {
+        ChangeError::Refused(error) => Some(error),
+        _ => None,
+    };
+    let other = End::new(Config::default(), Completes::WhenSent);
+    assert_eq!(refused(RegionChange::new().domain(&other.domain)), None);
+    let rights = Access::REMOTE_WRITE;
+    let error = ReregisterError::Register(RegisterError::Rights(rights));
+    assert_eq!(refused(RegionChange::new().access(rights)), Some(error));
+    for buffers in [vec![], vec![Buffer::new(0).unwrap()]] {
+        let error = refused(RegionChange::new().buffers(buffers));
+        assert!(matches!(error, Some(ReregisterError::Register(_))), "{error:?}");
+    }
+    let window = server.domain.window().unwrap();
+    server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ).unwrap()).unwrap();
+    server.done(Opcode::Bind, 1);
+    let busy = ChangeError::Refused(ReregisterError::Busy { tag, windows: 1 });
+    assert_eq!(region.reregister(RegionChange::new().access(LOCAL)), Err(busy));
+
+    assert_eq!((region.tag(), region.access()), (tag, ALL));
+    let sink = client.region(&[0; 8], ALL);
+    assert_eq!(read(&client, &sink, place), b"as it is");
+    assert_eq!(read(&client, &sink, window.place(0)), b"as it is");
+    drop(window);
+    region.reregister(RegionChange::new().access(LOCAL)).unwrap();
+}
+
+/// Entries and memory are given back: a table of two has room for ever.
+#[test]
+fn a_region_changes_as_often_as_the_program_wants() {
+    let end = End::new(Config { tags: 2, ..Config::default() }, Completes::WhenSent);
+    let mut region = end.region(&[0; 8], LOCAL);
+    for round in 0..2000 {
+        region.reregister(RegionChange::new().buffers(vec![Buffer::new(1 << 20).unwrap()])).unwrap();
+        region.write(round, &[1]).unwrap();
+    }
+    drop(region);
+    assert!(end.domain.register(Buffer::new(1).unwrap(), ALL).is_ok());
+}
+
+/// Memory that serves one message, of any kind that has a tag; and a second message.
+struct Once<'a> {
+    client: &'a End,
+    server: &'a End,
+    bytes: Vec<u8>,
+}
+
+impl Once<'_> {
+    /// The message, and a second one behind it. Returns what came of the second at the server.
+    fn touch(&self, opcode: Opcode, place: Place) -> Check {
+        let len = self.bytes.len();
+        let mine = self.client.region(&self.bytes, ALL);
+        let slice = mine.slice(0, len).expect("inside");
+        let request = |id| match opcode {
+            Opcode::Write => WorkRequest::write(id, &[slice], place),
+            Opcode::Read => WorkRequest::read(id, &[slice], place),
+            _ => WorkRequest::fetch_add(id, mine.slice(0, 8).expect("inside"), place, 5),
+        };
+        self.client.qp.post_send(request(1)).expect("room");
+        self.client.done(opcode, 1);
+        if opcode == Opcode::Read {
+            assert!(mine.to_vec().expect("inside") == vec![7; len], "the answer is whole");
+        }
+        self.client.qp.post_send(request(2)).expect("room");
+        self.client.failed(opcode, 2, Status::RemoteAccess);
+        assert!(self.server.qp.wait_closed(common::SOON));
+        match &*self.server.qp.fault().expect("the stream is over") {
+            Fault::Remote(denied) => denied.check,
+            fault => panic!("{fault}"),
+        }
+    }
+}
+
+#[test]
+fn memory_of_any_kind_serves_one_message_of_any_kind() {
+    let lengths = [(Opcode::Write, 8), (Opcode::Write, 3 << 20), (Opcode::Read, 8), (Opcode::Read, 3 << 20)];
+    let atomic = [(Opcode::FetchAdd, 8)];
+    for (opcode, len) in lengths.into_iter().chain(atomic) {
+        for kind in ["a region", "a region of a request", "a window"] {
+            let (client, server) = pair(CASES[1]);
+            let once = Once { client: &client, server: &server, bytes: pattern(1, len) };
+            let before = vec![7; len];
+            let remote = Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+            let buffer = Buffer::copy_of(&before).unwrap();
+            let (check, after) = match kind {
+                "a region" => {
+                    let region = server.domain.register_once(buffer, LOCAL | remote).unwrap();
+                    let check = once.touch(opcode, region.place(0).unwrap());
+                    let after = region.to_vec().unwrap();
+                    region.deregister().unwrap();
+                    (check, after)
+                }
+                "a region of a request" => {
+                    let region = server.domain.allocate_region(vec![buffer]).unwrap();
+                    server.qp.post_send(WorkRequest::register_once(9, &region, LOCAL | remote)).unwrap();
+                    server.done(Opcode::Register, 9);
+                    let check = once.touch(opcode, region.place(0).unwrap());
+                    (check, region.to_vec().unwrap())
+                }
+                _ => {
+                    let region = server.domain.register(buffer, LOCAL | Access::BIND).unwrap();
+                    let window = server.domain.window().unwrap();
+                    let bind = WorkRequest::bind_once(9, &window, &region, 0, len, remote).unwrap();
+                    server.qp.post_send(bind).unwrap();
+                    server.done(Opcode::Bind, 9);
+                    let check = once.touch(opcode, window.place(0));
+                    let after = region.to_vec().unwrap();
+                    region.deregister().unwrap();
+                    (check, after)
+                }
+            };
+            assert!(matches!(check, Check::Valid | Check::Touched), "{kind}, {opcode:?}: {check:?}");
+            let expected = match opcode {
+                Opcode::Write => once.bytes,
+                Opcode::Read => before,
+                _ => (u64::from_ne_bytes([7; 8]) + 5).to_ne_bytes().to_vec(),
+            };
+            assert!(after == expected, "{kind}, {opcode:?} of {len}: once and no more");
+        }
+    }
+}
+
+/// What the send queue registered for one message, it registers again for the next.
+#[test]
+fn a_region_of_requests_serves_one_message_after_another() {
+    let (client, server) = pair(CASES[1]);
+    let region = server.domain.allocate_region(vec![Buffer::new(8).unwrap()]).unwrap();
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    for round in 0..20_u64 {
+        server.qp.post_send(WorkRequest::register_once(1, &region, access)).unwrap();
+        server.done(Opcode::Register, 1);
+        server.qp.post_receive(2, &[]).unwrap();
+        let write = WorkRequest::write_inline(3, &round.to_be_bytes(), region.place(0).unwrap());
+        client.qp.post_send_all(vec![write, WorkRequest::send(4, &[]).into()]).unwrap();
+        server.done(Opcode::Receive, 2);
+        client.done(Opcode::Write, 3);
+        client.done(Opcode::Send, 4);
+        assert_eq!(region.to_vec().unwrap(), round.to_be_bytes());
+    }
+}
