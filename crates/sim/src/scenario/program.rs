@@ -10,7 +10,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::{Domain, Rights};
+use ironwarp_rnic::memory::{Domain, Reregistration, Rights};
 use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, State};
 use ironwarp_rnic::queue::{Completion, Cq, Opcode, Operation, ReceiveRequest, Status};
 use std::fmt;
@@ -110,7 +110,8 @@ impl Program {
     }
 
     fn slot(&mut self, len: usize, rights: Rights) -> Slot {
-        let slot = Slot::new(&self.arena, &self.device, self.domain, len, rights);
+        let once = self.slots.len().is_multiple_of(2);
+        let slot = Slot::new(&self.arena, &self.device, self.domain, len, rights, once);
         self.slots.extend((len > 0).then_some(slot));
         slot
     }
@@ -147,19 +148,25 @@ impl Program {
         self.outcomes = vec![None; count];
     }
 
-    /// Takes memory away from the adapter: unmaps it, or deregisters it and goes on with it.
+    /// Takes memory away from the adapter: unmaps it, or takes its tag away and goes on with it.
     pub(super) fn take_away(&mut self, rng: &mut Rng) {
         if self.slots.is_empty() || self.taken.is_some() {
             return;
         }
         let Slot { span, tag } = pick(rng, &self.slots);
-        let content = if rng.below(2) == 0 {
-            self.arena.unmap(span);
-            None
-        } else {
-            self.device.table().deregister(tag).expect("it is registered");
-            Some(self.arena.read(span))
-        };
+        let way = rng.below(3);
+        match way {
+            0 => self.arena.unmap(span),
+            1 => self.device.table().deregister(tag).expect("it is registered"),
+            _ => {
+                let to = Reregistration { rights: Some(Rights::LOCAL_READ), ..Reregistration::default() };
+                let changed = self.device.reregister(tag, to).map(|_| ());
+                // One-touch memory may have served.
+                let is_spent = self.device.table().look_up(tag).is_some_and(|info| !info.valid);
+                assert!(changed.is_ok() || is_spent, "{changed:?}");
+            }
+        }
+        let content = (way > 0).then(|| self.arena.read(span));
         self.note(format_args!("takes {span:?} away"));
         self.taken = Some((span, content));
     }
@@ -351,6 +358,10 @@ impl Program {
         for request in posted {
             if let Kind::Write { to } = request.kind {
                 peer.check_pattern(to, request.pattern);
+            }
+            if let Operation::Write(there) | Operation::Read(there) = request.posted.operation {
+                let info = peer.device.table().look_up(there.tag);
+                assert!(!info.is_some_and(|info| info.one_touch && info.valid), "it served one message");
             }
         }
         let sends = posted.iter().filter(|request| matches!(request.kind, Kind::Send)).count();

@@ -49,12 +49,21 @@ impl Kind {
 }
 
 impl Slot {
-    pub(super) fn new(arena: &Arena, device: &Device, domain: Domain, len: usize, rights: Rights) -> Self {
+    /// Memory that peers reach is for one message, as one is all that it gets, if `once` says so.
+    pub(super) fn new(
+        arena: &Arena,
+        device: &Device,
+        domain: Domain,
+        len: usize,
+        rights: Rights,
+        once: bool,
+    ) -> Self {
         let span = arena.alloc(len);
         if len == 0 {
             return Self { span, tag: Tag(0) }; // nobody may look at it
         }
         let memory = Memory::direct(span.addr, len as u64, rights).expect("it does not wrap");
+        let memory = Memory { one_touch: once && rights.intersects(Rights::REMOTE), ..memory };
         Self { span, tag: device.register(domain, memory).expect("it is mapped") }
     }
 
