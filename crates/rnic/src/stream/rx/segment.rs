@@ -192,7 +192,7 @@ impl Rx {
             return Ok(()); // it overtakes what waits for a receive, so a message may be open
         }
         match self.message {
-            Message::None => self.touch = Touch::default(),
+            Message::None => {}
             Message::Write(due) if due == tagged.place => {}
             _ => return Err(Protocol::Interleaved.into()),
         }
