@@ -49,7 +49,7 @@ impl MemoryRegion {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// use ironwarp::RegionChange;

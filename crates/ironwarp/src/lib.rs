@@ -103,7 +103,9 @@ pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::gid::Gid;
-pub use ironwarp_rnic::memory::{Check, Denied, DeregisterError, RegisterError, ReregisterError, Rights as Access};
+pub use ironwarp_rnic::memory::{
+    Check, Denied, DeregisterError, RegisterError, ReregisterError, Rights as Access,
+};
 pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{
     Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status,

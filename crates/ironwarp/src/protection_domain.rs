@@ -50,7 +50,7 @@ impl ProtectionDomain {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, Buffer, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;

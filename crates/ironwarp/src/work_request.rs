@@ -288,7 +288,7 @@ impl WorkRequest {
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// # use ironwarp::{Access, CompletionExt, WorkRequest};
+    /// # use ironwarp::{Access, WorkRequest};
     /// # use std::time::Duration;
     /// # let (client, server) = ironwarp::example::pair()?;
     /// let window = server.domain.window()?;
