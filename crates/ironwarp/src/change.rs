@@ -8,6 +8,22 @@ use ironwarp_rnic::memory::{Bytes, RegisterError, ReregisterError, Reregistratio
 use std::sync::Arc;
 
 /// What is to change of a region, for [`MemoryRegion::reregister`]. What is not named stays.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let adapter = ironwarp::Adapter::new()?;
+/// # let (one, other) = (adapter.protection_domain(), adapter.protection_domain());
+/// # use ironwarp::{Access, Buffer, RegionChange};
+/// let mut region = one.register(Buffer::new(64)?, Access::LOCAL_READ)?;
+/// let change = RegionChange::new()
+///     .domain(&other)
+///     .access(Access::LOCAL_READ | Access::REMOTE_READ)
+///     .buffers(vec![Buffer::copy_of(b"hello")?]);
+/// region.reregister(change)?;
+/// assert_eq!(region.to_vec()?, b"hello");
+/// # Ok(())
+/// # }
+/// ```
 #[derive(Debug, Default)]
 #[must_use = "it does nothing until a region is registered anew with it"]
 pub struct RegionChange {

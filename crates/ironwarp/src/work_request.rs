@@ -341,6 +341,26 @@ impl WorkRequest {
 
     /// Registers a region's memory to serve one message of a peer's: when that has ended, it has to be registered again, as
     /// after an invalidation (requirement M10).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// let region = server.domain.allocate_region(vec![Buffer::new(8)?])?;
+    /// for word in [*b"first   ", *b"second  "] {
+    ///     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    ///     server.qp.post_send(WorkRequest::register_once(1, &region, access))?;
+    ///     # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    ///     # server.qp.post_receive(2, &[])?;
+    ///     client.qp.post_send(WorkRequest::write_inline(3, &word, region.place(0)?))?;
+    ///     # client.qp.post_send(WorkRequest::send(4, &[]))?;
+    ///     # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    ///     # assert_eq!(region.to_vec()?, word);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn register_once(id: u64, region: &FastRegion, access: Rights) -> Self {
         Self::registering(id, region, region.memory(access, true))
     }

@@ -195,6 +195,7 @@ pub enum DeregisterError {
 
 /// Why a region was not registered anew. It is as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum ReregisterError {
     /// There is no such region, or it is not valid.
     #[error(transparent)]
