@@ -289,7 +289,8 @@ impl Tx {
         let owed = lock(&qp.owed);
         // The stream may have failed since the train was built: its last word is still to come.
         let speechless = owed.terminate.is_none() || self.cursor.terminate || !owed.open;
-        let wanted = owed.finish && speechless;
+        // As the train was built, which then had the last acknowledgement: whoever wants it since has another round made.
+        let wanted = self.owed.finish && speechless;
         drop(owed);
         // A stream that is over leaves its message where it is; one that is not sends all of it.
         if wanted
