@@ -8,8 +8,10 @@ use ironwarp_engine::{BringUpOptions as Inner, Local};
 /// ```
 /// use ironwarp::BringUpOptions;
 ///
-/// let options = BringUpOptions::new().gid_index(1).ord(4);
-/// # let _ = options;
+/// let options = BringUpOptions::new().gid_index(1).ird(4).ord(4);
+/// let at_an_address = options.gid("127.0.0.2".parse()?);
+/// # let _ = at_an_address;
+/// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BringUpOptions {

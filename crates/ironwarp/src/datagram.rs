@@ -14,6 +14,7 @@ use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{IllegalTransition, State};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
+use std::fmt;
 use std::io;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -27,15 +28,18 @@ use std::sync::Arc;
 /// let qp = adapter
 ///     .protection_domain()
 ///     .datagram_queue_pair(&cq)
+///     .receive_cq(&adapter.completion_queue(64)?)
 ///     .addresses(&["127.0.0.1".parse()?])
+///     .send_depth(16)
 ///     .receive_depth(16)
+///     .max_sges(4)
 ///     .qkey(0x1ee7)
 ///     .create()?;
 /// assert_eq!(qp.gids(), ["127.0.0.1".parse()?]);
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 #[must_use = "nothing is created until `create` is called"]
 pub struct DatagramQueuePairBuilder {
     shared: Arc<Shared>,
@@ -87,6 +91,17 @@ impl DatagramQueuePairBuilder {
     }
 
     /// Takes its receives from a shared receive queue.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let srq = domain.shared_receive_queue(16);
+    /// let qp = domain.datagram_queue_pair(&cq).srq(&srq).create()?;
+    /// assert!(qp.post_receive(1, &[]).is_err(), "it has no queue of its own");
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
         self.srq = Some(srq.clone());
         self
@@ -133,6 +148,16 @@ impl DatagramQueuePairBuilder {
     }
 
     /// The queue pair.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// let qp = adapter.protection_domain().datagram_queue_pair(&cq).create()?;
+    /// println!("it is queue pair {} at {:?}", qp.qpn(), qp.gids());
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create(self) -> Result<DatagramQueuePair, CreateError> {
         let cqs = [&self.send_cq.shared, &self.receive_cq.shared];
         let srq = self.srq.as_ref().map(|srq| &srq.shared);
@@ -205,7 +230,7 @@ impl DatagramQueuePairBuilder {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
+#[must_use = "dropped, it is gone"]
 pub struct DatagramQueuePair {
     inner: Arc<Inner>,
     /// Keeps the adapter alive.
@@ -229,6 +254,19 @@ impl DatagramQueuePair {
     }
 
     /// From now on only datagrams that carry this key are received.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// qp.set_qkey(7);
+    /// assert_eq!(qp.qkey(), 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn set_qkey(&self, qkey: u32) {
         self.inner.qp().set_qkey(qkey);
     }
@@ -282,22 +320,83 @@ impl DatagramQueuePair {
 
     /// The way to another address, from the address of its own that the host's routes choose. For another source use
     /// [`AddressHandle::new`]. Fails if the routes choose an address at which this queue pair is not.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// let address = qp.address_handle("127.0.0.1".parse()?)?;
+    /// assert_eq!(address.source, "127.0.0.1".parse()?);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn address_handle(&self, to: Gid) -> io::Result<AddressHandle> {
         Ok(AddressHandle::new(self.inner.source_for(to)?, to))
     }
 
     /// Posts a request, and sends it if it can be sent at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
+    /// qp.post_send(DatagramRequest::send_inline(1, b"to myself", to))?;
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_send(&self, request: DatagramRequest) -> Result<(), PostError> {
         self.post_send_all(vec![request])
     }
 
     /// Posts requests, all or none, in this order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
+    /// qp.post_send_all(vec![
+    ///     DatagramRequest::send_inline(1, b"one", to).unsignaled(),
+    ///     DatagramRequest::send_inline(2, b"two", to),
+    /// ])?;
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_send_all(&self, requests: Vec<DatagramRequest>) -> Result<(), PostError> {
         self.inner.qp().post_send(requests.into_iter().map(|request| request.inner).collect())
     }
 
     /// Posts a receive: the next message that finds no earlier one goes to these parts of memory, in order, behind 40 bytes
     /// of GRH.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
+    /// let region = domain.register(Buffer::new(4136)?, Access::LOCAL_WRITE)?;
+    /// qp.post_receive(1, &[region.slice(0, 4136)?])?;
+    /// qp.post_send(DatagramRequest::send_inline(2, b"to myself", to).unsignaled())?;
+    /// let received = cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(received.byte_len, 40 + 9);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
     }
@@ -322,18 +421,48 @@ impl DatagramQueuePair {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
+#[must_use = "a request does nothing before it is posted"]
 pub struct DatagramRequest {
     inner: InnerRequest,
 }
 
 impl DatagramRequest {
     /// A message from registered memory, of up to 4096 bytes. An empty list sends an empty message.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
+    /// let region = domain.register(Buffer::copy_of(b"hello")?, Access::LOCAL_READ)?;
+    /// qp.post_send(DatagramRequest::send(1, &[region.slice(0, 5)?], to))?;
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send(id: u64, list: &[Sge], to: Destination) -> Self {
         Self::new(id, Data::Memory(Sges::from(list)), to)
     }
 
     /// A message of bytes that are copied now (requirement X5).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Adapter, Buffer, DatagramRequest, Destination};
+    /// # use std::time::Duration;
+    /// # let adapter = Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # let qp = domain.datagram_queue_pair(&cq).create()?;
+    /// # let to = Destination { address: qp.address_handle("127.0.0.1".parse()?)?, qpn: qp.qpn(), qkey: 0 };
+    /// qp.post_send(DatagramRequest::send_inline(1, b"hello", to))?;
+    /// assert_eq!(cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn send_inline(id: u64, bytes: &[u8], to: Destination) -> Self {
         Self::new(id, Data::Inline(bytes.into()), to)
     }
@@ -344,23 +473,51 @@ impl DatagramRequest {
     }
 
     /// Data that the receiver finds in its completion.
-    #[must_use]
     pub fn immediate(mut self, data: u32) -> Self {
         self.inner.request.immediate = Some(data);
         self
     }
 
     /// Wakes the receiver's program, if it waits for solicited messages (requirement N8).
-    #[must_use]
     pub fn solicited(mut self) -> Self {
         self.inner.request.solicited = true;
         self
     }
 
     /// Success is not reported, only failure.
-    #[must_use]
     pub fn unsignaled(mut self) -> Self {
         self.inner.request.signaled = false;
         self
+    }
+}
+
+impl fmt::Debug for DatagramQueuePairBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramQueuePairBuilder")
+            .field("send_cq", &self.send_cq)
+            .field("receive_cq", &self.receive_cq)
+            .field("send_depth", &self.send_depth)
+            .field("receive_depth", &self.receive_depth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for DatagramQueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramQueuePair")
+            .field("qpn", &self.qpn())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for DatagramRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let InnerRequest { request, destination } = &self.inner;
+        f.debug_struct("DatagramRequest")
+            .field("id", &request.id)
+            .field("len", &request.data.len())
+            .field("destination", destination)
+            .finish_non_exhaustive()
     }
 }

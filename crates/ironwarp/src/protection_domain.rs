@@ -164,6 +164,16 @@ impl ProtectionDomain {
     }
 
     /// Builds a connectionless queue pair whose completions go to `cq`; [`DatagramQueuePairBuilder`] has the rest.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// let qp = adapter.protection_domain().datagram_queue_pair(&cq).qkey(7).create()?;
+    /// assert_eq!(qp.qkey(), 7);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn datagram_queue_pair(&self, cq: &CompletionQueue) -> DatagramQueuePairBuilder {
         DatagramQueuePairBuilder::new(self, cq)
     }

@@ -173,6 +173,16 @@ impl QueuePairBuilder {
 
     /// It will be [brought up](QueuePair::bring_up) by hand: its [number](QueuePair::id) has a port in it, so that a peer
     /// who knows the number and a [GID](crate::Adapter::gids) finds it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let qp = domain.queue_pair(&cq).by_hand().create()?;
+    /// println!("tell the peer: {} at {}", qp.id(), adapter.gids()?[0].gid);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn by_hand(mut self) -> Self {
         self.by_hand = true;
         self

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{ALL, CASES, End, SOON, pair};
-use ironwarp::{Buffer, ConnectOptions, WorkRequest};
+use ironwarp::{Buffer, ConnectOptions, DatagramRequest, Destination, WorkRequest};
 use std::fmt::Debug;
 
 /// `thing` names itself and `says` so much, however large it is.
@@ -39,6 +39,14 @@ fn debug_output_is_short_and_says_which_one_it_is() {
     (0..1000).for_each(|id| srq.post_receive(id, &[region.slice(0, 8).unwrap()]).unwrap());
     short(&srq, &format!("SharedReceiveQueue {{ id: {}", srq.id()));
     short(&adapter.xrc_domain(), "XrcDomain");
+
+    let datagrams = domain.datagram_queue_pair(cq);
+    short(&datagrams, "DatagramQueuePairBuilder { send_cq: ");
+    let datagrams = datagrams.addresses(&["127.0.0.1".parse().unwrap()]).create().unwrap();
+    short(&datagrams, &format!("DatagramQueuePair {{ qpn: {}", datagrams.qpn()));
+    let address = datagrams.address_handle("127.0.0.1".parse().unwrap()).unwrap();
+    let to = Destination { address, qpn: 1, qkey: 0 };
+    short(&DatagramRequest::send_inline(5, &[0; 4096], to), "DatagramRequest { id: 5, len: 4096");
 
     short(&WorkRequest::send_inline(1, &[0; 5000]), "len: 5000");
     short(&WorkRequest::register(2, &fast, ALL), "WorkRequest { id: 2, operation: Register");

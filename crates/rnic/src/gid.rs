@@ -16,6 +16,14 @@ impl Gid {
     pub const ZERO: Self = Self([0; 16]);
 
     /// From the bytes, in the order of the wire.
+    ///
+    /// ```
+    /// use ironwarp_rnic::gid::Gid;
+    ///
+    /// let gid: Gid = "10.1.2.3".parse()?;
+    /// assert_eq!(Gid::from_bytes(gid.to_bytes()), gid);
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub const fn from_bytes(bytes: [u8; 16]) -> Self {
         Self(bytes)
     }

@@ -124,6 +124,14 @@ impl GidTable {
 
 impl GidEntry {
     /// Where sockets of this GID are bound, with this port.
+    ///
+    /// ```
+    /// # use ironwarp_engine::gid::GidTable;
+    /// for entry in GidTable::of_process().entries()? {
+    ///     println!("{}: {:?}", entry.index, entry.socket_addr(7471));
+    /// }
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn socket_addr(&self, port: u16) -> Option<SocketAddr> {
         Some(socket_addr(self.gid.ip()?, port, self.interface_index))
     }

@@ -18,6 +18,13 @@ pub struct NoPortRange;
 
 impl PortRange {
     /// From the first to the last; `None` if that is no range, or begins below 1024.
+    ///
+    /// ```
+    /// use ironwarp_rnic::config::PortRange;
+    ///
+    /// assert_eq!(PortRange::new(20_000, 20_999), "20000-20999".parse().ok());
+    /// assert_eq!(PortRange::new(80, 90), None);
+    /// ```
     pub fn new(first: u16, last: u16) -> Option<Self> {
         (LOWEST <= first && first <= last).then_some(Self(Some((first, last))))
     }

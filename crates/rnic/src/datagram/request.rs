@@ -26,12 +26,33 @@ pub struct AddressHandle {
 
 impl AddressHandle {
     /// From an address of ours to another, with nothing special to it.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::datagram::AddressHandle;
+    /// // With another source than the host's routes choose.
+    /// let there = AddressHandle::new("127.0.0.2".parse()?, "127.0.0.1".parse()?);
+    /// let urgent = AddressHandle { traffic_class: 0xb8, ..there };
+    /// # let _ = urgent;
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub const fn new(source: Gid, destination: Gid) -> Self {
         let (service_level, traffic_class, flow_label, hop_limit) = (0, 0, 0, 64);
         Self { source, destination, service_level, traffic_class, flow_label, hop_limit }
     }
 
     /// The way back to the sender of a datagram (`ibv_create_ah_from_wc`). `None` if the completion is not a datagram's.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::datagram::{AddressHandle, Grh};
+    /// # use ironwarp_rnic::queue::{Completion, Opcode, Sender};
+    /// # let (source, destination) = ("10.0.0.1".parse()?, "10.0.0.2".parse()?);
+    /// # let grh = Grh { traffic_class: 0, flow_label: 0, payload_len: 0, hop_limit: 64, source, destination };
+    /// # let sender = Some(Sender { qp: 1, service_level: 3 });
+    /// # let received = Completion { sender, ..Completion::succeeded(1, Opcode::Receive, 2, 45) };
+    /// let back = AddressHandle::from_completion(&grh, &received).expect("a datagram came");
+    /// assert_eq!((back.destination, back.service_level), (grh.source, 3));
+    /// # Ok::<(), std::net::AddrParseError>(())
+    /// ```
     pub fn from_completion(grh: &Grh, completion: &Completion) -> Option<Self> {
         Some(Self {
             source: grh.destination,

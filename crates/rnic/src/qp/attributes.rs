@@ -74,11 +74,11 @@ pub struct Context {
 
 /// Whoever drives a connected queue pair: a lane, or the simulator.
 pub trait Attendant: Send + Sync + fmt::Debug {
-    /// A half has work that nobody took on: [`Qp::drive`] is to be called soon.
+    /// A half has work that nobody took on: [`Qp::drive`](super::Qp::drive) is to be called soon.
     fn call_again(&self);
     /// The peer's first message came.
     fn opened(&self);
-    /// A message waits for a receive of the peer's: [`Qp::receive_is_due`] is to be called with this number after this time.
+    /// A message waits for a receive of the peer's: [`Qp::receive_is_due`](super::Qp::receive_is_due) is to be called with this number after this time.
     fn peer_not_ready(&self, number: u64, patience: Duration);
     /// The stream is over: nothing more is delivered. The link goes on until [`closed`](Self::closed).
     fn ended(&self, fault: &Arc<Fault>);
