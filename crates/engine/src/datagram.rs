@@ -6,7 +6,6 @@ use crate::engine::Engine;
 use crate::gid::{GidEntry, GidTable};
 use crate::lane::{Job, Lane};
 use crate::set::Set;
-use crate::sys::reserve::{Kind, Reservation};
 use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
 use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, number_of};
 use ironwarp_rnic::gid::Gid;
@@ -69,15 +68,22 @@ pub(crate) struct Inbox {
 }
 
 impl Engine {
-    /// Sockets for a connectionless queue pair at these addresses of the host; at every GID, if none are given. The setting
-    /// `ports` limits the port.
+    /// Sockets for a connectionless queue pair at these addresses of the host; at every GID that it has now, if none are given.
+    /// The setting `ports` limits the port.
     pub fn datagram_port(&self, addresses: Option<&[IpAddr]>) -> io::Result<UdpPort> {
-        let addresses: Vec<LocalAddress> = match addresses {
-            Some(addresses) => addresses.iter().map(|ip| LocalAddress::from(*ip)).collect(),
-            None => GidTable::of_process().entries()?.iter().filter_map(local_address).collect(),
-        };
-        let port = Reservation::new(Kind::Datagram, self.config().ports)?;
-        port.share(|| UdpPort::bind_reserved(&addresses, port.port()))
+        let known = GidTable::of_process().entries()?;
+        let address = |gid: Gid| local_address(gid, &known);
+        let ports = self.config().ports;
+        match addresses {
+            Some(ips) => {
+                let given: Vec<_> = ips.iter().filter_map(|ip| address(Gid::from(*ip))).collect();
+                UdpPort::bind(&given, ports)
+            }
+            None => {
+                let all: Vec<_> = known.iter().filter_map(|entry| address(entry.gid)).collect();
+                UdpPort::bind_available(&all, ports)
+            }
+        }
     }
 
     /// A connectionless queue pair at these sockets. Its number tells their port.
@@ -111,11 +117,10 @@ impl Engine {
     }
 }
 
-/// The address of a GID, if it can be used now: one of IPv6 may still be on probation.
-fn local_address(entry: &GidEntry) -> Option<LocalAddress> {
-    let scope = if entry.gid.is_link_local() { entry.interface_index } else { 0 };
-    let address = LocalAddress { ip: entry.gid.ip()?, scope };
-    UdpPort::bind(&[address], || Ok(0)).is_ok().then_some(address)
+/// The address of a GID, with the interface if it needs one.
+fn local_address(gid: Gid, known: &[GidEntry]) -> Option<LocalAddress> {
+    let interface = || known.iter().find(|entry| entry.gid == gid).map_or(0, |entry| entry.interface_index);
+    Some(LocalAddress { ip: gid.ip()?, scope: if gid.is_link_local() { interface() } else { 0 } })
 }
 
 impl DatagramQueuePairAttributes {

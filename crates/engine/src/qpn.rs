@@ -5,7 +5,7 @@
 //! |---|---|
 //! | below 0x040000 | queue pairs that are connected by address: no port is in them |
 //! | port · 256 + slot, slots 0 to 239 | queue pairs that are brought up by hand: a peer that knows number and GID can dial |
-//! | port · 256 + 255 | connectionless ones: the port is UDP's |
+//! | port · 256 + 255 | connectionless ones: the port is UDP's ([`number_of`](ironwarp_rnic::datagram::number_of)) |
 //!
 //! Ports are 1024 and above, so the kinds do not meet. Numbers 0 and 1 are never used: InfiniBand has a meaning for them.
 
@@ -20,8 +20,6 @@ mod tests;
 
 /// How many queue pairs share a port.
 pub const SLOTS: u32 = 240;
-/// The slot of a connectionless queue pair.
-pub const DATAGRAM_SLOT: u32 = 255;
 
 const FIRST: u32 = 2;
 /// Numbers from here on have a port in them.
@@ -32,11 +30,6 @@ const LAST: u32 = 0xff_ffff;
 pub fn port_of(number: u32) -> Option<u16> {
     let dialled = (FIRST_WITH_PORT..=LAST).contains(&number) && number & 0xff < SLOTS;
     dialled.then(|| u16::try_from(number >> 8).unwrap_or_default())
-}
-
-/// The number of the connectionless queue pair with this UDP port.
-pub fn datagram_number(port: u16) -> u32 {
-    u32::from(port) << 8 | DATAGRAM_SLOT
 }
 
 /// All numbers of an adapter.

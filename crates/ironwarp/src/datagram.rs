@@ -119,7 +119,7 @@ impl DatagramQueuePairBuilder {
         self
     }
 
-    /// The addresses of this host at which it is reached, and from which it sends; all of them
+    /// The addresses of this host at which it is reached, and from which it sends; all that it has now
     /// ([`Adapter::gids`](crate::Adapter::gids)) if this is not called. It has a socket at each.
     pub fn addresses(mut self, addresses: &[IpAddr]) -> Self {
         self.addresses = Some(addresses.to_vec());

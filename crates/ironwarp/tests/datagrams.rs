@@ -6,13 +6,13 @@ mod common;
 
 use common::{ALL, SOON, pattern};
 use ironwarp::{
-    Adapter, AddressHandle, Arm, Buffer, Completion, CompletionQueue, CreateError, DatagramQueuePair,
-    DatagramRequest, Destination, Fault, Gid, Grh, MemoryRegion, Opcode, PostError, ProtectionDomain, State,
-    Status,
+    Adapter, AddressHandle, Arm, Buffer, Completion, CompletionQueue, Config, CreateError, DatagramQueuePair,
+    DatagramRequest, Destination, Fault, Gid, Grh, MemoryRegion, Opcode, PortRange, PostError,
+    ProtectionDomain, State, Status,
 };
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
-use std::net::{IpAddr, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::process::{Command, Stdio};
 
@@ -66,6 +66,17 @@ impl End {
         let completion = self.next().success().unwrap_or_else(|error| panic!("{error}"));
         assert_eq!((completion.opcode, completion.wr_id), (opcode, id), "{completion:?}");
         completion
+    }
+
+    /// The next completions, which must be successes of a send and of a receive. An answer may be here before the thread
+    /// that sent has noted that it did.
+    #[track_caller]
+    fn sent_and_received(&self, send: u64, receive: u64) -> Completion {
+        let both =
+            [self.next(), self.next()].map(|it| it.success().unwrap_or_else(|error| panic!("{error}")));
+        let (sent, received): (Vec<_>, Vec<_>) = both.into_iter().partition(|it| it.opcode == Opcode::Send);
+        assert_eq!((sent[0].wr_id, received[0].wr_id), (send, receive));
+        received[0].clone()
     }
 
     #[track_caller]
@@ -158,8 +169,7 @@ fn immediate_data_and_what_is_for_the_grh_arrive() {
     one.receive(3, 0, 100);
     let to = Destination { address: back, qpn: received.sender.unwrap().qp, qkey: QKEY };
     other.qp.post_send(DatagramRequest::send_inline(4, b"answer", to)).unwrap();
-    one.done(Opcode::Send, 2);
-    one.done(Opcode::Receive, 3);
+    one.sent_and_received(2, 3);
     assert_eq!(one.bytes(40, 6), b"answer");
 }
 
@@ -283,8 +293,7 @@ fn a_failed_datagram_stops_the_send_queue_until_it_is_mended() {
     other.receive(5, 0, 100);
     one.qp.post_send(DatagramRequest::send_inline(6, b"fine", to)).unwrap();
     one.done(Opcode::Send, 6);
-    other.done(Opcode::Send, 4);
-    other.done(Opcode::Receive, 5);
+    other.sent_and_received(4, 5);
 }
 
 #[test]
@@ -293,8 +302,7 @@ fn a_queue_pair_writes_to_itself() {
     for at in VERSIONS {
         one.receive(1, 0, 100);
         one.qp.post_send(DatagramRequest::send_inline(2, b"dear me", one.destination(&one.qp, at))).unwrap();
-        let ids: BTreeSet<_> = [one.next(), one.next()].map(|it| it.success().unwrap().wr_id).into();
-        assert_eq!(ids, [1, 2].into());
+        one.sent_and_received(2, 1);
         assert_eq!(one.bytes(40, 7), b"dear me");
     }
 }
@@ -302,21 +310,22 @@ fn a_queue_pair_writes_to_itself() {
 #[test]
 fn a_queue_pair_is_reached_at_its_addresses_and_nowhere_else() {
     let one = End::new();
-    let at: [IpAddr; 2] = ["127.0.0.2".parse().unwrap(), "127.0.0.3".parse().unwrap()];
-    let builder = one.domain.datagram_queue_pair(&one.cq).qkey(QKEY).addresses(&at);
+    let at = ["127.0.0.2", "127.0.0.3"].map(gid);
+    let ips = at.map(|gid| gid.ip().unwrap());
+    let builder = one.domain.datagram_queue_pair(&one.cq).qkey(QKEY).addresses(&ips);
     let other = builder.create().unwrap();
-    assert_eq!(other.gids(), at.map(Gid::from));
+    assert_eq!(other.gids(), at);
     let from = gid("127.0.0.1");
     let send = |to: Gid, byte| {
         let to = Destination { address: AddressHandle::new(from, to), qpn: other.qpn(), qkey: QKEY };
         one.qp.post_send(DatagramRequest::send_inline(9, &[byte], to).unsignaled()).unwrap();
     };
-    for (id, ip) in (1..).zip(at) {
+    for (id, to) in (1..).zip(at) {
         other.post_receive(id, &[one.region.slice(0, 100).unwrap()]).unwrap();
         send(from, 0); // the same port at an address that it does not have
-        send(ip.into(), 1);
+        send(to, 1);
         one.done(Opcode::Receive, id);
-        assert_eq!(Grh::parse(&one.bytes(0, 40)).unwrap().destination, Gid::from(ip));
+        assert_eq!(Grh::parse(&one.bytes(0, 40)).unwrap().destination, to);
         assert_eq!(one.bytes(40, 1), [1]);
     }
     // Nor does it send from there.
@@ -326,6 +335,25 @@ fn a_queue_pair_is_reached_at_its_addresses_and_nowhere_else() {
     let mixed = Destination { address: AddressHandle::new(from, gid("::1")), qpn: 5, qkey: 0 };
     let refused = one.qp.post_send(DatagramRequest::send_inline(1, b"", mixed));
     assert_eq!(refused, Err(PostError::NoPath { from, to: gid("::1") }));
+}
+
+/// Every address of the host that a socket can be bound to, unless the program says otherwise; on a port of the range.
+#[test]
+fn a_queue_pair_is_at_every_address_of_its_host_and_on_a_port_of_the_range() {
+    let held = UdpSocket::bind("127.0.0.1:0").unwrap();
+    let port = held.local_addr().unwrap().port();
+    let ports = PortRange::new(port, port).unwrap();
+    let adapter = Adapter::open(Config { ports, ..Config::default() }).unwrap();
+    let (cq, domain) = (adapter.completion_queue(4).unwrap(), adapter.protection_domain());
+    assert!(matches!(domain.datagram_queue_pair(&cq).create(), Err(CreateError::NoNumber(_))), "taken");
+    drop(held);
+    let qp = domain.datagram_queue_pair(&cq).create().unwrap();
+    assert_eq!(qp.qpn(), u32::from(port) << 8 | 255);
+    for entry in adapter.gids().unwrap() {
+        let there = UdpSocket::bind(entry.socket_addr(0).unwrap()).is_ok();
+        assert_eq!(qp.gids().contains(&entry.gid), there, "{entry:?}");
+    }
+    assert!(qp.gids().contains(&gid("127.0.0.1")));
 }
 
 #[test]
@@ -349,8 +377,7 @@ fn a_queue_pair_that_is_brought_up_by_hand_receives_from_ready_to_receive_on() {
     let early = other.post_send(DatagramRequest::send_inline(3, b"", to));
     assert_eq!(early, Err(PostError::State(State::ReadyToReceive)));
     send(4);
-    let ids: BTreeSet<_> = [one.next(), one.next()].map(|it| it.success().unwrap().wr_id).into();
-    assert_eq!(ids, [1, 4].into());
+    one.sent_and_received(4, 1);
 }
 
 #[test]
@@ -484,9 +511,8 @@ fn two_processes_talk_by_number_and_address() {
             let mut data = pattern(seed, size);
             one.receive(1, 0, 4136);
             let request = DatagramRequest::send_inline(2, &data, to).immediate(u32::try_from(left).unwrap());
-            // The answer may be here before this thread gets to say that the datagram is out.
-            one.qp.post_send(request.unsignaled()).unwrap();
-            let received = one.done(Opcode::Receive, 1);
+            one.qp.post_send(request).unwrap();
+            let received = one.sent_and_received(2, 1);
             assert_eq!((received.byte_len as usize, received.sender.unwrap().qp), (GRH + size, qpn));
             data.reverse();
             assert_eq!(one.bytes(GRH, size), data, "{size} bytes at {at}");

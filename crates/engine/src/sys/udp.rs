@@ -1,9 +1,11 @@
 //! The UDP sockets of a connectionless queue pair: one at each address that it is reached at, all with one port number, which
 //! is part of the queue pair's. `datagram.rs` puts them into a set; the device then sends and receives through them.
 //!
-//! None is bound to the wildcard address: the one that a datagram leaves from is its source address, and the one that it
+//! None of them is bound to the wildcard address (only what reserves the port is, and nobody reads it): the one that a datagram leaves from is its source address, and the one that it
 //! comes in at says where it was sent to.
 
+use super::reserve::{Kind, Reservation};
+use ironwarp_rnic::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
 use ironwarp_rnic::gid::Gid;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -16,8 +18,6 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// How often another port is tried, if one is taken at some of the addresses.
-const MOST_TRIES: usize = 64;
 /// Queue pair numbers made of lower ports belong to queue pairs without a port.
 const LOWEST_PORT: u16 = 1024;
 /// What a socket holds for a program that does not poll. The system may set a lower limit (net.core.rmem_max).
@@ -43,7 +43,8 @@ impl From<IpAddr> for LocalAddress {
 /// One port at several addresses.
 #[derive(Debug)]
 pub struct UdpPort {
-    port: u16,
+    /// Keeps others from having it at the addresses that are not served.
+    reservation: Reservation,
     sockets: Vec<UdpSocket>,
     /// Which socket has its turn to be received from.
     turn: AtomicUsize,
@@ -60,40 +61,40 @@ pub struct UdpSocket {
 }
 
 impl UdpPort {
-    /// Binds a port at all of `addresses`: the first that `choose` gives and that is free at each of them. Zero lets the
-    /// kernel choose.
-    pub fn bind(addresses: &[LocalAddress], mut choose: impl FnMut() -> io::Result<u16>) -> io::Result<Self> {
-        for _ in 0..MOST_TRIES {
-            match Self::at(addresses, choose()?, false) {
-                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-                bound => return bound,
-            }
-        }
-        Err(Errno::ADDRINUSE.into())
+    /// Takes a port out of the range, or one that the kernel chooses, and binds it at all of `addresses`.
+    pub fn bind(addresses: &[LocalAddress], range: PortRange) -> io::Result<Self> {
+        Self::at(addresses, range, |_| false)
     }
 
-    /// Binds a port that another socket of ours holds at the wildcard address, and that asks to share it at this moment.
-    pub fn bind_reserved(addresses: &[LocalAddress], port: u16) -> io::Result<Self> {
-        Self::at(addresses, port, true)
+    /// The same at those of `addresses` that are there. One may go at any time, and one that is new is there in a moment.
+    pub fn bind_available(addresses: &[LocalAddress], range: PortRange) -> io::Result<Self> {
+        Self::at(addresses, range, |error| error.kind() == io::ErrorKind::AddrNotAvailable)
     }
 
-    fn at(addresses: &[LocalAddress], mut port: u16, shared: bool) -> io::Result<Self> {
+    fn at(
+        addresses: &[LocalAddress],
+        range: PortRange,
+        may_lack: impl Fn(&io::Error) -> bool,
+    ) -> io::Result<Self> {
+        let reservation = Reservation::new(Kind::Datagram, range)?;
+        let port = reservation.port();
         let mut sockets = Vec::with_capacity(addresses.len());
         for address in addresses {
-            let socket = UdpSocket::bind(*address, port, shared)?;
-            port = SocketAddr::try_from(rustix::net::getsockname(&socket.fd)?)?.port();
-            sockets.push(socket);
+            match reservation.share(|| UdpSocket::bind(*address, port)) {
+                Err(error) if may_lack(&error) => {}
+                bound => sockets.push(bound?),
+            }
         }
         if sockets.is_empty() || port < LOWEST_PORT {
             let why = "a connectionless queue pair needs an address, and a port of 1024 or above";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        Ok(Self { port, sockets, turn: AtomicUsize::new(0) })
+        Ok(Self { reservation, sockets, turn: AtomicUsize::new(0) })
     }
 
     /// The port.
     pub fn port(&self) -> u16 {
-        self.port
+        self.reservation.port()
     }
 
     /// The sockets, in the order of the addresses.
@@ -113,7 +114,7 @@ impl UdpPort {
             let scoped = self.sockets.iter().find(|socket| socket.gid.is_link_local());
             return scoped.map(|socket| socket.gid).ok_or_else(unreachable);
         }
-        let to = SocketAddr::new(to.ip().ok_or_else(unreachable)?, self.port);
+        let to = SocketAddr::new(to.ip().ok_or_else(unreachable)?, self.port());
         let probe = open(to)?;
         rustix::net::connect(&probe, &to)?; // sends nothing
         let source = Gid::from(SocketAddr::try_from(rustix::net::getsockname(&probe)?)?.ip());
@@ -138,7 +139,7 @@ impl UdpPort {
 }
 
 impl UdpSocket {
-    fn bind(address: LocalAddress, port: u16, shared: bool) -> io::Result<Self> {
+    fn bind(address: LocalAddress, port: u16) -> io::Result<Self> {
         let at = address.with_port(address.ip, port);
         let fd = open(at)?;
         if at.is_ipv6() {
@@ -151,9 +152,9 @@ impl UdpSocket {
         if sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER).is_err() {
             sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
         }
-        sockopt::set_socket_reuseaddr(&fd, shared)?;
+        // With the reservation. Not any longer, or somebody else could take our datagrams.
+        sockopt::set_socket_reuseaddr(&fd, true)?;
         rustix::net::bind(&fd, &at)?;
-        // Not any longer: somebody else could take our datagrams.
         sockopt::set_socket_reuseaddr(&fd, false)?;
         Ok(Self { fd, gid: address.ip.into(), address, readable: AtomicBool::new(true) })
     }

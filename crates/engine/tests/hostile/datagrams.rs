@@ -3,7 +3,6 @@
 use crate::common::PATIENCE;
 use crate::common::mapping::{Mapping, PAGE};
 use crate::common::neighbour::Neighbour;
-use ironwarp_engine::sys::udp::UdpPort;
 use ironwarp_engine::{CompletionQueue, DatagramQueuePair, DatagramQueuePairAttributes, Engine};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
@@ -38,7 +37,7 @@ impl Post {
         let cq = engine.create_cq(64).unwrap();
         let attributes =
             DatagramQueuePairAttributes { qkey: QKEY, ..DatagramQueuePairAttributes::new(domain, &cq) };
-        let udp = UdpPort::bind(&[LOCALHOST.into()], || Ok(0)).unwrap();
+        let udp = engine.datagram_port(Some(&[LOCALHOST])).unwrap();
         let pair = engine.create_datagram_qp(&attributes, udp).unwrap();
         for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
             pair.qp().modify(state).unwrap();

@@ -10,7 +10,7 @@ fn addresses(list: &[&str]) -> Vec<LocalAddress> {
 }
 
 fn port(list: &[&str]) -> UdpPort {
-    UdpPort::bind(&addresses(list), || Ok(0)).unwrap()
+    UdpPort::bind(&addresses(list), PortRange::default()).unwrap()
 }
 
 fn gid(text: &str) -> Gid {
@@ -55,22 +55,29 @@ fn nothing_is_bound_to_the_wildcard() {
 }
 
 #[test]
-fn a_port_that_is_taken_at_one_address_is_not_chosen() {
+fn a_port_that_is_taken_anywhere_is_not_chosen() {
     let taken = port(&["127.0.0.2"]);
-    let mut choices = [taken.port(), 0].into_iter();
-    let both =
-        UdpPort::bind(&addresses(&["127.0.0.1", "127.0.0.2"]), || Ok(choices.next().unwrap())).unwrap();
-    assert_ne!(both.port(), taken.port());
-    let always = UdpPort::bind(&addresses(&["127.0.0.2"]), || Ok(taken.port()));
-    assert_eq!(always.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let only = PortRange::new(taken.port(), taken.port()).unwrap();
+    for at in ["127.0.0.1", "127.0.0.2"] {
+        let refused = UdpPort::bind(&addresses(&[at]), only);
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
     // Not even by somebody who would share it.
-    let shared = UdpPort::bind_reserved(&addresses(&["127.0.0.2"]), taken.port());
-    assert_eq!(shared.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    let at = SocketAddr::new("127.0.0.2".parse().unwrap(), taken.port());
+    let sharer = open(at).unwrap();
+    sockopt::set_socket_reuseaddr(&sharer, true).unwrap();
+    assert_eq!(rustix::net::bind(&sharer, &at), Err(Errno::ADDRINUSE));
 }
 
 #[test]
-fn no_address_and_no_low_port() {
-    assert!(UdpPort::bind(&[], || Ok(0)).is_err());
+fn an_address_that_is_not_there_is_left_out_if_that_was_asked_for() {
+    let list = addresses(&["192.0.2.1", "127.0.0.1"]);
+    let refused = UdpPort::bind(&list, PortRange::default());
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrNotAvailable);
+    let port = UdpPort::bind_available(&list, PortRange::default()).unwrap();
+    assert_eq!(port.sockets().iter().map(UdpSocket::gid).collect::<Vec<_>>(), [gid("127.0.0.1")]);
+    assert!(UdpPort::bind_available(&list[..1], PortRange::default()).is_err(), "none is left");
+    assert!(UdpPort::bind(&[], PortRange::default()).is_err());
 }
 
 #[test]
