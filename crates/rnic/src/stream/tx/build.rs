@@ -279,6 +279,7 @@ impl Tx {
             drop(sq);
             execute(qp, seq, &request).map_err(Stop::Failed)?;
             self.cursor.seq += 1;
+            self.start = self.cursor; // it is done, whatever becomes of the train
         }
     }
 

@@ -28,6 +28,8 @@ const TRAINS: usize = 16;
 pub(crate) struct Tx {
     link: Arc<dyn Link>,
     cursor: Cursor,
+    /// Where the train begins that is being put together: there it goes back to if nothing of it leaves.
+    start: Cursor,
     /// How many Reads may be outstanding.
     ord: usize,
     /// The tail of the FPDU that the link took in part, how much of that is gone, and what the FPDU was.
@@ -127,6 +129,7 @@ impl Tx {
             mulpdu: max_ulpdu(link.segment_size(), framing.markers),
             link,
             cursor,
+            start: cursor,
             ord: ord.into(),
             rest: Vec::new(),
             rest_at: 0,
@@ -160,7 +163,7 @@ impl Tx {
         if self.finished || !self.send_rest(qp) {
             return false;
         }
-        let before = self.cursor;
+        self.start = self.cursor;
         let mut guards = Guards::new();
         train.clear();
         let more = self.build(qp, train, &mut guards);
@@ -169,7 +172,7 @@ impl Tx {
             return false;
         }
         let sent = train.send(&*self.link);
-        self.account(qp, train, before, sent.unwrap_or(0));
+        self.account(qp, train, sent.unwrap_or(0));
         drop(guards);
         self.settle_answers(qp);
         match sent {
@@ -216,7 +219,7 @@ impl Tx {
     }
 
     /// Takes note of what left: the first `n` bytes.
-    fn account(&mut self, qp: &Qp, train: &Train, before: Cursor, n: usize) {
+    fn account(&mut self, qp: &Qp, train: &Train, n: usize) {
         let frames = train.frames();
         let mut kept = frames.partition_point(|frame| frame.end <= n);
         self.left(qp, frames[..kept].iter().map(|frame| frame.did));
@@ -233,7 +236,7 @@ impl Tx {
         }
         // A build that is broken on purpose forgets this: the simulation has to find out (`cargo xtask sim`).
         if kept < frames.len() && !cfg!(ironwarp_broken) {
-            self.cursor = kept.checked_sub(1).map_or(before, |last| frames[last].after);
+            self.cursor = kept.checked_sub(1).map_or(self.start, |last| frames[last].after);
             self.take_back(qp, &frames[kept..]);
         }
     }

@@ -1,0 +1,227 @@
+//! Two queue pairs, and a test that decides which bytes pass when: what the random walk found once, step by step.
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::connect::{Agreed, Depths, Role, Rtr, Setup};
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::event::AsyncEvent;
+use ironwarp_rnic::fault::Faults;
+use ironwarp_rnic::host::Span;
+use ironwarp_rnic::link::{Link, LinkError, Piece};
+use ironwarp_rnic::memory::{Domain, Memory, Rights};
+use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, State};
+use ironwarp_rnic::queue::{
+    Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, SharedReceiveQueue, Status, WorkRequest,
+    XrcDomain,
+};
+use ironwarp_sim::{Alarm, Arena, Clock};
+use ironwarp_wire::Place;
+use ironwarp_wire::mpa::{Framing, RtrSet};
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+const BOTH: Ready = Ready { readable: true, writable: true };
+const WHOLE: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
+/// As much as there is.
+const OPEN: usize = usize::MAX;
+
+/// One end of a link that takes no more bytes than it was told.
+#[derive(Debug)]
+struct Valve {
+    arena: Arc<Arena>,
+    inbox: Arc<Mutex<VecDeque<u8>>>,
+    outbox: Arc<Mutex<VecDeque<u8>>>,
+    room: Mutex<usize>,
+}
+
+impl Link for Valve {
+    fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        let mut bytes = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Own(own) => bytes.extend_from_slice(own),
+                Piece::Host(span) => bytes.extend(self.arena.read(*span)),
+            }
+        }
+        let mut room = self.room.lock().unwrap();
+        let n = bytes.len().min(*room);
+        if n == 0 {
+            return Err(LinkError::WouldBlock);
+        }
+        *room -= n;
+        self.outbox.lock().unwrap().extend(&bytes[..n]);
+        Ok(n)
+    }
+
+    fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
+        assert!(host.is_empty(), "nothing here is large");
+        let mut inbox = self.inbox.lock().unwrap();
+        let n = own.len().min(inbox.len());
+        own.iter_mut().zip(inbox.drain(..n)).for_each(|(to, byte)| *to = byte);
+        if n == 0 { Err(LinkError::WouldBlock) } else { Ok(n) }
+    }
+
+    fn finish(&self) {}
+    fn abort(&self) {}
+    fn segment_size(&self) -> usize {
+        1448
+    }
+}
+
+#[derive(Debug)]
+struct Nobody;
+impl Attendant for Nobody {
+    fn call_again(&self) {}
+    fn opened(&self) {}
+    fn ended(&self, _: &Arc<Fault>) {}
+    fn closed(&self) {}
+}
+
+/// A program with one queue pair.
+struct End {
+    arena: Arc<Arena>,
+    device: Arc<Device>,
+    domain: Domain,
+    cq: Arc<Cq>,
+    qp: Arc<Qp>,
+    valve: Arc<Valve>,
+}
+
+/// What a test wants otherwise.
+struct Wish {
+    private: bool,
+    completes: Completes,
+    receives: fn(&Arc<Device>, Domain) -> Receives,
+    rtr: Option<Rtr>,
+}
+
+impl Default for Wish {
+    fn default() -> Self {
+        Self {
+            private: true,
+            completes: Completes::WhenAcknowledged,
+            receives: |_, _| Receives::Own(8),
+            rtr: Some(Rtr::Write),
+        }
+    }
+}
+
+/// An initiator and a responder, with closed valves. The wish is for both.
+fn pair(wish: &Wish) -> [End; 2] {
+    let pipes = [Arc::<Mutex<VecDeque<u8>>>::default(), Arc::default()];
+    let ends = [0, 1].map(|number| {
+        let arena = Arena::new(number);
+        let config = Config { private: wish.private, ..Config::default() };
+        let device = Device::new(config, arena.clone());
+        let domain = device.allocate_domain();
+        let cq = Arc::new(Cq::new(1, 64));
+        let attributes = Attributes {
+            domain,
+            send_cq: cq.clone(),
+            receive_cq: cq.clone(),
+            send_depth: 16,
+            max_sges: 2,
+            completes: wish.completes,
+            receives: (wish.receives)(&device, domain),
+            rights: Rights::REMOTE,
+            by_hand: false,
+        };
+        let qp = Qp::new(u32::from(number) + 1, &device, attributes);
+        let here = usize::from(number);
+        let (inbox, outbox) = (Arc::clone(&pipes[here]), Arc::clone(&pipes[1 - here]));
+        let valve = Arc::new(Valve { arena: arena.clone(), inbox, outbox, room: Mutex::new(0) });
+        End { arena, device, domain, cq, qp, valve }
+    });
+    for (number, end) in ends.iter().enumerate() {
+        let framing = Framing { crc: false, markers: false };
+        let rtr = if wish.rtr == Some(Rtr::Read) { RtrSet::READ } else { RtrSet::WRITE };
+        let agreed = Agreed {
+            role: if number == 0 { Role::Initiator { rtr: wish.rtr } } else { Role::Responder { rtr } },
+            setup: Setup::PeerToPeer,
+            send: framing,
+            receive: framing,
+            ird: 8,
+            ord: 8,
+            peer: Depths::default(),
+        };
+        let link: Arc<dyn Link> = end.valve.clone();
+        end.qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
+        end.qp.drive(BOTH);
+    }
+    ends
+}
+
+impl End {
+    /// Lets so many bytes pass, from now on.
+    fn let_pass(&self, bytes: usize) {
+        *self.valve.room.lock().unwrap() = bytes;
+        self.qp.drive(BOTH);
+    }
+
+    fn register(&self, domain: Domain, len: usize, rights: Rights) -> Sge {
+        let Span { addr, len } = self.arena.alloc(len);
+        let tag = self.device.register(domain, Memory::direct(addr, len as u64, rights).unwrap()).unwrap();
+        Sge { tag, addr, len: u32::try_from(len).unwrap() }
+    }
+
+    fn post(&self, id: u64, operation: Operation, data: &[Sge]) {
+        let request = WorkRequest::new(id, operation, Data::Memory(data.into()));
+        self.qp.post_send(vec![request]).unwrap();
+    }
+
+    fn post_receive(&self, id: u64) {
+        let buffers = self.register(self.domain, 100, WHOLE).into();
+        self.qp.post_receive(ReceiveRequest { id, buffers }).unwrap();
+    }
+
+    fn poll(&self) -> Vec<Completion> {
+        let mut completions = Vec::new();
+        self.cq.poll(64, |completion| completions.push(completion)).unwrap();
+        completions
+    }
+
+    /// What completed, in short.
+    fn ended(&self) -> Vec<(u64, Status)> {
+        self.poll().iter().map(|completion| (completion.wr_id, completion.status)).collect()
+    }
+}
+
+/// Everything passes, until nothing moves any more.
+fn settle(ends: &[End; 2]) {
+    for _ in 0..20 {
+        for end in ends {
+            end.let_pass(OPEN);
+            end.qp.acknowledge();
+        }
+    }
+}
+
+fn place(sge: Sge) -> Place {
+    Place { tag: sge.tag, offset: sge.addr }
+}
+
+const SEND: Operation = Operation::Send { invalidate: None };
+
+#[test]
+fn a_local_operation_is_done_once_whatever_becomes_of_the_train_behind_it() {
+    let ends = pair(&Wish::default());
+    let [near, far] = &ends;
+    settle(&ends);
+    far.post_receive(7);
+    let tag = near.device.table().allocate(near.domain).unwrap();
+    let Span { addr, len } = near.arena.alloc(50);
+    let memory = Memory::direct(addr, len as u64, WHOLE).unwrap();
+    let request = |id, operation, data: &[Sge]| WorkRequest::new(id, operation, Data::Memory(data.into()));
+    near.let_pass(0);
+    // The registration is done, and the Send behind it does not leave: the train is put together again.
+    let sends = request(2, SEND, &[Sge { tag, addr, len: 50 }]);
+    near.qp.post_send(vec![request(1, Operation::Register { tag, memory }, &[]), sends]).unwrap();
+    let ends_it = request(3, Operation::Invalidate(tag), &[]);
+    near.qp.post_send(vec![ends_it, request(4, Operation::Write(Place::default()), &[])]).unwrap();
+    settle(&ends);
+    assert_eq!(near.ended(), [1, 2, 3, 4].map(|id| (id, Status::Success)));
+    assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
