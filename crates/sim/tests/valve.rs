@@ -225,3 +225,26 @@ fn a_local_operation_is_done_once_whatever_becomes_of_the_train_behind_it() {
     assert_eq!(far.ended(), [(7, Status::Success)]);
 }
 
+#[test]
+fn what_did_not_leave_is_not_acknowledged_in_place_of_what_did() {
+    let ends = pair(&Wish { private: false, ..Wish::default() });
+    let [near, far] = &ends;
+    settle(&ends);
+    far.post_receive(7);
+    let data = near.register(near.domain, 50, WHOLE);
+    let there = far.register(far.domain, 50, WHOLE | Rights::REMOTE_WRITE);
+    // The Write leaves, to its last byte. The Send behind it has a number, and does not.
+    near.let_pass(2 + 14 + 50 + 2 + 4);
+    let request = |id, operation| WorkRequest::new(id, operation, Data::Memory(data.into()));
+    near.qp.post_send(vec![request(1, Operation::Write(place(there))), request(2, SEND)]).unwrap();
+    // Then the queue is drained: only the adapter itself asks how far the peer is.
+    near.qp.modify(State::Drained).unwrap();
+    settle(&ends);
+    assert_eq!(near.ended(), [(1, Status::Success)], "the Send has not left");
+    assert_eq!(near.device.take_events(), [AsyncEvent::SqDrained(1)]);
+    near.qp.modify(State::ReadyToSend).unwrap();
+    settle(&ends);
+    assert_eq!(near.ended(), [(2, Status::Success)]);
+    assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+

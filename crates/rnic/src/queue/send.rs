@@ -147,6 +147,15 @@ impl SendQueue {
         }
     }
 
+    /// The messages of this request and those behind it were not sent after all: others may get their numbers, and be
+    /// acknowledged, before they are.
+    pub(crate) fn take_back_numbers(&mut self, seq: u64) {
+        let begun = usize::try_from(seq.saturating_sub(self.first)).unwrap_or(usize::MAX);
+        for entry in self.entries.iter_mut().skip(begun) {
+            (entry.number, entry.msn) = (0, 0);
+        }
+    }
+
     /// The link took all of a request's message.
     pub(crate) fn sent(&mut self, seq: u64) {
         if let Some(entry) = self.entry(seq) {

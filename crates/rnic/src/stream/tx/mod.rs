@@ -264,6 +264,7 @@ impl Tx {
         let count = |is: fn(&Did) -> bool| frames.iter().filter(|frame| is(&frame.did)).count();
         let mut sq = lock(&qp.sq);
         sq.take_back_reads(count(|did| matches!(did, Did::Read(_))));
+        sq.take_back_numbers(self.cursor.seq + u64::from(!self.cursor.is_between_requests()));
         sq.promise(self.cursor.requests);
         drop(sq);
         let mut owed = lock(&qp.owed);
