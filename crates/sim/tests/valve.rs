@@ -248,3 +248,63 @@ fn what_did_not_leave_is_not_acknowledged_in_place_of_what_did() {
     assert_eq!(far.ended(), [(7, Status::Success)]);
 }
 
+#[test]
+fn an_empty_write_with_immediate_tells_of_no_bytes() {
+    let ends = pair(&Wish::default());
+    let [near, far] = &ends;
+    far.post_receive(7);
+    let data = near.register(near.domain, 50, WHOLE);
+    let there = far.register(far.domain, 50, WHOLE | Rights::REMOTE_WRITE);
+    near.post(1, Operation::Write(place(there)), &[data]);
+    let empty =
+        WorkRequest::new(2, Operation::Write(Place::default()), Data::Memory(<&[Sge]>::default().into()));
+    near.qp.post_send(vec![WorkRequest { immediate: Some(3), ..empty }]).unwrap();
+    settle(&ends);
+    let done = far.poll();
+    let [Completion { opcode: Opcode::ReceiveWrite, byte_len: 0, immediate: Some(3), .. }] = done[..] else {
+        panic!("{done:?}")
+    };
+    assert_eq!(near.ended(), [(1, Status::Success), (2, Status::Success)]);
+}
+
+/// An XRC target whose queue is of another domain.
+fn named(device: &Arc<Device>, _: Domain) -> Receives {
+    let domain = XrcDomain::new();
+    let queue = SharedReceiveQueue::new(1, device, device.allocate_domain(), (8, 2), None);
+    domain.add(&queue);
+    std::mem::forget(queue); // as long as the test
+    Receives::Named(domain)
+}
+
+#[test]
+fn a_read_is_served_from_the_domain_of_a_named_queue() {
+    let ends = pair(&Wish { receives: named, ..Wish::default() });
+    let [near, far] = &ends;
+    let into = near.register(near.domain, 50, WHOLE);
+    let foreign = Domain(far.domain.0 + 1);
+    let from = far.register(foreign, 50, WHOLE | Rights::REMOTE_READ);
+    far.arena.fill(Span { addr: from.addr, len: 50 }, 0x5a);
+    near.post(1, Operation::Read(place(from)), &[into]);
+    settle(&ends);
+    assert_eq!(near.ended(), [(1, Status::Success)]);
+    assert_eq!(near.arena.read(Span { addr: into.addr, len: 50 }), [0x5a; 50]);
+}
+
+#[test]
+fn rights_that_are_gone_when_a_read_is_served_are_gone() {
+    let ends = pair(&Wish::default());
+    let [near, far] = &ends;
+    settle(&ends);
+    let into = near.register(near.domain, 50, WHOLE);
+    let from = far.register(far.domain, 50, WHOLE | Rights::REMOTE_READ);
+    far.let_pass(10);
+    // The first answer is half sent when the second request comes, which is allowed then.
+    near.post(1, Operation::Read(place(from)), &[into]);
+    near.post(2, Operation::Read(place(from)), &[into]);
+    far.qp.drive(BOTH);
+    far.qp.set_rights(Rights::REMOTE - Rights::REMOTE_READ);
+    settle(&ends);
+    assert_eq!(near.ended(), [(1, Status::Success), (2, Status::RemoteAccess)]);
+    assert!(matches!(far.qp.fault().map(|fault| &**fault), Some(Fault::Remote(_))));
+}
+
