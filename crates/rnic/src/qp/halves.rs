@@ -100,8 +100,9 @@ impl Qp {
             Receives::Shared(queue) => Some(Arc::clone(queue)),
             Receives::Named(domain) => domain.find(named_queue(header)),
         };
+        // It may still be put down with another queue, which gave it a receive without having to call it.
         if let Some(queue) = queue
-            && !self.listed.swap(true, Ordering::AcqRel)
+            && self.listed.swap(u64::from(queue.id()) + 1, Ordering::AcqRel) != u64::from(queue.id()) + 1
         {
             queue.wait(Weak::clone(&self.me));
         }
@@ -113,8 +114,9 @@ impl Qp {
     }
 
     /// A shared receive queue has something for it, and has crossed it off its list.
-    pub(crate) fn called_for_receive(&self) {
-        self.listed.store(false, Ordering::Release);
+    pub(crate) fn called_for_receive(&self, srq: u32) {
+        let (listed, none) = (u64::from(srq) + 1, 0);
+        let _ = self.listed.compare_exchange(listed, none, Ordering::AcqRel, Ordering::Acquire);
     }
 
     /// Whether the consumer waits to hear that the send queue is drained.

@@ -36,7 +36,7 @@ use crate::queue::{ReceiveQueue, ReceiveRequest, SendQueue, WorkRequest};
 use crate::stream::{Owed, Rx, Tx};
 use crate::sync::{Mutex, lock};
 use end::OUT;
-use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A queue pair.
@@ -77,8 +77,8 @@ pub struct Qp {
     waiting: AtomicBool,
     /// It was told that no receive of a shared queue is used any more.
     last_receive: AtomicBool,
-    /// It is put down with a shared receive queue, and will be called.
-    listed: AtomicBool,
+    /// The shared receive queue that it is put down with, and which will call it: its number and one. Zero: none.
+    listed: AtomicU64,
     /// Something was delivered since somebody last asked.
     debt: AtomicBool,
     /// The link did not take all there was to send.
@@ -116,7 +116,7 @@ impl Qp {
             drain: AtomicBool::new(false),
             waiting: AtomicBool::new(false),
             last_receive: AtomicBool::new(false),
-            listed: AtomicBool::new(false),
+            listed: AtomicU64::new(0),
             debt: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),

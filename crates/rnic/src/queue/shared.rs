@@ -88,7 +88,7 @@ impl SharedReceiveQueue {
         while inner.queue.len() > 0 {
             let qp = inner.waiting.pop_front()?;
             if let Some(qp) = qp.upgrade() {
-                qp.called_for_receive();
+                qp.called_for_receive(self.id);
                 return Some(qp);
             }
         }
@@ -130,9 +130,12 @@ impl SharedReceiveQueue {
         Some(Receive { cq: self.cq.clone(), ..receive })
     }
 
-    /// A message on this queue pair waits for a receive.
+    /// A message on this queue pair waits for a receive. It is put down once, however often it comes back.
     pub(crate) fn wait(&self, qp: Weak<Qp>) {
-        lock(&self.inner).waiting.push_back(qp);
+        let mut inner = lock(&self.inner);
+        if !inner.waiting.iter().any(|known| known.ptr_eq(&qp)) {
+            inner.waiting.push_back(qp);
+        }
     }
 
     fn raise(&self, due: bool) {
