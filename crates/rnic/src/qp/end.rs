@@ -64,7 +64,8 @@ impl Qp {
             self.complete(&self.attributes.receive_cq, completion);
         }
         let shares = !matches!(self.attributes.receives, Receives::Own(_));
-        if shares && !self.last_receive.swap(true, Ordering::AcqRel) {
+        let heard = !self.silent.load(Ordering::SeqCst);
+        if shares && heard && !self.last_receive.swap(true, Ordering::AcqRel) {
             self.device.raise(AsyncEvent::LastWqeReached(self.id));
         }
     }
