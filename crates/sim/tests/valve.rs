@@ -308,6 +308,56 @@ fn rights_that_are_gone_when_a_read_is_served_are_gone() {
     assert!(matches!(far.qp.fault().map(|fault| &**fault), Some(Fault::Remote(_))));
 }
 
+#[test]
+fn a_reset_raises_no_event() {
+    let shared = |device: &Arc<Device>, domain| {
+        Receives::Shared(SharedReceiveQueue::new(1, device, domain, (8, 2), None))
+    };
+    let ends = pair(&Wish { receives: shared, ..Wish::default() });
+    let [near, far] = &ends;
+    settle(&ends);
+    near.qp.reset();
+    assert_eq!(near.device.take_events(), []);
+    far.qp.modify(State::Error).unwrap();
+    assert_eq!(far.device.take_events(), [AsyncEvent::LastWqeReached(2)], "a failure does");
+}
+
+#[test]
+fn a_responder_is_silent_until_the_first_fpdu_is_whole_and_then_gives_its_signal_first() {
+    let ends = pair(&Wish::default());
+    let [near, far] = &ends;
+    far.let_pass(OPEN);
+    let data = far.register(far.domain, 50, WHOLE);
+    let request = WorkRequest::new(1, SEND, Data::Memory(data.into()));
+    far.qp.post_send(vec![WorkRequest { immediate: Some(5), ..request }]).unwrap();
+    near.let_pass(18); // all of the header, and not all of the FPDU
+    far.qp.drive(BOTH);
+    assert_eq!(near.valve.inbox.lock().unwrap().len(), 0, "nothing may leave yet");
+    near.post_receive(7);
+    settle(&ends);
+    assert!(near.qp.recognised() && far.qp.recognised());
+    assert_eq!(far.ended(), [(1, Status::Success)]);
+    assert_eq!(near.poll()[0].immediate, Some(5));
+}
+
+#[test]
+fn who_answers_the_read_that_opens_a_stream_is_not_a_stranger_yet() {
+    let ends = pair(&Wish { rtr: Some(Rtr::Read), ..Wish::default() });
+    let [near, far] = &ends;
+    far.post_receive(7);
+    let data = near.register(near.domain, 50, WHOLE);
+    let request = WorkRequest::new(1, SEND, Data::Memory(data.into()));
+    near.qp.post_send(vec![WorkRequest { immediate: Some(5), ..request }]).unwrap();
+    // The Read arrives, the signal behind it does not: the peer answers without knowing who asks.
+    near.let_pass(52);
+    far.let_pass(OPEN);
+    near.qp.drive(BOTH);
+    assert!(!near.qp.recognised() && near.qp.fault().is_none());
+    settle(&ends);
+    assert_eq!(near.ended(), [(1, Status::Success)]);
+    assert_eq!(far.poll()[0].immediate, Some(5));
+}
+
 /// A message for one queue of an XRC domain may get its receive without being called for it: here, because faults withhold it
 /// and grant it later. The next one waits for another queue, and must be called by that.
 #[test]

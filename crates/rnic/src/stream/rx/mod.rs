@@ -13,7 +13,7 @@ mod segment;
 
 use super::park::Park;
 use super::{DIRECT, Guards};
-use crate::connect::{Agreed, Role};
+use crate::connect::{Agreed, Role, Rtr};
 use crate::error::Fault;
 use crate::half::Left;
 use crate::host::Span;
@@ -46,6 +46,8 @@ pub(crate) struct Rx {
     rtr: RtrSet,
     /// Nothing has come yet.
     first: bool,
+    /// What has come so far of the first FPDU lets this end send, once it is whole.
+    opens: Opens,
     /// The next message sequence numbers due on queues 0 and 1.
     send_msn: u32,
     read_msn: u32,
@@ -55,6 +57,8 @@ pub(crate) struct Rx {
     dialect: Dialect,
     /// The peer has spoken without giving one.
     stranger: bool,
+    /// This end opened the stream by an empty Read: the peer may speak before it has seen this end's signal.
+    read_rtr: bool,
     /// How long the Write is, or was, that comes before what comes next.
     written: u64,
     /// The message of the request class of which a segment has come, and the last has not.
@@ -90,6 +94,17 @@ pub(crate) struct Rx {
     over: bool,
     /// Whether the tx half got something to do.
     owes: bool,
+}
+
+/// Whether the FPDU in progress is the first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Opens {
+    #[default]
+    No,
+    /// And a message like others.
+    Yes,
+    /// And no more than that.
+    Rtr,
 }
 
 /// A message in the middle.
@@ -128,11 +143,13 @@ impl Rx {
                 Role::Initiator { .. } => RtrSet::empty(),
             },
             first: true,
+            opens: Opens::No,
             send_msn: 1,
             read_msn: 1,
             atomic_msn: 1,
             dialect: Dialect::Standard,
             stranger: false,
+            read_rtr: agreed.role == Role::Initiator { rtr: Some(Rtr::Read) },
             written: 0,
             message: Message::None,
             touch: Touch::default(),
@@ -438,6 +455,9 @@ impl Rx {
     fn fail_with(&mut self, qp: &Qp, failure: Failure, request: Option<(u64, Status)>, offender: &[u8]) {
         let Failure { fault, cause, receive } = failure;
         let terminate = cause.map(|cause| Terminate::answer(cause, offender));
+        if std::mem::take(&mut self.opens) != Opens::No {
+            self.open(qp); // so that the peer can be told
+        }
         if let (Message::Send { receive: used, .. }, Some(status)) = (&self.message, receive) {
             qp.complete_receive_failed(used, status, &fault);
             self.message = Message::None;

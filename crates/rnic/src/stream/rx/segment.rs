@@ -3,7 +3,7 @@
 //!
 //! Checks come in the order of the layers: sequence of the stream first (RFC 5041 §7), then the memory (requirement M9).
 
-use super::{Message, Rx, Segment};
+use super::{Message, Opens, Rx, Segment};
 use crate::error::{Fault, Protocol, UNMAPPED};
 use crate::memory::{Denied, Rights, Spans, Touch};
 use crate::qp::{Completes, Qp};
@@ -112,22 +112,28 @@ impl Rx {
         Ok(if len > 0 && wanted { Target::Memory } else { Target::Nowhere })
     }
 
-    /// The first FPDU lets a responder send (RFC 5044 §7.1.2). If it is the RTR that was agreed, it means no more than that.
+    /// The first FPDU lets a responder send (RFC 5044 §7.1.2), once it is whole. If it is the RTR that was agreed, it means no
+    /// more than that.
     fn begins_stream(&mut self, qp: &Qp, fpdu: &Fpdu) -> bool {
-        if !std::mem::take(&mut self.first) {
-            self.hears(qp, fpdu);
-            return false;
+        if std::mem::take(&mut self.first) {
+            lock(&qp.owed).heard = true;
+            self.opens = if self.is_rtr(fpdu) { Opens::Rtr } else { Opens::Yes };
         }
-        let begins = self.opens_stream(qp, fpdu);
-        if !begins {
-            self.hears(qp, fpdu);
+        if self.opens == Opens::Rtr {
+            return true;
         }
-        begins
+        self.hears(qp, fpdu);
+        false
     }
 
-    /// One of our kind gives its signal before its first message: who speaks without it is a stranger.
+    /// One of our kind gives its signal before its first message: who speaks without it is a stranger. Behind a Read that opens
+    /// the stream, it may not have seen that this end is one; it has when it answers a later question.
     fn hears(&mut self, qp: &Qp, fpdu: &Fpdu) {
         if self.dialect == Dialect::Ironwarp || self.stranger {
+            return;
+        }
+        let answers = matches!(fpdu.header, Header::ReadResponse(_) | Header::AtomicResponse(_));
+        if self.read_rtr && !(answers && lock(&qp.sq).read().is_some_and(|read| read.number > 0)) {
             return;
         }
         if !matches!(&fpdu.header, Header::Write(write) if signal_of(qp, write, fpdu.payload_len.into()).is_some())
@@ -138,17 +144,7 @@ impl Rx {
         }
     }
 
-    fn opens_stream(&mut self, qp: &Qp, fpdu: &Fpdu) -> bool {
-        {
-            let mut owed = lock(&qp.owed);
-            owed.heard = true;
-            if !owed.open {
-                owed.open = true;
-                self.owes = true;
-                drop(owed);
-                qp.opened();
-            }
-        }
+    fn is_rtr(&self, fpdu: &Fpdu) -> bool {
         match &fpdu.header {
             Header::Write(write)
                 if fpdu.payload_len == 0 && write.last && self.rtr.contains(RtrSet::WRITE) =>
@@ -156,14 +152,20 @@ impl Rx {
                 // A signal serves as an RTR, and is a signal still.
                 Signal::parse(write.place).is_none()
             }
-            Header::ReadRequest(read)
-                if read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ) =>
-            {
-                self.read_msn = 2;
-                self.owe(qp, Question::Read(*read));
-                true
-            }
+            Header::ReadRequest(read) => read.len == 0 && read.msn == 1 && self.rtr.contains(RtrSet::READ),
             _ => false,
+        }
+    }
+
+    /// From now on this end may send. Not before the first FPDU was whole, and not before it is known what it says: one of our
+    /// kind is answered by a signal before anything else.
+    pub(super) fn open(&mut self, qp: &Qp) {
+        let mut owed = lock(&qp.owed);
+        if !owed.open {
+            owed.open = true;
+            self.owes = true;
+            drop(owed);
+            qp.opened();
         }
     }
 
@@ -402,6 +404,25 @@ impl Rx {
     /// The segment was whole, and its CRC right.
     pub(super) fn end(&mut self, qp: &Qp) -> Judged {
         let Some(Segment { fpdu, target, .. }) = self.segment.take() else { return Ok(()) };
+        match std::mem::take(&mut self.opens) {
+            Opens::No => self.deliver(qp, fpdu, target),
+            Opens::Yes => {
+                let delivered = self.deliver(qp, fpdu, target);
+                self.open(qp);
+                delivered
+            }
+            Opens::Rtr => {
+                if let Header::ReadRequest(read) = fpdu.header {
+                    self.read_msn = 2;
+                    self.owe(qp, Question::Read(read));
+                }
+                self.open(qp);
+                Ok(())
+            }
+        }
+    }
+
+    fn deliver(&mut self, qp: &Qp, fpdu: Fpdu, target: Target) -> Judged {
         let len = fpdu.payload_len;
         if let Target::Park(payload) = target {
             if self.park.is_empty() {
