@@ -103,6 +103,11 @@ impl Device {
         lock(&self.events).push(event);
     }
 
+    /// What happened since this was last asked.
+    pub fn take_events(&self) -> Vec<AsyncEvent> {
+        std::mem::take(&mut lock(&self.events))
+    }
+
     pub(crate) fn take_train(&self) -> Train {
         lock(&self.trains).pop().unwrap_or_default()
     }
