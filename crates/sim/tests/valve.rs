@@ -73,6 +73,7 @@ impl Link for Valve {
 #[derive(Debug)]
 struct Nobody;
 impl Attendant for Nobody {
+    fn peer_not_ready(&self, _: u64, _: std::time::Duration) {}
     fn call_again(&self) {}
     fn opened(&self) {}
     fn ended(&self, _: &Arc<Fault>) {}
