@@ -39,6 +39,12 @@ pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
     run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
 }
 
+/// Ten million events are too many for a build that is not optimised.
+pub(crate) fn events(_: &Workspace, _: &[String]) -> Result {
+    let test = ["--package", "ironwarp-engine", "--test", "notification", "ten_million", "--", "--nocapture"];
+    run(command("cargo", &["test", "--release", "--locked", "--quiet"]).args(test))
+}
+
 pub(crate) const SIM_USAGE: &str = "sim [--seed N | --seeds N]";
 
 const SIM: [&str; 7] = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];

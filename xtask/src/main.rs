@@ -50,6 +50,7 @@ const JOBS: &[Job] = &[
     job("no-std", "prove that the wire crate needs no std", Ci, &[], no_std::run),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),
+    job("events", "ten million events between threads, none lost or doubled", Ci, &[], cargo::events),
     job(cargo::SIM_USAGE, "simulate, 10,000 seeds unless told otherwise", Ci, &[], cargo::sim),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),

@@ -96,8 +96,13 @@ impl Connection {
             return self.remind();
         }
         tracing::debug!(qp = self.qp().id(), "the peer did not close in time");
+        self.cut(Fault::TimedOut("closing the connection"));
+    }
+
+    /// Ends it at once, without a word to the peer.
+    pub(crate) fn cut(&self, fault: Fault) {
         self.link.abort();
-        self.qp().abort(Fault::TimedOut("closing the connection"));
+        self.qp().abort(fault);
         self.release();
     }
 

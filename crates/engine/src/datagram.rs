@@ -216,4 +216,10 @@ impl Inbox {
         }
         self.qp.drive(ready);
     }
+
+    /// The adapter has stopped: what was posted is flushed.
+    pub(crate) fn stop(&self) {
+        // Refused after a reset, when there is nothing to flush.
+        let _ = self.qp.modify(State::Error);
+    }
 }

@@ -2,9 +2,10 @@
 
 use crate::connection::{BeginError, Connection};
 use crate::cq::CompletionQueue;
-use crate::event::{ConnectError, Established, EventChannel};
+use crate::event::{ConnectError, Established, EventChannel, EventFdWake};
 use crate::gid::PortWatcher;
 use crate::gid::monitor::Monitor;
+use crate::handler::{AsyncEventQueue, CompletionHandler};
 use crate::lane::{Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
 use crate::port::Port;
@@ -18,6 +19,8 @@ use crate::sys::socket::TcpLink;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::event::Stop;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::{SharedReceiveQueue, XrcDomain};
 use std::io;
@@ -35,6 +38,8 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Engine {
     device: Arc<Device>,
+    /// Its asynchronous events, once somebody asked for them.
+    events: Mutex<Option<Arc<AsyncEventQueue>>>,
     lanes: OnceLock<Vec<Arc<Lane>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     next_lane: AtomicUsize,
@@ -87,6 +92,7 @@ impl Engine {
         let host = Arc::new(ProgramMemory::new()?);
         Ok(Arc::new(Self {
             device: Device::new(config, host),
+            events: Mutex::default(),
             lanes: OnceLock::new(),
             threads: Mutex::default(),
             next_lane: AtomicUsize::new(0),
@@ -112,10 +118,43 @@ impl Engine {
         Statistics { lane_wakes: lanes.iter().map(|lane| lane.wakes()).sum(), lanes: lanes.len() }
     }
 
-    /// A completion queue for `capacity` completions.
-    pub fn create_cq(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
-        CompletionQueue::new(self.next_cq.fetch_add(1, Ordering::Relaxed), capacity)
+    // --- Notification ---
+
+    /// A completion handler (*Set Completion Handler*, requirement N2).
+    pub fn create_handler(&self) -> io::Result<Arc<CompletionHandler>> {
+        let wake = EventFdWake::new()?;
+        let handler = self.device.create_handler(Box::new(wake.clone())).map_err(io::Error::other)?;
+        Ok(CompletionHandler::new(handler, wake))
     }
+
+    /// A completion handler for one completion queue, which does not count among those that there can be.
+    pub fn create_private_handler(&self) -> io::Result<Arc<CompletionHandler>> {
+        let wake = EventFdWake::new()?;
+        let handler = self.device.create_private_handler(Box::new(wake.clone()));
+        Ok(CompletionHandler::new(handler, wake))
+    }
+
+    /// The consumer of a handler is woken at most once in each `interval`; zero: whenever there is an event (requirement I10).
+    pub fn moderate(&self, handler: &CompletionHandler, interval: Duration) -> io::Result<()> {
+        handler.moderate(interval, self.lane()?);
+        Ok(())
+    }
+
+    /// What happens to objects of the adapter outside of any request.
+    pub fn async_events(&self) -> io::Result<Arc<AsyncEventQueue>> {
+        let mut events = lock(&self.events);
+        if events.is_none() {
+            *events = Some(AsyncEventQueue::open(self.device.events())?);
+        }
+        Ok(events.as_ref().map(Arc::clone).expect("it was just made"))
+    }
+
+    /// A completion queue for `capacity` completions, with no handler.
+    pub fn create_cq(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
+        CompletionQueue::new(self.next_cq.fetch_add(1, Ordering::Relaxed), capacity, self.device.events())
+    }
+
+    // --- Queue pairs ---
 
     /// A queue pair. If it is brought up by hand, its number tells where it is: there is a port in it.
     pub fn create_qp(self: &Arc<Self>, attributes: QueuePairAttributes) -> io::Result<Arc<QueuePair>> {
@@ -223,6 +262,9 @@ impl Engine {
             })?;
         pair.connected(established);
         connection.drive();
+        if self.device.events().is_stopped() {
+            connection.cut(Fault::Stopped);
+        }
         if pair.is_given_up() {
             connection.disconnect();
         }
@@ -277,6 +319,7 @@ impl Engine {
                 (0..count).map(|number| Lane::start(&format!("ironwarp-{number}"))).collect();
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
+            self.device.events().set_stop(Box::new(StopLanes(lanes.clone())));
             self.lanes.get_or_init(|| lanes);
         }
         Ok(())
@@ -297,6 +340,18 @@ impl Drop for Engine {
                 tracing::error!("a lane panicked");
             }
         }
+        // What was accepted is complete or flushed.
+        self.device.shut_down();
+    }
+}
+
+/// Ends what the lanes do once the adapter has failed.
+#[derive(Debug)]
+struct StopLanes(Vec<Arc<Lane>>);
+
+impl Stop for StopLanes {
+    fn stop(&self) {
+        self.0.iter().for_each(|lane| lane.submit(Job::Cut));
     }
 }
 

@@ -1,6 +1,7 @@
 //! What happens to connections, and how a program learns of it.
 
 use crate::sys::poller::EventFd;
+use crate::sys::thread::block;
 use ironwarp_rnic::connect::{Agreed, Depths, StartupError};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{Channel, Wake};
@@ -151,20 +152,26 @@ impl<E> EventChannel<E> {
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<E> {
-        use rustix::event::{PollFd, PollFlags, Timespec, poll};
-        // A time that no clock reaches is no deadline.
-        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            if let Some(event) = self.next() {
-                return Some(event);
-            }
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            if left.is_some_and(|left| left.is_zero()) {
-                return None;
-            }
-            let timeout = left.and_then(|left| Timespec::try_from(left).ok());
-            let _ = poll(&mut [PollFd::new(&self.wake, PollFlags::IN)], timeout.as_ref());
+        wait_for(&self.wake, timeout.into(), || self.next())
+    }
+}
+
+/// Sleeps until the wake is signalled, as often as it takes until `next` has something, or `timeout` is over.
+pub(crate) fn wait_for<E>(
+    wake: &EventFdWake,
+    timeout: Option<Duration>,
+    next: impl Fn() -> Option<E>,
+) -> Option<E> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        if let Some(event) = next() {
+            return Some(event);
         }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
+            return None;
+        }
+        block(&[wake.as_fd()], left);
     }
 }
 

@@ -5,11 +5,12 @@
 use crate::byhand::Reminder;
 use crate::connection::Connection;
 use crate::gid::monitor::Monitor;
-use crate::set::{Set, lock};
+use crate::set::{Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::sys::poller::{Epoll, EventFd, Events, Interest};
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
+use ironwarp_rnic::event::CompletionHandler;
 use ironwarp_rnic::qp::Ready;
 use std::collections::HashMap;
 use std::io;
@@ -20,6 +21,8 @@ use std::time::{Duration, Instant};
 
 /// How often the lane looks whether programs still poll, while any does.
 const TICK: Duration = Duration::from_millis(1);
+/// How often it looks at most whether threads that sleep still exist.
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const BATCH: usize = 256;
 /// How long a listener waits that found no descriptor for a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
@@ -58,6 +61,8 @@ pub(crate) enum Job {
     Remind(Instant, Due),
     /// Both directions of this one are closed.
     Release(Arc<Connection>),
+    /// The adapter failed: all connections are cut.
+    Cut,
     /// When all connections are closed, or so much time has passed.
     Stop(Duration),
 }
@@ -79,6 +84,10 @@ pub(crate) enum Due {
     Startup(u64),
     /// Something of queue pairs that are brought up by hand.
     ByHand(Reminder),
+    /// A completion handler may wake its consumer again.
+    Expired(Weak<CompletionHandler>),
+    /// Another look whether the threads still exist that sleep on this set; the next in twice the time.
+    Sleepers(u64, Duration),
 }
 
 impl Lane {
@@ -243,6 +252,7 @@ impl Running {
                 Job::Monitor(monitor) => self.monitor(monitor),
                 Job::Remind(at, due) => self.timers.add(at, due),
                 Job::Release(connection) => connection.release(),
+                Job::Cut => self.lane.all_sets().iter().for_each(|set| set.cut()),
                 Job::Stop(within) => {
                     self.stop = Some(Instant::now() + within);
                     self.lane.all_sets().iter().for_each(|set| set.disconnect());
@@ -254,49 +264,70 @@ impl Running {
     fn expire(&mut self) {
         let now = Instant::now();
         if !self.polled.is_empty() && now >= self.next_look {
-            let lane = Arc::clone(&self.lane);
-            self.polled.retain(|token, polls| {
-                let still = lane.set(*token).and_then(|set| set.still_polled(*polls));
-                *polls = still;
-                still.is_some()
+            let (lane, timers) = (&self.lane, &mut self.timers);
+            self.polled.retain(|token, polls| match lane.set(*token).map(|set| set.look(*polls)) {
+                Some(Look::Polled(now)) => {
+                    *polls = Some(now);
+                    true
+                }
+                Some(Look::Asleep) => {
+                    timers.add(now + TICK, Due::Sleepers(*token, TICK));
+                    false
+                }
+                Some(Look::Over) | None => false,
             });
             self.next_look = now + TICK;
         }
         while let Some(due) = self.timers.expired(now) {
-            match due {
-                Due::Close(connection) => {
-                    if let Some(connection) = connection.upgrade() {
-                        connection.close_is_due();
-                    }
+            self.due(due, now);
+        }
+    }
+
+    fn due(&mut self, due: Due, now: Instant) {
+        match due {
+            Due::Close(connection) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.close_is_due();
                 }
-                Due::Drive(connection) => {
-                    if let Some(connection) = connection.upgrade() {
-                        connection.drive();
-                    }
+            }
+            Due::Drive(connection) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.drive();
                 }
-                Due::Receive(connection, number) => {
-                    if let Some(connection) = connection.upgrade() {
-                        connection.qp().receive_is_due(number);
-                    }
+            }
+            Due::Receive(connection, number) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.qp().receive_is_due(number);
                 }
-                Due::ByHand(reminder) => reminder.come(now),
-                Due::Accept(token) => {
-                    if let Some(listener) = self.listeners.get(&token) {
-                        let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);
-                    }
+            }
+            Due::ByHand(reminder) => reminder.come(now),
+            Due::Accept(token) => {
+                if let Some(listener) = self.listeners.get(&token) {
+                    let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);
                 }
-                Due::Hear(connection, time) => {
-                    if let Some(connection) = connection.upgrade() {
-                        connection.nudge(time);
-                    }
+            }
+            Due::Hear(connection, time) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.nudge(time);
                 }
-                Due::Startup(token) => {
-                    if let Some(setup) = self.setups.get_mut(&token)
-                        && setup.is_overdue(now)
-                        && let Some(setup) = self.setups.remove(&token)
-                    {
-                        setup.timed_out();
-                    }
+            }
+            Due::Startup(token) => {
+                if let Some(setup) = self.setups.get_mut(&token)
+                    && setup.is_overdue(now)
+                    && let Some(setup) = self.setups.remove(&token)
+                {
+                    setup.timed_out();
+                }
+            }
+            Due::Expired(handler) => {
+                if let Some(handler) = handler.upgrade() {
+                    handler.expired();
+                }
+            }
+            Due::Sleepers(token, time) => {
+                if self.lane.set(token).is_some_and(|set| set.guard()) {
+                    let time = LONGEST_LOOK.min(2 * time);
+                    self.timers.add(now + time, Due::Sleepers(token, time));
                 }
             }
         }

@@ -6,6 +6,8 @@
 //! | `lane` | a thread that waits for sockets and moves what they have, while the program does not |
 //! | `set` | the sockets that one completion queue has on one lane, as one entry of the lane |
 //! | [`cq`] | a completion queue that makes progress when it is polled |
+//! | `sleep` | threads that sleep until it has something |
+//! | [`handler`] | completion handlers and asynchronous events, for programs that wait on a descriptor |
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | `connection` | a queue pair and its socket |
 //! | [`datagram`] | a connectionless queue pair and its sockets |
@@ -24,12 +26,14 @@ pub mod datagram;
 pub mod engine;
 pub mod event;
 pub mod gid;
+pub mod handler;
 mod lane;
 pub mod pair;
 mod port;
 pub mod qpn;
 mod set;
 mod setup;
+mod sleep;
 pub mod sys;
 mod timers;
 
@@ -38,5 +42,6 @@ pub use cq::CompletionQueue;
 pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use engine::{ConnectOptions, Engine, Listener, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+pub use handler::{AsyncEventQueue, CompletionHandler};
 pub use pair::{QueuePair, QueuePairAttributes};
 pub use setup::Incoming;

@@ -282,3 +282,10 @@ impl QueuePair {
         }
     }
 }
+
+impl Drop for QueuePair {
+    /// Events that nobody took are about nothing any more.
+    fn drop(&mut self) {
+        self.device.events().revoke(|event| event.queue_pair() == Some(self.id()));
+    }
+}

@@ -17,13 +17,16 @@
 use crate::connection::Connection;
 use crate::datagram::Inbox;
 use crate::lane::Lane;
+use crate::sleep::Sleepers;
 use crate::sys::poller::{Epoll, Event, Events, Interest};
+use crate::sys::thread::Thread;
+use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::qp::{Qp, Ready};
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// So many events are taken from the kernel at once.
 const BATCH: usize = 64;
@@ -51,13 +54,26 @@ pub(crate) struct Set {
     polled: AtomicBool,
     /// How often the program polled.
     polls: AtomicU64,
-    /// How many threads of the program sleep on it: then nobody else serves it.
-    sleepers: AtomicUsize,
+    /// Threads of the program that sleep on it, and on which completion queue: then nobody else serves it.
+    sleepers: Mutex<Vec<(Thread, Weak<Sleepers>)>>,
     /// The lane looks from time to time whether the program still polls.
     watched: AtomicBool,
+    /// The lane looks from time to time whether those who sleep still exist.
+    guarded: AtomicBool,
     /// Queue pairs that may owe an acknowledgement, and whether there are any.
     owing: Mutex<Vec<Arc<Qp>>>,
     in_debt: AtomicBool,
+}
+
+/// What the lane found when it looked whether the program still polls a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Look {
+    /// It does, and did so often.
+    Polled(u64),
+    /// A thread sleeps on it, and will say so when it wakes. Look from time to time whether it still exists.
+    Asleep,
+    /// There is no need to look again: the lane has the set back, or somebody looks already.
+    Over,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,8 +97,9 @@ impl Set {
             state: Mutex::new(State::Armed),
             polled: AtomicBool::new(false),
             polls: AtomicU64::new(0),
-            sleepers: AtomicUsize::new(0),
+            sleepers: Mutex::default(),
             watched: AtomicBool::new(false),
+            guarded: AtomicBool::new(false),
             owing: Mutex::default(),
             in_debt: AtomicBool::new(false),
         });
@@ -144,6 +161,18 @@ impl Set {
         }
     }
 
+    /// The adapter has stopped: cuts all connections.
+    pub(crate) fn cut(&self) {
+        let inboxes: Vec<_> = lock(&self.inboxes).values().cloned().collect();
+        for inbox in inboxes {
+            inbox.stop();
+        }
+        let members: Vec<_> = lock(&self.members).values().cloned().collect();
+        for connection in members {
+            connection.cut(Fault::Stopped);
+        }
+    }
+
     /// How many sockets are in it.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Acquire)
@@ -200,15 +229,15 @@ impl Set {
     }
 
     /// A thread of the program is about to sleep on the set itself.
-    pub(crate) fn sleep(&self) {
-        self.sleepers.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn sleep(&self, thread: Thread, on: &Arc<Sleepers>) {
+        lock(&self.sleepers).push((thread, Arc::downgrade(on)));
         self.polled();
     }
 
     /// It woke, and may poll again or not.
-    pub(crate) fn wake(&self) {
-        self.sleepers.fetch_sub(1, Ordering::AcqRel);
+    pub(crate) fn wake(&self, thread: Thread) {
         self.watch();
+        lock(&self.sleepers).retain(|(sleeper, _)| *sleeper != thread);
     }
 
     // --- The lane's side ---
@@ -233,23 +262,43 @@ impl Set {
         self.acknowledge();
     }
 
-    /// Looks whether the program still polls, given how often it had when last looked. Returns how often it has now, or
-    /// `None` if there is no need to look again: the lane has the set back, or a thread sleeps on it and will say so when
-    /// it wakes.
-    pub(crate) fn still_polled(&self, before: Option<u64>) -> Option<u64> {
+    /// Looks whether the program still polls, given how often it had when last looked.
+    pub(crate) fn look(&self, before: Option<u64>) -> Look {
         let polls = self.polls.load(Ordering::Relaxed);
         if before != Some(polls) {
-            return Some(polls);
+            return Look::Polled(polls);
         }
         self.watched.store(false, Ordering::Release);
         let mut state = lock(&self.state);
-        if *state == State::Polled && self.sleepers.load(Ordering::Acquire) == 0 {
+        let asleep = !lock(&self.sleepers).is_empty();
+        if *state == State::Polled && !asleep {
             self.arm(&mut state);
         }
         drop(state);
         // The program took its completion and went on to other things: no poll that finds nothing will follow.
         self.acknowledge();
-        None
+        match asleep && !self.guarded.swap(true, Ordering::AcqRel) {
+            true => Look::Asleep,
+            false => Look::Over,
+        }
+    }
+
+    /// Whether the threads that sleep on it still exist. If not, the lane looks as if they had woken.
+    pub(crate) fn guard(&self) -> bool {
+        let vanished: Vec<_> = {
+            let mut sleepers = lock(&self.sleepers);
+            let gone =
+                sleepers.extract_if(.., |(thread, _)| !thread.exists()).filter_map(|(_, on)| on.upgrade());
+            gone.collect()
+        };
+        // They have no set any more; nor do they wait for an alarm.
+        vanished.iter().for_each(|sleepers| sleepers.forget_vanished());
+        if !lock(&self.sleepers).is_empty() {
+            return true;
+        }
+        self.guarded.store(false, Ordering::Release);
+        self.watch();
+        false
     }
 
     fn arm(&self, state: &mut MutexGuard<'_, State>) {

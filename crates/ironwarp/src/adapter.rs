@@ -1,6 +1,7 @@
 //! The adapter: where everything else comes from. After this: protection domains, completion queues, listeners.
 
 use crate::attic::Attic;
+use crate::completion_handler::{AsyncEvents, CompletionHandler};
 use crate::completion_queue::CompletionQueue;
 use crate::listener::Listener;
 use crate::protection_domain::ProtectionDomain;
@@ -8,7 +9,7 @@ use crate::shared_receive_queue::XrcDomain;
 use ironwarp_engine::gid::{GidEntry, GidTable};
 use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::device::Device;
+use ironwarp_rnic::device::{Device, HANDLERS};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -101,7 +102,38 @@ impl Adapter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
-        Ok(CompletionQueue::new(&self.shared, self.shared.engine.create_cq(capacity)?))
+        CompletionQueue::new(&self.shared, capacity)
+    }
+
+    /// A completion handler, for many completion queues: *Set Completion Handler* (requirement N2). It fails if there are as
+    /// many as [`query`](Self::query) says, or no descriptor is left.
+    pub fn completion_handler(&self) -> io::Result<CompletionHandler> {
+        Ok(CompletionHandler::new(&self.shared, self.shared.engine.create_handler()?))
+    }
+
+    /// What happens to queue pairs, completion queues, shared receive queues, ports and the adapter outside of any request.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.async_events()?.next(), None);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn async_events(&self) -> io::Result<AsyncEvents> {
+        AsyncEvents::new(&self.shared)
+    }
+
+    /// What the adapter can do: *Query RNIC* (requirement N1).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let limits = adapter.query();
+    /// assert!(limits.completion_handlers > 1);
+    /// assert_eq!(limits.ird, adapter.config().ird);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn query(&self) -> Limits {
+        let config = self.config();
+        Limits { completion_handlers: HANDLERS, tags: config.tags, ird: config.ird, ord: config.ord }
     }
 
     /// A domain for queues of receives that peers name (XRC).
@@ -146,6 +178,20 @@ impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)
     }
+}
+
+/// What an adapter can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Limits {
+    /// How many completion handlers there can be, besides those that completion queues have of their own.
+    pub completion_handlers: usize,
+    /// How many memory regions and windows there can be.
+    pub tags: usize,
+    /// How many Reads and atomics of a peer a queue pair holds, unless its connection says otherwise.
+    pub ird: u16,
+    /// How many Reads and atomics a queue pair has outstanding, unless its connection says otherwise.
+    pub ord: u16,
 }
 
 impl Shared {

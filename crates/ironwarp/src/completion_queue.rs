@@ -1,9 +1,12 @@
 //! Completion queues: how a program learns that its requests are done. Before this: a queue pair that works for it.
 
 use crate::adapter::Shared;
+use crate::completion_handler::CompletionHandler;
 use ironwarp_engine::CompletionQueue as Inner;
-use ironwarp_rnic::queue::{Arm, Completion, Overrun};
+use ironwarp_rnic::event::HandlerId;
+use ironwarp_rnic::queue::{Arm, Completion, Overrun, TooSmall};
 use std::fmt;
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -59,11 +62,17 @@ use std::time::{Duration, Instant};
 pub struct CompletionQueue {
     pub(crate) shared: Arc<Shared>,
     pub(crate) inner: Arc<Inner>,
+    /// The handler that it was created with, for nobody else.
+    own: CompletionHandler,
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(shared: &Arc<Shared>, inner: Arc<Inner>) -> Self {
-        Self { shared: Arc::clone(shared), inner }
+    pub(crate) fn new(shared: &Arc<Shared>, capacity: usize) -> io::Result<Self> {
+        let own = CompletionHandler::new(shared, shared.engine.create_private_handler()?);
+        let inner = shared.engine.create_cq(capacity)?;
+        let queue = Self { shared: Arc::clone(shared), inner, own };
+        queue.modify(queue.own_handler());
+        Ok(queue)
     }
 
     /// Its number, as [`Fault::Overrun`](crate::Fault::Overrun) names it.
@@ -144,7 +153,8 @@ impl CompletionQueue {
     }
 
     /// Asks for one event at the next completion, or at the next that is solicited or an error (requirement N8): then the
-    /// file descriptor becomes readable, and [`take_event`](Self::take_event) takes the event.
+    /// file descriptor becomes readable, and [`take_event`](Self::take_event) takes the event. A queue that was
+    /// [given another handler](Self::modify) has its event there.
     ///
     /// Returns whether such a completion is there already. No event may come for that one, so poll again before you wait.
     ///
@@ -171,14 +181,75 @@ impl CompletionQueue {
 
     /// Takes the event that [`arm`](Self::arm) asked for; false if it did not come yet.
     pub fn take_event(&self) -> bool {
-        self.inner.take_event().is_some()
+        self.own.next().is_some()
+    }
+
+    /// Moves the queue to another completion handler, or to none: from now on that one gets its events (requirement N4).
+    ///
+    /// No event is lost or doubled, though completions come meanwhile. What the old handler got before is still there.
+    /// While there is no handler, an event that is due waits for the next.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # let adapter = server.adapter.clone();
+    /// use ironwarp::Arm;
+    ///
+    /// let handler = adapter.completion_handler()?;
+    /// server.cq.modify(&handler);
+    /// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
+    /// assert!(!server.cq.arm(Arm::Next));
+    /// client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    ///
+    /// let event = handler.wait(Duration::from_secs(5)).expect("a message came");
+    /// assert_eq!(event.cq, server.cq.id());
+    /// assert!(server.cq.poll_one()?.is_some());
+    ///
+    /// server.cq.modify(None);
+    /// assert_eq!(server.cq.handler(), None);
+    /// server.cq.modify(server.cq.own_handler());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn modify<'h>(&self, handler: impl Into<Option<&'h CompletionHandler>>) {
+        self.inner.set_handler(handler.into().map(|handler| &*handler.inner));
+    }
+
+    /// Which completion handler it has now.
+    pub fn handler(&self) -> Option<HandlerId> {
+        self.inner.cq().handler()
+    }
+
+    /// The handler that it was created with, whose descriptor is the queue's.
+    pub fn own_handler(&self) -> &CompletionHandler {
+        &self.own
+    }
+
+    /// How many completions it has room for.
+    pub fn capacity(&self) -> usize {
+        self.inner.cq().capacity()
+    }
+
+    /// Makes room for more completions, or for fewer. Those that wait stay, and so does what was armed.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let completions = ironwarp::Adapter::new()?.completion_queue(16)?;
+    /// completions.resize(64)?;
+    /// assert_eq!(completions.capacity(), 64);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
+        self.inner.cq().resize(capacity)
     }
 }
 
 impl AsFd for CompletionQueue {
     /// Readable exactly while [`take_event`](Self::take_event) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
+        self.own.as_fd()
     }
 }
 

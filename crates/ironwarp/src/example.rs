@@ -18,6 +18,8 @@ pub struct End {
     pub region: MemoryRegion,
     /// Of all that.
     pub domain: ProtectionDomain,
+    /// Of all that, too.
+    pub adapter: Adapter,
 }
 
 /// A client and a server.
@@ -36,5 +38,5 @@ fn end(adapter: &Adapter) -> Result<End, Box<dyn Error>> {
     let cq = adapter.completion_queue(64)?;
     let domain = adapter.protection_domain();
     let region = domain.register(Buffer::new(4096)?, Access::all())?;
-    Ok(End { qp: domain.queue_pair(&cq).create()?, cq, region, domain })
+    Ok(End { qp: domain.queue_pair(&cq).create()?, cq, region, domain, adapter: adapter.clone() })
 }

@@ -7,6 +7,8 @@
 //!           │                       ├─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
 //!           │                       └─ datagram_queue_pair(&cq) ─▶ DatagramQueuePair ─ address_handle(), …
 //!           ├─ completion_queue() ─▶ CompletionQueue ─ poll(), wait(), arm()
+//!           ├─ completion_handler() ─▶ CompletionHandler ─ wait() for many completion queues
+//!           ├─ async_events() ─▶ AsyncEvents ─ wait()
 //!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
 //! ```
 //!
@@ -55,6 +57,7 @@ mod adapter;
 mod attic;
 mod bring_up;
 mod change;
+mod completion_handler;
 mod completion_queue;
 mod connect;
 mod datagram;
@@ -76,9 +79,10 @@ mod shared_receive_queue;
 mod window;
 mod work_request;
 
-pub use adapter::Adapter;
+pub use adapter::{Adapter, Limits};
 pub use bring_up::BringUpOptions;
 pub use change::RegionChange;
+pub use completion_handler::{AsyncEvents, CompletionHandler};
 pub use completion_queue::CompletionQueue;
 pub use connect::{AcceptOptions, ConnectOptions};
 pub use datagram::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest};
@@ -101,6 +105,7 @@ pub use ironwarp_rnic::config::{Config, ConfigError, PortRange};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
+pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId};
 pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::gid::Gid;
 pub use ironwarp_rnic::memory::{
@@ -108,6 +113,6 @@ pub use ironwarp_rnic::memory::{
 };
 pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{
-    Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status,
+    Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status, TooSmall,
 };
 pub use ironwarp_wire::{AtomicOp, Cause, Place, Tag, Terminate};

@@ -1,7 +1,7 @@
 //! The device: what all queue pairs of an adapter share.
 
 use crate::config::Config;
-use crate::event::AsyncEvent;
+use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Sizes, Wake};
 use crate::fault::{FaultPlan, Faults};
 use crate::host::Host;
 use crate::memory::{Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table};
@@ -9,13 +9,24 @@ use crate::stream::Train;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 /// A staging buffer: what one call receives at most that does not go straight to its place.
 const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
 /// So many idle buffers are kept; they are used by threads, not by queue pairs.
 const SPARE: usize = 8;
+
+/// How many completion handlers there can be (requirement N1), apart from those that completion queues have for
+/// themselves.
+pub const HANDLERS: usize = 1024;
+/// The queues before it are for global and for asynchronous events (requirement I6).
+const FIRST_HANDLER: u16 = 2;
+
+/// There are as many completion handlers as there can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there are {HANDLERS} completion handlers: one may serve many completion queues")]
+pub struct TooManyHandlers;
 
 /// The adapter's memory table, settings and spare buffers.
 pub struct Device {
@@ -25,7 +36,9 @@ pub struct Device {
     /// Made only where faults are asked for.
     faults: Option<Arc<Faults>>,
     domains: AtomicU32,
-    events: Mutex<Vec<AsyncEvent>>,
+    events: Arc<AsyncEvents>,
+    /// The completion handlers, by their number less [`FIRST_HANDLER`].
+    handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     trains: Mutex<Vec<Train>>,
     staging: Mutex<Vec<Box<[u8]>>>,
 }
@@ -40,7 +53,8 @@ impl Device {
             config,
             host,
             domains: AtomicU32::new(1),
-            events: Mutex::default(),
+            events: Arc::new(AsyncEvents::new(Sizes::default())),
+            handlers: Mutex::default(),
             trains: Mutex::default(),
             staging: Mutex::default(),
         })
@@ -100,7 +114,38 @@ impl Device {
 
     /// Something happened outside of any request.
     pub fn raise(&self, event: AsyncEvent) {
-        lock(&self.events).push(event);
+        self.events.raise(event);
+    }
+
+    /// What happened outside of any request.
+    pub fn events(&self) -> &Arc<AsyncEvents> {
+        &self.events
+    }
+
+    /// *Set Completion Handler* (requirement N2): one with a number that no other has.
+    pub fn create_handler(&self, wake: Box<dyn Wake>) -> Result<Arc<CompletionHandler>, TooManyHandlers> {
+        let mut handlers = lock(&self.handlers);
+        let free = handlers.iter().position(|handler| handler.strong_count() == 0).unwrap_or(handlers.len());
+        let number = u16::try_from(free).ok().filter(|_| free < HANDLERS).ok_or(TooManyHandlers)?;
+        let handler = CompletionHandler::new(HandlerId(FIRST_HANDLER + number), wake, Some(self.events()));
+        if free == handlers.len() {
+            handlers.push(Weak::new());
+        }
+        handlers[free] = Arc::downgrade(&handler);
+        Ok(handler)
+    }
+
+    /// A completion handler for one completion queue: it has no number of its own, and does not count.
+    pub fn create_private_handler(&self, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
+        CompletionHandler::new(HandlerId::PRIVATE, wake, Some(self.events()))
+    }
+
+    /// The adapter goes away: no event is raised any more (requirement N11). What was raised can still be taken.
+    pub fn shut_down(&self) {
+        for handler in lock(&self.handlers).iter().filter_map(Weak::upgrade) {
+            handler.shut_down();
+        }
+        self.events.shut_down();
     }
 
     /// What happened since this was last asked.

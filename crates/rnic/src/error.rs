@@ -91,6 +91,9 @@ pub enum Fault {
     /// A completion queue has no room left (requirement I5).
     #[error("completion queue {0} overflowed: create it with room for all that can complete")]
     Overrun(u32),
+    /// The adapter has stopped, because an event queue overflowed (requirement I5).
+    #[error("the adapter has stopped: nobody took the events of one of its event queues")]
+    Stopped,
     /// Something had to happen within a time, and did not.
     #[error("{0} took too long")]
     TimedOut(&'static str),
@@ -117,6 +120,7 @@ impl Fault {
             Self::Local(_)
             | Self::Register { .. }
             | Self::Overrun(_)
+            | Self::Stopped
             | Self::Unmapped { .. }
             | Self::HalfSent
             | Self::NoImmediate

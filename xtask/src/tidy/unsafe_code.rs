@@ -9,6 +9,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/sys/memory.rs",
     "crates/engine/src/sys/socket.rs",
     "crates/engine/src/sys/testing.rs",
+    "crates/engine/src/sys/thread.rs",
     "crates/engine/tests/hostile/common/mapping.rs",
     "crates/ironwarp/src/memory.rs",
 ];

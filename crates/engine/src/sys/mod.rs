@@ -9,9 +9,11 @@
 //! | `udp` | one UDP port at several addresses, for datagrams | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
 //! | `reserve` | ports that are ours before anybody listens there | |
+//! | `thread` | threads of the program: whether they exist, how they sleep | the C library's poll |
 //!
 //! The calls of the data path are made by number. The C library's own functions for them are points at which a thread can
-//! be cancelled (pthread_cancel), which must not happen in the middle of a stream, and which costs 40 ns a call.
+//! be cancelled (pthread_cancel), which must not happen in the middle of a stream, and which costs 40 ns a call. A thread
+//! that sleeps can be cancelled.
 
 pub mod memory;
 pub(crate) mod netlink;
@@ -20,7 +22,8 @@ pub mod reserve;
 pub mod setup;
 pub mod socket;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
+pub(crate) mod thread;
 pub mod udp;
 
 /// What a call by number that moves bytes returns: how many, or −1.

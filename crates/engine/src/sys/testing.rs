@@ -186,3 +186,62 @@ pub(super) fn wait(fd: impl AsFd, until: PollFlags) {
     let ready = rustix::event::poll(&mut [PollFd::new(&fd, until)], Some(&limit)).unwrap();
     assert_eq!(ready, 1, "not ready after ten seconds");
 }
+
+/// A thread that can go in ways that Rust's do not.
+#[derive(Debug)]
+pub(crate) struct RawThread(libc::pthread_t);
+
+/// What a [`RawThread`] runs.
+type Body = Box<dyn FnOnce() + Send>;
+
+/// With which a [`RawThread`] is made to vanish. The standard library and the test harness use no such signal.
+const VANISH: libc::c_int = libc::SIGUSR2;
+
+impl RawThread {
+    pub(crate) fn spawn(body: impl FnOnce() + Send + 'static) -> Self {
+        let body: Box<Body> = Box::new(Box::new(body));
+        let mut thread = 0;
+        // SAFETY: the two ABIs differ in that the one allows unwinding, which ends at the C library that called it.
+        let run: extern "C" fn(*mut c_void) -> *mut c_void =
+            unsafe { std::mem::transmute(run as extern "C-unwind" fn(*mut c_void) -> *mut c_void) };
+        // SAFETY: `run` takes the box back, once.
+        let made =
+            unsafe { libc::pthread_create(&raw mut thread, ptr::null(), run, Box::into_raw(body).cast()) };
+        assert_eq!(made, 0);
+        Self(thread)
+    }
+
+    /// It ends at the next point at which it can be cancelled, and unwinds from there.
+    pub(crate) fn cancel(&self) {
+        // SAFETY: it was not joined.
+        assert_eq!(unsafe { libc::pthread_cancel(self.0) }, 0);
+    }
+
+    /// It ends wherever it is, and nothing of it runs any more.
+    pub(crate) fn vanish(&self) {
+        // SAFETY: all zero is a valid action.
+        let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
+        action.sa_sigaction = exit_thread as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        // SAFETY: the handler does nothing but a system call.
+        assert_eq!(unsafe { libc::sigaction(VANISH, &raw const action, ptr::null_mut()) }, 0);
+        // SAFETY: it was not joined.
+        assert_eq!(unsafe { libc::pthread_kill(self.0, VANISH) }, 0);
+    }
+
+    pub(crate) fn join(self) {
+        // SAFETY: it is joined once.
+        assert_eq!(unsafe { libc::pthread_join(self.0, ptr::null_mut()) }, 0);
+    }
+}
+
+extern "C-unwind" fn run(body: *mut c_void) -> *mut c_void {
+    // SAFETY: `spawn` made it of a box, and gave it away.
+    let body = unsafe { Box::from_raw(body.cast::<Body>()) };
+    body();
+    ptr::null_mut()
+}
+
+extern "C" fn exit_thread(_: libc::c_int) {
+    // SAFETY: ends this thread; what it owned is lost, which is what the test is about.
+    unsafe { libc::syscall(libc::SYS_exit, 0) };
+}

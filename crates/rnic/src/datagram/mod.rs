@@ -18,6 +18,13 @@ mod grh;
 mod link;
 mod request;
 mod rx;
+impl Drop for DatagramQp {
+    /// Events that nobody took are about nothing any more.
+    fn drop(&mut self) {
+        self.device.events().revoke(|event| event.queue_pair() == Some(self.id));
+    }
+}
+
 #[cfg(all(test, not(loom)))]
 mod tests;
 mod tx;

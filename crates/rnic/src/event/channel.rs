@@ -1,32 +1,14 @@
-//! A channel of events: what a program waits on. Before this: whoever found that an event is due; after: the program's
-//! thread, woken through a file descriptor.
+//! A channel of events that carry more than an event queue's entry has room for: those of connections. Before this: whoever
+//! found that an event is due; after: the program's thread, woken through a file descriptor.
 
-use super::Notify;
+use super::Wake;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
-use std::fmt;
-
-/// What makes a waiting program look: a semaphore with a file descriptor that is readable while it is not zero. The
-/// engine has an eventfd in semaphore mode; tests have a counter.
-pub trait Wake: Send + Sync + fmt::Debug {
-    /// Adds one.
-    fn signal(&self);
-
-    /// Takes one away. There is one: each call answers an earlier `signal`.
-    fn consume(&self);
-}
-
-/// A completion queue has what it was armed for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CqEvent {
-    /// Its number.
-    pub cq: u32,
-}
 
 /// A queue of events, each of which one thread takes.
 ///
 /// It has no bound of its own, because it must lose nothing (requirement I5) and an event cannot wait outside. Whoever
-/// pushes has one: a completion queue raises one event for each time the program armed it.
+/// pushes has one: a connection has three events in its life.
 #[derive(Debug)]
 pub struct Channel<E> {
     events: Mutex<VecDeque<E>>,
@@ -68,12 +50,6 @@ impl<E> Channel<E> {
             self.wake.consume();
         }
         revoked
-    }
-}
-
-impl Notify for Channel<CqEvent> {
-    fn notify(&self, cq: u32) {
-        self.push(CqEvent { cq });
     }
 }
 

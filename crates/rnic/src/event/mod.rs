@@ -1,19 +1,29 @@
 //! Events: how a consumer that sleeps learns that something happened (step 8 of the path). Before this: `queue/cq.rs`,
-//! which decides that an event is due. After it: the consumer, which waits on a [`Channel`].
+//! which decides that an event is due. After it: the consumer, which waits on a [`CompletionHandler`].
+//!
+//! | file | for |
+//! |---|---|
+//! | `queue` | event queues: a ring in memory, armed and unarmed, one wake for each time it was armed |
+//! | `register`, `ring`, `code` | the word that reader and writers share; the memory; what is written there |
+//! | `consumer` | a queue and its descriptor, which is readable exactly while there is an event |
+//! | `handler` | completion handlers |
+//! | `asynchronous` | events of queue pairs, queues, ports and the adapter |
+//! | `channel` | events of connections |
 
 mod asynchronous;
 mod channel;
+mod code;
+mod consumer;
+mod handler;
+mod queue;
+mod register;
+mod ring;
+mod wake;
 
-pub use asynchronous::AsyncEvent;
-pub use channel::{Channel, CqEvent, Wake};
-
-use std::fmt;
-
-/// Where a completion queue raises its events: a completion handler (requirement N2).
-pub trait Notify: Send + Sync + fmt::Debug {
-    /// The completion queue of this number has what it was armed for.
-    ///
-    /// Like an interrupt, it notes the event and wakes someone. It does not wait, runs none of the program's code, and
-    /// calls back into no completion queue: it is called with the handler of the queue locked.
-    fn notify(&self, cq: u32);
-}
+pub use asynchronous::{AsyncEvent, AsyncEvents, Stop};
+pub use channel::Channel;
+pub use code::{Code, Event};
+pub use consumer::Consumer;
+pub use handler::{CompletionHandler, CqEvent, HandlerId};
+pub use queue::{EventQueue, QueueState, Reader, Refused, Sizes, Ticket};
+pub use wake::{Timer, Wake};

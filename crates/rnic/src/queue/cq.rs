@@ -1,7 +1,7 @@
 //! The completion queue: the stream puts completions in, the consumer polls them out (steps 7 and 8 of the path).
 //!
 //! Before this: `stream`, which made the [`Completion`]. After it: the consumer's poll and, if it armed the queue, one
-//! event through [`Notify`].
+//! event through its [`CompletionHandler`].
 //!
 //! One lock guards the queue and whether it is armed, so that "a completion is there" and "an event is due" are decided
 //! together. The event is raised after that lock was released (requirement N9): who is woken finds its completion, and
@@ -9,11 +9,10 @@
 //! keeps an event that is under way from reaching a handler the queue has left (requirement N4).
 
 use super::Completion;
-use crate::event::Notify;
+use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Ticket, Wake};
 use crate::sync::atomic::{AtomicUsize, Ordering};
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
-use std::mem;
 use std::sync::{Arc, OnceLock};
 
 /// Which completion raises the event (requirement N8).
@@ -44,7 +43,9 @@ pub struct Cq {
     target: Mutex<Target>,
     /// How many threads sleep on it, and what wakes them.
     sleepers: AtomicUsize,
-    alarm: OnceLock<Arc<dyn Notify>>,
+    alarm: OnceLock<Arc<dyn Wake>>,
+    /// Where an overrun is reported.
+    reports: OnceLock<Arc<AsyncEvents>>,
 }
 
 /// Set in `ready` once a completion was lost.
@@ -60,11 +61,15 @@ struct Ring {
     overrun: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Target {
-    handler: Option<Arc<dyn Notify>>,
-    /// Events that came while there was no handler. The next one gets them.
-    owed: usize,
+    handler: Option<Arc<CompletionHandler>>,
+    /// The last event that the handler got.
+    last: Option<Ticket>,
+    /// An event is due, but there is no handler. The next one gets it.
+    owed: bool,
+    /// The queue is shut down: no event is raised any more.
+    closed: bool,
 }
 
 impl Cq {
@@ -75,22 +80,32 @@ impl Cq {
             id,
             ready: AtomicUsize::new(0),
             ring: Mutex::new(Ring { capacity, completions, waking: 0, armed: None, overrun: false }),
-            target: Mutex::new(Target { handler: None, owed: 0 }),
+            target: Mutex::new(Target::default()),
             sleepers: AtomicUsize::new(0),
             alarm: OnceLock::new(),
+            reports: OnceLock::new(),
         }
     }
 
     /// Who wakes threads that [sleep](Self::begin_sleep) on the queue. Set once.
-    pub fn set_alarm(&self, alarm: Arc<dyn Notify>) {
+    pub fn set_alarm(&self, alarm: Arc<dyn Wake>) {
         let _ = self.alarm.set(alarm);
     }
 
+    /// Where an overrun is reported. Set once.
+    pub fn set_reports(&self, reports: &Arc<AsyncEvents>) {
+        let _ = self.reports.set(Arc::clone(reports));
+    }
+
     /// A thread is about to sleep until there is something to poll: from now on the alarm is raised for every completion.
-    /// Returns whether something is there already. Has nothing to do with [`arm`](Self::arm), which is the consumer's.
-    #[must_use = "what came before raises no alarm"]
-    pub fn begin_sleep(&self) -> bool {
+    /// What is there already raises none, so [look](Self::has_something) after this. Has nothing to do with
+    /// [`arm`](Self::arm), which is the consumer's.
+    pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a poll would find something. A thread that began to sleep before this, and is told no, is woken by what comes.
+    pub fn has_something(&self) -> bool {
         // Under the lock: a completion is here before this, or finds the sleeper when it comes.
         let ring = lock(&self.ring);
         !ring.completions.is_empty() || ring.overrun
@@ -127,6 +142,7 @@ impl Cq {
     pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
         let mut ring = lock(&self.ring);
         let wakes = completion.wakes();
+        let overrun = ring.overrun;
         let pushed = ring.push(completion, wakes);
         self.ready.store(ring.ready(), Ordering::Relaxed);
         let due = ring.fire(wakes || pushed.is_err());
@@ -137,7 +153,10 @@ impl Cq {
         if self.sleepers.load(Ordering::Acquire) > 0
             && let Some(alarm) = self.alarm.get()
         {
-            alarm.notify(self.id);
+            alarm.signal();
+        }
+        if let (Err(Full), false, Some(reports)) = (&pushed, overrun, self.reports.get()) {
+            reports.raise(AsyncEvent::CqError(self.id));
         }
         pushed.map_err(|Full| Overrun { cq: self.id })
     }
@@ -165,7 +184,8 @@ impl Cq {
     /// Asks for one event at the next completion of this kind. Returns whether such a completion is there already: no
     /// event may come for it, so the caller polls again. The queue stays armed in either case.
     ///
-    /// Asked again before the event came, there is still one event, at what is earlier.
+    /// Asked again before the event came, there is still one event, at what is earlier. Asked again before the event was
+    /// taken from the handler, that event is the answer to both: whoever takes it finds all completions.
     #[must_use = "a completion that came before the queue was armed raises no event"]
     pub fn arm(&self, arm: Arm) -> bool {
         let mut ring = lock(&self.ring);
@@ -177,25 +197,82 @@ impl Cq {
         there || ring.overrun
     }
 
-    /// Takes back the completions of one queue pair that were not polled.
-    pub fn purge(&self, qp: u32) {
+    /// How many completions it holds at most.
+    pub fn capacity(&self) -> usize {
+        lock(&self.ring).capacity
+    }
+
+    /// From now on it holds up to `capacity` completions. Those that wait stay, and so does the arming. Refused if more
+    /// wait than that.
+    pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
+        let mut completions = VecDeque::with_capacity(capacity);
         let mut ring = lock(&self.ring);
+        let waiting = ring.completions.len();
+        if capacity < waiting.max(1) {
+            return Err(TooSmall { cq: self.id, capacity, waiting });
+        }
+        ring.capacity = capacity;
+        completions.append(&mut ring.completions);
+        std::mem::swap(&mut ring.completions, &mut completions);
+        drop(ring); // before the memory is given back
+        Ok(())
+    }
+
+    /// Takes back the completions of one queue pair that were not polled, and returns how many. It is reset or destroyed,
+    /// and makes no more.
+    pub fn purge(&self, qp: u32) -> usize {
+        let mut ring = lock(&self.ring);
+        let before = ring.completions.len();
         ring.completions.retain(|completion| completion.qp != qp);
         ring.waking = ring.completions.iter().filter(|completion| completion.wakes()).count();
         self.ready.store(ring.ready(), Ordering::Relaxed);
+        before - ring.completions.len()
     }
 
-    /// Moves the queue to another handler, or to none (requirement N4). It stays armed.
+    /// The handler that it has now.
+    pub fn handler(&self) -> Option<HandlerId> {
+        lock(&self.target).handler.as_ref().map(|handler| handler.id())
+    }
+
+    /// Moves the queue to another handler, or to none (*Modify CQ*, requirement N4). It stays armed.
     ///
-    /// Once this returns, the old handler gets nothing more. What it got before is the old handler's; events that are due
-    /// go to the new one. While there is none, events are kept for the next.
-    pub fn set_handler(&self, handler: Option<Arc<dyn Notify>>) {
+    /// Once this returns, the old handler gets nothing more. What it got before is the old handler's; an event that is due
+    /// goes to the new one. While there is none, it is kept for the next.
+    pub fn set_handler(&self, handler: Option<Arc<CompletionHandler>>) {
         let mut target = lock(&self.target);
+        if target.closed {
+            return;
+        }
         target.handler = handler;
-        for _ in 0..mem::take(&mut target.owed) {
+        target.last = None;
+        if std::mem::take(&mut target.owed) {
             target.raise(self.id);
         }
     }
+
+    /// Nobody will take its events any more: those that were not taken are taken back, and no more are raised (requirement
+    /// N11). Completions can still be polled.
+    pub fn shut_down(&self) {
+        let mut target = lock(&self.target);
+        let target = std::mem::replace(&mut *target, Target { closed: true, ..Target::default() });
+        if let Some(handler) = target.handler {
+            handler.revoke(self.id);
+        }
+    }
+}
+
+/// A completion queue cannot be made that small.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "completion queue {cq} cannot be resized to {capacity}: {waiting} completions wait, and one must fit"
+)]
+pub struct TooSmall {
+    /// The queue.
+    pub cq: u32,
+    /// What was asked for.
+    pub capacity: usize,
+    /// How many completions wait.
+    pub waiting: usize,
 }
 
 /// There is no room.
@@ -230,8 +307,8 @@ impl Ring {
 impl Target {
     fn raise(&mut self, cq: u32) {
         match &self.handler {
-            Some(handler) => handler.notify(cq),
-            None => self.owed += 1,
+            Some(handler) => handler.raise(cq, &mut self.last),
+            None => self.owed = true,
         }
     }
 }

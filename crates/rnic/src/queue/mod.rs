@@ -11,7 +11,7 @@ mod send;
 mod shared;
 
 pub use completion::{Completion, Opcode, RequestError, Sender, Status};
-pub use cq::{Arm, Cq, Overrun};
+pub use cq::{Arm, Cq, Overrun, TooSmall};
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{Asked, OutstandingRead, SendQueue};

@@ -145,6 +145,13 @@ impl SharedReceiveQueue {
     }
 }
 
+impl Drop for SharedReceiveQueue {
+    /// Events that nobody took are about nothing any more.
+    fn drop(&mut self) {
+        self.device.events().revoke(|event| event.shared_receive_queue() == Some(self.id));
+    }
+}
+
 impl Inner {
     /// Whether the event is due, once.
     fn is_low(&mut self) -> bool {

@@ -3,32 +3,39 @@
 use super::super::Opcode;
 use super::*;
 use loom::thread;
+use std::cell::Cell;
 
 const ID: u32 = 7;
 
-/// A handler that counts.
+/// A wake that nobody looks at.
 #[derive(Debug)]
-struct Count(AtomicUsize);
+struct Silent;
+
+impl Wake for Silent {
+    fn signal(&self) {}
+    fn consume(&self) {}
+}
+
+/// A handler, and how many events were taken from it.
+struct Count(Arc<CompletionHandler>, Cell<usize>);
 
 impl Count {
-    fn new() -> Arc<Self> {
-        Arc::new(Self(AtomicUsize::new(0)))
+    fn new() -> Self {
+        Self(CompletionHandler::new(HandlerId(2), Box::new(Silent), None), Cell::new(0))
     }
 
+    /// Takes what is there, and tells how many there were so far.
     fn events(&self) -> usize {
-        self.0.load(Ordering::Acquire)
+        while self.0.next().is_some() {
+            self.1.set(self.1.get() + 1);
+        }
+        self.1.get()
     }
 }
 
-impl Notify for Count {
-    fn notify(&self, _: u32) {
-        self.0.fetch_add(1, Ordering::Release);
-    }
-}
-
-fn cq(capacity: usize) -> (Arc<Cq>, Arc<Count>) {
+fn cq(capacity: usize) -> (Arc<Cq>, Count) {
     let (cq, count) = (Arc::new(Cq::new(ID, capacity)), Count::new());
-    cq.set_handler(Some(count.clone()));
+    cq.set_handler(Some(count.0.clone()));
     (cq, count)
 }
 
@@ -114,7 +121,7 @@ fn move_against_push() {
         let new = Count::new();
         assert!(!cq.arm(Arm::Next));
         let pusher = pusher(&cq, 1, 0..1);
-        cq.set_handler(Some(new.clone()));
+        cq.set_handler(Some(new.0.clone()));
         let before = old.events();
         pusher.join().unwrap();
         assert_eq!(old.events(), before, "it was left");
@@ -131,10 +138,42 @@ fn move_by_way_of_none_against_push() {
         let pusher = pusher(&cq, 1, 0..1);
         cq.set_handler(None);
         let before = old.events();
-        cq.set_handler(Some(new.clone()));
+        cq.set_handler(Some(new.0.clone()));
         pusher.join().unwrap();
         assert_eq!(old.events(), before, "it was left");
         assert_eq!(old.events() + new.events(), 1);
+    });
+}
+
+/// An event that was not taken does for the next as well; but one that was taken does not, though its taker found nothing
+/// when it polled.
+#[test]
+fn an_event_is_not_mistaken_for_one_that_was_taken() {
+    loom::model(|| {
+        let (cq, count) = cq(4);
+        assert!(!cq.arm(Arm::Next));
+        cq.push(completion(1, 0)).unwrap();
+        assert_eq!(poll(&cq), 1);
+        assert!(!cq.arm(Arm::Next), "armed again before the event was taken");
+        let pusher = pusher(&cq, 1, 1..2);
+        assert_eq!(usize::from(count.0.next().is_some()), 1);
+        let polled = poll(&cq);
+        pusher.join().unwrap();
+        assert!(polled == 1 || count.events() == 1, "whoever found nothing is told");
+    });
+}
+
+/// Requirement N4 and the verb *resize*: what waits and what comes stays, and so does the arming.
+#[test]
+fn resize_against_push() {
+    loom::model(|| {
+        let (cq, count) = cq(1);
+        assert!(!cq.arm(Arm::Next));
+        let pusher = pusher(&cq, 1, 0..1);
+        cq.resize(2).unwrap();
+        pusher.join().unwrap();
+        cq.push(completion(1, 1)).unwrap();
+        assert_eq!((cq.len(), count.events(), poll(&cq)), (2, 1, 2));
     });
 }
 

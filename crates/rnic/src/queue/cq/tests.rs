@@ -2,31 +2,43 @@
 
 use super::super::{Opcode, Status};
 use super::*;
-use std::sync::atomic::AtomicU32;
+use crate::event::Sizes;
+use std::cell::Cell;
 use std::thread;
 
 const ID: u32 = 7;
 
-/// A handler that counts.
-#[derive(Debug, Default)]
-struct Count(AtomicU32);
+/// A wake that nobody looks at.
+#[derive(Debug)]
+struct Silent;
 
-impl Notify for Count {
-    fn notify(&self, cq: u32) {
-        assert_eq!(cq, ID);
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
+impl Wake for Silent {
+    fn signal(&self) {}
+    fn consume(&self) {}
 }
+
+/// A handler, and how many events were taken from it.
+#[derive(Debug)]
+struct Count(Arc<CompletionHandler>, Cell<u32>);
 
 impl Count {
+    fn new() -> Self {
+        Self(CompletionHandler::new(HandlerId(2), Box::new(Silent), None), Cell::new(0))
+    }
+
+    /// Takes what is there, and tells how many there were so far.
     fn events(&self) -> u32 {
-        self.0.load(Ordering::Relaxed)
+        while let Some(event) = self.0.next() {
+            assert_eq!(event.cq, ID);
+            self.1.set(self.1.get() + 1);
+        }
+        self.1.get()
     }
 }
 
-fn cq(capacity: usize) -> (Cq, Arc<Count>) {
-    let (cq, count) = (Cq::new(ID, capacity), Arc::<Count>::default());
-    cq.set_handler(Some(count.clone()));
+fn cq(capacity: usize) -> (Cq, Count) {
+    let (cq, count) = (Cq::new(ID, capacity), Count::new());
+    cq.set_handler(Some(count.0.clone()));
     (cq, count)
 }
 
@@ -130,9 +142,9 @@ fn an_overrun_is_told_to_all() {
 #[test]
 fn an_armed_queue_moves_to_another_handler() {
     let (cq, old) = cq(9);
-    let new = Arc::<Count>::default();
+    let new = Count::new();
     assert!(!cq.arm(Arm::Next));
-    cq.set_handler(Some(new.clone()));
+    cq.set_handler(Some(new.0.clone()));
     cq.push(plain(1)).unwrap();
     assert_eq!((old.events(), new.events()), (0, 1));
 }
@@ -140,7 +152,7 @@ fn an_armed_queue_moves_to_another_handler() {
 #[test]
 fn events_wait_while_there_is_no_handler() {
     let (cq, old) = cq(9);
-    let new = Arc::<Count>::default();
+    let new = Count::new();
     cq.set_handler(None);
     for wr_id in 1..=2 {
         assert!(!cq.arm(Arm::Next));
@@ -148,10 +160,112 @@ fn events_wait_while_there_is_no_handler() {
         assert_eq!(poll(&cq, 9), Ok(vec![wr_id]));
     }
     cq.set_handler(None);
-    cq.set_handler(Some(new.clone()));
-    assert_eq!((old.events(), new.events()), (0, 2), "one for each time it was armed");
-    cq.set_handler(Some(old.clone()));
-    assert_eq!((old.events(), new.events()), (0, 2), "they are given once");
+    cq.set_handler(Some(new.0.clone()));
+    assert_eq!((old.events(), new.events()), (0, 1), "one that nobody took does for both");
+    cq.set_handler(Some(old.0.clone()));
+    assert_eq!((old.events(), new.events()), (0, 1), "it is given once");
+}
+
+#[test]
+fn an_event_that_nobody_took_does_for_the_next_arm_as_well() {
+    let (cq, count) = cq(9);
+    for wr_id in 1..=3 {
+        assert!(!cq.arm(Arm::Next));
+        cq.push(plain(wr_id)).unwrap();
+        assert_eq!(poll(&cq, 9), Ok(vec![wr_id]));
+    }
+    assert_eq!(count.events(), 1);
+    assert!(!cq.arm(Arm::Next));
+    cq.push(plain(4)).unwrap();
+    assert_eq!(count.events(), 2, "it was taken: there is another");
+}
+
+#[test]
+fn one_handler_serves_many_queues() {
+    let count = Count::new();
+    let queues = [1, 2, 3].map(|id| Cq::new(id, 9));
+    for cq in &queues {
+        assert_eq!(cq.handler(), None);
+        cq.set_handler(Some(count.0.clone()));
+        assert_eq!(cq.handler(), Some(HandlerId(2)));
+        assert!(!cq.arm(Arm::Next));
+    }
+    for cq in [&queues[2], &queues[0]] {
+        cq.push(plain(1)).unwrap();
+    }
+    let events: Vec<_> = std::iter::from_fn(|| count.0.next()).map(|event| event.cq).collect();
+    assert_eq!(events, [3, 1], "which of them, in order");
+}
+
+#[test]
+fn a_queue_grows_and_shrinks_and_keeps_what_waits() {
+    let (cq, count) = cq(2);
+    cq.push(solicited(1)).unwrap();
+    cq.push(plain(2)).unwrap();
+    assert!(cq.arm(Arm::Next));
+    cq.resize(3).unwrap();
+    assert_eq!((cq.capacity(), cq.len()), (3, 2));
+    cq.push(plain(3)).unwrap();
+    assert_eq!(count.events(), 1, "it is still armed");
+    let refused = TooSmall { cq: ID, capacity: 2, waiting: 3 };
+    assert_eq!((cq.resize(2), cq.capacity()), (Err(refused), 3));
+    assert!(cq.arm(Arm::Solicited), "it still knows which are solicited");
+    assert_eq!(poll(&cq, 2), Ok(vec![1, 2]));
+    cq.resize(1).unwrap();
+    assert_eq!(cq.push(plain(4)), Err(Overrun { cq: ID }), "it is as small as it was asked to be");
+    assert_eq!(poll(&cq, 2), Ok(vec![3]));
+    assert_eq!(cq.resize(0), Err(TooSmall { cq: ID, capacity: 0, waiting: 0 }));
+}
+
+#[test]
+fn purging_takes_the_completions_of_one_queue_pair() {
+    let (cq, _) = cq(9);
+    for (qp, wr_id) in [(1, 1), (2, 2), (1, 3), (2, 4)] {
+        cq.push(Completion { qp, ..solicited(wr_id) }).unwrap();
+    }
+    assert_eq!((cq.purge(3), cq.len()), (0, 4));
+    assert_eq!((cq.purge(1), cq.len()), (2, 2));
+    assert_eq!(poll(&cq, 9), Ok(vec![2, 4]));
+    assert!(!cq.arm(Arm::Solicited), "none of the purged ones is counted any more");
+    cq.push(solicited(5)).unwrap();
+    assert_eq!((cq.purge(1), cq.is_empty(), cq.arm(Arm::Solicited)), (1, true, false));
+}
+
+#[test]
+fn an_overrun_is_one_asynchronous_event() {
+    let reports = Arc::new(AsyncEvents::new(Sizes::default()));
+    let cq = Cq::new(ID, 1);
+    cq.set_reports(&reports);
+    reports.open(Box::new(Silent));
+    cq.push(plain(1)).unwrap();
+    assert_eq!(reports.next(), None);
+    for wr_id in 2..=3 {
+        cq.push(plain(wr_id)).unwrap_err();
+    }
+    assert_eq!([reports.next(), reports.next()], [Some(AsyncEvent::CqError(ID)), None]);
+}
+
+/// Requirement N11.
+#[test]
+fn after_the_shutdown_completions_come_and_events_do_not() {
+    let (cq, count) = cq(9);
+    assert!(!cq.arm(Arm::Next));
+    cq.push(plain(1)).unwrap();
+    assert!(cq.arm(Arm::Next));
+    cq.shut_down();
+    assert_eq!(count.events(), 0, "what was raised is taken back");
+    cq.push(plain(2)).unwrap();
+    cq.set_handler(Some(count.0.clone()));
+    assert_eq!((count.events(), cq.handler()), (0, None));
+    assert_eq!(poll(&cq, 9), Ok(vec![1, 2]));
+
+    let (cq, count) = self::cq(9);
+    for wr_id in 1..=2 {
+        let _ = cq.arm(Arm::Next);
+        cq.push(plain(wr_id)).unwrap();
+        count.0.shut_down();
+    }
+    assert_eq!(count.events(), 1, "a handler that is shut down gives what it has, and gets no more");
 }
 
 #[test]

@@ -1,0 +1,103 @@
+//! Completion handlers and asynchronous events with file descriptors: where a program waits that does not poll. Before this:
+//! a completion queue, or whatever else found that an event is due, on a lane or a thread of the program's.
+
+use crate::event::{EventFdWake, wait_for};
+use crate::lane::{Due, Job, Lane};
+use ironwarp_rnic::event::{self, AsyncEvent, AsyncEvents, CqEvent, HandlerId, Timer};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, Weak};
+use std::time::{Duration, Instant};
+
+/// A completion handler: one descriptor for any number of completion queues.
+#[derive(Debug)]
+pub struct CompletionHandler {
+    inner: Arc<event::CompletionHandler>,
+    wake: EventFdWake,
+}
+
+impl CompletionHandler {
+    pub(crate) fn new(inner: Arc<event::CompletionHandler>, wake: EventFdWake) -> Arc<Self> {
+        Arc::new(Self { inner, wake })
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<event::CompletionHandler> {
+        &self.inner
+    }
+
+    /// What tells it from others.
+    pub fn id(&self) -> HandlerId {
+        self.inner.id()
+    }
+
+    /// Takes the oldest event, if there is one. Does not wait.
+    pub fn next(&self) -> Option<CqEvent> {
+        self.inner.next()
+    }
+
+    /// Waits for an event and takes it; `None` if `timeout` is over first.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
+        wait_for(&self.wake, timeout, || self.next())
+    }
+
+    /// Wakes its consumer at most once in each interval, on this lane's clock (requirement I10).
+    pub(crate) fn moderate(&self, interval: Duration, lane: Arc<Lane>) {
+        let moderation = (!interval.is_zero()).then(|| {
+            let timer: Arc<dyn Timer> = Arc::new(LaneTimer { lane, handler: Arc::downgrade(&self.inner) });
+            (interval, timer)
+        });
+        self.inner.moderate(moderation);
+    }
+}
+
+impl AsFd for CompletionHandler {
+    /// Readable exactly while there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+/// Moderation by a lane's timers.
+#[derive(Debug)]
+struct LaneTimer {
+    lane: Arc<Lane>,
+    handler: Weak<event::CompletionHandler>,
+}
+
+impl Timer for LaneTimer {
+    fn start(&self, after: Duration) {
+        self.lane.submit(Job::Remind(Instant::now() + after, Due::Expired(Weak::clone(&self.handler))));
+    }
+}
+
+/// The asynchronous events of an adapter: what happens to its objects outside of any request.
+#[derive(Debug)]
+pub struct AsyncEventQueue {
+    events: Arc<AsyncEvents>,
+    wake: EventFdWake,
+}
+
+impl AsyncEventQueue {
+    pub(crate) fn open(events: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
+        let wake = EventFdWake::new()?;
+        events.open(Box::new(wake.clone()));
+        Ok(Arc::new(Self { events: Arc::clone(events), wake }))
+    }
+
+    /// Takes the oldest event, if there is one. Does not wait.
+    pub fn next(&self) -> Option<AsyncEvent> {
+        self.events.next()
+    }
+
+    /// Waits for an event and takes it; `None` if `timeout` is over first.
+    pub fn wait(&self, timeout: Option<Duration>) -> Option<AsyncEvent> {
+        wait_for(&self.wake, timeout, || self.next())
+    }
+}
+
+impl AsFd for AsyncEventQueue {
+    /// Readable exactly while there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}

@@ -1,0 +1,51 @@
+//! Threads of the program: whether they exist, and how they sleep.
+#![expect(unsafe_code, reason = "the C library's poll, and a system call that rustix does not have")]
+
+use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::process::Pid;
+use std::ptr;
+use std::time::Duration;
+
+/// A thread of this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Thread(Pid);
+
+impl Thread {
+    pub(crate) fn current() -> Self {
+        Self(rustix::thread::gettid())
+    }
+
+    /// Whether it still runs. (Numbers are used again, but not soon.) In a child made by fork, threads of the parent do not
+    /// exist.
+    pub(crate) fn exists(self) -> bool {
+        let process = rustix::process::getpid().as_raw_nonzero().get();
+        let thread = self.0.as_raw_nonzero().get();
+        // SAFETY: numbers only, and signal zero is none.
+        unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
+    }
+}
+
+// The C library's own: unlike the calls of the data path, this is a point at which the program may cancel the thread, which
+// then unwinds from here.
+unsafe extern "C-unwind" {
+    fn ppoll(
+        fds: *mut libc::pollfd,
+        count: libc::nfds_t,
+        timeout: *const libc::timespec,
+        mask: *const libc::sigset_t,
+    ) -> libc::c_int;
+}
+
+/// Sleeps until one of these is readable, a signal was caught, or `timeout` is over. The caller looks for itself which.
+pub(crate) fn block(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+    let poll = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+    let mut list: Vec<_> = fds.iter().map(poll).collect();
+    // A wait too long for the kernel is as good as for ever.
+    let timeout = timeout.and_then(|timeout| {
+        let tv_sec = libc::time_t::try_from(timeout.as_secs()).ok()?;
+        Some(libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() })
+    });
+    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
+    // SAFETY: the list is as long as said, the timeout is null or valid, and both outlive the call.
+    unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout, ptr::null()) };
+}

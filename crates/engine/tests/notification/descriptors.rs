@@ -1,0 +1,158 @@
+//! What programs do with the descriptor of a completion handler.
+
+use super::{PATIENCE, completion};
+use ironwarp_engine::sys::poller::{Epoll, Events, Interest};
+use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::device::HANDLERS;
+use ironwarp_rnic::event::CqEvent;
+use ironwarp_rnic::queue::Arm;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn engine() -> Arc<Engine> {
+    Engine::new(Config { lanes: 1, ..Config::default() }).unwrap()
+}
+
+/// So many queues on one handler, all armed.
+fn queues(engine: &Engine, count: usize) -> (Arc<CompletionHandler>, Vec<Arc<CompletionQueue>>) {
+    let handler = engine.create_handler().unwrap();
+    let queues: Vec<_> = (0..count).map(|_| engine.create_cq(4).unwrap()).collect();
+    for cq in &queues {
+        cq.set_handler(Some(&handler));
+        assert!(!cq.arm(Arm::Next));
+    }
+    (handler, queues)
+}
+
+fn complete(cq: &CompletionQueue) {
+    cq.cq().push(completion(1)).unwrap();
+}
+
+fn event(cq: &CompletionQueue) -> CqEvent {
+    CqEvent { cq: cq.cq().id() }
+}
+
+fn readable(handler: &CompletionHandler) -> bool {
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    poll(&mut [PollFd::new(handler, PollFlags::IN)], Some(&now)).unwrap() == 1
+}
+
+#[test]
+fn handlers_have_numbers_of_their_own_as_many_as_there_can_be() {
+    let engine = engine();
+    let mut handlers: Vec<_> = (0..HANDLERS).map(|_| engine.create_handler().unwrap()).collect();
+    let mut ids: Vec<_> = handlers.iter().map(|handler| handler.id()).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    assert_eq!(ids.len(), HANDLERS);
+    assert!(engine.create_handler().is_err());
+    let free = handlers.swap_remove(9).id();
+    assert_eq!(engine.create_handler().unwrap().id(), free);
+    engine.create_private_handler().expect("those of one completion queue do not count");
+}
+
+#[test]
+fn readable_exactly_while_there_is_an_event() {
+    let engine = engine();
+    let (handler, queues) = queues(&engine, 3);
+    assert!(!readable(&handler) && handler.next().is_none());
+    queues.iter().for_each(|cq| complete(cq));
+    for cq in &queues {
+        assert!(readable(&handler));
+        assert_eq!(handler.next(), Some(event(cq)));
+    }
+    assert!(!readable(&handler) && handler.next().is_none());
+}
+
+/// Who watches for edges takes events until there are no more, and then is told of the next.
+#[test]
+fn every_edge_is_told_to_who_takes_all() {
+    let engine = engine();
+    let (handler, queues) = queues(&engine, 2);
+    let (epoll, mut events) = (Epoll::new().unwrap(), Events::new(1));
+    epoll.add(&*handler, 0, Interest::Edges).unwrap();
+    let mut edge = || {
+        epoll.wait(&mut events, Some(Duration::ZERO)).unwrap();
+        events.iter().any(|event| event.readable)
+    };
+    assert!(!edge());
+    for _ in 0..3 {
+        queues.iter().for_each(|cq| complete(cq));
+        assert!(edge());
+        assert!(queues.iter().all(|cq| handler.next() == Some(event(cq))) && handler.next().is_none());
+        assert!(!edge());
+        for cq in &queues {
+            assert_eq!(cq.poll(1, drop), Ok(1));
+            assert!(!cq.arm(Arm::Next));
+        }
+    }
+}
+
+#[test]
+fn a_queue_takes_its_events_along_when_it_goes() {
+    let engine = engine();
+    let (handler, mut queues) = queues(&engine, 2);
+    queues.iter().for_each(|cq| complete(cq));
+    queues.remove(0);
+    assert!(readable(&handler));
+    assert_eq!((handler.next(), handler.next()), (Some(event(&queues[0])), None));
+    assert!(queues[0].arm(Arm::Next));
+    complete(&queues[0]);
+    assert!(readable(&handler));
+    queues.clear();
+    assert!(!readable(&handler) && handler.next().is_none());
+}
+
+#[test]
+fn a_queue_moves_between_handlers_and_none() {
+    let engine = engine();
+    let (old, queues) = queues(&engine, 1);
+    let (new, cq) = (engine.create_handler().unwrap(), &queues[0]);
+    assert_eq!(cq.cq().handler(), Some(old.id()));
+    cq.set_handler(None);
+    complete(cq);
+    assert!(!readable(&old) && cq.cq().handler().is_none());
+    cq.set_handler(Some(&new));
+    assert!(readable(&new) && !readable(&old), "what was due waited for it");
+    assert_eq!((new.wait(Some(PATIENCE)), old.next()), (Some(event(cq)), None));
+}
+
+#[test]
+fn a_thread_that_waits_is_woken_and_one_that_waits_in_vain_is_not() {
+    let engine = engine();
+    let (handler, queues) = queues(&engine, 1);
+    assert_eq!(handler.wait(Some(Duration::from_millis(5))), None);
+    thread::scope(|scope| {
+        let waiter = scope.spawn(|| handler.wait(Some(PATIENCE)));
+        complete(&queues[0]);
+        assert_eq!(waiter.join().unwrap(), Some(event(&queues[0])));
+    });
+}
+
+/// Requirement I10, with a lane's clock.
+#[test]
+fn moderation_delays_the_wake_and_loses_nothing() {
+    const INTERVAL: Duration = Duration::from_millis(300);
+    let engine = engine();
+    let (handler, queues) = queues(&engine, 3);
+    engine.moderate(&handler, INTERVAL).unwrap();
+    complete(&queues[0]);
+    assert_eq!(handler.next(), Some(event(&queues[0])), "the first comes at once");
+    let began = Instant::now();
+    complete(&queues[1]);
+    complete(&queues[2]);
+    assert_eq!(handler.wait(Some(PATIENCE)), Some(event(&queues[1])));
+    // It began to run before this test looked at the clock: by how much is not known, but it is no more than the time that
+    // the first event took.
+    assert!(began.elapsed() > INTERVAL / 2, "{:?}", began.elapsed());
+    assert_eq!(handler.next(), Some(event(&queues[2])), "all that came meanwhile");
+    assert!(!readable(&handler));
+    engine.moderate(&handler, Duration::ZERO).unwrap();
+    assert_eq!(queues[0].poll(1, drop), Ok(1));
+    assert!(!queues[0].arm(Arm::Next));
+    complete(&queues[0]);
+    assert!(readable(&handler), "moderated no more");
+}

@@ -1,0 +1,15 @@
+//! Completion handlers, event queues and asynchronous events, with real descriptors and real threads.
+#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+
+mod descriptors;
+mod many;
+mod stopped;
+
+use ironwarp_rnic::queue::{Completion, Opcode};
+use std::time::Duration;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn completion(wr_id: u64) -> Completion {
+    Completion::succeeded(wr_id, Opcode::Receive, 1, 0)
+}

@@ -1,0 +1,93 @@
+//! Every order of events, with a semaphore in place of the file descriptor.
+
+use super::super::Code;
+use super::*;
+use crate::sync::atomic::{AtomicUsize, Ordering};
+use loom::thread;
+
+#[derive(Debug)]
+struct Semaphore(AtomicUsize);
+
+impl Semaphore {
+    fn signals(&self) -> usize {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+impl Wake for Semaphore {
+    fn signal(&self) {
+        self.0.fetch_add(1, Ordering::Release);
+    }
+
+    fn consume(&self) {
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+    }
+}
+
+fn consumer() -> (Arc<Consumer>, Arc<Semaphore>) {
+    let semaphore = Arc::new(Semaphore(AtomicUsize::new(0)));
+    let consumer = Consumer::new(2, Sizes { first: 4, most: 4 }, Box::new(semaphore.clone()));
+    consumer.open();
+    (Arc::new(consumer), semaphore)
+}
+
+fn writer(consumer: &Arc<Consumer>, object: u32) -> thread::JoinHandle<()> {
+    let consumer = consumer.clone();
+    thread::spawn(move || {
+        consumer.post(Event { code: Code::Completion, object }).expect("there is room");
+    })
+}
+
+/// Who finds the descriptor readable finds an event; it is readable as long as one is left, and no longer.
+#[test]
+fn readable_exactly_while_there_is_an_event() {
+    loom::model(|| {
+        let (consumer, semaphore) = consumer();
+        let writers = [writer(&consumer, 1), writer(&consumer, 2)];
+        let mut taken = 0;
+        if semaphore.signals() > 0 {
+            assert!(consumer.next().is_some());
+            taken += 1;
+        }
+        taken += usize::from(consumer.next().is_some());
+        writers.into_iter().for_each(|writer| writer.join().unwrap());
+        while taken < 2 {
+            assert_eq!(semaphore.signals(), 1);
+            assert!(consumer.next().is_some());
+            taken += 1;
+        }
+        assert_eq!((semaphore.signals(), consumer.next()), (0, None));
+    });
+}
+
+/// Threads that look without waiting for the descriptor.
+#[test]
+fn each_event_goes_to_one_of_two() {
+    loom::model(|| {
+        let (consumer, semaphore) = consumer();
+        let writer = writer(&consumer, 1);
+        let other = consumer.clone();
+        let other = thread::spawn(move || other.next().is_some());
+        let taken = usize::from(consumer.next().is_some()) + usize::from(other.join().unwrap());
+        writer.join().unwrap();
+        let left = usize::from(consumer.next().is_some());
+        assert_eq!((taken + left, semaphore.signals()), (1, 0));
+    });
+}
+
+#[test]
+fn revoke_against_next() {
+    loom::model(|| {
+        let (consumer, semaphore) = consumer();
+        consumer.post(Event { code: Code::Completion, object: 1 }).unwrap();
+        let writer = writer(&consumer, 2);
+        let other = consumer.clone();
+        let other = thread::spawn(move || usize::from(other.next().is_some()));
+        let revoked = consumer.revoke(|event| event.object == 1);
+        let taken = other.join().unwrap();
+        writer.join().unwrap();
+        let left = 2 - revoked - taken;
+        assert_eq!(semaphore.signals(), left.min(1));
+        assert_eq!(usize::from(consumer.next().is_some()), left.min(1));
+    });
+}

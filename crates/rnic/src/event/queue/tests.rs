@@ -1,0 +1,217 @@
+//! One thread, step by step; and many.
+
+use super::*;
+use std::sync::atomic::AtomicUsize;
+use std::thread;
+
+/// A semaphore that one can look at, and a timer that counts its starts.
+#[derive(Debug, Default)]
+struct Vector {
+    signals: AtomicUsize,
+    timers: AtomicUsize,
+}
+
+impl Vector {
+    fn wakes(&self) -> usize {
+        self.signals.load(Ordering::Relaxed)
+    }
+}
+
+impl Wake for Vector {
+    fn signal(&self) {
+        self.signals.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn consume(&self) {
+        assert_ne!(self.signals.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+    }
+}
+
+impl Timer for Vector {
+    fn start(&self, after: Duration) {
+        assert_eq!(after, INTERVAL);
+        self.timers.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+const INTERVAL: Duration = Duration::from_millis(3);
+
+fn queue(first: usize, most: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+    let vector = Arc::<Vector>::default();
+    let (queue, reader) = EventQueue::new(7, Sizes { first, most }, Box::new(vector.clone()));
+    (queue, reader, vector)
+}
+
+fn event(object: u32) -> Event {
+    Event { code: Code::Completion, object }
+}
+
+fn post(queue: &EventQueue, object: u32) {
+    queue.post(event(object)).expect("there is room");
+}
+
+fn take_all(reader: &mut Reader) -> Vec<u32> {
+    std::iter::from_fn(|| reader.take()).map(|event| event.object).collect()
+}
+
+#[test]
+fn unarmed_it_is_written_armed_it_wakes_once_undefined_it_refuses() {
+    let (queue, mut reader, vector) = queue(8, 8);
+    assert_eq!((queue.number(), queue.state()), (7, QueueState::Unarmed));
+    queue.post(event(1)).unwrap();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 0), "unarmed: written, no wake");
+    reader.arm();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 1), "it was ahead already");
+    queue.post(event(2)).unwrap();
+    assert_eq!((vector.wakes(), take_all(&mut reader)), (1, vec![1, 2]));
+    reader.arm();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "nothing is ahead");
+    queue.post(event(3)).unwrap();
+    queue.post(event(4)).unwrap();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 2), "one for both");
+    reader.arm();
+    assert_eq!(vector.wakes(), 3, "armed, though nothing was taken");
+    queue.shut_down();
+    assert_eq!((queue.state(), queue.post(event(5))), (QueueState::Undefined, Err(Refused::Undefined)));
+    reader.arm();
+    assert_eq!(vector.wakes(), 4, "what was written is there");
+    assert_eq!(take_all(&mut reader), [3, 4]);
+    reader.arm();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Undefined, 4));
+}
+
+#[test]
+fn reading_goes_on_to_the_next_zero_without_being_woken() {
+    let (queue, mut reader, vector) = queue(4, 4);
+    for round in 0..100 {
+        assert!(reader.is_empty() && reader.take().is_none());
+        (0..3).for_each(|n| post(&queue, 3 * round + n));
+        assert!(!reader.is_empty());
+        assert!(take_all(&mut reader).into_iter().eq(3 * round..3 * round + 3));
+        reader.advance();
+    }
+    assert_eq!(vector.wakes(), 0);
+}
+
+/// Requirement I3: writers learn how far was read from the register alone, by a count.
+#[test]
+fn room_is_what_the_register_says_was_read() {
+    let (queue, mut reader, _) = queue(4, 4);
+    (0..3).for_each(|n| post(&queue, n));
+    assert_eq!(take_all(&mut reader), [0, 1, 2]);
+    reader.advance();
+    (3..6).for_each(|n| post(&queue, n));
+    assert_eq!(reader.take(), Some(event(3)));
+    assert_eq!(queue.post(event(6)), Err(Refused::Overflow), "it was not told that one was taken");
+}
+
+#[test]
+fn a_full_ring_is_followed_by_a_larger_one() {
+    let (queue, mut reader, vector) = queue(2, 16);
+    let mut expected = 0..;
+    for count in [1, 3, 7, 15, 9] {
+        let first = expected.start;
+        expected.start += count;
+        (first..expected.start).for_each(|n| post(&queue, n));
+        assert!(take_all(&mut reader).into_iter().eq(first..expected.start));
+        reader.arm();
+    }
+    assert_eq!(vector.wakes(), 4, "the first time it was not armed yet");
+}
+
+#[test]
+fn at_the_bound_the_last_entry_says_so_and_the_queue_is_undefined() {
+    let (queue, mut reader, vector) = queue(2, 4);
+    reader.arm();
+    // One in the first ring, then three in the last.
+    (0..4).for_each(|n| post(&queue, n));
+    assert_eq!(queue.post(event(4)), Err(Refused::Overflow));
+    assert_eq!((queue.post(event(5)), queue.state()), (Err(Refused::Undefined), QueueState::Undefined));
+    assert_eq!((0..4).map(|_| reader.take().unwrap().object).collect::<Vec<_>>(), [0, 1, 2, 3]);
+    assert_eq!(reader.take(), Some(Event { code: Code::EventQueueOverflow, object: 7 }));
+    assert_eq!((reader.take(), vector.wakes()), (None, 1));
+}
+
+/// Requirement I10: the timer is the reader's to set, for each queue; no event is lost.
+#[test]
+fn the_moderation_timer_holds_the_wake_back_and_not_the_event() {
+    let (queue, mut reader, vector) = queue(8, 8);
+    queue.moderate(Some((INTERVAL, vector.clone())));
+    let timers = || vector.timers.load(Ordering::Relaxed);
+    reader.arm();
+    queue.post(event(1)).unwrap();
+    assert_eq!((vector.wakes(), timers()), (1, 1), "the first wakes at once");
+    assert_eq!(take_all(&mut reader), [1]);
+    reader.arm();
+    queue.post(event(2)).unwrap();
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "the timer runs");
+    queue.expired();
+    assert_eq!((queue.state(), vector.wakes(), timers()), (QueueState::Unarmed, 2, 2));
+    queue.expired();
+    assert_eq!(take_all(&mut reader), [2]);
+    reader.arm();
+    queue.post(event(3)).unwrap();
+    assert_eq!((vector.wakes(), timers()), (3, 3), "it expired while nothing was due");
+    reader.arm();
+    assert_eq!(vector.wakes(), 3, "held");
+    queue.moderate(None);
+    assert_eq!(
+        (vector.wakes(), timers()),
+        (4, 3),
+        "moderation was given up: the wake that was held back comes"
+    );
+    assert_eq!(take_all(&mut reader), [3]);
+}
+
+#[test]
+fn a_ticket_tells_whether_its_event_was_taken() {
+    let (queue, mut reader, _) = queue(8, 8);
+    let tickets = [1, 2].map(|n| queue.post(event(n)).unwrap());
+    assert_eq!(tickets.map(|ticket| queue.is_taken(ticket)), [false, false]);
+    reader.take().unwrap();
+    reader.advance();
+    assert_eq!(tickets.map(|ticket| queue.is_taken(ticket)), [true, false]);
+}
+
+#[test]
+fn events_that_are_taken_back_make_room() {
+    let (queue, mut reader, vector) = queue(4, 4);
+    queue.post(event(0)).unwrap();
+    for n in 1..100 {
+        queue.post(event(n)).unwrap();
+        assert_eq!(reader.revoke(|event| event.object == n), 1);
+        reader.advance();
+    }
+    reader.arm();
+    assert_eq!(vector.wakes(), 1, "one is there still");
+    assert_eq!(take_all(&mut reader), [0]);
+}
+
+#[test]
+fn many_write_while_one_reads_and_is_woken_once_for_each_arm() {
+    const WRITERS: u32 = 3;
+    const EACH: u32 = 20_000;
+    let (queue, mut reader, vector) = queue(2, 1 << 17);
+    let mut next = [0; WRITERS as usize];
+    let mut wakes = 0;
+    thread::scope(|scope| {
+        for writer in 0..WRITERS {
+            let queue = &queue;
+            scope.spawn(move || (0..EACH).for_each(|n| post(queue, n * WRITERS + writer)));
+        }
+        reader.arm();
+        while next.iter().any(|&n| n < EACH) {
+            while vector.wakes() == wakes {
+                thread::yield_now();
+            }
+            wakes += 1;
+            assert_eq!(vector.wakes(), wakes, "one for each time it was armed");
+            for object in take_all(&mut reader) {
+                let writer = (object % WRITERS) as usize;
+                assert_eq!(object / WRITERS, next[writer], "in order, none missing");
+                next[writer] += 1;
+            }
+            reader.arm();
+        }
+    });
+}

@@ -1,0 +1,31 @@
+//! What events need from outside: something that makes a sleeping program look, and something that tells the time.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// What makes a waiting program look (the interrupt of requirement N7): a semaphore with a file descriptor that is readable
+/// while it is not zero. The engine has an eventfd in semaphore mode; tests have a counter.
+pub trait Wake: Send + Sync + fmt::Debug {
+    /// Adds one.
+    fn signal(&self);
+
+    /// Takes one away. There is one: each call answers an earlier `signal`.
+    fn consume(&self);
+}
+
+impl<W: Wake + ?Sized> Wake for Arc<W> {
+    fn signal(&self) {
+        (**self).signal();
+    }
+
+    fn consume(&self) {
+        (**self).consume();
+    }
+}
+
+/// The clock of moderation, which the device does not have.
+pub trait Timer: Send + Sync + fmt::Debug {
+    /// Calls [`EventQueue::expired`](super::EventQueue::expired) once after so much time.
+    fn start(&self, after: Duration);
+}
