@@ -3,8 +3,8 @@
 use crate::connection::{BeginError, Connection};
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel, EventFdWake};
-use crate::gid::PortWatcher;
 use crate::gid::monitor::Monitor;
+use crate::gid::{PortChange, PortWatcher};
 use crate::handler::{AsyncEventQueue, CompletionHandler};
 use crate::lane::{Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
@@ -20,7 +20,7 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
-use ironwarp_rnic::event::Stop;
+use ironwarp_rnic::event::{AsyncEvent, Stop};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::{SharedReceiveQueue, XrcDomain};
 use std::io;
@@ -33,6 +33,9 @@ use std::time::Duration;
 /// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
 const PROBES: u32 = 6;
 const PROBE_INTERVAL: Duration = Duration::from_secs(5);
+
+/// The number of the only port.
+const PORT: u32 = 1;
 
 /// An adapter at work.
 #[derive(Debug)]
@@ -145,6 +148,10 @@ impl Engine {
         let mut events = lock(&self.events);
         if events.is_none() {
             *events = Some(AsyncEventQueue::open(self.device.events())?);
+            // A sandbox may forbid to ask the kernel for its interfaces. All other events come.
+            if let Err(error) = self.watch_port(Arc::new(PortEvents(Arc::clone(&self.device)))) {
+                tracing::warn!(%error, "changes of the port will not be told");
+            }
         }
         Ok(events.as_ref().map(Arc::clone).expect("it was just made"))
     }
@@ -323,6 +330,20 @@ impl Engine {
             self.lanes.get_or_init(|| lanes);
         }
         Ok(())
+    }
+}
+
+/// Changes of the port, as asynchronous events.
+#[derive(Debug)]
+struct PortEvents(Arc<Device>);
+
+impl PortWatcher for PortEvents {
+    fn port_changed(&self, change: PortChange) {
+        self.0.raise(match change {
+            PortChange::Active => AsyncEvent::PortActive(PORT),
+            PortChange::Error => AsyncEvent::PortError(PORT),
+            PortChange::Gids => AsyncEvent::GidChange(PORT),
+        });
     }
 }
 

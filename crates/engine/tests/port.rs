@@ -5,6 +5,7 @@
 use ironwarp_engine::Engine;
 use ironwarp_engine::gid::{Gid, GidTable, PortChange, PortWatcher};
 use ironwarp_rnic::config::Config;
+use ironwarp_rnic::event::AsyncEvent;
 use std::process::Command;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
@@ -114,6 +115,21 @@ fn changes_of_the_port_are_told_once_and_in_order() {
 
     drop(engine);
     assert_eq!(changes.recv_timeout(PATIENCE), Err(mpsc::RecvTimeoutError::Disconnected));
+}
+
+#[test]
+fn changes_of_the_port_are_asynchronous_events() {
+    if !inside("changes_of_the_port_are_asynchronous_events") {
+        return;
+    }
+    ip("link set lo up");
+    let engine = Engine::new(Config::default()).unwrap();
+    let events = engine.async_events().unwrap();
+    ip("link set lo down");
+    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::PortError(1)));
+    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::GidChange(1)));
+    ip("link set lo up");
+    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::PortActive(1)));
 }
 
 /// With a default route at the first look, its interface has GID 0, and the port is that interface's.

@@ -148,11 +148,6 @@ impl Device {
         self.events.shut_down();
     }
 
-    /// What happened since this was last asked.
-    pub fn take_events(&self) -> Vec<AsyncEvent> {
-        std::mem::take(&mut lock(&self.events))
-    }
-
     pub(crate) fn take_train(&self) -> Train {
         lock(&self.trains).pop().unwrap_or_default()
     }

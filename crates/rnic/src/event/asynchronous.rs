@@ -129,7 +129,8 @@ pub trait Stop: Send + Sync + fmt::Debug {
     fn stop(&self);
 }
 
-/// The asynchronous events of an adapter. The queue is there from the beginning; a program may never look at it.
+/// The asynchronous events of an adapter. Nothing is written before the program [opens](Self::open) the queue: it may never
+/// look at it.
 #[derive(Debug)]
 pub struct AsyncEvents {
     consumer: Consumer,
@@ -173,7 +174,12 @@ impl AsyncEvents {
     }
 
     /// Something happened.
+    ///
+    /// A program that never looks is told nothing: otherwise peers could fill the queue for it, and end the adapter.
     pub(crate) fn raise(&self, event: AsyncEvent) {
+        if self.wake.0.get().is_none() {
+            return;
+        }
         match self.consumer.post(event.event()) {
             Ok(_) | Err(Refused::Undefined) => {}
             // The queue's last entry says so.

@@ -25,6 +25,11 @@ impl Qp {
         sq.retire(self.id, |completion| self.complete_send(completion));
     }
 
+    /// A call of the link returned, and what left is known: a failure that waited for that takes its course.
+    pub(crate) fn end_sending(&self) {
+        lock(&self.sq).end_sending(self.id, |completion| self.complete_send(completion));
+    }
+
     pub(super) fn complete_send(&self, completion: Completion) {
         self.complete(&self.attributes.send_cq, completion);
     }

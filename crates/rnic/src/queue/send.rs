@@ -29,6 +29,10 @@ pub(crate) struct SendQueue {
     promised: u64,
     /// So many of them were delivered, as far as the peer said.
     acknowledged: u64,
+    /// Messages are in a call of the link: whether they left is known when it returns.
+    sending: bool,
+    /// The stream failed meanwhile, by this request of ours and for this reason.
+    failure: Option<(Option<(u64, Status)>, Arc<Fault>)>,
 }
 
 #[derive(Debug)]
@@ -78,6 +82,8 @@ impl SendQueue {
             reads: VecDeque::new(),
             promised: 0,
             acknowledged: 0,
+            sending: false,
+            failure: None,
         }
     }
 
@@ -240,9 +246,36 @@ impl SendQueue {
         }
     }
 
-    /// The stream failed: completes everything. The request `failed` gets its status; of the others, those that were complete
-    /// and waited for their turn succeed, and the rest are flushed.
+    /// Messages are about to be handed to the link.
+    pub(crate) fn begin_sending(&mut self) {
+        self.sending = true;
+    }
+
+    /// What left is known. If the stream failed meanwhile, everything completes now.
+    pub(crate) fn end_sending(&mut self, qp: u32, complete: impl FnMut(Completion)) {
+        self.sending = false;
+        if let Some((failed, cause)) = self.failure.take() {
+            self.complete_all(qp, failed, &cause, complete);
+        }
+    }
+
+    /// The stream failed: completes everything, once it is known what left. The request `failed` gets its status; of the
+    /// others, those that were complete and waited for their turn succeed, and the rest are flushed.
     pub(crate) fn fail(
+        &mut self,
+        qp: u32,
+        failed: Option<(u64, Status)>,
+        cause: &Arc<Fault>,
+        complete: impl FnMut(Completion),
+    ) {
+        if self.sending {
+            self.failure.get_or_insert_with(|| (failed, Arc::clone(cause)));
+        } else {
+            self.complete_all(qp, failed, cause, complete);
+        }
+    }
+
+    fn complete_all(
         &mut self,
         qp: u32,
         failed: Option<(u64, Status)>,

@@ -81,7 +81,12 @@ impl Tx {
                 self.add_acknowledgement(qp, train);
             }
         }
-        lock(&qp.sq).promise(self.cursor.requests);
+        let mut sq = lock(&qp.sq);
+        sq.promise(self.cursor.requests);
+        if !train.is_empty() {
+            sq.begin_sending();
+        }
+        drop(sq);
         more
     }
 

@@ -188,17 +188,27 @@ impl Tx {
         if self.rest.is_empty() {
             return true;
         }
-        while self.rest_at < self.rest.len() {
+        lock(&qp.sq).begin_sending();
+        let stuck = loop {
             match self.link.send(&[Piece::Own(&self.rest[self.rest_at..])]) {
                 Ok(n) => self.rest_at += n,
-                Err(error) => return self.not_sent(qp, error),
+                Err(error) => break Some(error),
             }
+            if self.rest_at == self.rest.len() {
+                break None;
+            }
+        };
+        if stuck.is_none() {
+            // A stream that is not stuck keeps no buffer.
+            self.rest = Vec::new();
+            self.rest_at = 0;
+            self.left(qp, [self.rest_did]);
         }
-        // A stream that is not stuck keeps no buffer.
-        self.rest = Vec::new();
-        self.rest_at = 0;
-        self.left(qp, [self.rest_did]);
-        !self.finished
+        qp.end_sending();
+        match stuck {
+            Some(error) => self.not_sent(qp, error),
+            None => !self.finished,
+        }
     }
 
     fn not_sent(&mut self, qp: &Qp, error: LinkError) -> bool {
@@ -239,6 +249,7 @@ impl Tx {
             self.cursor = kept.checked_sub(1).map_or(self.start, |last| frames[last].after);
             self.take_back(qp, &frames[kept..]);
         }
+        qp.end_sending();
     }
 
     /// These frames are out: what was only waiting for that completes.
