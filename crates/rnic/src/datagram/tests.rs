@@ -111,6 +111,7 @@ struct Bench {
     qp: Arc<DatagramQp>,
     network: Arc<MockNetwork>,
     host: Arc<MockHost>,
+    device: Arc<Device>,
     cq: Arc<Cq>,
     tag: Tag,
 }
@@ -142,7 +143,7 @@ impl Bench {
             qkey: QKEY,
         };
         let qp = DatagramQp::new(MINE, &device, attributes, Arc::<MockNetwork>::clone(&network));
-        Self { qp, network, host, cq, tag }
+        Self { qp, network, host, device, cq, tag }
     }
 
     fn bring_up(&self) {
@@ -492,6 +493,7 @@ fn a_connectionless_queue_pair_makes_every_legal_transition_and_no_other() {
 #[test]
 fn a_drained_send_queue_keeps_its_requests_until_it_goes_on() {
     let bench = in_state(State::Drained);
+    assert_eq!(bench.device.take_events(), [AsyncEvent::SqDrained(MINE)]);
     bench.send(1, inline(b"")).unwrap();
     bench.qp.drive(Ready { readable: true, writable: true });
     assert!(bench.sent().is_empty() && bench.cq.is_empty());
@@ -565,6 +567,7 @@ fn receives_of_a_shared_queue_serve_datagrams() {
     srq.post(buffers(400)).unwrap();
     bench.qp.modify(State::Error).unwrap();
     assert_eq!((srq.query().posted, bench.cq.len()), (1, 0));
+    assert_eq!(bench.device.take_events(), [AsyncEvent::LastWqeReached(MINE)]);
 }
 
 /// Requirement I5.
@@ -577,6 +580,7 @@ fn a_completion_that_finds_no_room_ends_the_queue_pair() {
     bench.send(2, inline(b"")).unwrap();
     assert_eq!(bench.qp.state(), State::Error);
     assert_eq!(bench.qp.fault().as_deref(), Some(&Fault::Overrun(1)));
+    assert_eq!(bench.device.take_events(), [AsyncEvent::QpFatal(MINE)]);
     assert!(bench.network.calls.load(Ordering::Relaxed) > 0, "somebody flushes");
 }
 
