@@ -49,23 +49,31 @@ pub(crate) const SIM_USAGE: &str = "sim [--seed N | --seeds N]";
 
 const SIM: [&str; 7] = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
 
-/// The simulator's own program; its options are ours. Without any, it also has to find what a build does wrong that is
-/// broken on purpose: the device forgets to take back what did not leave.
+/// How a build can be broken on purpose: it forgets to take back what did not leave, does an atomic operation again when its
+/// answer is sent again, does not call who waits for a shared receive.
+const BROKEN: [&str; 3] = ["train", "atomic", "waiter"];
+
+/// The simulator's own program; its options are ours. Without any, it also has to find out what is wrong with builds that
+/// are broken on purpose.
 pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
     run(command("cargo", &SIM).args(options))?;
     if !options.is_empty() {
         return Ok(());
     }
+    BROKEN.into_iter().try_for_each(|way| find_out(workspace, way))
+}
+
+fn find_out(workspace: &Workspace, way: &str) -> Result {
     let mut broken = command("cargo", &SIM);
     broken.env("CARGO_TARGET_DIR", workspace.target.join("broken")).env("RUSTFLAGS", "--cfg ironwarp_broken");
-    match output(&mut broken) {
+    match output(broken.env("IRONWARP_BROKEN", way)) {
         Err(said) if said.contains("does it again") => {
             let seed = said.lines().find(|line| line.contains("does it again")).unwrap_or_default();
-            println!("broken on purpose, and found out: {seed}");
+            println!("broken on purpose ({way}), and found out: {seed}");
             Ok(())
         }
         Err(said) => Err(said),
-        Ok(_) => Err("a build that is broken on purpose passed all seeds".to_owned()),
+        Ok(_) => Err(format!("a build that is broken on purpose ({way}) passed all seeds")),
     }
 }
 

@@ -1,6 +1,7 @@
 //! The device: queues, memory and streams of an RNIC, in memory. No socket, no thread, no clock, no `unsafe`.
 #![forbid(unsafe_code)]
 
+mod broken;
 pub mod config;
 pub mod connect;
 pub mod datagram;

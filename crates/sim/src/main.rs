@@ -6,6 +6,8 @@ use std::env::args;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, available_parallelism};
 
 const HELP: &str = "\
 Runs two adapters in a simulated world, and checks all that they do.
@@ -62,18 +64,47 @@ fn trace(seed: u64) -> ExitCode {
     }
 }
 
+/// Runs the seeds on all processors: each is a world of its own.
 fn run(seeds: Range<u64>) -> ExitCode {
-    let mut total = Outcome::default();
     let runs = seeds.end - seeds.start;
-    for seed in seeds {
-        match catch_unwind(|| scenario::run(seed)) {
-            Ok(outcome) => total += outcome,
-            Err(_) => {
-                eprintln!("seed {seed} failed: `cargo xtask sim --seed {seed}` does it again");
-                return ExitCode::FAILURE;
+    let threads = available_parallelism().map_or(1, usize::from);
+    let failed = AtomicBool::new(false);
+    let next = AtomicU64::new(seeds.start);
+    let work = || {
+        let mut total = Outcome::default();
+        while !failed.load(Ordering::Relaxed) {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= seeds.end {
+                break;
+            }
+            match catch_unwind(|| scenario::run(seed)) {
+                Ok(outcome) => total += &outcome,
+                Err(_) => {
+                    failed.store(true, Ordering::Relaxed);
+                    // In one piece: others may be saying why they failed.
+                    let line = format!("seed {seed} failed: `cargo xtask sim --seed {seed}` does it again\n");
+                    eprint!("{line}");
+                }
             }
         }
+        total
+    };
+    let mut total = Outcome::default();
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        for thread in threads {
+            total += &thread.join().expect("what panics is caught");
+        }
+    });
+    if failed.into_inner() {
+        return ExitCode::FAILURE;
     }
-    println!("{runs} seeds: {total}");
+    println!("{}\n\n{runs} seeds: {total}", total.coverage);
+    let missing = total.coverage.missing();
+    // A few seeds cannot come across everything.
+    if runs >= SEEDS && !missing.is_empty() {
+        eprintln!("ironwarp-sim: no seed came across: {}", missing.join("; "));
+        return ExitCode::FAILURE;
+    }
     ExitCode::SUCCESS
 }

@@ -64,6 +64,8 @@ struct Heard {
     closed: bool,
     /// The driver lost patience with the peer.
     aborted: bool,
+    /// The queue pair was reset: its socket is closed, and nobody drives it any more.
+    released: bool,
 }
 
 impl World {
@@ -119,6 +121,11 @@ impl World {
             let qp = Arc::clone(qp);
             self.ends.push(End { qp, wire, link, alarm, notes, agreed });
         }
+    }
+
+    /// The end that a queue pair has, or had.
+    pub fn end(&self, qp: &Arc<Qp>) -> Option<&End> {
+        self.ends.iter().find(|end| Arc::ptr_eq(&end.qp, qp))
     }
 
     /// Does one thing that is due now. Returns false if nothing is.
@@ -192,6 +199,16 @@ impl End {
         lock(&self.notes.heard).aborted
     }
 
+    /// The queue pair was reset: closes the socket, whatever is under way.
+    pub fn release(&self) {
+        lock(&self.notes.heard).released = true;
+        self.link.abort();
+    }
+
+    fn is_released(&self) -> bool {
+        lock(&self.notes.heard).released
+    }
+
     /// The program polls: it drives the queue pair without knowing of a reason to.
     pub fn poll(&self) {
         self.qp.poll();
@@ -207,7 +224,7 @@ impl End {
 
     /// Sends the acknowledgement that is owed. Returns whether one was.
     fn pay(&self) -> bool {
-        let owed = std::mem::take(&mut lock(&self.notes.heard).owes);
+        let owed = std::mem::take(&mut lock(&self.notes.heard).owes) && !self.is_released();
         if owed {
             self.qp.acknowledge();
         }
@@ -216,6 +233,9 @@ impl End {
 
     /// Drives the queue pair if there is reason to. Returns whether there was.
     fn react(&self) -> bool {
+        if self.is_released() {
+            return false;
+        }
         let news = self.wire.take_ready();
         let called = std::mem::take(&mut lock(&self.notes.heard).call_again);
         let all = called | self.alarm.take_rung() | self.lose_patience();
@@ -245,6 +265,9 @@ impl End {
     }
 
     fn next_event(&self) -> Option<Duration> {
+        if self.is_released() {
+            return None;
+        }
         [self.wire.next_ready(), self.alarm.next(), self.patience()].into_iter().flatten().min()
     }
 }

@@ -7,6 +7,7 @@
 
 use super::receive::{Receive, ReceiveQueue};
 use super::{Cq, ReceiveRequest};
+use crate::broken;
 use crate::device::Device;
 use crate::error::PostError;
 use crate::event::AsyncEvent;
@@ -74,6 +75,9 @@ impl SharedReceiveQueue {
         inner.queue.post(request)?;
         let waiting = inner.waiting.len();
         drop(inner);
+        if broken::is("waiter") {
+            return Ok(());
+        }
         // Each is called once: one that finds another was faster, or that receives are withheld from it, waits again.
         for _ in 0..waiting {
             let Some(qp) = self.next_waiting() else { break };

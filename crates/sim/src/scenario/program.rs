@@ -1,404 +1,291 @@
-//! A program: posts what it planned, polls its completion queues, and checks everything it is told.
+//! A program: an adapter with its memory, completion queues, receives and queue pairs. It posts what was planned.
 
-use super::pick;
-use super::request::{Kind, LONGEST, Request, Slot, some_len, work_request};
+use super::coverage::{Coverage, Trait};
+use super::crime::Crime;
+use super::line::Line;
+use super::memory::WHOLE;
+use super::request::{Request, Slot};
+use super::rules::Rules;
+use super::supply::{Receiving, Supply};
+use super::watch::{Awake, Watch};
 use crate::arena::Arena;
 use crate::trace::Trace;
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::connect::{Agreed, Setup};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::{Domain, Reregistration, Rights};
+use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, State};
-use ironwarp_rnic::queue::{Completion, Cq, Opcode, Operation, ReceiveRequest, Status};
+use ironwarp_rnic::queue::{Cq, Data, Operation, SharedReceiveQueue, XrcDomain};
+use ironwarp_wire::AtomicOp;
 use std::fmt;
 use std::sync::Arc;
 
 /// Room in the queues: less than there is work.
-const DEPTH: usize = 6;
+pub(super) const DEPTH: usize = 6;
+/// Of all shared receive queues of an adapter; the first has number 1.
+const QUEUES: u32 = 2;
 
 pub(super) struct Program {
-    number: u16,
+    pub(super) number: usize,
+    pub(super) rules: Rules,
     pub(super) arena: Arc<Arena>,
-    device: Arc<Device>,
-    domain: Domain,
-    send_cq: Arc<Cq>,
-    receive_cq: Arc<Cq>,
-    pub(super) qp: Arc<Qp>,
-    /// In the order they are posted; the place in this list is the identifier.
-    requests: Vec<Request>,
-    posted: usize,
-    /// How each ended, as far as it was told.
-    outcomes: Vec<Option<Status>>,
-    /// All requests before this one are complete.
-    completed: usize,
-    receives: Vec<Slot>,
-    receives_posted: usize,
-    received: usize,
-    receives_failed: usize,
-    /// Success means that the peer has it.
-    acknowledged: bool,
-    /// Its posted receives are not always found.
-    withholds: bool,
-    /// What was posted before the program disconnected must still be done.
-    disconnected: Option<usize>,
-    /// Everything that was registered.
-    slots: Vec<Slot>,
+    pub(super) device: Arc<Device>,
+    pub(super) domain: Domain,
+    /// Another one, for shared receive queues.
+    pub(super) other: Domain,
+    pub(super) completes: Completes,
+    pub(super) watches: Vec<Watch>,
+    pub(super) supplies: Vec<Supply>,
+    xrc: Arc<XrcDomain>,
+    pub(super) lines: Vec<Line>,
+    /// A word that all lines of the peer count on, and what they were told it was.
+    pub(super) counter: Slot,
+    pub(super) counted: Vec<u64>,
+    /// Everything that is registered for one request or receive.
+    pub(super) slots: Vec<Slot>,
+    /// What the adapter may read and write.
+    pub(super) readable: Vec<Span>,
+    pub(super) writable: Vec<Span>,
     /// What was taken from the adapter in the middle of the run, and what it held then, if it is still there.
-    taken: Option<(Span, Option<Vec<u8>>)>,
+    pub(super) taken: Option<(Slot, Option<Vec<u8>>)>,
+    pub(super) coverage: Coverage,
     trace: Option<Trace>,
 }
 
 impl Program {
-    pub(super) fn new(number: u16, config: Config, completes: Completes) -> Self {
-        let arena = Arena::new(number);
+    pub(super) fn new(number: usize, config: Config, completes: Completes, rules: Rules) -> Self {
+        let arena = Arena::new(u16::try_from(number).expect("there are two"));
         let device = Device::new(config, arena.clone());
-        let domain = device.allocate_domain();
-        let (send_cq, receive_cq) = (Arc::new(Cq::new(0, 1000)), Arc::new(Cq::new(1, 1000)));
-        let attributes = Attributes {
-            domain,
-            send_cq: send_cq.clone(),
-            receive_cq: receive_cq.clone(),
-            send_depth: DEPTH,
-            max_sges: 3,
-            completes,
-            receives: Receives::Own(DEPTH),
-            rights: Rights::REMOTE,
-            by_hand: false,
-        };
-        let qp = Qp::new(number.into(), &device, attributes);
-        Self {
+        device.events().open(Box::new(Awake));
+        let (domain, other) = (device.allocate_domain(), device.allocate_domain());
+        let cqs = if rules.one_cq { 1 } else { 2 };
+        let watches = (0..cqs).map(|id| Watch::new(Cq::new(id, rules.room[number]))).collect();
+        let mut program = Self {
             number,
+            rules,
             arena,
             device,
             domain,
-            send_cq,
-            receive_cq,
-            qp,
-            requests: Vec::new(),
-            posted: 0,
-            outcomes: Vec::new(),
-            completed: 0,
-            receives: Vec::new(),
-            receives_posted: 0,
-            received: 0,
-            receives_failed: 0,
-            acknowledged: false,
-            withholds: false,
-            disconnected: None,
+            other,
+            completes,
+            watches,
+            supplies: Vec::new(),
+            xrc: XrcDomain::new(),
+            lines: Vec::new(),
+            counter: Slot::NOWHERE,
+            counted: Vec::new(),
             slots: Vec::new(),
+            readable: Vec::new(),
+            writable: Vec::new(),
             taken: None,
+            coverage: Coverage::default(),
             trace: None,
+        };
+        program.make_supplies();
+        for line in 0..rules.lines {
+            let qp = program.new_qp(line);
+            program.lines.push(Line::new(line, qp, 0));
+        }
+        let (span, place) = program.open(16, WHOLE | Rights::REMOTE_ATOMIC, 0);
+        program.counter = Slot { span, tag: place.tag };
+        program
+    }
+
+    fn make_supplies(&mut self) {
+        let queue = |program: &Self, number, domain, cq| {
+            let depth = (program.rules.receive_depth(), 3);
+            SharedReceiveQueue::new(number, &program.device, domain, depth, cq)
+        };
+        match self.rules.receiving {
+            Receiving::Own => {
+                let supply = |number| Supply::new(number, None, self.domain);
+                self.supplies = (0..self.rules.lines).map(supply).collect();
+            }
+            Receiving::Shared => {
+                let domain = if self.rules.foreign { self.other } else { self.domain };
+                let queue = queue(self, 1, domain, None);
+                self.supplies.push(Supply::new(0, Some(queue), domain));
+            }
+            Receiving::Named => {
+                for number in 1..=QUEUES {
+                    let domain = if number == 1 || !self.rules.foreign { self.domain } else { self.other };
+                    let cq = self.watches.last().map(|watch| Arc::clone(&watch.cq));
+                    let queue = queue(self, number, domain, cq);
+                    self.xrc.add(&queue);
+                    self.supplies.push(Supply::new(number as usize - 1, Some(queue), domain));
+                }
+            }
         }
     }
 
-    fn note(&self, what: fmt::Arguments<'_>) {
-        if let Some(trace) = &self.trace {
-            trace.note(self.number.into(), what);
-        }
+    /// A queue pair for a line: of the same number, however often it was reset.
+    pub(super) fn new_qp(&self, line: usize) -> Arc<Qp> {
+        let cq = |watch: Option<&Watch>| Arc::clone(&watch.expect("there is one").cq);
+        let attributes = Attributes {
+            domain: self.domain,
+            send_cq: cq(self.watches.first()),
+            receive_cq: cq(self.watches.last()),
+            send_depth: DEPTH,
+            max_sges: 3,
+            completes: self.completes,
+            receives: match (&self.rules.receiving, &self.supplies[..]) {
+                (Receiving::Shared, [Supply { shared: Some(queue), .. }]) => {
+                    Receives::Shared(Arc::clone(queue))
+                }
+                (Receiving::Named, _) => Receives::Named(Arc::clone(&self.xrc)),
+                _ => Receives::Own(self.rules.receive_depth()),
+            },
+            rights: Rights::REMOTE,
+            by_hand: self.rules.by_hand,
+        };
+        Qp::new(self.qp_number(line), &self.device, attributes)
     }
 
-    /// What was agreed decides whether acknowledgements can be had from any peer.
-    pub(super) fn connected(&mut self, agreed: &Agreed, withholds: bool, trace: &Trace) {
-        self.withholds = withholds;
+    pub(super) fn qp_number(&self, line: usize) -> u32 {
+        u32::try_from(16 * (self.number + 1) + line).expect("a small number")
+    }
+
+    pub(super) fn line_of(&self, qp: u32) -> usize {
+        (0..self.lines.len()).find(|line| self.qp_number(*line) == qp).expect("it is one of ours")
+    }
+
+    pub(super) fn set_trace(&mut self, trace: &Trace) {
         self.trace = Some(trace.clone());
-        let asks = self.qp.attributes().completes == Completes::WhenAcknowledged;
-        self.acknowledged = asks && agreed.ord > 0 && agreed.setup != Setup::Unenhanced;
         self.arena.record();
     }
 
-    fn slot(&mut self, len: usize, rights: Rights) -> Slot {
-        let once = self.slots.len().is_multiple_of(2);
-        let slot = Slot::new(&self.arena, &self.device, self.domain, len, rights, once);
-        self.slots.extend((len > 0).then_some(slot));
-        slot
+    pub(super) fn note(&self, what: fmt::Arguments<'_>) {
+        if let Some(trace) = &self.trace {
+            trace.note(self.number, what);
+        }
     }
 
-    /// Makes up requests, and everything they need on both sides.
-    pub(super) fn plan(&mut self, rng: &mut Rng, count: usize, peer: &mut Self) {
-        for id in 0..count as u64 {
-            let (len, pattern) = (some_len(rng), rng.next());
-            let (kind, here, operation) = match rng.below(3) {
-                0 => {
-                    let here = self.slot(len, Rights::LOCAL_READ);
-                    let receive = peer.slot(LONGEST, Rights::LOCAL_WRITE);
-                    peer.receives.push(receive);
-                    (Kind::Send, here, Operation::Send { invalidate: None })
-                }
-                1 => {
-                    let here = self.slot(len, Rights::LOCAL_READ);
-                    let there = peer.slot(len, Rights::LOCAL_WRITE | Rights::REMOTE_WRITE);
-                    (Kind::Write { to: there.span }, here, Operation::Write(there.place()))
-                }
-                _ => {
-                    let here = self.slot(len, Rights::LOCAL_WRITE);
-                    let there = peer.slot(len, Rights::REMOTE_READ);
-                    peer.arena.fill_pattern(there.span, pattern);
-                    (Kind::Read { from: there.span }, here, Operation::Read(there.place()))
-                }
-            };
-            if !matches!(kind, Kind::Read { .. }) {
-                self.arena.fill_pattern(here.span, pattern);
-            }
-            let posted = work_request(rng, &self.arena, id, operation, &here);
-            self.requests.push(Request { kind, pattern, here, posted });
-        }
-        self.outcomes = vec![None; count];
-    }
+    // --- Posting ---
 
-    /// Takes memory away from the adapter: unmaps it, or takes its tag away and goes on with it.
-    pub(super) fn take_away(&mut self, rng: &mut Rng) {
-        if self.slots.is_empty() || self.taken.is_some() {
-            return;
-        }
-        let Slot { span, tag } = pick(rng, &self.slots);
-        let way = rng.below(3);
-        match way {
-            0 => self.arena.unmap(span),
-            1 => self.device.table().deregister(tag).expect("it is registered"),
-            _ => {
-                let to = Reregistration { rights: Some(Rights::LOCAL_READ), ..Reregistration::default() };
-                let changed = self.device.reregister(tag, to).map(|_| ());
-                // One-touch memory may have served.
-                let is_spent = self.device.table().look_up(tag).is_some_and(|info| !info.valid);
-                assert!(changed.is_ok() || is_spent, "{changed:?}");
-            }
-        }
-        let content = (way > 0).then(|| self.arena.read(span));
-        self.note(format_args!("takes {span:?} away"));
-        self.taken = Some((span, content));
-    }
-
-    /// Sends what was posted, and no more.
-    pub(super) fn disconnect(&mut self) {
-        if self.qp.state() == State::ReadyToSend {
-            self.disconnected = Some(self.posted);
-        }
-        self.note(format_args!("disconnects"));
-        self.qp.disconnect();
-    }
-
-    pub(super) fn took_away(&self) -> bool {
-        self.taken.is_some()
-    }
-
-    /// Memory holds what it should, unless it was taken away.
-    fn check_pattern(&self, span: Span, pattern: u64) {
-        if self.taken.as_ref().is_none_or(|(taken, _)| taken.addr != span.addr) {
-            self.arena.check_pattern(span, pattern);
-        }
+    /// Adds a request to a line; returns its number.
+    pub(super) fn add(&mut self, line: usize, mut request: Request) -> usize {
+        let line = &mut self.lines[line];
+        let index = line.requests.len();
+        request.posted.id = line.id(index);
+        line.requests.push(request);
+        line.outcomes.push(None);
+        index
     }
 
     /// Posts some requests. False: there are none, or there is no room, or the end has begun.
-    pub(super) fn post_requests(&mut self, rng: &mut Rng) -> bool {
-        let left = self.requests.len() - self.posted;
-        if left == 0 {
+    pub(super) fn post_requests(&mut self, rng: &mut Rng, line: usize, peer: &Self) -> bool {
+        let this = &self.lines[line];
+        let most = this.requests.len().min(this.posted + 4);
+        let may = (this.posted..most).take_while(|index| this.may_post(*index, &peer.lines[line])).count();
+        if may == 0 || this.fate.reset {
             return false;
         }
-        let count = rng.part_of(left.min(4));
-        let some = &self.requests[self.posted..self.posted + count];
-        for request in some {
+        let count = rng.part_of(may);
+        let some = this.posted..this.posted + count;
+        let list = this.requests[some.clone()].iter().map(|request| request.posted.clone()).collect();
+        for request in &this.requests[some.clone()] {
             let (id, len) = (request.posted.id, request.here.span.len);
-            self.note(format_args!("posts request {id}, {}, {len} bytes", request.kind.name()));
+            self.note(format_args!("posts {id:x}, {:?}, {len} bytes, {:?}", request.verb, request.crime));
         }
-        let taken = self.qp.post_send(some.iter().map(|request| request.posted.clone()).collect());
-        match taken {
-            Ok(()) => self.posted += count,
-            Err(PostError::Full { .. }) => {}
-            Err(PostError::NotConnected) => assert!(self.qp.is_closing()),
-            Err(other) => panic!("{other}"),
-        }
-        taken.is_ok()
-    }
-
-    /// Posts a receive. False: there is none, or there is no room.
-    pub(super) fn post_receive(&mut self) -> bool {
-        let Some(slot) = self.receives.get(self.receives_posted) else { return false };
-        let buffers = slot.sges(&mut Rng::new(slot.span.addr));
-        self.note(format_args!("posts receive {}, {} bytes", self.receives_posted, slot.span.len));
-        let taken = self.qp.post_receive(ReceiveRequest { id: self.receives_posted as u64, buffers });
-        match taken {
-            Ok(()) => self.receives_posted += 1,
-            Err(PostError::Full { .. }) => {}
-            Err(other) => panic!("{other}"),
-        }
-        taken.is_ok()
-    }
-
-    /// Looks at all that completed.
-    pub(super) fn poll(&mut self, peer: &Self) {
-        let mut completions = Vec::new();
-        self.send_cq.poll(usize::MAX, |completion| completions.push(completion)).expect("there is room");
-        completions.drain(..).for_each(|completion| self.check_request(&completion, peer));
-        self.receive_cq.poll(usize::MAX, |completion| completions.push(completion)).expect("there is room");
-        completions.drain(..).for_each(|completion| self.check_receive(&completion, peer));
-    }
-
-    fn check_request(&mut self, completion: &Completion, peer: &Self) {
-        self.note(format_args!("request {} ends: {}", completion.wr_id, completion.status));
-        let id = usize::try_from(completion.wr_id).expect("it is one of ours");
-        assert!(self.completed <= id && id < self.posted, "in order and once: {completion:?}");
-        for skipped in self.completed..id {
-            assert!(!self.requests[skipped].posted.signaled, "request {skipped} was to be reported");
-        }
-        let request = &self.requests[id];
-        let opcode = match request.kind {
-            Kind::Send => Opcode::Send,
-            Kind::Write { .. } => Opcode::Write,
-            Kind::Read { .. } => Opcode::Read,
+        // What is posted may complete before the call returns.
+        self.lines[line].posted += count;
+        let (state, taken) = (self.lines[line].qp.state(), self.lines[line].qp.post_send(list));
+        let Err(refusal) = taken else {
+            if state == State::Error {
+                self.lines[line].late.get_or_insert(some.start);
+            }
+            some.for_each(|index| self.count_variants(line, index));
+            return true;
         };
-        assert_eq!(completion.opcode, opcode);
-        if completion.status == Status::Success {
-            assert!(request.posted.signaled, "success was not to be reported: {completion:?}");
-            assert_eq!(completion.byte_len as usize, request.here.span.len);
+        self.lines[line].posted -= count;
+        for index in some {
+            self.coverage.refused(self.lines[line].requests[index].verb);
         }
-        self.completed = id + 1;
-        self.outcomes[id] = Some(completion.status);
-        if completion.status != Status::Success {
-            assert_eq!(self.qp.state(), State::Error, "{completion:?}");
-            return;
-        }
-        let before = self.outcomes[..id].iter().flatten();
-        assert!(
-            before.copied().all(|status| status == Status::Success),
-            "{id} succeeded behind one that failed"
-        );
-        match request.kind {
-            Kind::Read { .. } => self.check_pattern(request.here.span, request.pattern),
-            Kind::Write { to } if self.acknowledged && peer.has_all_sent_before(id, self) => {
-                peer.check_pattern(to, request.pattern);
+        match refusal {
+            PostError::Full { .. } => {}
+            PostError::NotConnected if state == State::Init => self.coverage.met(Trait::PostedTooEarly),
+            PostError::NotConnected => assert!(self.lines[line].qp.is_closing()),
+            PostError::State(found) => {
+                assert_eq!(found, state);
+                assert!(
+                    self.rules.by_hand && matches!(state, State::Reset | State::Init | State::ReadyToReceive)
+                );
+                self.coverage.met(Trait::PostedTooEarly);
             }
-            Kind::Send if self.acknowledged && peer.must_have(id, self) => {
-                peer.check_pattern(peer.receive_of(id, self), request.pattern);
+            other => panic!("{other}"),
+        }
+        false
+    }
+
+    fn count_variants(&mut self, line: usize, index: usize) {
+        let posted = &self.lines[line].requests[index].posted;
+        let variants = [
+            (Trait::Inline, matches!(&posted.data, Data::Inline(bytes) if !bytes.is_empty())),
+            (Trait::ManyElements, matches!(&posted.data, Data::Memory(sges) if sges.as_slice().len() > 1)),
+            (Trait::Fence, posted.fence),
+            (Trait::Unsignalled, !posted.signaled),
+            (Trait::Empty, posted.data.is_empty()),
+            (Trait::Masked, is_masked(&posted.operation)),
+        ];
+        for (variant, _) in variants.into_iter().filter(|(_, is)| *is) {
+            self.coverage.met(variant);
+        }
+    }
+
+    /// Posts a receive. False: no message needs one, or there is no room.
+    pub(super) fn post_receive(&mut self, rng: &mut Rng, peer: &Self) -> bool {
+        let first = usize::try_from(rng.below(self.supplies.len() as u64)).expect("an index");
+        let count = self.supplies.len();
+        let mut supplies = (0..count).map(|number| (first + number) % count);
+        supplies
+            .any(|number| self.supplies[number].ready() < self.needed(number, peer) && self.supply(number))
+    }
+
+    fn supply(&mut self, number: usize) -> bool {
+        let slot = self.slot_in(self.supplies[number].domain, self.rules.longest, Rights::LOCAL_WRITE);
+        let line = number.min(self.lines.len() - 1); // looked at only if the queue is its own
+        self.note(format_args!("posts a receive to supply {number}"));
+        match self.supplies[number].post(slot, &self.lines[line].qp) {
+            Ok(()) => return true,
+            Err(PostError::Full { .. }) => {}
+            Err(PostError::State(state)) => {
+                assert_eq!((state, self.lines[line].qp.state()), (State::Reset, State::Reset));
+                self.coverage.met(Trait::PostedTooEarly);
             }
-            Kind::Write { .. } | Kind::Send => {}
+            Err(other) => panic!("{other}"),
         }
+        self.coverage.refused(self.rules.receiving.verb());
+        false
     }
 
-    /// Where this end gets what the peer sends with this request.
-    fn receive_of(&self, id: usize, peer: &Self) -> Span {
-        Span { len: peer.requests[id].here.span.len, ..self.receives[peer.sends_before(id)].span }
-    }
-
-    fn sends_before(&self, id: usize) -> usize {
-        self.requests[..id].iter().filter(|request| matches!(request.kind, Kind::Send)).count()
-    }
-
-    /// No message of the peer's waits for a receive that could be in the way of this request.
-    fn has_all_sent_before(&self, id: usize, peer: &Self) -> bool {
-        self.received >= peer.sends_before(id)
-    }
-
-    /// A message that is acknowledged is in its receive, unless none was there: an adapter may vouch for what it keeps
-    /// until there is one.
-    fn must_have(&self, id: usize, peer: &Self) -> bool {
-        !self.withholds && self.qp.state() != State::Error && self.receives_posted > peer.sends_before(id)
-    }
-
-    fn check_receive(&mut self, completion: &Completion, peer: &Self) {
-        self.note(format_args!("receive {} ends: {}", completion.wr_id, completion.status));
-        let done = self.received + self.receives_failed;
-        assert_eq!(
-            (completion.wr_id, completion.opcode),
-            (done as u64, Opcode::Receive),
-            "in order and once"
-        );
-        if completion.status != Status::Success {
-            assert_eq!(self.qp.state(), State::Error, "{completion:?}");
-            self.receives_failed += 1;
-            return;
-        }
-        assert_eq!(self.receives_failed, 0, "none succeeds after one that failed");
-        let mut sends =
-            peer.requests.iter().enumerate().filter(|(_, other)| matches!(other.kind, Kind::Send));
-        let (id, send) = sends.nth(self.received).expect("somebody sent it");
-        assert!(id < peer.posted);
-        assert_eq!(
-            (completion.byte_len as usize, completion.solicited),
-            (send.here.span.len, send.posted.solicited)
-        );
-        self.check_pattern(self.receive_of(id, peer), send.pattern);
-        // What was written before the Send is there when the Send is.
-        for earlier in &peer.requests[..id] {
-            if let Kind::Write { to } = earlier.kind {
-                self.check_pattern(to, earlier.pattern);
-            }
-        }
-        self.received += 1;
-    }
-
-    /// How many requests were reported as done.
-    pub(super) fn succeeded(&self) -> usize {
-        self.outcomes.iter().filter(|outcome| **outcome == Some(Status::Success)).count()
-    }
-
-    /// How many messages came.
-    pub(super) fn received(&self) -> usize {
-        self.received
-    }
-
-    /// Everything was posted.
-    pub(super) fn expect_all_posted(&self) {
-        assert_eq!(self.posted, self.requests.len(), "{}: all requests were taken", self.number);
-        assert_eq!(self.receives_posted, self.receives.len(), "{}: all receives were taken", self.number);
-    }
-
-    /// Everything that was posted succeeded, and the peer got it.
-    pub(super) fn expect_all_done(&self, peer: &Self) {
-        let count = self.disconnected.unwrap_or(self.posted);
-        let posted = &self.requests[..count];
-        let missing = posted.iter().zip(&self.outcomes).enumerate().filter(|(_, (request, outcome))| {
-            request.posted.signaled && **outcome != Some(Status::Success)
-                || outcome.is_some_and(|it| it != Status::Success)
+    /// How many messages are still to come that use a receive of this supply.
+    pub(super) fn needed(&self, number: usize, peer: &Self) -> usize {
+        let lines = self.lines.iter().zip(&peer.lines).filter(|(line, _)| line.is_well());
+        let messages = lines.flat_map(|(line, peer)| {
+            let to_come = peer.messages().skip(line.received);
+            to_come.filter(|(_, request)| self.supply_of(line.number, request) == Some(number))
         });
-        let missing: Vec<usize> = missing.map(|(id, _)| id).collect();
-        assert_eq!(missing, [], "{}: all of {count} succeeded", self.number);
-        for request in posted {
-            if let Kind::Write { to } = request.kind {
-                peer.check_pattern(to, request.pattern);
-            }
-            if let Operation::Write(there) | Operation::Read(there) = request.posted.operation {
-                let info = peer.device.table().look_up(there.tag);
-                assert!(!info.is_some_and(|info| info.one_touch && info.valid), "it served one message");
-            }
-        }
-        let sends = posted.iter().filter(|request| matches!(request.kind, Kind::Send)).count();
-        assert_eq!(peer.received, sends, "{}: all messages were received", peer.number);
+        messages.filter(|(_, request)| request.crime != Some(Crime::NoReceive)).count()
     }
 
-    /// Everything that was posted is complete, one way or the other.
-    pub(super) fn expect_all_given_back(&self) {
-        let open = (self.completed..self.posted).filter(|&id| self.requests[id].posted.signaled);
-        assert_eq!(open.collect::<Vec<_>>(), Vec::<usize>::new(), "{}: every request ended", self.number);
-        assert_eq!(
-            self.received + self.receives_failed,
-            self.receives_posted,
-            "{}: every receive",
-            self.number
-        );
-    }
-
-    /// The device reached for what it was granted, and for nothing else.
-    pub(super) fn expect_untouched(&self, peer: &Self) {
-        let (read, written) = self.arena.reached();
-        let (mut readable, mut writable) = (Vec::new(), Vec::new());
-        for request in &self.requests {
-            let list = if matches!(request.kind, Kind::Read { .. }) { &mut writable } else { &mut readable };
-            list.push(request.here.span);
-        }
-        for request in &peer.requests {
-            match request.kind {
-                Kind::Send => {}
-                Kind::Write { to } => writable.push(to),
-                Kind::Read { from } => readable.push(from),
+    /// Which supply a message that comes on a line is for.
+    pub(super) fn supply_of(&self, line: usize, request: &Request) -> Option<usize> {
+        match self.rules.receiving {
+            Receiving::Own => Some(line),
+            Receiving::Shared => Some(0),
+            Receiving::Named => {
+                Some(request.posted.srq as usize - 1).filter(|number| *number < self.supplies.len())
             }
         }
-        writable.extend(self.receives.iter().map(|slot| slot.span));
-        assert!(read.within(&readable) && written.within(&writable));
-        if let Some((span, Some(content))) = &self.taken {
-            assert!(self.arena.read(*span) == *content, "nobody writes what is not registered any more");
-        }
+    }
+}
+
+fn is_masked(operation: &Operation) -> bool {
+    let Operation::Atomic { op, .. } = operation else { return false };
+    match *op {
+        AtomicOp::FetchAdd { mask, .. } => mask != 0,
+        AtomicOp::CompareSwap { swap_mask, compare_mask, .. } => swap_mask & compare_mask != u64::MAX,
     }
 }

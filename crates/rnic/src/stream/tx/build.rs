@@ -1,6 +1,7 @@
 //! How a train is put together: which message has its turn, how it is cut, and where its payload comes from.
 
 use super::{Cursor, Did, Doing, Tx};
+use crate::broken;
 use crate::error::{Fault, UNMAPPED};
 use crate::memory::{Rights, Spans, Touch};
 use crate::qp::Qp;
@@ -480,7 +481,9 @@ impl Tx {
             Stop::Failed(Box::new(Failure { fault, terminate, request: None }))
         })?;
         let id = request.id;
-        if let Some(answer) = lock(&qp.owed).answers.get_mut(self.cursor.answered) {
+        if let Some(answer) = lock(&qp.owed).answers.get_mut(self.cursor.answered)
+            && !broken::is("atomic")
+        {
             answer.to = Question::Served { id, original };
         }
         self.add_atomic_response(qp, train, id, original);

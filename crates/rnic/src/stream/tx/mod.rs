@@ -9,6 +9,7 @@ mod build;
 
 use super::train::Frame;
 use super::{Guards, Train, View};
+use crate::broken;
 use crate::error::Fault;
 use crate::half::Left;
 use crate::link::{Link, LinkError, Piece};
@@ -244,8 +245,7 @@ impl Tx {
             }
             kept += 1;
         }
-        // A build that is broken on purpose forgets this: the simulation has to find out (`cargo xtask sim`).
-        if kept < frames.len() && !cfg!(ironwarp_broken) {
+        if kept < frames.len() && !broken::is("train") {
             self.cursor = kept.checked_sub(1).map_or(self.start, |last| frames[last].after);
             self.take_back(qp, &frames[kept..]);
         }

@@ -1,0 +1,251 @@
+//! What the runs reached: every verb with every way it can end, every step between two states, and the variants of both.
+//!
+//! A walk at random proves nothing of what it never came across. So the cells that it must reach are written down here, and
+//! [`Coverage::missing`] names those that stayed empty.
+
+use super::request::Verb;
+use ironwarp_rnic::qp::State;
+use ironwarp_rnic::queue::Status;
+use std::fmt;
+use std::ops::AddAssign;
+
+const VERBS: usize = Verb::ALL.len();
+const STATES: usize = State::ALL.len();
+const TRAITS: usize = Trait::ALL.len();
+
+/// The ways to end that are counted, and how a column is headed. The last column is for requests that were refused.
+const ENDS: [(Status, &str); 10] = [
+    (Status::Success, "success"),
+    (Status::Flushed, "flushed"),
+    (Status::LocalLength, "length"),
+    (Status::LocalQpOperation, "qp op"),
+    (Status::LocalProtection, "local"),
+    (Status::WindowBind, "bind"),
+    (Status::LocalAccess, "access"),
+    (Status::RemoteInvalidRequest, "r.invalid"),
+    (Status::RemoteAccess, "r.access"),
+    (Status::RemoteOperation, "r.op"),
+];
+const LOST: usize = ENDS.len();
+const REFUSED: usize = LOST + 1;
+const COLUMNS: usize = REFUSED + 1;
+
+/// What else a run must have come across, be it once in all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trait {
+    Inline,
+    ManyElements,
+    Fence,
+    Unsignalled,
+    Solicited,
+    Empty,
+    Masked,
+    StrictReceive,
+    StrictWindows,
+    OwnReceives,
+    SharedReceives,
+    NamedReceives,
+    ForeignDomain,
+    OneCompletionQueue,
+    ByHand,
+    Stranger,
+    LimitReached,
+    LastReceive,
+    Drained,
+    DrainCutShort,
+    Established,
+    ArmedNext,
+    ArmedSolicited,
+    Overrun,
+    Purged,
+    Reused,
+    RightsRevoked,
+    TakenAway,
+    Disconnected,
+    Aborted,
+    PeerGone,
+    PostedTooEarly,
+}
+
+impl Trait {
+    const ALL: [Self; 32] = [
+        Self::Inline,
+        Self::ManyElements,
+        Self::Fence,
+        Self::Unsignalled,
+        Self::Solicited,
+        Self::Empty,
+        Self::Masked,
+        Self::StrictReceive,
+        Self::StrictWindows,
+        Self::OwnReceives,
+        Self::SharedReceives,
+        Self::NamedReceives,
+        Self::ForeignDomain,
+        Self::OneCompletionQueue,
+        Self::ByHand,
+        Self::Stranger,
+        Self::LimitReached,
+        Self::LastReceive,
+        Self::Drained,
+        Self::DrainCutShort,
+        Self::Established,
+        Self::ArmedNext,
+        Self::ArmedSolicited,
+        Self::Overrun,
+        Self::Purged,
+        Self::Reused,
+        Self::RightsRevoked,
+        Self::TakenAway,
+        Self::Disconnected,
+        Self::Aborted,
+        Self::PeerGone,
+        Self::PostedTooEarly,
+    ];
+}
+
+/// How often each was met.
+#[derive(Clone, Debug)]
+pub struct Coverage {
+    ends: [[u64; COLUMNS]; VERBS],
+    /// From, to; refused, or done.
+    moves: [[[u64; 2]; STATES]; STATES],
+    traits: [u64; TRAITS],
+}
+
+impl Default for Coverage {
+    fn default() -> Self {
+        Self { ends: [[0; COLUMNS]; VERBS], moves: [[[0; 2]; STATES]; STATES], traits: [0; TRAITS] }
+    }
+}
+
+impl Coverage {
+    pub(super) fn ended(&mut self, verb: Verb, status: Status) {
+        let column = ENDS.iter().position(|(known, _)| *known == status);
+        let lost = status == Status::RetryExceeded;
+        let column = column.or(lost.then_some(LOST)).expect("no other way to end between two of our kind");
+        self.ends[verb as usize][column] += 1;
+    }
+
+    pub(super) fn refused(&mut self, verb: Verb) {
+        self.ends[verb as usize][REFUSED] += 1;
+    }
+
+    pub(super) fn moved(&mut self, from: State, to: State, done: bool) {
+        self.moves[from as usize][to as usize][usize::from(done)] += 1;
+    }
+
+    pub(super) fn met(&mut self, what: Trait) {
+        self.traits[what as usize] += 1;
+    }
+
+    /// All that should have been reached, and was not.
+    pub fn missing(&self) -> Vec<String> {
+        let mut missing = Vec::new();
+        for verb in Verb::ALL {
+            for column in (0..COLUMNS).filter(|column| self.ends[verb as usize][*column] == 0) {
+                if is_reachable(verb, column) {
+                    missing.push(format!("{verb:?}: {}", heading(column)));
+                }
+            }
+        }
+        for from in State::ALL.into_iter().filter(|from| *from != State::SendError) {
+            for to in State::ALL {
+                let legal = usize::from(from.may_become(to));
+                if self.moves[from as usize][to as usize][legal] == 0 {
+                    missing.push(format!("from {from} to {to}"));
+                }
+            }
+        }
+        let traits = Trait::ALL.into_iter().filter(|it| self.traits[*it as usize] == 0);
+        missing.extend(traits.map(|it| format!("{it:?}")));
+        missing
+    }
+}
+
+fn heading(column: usize) -> &'static str {
+    match column {
+        REFUSED => "refused",
+        LOST => "lost",
+        _ => ENDS[column].1,
+    }
+}
+
+/// Whether a verb can end like this between two ends of our kind.
+fn is_reachable(verb: Verb, column: usize) -> bool {
+    let receives = matches!(verb, Verb::Receive | Verb::ReceiveShared | Verb::ReceiveNamed);
+    let local = matches!(verb, Verb::Bind | Verb::Register | Verb::Invalidate);
+    let atomic = matches!(verb, Verb::FetchAdd | Verb::CompareSwap);
+    let Some((status, _)) = ENDS.get(column) else {
+        // What is the adapter's own does not get lost; receives are never refused by their peer.
+        return if column == REFUSED { true } else { !receives && !local };
+    };
+    match status {
+        Status::Success | Status::Flushed => true,
+        Status::LocalLength => receives,
+        // A Send with Invalidate names no shared receive queue: the field has room for one of the two.
+        Status::LocalAccess => receives && verb != Verb::ReceiveNamed,
+        Status::LocalQpOperation => verb == Verb::SendImmediate,
+        Status::LocalProtection => !local,
+        Status::WindowBind => local,
+        // It names a receive: none is there, or it is too short.
+        Status::RemoteInvalidRequest => verb.uses_receive() && !receives,
+        Status::RemoteAccess => {
+            matches!(verb, Verb::SendInvalidate | Verb::Write | Verb::WriteImmediate | Verb::Read) || atomic
+        }
+        // The oldest request of a peer that failed by itself.
+        Status::RemoteOperation => !receives && !local,
+        _ => false,
+    }
+}
+
+impl AddAssign<&Self> for Coverage {
+    fn add_assign(&mut self, other: &Self) {
+        let ends = self.ends.as_flattened_mut().iter_mut().zip(other.ends.as_flattened());
+        let moves = self.moves.as_flattened_mut().as_flattened_mut().iter_mut();
+        let moves = moves.zip(other.moves.as_flattened().as_flattened());
+        let traits = self.traits.iter_mut().zip(&other.traits);
+        for (count, more) in ends.chain(moves).chain(traits) {
+            *count += more;
+        }
+    }
+}
+
+/// The tables: a dot where nothing can be, a zero where something should be.
+impl fmt::Display for Coverage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<16}", "verb")?;
+        (0..COLUMNS).try_for_each(|column| write!(f, "{:>10}", heading(column)))?;
+        for verb in Verb::ALL {
+            write!(f, "\n{:<16}", format!("{verb:?}"))?;
+            for (column, count) in self.ends[verb as usize].iter().enumerate() {
+                cell(f, *count, is_reachable(verb, column))?;
+            }
+        }
+        write!(f, "\n\n{:<20}", "from \\ to")?;
+        State::ALL.iter().try_for_each(|to| write!(f, "{:>21}", to.to_string()))?;
+        for from in State::ALL {
+            write!(f, "\n{:<20}", from.to_string())?;
+            for to in State::ALL {
+                let [refused, done] = self.moves[from as usize][to as usize];
+                let (count, word) = if from.may_become(to) { (done, "done") } else { (refused, "refused") };
+                match from {
+                    State::SendError => write!(f, "{:>21}", '.')?, // datagrams only
+                    _ => write!(f, "{:>21}", format!("{count} {word}"))?,
+                }
+            }
+        }
+        writeln!(f, "\n")?;
+        for (what, count) in Trait::ALL.iter().zip(self.traits) {
+            write!(f, "{what:?} {count}, ")?;
+        }
+        Ok(())
+    }
+}
+
+fn cell(f: &mut fmt::Formatter<'_>, count: u64, reachable: bool) -> fmt::Result {
+    match count {
+        0 if !reachable => write!(f, "{:>10}", '.'),
+        _ => write!(f, "{count:>10}"),
+    }
+}
