@@ -240,6 +240,12 @@ impl Set {
         lock(&self.sleepers).retain(|(sleeper, _)| *sleeper != thread);
     }
 
+    /// Whether a thread sleeps on it, and the lane does not serve it.
+    #[cfg(test)]
+    pub(crate) fn is_slept_on(&self) -> bool {
+        self.polled.load(Ordering::SeqCst) && !lock(&self.sleepers).is_empty()
+    }
+
     // --- The lane's side ---
 
     /// The lane's entry fired.
