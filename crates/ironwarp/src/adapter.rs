@@ -107,6 +107,13 @@ impl Adapter {
 
     /// A completion handler, for many completion queues: *Set Completion Handler* (requirement N2). It fails if there are as
     /// many as [`query`](Self::query) says, or no descriptor is left.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let (one, another) = (adapter.completion_handler()?, adapter.completion_handler()?);
+    /// assert_ne!(one.id(), another.id());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn completion_handler(&self) -> io::Result<CompletionHandler> {
         Ok(CompletionHandler::new(&self.shared, self.shared.engine.create_handler()?))
     }

@@ -64,6 +64,13 @@ impl CompletionHandler {
     }
 
     /// Waits for an event and takes it. `None` if `timeout` is over first; a timeout of `None` waits as long as it takes.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let handler = adapter.completion_handler()?;
+    /// assert!(handler.wait(std::time::Duration::from_millis(1)).is_none(), "no queue is armed");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<CqEvent> {
         self.inner.wait(timeout.into())
     }
@@ -131,6 +138,18 @@ impl AsyncEvents {
     }
 
     /// Waits for an event and takes it. `None` if `timeout` is over first; a timeout of `None` waits as long as it takes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AsyncEvent, State};
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// let events = client.adapter.async_events()?;
+    /// client.qp.modify(State::Drained)?;
+    /// let event = events.wait(std::time::Duration::from_secs(5));
+    /// assert_eq!(event, Some(AsyncEvent::SqDrained(client.qp.id())));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<AsyncEvent> {
         self.inner.wait(timeout.into())
     }

@@ -1,6 +1,7 @@
 //! What is to be known of a queue pair, as a value. Before this: `queue_pair.rs`, which asks the device.
 
 use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::qp::{Completes, Context as Inner, Receives, Retries, State};
 use std::sync::Arc;
@@ -19,6 +20,8 @@ pub struct Context {
     pub send_cq: u32,
     /// The number of the completion queue for its receives.
     pub receive_cq: u32,
+    /// The completion handlers of the two.
+    pub handlers: [Option<HandlerId>; 2],
     /// How many requests its send queue holds.
     pub send_depth: usize,
     /// How many receives its own queue holds; `None` if they come from a shared one.
@@ -50,6 +53,7 @@ impl Context {
             domain: attributes.domain.0,
             send_cq: attributes.send_cq.id(),
             receive_cq: attributes.receive_cq.id(),
+            handlers: [attributes.send_cq.handler(), attributes.receive_cq.handler()],
             send_depth: attributes.send_depth,
             receive_depth,
             max_sges: attributes.max_sges,

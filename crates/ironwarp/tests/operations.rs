@@ -493,3 +493,14 @@ fn a_receive_that_comes_in_time_is_no_failure() {
     client.done(Opcode::Send, 1);
     server.done(Opcode::Receive, 2);
 }
+
+/// Requirement N10: what is known of a queue pair is also who is told of its completions.
+#[test]
+fn the_context_of_a_queue_pair_has_its_handlers() {
+    let (client, _server) = pair(ACKNOWLEDGED);
+    let handler = client.adapter.completion_handler().unwrap();
+    client.cq.modify(&handler);
+    assert_eq!(client.qp.query().handlers, [Some(handler.id()); 2]);
+    client.cq.modify(None);
+    assert_eq!(client.qp.query().handlers, [None; 2]);
+}

@@ -32,8 +32,11 @@ pub(crate) struct SendQueue {
     /// Messages are in a call of the link: whether they left is known when it returns.
     sending: bool,
     /// The stream failed meanwhile, by this request of ours and for this reason.
-    failure: Option<(Option<(u64, Status)>, Arc<Fault>)>,
+    failure: Option<Failure>,
 }
+
+/// A request that is to blame, if one is, with its status; and the reason.
+type Failure = (Option<(u64, Status)>, Arc<Fault>);
 
 #[derive(Debug)]
 struct Entry {
