@@ -35,7 +35,9 @@ impl Ends {
         let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
         far.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
         incoming.accept(&far, server.terms(None, None), &[]).unwrap();
+        // Who sleeps before that does not sleep on this socket.
         near.wait_connected(PATIENCE).unwrap();
+        far.wait_connected(PATIENCE).unwrap();
         Self { server, near, cq, _far: far, _client: client }
     }
 
