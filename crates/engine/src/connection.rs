@@ -101,8 +101,9 @@ impl Connection {
 
     /// Ends it at once, without a word to the peer.
     pub(crate) fn cut(&self, fault: Fault) {
-        self.link.abort();
+        // The reason first: whoever polls meanwhile would find a connection that is lost.
         self.qp().abort(fault);
+        self.link.abort();
         self.release();
     }
 
