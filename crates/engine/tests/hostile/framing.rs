@@ -144,7 +144,7 @@ fn an_answer_with_a_wrong_crc_never_completes() {
     *fpdu.last_mut().unwrap() ^= 0x80;
     attacked.peer.raw(&fpdu);
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Crc), &fpdu));
-    let failed = attacked.one();
+    let failed = attacked.failed(RECEIVES);
     assert_eq!(failed.wr_id, 7);
     assert_ne!(failed.status, Status::Success);
     attacked.closed();

@@ -5,6 +5,7 @@
 //! |---|---|
 //! | `local_checks`, `remote_checks` | memory that may not be used so (requirements M8 and M9): not one byte moves |
 //! | `terminates` | every Terminate that this adapter can send, provoked |
+//! | `atomics`, `immediates`, `private`, `shared` | atomic operations, immediate data, private messages, shared and named receives |
 //! | `tags`, `framing`, `signals`, `startups`, `flow`, `parking` | ways to get past the checks, and around them |
 //! | `datagrams` | strangers who write to a UDP port |
 //! | `unmapped` | memory that the program took away |
@@ -13,16 +14,20 @@
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
+mod atomics;
 mod common;
 mod datagrams;
 mod flow;
 mod framing;
+mod immediates;
 mod local_checks;
 mod one_touch;
 mod parking;
+mod private;
 mod rate;
 mod remote_checks;
 mod revocation;
+mod shared;
 mod signals;
 mod startups;
 mod tags;

@@ -1,14 +1,14 @@
 //! Revocation is final: when deregistration, re-registration, invalidation or unbinding returns, no byte of the memory changes any more for a
 //! peer, and none leaves, whatever is on its way at that moment.
 //!
-//! In each round peers storm a tag with Writes and Reads. In the middle of that the tag is taken away, and the memory is filled
+//! In each round peers storm a tag with Writes, Reads and atomic operations. In the middle of that the tag is taken away, and the memory is filled
 //! with a canary. The storm goes on until the victim has ended every one of these streams. Meanwhile the canary must hold,
 //! and no answer may carry a byte of it.
 
 use crate::common::mapping::Mapping;
 use crate::common::peer::{Heard, Peer, Way};
 use crate::common::victim::Victim;
-use crate::common::{PATIENCE, read, write};
+use crate::common::{PATIENCE, add, read, write};
 use ironwarp_engine::{CompletionQueue, QueuePair};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Binding, Bytes, Memory, Reregistration, Rights, Scope, Stream, Translation};
@@ -27,7 +27,7 @@ const STORM: u8 = 0x55;
 const BEFORE: u8 = 0x11;
 const CANARY: u8 = 0xca;
 
-const REMOTE: Rights = Rights::REMOTE_READ.union(Rights::REMOTE_WRITE);
+const REMOTE: Rights = Rights::REMOTE;
 const ALL: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(REMOTE).union(Rights::BIND);
 
 /// A peer that storms.
@@ -82,14 +82,16 @@ impl Target {
     /// One round: `grant` gives the tag that is stormed, `revoke` takes it away.
     fn round(&self, round: usize, grant: impl FnOnce() -> Tag, revoke: impl FnOnce(Tag)) {
         self.memory.fill(0, LEN, BEFORE);
-        // Two write and one reads; with and without CRC, small and large.
+        // Two write, one reads and one adds; with and without CRC, small and large.
         let crc = round.is_multiple_of(2);
-        let mut storm = [self.stormer(true), self.stormer(crc), self.stormer(!crc)];
+        let mut storm = [self.stormer(true), self.stormer(crc), self.stormer(!crc), self.stormer(crc)];
         let tag = grant();
-        let bursts = [self.writes(&mut storm[0], tag, 512), self.writes(&mut storm[1], tag, 40_000), {
-            let reads = (1..=8).map(|msn| storm[2].peer.frame(&self.read(msn, tag), &[]));
-            reads.flatten().collect()
-        }];
+        let bursts = [
+            self.writes(&mut storm[0], tag, 512),
+            self.writes(&mut storm[1], tag, 40_000),
+            (1..=8).flat_map(|msn| storm[2].peer.frame(&self.read(msn, tag), &[])).collect(),
+            (1..=24).flat_map(|msn| storm[3].peer.frame(&self.add(msn, tag), &[])).collect(),
+        ];
         for (stormer, burst) in storm.iter_mut().zip(&bursts) {
             stormer.peer.raw(burst);
         }
@@ -98,13 +100,15 @@ impl Target {
         revoke(tag);
         self.memory.fill(0, LEN, CANARY);
         assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed at once");
-        let [first, second, third] = &mut storm;
+        let [first, second, third, fourth] = &mut storm;
         for writer in [first, second] {
             let burst = self.writes(writer, tag, 512);
             writer.peer.raw(&burst);
         }
         let last = third.peer.frame(&self.read(9, tag), &[]);
         third.peer.raw(&last);
+        let last = fourth.peer.frame(&self.add(25, tag), &[]);
+        fourth.peer.raw(&last);
         for stormer in &mut storm {
             self.storm_ends(stormer, round);
         }
@@ -119,6 +123,13 @@ impl Target {
                     assert!(
                         !payload.contains(&CANARY),
                         "round {round}: bytes left after they were taken away"
+                    );
+                }
+                Heard::Message(Header::AtomicResponse(response), ..) => {
+                    assert_ne!(
+                        response.original,
+                        u64::from_ne_bytes([CANARY; 8]),
+                        "round {round}: a word left"
                     );
                 }
                 Heard::Message(..) => {}
@@ -144,6 +155,11 @@ impl Target {
 
     fn read(&self, msn: u32, tag: Tag) -> Header {
         read(msn, tag, self.memory.addr(0), u32::try_from(LEN).unwrap())
+    }
+
+    /// A word of its own for each, far from the others.
+    fn add(&self, msn: u32, tag: Tag) -> Header {
+        add(msn, tag, self.memory.addr(msn as usize * 2048))
     }
 
     fn hit_at(&self, at: usize) {

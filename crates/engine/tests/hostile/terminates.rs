@@ -237,10 +237,9 @@ fn read_responses_that_do_not_fit() {
             "{name}"
         );
         attacked.closed();
-        let failed = attacked.one();
+        let failed = attacked.failed(RECEIVES);
         // The request that the answer was for, and no other, is told that the answer was bad.
         assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
-        attacked.fault(RECEIVES);
         victim.untouched();
         victim.survives();
     }

@@ -6,7 +6,11 @@ pub(crate) mod neighbour;
 pub(crate) mod peer;
 pub(crate) mod victim;
 
-use ironwarp_wire::{Header, Place, ReadRequest, Send, SendWord, Tag, Tagged};
+use ironwarp_wire::private::SendImmediate;
+use ironwarp_wire::{
+    AtomicOp, AtomicRequest, Header, Immediate, ImmediateData, Place, ReadRequest, Send, SendWord, Tag,
+    Tagged,
+};
 use std::time::Duration;
 
 /// Longer than anything here takes on a busy machine.
@@ -33,6 +37,28 @@ pub(crate) fn send(msn: u32) -> Header {
 /// A segment of a Send.
 pub(crate) fn segment(msn: u32, offset: u32, last: bool) -> Header {
     Header::Send(Send { msn, last, offset, solicited: false, word: SendWord::NONE })
+}
+
+/// Immediate Data, which use up the n-th receive of the stream.
+pub(crate) fn immediate(msn: u32, value: u32) -> Header {
+    let data = ImmediateData::new(value);
+    Header::Immediate(Immediate { msn, solicited: false, srq: 0, data })
+}
+
+/// A segment of a Send with Immediate: the first has the data.
+pub(crate) fn segment_with_immediate(msn: u32, offset: u32, last: bool) -> Header {
+    let send = Send { msn, last, offset, solicited: false, word: SendWord::NONE };
+    let immediate = (offset == 0).then(|| ImmediateData::new(0x1111_1111));
+    Header::SendImmediate(SendImmediate { send, immediate })
+}
+
+/// The n-th question of the stream: adds one to a word.
+pub(crate) fn add(msn: u32, tag: Tag, offset: u64) -> Header {
+    atomic(msn, tag, offset, AtomicOp::FetchAdd { add: 1, mask: 0 })
+}
+
+pub(crate) fn atomic(msn: u32, tag: Tag, offset: u64, op: AtomicOp) -> Header {
+    Header::AtomicRequest(AtomicRequest { msn, id: 0x1000 + msn, target: Place { tag, offset }, op })
 }
 
 /// How much memory this process has, other tests included.

@@ -9,7 +9,9 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, Stream};
 use ironwarp_rnic::qp::{Completes, Receives};
-use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
+use ironwarp_rnic::queue::{
+    Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest,
+};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{Cause, Header, Offender, Tag, Terminate};
 use std::net::{SocketAddr, TcpListener};
@@ -278,6 +280,15 @@ impl Attacked {
             assert_eq!(completion.cause.as_ref(), self.pair.qp().fault(), "{completion:?}");
         }
         Arc::clone(self.pair.qp().fault().expect("the stream is over"))
+    }
+
+    /// The stream is over: all receives come back, and one request. The order of the two queues is nobody's promise.
+    pub(crate) fn failed(&self, receives: usize) -> Completion {
+        let (mut requests, flushed): (Vec<_>, Vec<_>) =
+            self.completions(receives + 1).into_iter().partition(|it| it.opcode != Opcode::Receive);
+        assert!(flushed.iter().all(|it| it.status == Status::Flushed), "{flushed:?}");
+        assert_eq!(requests.len(), 1, "{requests:?}");
+        requests.remove(0)
     }
 
     /// The victim ends the stream because of the FPDU with these bytes, and says so with this cause.

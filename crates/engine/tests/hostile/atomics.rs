@@ -1,0 +1,277 @@
+//! Atomic operations (RFC 7306 §5): on memory that may not be used so, more of them than agreed, and answers that do not fit.
+
+use crate::common::mapping::{Mapping, PAGE};
+use crate::common::peer::Heard;
+use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
+use crate::common::{add, atomic, read};
+use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::memory::{Check, Memory, Rights, following};
+use ironwarp_rnic::queue::{Operation as Request, Status};
+use ironwarp_wire::{
+    AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Operation, Place, Protection, Tag, Tagged,
+    Terminate, UntaggedBuffer,
+};
+
+/// What the peer names, given the victim and the number of its queue pair.
+type Named = fn(&Victim, u32) -> (Tag, u64);
+
+/// The peer tries, and is refused: not one byte changes.
+fn refused(named: Named, check: Check, protection: Protection) {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let (tag, offset) = named(&victim, attacked.pair.qp().id());
+    let fpdu = attacked.peer.send(&add(1, tag, offset), &[]);
+    let fault = attacked.terminated_for(Cause::Protection(protection), &fpdu);
+    let Fault::Remote(denied) = &*fault else { panic!("{fault:?}") };
+    assert_eq!((denied.check, denied.tag, denied.offset, denied.len), (check, tag, offset, 8), "{denied}");
+    victim.untouched();
+    victim.survives();
+}
+
+/// Requirement M9, a to f, for atomic operations.
+#[test]
+fn an_atomic_operation_is_checked_before_a_bit_changes() {
+    let cases: [(Named, Check, Protection); 9] = [
+        (|_, _| (Tag(0x00ff_ff00), 0), Check::Valid, Protection::Tag),
+        (|victim, _| (victim.foreign.tag, victim.foreign.addr), Check::Domain, Protection::Stream),
+        (
+            |victim, qp| (victim.window(&victim.open, qp + 1, Rights::REMOTE), victim.open.addr),
+            Check::Stream,
+            Protection::Stream,
+        ),
+        (|victim, _| (following(victim.open.tag), victim.open.addr), Check::Instance, Protection::Tag),
+        (|victim, _| (victim.open.tag, victim.open.addr - 8), Check::Range, Protection::Bounds),
+        (|victim, _| (victim.open.tag, victim.open.end()), Check::Range, Protection::Bounds),
+        (|victim, _| (victim.open.tag, u64::MAX - 7), Check::Wrap, Protection::Wrap),
+        (|victim, _| (victim.writable.tag, victim.writable.addr), Check::Right, Protection::Access),
+        (|victim, _| (victim.private.tag, victim.private.addr), Check::Right, Protection::Access),
+    ];
+    for (named, check, protection) in cases {
+        refused(named, check, protection);
+    }
+}
+
+/// The tag was taken away between two operations: the first is done, the second is not.
+#[test]
+fn an_atomic_operation_on_a_tag_that_was_given_back() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let window = victim.window(&victim.open, attacked.pair.qp().id(), Rights::REMOTE);
+    let before = word(&victim, 0);
+    attacked.peer.send(&add(1, window, victim.open.addr), &[]);
+    assert_eq!(answer(&mut attacked), (1, 0x1001, before));
+    victim.engine.device().table().deregister(window).unwrap();
+    let fpdu = attacked.peer.send(&add(2, window, victim.open.addr), &[]);
+    attacked.terminated_for(Cause::Protection(Protection::Tag), &fpdu);
+    assert_eq!(word(&victim, 0), before.wrapping_add(1), "done once");
+    victim.untouched_but(&[(victim.open.at, 8)]);
+    victim.survives();
+}
+
+/// RFC 7306 §8.2: seven ways not to be aligned.
+#[test]
+fn an_atomic_operation_on_a_word_that_is_not_aligned() {
+    for skip in 1..8 {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let place = Place { tag: victim.open.tag, offset: victim.open.addr + skip };
+        let fpdu = attacked.peer.send(&add(1, place.tag, place.offset), &[]);
+        let fault = attacked.terminated_for(Cause::Operation(Operation::StreamCatastrophic), &fpdu);
+        assert_eq!(*fault, Fault::Protocol(Protocol::Misaligned { place }));
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+/// The program unmapped the word, or may only read it: an error, never a signal.
+#[test]
+fn an_atomic_operation_on_memory_that_is_gone() {
+    for unmap in [true, false] {
+        let victim = Victim::new();
+        let memory = Mapping::new(2);
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_ATOMIC;
+        let region = Memory::direct(memory.addr(0), memory.len() as u64, rights).unwrap();
+        let tag = victim.engine.device().register(victim.domain, region).unwrap();
+        if unmap {
+            memory.unmap(PAGE, PAGE);
+        } else {
+            memory.protect(PAGE, PAGE);
+        }
+        let mut attacked = victim.attacked();
+        attacked.peer.send(&add(1, tag, memory.addr(PAGE - 8)), &[]);
+        assert_eq!(answer(&mut attacked), (1, 0x1001, 0), "beside it, all is well");
+        let fpdu = attacked.peer.send(&add(2, tag, memory.addr(PAGE)), &[]);
+        let fault = attacked.terminated_for(Cause::Protection(Protection::Unspecified), &fpdu);
+        assert!(matches!(*fault, Fault::Unmapped { remote: true, len: 8, .. }), "{fault}");
+        assert!(unmap || memory.holds_only(PAGE, PAGE, 0));
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+/// Requirement M11: they wait in the queue of Reads, and one more than agreed ends the stream.
+#[test]
+fn more_atomic_operations_than_agreed() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let area = victim.open;
+    // Reads that the peer does not take the answers of hold all that comes behind.
+    let len = u32::try_from(AREA).unwrap();
+    let mut sent = Vec::new();
+    for msn in 1..20_000 {
+        let header =
+            if msn % 2 == 0 { add(msn, area.tag, area.addr) } else { read(msn, area.tag, area.addr, len) };
+        sent.push(attacked.peer.send(&header, &[]));
+        if attacked.pair.qp().fault().is_some() {
+            break;
+        }
+    }
+    let (messages, _) = attacked.peer.hear_out();
+    let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("no Terminate") };
+    let msn = match terminate.offender.header {
+        Some(ironwarp_wire::ddp::DdpHeader::Untagged(header)) => header.msn,
+        other => panic!("{other:?}"),
+    };
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
+    assert_eq!(*terminate, Terminate::answer(cause, &sent[msn as usize - 1]));
+    attacked.closed();
+    assert_eq!(*attacked.fault(RECEIVES), Fault::Protocol(Protocol::ReadsExceeded { ird: 32 }));
+    // Each that was answered was done once; one may have been done without an answer.
+    let answered = messages.iter().filter(|(header, _)| matches!(header, Header::AtomicResponse(_))).count();
+    let done = word(&victim, 0).wrapping_sub(canary(&victim));
+    assert!((answered as u64..=answered as u64 + 1).contains(&done), "{done} of {answered}");
+    victim.untouched_but(&[(area.at, 8)]);
+    victim.survives();
+}
+
+/// Operations of two peers on one word: each is done once, and no two get the same value.
+#[test]
+fn atomic_operations_of_many_peers_on_one_word() {
+    const ROUNDS: u32 = 200;
+    let victim = Victim::new();
+    let (before, open) = (word(&victim, 0), victim.open);
+    let peers: Vec<Attacked> = (0..4).map(|_| victim.attacked()).collect();
+    let mut found: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = peers
+            .into_iter()
+            .map(|mut attacked| {
+                scope.spawn(move || {
+                    let one = |msn| {
+                        attacked.peer.send(&add(msn, open.tag, open.addr), &[]);
+                        answer(&mut attacked).2.wrapping_sub(before)
+                    };
+                    (1..=ROUNDS).map(one).collect::<Vec<_>>()
+                })
+            })
+            .collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    found.sort_unstable();
+    assert!(found.into_iter().eq(0..4 * u64::from(ROUNDS)));
+    victim.untouched_but(&[(open.at, 8)]);
+    victim.survives();
+}
+
+/// The masks say which bits are compared, and which change.
+#[test]
+fn a_masked_operation_changes_no_other_bit() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let (before, open) = (word(&victim, 0), victim.open);
+    let (swap, swap_mask, compare_mask) = (0x1234, 0xff, 0xff00);
+    let op = AtomicOp::CompareSwap { swap, swap_mask, compare: before, compare_mask };
+    attacked.peer.send(&atomic(1, open.tag, open.addr, op), &[]);
+    assert_eq!(answer(&mut attacked).2, before);
+    assert_eq!(word(&victim, 0), before & !0xff | 0x34);
+    let op = AtomicOp::CompareSwap { swap, swap_mask: u64::MAX, compare: before ^ 0x100, compare_mask };
+    attacked.peer.send(&atomic(2, open.tag, open.addr, op), &[]);
+    assert_eq!(answer(&mut attacked).2, before & !0xff | 0x34);
+    assert_eq!(word(&victim, 0), before & !0xff | 0x34, "not equal: nothing changes");
+    victim.untouched_but(&[(open.at, 8)]);
+    victim.survives();
+}
+
+/// What a peer answers in place of what was asked for, and how the victim takes it.
+type Lie = fn(&AtomicRequest) -> Header;
+
+#[test]
+fn answers_to_atomic_operations_that_do_not_fit() {
+    let unasked = Cause::Operation(Operation::Opcode);
+    let lies: [(&str, Lie, Cause); 4] = [
+        ("another identifier", |asked| response(1, asked.id ^ 1), unasked),
+        ("the next number", |asked| response(2, asked.id), Cause::UntaggedBuffer(UntaggedBuffer::Sequence)),
+        ("number zero", |asked| response(0, asked.id), Cause::UntaggedBuffer(UntaggedBuffer::Sequence)),
+        (
+            "a Read Response",
+            |asked| Header::ReadResponse(Tagged { last: true, place: asked.target }),
+            unasked,
+        ),
+    ];
+    for (name, lie, cause) in lies {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked();
+        let (target, op) = (Place::default(), AtomicOp::FetchAdd { add: 1, mask: 0 });
+        attacked.post(7, Request::Atomic { target, op }, victim.private.sge(4096, 8));
+        let heard = attacked.peer.hear_message();
+        let Heard::Message(Header::AtomicRequest(asked), ..) = heard else { panic!("{heard:?}") };
+        let header = lie(&asked);
+        let payload = if header.carries_payload() { &[0xee; 8][..] } else { &[] };
+        let fpdu = attacked.peer.send(&header, payload);
+        assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu), "{name}");
+        attacked.closed();
+        let failed = attacked.failed(RECEIVES);
+        assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
+        victim.untouched();
+        victim.survives();
+    }
+}
+
+#[test]
+fn an_atomic_response_in_place_of_a_read_response() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    attacked.post(7, Request::Read(Place::default()), victim.private.sge(4096, 8));
+    let heard = attacked.peer.hear_message();
+    let Heard::Message(Header::ReadRequest(asked), ..) = heard else { panic!("{heard:?}") };
+    let fpdu = attacked.peer.send(&response(1, asked.msn), &[]);
+    let unasked = Cause::Operation(Operation::Opcode);
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(unasked, &fpdu));
+    attacked.closed();
+    let failed = attacked.failed(RECEIVES);
+    assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{failed:?}");
+    victim.untouched();
+    victim.survives();
+}
+
+#[test]
+fn an_atomic_response_that_nobody_asked_for() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let fpdu = attacked.peer.send(&response(1, 1), &[]);
+    let fault = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
+    assert_eq!(*fault, Fault::Protocol(Protocol::Unasked));
+    victim.untouched();
+    victim.survives();
+}
+
+fn response(msn: u32, id: u32) -> Header {
+    Header::AtomicResponse(AtomicResponse { msn, id, original: 0xeeee_eeee_eeee_eeee })
+}
+
+/// The next answer: its number, identifier and value.
+fn answer(attacked: &mut Attacked) -> (u32, u32, u64) {
+    let heard = attacked.peer.hear_message();
+    let Heard::Message(Header::AtomicResponse(answer), ..) = heard else { panic!("{heard:?}") };
+    (answer.msn, answer.id, answer.original)
+}
+
+/// A word of the open area.
+fn word(victim: &Victim, at: usize) -> u64 {
+    u64::from_ne_bytes(victim.memory.read(victim.open.at + at, 8).try_into().unwrap())
+}
+
+/// What its first word was in the beginning.
+fn canary(victim: &Victim) -> u64 {
+    let canaries = crate::common::victim::canaries(victim.open.at + 8);
+    u64::from_ne_bytes(canaries[victim.open.at..].try_into().unwrap())
+}

@@ -1,0 +1,120 @@
+//! Immediate Data (RFC 7306 §6) out of place: they use up a receive, so they count and wait as a Send does.
+
+use crate::common::peer::Way;
+use crate::common::victim::{Attacked, RECEIVE, Victim};
+use crate::common::{immediate, segment, send, write};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::queue::{Opcode, ReceiveRequest, Status};
+use ironwarp_wire::{Cause, Header, MpaFault, Operation, Place, Tagged, UntaggedBuffer, Violation};
+use std::time::Duration;
+
+const OUT_OF_TURN: Cause = Cause::Operation(Operation::StreamCatastrophic);
+
+/// The peer sends, the victim ends the stream; nothing else happens.
+fn refused(cause: Cause, attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>) -> Fault {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let fpdu = attack(&victim, &mut attacked);
+    let fault = attacked.terminated_for(cause, &fpdu);
+    victim.untouched_but(&[(victim.open.at, 8), (victim.private.at, 8)]);
+    victim.survives();
+    (*fault).clone()
+}
+
+/// They tell of the Write before them, and of none if there was none.
+#[test]
+fn immediate_data_tell_of_the_write_before_them() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let open = victim.open;
+    attacked.peer.send(&write(open.tag, open.addr), &[0xee; 8]);
+    attacked.peer.send(&immediate(1, 0xdead_beef), &[]);
+    attacked.peer.send(&immediate(2, 7), &[]);
+    for (value, len) in [(0xdead_beef, 8), (7, 0)] {
+        let done = attacked.one();
+        assert_eq!((done.opcode, done.status, done.byte_len), (Opcode::ReceiveWrite, Status::Success, len));
+        assert_eq!(done.immediate, Some(value), "{done:?}");
+    }
+    attacked.goes_on(3);
+    victim.untouched_but(&[(open.at, 8), (victim.private.at + 2 * RECEIVE, 10)]);
+    victim.survives();
+}
+
+#[test]
+fn immediate_data_out_of_sequence() {
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::Sequence);
+    for msn in [0, 2, u32::MAX] {
+        let fault = refused(cause, |_, attacked| attacked.peer.send(&immediate(msn, 1), &[]));
+        assert_eq!(fault, Fault::Protocol(Protocol::Sequence { queue: 0, expected: 1, found: msn }));
+    }
+}
+
+#[test]
+fn immediate_data_in_the_middle_of_a_send() {
+    let fault = refused(OUT_OF_TURN, |_, attacked| {
+        attacked.peer.send(&segment(1, 0, false), b"half");
+        attacked.peer.send(&immediate(1, 1), &[])
+    });
+    assert_eq!(fault, Fault::Protocol(Protocol::Interleaved));
+}
+
+#[test]
+fn immediate_data_in_the_middle_of_a_write() {
+    let fault = refused(OUT_OF_TURN, |victim, attacked| {
+        let place = Place { tag: victim.open.tag, offset: victim.open.addr };
+        attacked.peer.send(&Header::Write(Tagged { last: false, place }), &[0xee; 8]);
+        attacked.peer.send(&immediate(1, 1), &[])
+    });
+    assert_eq!(fault, Fault::Protocol(Protocol::Interleaved));
+}
+
+/// They have eight bytes, no more and no less.
+#[test]
+fn immediate_data_that_are_cut() {
+    let fault = refused(Cause::Mpa(MpaFault::Length), |_, attacked| {
+        let mut fpdu = attacked.peer.frame(&immediate(1, 1), &[]);
+        fpdu[..2].copy_from_slice(&u16::to_be_bytes(18 + 4));
+        attacked.peer.raw(&fpdu);
+        fpdu
+    });
+    assert!(matches!(fault, Fault::Violation(Violation::TooShort { .. })), "{fault}");
+}
+
+/// No receive is posted: they wait, and what comes behind them waits with them.
+#[test]
+fn immediate_data_wait_for_a_receive() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way::default(), 0);
+    attacked.peer.open();
+    let open = victim.open;
+    attacked.peer.send(&write(open.tag, open.addr), &[0xee; 8]);
+    attacked.peer.send(&immediate(1, 1), &[]);
+    attacked.peer.send(&write(open.tag, open.addr + 8), &[0xee; 3]);
+    attacked.peer.send(&immediate(2, 2), &[]);
+    attacked.peer.send(&send(3), b"behind");
+    assert!(!attacked.cq.wait(Some(Duration::from_millis(50))).unwrap(), "nothing can complete yet");
+    victim.untouched_but(&[(open.at, 8)]);
+    for (id, len) in [(0, 8), (1, 3), (2, 6)] {
+        let sge = victim.private.sge(id * RECEIVE as u64, u32::try_from(RECEIVE).unwrap());
+        attacked.pair.qp().post_receive(ReceiveRequest { id, buffers: sge.into() }).unwrap();
+        let done = attacked.one();
+        assert_eq!((done.wr_id, done.status, done.byte_len), (id, Status::Success, len), "{done:?}");
+    }
+    victim.untouched_but(&[(open.at, 11), (victim.private.at + 2 * RECEIVE, 6)]);
+    victim.survives();
+}
+
+#[test]
+fn immediate_data_without_a_receive_in_strict_mode() {
+    let victim = Victim::alone(Config { strict_receive: true, ..Config::default() });
+    let mut attacked = victim.attacked_by(Way::default(), 0);
+    attacked.peer.open();
+    let fpdu = attacked.peer.send(&immediate(1, 1), &[]);
+    let terminate = attacked.peer.hear_terminate();
+    let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
+    assert_eq!(terminate, ironwarp_wire::Terminate::answer(cause, &fpdu));
+    attacked.closed();
+    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::NoReceive));
+    victim.untouched();
+}

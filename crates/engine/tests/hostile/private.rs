@@ -1,0 +1,89 @@
+//! Private messages from peers that may not send them, or not like that.
+
+use crate::common::peer::Way;
+use crate::common::segment_with_immediate;
+use crate::common::victim::{Attacked, RECEIVES, Victim};
+use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::queue::Status;
+use ironwarp_wire::private::Capabilities;
+use ironwarp_wire::{Cause, MpaFault, Operation, UntaggedBuffer, Violation};
+
+const OPCODE: Cause = Cause::Operation(Operation::Opcode);
+const OFFSET: Cause = Cause::UntaggedBuffer(UntaggedBuffer::Offset);
+
+/// A peer that has shown to be one of our kind.
+fn kin(victim: &Victim) -> Attacked {
+    let mut attacked = victim.attacked_by(Way::default(), RECEIVES);
+    attacked.peer.open_as_ironwarp(Capabilities::all());
+    attacked
+}
+
+/// 0/2/06: who did not give the signal speaks the standard's language, in which there is no such opcode.
+#[test]
+fn a_private_message_before_the_signal() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked();
+    let fpdu = attacked.peer.send(&segment_with_immediate(1, 0, true), b"psst");
+    let fault = attacked.terminated_for(OPCODE, &fpdu);
+    assert!(matches!(*fault, Fault::Violation(_)), "{fault}");
+    victim.untouched();
+    victim.survives();
+}
+
+/// The same where the victim does not look for signals: it is a stranger to all.
+#[test]
+fn a_private_message_to_one_who_has_none() {
+    let config = ironwarp_rnic::config::Config { private: false, ..Default::default() };
+    let victim = Victim::with(config);
+    let mut attacked = kin(&victim);
+    let fpdu = attacked.peer.send(&segment_with_immediate(1, 0, true), b"psst");
+    attacked.terminated_for(OPCODE, &fpdu);
+    victim.untouched();
+    victim.survives();
+}
+
+#[test]
+fn a_send_with_immediate_in_segments() {
+    let victim = Victim::new();
+    let mut attacked = kin(&victim);
+    attacked.peer.send(&segment_with_immediate(1, 0, false), b"in ");
+    attacked.peer.send(&segment_with_immediate(1, 8 + 3, true), b"two");
+    let done = attacked.one();
+    assert_eq!((done.status, done.byte_len, done.immediate), (Status::Success, 6, Some(0x1111_1111)));
+    assert_eq!(victim.memory.read(victim.private.at, 6), b"in two");
+    attacked.goes_on(2);
+    victim.survives();
+}
+
+/// The immediate data count as the first eight bytes of the message: no segment may begin among them, before or behind
+/// what is due.
+#[test]
+fn a_send_with_immediate_with_wrong_offsets() {
+    for offset in [1, 7, 8 + 2, 8 + 4, 3, u32::MAX] {
+        let victim = Victim::new();
+        let mut attacked = kin(&victim);
+        attacked.peer.send(&segment_with_immediate(1, 0, false), b"in ");
+        let fpdu = attacked.peer.send(&segment_with_immediate(1, offset, true), b"two");
+        let terminate = attacked.peer.hear_terminate();
+        assert_eq!(terminate, ironwarp_wire::Terminate::answer(OFFSET, &fpdu), "{offset}");
+        attacked.closed();
+        let fault = attacked.fault(RECEIVES);
+        assert!(matches!(*fault, Fault::Protocol(Protocol::Offset { expected: 3, .. })), "{fault}");
+        victim.untouched_but(&[(victim.private.at, 3)]);
+        victim.survives();
+    }
+}
+
+/// The first segment has the data, or it is none.
+#[test]
+fn a_send_with_immediate_that_is_cut() {
+    let victim = Victim::new();
+    let mut attacked = kin(&victim);
+    let mut fpdu = attacked.peer.frame(&segment_with_immediate(1, 0, true), &[]);
+    fpdu[..2].copy_from_slice(&u16::to_be_bytes(18 + 7));
+    attacked.peer.raw(&fpdu);
+    let fault = attacked.terminated_for(Cause::Mpa(MpaFault::Length), &fpdu);
+    assert!(matches!(*fault, Fault::Violation(Violation::TooShort { .. })), "{fault}");
+    victim.untouched();
+    victim.survives();
+}
