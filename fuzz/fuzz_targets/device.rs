@@ -10,7 +10,9 @@
     reason = "a fuzz target: every panic is a finding"
 )]
 
+#[path = "device/host.rs"]
 mod host;
+#[path = "device/peer.rs"]
 mod peer;
 
 use host::{
