@@ -2,7 +2,7 @@
 
 use crate::connection::{BeginError, Connection};
 use crate::cq::CompletionQueue;
-use crate::event::{ConnectError, Established, EventChannel, EventFdWake};
+use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher};
 use crate::gid::monitor::Monitor;
 use crate::gid::{PortChange, PortWatcher};
 use crate::handler::{AsyncEventQueue, CompletionHandler};
@@ -84,7 +84,7 @@ pub struct Listener {
 
 /// A listening socket, until this is dropped.
 #[derive(Debug)]
-pub(crate) struct Listening {
+pub struct Listening {
     core: Arc<ListenerCore>,
     lane: Arc<Lane>,
 }
@@ -163,9 +163,9 @@ impl Engine {
 
     // --- Queue pairs ---
 
-    /// A queue pair. If it is brought up by hand, its number tells where it is: there is a port in it.
+    /// A queue pair. If it is brought up by hand, or reachable, its number tells where it is: there is a port in it.
     pub fn create_qp(self: &Arc<Self>, attributes: QueuePairAttributes) -> io::Result<Arc<QueuePair>> {
-        let number = match attributes.by_hand {
+        let number = match attributes.by_hand || attributes.reachable {
             true => self.numbers.with_port(|| {
                 let reservation = Reservation::new(Kind::Stream, self.config().ports)?;
                 Ok(Port::new(reservation, Arc::downgrade(self)))
@@ -214,8 +214,17 @@ impl Engine {
     /// Listens at an address; port 0 lets the kernel choose.
     pub fn listen(self: &Arc<Self>, at: SocketAddr) -> io::Result<Listener> {
         let channel = EventChannel::new()?;
-        let listening = self.listening(at, Desk::Program(Arc::clone(&channel)))?;
+        let listening = self.listen_and_tell(at, Arc::<EventChannel<Incoming>>::clone(&channel))?;
         Ok(Listener { listening, channel })
+    }
+
+    /// Listens at an address, and tells `program` who wants to connect.
+    pub fn listen_and_tell(
+        self: &Arc<Self>,
+        at: SocketAddr,
+        program: Arc<dyn Watcher<Incoming>>,
+    ) -> io::Result<Listening> {
+        self.listening(at, Desk::Program(program))
     }
 
     /// Listens for the queue pairs of a port.
@@ -379,12 +388,19 @@ impl Stop for StopLanes {
 impl Listener {
     /// Where it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listening.core.local_addr()
+        self.listening.local_addr()
     }
 
     /// Who wants to connect, in order of arrival.
     pub fn incoming(&self) -> &Arc<EventChannel<Incoming>> {
         &self.channel
+    }
+}
+
+impl Listening {
+    /// Where it listens.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.core.local_addr()
     }
 }
 

@@ -5,6 +5,7 @@ use crate::sys::thread::block;
 use ironwarp_rnic::connect::{Agreed, Depths, StartupError};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{Channel, Wake};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -116,10 +117,16 @@ fn words(private_data: &[u8]) -> String {
     }
 }
 
+/// Who is told what happens, on the thread that finds out: a lane's, as a rule. It must not block, and may call back.
+pub trait Watcher<E>: Send + Sync + fmt::Debug {
+    /// This happened.
+    fn tell(&self, event: E);
+}
+
 /// What a program waits on for events of connections.
 #[derive(Debug)]
 pub struct EventChannel<E> {
-    pub(crate) channel: Channel<E>,
+    channel: Channel<E>,
     wake: EventFdWake,
 }
 
@@ -153,6 +160,12 @@ impl<E> EventChannel<E> {
     /// ```
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<E> {
         wait_for(&self.wake, timeout.into(), || self.next())
+    }
+}
+
+impl<E: Send + fmt::Debug> Watcher<E> for EventChannel<E> {
+    fn tell(&self, event: E) {
+        self.channel.push(event);
     }
 }
 

@@ -5,7 +5,7 @@
 use crate::byhand::BringUp;
 use crate::connection::Connection;
 use crate::cq::CompletionQueue;
-use crate::event::{ConnectError, ConnectionEvent, Established, EventChannel, What};
+use crate::event::{ConnectError, ConnectionEvent, Established, Watcher, What};
 use crate::qpn::Number;
 use crate::set::lock;
 use ironwarp_rnic::config::Config;
@@ -63,8 +63,11 @@ pub struct QueuePairAttributes {
     pub rights: Rights,
     /// The program moves it through its states, from reset on.
     pub by_hand: bool,
-    /// Where what happens to its connection is told, besides the queue pair itself.
-    pub events: Option<Arc<EventChannel<ConnectionEvent>>>,
+    /// Its number tells where it is, as that of one that is brought up by hand always does, although it is connected by address:
+    /// a peer that is brought up by hand can reach it.
+    pub reachable: bool,
+    /// Who is told what happens to its connection, besides the queue pair itself.
+    pub events: Option<Arc<dyn Watcher<ConnectionEvent>>>,
 }
 
 impl QueuePairAttributes {
@@ -80,6 +83,7 @@ impl QueuePairAttributes {
             completes: Completes::WhenSent,
             rights: Rights::REMOTE,
             by_hand: false,
+            reachable: false,
             events: None,
         }
     }
@@ -278,7 +282,7 @@ impl QueuePair {
 
     fn tell(&self, what: What) {
         if let Some(events) = &self.attributes.events {
-            events.channel.push(ConnectionEvent { qp: self.id(), what });
+            events.tell(ConnectionEvent { qp: self.id(), what });
         }
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::byhand::{BringUp, ToItself};
 use crate::engine::Engine;
-use crate::event::{ConnectError, Established, EventChannel};
+use crate::event::{ConnectError, Established, Watcher};
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::port::Port;
@@ -113,7 +113,7 @@ pub(crate) struct ListenerCore {
 #[derive(Debug)]
 pub(crate) enum Desk {
     /// The program, when it likes.
-    Program(Arc<EventChannel<Incoming>>),
+    Program(Arc<dyn Watcher<Incoming>>),
     /// The queue pairs of a port, which were told whom to expect.
     Port(Weak<Port>),
 }
@@ -393,7 +393,7 @@ impl Answer {
             decided: false,
         };
         match &self.listener.desk {
-            Desk::Program(channel) => channel.channel.push(incoming),
+            Desk::Program(program) => program.tell(incoming),
             Desk::Port(port) => {
                 if let Some(port) = port.upgrade() {
                     port.hello(incoming);

@@ -244,7 +244,7 @@ impl QueuePairBuilder {
             max_sges: self.max_sges,
             completes: self.completes,
             receive_cq: self.receive_cq.inner,
-            events: self.events,
+            events: self.events.map(|channel| channel as _),
             ..QueuePairAttributes::new(self.domain, &self.send_cq.inner)
         })?;
         if self.by_hand {
