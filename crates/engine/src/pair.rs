@@ -197,6 +197,13 @@ impl QueuePair {
         }
     }
 
+    /// The program destroys it: nothing completes any more. It closes as with [`disconnect`](Self::disconnect), so that what
+    /// it has sent and received so far arrives and is acknowledged.
+    pub fn retire(&self) {
+        self.qp().hush();
+        self.disconnect();
+    }
+
     pub(crate) fn number(&self) -> &Number {
         &self.number
     }

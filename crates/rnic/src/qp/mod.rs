@@ -227,6 +227,13 @@ impl Qp {
         self.silent.store(true, Ordering::SeqCst);
         self.abort(Fault::Moved);
         self.release();
+        self.hush();
+    }
+
+    /// From now on no request completes any more, and completions that were not polled are taken back: the program destroys
+    /// it. What it was asked to send is still sent.
+    pub fn hush(&self) {
+        self.silent.store(true, Ordering::SeqCst);
         let Attributes { send_cq, receive_cq, .. } = &self.attributes;
         send_cq.purge(self.id);
         receive_cq.purge(self.id);
