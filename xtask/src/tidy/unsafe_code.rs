@@ -11,6 +11,9 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/engine/src/sys/testing.rs",
     "crates/engine/src/sys/thread.rs",
     "crates/engine/tests/hostile/common/mapping.rs",
+    "crates/ibverbs/src/abi/context.rs",
+    "crates/ibverbs/src/abi/verbs.rs",
+    "crates/ibverbs/src/abi/zeroed.rs",
     "crates/ironwarp/src/memory.rs",
 ];
 

@@ -1,0 +1,69 @@
+//! What the headers of rdma-core lay out: structures, function tables, constants. No behaviour.
+//!
+//! Names are those of C, so that they are found in the manual pages. Layouts and values are those of rdma-core 44 on
+//! 64-bit Linux; `tests/layout.rs` compares every one with the real headers. C enumerations are integers here: the
+//! caller may store any value in them, which a Rust enumeration would not survive.
+//!
+//! | file | for |
+//! |---|---|
+//! | `codes` | enumerations whose values exclude each other: states, statuses, opcodes |
+//! | `flags` | enumerations whose values are bits |
+//! | `attr` | attributes that calls take or return |
+//! | `work` | work requests, completions, events |
+//! | `verbs` | objects that programs hold pointers to: regions, queues, queue pairs, their tables |
+//! | `context` | devices, contexts and the two operation tables |
+//! | `flow` | packet steering, which is not supported; its types complete the tables |
+//! | `sa` | records of InfiniBand's subnet administration that ids of librdmacm carry |
+//! | `cm` | librdmacm |
+//! | `zeroed` | structures of all zeroes |
+
+#![allow(non_camel_case_types, non_snake_case, reason = "names as in C")]
+
+mod attr;
+mod cm;
+mod codes;
+mod context;
+mod flags;
+mod flow;
+mod sa;
+mod verbs;
+mod work;
+mod zeroed;
+
+pub use attr::*;
+pub use cm::*;
+pub use codes::*;
+pub use context::*;
+pub use flags::*;
+pub use flow::*;
+pub use sa::*;
+pub use verbs::*;
+pub use work::*;
+pub use zeroed::Zeroed;
+
+/// Declares C enumerations, each as an integer type and constants of it, and the list of all these constants, which
+/// the layout test goes through.
+macro_rules! c_enums {
+    ($list:ident; $($(#[$doc:meta])* $name:ident: $int:ty { $($constant:ident = $value:expr,)* })*) => {
+        $(
+            $(#[$doc])*
+            pub type $name = $int;
+            $(pub const $constant: $name = $value;)*
+        )*
+        /// Every constant of this file, by name.
+        pub const $list: &[(&str, i128)] = &[$($((stringify!($constant), $constant as i128),)*)*];
+    };
+}
+pub(crate) use c_enums;
+
+/// A union says no more than its name when it is printed: which member is valid is known elsewhere.
+macro_rules! opaque_debug {
+    ($($name:ident),* $(,)?) => {
+        $(impl std::fmt::Debug for $name {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct(stringify!($name)).finish_non_exhaustive()
+            }
+        })*
+    };
+}
+pub(crate) use opaque_debug;

@@ -1,0 +1,168 @@
+//! A C program, compiled against the real headers, prints what they lay out: the size of every structure, the offset of every
+//! field, the value of every constant. Ours must be the same, and none may be missing.
+
+#![expect(clippy::unwrap_used, reason = "a test fails where it stops")]
+
+mod structures;
+
+use ironwarp_ibverbs::abi::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::mem::{offset_of, size_of};
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+/// What Rust makes of a structure of C; `name` and the fields' names as C calls them.
+struct Structure {
+    name: &'static str,
+    size: usize,
+    fields: Vec<(&'static str, usize)>,
+}
+
+const INCLUDES: &str = "#include <stdio.h>
+#include <stddef.h>
+#include <infiniband/verbs.h>
+#include <infiniband/sa.h>
+#include <infiniband/tm_types.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rsocket.h>
+";
+
+/// Unions, and members of unions that `structures` has no name for.
+fn places() -> Vec<(String, usize)> {
+    macro_rules! size {
+        ($type:ty, $c:expr) => {
+            (format!("sizeof({})", $c), size_of::<$type>())
+        };
+    }
+    macro_rules! offset {
+        ($type:ty, $($path:tt)+) => {
+            (format!("offsetof(struct {}, {})", stringify!($type), stringify!($($path)+)), offset_of!($type, $($path)+))
+        };
+    }
+    let sub = |type_: &str, member: &str| format!("((struct {type_} *)0)->{member}");
+    vec![
+        size!(ibv_gid, "union ibv_gid"),
+        size!(ibv_send_wr_remote, sub("ibv_send_wr", "wr")),
+        size!(ibv_send_wr_extra, sub("ibv_send_wr", "bind_mw")),
+        size!(ibv_async_event_element, sub("ibv_async_event", "element")),
+        size!(rdma_sockaddr, sub("rdma_addr", "src_storage")),
+        size!(rdma_cm_event_param, sub("rdma_cm_event", "param")),
+        ("offsetof(struct ibv_send_wr, invalidate_rkey)".into(), offset_of!(ibv_send_wr, imm_data)),
+        ("offsetof(struct ibv_send_wr, tso)".into(), offset_of!(ibv_send_wr, extra)),
+        ("offsetof(struct ibv_wc, invalidated_rkey)".into(), offset_of!(ibv_wc, imm_data)),
+        ("offsetof(struct rdma_addr, src_sin6)".into(), offset_of!(rdma_addr, src.sin6)),
+        offset!(ibv_send_wr, wr.atomic.rkey),
+        offset!(ibv_send_wr, wr.ud.remote_qkey),
+        offset!(ibv_send_wr, qp_type.xrc.remote_srqn),
+        offset!(ibv_qp_attr, ah_attr.grh.traffic_class),
+        offset!(rdma_cm_id, route.addr.addr),
+        offset!(rdma_cm_event, param.ud.qkey),
+        ("offsetof(struct ibv_port_attr, port_cap_flags2)".into(), COMPAT_PORT_ATTR_LEN),
+        ("(size_t)__VERBS_ABI_IS_EXTENDED".into(), VERBS_ABI_IS_EXTENDED),
+    ]
+}
+
+fn constants() -> impl Iterator<Item = &'static (&'static str, i128)> {
+    [CODES, FLAGS, SA_CONSTANTS, CM_CONSTANTS].into_iter().flatten()
+}
+
+/// What the C program must print: an expression, and our value of it.
+fn expected() -> BTreeMap<String, i128> {
+    let mut expected = BTreeMap::new();
+    let number = |value: usize| i128::try_from(value).unwrap();
+    for structure in structures::structures() {
+        let name = structure.name;
+        expected.insert(format!("sizeof({name})"), number(structure.size));
+        let fields = structure.fields.iter();
+        expected.extend(fields.map(|(field, at)| (format!("offsetof({name}, {field})"), number(*at))));
+    }
+    expected.extend(places().into_iter().map(|(place, value)| (place, number(value))));
+    expected.extend(constants().map(|(name, value)| ((*name).to_owned(), *value)));
+    expected
+}
+
+/// Compiles a C program that prints the value of each expression, runs it, and returns what it printed.
+fn print_in_c(expressions: impl Iterator<Item = String>) -> BTreeMap<String, i128> {
+    let mut source = format!("{INCLUDES}\nint main(void)\n{{\n");
+    for expression in expressions {
+        let format = format!("({expression}) < 0 ? \"{expression} %lld\\n\" : \"{expression} %llu\\n\"");
+        writeln!(source, "    printf({format}, (long long)({expression}));").unwrap();
+    }
+    source.push_str("    return 0;\n}\n");
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layout-{}", std::process::id()));
+    compile(&["-Wno-all", "-o", program.to_str().unwrap()], &source);
+    let output = Command::new(&program).output().unwrap();
+    std::fs::remove_file(&program).unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    let line = |line: &str| {
+        let (expression, value) = line.rsplit_once(' ').unwrap();
+        (expression.to_owned(), value.parse().unwrap())
+    };
+    text.lines().map(line).collect()
+}
+
+/// Feeds the source to the C compiler, and returns what that printed.
+fn compile(options: &[&str], source: &str) -> String {
+    let mut compiler = Command::new("cc")
+        .args(["-x", "c", "-"])
+        .args(options)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("the tests of layouts need a C compiler");
+    compiler.stdin.take().unwrap().write_all(source.as_bytes()).unwrap();
+    let output = compiler.wait_with_output().unwrap();
+    assert!(
+        output.status.success(),
+        "the C compiler does not take it: are libibverbs-dev and librdmacm-dev there?"
+    );
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn layouts_and_constants_are_those_of_the_headers() {
+    let expected = expected();
+    let real = print_in_c(expected.keys().cloned());
+    assert_eq!(real.len(), expected.len());
+    let wrong: Vec<String> = expected
+        .iter()
+        .filter(|(expression, ours)| real[*expression] != **ours)
+        .map(|(expression, ours)| format!("{expression} is {}, ours is {ours}", real[expression]))
+        .collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Structures of C that we have no use for: packet steering, whose calls are refused before they look at them.
+const NOT_OURS: &[&str] = &["ibv_flow_spec", "ibv_flow_action_esp", "_filter"];
+
+#[test]
+fn nothing_of_the_headers_is_missing() {
+    let preprocessed = compile(&["-E"], INCLUDES);
+    let macros = compile(&["-E", "-dM"], INCLUDES);
+    let words = |text: &str| -> BTreeSet<String> {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned).collect()
+    };
+    let constants: BTreeSet<String> = constants().map(|(name, _)| (*name).to_owned()).collect();
+    let ours = ["IBV_", "RAI_", "RDMA_CM_", "RDMA_PS_", "RDMA_OPTION_", "RDMA_MC_", "RDMA_MAX_", "RDMA_IB_"];
+    let defined = macros.lines().filter_map(|line| line.strip_prefix("#define ")?.split_once(' '));
+    let defined =
+        defined.filter(|(name, value)| !name.contains('(') && !value.contains("void")).map(|(name, _)| name);
+    let missing: Vec<String> = words(&preprocessed)
+        .into_iter()
+        .chain(defined.map(str::to_owned))
+        .filter(|word| ours.iter().any(|start| word.starts_with(start)) && !constants.contains(word))
+        .collect();
+    assert!(missing.is_empty(), "constants: {missing:?}");
+
+    let structures: BTreeSet<&str> =
+        structures::structures().iter().filter_map(|s| s.name.strip_prefix("struct ")).collect();
+    let declared = preprocessed.lines().filter_map(|line| line.strip_prefix("struct ")?.strip_suffix(" {"));
+    let missing: Vec<&str> = declared
+        .filter(|name| ["ibv_", "rdma_", "verbs_"].iter().any(|start| name.starts_with(start)))
+        .filter(|name| !structures.contains(name) && !NOT_OURS.iter().any(|part| name.contains(part)))
+        .collect();
+    assert!(missing.is_empty(), "structures: {missing:?}");
+}
