@@ -5,8 +5,50 @@
 //! they load. C callers are untrusted: what the interface lets one detect is answered with the documented errno, and
 //! nothing panics across it.
 //!
+//! The path of a message: `post` (a chain of C → requests of the adapter) → the adapter → `completion` (→ `ibv_wc`) → `cq`,
+//! which the program polls, or `channel`, where it waits.
+//!
 //! | file | for |
 //! |---|---|
 //! | [`abi`] | structures, constants and function tables, as the headers lay them out |
+//! | `object`, `errno` | what C holds pointers to, and how it learns that a call failed |
+//! | `device`, `context`, `query` | the device, opened and asked |
+//! | `persona` | what it shows itself as |
+//! | `pd`, `mr`, `mw`, `dm`, `parent` | domains and memory |
+//! | `cq`, `channel`, `completion`, `cq_ex` | completions, and waiting for them |
+//! | `wake`, `async_event` | descriptors to wait on; what happens outside of any request |
+//! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
+//! | `exit` | the end of the process |
+//! | `report` | what goes wrong, in words |
+#![allow(unreachable_pub, reason = "entry points are exported by name")]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "the functions are those of the manual pages, which say what a caller must do"
+)]
 
 pub mod abi;
+mod ah;
+mod async_event;
+mod channel;
+mod completion;
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod dm;
+mod errno;
+mod exit;
+mod mr;
+mod mw;
+mod object;
+mod parent;
+mod pd;
+mod persona;
+mod post;
+mod qp;
+mod qp_ex;
+mod query;
+mod report;
+mod srq;
+mod wake;
+mod xrc;

@@ -170,6 +170,11 @@ impl Table {
         self.look_up_any(tag).filter(|info| info.tag == tag)
     }
 
+    /// The tag that the entry behind this one has now: the same, or another instance of it.
+    pub fn current(&self, tag: Tag) -> Option<Tag> {
+        self.look_up_any(tag).map(|info| info.tag)
+    }
+
     /// How many entries are in use.
     pub fn len(&self) -> usize {
         self.slab.len()

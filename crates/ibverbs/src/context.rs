@@ -1,0 +1,141 @@
+//! An opened device: an adapter of its own, and the two tables of functions that inline code of the headers calls. Before
+//! this: `device.rs`; after: everything else is made in a context.
+//!
+//! One adapter for each context, as each open of a hardware device is a space of its own: tags, numbers and asynchronous
+//! events of one are not the other's, and closing it ends its threads.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::async_event::AsyncEventPort;
+use crate::device::{Device, the_device};
+use crate::errno::{Errno, code, object};
+use crate::object::{CObject, Use, Users, find, publish, take_back};
+use crate::wake::ChannelWake;
+use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, xrc};
+use ironwarp_engine::Engine;
+use ironwarp_rnic::config::Config;
+use rustix::event::{EventfdFlags, eventfd};
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::mem::offset_of;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
+
+/// How many completion vectors there are: programs spread their completion queues over them, which means nothing here.
+const VECTORS: c_int = 4;
+
+/// An opened device.
+#[repr(C)]
+pub(crate) struct Context {
+    verbs: UnsafeCell<verbs_context>,
+    engine: Arc<Engine>,
+    events: AsyncEventPort,
+    users: Users,
+    /// What programs think leads to a kernel driver. They may duplicate it, and no more.
+    _command: OwnedFd,
+}
+
+// SAFETY: the tables come first, and the C structure is their last field. After they are published only C writes there.
+unsafe impl CObject for Context {
+    type C = ibv_context;
+    const OFFSET: usize = offset_of!(verbs_context, context);
+}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+// SAFETY: as above.
+unsafe impl Send for Context {}
+
+impl Context {
+    /// Opens the device.
+    pub(crate) fn open() -> Result<&'static Self, Errno> {
+        let config = Config::from_env().map_err(|error| {
+            crate::report::mistake(&error);
+            Errno::INVALID
+        })?;
+        let engine = Engine::new(config)?;
+        let wake = ChannelWake::new()?;
+        let command = eventfd(0, EventfdFlags::CLOEXEC)?;
+        let mut verbs = tables();
+        verbs.context.device = the_device();
+        verbs.context.cmd_fd = command.as_raw_fd();
+        verbs.context.async_fd = wake.fd();
+        verbs.context.num_comp_vectors = VECTORS;
+        verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut c_void;
+        exit::prepare();
+        let events = AsyncEventPort::new(&engine, wake);
+        Ok(publish(Self {
+            verbs: UnsafeCell::new(verbs),
+            engine,
+            events,
+            users: Users::default(),
+            _command: command,
+        }))
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Something is made in it.
+    pub(crate) fn in_use(&'static self) -> Use {
+        Use::of(&self.users)
+    }
+
+    pub(crate) fn events(&self) -> &AsyncEventPort {
+        &self.events
+    }
+}
+
+/// What inline functions of the headers call. What is not there answers EOPNOTSUPP by itself.
+fn tables() -> verbs_context {
+    let mut verbs = verbs_context::zeroed();
+    verbs.sz = size_of::<verbs_context>();
+    verbs.query_port = Some(query::query_port);
+    verbs.query_device_ex = Some(query::query_device_ex);
+    verbs.query_rt_values = Some(query::query_rt_values);
+    verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+    verbs.create_qp_ex = Some(qp::create_qp_ex);
+    verbs.create_srq_ex = Some(srq::create_srq_ex);
+    verbs.get_srq_num = Some(srq::get_srq_num);
+    verbs.open_xrcd = Some(xrc::open_xrcd);
+    verbs.close_xrcd = Some(xrc::close_xrcd);
+    verbs.alloc_td = Some(parent::alloc_td);
+    verbs.dealloc_td = Some(parent::dealloc_td);
+    verbs.alloc_parent_domain = Some(parent::alloc_parent_domain);
+    verbs.advise_mr = Some(mr::advise_mr);
+    verbs.alloc_dm = Some(dm::alloc_dm);
+    verbs.free_dm = Some(dm::free_dm);
+    verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+    let ops = &mut verbs.context.ops;
+    ops.alloc_mw = Some(mw::alloc_mw);
+    ops.bind_mw = Some(mw::bind_mw);
+    ops.dealloc_mw = Some(mw::dealloc_mw);
+    ops.poll_cq = Some(cq::poll_cq);
+    ops.req_notify_cq = Some(cq::req_notify_cq);
+    ops.post_srq_recv = Some(srq::post_srq_recv);
+    ops.post_send = Some(post::post_send);
+    ops.post_recv = Some(post::post_recv);
+    verbs
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    object(find::<Device>(device).and_then(|_| Context::open()).map(CObject::c))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    code(take_back::<Context>(context).map(|context| {
+        // What the program made in it and did not destroy still leads here.
+        if context.users.any() {
+            Box::leak(context);
+        }
+    }))
+}
+
+impl std::fmt::Debug for Context {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Context").finish_non_exhaustive()
+    }
+}

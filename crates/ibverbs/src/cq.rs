@@ -1,0 +1,201 @@
+//! Completion queues. Polling makes progress on the program's thread.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::async_event::Subject;
+use crate::channel::Channel;
+use crate::completion;
+use crate::context::Context;
+use crate::cq_ex::Current;
+use crate::errno::{Errno, code, object};
+use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
+use ironwarp_engine::CompletionQueue;
+use ironwarp_rnic::queue::Arm;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+
+/// The largest queue that is made.
+pub(crate) const MOST: c_int = 1 << 22;
+
+/// A completion queue. Each is an extended one, so that a pointer to either form is good.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Cq {
+    c: UnsafeCell<ibv_cq_ex>,
+    context: &'static Context,
+    inner: Arc<CompletionQueue>,
+    users: Users,
+    _in_use: Use,
+    channel: Mutex<Option<(&'static Channel, Use)>>,
+    /// Events that were delivered and not acknowledged.
+    pending: Mutex<u64>,
+    acknowledged: Condvar,
+    /// The completion that the extended calls look at.
+    pub(crate) current: UnsafeCell<Current>,
+}
+
+// SAFETY: the C structure comes first. What is written in it after it was published, the callers of the extended interface
+// write, who take turns; the same holds for `current`.
+unsafe impl CObject for Cq {
+    type C = ibv_cq_ex;
+}
+// SAFETY: as above.
+unsafe impl Sync for Cq {}
+// SAFETY: as above.
+unsafe impl Send for Cq {}
+
+/// What a queue is made with.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) cqe: c_int,
+    pub(crate) cq_context: *mut c_void,
+    pub(crate) channel: *mut ibv_comp_channel,
+    pub(crate) vector: c_int,
+}
+
+impl Cq {
+    pub(crate) fn new(
+        context: &'static Context,
+        wanted: &Wanted,
+        extended: impl FnOnce(&mut ibv_cq_ex),
+    ) -> Result<&'static Self, Errno> {
+        if !(1..=MOST).contains(&wanted.cqe) || wanted.vector < 0 {
+            return Err(Errno::INVALID);
+        }
+        let channel = match wanted.channel.is_null() {
+            true => None,
+            false => Some(find::<Channel>(wanted.channel)?),
+        };
+        let inner = context.engine().create_cq(wanted.cqe.unsigned_abs() as usize)?;
+        let id = inner.cq().id();
+        let mut c = ibv_cq_ex::zeroed();
+        c.context = context.c();
+        c.channel = wanted.channel;
+        c.cq_context = wanted.cq_context;
+        c.handle = id;
+        c.cqe = wanted.cqe;
+        c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        c.cond = libc::PTHREAD_COND_INITIALIZER;
+        extended(&mut c);
+        let cq = publish(Self {
+            c: UnsafeCell::new(c),
+            context,
+            inner,
+            users: Users::default(),
+            _in_use: context.in_use(),
+            channel: Mutex::default(),
+            pending: Mutex::default(),
+            acknowledged: Condvar::new(),
+            current: UnsafeCell::default(),
+        });
+        context.events().add(Subject::Cq(id), cq.c());
+        if let Some(channel) = channel {
+            *cq.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some((channel, channel.add(cq)));
+        }
+        Ok(cq)
+    }
+
+    pub(crate) fn context(&self) -> &'static Context {
+        self.context
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<CompletionQueue> {
+        &self.inner
+    }
+
+    /// A queue pair completes here.
+    pub(crate) fn in_use(&'static self) -> Use {
+        Use::of(&self.users)
+    }
+
+    pub(crate) fn event_delivered(&self) {
+        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+    }
+
+    pub(crate) fn events_acknowledged(&self, events: u32) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        *pending = pending.saturating_sub(events.into());
+        self.acknowledged.notify_all();
+    }
+
+    /// A queue whose events are not all acknowledged is not destroyed before they are.
+    fn wait_for_acknowledgements(&self) {
+        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        while *pending > 0 {
+            pending = self.acknowledged.wait(pending).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    let wanted = Wanted { cqe, cq_context, channel, vector };
+    object(
+        find::<Context>(context)
+            .and_then(|context| Cq::new(context, &wanted, |_| ()))
+            .map(|cq| cq.c().cast()),
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    code(find::<Cq>(cq.cast()).and_then(|cq| {
+        if !(1..=MOST).contains(&cqe) {
+            return Err(Errno::INVALID);
+        }
+        cq.inner.cq().resize(cqe.unsigned_abs() as usize).map_err(|_| Errno::INVALID)?;
+        // SAFETY: resizing and reading this field at once is the caller's mistake.
+        unsafe { (*cq.c.get()).cqe = cqe };
+        Ok(())
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    code(destroy(cq.cast()))
+}
+
+pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
+    let cq = find::<Cq>(c)?;
+    if cq.users.any() {
+        return Err(Errno::BUSY);
+    }
+    let channel = cq.channel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    if let Some((channel, _in_use)) = &channel {
+        channel.remove(cq);
+    }
+    cq.wait_for_acknowledgements();
+    cq.context.events().remove(Subject::Cq(cq.inner.cq().id()));
+    take_back_unused::<Cq>(c, &cq.users).map(drop)
+}
+
+/// The data path: up to `most` completions.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, mut to: *mut ibv_wc) -> c_int {
+    let Ok(most) = usize::try_from(most) else { return -1 };
+    // SAFETY: inline code of the headers has read the context of this queue to get here.
+    let cq: &Cq = unsafe { trusted(cq.cast()) };
+    let polled = cq.inner.poll(most, |completion| {
+        // SAFETY: the caller has room for `most`, and no more come.
+        unsafe {
+            to.write(completion::to_c(&completion));
+            to = to.add(1);
+        }
+    });
+    // An overrun is told by an asynchronous event; what was there before it has been polled.
+    polled.map_or(-1, |polled| c_int::try_from(polled).unwrap_or(c_int::MAX))
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: inline code of the headers has read the context of this queue to get here.
+    let cq: &Cq = unsafe { trusted(cq.cast()) };
+    let arm = if solicited_only == 0 { Arm::Next } else { Arm::Solicited };
+    let _there = cq.inner.arm(arm);
+    0
+}

@@ -1,0 +1,243 @@
+//! Memory regions. Registration pins nothing, so every region behaves as one that is paged on demand does.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::errno::{Errno, code, object};
+use crate::object::{CObject, Use, find, publish, take_back};
+use crate::pd::Pd;
+use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
+use ironwarp_wire::Tag;
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Mutex, PoisonError};
+
+const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB;
+
+/// A memory region.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mr {
+    c: UnsafeCell<ibv_mr>,
+    state: Mutex<State>,
+    /// Device memory that it is a region of.
+    _memory: Option<Use>,
+}
+
+#[derive(Debug)]
+struct State {
+    pd: &'static Pd,
+    tag: Tag,
+    access: c_uint,
+    _in_use: Use,
+}
+
+// SAFETY: the C structure comes first. It is written by registration and re-registration, whose callers must not use the
+// region meanwhile.
+unsafe impl CObject for Mr {
+    type C = ibv_mr;
+}
+// SAFETY: as above.
+unsafe impl Sync for Mr {}
+// SAFETY: as above.
+unsafe impl Send for Mr {}
+
+/// Where a region is: in memory, and as requests name it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+    pub(crate) start: u64,
+}
+
+impl Mr {
+    /// Registers memory. `memory` is what it is a part of, if that is an object, too.
+    pub(crate) fn new(
+        pd: &'static Pd,
+        range: Range,
+        access: c_uint,
+        memory: Option<Use>,
+    ) -> Result<&'static Self, Errno> {
+        let Range { addr, len, start } = range;
+        let rights = rights(access)?;
+        let translation = Arc::new(Translation::direct(addr, len as u64).map_err(|_| Errno::INVALID)?);
+        let described = Memory { start, len: len as u64, rights, one_touch: false, translation };
+        let tag = pd.context().engine().device().register(pd.domain(), described)?;
+        let c = ibv_mr {
+            context: pd.context().c(),
+            pd: pd.c(),
+            addr: addr as *mut c_void,
+            length: len,
+            handle: tag.0,
+            lkey: tag.0,
+            rkey: tag.0,
+        };
+        let state = Mutex::new(State { pd, tag, access, _in_use: pd.in_use() });
+        Ok(publish(Self { c: UnsafeCell::new(c), state, _memory: memory }))
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).tag
+    }
+
+    fn reregister(&self, flags: c_uint, pd: *mut ibv_pd, range: Range, access: c_int) -> Result<(), Errno> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut to = Reregistration::default();
+        let mut new_pd = state.pd;
+        if flags & IBV_REREG_MR_CHANGE_PD != 0 {
+            new_pd = find::<Pd>(pd)?;
+            to.domain = Some(new_pd.domain());
+        }
+        let mut new_access = state.access;
+        if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+            new_access = access.cast_unsigned();
+            to.rights = Some(rights(new_access)?);
+        }
+        if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+            let len = range.len as u64;
+            let translation = Arc::new(Translation::direct(range.addr, len).map_err(|_| Errno::INVALID)?);
+            to.bytes = Some(Bytes { start: range.start, len, translation });
+        }
+        state.tag = state.pd.context().engine().device().reregister(state.tag, to)?;
+        *state = State { pd: new_pd, tag: state.tag, access: new_access, _in_use: new_pd.in_use() };
+        // SAFETY: the C structure is ours, and the caller does not use the region during the call.
+        let c = unsafe { &mut *self.c.get() };
+        (c.lkey, c.rkey, c.pd) = (state.tag.0, state.tag.0, new_pd.c());
+        if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+            (c.addr, c.length) = (range.addr as *mut c_void, range.len);
+        }
+        Ok(())
+    }
+}
+
+/// What the adapter calls what C asks for. Local reading is always allowed, as on every adapter.
+pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
+    let asked = access & !IBV_ACCESS_OPTIONAL_RANGE;
+    if asked & !KNOWN != 0 {
+        return Err(Errno::INVALID);
+    }
+    let mut rights = Rights::LOCAL_READ;
+    rights.set(Rights::LOCAL_WRITE, asked & IBV_ACCESS_LOCAL_WRITE != 0);
+    rights.set(Rights::BIND, asked & IBV_ACCESS_MW_BIND != 0);
+    rights |= remote_rights(asked);
+    // The verbs have it that what peers may write, local requests may as well.
+    let writable = asked & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    if writable && !rights.contains(Rights::LOCAL_WRITE) {
+        return Err(Errno::INVALID);
+    }
+    Ok(rights)
+}
+
+/// The part of it that is for peers.
+pub(crate) fn remote_rights(access: c_uint) -> Rights {
+    let mut rights = Rights::empty();
+    rights.set(Rights::REMOTE_WRITE, access & IBV_ACCESS_REMOTE_WRITE != 0);
+    rights.set(Rights::REMOTE_READ, access & IBV_ACCESS_REMOTE_READ != 0);
+    rights.set(Rights::REMOTE_ATOMIC, access & IBV_ACCESS_REMOTE_ATOMIC != 0);
+    rights
+}
+
+fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> *mut ibv_mr {
+    object(find::<Pd>(pd).and_then(|pd| {
+        let start = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { range.start };
+        Mr::new(pd, Range { start, ..range }, access, None).map(CObject::c)
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, len: usize, access: c_int) -> *mut ibv_mr {
+    let addr = addr as u64;
+    register(pd, Range { addr, len, start: addr }, access.cast_unsigned())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    register(pd, Range { addr: addr as u64, len, start: iova }, access.cast_unsigned())
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    register(pd, Range { addr: addr as u64, len, start: iova }, access)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> c_int {
+    let known = IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS;
+    let (addr, flags) = (addr as u64, flags.cast_unsigned());
+    let result = find::<Mr>(mr).and_then(|mr| match flags & !known {
+        0 => mr.reregister(flags, pd, Range { addr, len, start: addr }, access),
+        _ => Err(Errno::INVALID),
+    });
+    // This verb alone says where it failed. A refused change leaves the region as it was.
+    match result {
+        Ok(()) => 0,
+        Err(errno) => {
+            errno.set();
+            IBV_REREG_MR_ERR_INPUT
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    code(deregister(mr))
+}
+
+fn deregister(c: *mut ibv_mr) -> Result<(), Errno> {
+    let mr = find::<Mr>(c)?;
+    {
+        let state = mr.state.lock().unwrap_or_else(PoisonError::into_inner);
+        state.pd.context().engine().device().table().deregister(state.tag)?;
+    }
+    take_back::<Mr>(c).map(drop)
+}
+
+/// A hint to page memory in. All of it is pageable, so there is nothing to do but to look whether it is registered.
+pub(crate) unsafe extern "C" fn advise_mr(
+    pd: *mut ibv_pd,
+    advice: ibv_advise_mr_advice,
+    _flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    if advice > IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT {
+        return Errno::UNSUPPORTED.0;
+    }
+    let Ok(pd) = find::<Pd>(pd) else { return Errno::INVALID.0 };
+    if list.is_null() || count == 0 {
+        return Errno::INVALID.0;
+    }
+    // SAFETY: the caller's list has so many elements.
+    let list = unsafe { std::slice::from_raw_parts(list, count as usize) };
+    let table = pd.context().engine().device().table();
+    let known = list.iter().all(|sge| {
+        let entry = table.look_up(Tag(sge.lkey));
+        entry.is_some_and(|entry| entry.valid && entry.domain == pd.domain())
+    });
+    if known { 0 } else { libc::ENOENT }
+}

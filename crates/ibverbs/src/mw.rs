@@ -1,0 +1,121 @@
+//! Memory windows.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::errno::{Errno, code, object};
+use crate::mr::{Mr, remote_rights};
+use crate::object::{CObject, Use, find, publish, take_back};
+use crate::pd::Pd;
+use crate::qp::Qp;
+use ironwarp_rnic::memory::{Binding, Scope, following};
+use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
+use ironwarp_wire::Tag;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+
+/// A memory window. Those of type 1 belong to a domain, those of type 2 to the queue pair that they are bound on.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mw {
+    c: UnsafeCell<ibv_mw>,
+    pd: &'static Pd,
+    kind: ibv_mw_type,
+    _in_use: Use,
+}
+
+// SAFETY: the C structure comes first. The tag in it is written by bind, whose callers take turns.
+unsafe impl CObject for Mw {
+    type C = ibv_mw;
+}
+// SAFETY: as above.
+unsafe impl Sync for Mw {}
+// SAFETY: as above.
+unsafe impl Send for Mw {}
+
+impl Mw {
+    fn tag(&self) -> Tag {
+        // SAFETY: a word of the C structure.
+        Tag(unsafe { (*self.c.get()).rkey })
+    }
+}
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    object(find::<Pd>(pd).and_then(|pd| {
+        if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
+            return Err(Errno::INVALID);
+        }
+        let tag = pd.context().engine().device().table().allocate_window(pd.domain())?;
+        let c = ibv_mw { context: pd.context().c(), pd: pd.c(), rkey: tag.0, handle: tag.0, type_: kind };
+        Ok(publish(Mw { c: UnsafeCell::new(c), pd, kind, _in_use: pd.in_use() }).c())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    code(find::<Mw>(mw).and_then(|found| {
+        // A window of type 2 may have another instance by now; the entry is the same.
+        let table = found.pd.context().engine().device().table();
+        let now = table.current(found.tag()).ok_or(Errno::INVALID)?;
+        table.deregister(now)?;
+        take_back::<Mw>(mw).map(drop)
+    }))
+}
+
+/// What binding a window of type 2 asks of the adapter. `tag` is the one that it shall have: the next instance of the one it
+/// has, as `ibv_inc_rkey` makes it.
+pub(crate) fn bind_operation(mw: *mut ibv_mw, tag: Tag, info: &ibv_mw_bind_info) -> Result<Operation, Errno> {
+    let window = find::<Mw>(mw)?;
+    if window.kind != IBV_MW_TYPE_2 {
+        return Err(Errno::INVALID);
+    }
+    operation(window, preceding(tag), info)
+}
+
+fn operation(window: &Mw, tag: Tag, info: &ibv_mw_bind_info) -> Result<Operation, Errno> {
+    let region = match info.length {
+        0 => Tag(0), // bound to nothing
+        _ => find::<Mr>(info.mr)?.tag(),
+    };
+    let scope = if window.kind == IBV_MW_TYPE_1 { Scope::Domain } else { Scope::Stream };
+    Ok(Operation::Bind {
+        window: tag,
+        binding: Binding {
+            region,
+            at: info.addr,
+            len: info.length,
+            rights: remote_rights(info.mw_access_flags),
+            scope,
+            zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
+            one_touch: false,
+        },
+    })
+}
+
+/// Binds a window of type 1. Its tag changes with each binding; the program finds the new one in the window.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: NULL or the caller's.
+    let Some(bind) = (unsafe { bind.as_ref() }) else { return Errno::INVALID.0 };
+    code(find::<Qp>(qp).and_then(|qp| {
+        let window = find::<Mw>(mw)?;
+        if window.kind != IBV_MW_TYPE_1 {
+            return Err(Errno::INVALID);
+        }
+        let pair = qp.stream().ok_or(Errno::INVALID)?;
+        let operation = operation(window, window.tag(), &bind.bind_info)?;
+        let signaled = qp.init().sq_sig_all != 0 || bind.send_flags & IBV_SEND_SIGNALED != 0;
+        let request = WorkRequest {
+            signaled,
+            fence: bind.send_flags & IBV_SEND_FENCE != 0,
+            ..WorkRequest::new(bind.wr_id, operation, Data::Memory(Sges::default()))
+        };
+        let next = following(window.tag());
+        pair.post_send(vec![request])?;
+        // SAFETY: a word of the C structure, which the callers of bind take turns for.
+        unsafe { (*window.c.get()).rkey = next.0 };
+        Ok(())
+    }))
+}
+
+/// The instance of a tag before this one.
+fn preceding(tag: Tag) -> Tag {
+    Tag(tag.0 & !0xff | (tag.0.wrapping_sub(1) & 0xff))
+}

@@ -1,0 +1,224 @@
+//! How queue pairs come to be.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use super::{Kind, LEAST_INLINE, MOST_INLINE, MOST_REQUESTS, MOST_SGES, Qp, parts};
+use crate::abi::*;
+use crate::async_event::Subject;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::errno::{Errno, object};
+use crate::object::{CObject, Use, find, publish};
+use crate::qp_ex;
+use crate::srq::Srq;
+use crate::xrc::Xrcd;
+use ironwarp_engine::{ConnectionEvent, DatagramQueuePairAttributes, QueuePairAttributes, Watcher};
+use ironwarp_rnic::memory::{Domain, Rights};
+use ironwarp_rnic::qp::{Completes, Receives};
+use std::cell::UnsafeCell;
+use std::sync::{Arc, Mutex};
+
+/// What a queue pair is made with, in whichever way it was asked for.
+#[derive(Debug)]
+pub(crate) struct Wanted {
+    pub(crate) init: ibv_qp_init_attr,
+    pub(crate) xrcd: Option<&'static Xrcd>,
+    /// The extended calls that it is to have.
+    pub(crate) send_ops: Option<u64>,
+    /// It is connected by a connection manager, which is told what happens to it.
+    pub(crate) watcher: Option<Arc<dyn Watcher<ConnectionEvent>>>,
+}
+
+impl Qp {
+    /// A queue pair in `pd`. What it was granted is in its `init`.
+    pub(crate) fn new(pd: *mut ibv_pd, wanted: Wanted) -> Result<&'static Self, Errno> {
+        let mut init = wanted.init;
+        grant(&mut init.cap)?;
+        match init.qp_type {
+            IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND => {
+                let (pd, send_cq, receive_cq) = parts(pd, &init)?;
+                let uses = vec![pd.in_use(), send_cq.in_use(), receive_cq.in_use()];
+                let domain = pd.domain();
+                build(pd.context(), (pd.c(), domain), (send_cq, receive_cq), uses, init, wanted)
+            }
+            IBV_QPT_XRC_RECV => {
+                let xrcd = wanted.xrcd.ok_or(Errno::INVALID)?;
+                let context = xrcd.context();
+                // Its receives are those of the queues that messages name, and complete there. It has none itself.
+                let (cq, in_use) = xrcd.spare_cq()?;
+                let uses = vec![xrcd.in_use(), in_use];
+                let none = std::ptr::null_mut();
+                build(context, (none, Domain::default()), (cq, cq), uses, init, wanted)
+            }
+            _ => Err(Errno::UNSUPPORTED),
+        }
+    }
+}
+
+fn build(
+    context: &'static Context,
+    (pd, domain): (*mut ibv_pd, Domain),
+    (send_cq, receive_cq): (&'static Cq, &'static Cq),
+    mut uses: Vec<Use>,
+    init: ibv_qp_init_attr,
+    wanted: Wanted,
+) -> Result<&'static Qp, Errno> {
+    let srq = match init.srq.is_null() {
+        true => None,
+        false => Some(find::<Srq>(init.srq)?),
+    };
+    uses.extend(srq.map(Srq::in_use));
+    context.events().watch_port();
+    let depth = |requests: u32| requests as usize;
+    let max_sges = depth(init.cap.max_send_sge.max(init.cap.max_recv_sge));
+    let kind = if init.qp_type == IBV_QPT_UD {
+        let attributes = DatagramQueuePairAttributes {
+            send_cq: Arc::clone(send_cq.inner()),
+            receive_cq: Arc::clone(receive_cq.inner()),
+            send_depth: depth(init.cap.max_send_wr),
+            receive_depth: depth(init.cap.max_recv_wr),
+            shared: srq.map(|srq| Arc::clone(srq.inner())),
+            max_sges,
+            ..DatagramQueuePairAttributes::new(domain, send_cq.inner())
+        };
+        let port = context.engine().datagram_port(None)?;
+        Kind::Datagram(context.engine().create_datagram_qp(&attributes, port)?)
+    } else {
+        let receives = match (init.qp_type, srq, wanted.xrcd) {
+            (IBV_QPT_XRC_RECV, _, Some(xrcd)) => Receives::Named(Arc::clone(xrcd.inner())),
+            (IBV_QPT_XRC_SEND, ..) => Receives::Own(0),
+            (_, Some(srq), _) => Receives::Shared(Arc::clone(srq.inner())),
+            _ => Receives::Own(depth(init.cap.max_recv_wr)),
+        };
+        // What is sent unreliably is done when it is sent. Everything else carries the peer's verdict, in either persona.
+        let unreliable = init.qp_type == IBV_QPT_UC;
+        let completes = if unreliable { Completes::WhenSent } else { Completes::WhenAcknowledged };
+        Kind::Stream(context.engine().create_qp(QueuePairAttributes {
+            send_cq: Arc::clone(send_cq.inner()),
+            receive_cq: Arc::clone(receive_cq.inner()),
+            send_depth: depth(init.cap.max_send_wr),
+            receives,
+            max_sges,
+            completes,
+            // Nothing is allowed before the program says so, on its way up or by connecting.
+            rights: if wanted.watcher.is_some() { Rights::REMOTE } else { Rights::empty() },
+            by_hand: wanted.watcher.is_none(),
+            reachable: true,
+            events: wanted.watcher,
+            ..QueuePairAttributes::new(domain, send_cq.inner())
+        })?)
+    };
+    Ok(put_together(context, pd, kind, init, wanted.send_ops, uses))
+}
+
+fn put_together(
+    context: &'static Context,
+    pd: *mut ibv_pd,
+    kind: Kind,
+    init: ibv_qp_init_attr,
+    send_ops: Option<u64>,
+    uses: Vec<Use>,
+) -> &'static Qp {
+    let mut c = ibv_qp_ex::zeroed();
+    let base = &mut c.qp_base;
+    base.context = context.c();
+    base.qp_context = init.qp_context;
+    base.pd = pd;
+    base.send_cq = init.send_cq;
+    base.recv_cq = init.recv_cq;
+    base.srq = init.srq;
+    base.qp_type = init.qp_type;
+    base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+    base.cond = libc::PTHREAD_COND_INITIALIZER;
+    base.qp_num = match &kind {
+        Kind::Stream(pair) => pair.id(),
+        Kind::Datagram(pair) => pair.id(),
+    };
+    base.handle = base.qp_num;
+    if let Some(ops) = send_ops {
+        qp_ex::fill(&mut c, ops);
+    }
+    let attr = Mutex::new(ibv_qp_attr::zeroed());
+    let qp = publish(Qp {
+        c: UnsafeCell::new(c),
+        context,
+        kind,
+        init,
+        attr,
+        builder: UnsafeCell::default(),
+        uses,
+    });
+    qp.note_state();
+    context.events().add(Subject::Qp(qp.number()), qp.c());
+    qp
+}
+
+/// What is granted: at least what is asked for.
+fn grant(cap: &mut ibv_qp_cap) -> Result<(), Errno> {
+    let depths = cap.max_send_wr.max(cap.max_recv_wr);
+    let sges = cap.max_send_sge.max(cap.max_recv_sge);
+    if depths > MOST_REQUESTS || sges > MOST_SGES || cap.max_inline_data > MOST_INLINE {
+        return Err(Errno::INVALID);
+    }
+    cap.max_inline_data = cap.max_inline_data.max(LEAST_INLINE);
+    cap.max_send_sge = cap.max_send_sge.max(1);
+    cap.max_recv_sge = cap.max_recv_sge.max(1);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    if init.is_null() {
+        return object(Err(Errno::INVALID));
+    }
+    // SAFETY: the caller's.
+    let init = unsafe { &mut *init };
+    let wanted = Wanted { init: *init, xrcd: None, send_ops: None, watcher: None };
+    object(Qp::new(pd, wanted).map(|qp| {
+        init.cap = qp.init().cap;
+        qp.c()
+    }))
+}
+
+pub(crate) unsafe extern "C" fn create_qp_ex(
+    _: *mut ibv_context,
+    attr: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    if attr.is_null() {
+        return object(Err(Errno::INVALID));
+    }
+    // SAFETY: the caller's; at least the part that is common to both forms is there, and the rest as `comp_mask` says.
+    unsafe { object(create_extended(attr)) }
+}
+
+/// # Safety
+/// `attr` is the caller's, with the fields that its `comp_mask` names.
+unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+    // SAFETY: the common part is always there, and the mask is right behind it.
+    let (mut init, mask) = unsafe { (attr.cast::<ibv_qp_init_attr>().read(), (*attr).comp_mask) };
+    let known = IBV_QP_INIT_ATTR_PD
+        | IBV_QP_INIT_ATTR_XRCD
+        | IBV_QP_INIT_ATTR_CREATE_FLAGS
+        | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+    if mask & !known != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    // SAFETY: each is read only if the mask says that it is there.
+    let (pd, xrcd, create_flags, send_ops) = unsafe {
+        (
+            if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd } else { std::ptr::null_mut() },
+            if mask & IBV_QP_INIT_ATTR_XRCD != 0 { Some(find::<Xrcd>((*attr).xrcd)?) } else { None },
+            if mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 { (*attr).create_flags } else { 0 },
+            (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags),
+        )
+    };
+    if create_flags != 0 || send_ops.is_some_and(|ops| !qp_ex::serves(init.qp_type, ops)) {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if xrcd.is_some() {
+        init.qp_type = IBV_QPT_XRC_RECV;
+    }
+    let qp = Qp::new(pd, Wanted { init, xrcd, send_ops, watcher: None })?;
+    // SAFETY: the caller's; what was granted is told there.
+    unsafe { (*attr).cap = qp.init().cap };
+    Ok(qp.c())
+}

@@ -1,0 +1,202 @@
+//! Queue pairs: made, asked, destroyed. `state.rs` has the way through their states, `../post.rs` the data path.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+mod create;
+mod state;
+
+pub(crate) use create::create_qp_ex;
+
+use crate::abi::*;
+use crate::async_event::Subject;
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::errno::{Errno, code};
+use crate::object::{CObject, Use, find, put, take_back};
+use crate::pd::Pd;
+use crate::persona::Persona;
+use crate::qp_ex::Builder;
+use ironwarp_engine::{DatagramQueuePair, QueuePair};
+use ironwarp_rnic::qp::State;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// How many requests a queue holds at most.
+pub(crate) const MOST_REQUESTS: u32 = 1 << 16;
+/// How many scatter/gather elements a request has at most.
+pub(crate) const MOST_SGES: u32 = 32;
+/// How many bytes a request carries itself, even if the program asked for fewer: some post what they did not ask for.
+pub(crate) const LEAST_INLINE: u32 = 256;
+/// And at most.
+pub(crate) const MOST_INLINE: u32 = 4096;
+
+/// A queue pair. Each is an extended one, so that a pointer to either form is good.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Qp {
+    c: UnsafeCell<ibv_qp_ex>,
+    context: &'static Context,
+    kind: Kind,
+    init: ibv_qp_init_attr,
+    attr: Mutex<ibv_qp_attr>,
+    /// What requests have been made of by the extended calls, since the last start.
+    pub(crate) builder: UnsafeCell<Builder>,
+    uses: Vec<Use>,
+}
+
+/// What carries its messages.
+#[derive(Debug)]
+pub(crate) enum Kind {
+    /// A connection: RC, UC, XRC.
+    Stream(Arc<QueuePair>),
+    /// Datagrams: UD.
+    Datagram(Arc<DatagramQueuePair>),
+}
+
+// SAFETY: the C structure comes first. What is written in it after it was published is the state, by whoever modifies or
+// queries the queue pair, and the extended part, by callers who take turns; the same holds for `builder`.
+unsafe impl CObject for Qp {
+    type C = ibv_qp;
+}
+// SAFETY: as above.
+unsafe impl Sync for Qp {}
+// SAFETY: as above.
+unsafe impl Send for Qp {}
+
+impl Qp {
+    pub(crate) fn context(&self) -> &'static Context {
+        self.context
+    }
+
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// The connection of one that has one.
+    pub(crate) fn stream(&self) -> Option<&Arc<QueuePair>> {
+        match &self.kind {
+            Kind::Stream(pair) => Some(pair),
+            Kind::Datagram(_) => None,
+        }
+    }
+
+    pub(crate) fn number(&self) -> u32 {
+        match &self.kind {
+            Kind::Stream(pair) => pair.id(),
+            Kind::Datagram(pair) => pair.id(),
+        }
+    }
+
+    /// What it was created with.
+    pub(crate) fn init(&self) -> &ibv_qp_init_attr {
+        &self.init
+    }
+
+    pub(crate) fn is_xrc(&self) -> bool {
+        matches!(self.init.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV)
+    }
+
+    fn attr(&self) -> MutexGuard<'_, ibv_qp_attr> {
+        self.attr.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Where it is in its life.
+    pub(crate) fn state(&self) -> State {
+        match &self.kind {
+            Kind::Stream(pair) => pair.qp().state(),
+            Kind::Datagram(pair) => pair.qp().state(),
+        }
+    }
+
+    /// The same, as the verbs number it, in the C structure as well.
+    fn note_state(&self) -> ibv_qp_state {
+        let state = match self.state() {
+            // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for.
+            State::Reset if Persona::get() == Persona::Iwarp => IBV_QPS_INIT,
+            State::Reset => IBV_QPS_RESET,
+            State::Init => IBV_QPS_INIT,
+            State::ReadyToReceive => IBV_QPS_RTR,
+            State::ReadyToSend => IBV_QPS_RTS,
+            State::Drained => IBV_QPS_SQD,
+            State::SendError => IBV_QPS_SQE,
+            State::Error => IBV_QPS_ERR,
+        };
+        // SAFETY: a word that C only reads, as a hint.
+        unsafe { (&raw mut (*self.c.get()).qp_base.state).write(state) };
+        state
+    }
+
+    /// Closes its connection, at the end of the process; true: it has one.
+    pub(crate) fn close(&self) -> bool {
+        let Kind::Stream(pair) = &self.kind else { return false };
+        let linked = pair.qp().is_linked();
+        pair.retire();
+        linked
+    }
+
+    pub(crate) fn wait_closed(&self, timeout: Duration) {
+        if let Kind::Stream(pair) = &self.kind {
+            let _ = pair.wait_closed(timeout);
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    code(find::<Qp>(qp).map(|qp| {
+        let mut found = *qp.attr();
+        found.qp_state = qp.note_state();
+        found.cur_qp_state = found.qp_state;
+        found.cap = qp.init.cap;
+        // SAFETY: NULL or the caller's.
+        unsafe {
+            put(attr, found);
+            put(init, qp.init);
+        }
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    code(destroy(qp))
+}
+
+pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
+    let qp = find::<Qp>(c)?;
+    match &qp.kind {
+        Kind::Stream(pair) => pair.retire(),
+        Kind::Datagram(_) => {} // gone at once, when it is dropped
+    }
+    qp.context.events().remove(Subject::Qp(qp.number()));
+    let qp = take_back::<Qp>(c)?;
+    drop(qp.uses);
+    Ok(())
+}
+
+/// The same object, in its extended form.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    find::<Qp>(qp).map_or(std::ptr::null_mut(), |qp| qp.c().cast())
+}
+
+/// The completion queues and the domain of a new queue pair.
+fn parts(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<(&'static Pd, &'static Cq, &'static Cq), Errno> {
+    let pd = find::<Pd>(pd)?;
+    let (send, receive) = match init.qp_type {
+        // Each has one side only, whose queue serves for both.
+        IBV_QPT_XRC_SEND => (init.send_cq, init.send_cq),
+        _ => (init.send_cq, init.recv_cq),
+    };
+    let (send, receive) = (find::<Cq>(send.cast())?, find::<Cq>(receive.cast())?);
+    let context = pd.context();
+    if !std::ptr::eq(context, send.context()) || !std::ptr::eq(context, receive.context()) {
+        return Err(Errno::INVALID);
+    }
+    Ok((pd, send, receive))
+}

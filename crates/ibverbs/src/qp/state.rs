@@ -1,0 +1,162 @@
+//! The way of a queue pair through its states: which attributes each step needs, and what they mean here.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use super::{Kind, Qp};
+use crate::abi::*;
+use crate::errno::{Errno, code_and_errno};
+use crate::mr::remote_rights;
+use crate::object::find;
+use crate::report;
+use ironwarp_engine::gid::Gid;
+use ironwarp_engine::{BringUpOptions, Local, Remote};
+use ironwarp_rnic::qp::{Retries, State};
+use std::ffi::c_int;
+
+impl Qp {
+    /// Takes over the attributes that `mask` names, and moves to another state if it says so.
+    pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
+        let mask = mask.cast_unsigned();
+        if mask & IBV_QP_PORT != 0 && attr.port_num != 1
+            || mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0
+        {
+            return Err(Errno::INVALID);
+        }
+        if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != self.note_state() {
+            return Err(Errno::INVALID);
+        }
+        self.note_attributes(attr, mask);
+        if mask & IBV_QP_STATE != 0 {
+            self.step(attr, mask)?;
+        }
+        if mask & IBV_QP_ACCESS_FLAGS != 0
+            && let Some(pair) = self.stream()
+        {
+            pair.qp().set_rights(remote_rights(attr.qp_access_flags));
+        }
+        if mask & (IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER) != 0 {
+            self.set_retries();
+        }
+        if mask & IBV_QP_QKEY != 0
+            && let Kind::Datagram(pair) = self.kind()
+        {
+            pair.qp().set_qkey(attr.qkey);
+        }
+        self.note_state();
+        Ok(())
+    }
+
+    fn step(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+        let to = match attr.qp_state {
+            IBV_QPS_RESET => State::Reset,
+            IBV_QPS_INIT => State::Init,
+            IBV_QPS_RTR => State::ReadyToReceive,
+            IBV_QPS_RTS => State::ReadyToSend,
+            IBV_QPS_SQD => State::Drained,
+            IBV_QPS_SQE => State::SendError,
+            IBV_QPS_ERR => State::Error,
+            _ => return Err(Errno::INVALID),
+        };
+        match self.kind() {
+            Kind::Datagram(pair) => pair.qp().modify(to)?,
+            Kind::Stream(pair) if to == State::ReadyToReceive => {
+                if mask & IBV_QP_AV == 0 || mask & IBV_QP_DEST_QPN == 0 {
+                    return Err(Errno::INVALID);
+                }
+                // What is set now is asked of the peer when the connection is made.
+                self.set_retries();
+                let remote = remote(attr)?;
+                let options = self.options(attr)?;
+                self.context().engine().bring_up(pair, remote, &options).map_err(|error| {
+                    report::not_brought_up(self.number(), remote, &error);
+                    Errno::from(error)
+                })?;
+            }
+            Kind::Stream(pair) => {
+                // The same state again is no step, as long as it can be.
+                if to != pair.qp().state() || !matches!(to, State::Init | State::ReadyToSend) {
+                    pair.modify(to)?;
+                }
+            }
+        }
+        if to == State::Reset {
+            *self.attr() = ibv_qp_attr::zeroed();
+        }
+        Ok(())
+    }
+
+    /// What a queue pair is told of its peer besides its address.
+    fn options(&self, attr: &ibv_qp_attr) -> Result<BringUpOptions, Errno> {
+        let index = match attr.ah_attr.is_global {
+            0 => 0,
+            _ => usize::from(attr.ah_attr.grh.sgid_index),
+        };
+        // One that would serve none is still asked by others for acknowledgements.
+        let ird = u16::from(attr.max_dest_rd_atomic).max(1);
+        let mtu = (1..=5).contains(&attr.path_mtu).then(|| 128 << attr.path_mtu);
+        Ok(BringUpOptions { local: Local::Index(index), ird: Some(ird), ord: None, path_mtu: mtu })
+    }
+
+    /// Keeps what was set, for queries and for later steps.
+    fn note_attributes(&self, from: &ibv_qp_attr, mask: u32) {
+        let mut to = self.attr();
+        let to = &mut *to;
+        macro_rules! keep {
+            ($($bit:ident: $($field:ident),*;)*) => {
+                $(if mask & $bit != 0 { $(to.$field = from.$field;)* })*
+            };
+        }
+        keep! {
+            IBV_QP_ACCESS_FLAGS: qp_access_flags;
+            IBV_QP_PKEY_INDEX: pkey_index;
+            IBV_QP_PORT: port_num;
+            IBV_QP_QKEY: qkey;
+            IBV_QP_AV: ah_attr;
+            IBV_QP_PATH_MTU: path_mtu;
+            IBV_QP_TIMEOUT: timeout;
+            IBV_QP_RETRY_CNT: retry_cnt;
+            IBV_QP_RNR_RETRY: rnr_retry;
+            IBV_QP_RQ_PSN: rq_psn;
+            IBV_QP_MAX_QP_RD_ATOMIC: max_rd_atomic;
+            IBV_QP_ALT_PATH: alt_ah_attr, alt_pkey_index, alt_port_num, alt_timeout;
+            IBV_QP_MIN_RNR_TIMER: min_rnr_timer;
+            IBV_QP_SQ_PSN: sq_psn;
+            IBV_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            IBV_QP_PATH_MIG_STATE: path_mig_state;
+            IBV_QP_DEST_QPN: dest_qp_num;
+            IBV_QP_RATE_LIMIT: rate_limit;
+        }
+    }
+
+    fn set_retries(&self) {
+        let Some(pair) = self.stream() else { return };
+        let attr = self.attr();
+        let retries = Retries {
+            rnr_retry: attr.rnr_retry,
+            rnr_timer: attr.min_rnr_timer,
+            retry_count: attr.retry_cnt,
+            timeout: attr.timeout,
+        };
+        drop(attr);
+        pair.set_retries(retries);
+    }
+}
+
+/// The peer that the attributes name. One that is named by a LID alone is on this host.
+fn remote(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
+    let gid = match attr.ah_attr.is_global {
+        0 => crate::query::gid_at(0)?,
+        // SAFETY: sixteen bytes, whichever way they are looked at.
+        _ => Gid::from_bytes(unsafe { attr.ah_attr.grh.dgid.raw }),
+    };
+    Ok(Remote { gid, qpn: attr.dest_qp_num })
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    if attr.is_null() {
+        return code_and_errno(Err(Errno::INVALID));
+    }
+    // SAFETY: the caller's.
+    let attr = unsafe { &*attr };
+    code_and_errno(find::<Qp>(qp).and_then(|qp| qp.modify(attr, mask)))
+}

@@ -1,0 +1,98 @@
+//! XRC domains: where shared receive queues are that senders name themselves.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::context::Context;
+use crate::cq::{Cq, Wanted};
+use crate::errno::{Errno, code, object};
+use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
+use ironwarp_rnic::queue::XrcDomain;
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::{Arc, OnceLock};
+
+/// An XRC domain. Sharing one between processes, by a file, is not possible: an adapter lives in one process.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Xrcd {
+    c: UnsafeCell<ibv_xrcd>,
+    context: &'static Context,
+    inner: Arc<XrcDomain>,
+    users: Users,
+    _in_use: Use,
+    /// What queue pairs have whose messages complete elsewhere.
+    spare: OnceLock<&'static Cq>,
+}
+
+// SAFETY: the C structure comes first; it is not written after it was published.
+unsafe impl CObject for Xrcd {
+    type C = ibv_xrcd;
+}
+// SAFETY: as above.
+unsafe impl Sync for Xrcd {}
+// SAFETY: as above.
+unsafe impl Send for Xrcd {}
+
+impl Xrcd {
+    pub(crate) fn context(&self) -> &'static Context {
+        self.context
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<XrcDomain> {
+        &self.inner
+    }
+
+    pub(crate) fn in_use(&'static self) -> Use {
+        Use::of(&self.users)
+    }
+
+    /// A completion queue for queue pairs that complete nothing on their own.
+    pub(crate) fn spare_cq(&'static self) -> Result<(&'static Cq, Use), Errno> {
+        let cq = match self.spare.get() {
+            Some(cq) => cq,
+            None => {
+                let (cq_context, channel) = (ptr::null_mut(), ptr::null_mut());
+                let wanted = Wanted { cqe: 16, cq_context, channel, vector: 0 };
+                let made = Cq::new(self.context, &wanted, |_| ())?;
+                self.spare.get_or_init(|| made)
+            }
+        };
+        Ok((cq, cq.in_use()))
+    }
+}
+
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    // SAFETY: NULL or the caller's.
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
+    let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    if attr.comp_mask != both {
+        return object(Err(Errno::INVALID));
+    }
+    object(find::<Context>(context).and_then(|context| {
+        // -1 stands for none: a domain of this process alone. A file would share it with others.
+        if attr.fd != -1 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        let c = UnsafeCell::new(ibv_xrcd { context: context.c() });
+        let (inner, users, spare) = (XrcDomain::new(), Users::default(), OnceLock::new());
+        let xrcd = publish(Xrcd { c, context, inner, users, _in_use: context.in_use(), spare });
+        Ok(xrcd.c())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    code(close(xrcd))
+}
+
+fn close(c: *mut ibv_xrcd) -> Result<(), Errno> {
+    let users = &find::<Xrcd>(c)?.users;
+    let xrcd = take_back_unused::<Xrcd>(c, users)?;
+    if let Some(cq) = xrcd.spare.get() {
+        crate::cq::destroy(cq.c())?;
+    }
+    Ok(())
+}
