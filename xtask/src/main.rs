@@ -4,6 +4,7 @@
 
 mod api;
 mod cargo;
+mod dropin;
 mod fuzz;
 mod guest;
 mod instructions;
@@ -48,6 +49,14 @@ const JOBS: &[Job] = &[
     job(api::USAGE, "compare the public API with its text file", Ci, &["git"], api::run),
     job("deny", "check licences, duplicates and sources of dependencies", Ci, &["cargo-deny"], cargo::deny),
     job("no-std", "prove that the wire crate needs no std", Ci, &[], no_std::run),
+    job(
+        dropin::USAGE,
+        "link the drop-in for libibverbs and librdmacm",
+        Both,
+        &["cc", "readelf"],
+        dropin::run,
+    ),
+    job("symbols", "compare its symbols with the real libraries'", Ci, &["cc", "readelf"], dropin::compare),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),
     job("events", "ten million events between threads, none lost or doubled", Ci, &[], cargo::events),

@@ -8,6 +8,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("git", "git"),
     ("tshark", "tshark"),
     ("valgrind", "valgrind"),
+    ("cc", "gcc"),
+    ("readelf", "binutils"),
     ("g++", "g++"), // libFuzzer is C++
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("ip", "iproute2"), // changes interfaces, in namespaces that `unshare` makes

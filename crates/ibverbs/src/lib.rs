@@ -20,6 +20,7 @@
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
 //! | `exit` | the end of the process |
 //! | `report` | what goes wrong, in words |
+//! | `unsupported` | what is exported and says that it is not supported |
 #![allow(unreachable_pub, reason = "entry points are exported by name")]
 #![allow(
     clippy::missing_safety_doc,
@@ -50,5 +51,6 @@ mod qp_ex;
 mod query;
 mod report;
 mod srq;
+mod unsupported;
 mod wake;
 mod xrc;

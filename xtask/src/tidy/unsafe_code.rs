@@ -14,6 +14,7 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/ibverbs/src/abi/context.rs",
     "crates/ibverbs/src/abi/verbs.rs",
     "crates/ibverbs/src/abi/zeroed.rs",
+    "crates/ibverbs/src/unsupported.rs",
     "crates/ironwarp/src/memory.rs",
 ];
 

@@ -1,0 +1,234 @@
+//! Functions of both libraries that are there, so that programs load, and that say that they are not supported.
+//!
+//! Each answers in the way that its manual page gives for a failure, with EOPNOTSUPP: programs and rdma-core's tests take
+//! that for a feature that is missing, and any other errno for a fault. They look at none of their arguments, so they
+//! declare none; in C's calling conventions the caller alone knows how many there are.
+#![expect(unsafe_code, reason = "exports symbols")]
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+/// Lists the functions by what they answer.
+macro_rules! unsupported {
+    ($($answer:ident: $type:ty { $($name:ident,)* })*) => {
+        $($(
+            #[unsafe(no_mangle)]
+            extern "C" fn $name() -> $type {
+                $answer()
+            }
+        )*)*
+    };
+}
+
+unsupported! {
+    // Verbs.
+    null: *mut c_void {
+        ibv_import_device,
+        ibv_import_dm,
+        ibv_import_mr,
+        ibv_import_pd,
+        ibv_reg_dmabuf_mr,
+    }
+    errno: c_int {
+        ibv_attach_mcast,
+        ibv_detach_mcast,
+        ibv_query_ece,
+        ibv_resolve_eth_l2_from_gid,
+        ibv_set_ece,
+    }
+    nothing: () {
+        ibv_unimport_dm,
+        ibv_unimport_mr,
+        ibv_unimport_pd,
+    }
+    // Connection manager.
+    null: *mut c_void {
+        rdma_create_event_channel,
+        rdma_get_devices,
+    }
+    minus_one: isize {
+        rdma_accept,
+        rdma_ack_cm_event,
+        rdma_bind_addr,
+        rdma_connect,
+        rdma_create_ep,
+        rdma_create_id,
+        rdma_create_qp,
+        rdma_create_qp_ex,
+        rdma_create_srq,
+        rdma_create_srq_ex,
+        rdma_destroy_id,
+        rdma_disconnect,
+        rdma_establish,
+        rdma_get_cm_event,
+        rdma_get_remote_ece,
+        rdma_get_request,
+        rdma_getaddrinfo,
+        rdma_init_qp_attr,
+        rdma_join_multicast,
+        rdma_join_multicast_ex,
+        rdma_leave_multicast,
+        rdma_listen,
+        rdma_migrate_id,
+        rdma_notify,
+        rdma_reject,
+        rdma_reject_ece,
+        rdma_resolve_addr,
+        rdma_resolve_route,
+        rdma_set_local_ece,
+        rdma_set_option,
+    }
+    zero: u64 {
+        rdma_get_dst_port,
+        rdma_get_src_port,
+    }
+    nothing: () {
+        rdma_destroy_ep,
+        rdma_destroy_event_channel,
+        rdma_destroy_qp,
+        rdma_destroy_srq,
+        rdma_free_devices,
+        rdma_freeaddrinfo,
+    }
+    // Sockets over RDMA.
+    minus_one: isize {
+        raccept,
+        rbind,
+        rclose,
+        rconnect,
+        rfcntl,
+        rgetpeername,
+        rgetsockname,
+        rgetsockopt,
+        riomap,
+        riounmap,
+        riowrite,
+        rlisten,
+        rpoll,
+        rread,
+        rreadv,
+        rrecv,
+        rrecvfrom,
+        rrecvmsg,
+        rselect,
+        rsend,
+        rsendmsg,
+        rsendto,
+        rsetsockopt,
+        rshutdown,
+        rsocket,
+        rwrite,
+        rwritev,
+    }
+    // For drivers of devices that are not ours: they load, register themselves, and never hear of a device.
+    null: *mut c_void {
+        _verbs_init_and_alloc_context,
+        verbs_open_device,
+    }
+    errno: c_int {
+        execute_ioctl,
+        ibv_cmd_advise_mr,
+        ibv_cmd_alloc_dm,
+        ibv_cmd_alloc_mw,
+        ibv_cmd_alloc_pd,
+        ibv_cmd_attach_mcast,
+        ibv_cmd_close_xrcd,
+        ibv_cmd_create_ah,
+        ibv_cmd_create_counters,
+        ibv_cmd_create_cq,
+        ibv_cmd_create_cq_ex,
+        ibv_cmd_create_flow,
+        ibv_cmd_create_flow_action_esp,
+        ibv_cmd_create_qp,
+        ibv_cmd_create_qp_ex,
+        ibv_cmd_create_qp_ex2,
+        ibv_cmd_create_rwq_ind_table,
+        ibv_cmd_create_srq,
+        ibv_cmd_create_srq_ex,
+        ibv_cmd_create_wq,
+        ibv_cmd_dealloc_mw,
+        ibv_cmd_dealloc_pd,
+        ibv_cmd_dereg_mr,
+        ibv_cmd_destroy_ah,
+        ibv_cmd_destroy_counters,
+        ibv_cmd_destroy_cq,
+        ibv_cmd_destroy_flow,
+        ibv_cmd_destroy_flow_action,
+        ibv_cmd_destroy_qp,
+        ibv_cmd_destroy_rwq_ind_table,
+        ibv_cmd_destroy_srq,
+        ibv_cmd_destroy_wq,
+        ibv_cmd_detach_mcast,
+        ibv_cmd_free_dm,
+        ibv_cmd_get_context,
+        ibv_cmd_modify_cq,
+        ibv_cmd_modify_flow_action_esp,
+        ibv_cmd_modify_qp,
+        ibv_cmd_modify_qp_ex,
+        ibv_cmd_modify_srq,
+        ibv_cmd_modify_wq,
+        ibv_cmd_open_qp,
+        ibv_cmd_open_xrcd,
+        ibv_cmd_poll_cq,
+        ibv_cmd_post_recv,
+        ibv_cmd_post_send,
+        ibv_cmd_post_srq_recv,
+        ibv_cmd_query_context,
+        ibv_cmd_query_device_any,
+        ibv_cmd_query_mr,
+        ibv_cmd_query_port,
+        ibv_cmd_query_qp,
+        ibv_cmd_query_srq,
+        ibv_cmd_read_counters,
+        ibv_cmd_reg_dm_mr,
+        ibv_cmd_reg_dmabuf_mr,
+        ibv_cmd_reg_mr,
+        ibv_cmd_req_notify_cq,
+        ibv_cmd_rereg_mr,
+        ibv_cmd_resize_cq,
+    }
+    zero: u64 {
+        __ioctl_final_num_attrs,
+    }
+    nothing: () {
+        __verbs_log,
+        verbs_init_cq,
+        verbs_register_driver_34,
+        verbs_set_ops,
+        verbs_uninit_context,
+    }
+}
+
+/// Drivers set it when a device that vanished may be closed without an error.
+#[unsafe(no_mangle)]
+static verbs_allow_disassociate_destroy: bool = false;
+
+fn null() -> *mut c_void {
+    errno();
+    ptr::null_mut()
+}
+
+fn minus_one() -> isize {
+    errno();
+    -1
+}
+
+/// The errno, negative, for functions that return a count.
+fn negative() -> isize {
+    -(errno() as isize)
+}
+
+/// The errno itself, which most verbs return.
+fn errno() -> c_int {
+    // SAFETY: the C library's errno of this thread, which is always there.
+    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
+    libc::EOPNOTSUPP
+}
+
+fn zero() -> u64 {
+    errno();
+    0
+}
+
+/// Of a call that returns nothing, nobody looks at the errno: it stays.
+fn nothing() {}

@@ -1,0 +1,117 @@
+//! What a shared library exports and needs, as `readelf` prints it.
+
+use crate::shell::{Result, at, command, output};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+const REAL: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// One line of the table of dynamic symbols: `name@@NODE` is the version that programs are linked with, `name@NODE` another.
+struct Symbol {
+    name: String,
+    defined: bool,
+}
+
+pub(super) fn compare(file: &Path, source: &Path) -> Result {
+    let compat = source.join("compat.S");
+    let compat = fs::read_to_string(&compat).map_err(at(&compat))?;
+    let mut real = BTreeSet::new();
+    for library in REAL {
+        real.extend(exported(&symbols(&find(library)?)?));
+    }
+    let ours = exported(&symbols(file)?);
+    let findings = differences(&ours, &real, &compat);
+    if !findings.is_empty() {
+        return Err(format!("{} is not like the real libraries:\n{}", file.display(), findings.join("\n")));
+    }
+    println!("{} symbols, as in {}; {}", real.len(), REAL.join(" and "), needs(file)?);
+    Ok(())
+}
+
+/// The highest version of glibc that the file asks for, with the names that ask for it.
+pub(super) fn needs(file: &Path) -> Result<String> {
+    let symbols = symbols(file)?;
+    let mut wanted: BTreeMap<Vec<u32>, Vec<&str>> = BTreeMap::new();
+    for symbol in symbols.iter().filter(|symbol| !symbol.defined) {
+        if let Some((name, version)) = symbol.name.split_once("@GLIBC_") {
+            let version = version.split('.').filter_map(|part| part.parse().ok()).collect();
+            wanted.entry(version).or_default().push(name);
+        }
+    }
+    let (version, names) = wanted.pop_last().ok_or("a library that needs no glibc?")?;
+    let version = version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
+    Ok(format!("needs glibc {version}, for {}", names.join(", ")))
+}
+
+/// What is missing in ours, and what is in it without a reason. Names without a version stand in front of the C library's,
+/// and compat.S lists them.
+fn differences(ours: &BTreeSet<String>, real: &BTreeSet<String>, compat: &str) -> Vec<String> {
+    let missing = real.difference(ours).map(|name| format!("  missing: {name}"));
+    let listed = |name: &&String| compat.contains(&format!("AT(, {name},"));
+    let extra = ours.difference(real).filter(|name| !listed(name)).map(|name| format!("  extra: {name}"));
+    missing.chain(extra).collect()
+}
+
+fn exported(symbols: &[Symbol]) -> BTreeSet<String> {
+    symbols.iter().filter(|symbol| symbol.defined).map(|symbol| symbol.name.clone()).collect()
+}
+
+fn symbols(file: &Path) -> Result<Vec<Symbol>> {
+    Ok(parse(&output(command("readelf", &["--dyn-syms", "--wide"]).arg(file))?))
+}
+
+/// Columns are number, value, size, type, binding, visibility, section, name. The nodes themselves are in it, as absolute
+/// objects; they are not symbols to anybody.
+fn parse(table: &str) -> Vec<Symbol> {
+    let row = |line: &str| {
+        let columns: Vec<&str> = line.split_whitespace().collect();
+        let [_, _, _, _, _, _, section, name, ..] = columns[..] else { return None };
+        let defined = section != "UND";
+        (section != "Ndx" && section != "ABS").then(|| Symbol { name: name.to_owned(), defined })
+    };
+    table.lines().filter_map(row).collect()
+}
+
+/// Where the linker would find a library. The compiler answers with the bare name if it knows none.
+fn find(library: &str) -> Result<PathBuf> {
+    let path = output(&mut command("cc", &[&format!("-print-file-name={library}")]))?;
+    let path = PathBuf::from(path.trim());
+    if path.is_absolute() {
+        Ok(path)
+    } else {
+        Err(format!("there is no {library} here: run `cargo xtask setup`"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TABLE: &str = "
+Symbol table '.dynsym' contains 5 entries:
+   Num:    Value          Size Type    Bind   Vis      Ndx Name
+     0: 0000000000000000     0 NOTYPE  LOCAL  DEFAULT  UND
+     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)
+     2: 0000000000001f39    11 FUNC    GLOBAL DEFAULT   11 ibv_reg_mr@@IBVERBS_1.1
+     3: 0000000000001f44    11 FUNC    GLOBAL DEFAULT   11 ibv_reg_mr@IBVERBS_1.0
+     4: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS IBVERBS_1.1
+     5: 0000000000001f50    11 FUNC    GLOBAL DEFAULT   11 open
+";
+
+    #[test]
+    fn names_and_versions_are_read() {
+        let symbols = parse(TABLE);
+        let names: Vec<String> = exported(&symbols).into_iter().collect();
+        assert_eq!(names, ["ibv_reg_mr@@IBVERBS_1.1", "ibv_reg_mr@IBVERBS_1.0", "open"]);
+        assert!(symbols.iter().any(|symbol| !symbol.defined && symbol.name == "free@GLIBC_2.2.5"));
+    }
+
+    #[test]
+    fn what_is_missing_and_what_is_extra_is_named() {
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let (ours, real) = (set(&["a@@V", "b@V", "open", "rust"]), set(&["a@@V", "b@@V"]));
+        let compat = "AT(, open, ironwarp_open)";
+        assert_eq!(differences(&ours, &real, compat), ["  missing: b@@V", "  extra: b@V", "  extra: rust"]);
+    }
+}
