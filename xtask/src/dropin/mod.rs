@@ -80,7 +80,7 @@ fn folder(path: PathBuf) -> Result<PathBuf> {
 
 /// Makes a file under another name first: a program that has the old one open keeps it as it is.
 fn replace(path: &Path, make: impl FnOnce(&Path) -> Result) -> Result {
-    let new = path.with_added_extension("new");
+    let new = path.with_extension("new");
     match fs::remove_file(&new) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(at(&new)(error)),
         _ => make(&new)?,
