@@ -8,7 +8,8 @@
 //! |---|---|
 //! | `codes` | enumerations whose values exclude each other: states, statuses, opcodes |
 //! | `flags` | enumerations whose values are bits |
-//! | `attr` | attributes that calls take or return |
+//! | `device` | what devices and ports say of themselves |
+//! | `attr` | attributes of objects |
 //! | `work` | work requests, completions, events |
 //! | `verbs` | objects that programs hold pointers to: regions, queues, queue pairs, their tables |
 //! | `context` | devices, contexts and the two operation tables |
@@ -23,6 +24,7 @@ mod attr;
 mod cm;
 mod codes;
 mod context;
+mod device;
 mod flags;
 mod flow;
 mod sa;
@@ -34,6 +36,7 @@ pub use attr::*;
 pub use cm::*;
 pub use codes::*;
 pub use context::*;
+pub use device::*;
 pub use flags::*;
 pub use flow::*;
 pub use sa::*;
