@@ -20,6 +20,9 @@
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
 //! | `exit` | the end of the process |
 //! | `report` | what goes wrong, in words |
+//! | [`text`] | names of statuses and events, link rates |
+//! | [`fork`] | nothing to prepare for a fork |
+//! | [`sysfs`], [`marshal`] | helpers that programs call beside verbs |
 //! | `unsupported` | what is exported and says that it is not supported |
 #![allow(unreachable_pub, reason = "entry points are exported by name")]
 #![allow(
@@ -39,6 +42,8 @@ mod device;
 mod dm;
 mod errno;
 mod exit;
+pub mod fork;
+pub mod marshal;
 mod mr;
 mod mw;
 mod object;
@@ -51,6 +56,8 @@ mod qp_ex;
 mod query;
 mod report;
 mod srq;
+pub mod sysfs;
+pub mod text;
 mod unsupported;
 mod wake;
 mod xrc;

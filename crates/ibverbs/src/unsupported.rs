@@ -5,6 +5,7 @@
 //! declare none; in C's calling conventions the caller alone knows how many there are.
 #![expect(unsafe_code, reason = "exports symbols")]
 
+use crate::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
@@ -187,6 +188,9 @@ unsupported! {
         ibv_cmd_rereg_mr,
         ibv_cmd_resize_cq,
     }
+    minus_one: isize {
+        ibv_read_ibdev_sysfs_file,
+    }
     zero: u64 {
         __ioctl_final_num_attrs,
     }
@@ -213,16 +217,10 @@ fn minus_one() -> isize {
     -1
 }
 
-/// The errno, negative, for functions that return a count.
-fn negative() -> isize {
-    -(errno() as isize)
-}
-
 /// The errno itself, which most verbs return.
 fn errno() -> c_int {
-    // SAFETY: the C library's errno of this thread, which is always there.
-    unsafe { *libc::__errno_location() = libc::EOPNOTSUPP };
-    libc::EOPNOTSUPP
+    Errno::UNSUPPORTED.set();
+    Errno::UNSUPPORTED.0
 }
 
 fn zero() -> u64 {

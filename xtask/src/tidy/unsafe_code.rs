@@ -14,7 +14,12 @@ const UNSAFE_FILES: &[&str] = &[
     "crates/ibverbs/src/abi/context.rs",
     "crates/ibverbs/src/abi/verbs.rs",
     "crates/ibverbs/src/abi/zeroed.rs",
+    "crates/ibverbs/src/fork.rs",
+    "crates/ibverbs/src/marshal.rs",
+    "crates/ibverbs/src/sysfs.rs",
+    "crates/ibverbs/src/text.rs",
     "crates/ibverbs/src/unsupported.rs",
+    "crates/ibverbs/tests/helpers.rs",
     "crates/ironwarp/src/memory.rs",
 ];
 

@@ -15,6 +15,7 @@
 //! | `context` | devices, contexts and the two operation tables |
 //! | `flow` | packet steering, which is not supported; its types complete the tables |
 //! | `sa` | records of InfiniBand's subnet administration that ids of librdmacm carry |
+//! | `kern` | structures of the kernel that a few functions convert |
 //! | `cm` | librdmacm |
 //! | `zeroed` | structures of all zeroes |
 
@@ -27,6 +28,7 @@ mod context;
 mod device;
 mod flags;
 mod flow;
+mod kern;
 mod sa;
 mod verbs;
 mod work;
@@ -39,6 +41,7 @@ pub use context::*;
 pub use device::*;
 pub use flags::*;
 pub use flow::*;
+pub use kern::*;
 pub use sa::*;
 pub use verbs::*;
 pub use work::*;

@@ -25,6 +25,7 @@ const INCLUDES: &str = "#include <stdio.h>
 #include <infiniband/verbs.h>
 #include <infiniband/sa.h>
 #include <infiniband/tm_types.h>
+#include <rdma/ib_user_sa.h>
 #include <rdma/rdma_cma.h>
 #include <rdma/rsocket.h>
 ";

@@ -1,0 +1,178 @@
+//! What enumerations are called in print, and what link rates amount to. Programs show these texts to people, and scripts
+//! read them, so they are the real libraries', word for word.
+#![expect(unsafe_code, reason = "exports symbols")]
+
+use crate::abi::*;
+use std::ffi::{CStr, c_char, c_int};
+
+/// By `ibv_wc_status`.
+const STATUSES: [&CStr; 24] = [
+    c"success",
+    c"local length error",
+    c"local QP operation error",
+    c"local EE context operation error",
+    c"local protection error",
+    c"Work Request Flushed Error",
+    c"memory management operation error",
+    c"bad response error",
+    c"local access error",
+    c"remote invalid request error",
+    c"remote access error",
+    c"remote operation error",
+    c"transport retry counter exceeded",
+    c"RNR retry counter exceeded",
+    c"local RDD violation error",
+    c"remote invalid RD request",
+    c"aborted error",
+    c"invalid EE context number",
+    c"invalid EE context state",
+    c"fatal error",
+    c"response timeout error",
+    c"general error",
+    c"TM error",
+    c"TM software rendezvous",
+];
+
+/// By `ibv_event_type`.
+const EVENTS: [&CStr; 20] = [
+    c"CQ error",
+    c"local work queue catastrophic error",
+    c"invalid request local work queue error",
+    c"local access violation work queue error",
+    c"communication established",
+    c"send queue drained",
+    c"path migrated",
+    c"path migration request error",
+    c"local catastrophic error",
+    c"port active",
+    c"port error",
+    c"LID change",
+    c"P_Key change",
+    c"SM change",
+    c"SRQ catastrophic error",
+    c"SRQ limit reached",
+    c"last WQE reached",
+    c"client reregistration",
+    c"GID table change",
+    c"WQ fatal",
+];
+
+/// By `ibv_port_state`.
+const PORT_STATES: [&CStr; 6] =
+    [c"no state change (NOP)", c"down", c"init", c"armed", c"active", c"active defer"];
+
+/// By `ibv_node_type`, of which there is no 0.
+const NODE_TYPES: [&CStr; 8] = [
+    UNKNOWN,
+    c"InfiniBand channel adapter",
+    c"InfiniBand switch",
+    c"InfiniBand router",
+    c"iWARP NIC",
+    c"usNIC",
+    c"usNIC UDP",
+    c"unspecified",
+];
+
+/// By `rdma_cm_event_type`: the names of the constants.
+const CM_EVENTS: [&CStr; 16] = [
+    c"RDMA_CM_EVENT_ADDR_RESOLVED",
+    c"RDMA_CM_EVENT_ADDR_ERROR",
+    c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+    c"RDMA_CM_EVENT_ROUTE_ERROR",
+    c"RDMA_CM_EVENT_CONNECT_REQUEST",
+    c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+    c"RDMA_CM_EVENT_CONNECT_ERROR",
+    c"RDMA_CM_EVENT_UNREACHABLE",
+    c"RDMA_CM_EVENT_REJECTED",
+    c"RDMA_CM_EVENT_ESTABLISHED",
+    c"RDMA_CM_EVENT_DISCONNECTED",
+    c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+    c"RDMA_CM_EVENT_MULTICAST_JOIN",
+    c"RDMA_CM_EVENT_MULTICAST_ERROR",
+    c"RDMA_CM_EVENT_ADDR_CHANGE",
+    c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+];
+
+const UNKNOWN: &CStr = c"unknown";
+const UNKNOWN_CM_EVENT: &CStr = c"UNKNOWN EVENT";
+
+/// A link rate: in Mbit/s, and in units of 2.5 Gbit/s where it is one of those that were defined that way.
+const RATES: [(ibv_rate, c_int, Option<c_int>); 23] = [
+    (IBV_RATE_2_5_GBPS, 2_500, Some(1)),
+    (IBV_RATE_5_GBPS, 5_000, Some(2)),
+    (IBV_RATE_10_GBPS, 10_000, Some(4)),
+    (IBV_RATE_20_GBPS, 20_000, Some(8)),
+    (IBV_RATE_30_GBPS, 30_000, Some(12)),
+    (IBV_RATE_40_GBPS, 40_000, Some(16)),
+    (IBV_RATE_60_GBPS, 60_000, Some(24)),
+    (IBV_RATE_80_GBPS, 80_000, Some(32)),
+    (IBV_RATE_120_GBPS, 120_000, Some(48)),
+    (IBV_RATE_14_GBPS, 14_062, None),
+    (IBV_RATE_56_GBPS, 56_250, None),
+    (IBV_RATE_112_GBPS, 112_500, None),
+    (IBV_RATE_168_GBPS, 168_750, None),
+    (IBV_RATE_25_GBPS, 25_781, None),
+    (IBV_RATE_100_GBPS, 103_125, None),
+    (IBV_RATE_200_GBPS, 206_250, None),
+    (IBV_RATE_300_GBPS, 309_375, None),
+    (IBV_RATE_28_GBPS, 28_125, Some(11)),
+    (IBV_RATE_50_GBPS, 53_125, Some(20)),
+    (IBV_RATE_400_GBPS, 425_000, Some(160)),
+    (IBV_RATE_600_GBPS, 637_500, Some(240)),
+    (IBV_RATE_800_GBPS, 850_000, Some(320)),
+    (IBV_RATE_1200_GBPS, 1_275_000, Some(480)),
+];
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
+    name(&STATUSES, status, UNKNOWN)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_event_type_str(event: ibv_event_type) -> *const c_char {
+    name(&EVENTS, event, UNKNOWN)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_port_state_str(port_state: ibv_port_state) -> *const c_char {
+    name(&PORT_STATES, port_state, UNKNOWN)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_node_type_str(node_type: ibv_node_type) -> *const c_char {
+    name(&NODE_TYPES, node_type.cast_unsigned(), UNKNOWN)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_event_str(event: rdma_cm_event_type) -> *const c_char {
+    name(&CM_EVENTS, event, UNKNOWN_CM_EVENT)
+}
+
+/// The multiple of 2.5 Gbit/s, or -1.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rate_to_mult(rate: ibv_rate) -> c_int {
+    RATES.iter().find(|row| row.0 == rate).and_then(|row| row.2).unwrap_or(-1)
+}
+
+/// The rate of a multiple of 2.5 Gbit/s, or `IBV_RATE_MAX`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mult_to_ibv_rate(mult: c_int) -> ibv_rate {
+    RATES.iter().find(|row| row.2 == Some(mult)).map_or(IBV_RATE_MAX, |row| row.0)
+}
+
+/// The rate in Mbit/s, or -1.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_rate_to_mbps(rate: ibv_rate) -> c_int {
+    RATES.iter().find(|row| row.0 == rate).map_or(-1, |row| row.1)
+}
+
+/// The rate of so many Mbit/s, or `IBV_RATE_MAX`.
+#[unsafe(no_mangle)]
+pub extern "C" fn mbps_to_ibv_rate(mbps: c_int) -> ibv_rate {
+    RATES.iter().find(|row| row.1 == mbps).map_or(IBV_RATE_MAX, |row| row.0)
+}
+
+/// The text of a value, which may be any number.
+fn name(names: &[&'static CStr], value: u32, unknown: &'static CStr) -> *const c_char {
+    usize::try_from(value).ok().and_then(|value| names.get(value)).unwrap_or(&unknown).as_ptr()
+}
