@@ -9,6 +9,7 @@ mod fuzz;
 mod guest;
 mod instructions;
 mod no_std;
+mod programs;
 mod setup;
 mod shell;
 mod tidy;
@@ -56,6 +57,7 @@ const JOBS: &[Job] = &[
         &["cc", "readelf"],
         dropin::run,
     ),
+    job(programs::USAGE, "run stock RDMA programs on the drop-in", Neither, &["unshare", "nsenter", "setpriv"], programs::run),
     job("symbols", "compare its symbols with the real libraries'", Ci, &["cc", "readelf"], dropin::compare),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),

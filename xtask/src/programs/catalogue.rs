@@ -1,0 +1,253 @@
+//! Which programs are run, how, and what they must print. Those that can check their data are asked to.
+
+use super::special;
+use super::stage::Scene;
+use crate::shell::Result;
+use Shape::{Alone, Pair, Special};
+
+/// A program, or one way to run it.
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) shape: Shape,
+    /// What the client prints if all went well, besides ending well.
+    pub(super) expect: &'static [&'static str],
+    pub(super) personas: Personas,
+    /// It is also run between two hosts.
+    pub(super) representative: bool,
+    /// Its server serves for ever.
+    pub(super) server_stays: bool,
+}
+
+/// As what the adapter must show itself.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Personas {
+    Both,
+    /// The program refuses iWARP adapters, or its code for them does not work.
+    RoceOnly,
+}
+
+/// What it takes to run it.
+#[derive(Clone, Copy)]
+pub(super) enum Shape {
+    Alone(&'static [&'static str]),
+    /// The client starts when the server listens at `{port}`.
+    Pair { server: &'static [&'static str], client: &'static [&'static str] },
+    Special(fn(&Scene) -> Result),
+}
+
+impl Program {
+    pub(super) fn serves(&self, persona: &str) -> bool {
+        persona == "roce" || self.personas == Personas::Both
+    }
+
+    const fn new(name: &'static str, shape: Shape, expect: &'static [&'static str]) -> Self {
+        Self { name, shape, expect, personas: Personas::Both, representative: false, server_stays: false }
+    }
+
+    const fn roce_only(self) -> Self {
+        Self { personas: Personas::RoceOnly, ..self }
+    }
+
+    const fn representative(self) -> Self {
+        Self { representative: true, ..self }
+    }
+
+    const fn server_stays(self) -> Self {
+        Self { server_stays: true, ..self }
+    }
+}
+
+/// A pair of the same program, whose client is told where the server is as its last word.
+macro_rules! same {
+    ($name:literal, [$($word:literal),*], $expect:expr) => {
+        Program::new(
+            $name,
+            Pair { server: &[$($word),*], client: &[$($word,)* "{oob}"] },
+            $expect,
+        )
+    };
+}
+
+/// The same for perftest with its connection manager, whose addresses are those of the fabric.
+macro_rules! same_cm {
+    ($name:literal, [$($word:literal),*]) => {
+        Program::new(
+            $name,
+            Pair { server: &[$($word),*, "-R"], client: &[$($word,)* "-R", "{addr}"] },
+            &[],
+        )
+    };
+}
+
+pub(super) const PROGRAMS: &[Program] = &[
+    // --- ibverbs-utils ---
+    Program::new("ibv_devices", Alone(&["ibv_devices"]), &["ironwarp0"]),
+    Program::new("ibv_devinfo -v", Alone(&["ibv_devinfo", "-v"]), &["PORT_ACTIVE", "link_layer:\t\tEthernet"]),
+    Program::new("ibv_asyncwatch", Special(special::asyncwatch), &[]),
+    same!("ibv_rc_pingpong", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"])
+        .representative(),
+    same!("ibv_rc_pingpong -e", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-e"], &["1000 iters"]),
+    same!("ibv_rc_pingpong -N", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-N"], &["1000 iters"]),
+    same!("ibv_rc_pingpong -t", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-t"], &["1000 iters"]),
+    same!("ibv_uc_pingpong", ["ibv_uc_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
+    same!("ibv_ud_pingpong", ["ibv_ud_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
+    same!("ibv_srq_pingpong", ["ibv_srq_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"])
+        .representative(),
+    same!("ibv_xsrq_pingpong", ["ibv_xsrq_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
+    // --- perftest ---
+    same!("ib_write_bw", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"])
+        .representative(),
+    same!("ib_write_lat", ["ib_write_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"]),
+    same!("ib_read_bw", ["ib_read_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"]),
+    same!("ib_read_lat", ["ib_read_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"]),
+    same!("ib_send_bw", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"])
+        .roce_only(),
+    same!("ib_send_lat", ["ib_send_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"])
+        .representative(),
+    same!("ib_atomic_bw", ["ib_atomic_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["8 "]),
+    same!("ib_atomic_lat", ["ib_atomic_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"]),
+    same!("ib_write_bw -q 8", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-q", "8", "-n", "500", "-F"], &["65536"]),
+    same!("ib_write_bw -a", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-a", "-n", "100", "-F"], &["8388608"]),
+    same!("ib_write_bw -D 1", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-D", "1", "-F"], &["65536"]),
+    same!("ib_send_bw -b", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-b", "-n", "1000", "-F"], &["65536"])
+        .roce_only(),
+    same!("ib_send_bw -e", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-e", "-n", "1000", "-F"], &["65536"])
+        .roce_only(),
+    same!("ib_send_bw -c UD", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-c", "UD", "-n", "1000", "-F"], &[])
+        .roce_only(),
+    same!("ib_send_bw -c XRC", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-c", "XRC", "-n", "1000", "-F"], &[])
+        .roce_only(),
+    same!(
+        "ib_send_bw --use-srq",
+        ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "--use-srq", "-n", "1000", "-F"],
+        &["65536"]
+    )
+    .roce_only(),
+    same_cm!("ib_write_bw -R", ["ib_write_bw", "-p", "{port}", "-n", "1000", "-F"]).representative(),
+    same_cm!("ib_write_lat -R", ["ib_write_lat", "-p", "{port}", "-F"]),
+    same_cm!("ib_read_bw -R", ["ib_read_bw", "-p", "{port}", "-n", "1000", "-F"]),
+    same_cm!("ib_read_lat -R", ["ib_read_lat", "-p", "{port}", "-F"]),
+    same_cm!("ib_send_bw -R", ["ib_send_bw", "-p", "{port}", "-n", "1000", "-F"]).roce_only(),
+    same_cm!("ib_send_lat -R", ["ib_send_lat", "-p", "{port}", "-F"]),
+    same_cm!("ib_atomic_bw -R", ["ib_atomic_bw", "-p", "{port}", "-n", "1000", "-F"]),
+    same_cm!("ib_atomic_lat -R", ["ib_atomic_lat", "-p", "{port}", "-F"]),
+    // --- rdmacm-utils ---
+    Program::new(
+        "rping",
+        Pair {
+            server: &["rping", "-s", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V"],
+            client: &["rping", "-c", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-S", "4096"],
+        },
+        &[],
+    )
+    .representative(),
+    Program::new(
+        "rping -q",
+        Pair {
+            server: &["rping", "-s", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-q"],
+            client: &["rping", "-c", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-q"],
+        },
+        &[],
+    )
+    .roce_only(),
+    Program::new(
+        "ucmatose",
+        Pair {
+            server: &["ucmatose", "-b", "{addr}", "-p", "{port}"],
+            client: &["ucmatose", "-s", "{addr}", "-p", "{port}"],
+        },
+        &["test complete"],
+    )
+    .representative(),
+    Program::new(
+        "ucmatose -c 20",
+        Pair {
+            server: &["ucmatose", "-b", "{addr}", "-p", "{port}", "-c", "20"],
+            client: &["ucmatose", "-s", "{addr}", "-p", "{port}", "-c", "20"],
+        },
+        &["test complete"],
+    ),
+    Program::new(
+        "udaddy",
+        Pair {
+            server: &["udaddy", "-b", "{addr}", "-p", "{port}"],
+            client: &["udaddy", "-s", "{addr}", "-p", "{port}"],
+        },
+        &["test complete"],
+    ),
+    Program::new(
+        "rdma_server, rdma_client",
+        Pair {
+            server: &["rdma_server", "-p", "{port}"],
+            client: &["rdma_client", "-s", "{addr}", "-p", "{port}"],
+        },
+        &["rdma_client: end 0"],
+    )
+    .representative(),
+    Program::new(
+        "rdma_xserver, rdma_xclient",
+        Pair {
+            server: &["rdma_xserver", "-p", "{port}", "-c", "r"],
+            client: &["rdma_xclient", "-s", "{addr}", "-p", "{port}", "-c", "r"],
+        },
+        &["rdma_xclient: end 0"],
+    ),
+    Program::new(
+        "rdma_xserver, rdma_xclient XRC",
+        Pair {
+            server: &["rdma_xserver", "-p", "{port}", "-c", "x"],
+            client: &["rdma_xclient", "-s", "{addr}", "-p", "{port}", "-c", "x"],
+        },
+        &["rdma_xclient: end 0"],
+    ),
+    Program::new(
+        "cmtime",
+        Pair {
+            server: &["cmtime", "-b", "{addr}", "-p", "{port}", "-c", "50"],
+            client: &["cmtime", "-s", "{addr}", "-p", "{port}", "-c", "50"],
+        },
+        &["disconnect"],
+    )
+    .server_stays(),
+    Program::new(
+        "rstream",
+        Pair {
+            server: &["rstream", "-b", "{addr}", "-p", "{port}", "-T", "s", "-v"],
+            client: &["rstream", "-s", "{addr}", "-p", "{port}", "-v"],
+        },
+        &["64_lat"],
+    )
+    .representative(),
+    Program::new(
+        "riostream",
+        Pair {
+            server: &["riostream", "-b", "{addr}", "-p", "{port}", "-v"],
+            client: &["riostream", "-s", "{addr}", "-p", "{port}", "-v"],
+        },
+        &["64_lat"],
+    ),
+    Program::new("rcopy", Special(special::rcopy), &[]),
+    // --- others ---
+    Program::new(
+        "qperf rc_",
+        Pair {
+            server: &["qperf", "-lp", "{port}"],
+            client: &["qperf", "-lp", "{port}", "{addr}", "-cm", "1", "-t", "1", "rc_bw", "rc_lat", "rc_rdma_write_bw", "rc_rdma_read_lat"],
+        },
+        &["rc_rdma_read_lat"],
+    )
+    .server_stays(),
+    Program::new("fio rdma", Special(special::fio), &[]),
+    Program::new("ucx_info -d", Alone(&["ucx_info", "-d"]), &["rc_verbs", "ud_verbs"]).roce_only(),
+    Program::new("ucx_perftest", Special(special::ucx_perftest), &[]).roce_only(),
+    Program::new("ucp_client_server", Special(special::ucp_client_server), &[]).roce_only(),
+    Program::new("fi_info -p verbs", Alone(&["fi_info", "-p", "verbs"]), &["provider: verbs"]),
+    Program::new("fi_pingpong msg", Special(special::fi_pingpong_msg), &[]),
+    Program::new("fi_pingpong rdm", Special(special::fi_pingpong_rdm), &[]),
+    Program::new("fi_pingpong dgram", Special(special::fi_pingpong_dgram), &[]).roce_only(),
+    Program::new("Open MPI, pml ucx", Special(special::mpi_ucx), &[]).roce_only(),
+    Program::new("Open MPI, mtl ofi", Special(special::mpi_ofi), &[]),
+    Program::new("QEMU migration", Special(special::qemu), &[]),
+    Program::new("QEMU migration, pinned", Special(special::qemu_pinned), &[]),
+    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]),
+];

@@ -1,0 +1,99 @@
+//! One process of a program under test: its output goes to a file, it has a time limit, and it leaves nothing running.
+
+use crate::shell::Result;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// No program of the catalogue takes longer.
+pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// How often it is looked whether something has happened that cannot be waited for.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// A running program. Dropped, it and all its children are killed.
+#[derive(Debug)]
+pub(super) struct Process {
+    child: Child,
+    log: PathBuf,
+    name: String,
+    deadline: Instant,
+}
+
+impl Process {
+    /// Starts a command, with its output in `log`.
+    pub(super) fn start(mut command: Command, name: &str, log: &Path) -> Result<Self> {
+        let failed = |error: io::Error| format!("{name}: {error}");
+        let out = File::create(log).map_err(failed)?;
+        let err = out.try_clone().map_err(failed)?;
+        command.stdin(Stdio::null()).stdout(out).stderr(err).process_group(0);
+        let child = command.spawn().map_err(failed)?;
+        let deadline = Instant::now() + PATIENCE;
+        Ok(Self { child, log: log.to_owned(), name: name.to_owned(), deadline })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has printed so far.
+    pub(super) fn output(&self) -> String {
+        let bytes = fs::read(&self.log).unwrap_or_default();
+        String::from_utf8_lossy(&bytes).into_owned()
+    }
+
+    /// Waits until it ends. It must end well.
+    pub(super) fn finish(&mut self) -> Result<String> {
+        let status = self.wait()?;
+        if status.success() { Ok(self.output()) } else { Err(self.complaint(&format!("ended with {status}"))) }
+    }
+
+    /// Waits until `ready` holds, as long as the process lives.
+    pub(super) fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) -> Result {
+        while !ready(self) {
+            if let Some(status) = self.try_wait()? {
+                return Err(self.complaint(&format!("ended with {status} before {what}")));
+            }
+            if Instant::now() > self.deadline {
+                return Err(self.complaint(&format!("took too long until {what}")));
+            }
+            thread::sleep(LOOK);
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self) -> Result<ExitStatus> {
+        loop {
+            if let Some(status) = self.try_wait()? {
+                return Ok(status);
+            }
+            if Instant::now() > self.deadline {
+                return Err(self.complaint("did not end"));
+            }
+            thread::sleep(LOOK);
+        }
+    }
+
+    fn try_wait(&mut self) -> Result<Option<ExitStatus>> {
+        self.child.try_wait().map_err(|error| format!("{}: {error}", self.name))
+    }
+
+    /// An error with the last of what it printed.
+    pub(super) fn complaint(&self, what: &str) -> String {
+        let output = self.output();
+        let lines: Vec<_> = output.lines().rev().take(8).collect();
+        let tail: String = lines.iter().rev().map(|line| format!("\n      {line}")).collect();
+        format!("{} {what}{tail}", self.name)
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let group = self.child.id().to_string();
+        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,253 @@
+//! Programs that take more than a server and a client.
+
+use super::process::Process;
+use super::stage::{End, Scene, expect, listens};
+use crate::shell::{Result, at, command, output};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A file of so many bytes that do not repeat soon.
+fn write_file(path: &Path, len: usize) -> Result<Vec<u8>> {
+    let mut word = 0x9e37_79b9_7f4a_7c15_u64;
+    let mut bytes = Vec::with_capacity(len + 8);
+    while bytes.len() < len {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        bytes.extend_from_slice(&word.to_le_bytes());
+    }
+    bytes.truncate(len);
+    fs::write(path, &bytes).map_err(at(path))?;
+    Ok(bytes)
+}
+
+fn same(path: &Path, bytes: &[u8]) -> Result {
+    let found = fs::read(path).map_err(at(path))?;
+    if found == bytes { Ok(()) } else { Err(format!("{}: other bytes than were sent", path.display())) }
+}
+
+/// Watches until it is told to end: it has opened the device, and waits for events.
+pub(super) fn asyncwatch(scene: &Scene) -> Result {
+    let mut watch = scene.start(End::Server, &["ibv_asyncwatch", "-d", "ironwarp0"])?;
+    watch.wait_until("it waits for events", |watch| watch.output().contains("async event FD"))
+}
+
+pub(super) fn rcopy(scene: &Scene) -> Result {
+    let (from, to) = (scene.folder.join("from"), scene.folder.join("to"));
+    let bytes = write_file(&from, 3_000_001)?;
+    let mut server = scene.start(End::Server, &["rcopy", "-p", "{port}"])?;
+    let port = scene.port;
+    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let target = format!("{{addr}}:{}", to.display());
+    let mut client = scene.start(End::Client, &["rcopy", "-p", "{port}", "{dir}/from", &target])?;
+    client.finish()?;
+    same(&to, &bytes)
+}
+
+/// Each kind of transfer, with its data verified where fio can.
+pub(super) fn fio(scene: &Scene) -> Result {
+    for verb in ["write", "read", "send"] {
+        let job = |kind: &str, more: &str| {
+            format!("[global]\nioengine=rdma\nport={}\nbs=1m\nsize=32m\n[{kind}]\n{more}", scene.port)
+        };
+        let server_job = job("receiver", "rw=read\niodepth=16\n");
+        let client_job =
+            job("sender", &format!("rw=write\niodepth=8\nhostname={}\nverb={verb}\n", scene.server_address()));
+        let (server_file, client_file) = (scene.folder.join("server.fio"), scene.folder.join("client.fio"));
+        fs::write(&server_file, server_job).map_err(at(&server_file))?;
+        fs::write(&client_file, client_job).map_err(at(&client_file))?;
+        let mut server = scene.start(End::Server, &["fio", "{dir}/server.fio"])?;
+        let port = scene.port;
+        server.wait_until("it listens", |server| listens(server.id(), port))?;
+        let mut client = scene.start(End::Client, &["fio", "{dir}/client.fio"])?;
+        let printed = client.finish()?;
+        expect(&client, &printed, &["err= 0", "io=32.0MiB"])?;
+        server.finish()?;
+    }
+    Ok(())
+}
+
+// --- UCX ---
+
+/// What keeps UCX from taking other ways than ours.
+const UCX: [&str; 2] = ["UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=ironwarp0:1"];
+
+/// `env` with these variables, then the words.
+fn with_env<'w>(variables: &[&'w str], words: &[&'w str]) -> Vec<&'w str> {
+    [&["env"], variables, words].concat()
+}
+
+pub(super) fn ucx_perftest(scene: &Scene) -> Result {
+    for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "am_lat"] {
+        let words = ["ucx_perftest", "-p", "{port}", "-t", test, "-n", "1000", "-w", "100"];
+        let mut server = scene.start(End::Server, &with_env(&UCX, &words))?;
+        let port = scene.port;
+        server.wait_until("it listens", |server| listens(server.id(), port))?;
+        let words = [&words[..], &["{oob}"]].concat();
+        let mut client = scene.start(End::Client, &with_env(&UCX, &words))?;
+        let printed = client.finish()?;
+        expect(&client, &printed, &["Final:"])?;
+        server.finish()?;
+    }
+    Ok(())
+}
+
+/// UCX's own example, which checks what it receives, over its connection manager for rdma_cm.
+pub(super) fn ucp_client_server(scene: &Scene) -> Result {
+    let source = "/usr/share/doc/libucx-dev/examples";
+    let program = scene.folder.join("ucp_client_server");
+    let program = program.to_string_lossy();
+    let file = format!("{source}/ucp_client_server.c");
+    output(&mut command("cc", &["-o", &program, "-I", source, &file, "-lucp", "-lucs", "-luct"]))?;
+    let cm = ["UCX_SOCKADDR_TLS_PRIORITY=rdmacm"];
+    let variables = [&UCX[..], &cm].concat();
+    let mut server = scene.start(End::Server, &with_env(&variables, &[&program, "-p", "{port}"]))?;
+    let port = scene.port;
+    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let words = with_env(&variables, &[&program, "-p", "{port}", "-a", "{addr}"]);
+    let mut client = scene.start(End::Client, &words)?;
+    client.finish().map(drop)
+}
+
+// --- libfabric ---
+
+fn fi_pingpong(scene: &Scene, kind: &[&str]) -> Result {
+    let words = [&["fi_pingpong"], kind, &["-c", "-I", "100", "-B", "{port}"]].concat();
+    let mut server = scene.start(End::Server, &words)?;
+    let port = scene.port;
+    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let words = [&["fi_pingpong"], kind, &["-c", "-I", "100", "-P", "{port}", "{addr}"]].concat();
+    let mut client = scene.start(End::Client, &words)?;
+    let printed = client.finish()?;
+    expect(&client, &printed, &["64", "1m"])?;
+    server.finish().map(drop)
+}
+
+pub(super) fn fi_pingpong_msg(scene: &Scene) -> Result {
+    fi_pingpong(scene, &["-p", "verbs", "-e", "msg"])
+}
+
+pub(super) fn fi_pingpong_rdm(scene: &Scene) -> Result {
+    fi_pingpong(scene, &["-p", "verbs;ofi_rxm", "-e", "rdm"])
+}
+
+pub(super) fn fi_pingpong_dgram(scene: &Scene) -> Result {
+    let words = ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-c", "-I", "100", "-S", "1024"];
+    let mut server = scene.start(End::Server, &[&words[..], &["-B", "{port}"]].concat())?;
+    let port = scene.port;
+    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let mut client = scene.start(End::Client, &[&words[..], &["-P", "{port}", "{addr}"]].concat())?;
+    client.finish()?;
+    server.finish().map(drop)
+}
+
+// --- MPI ---
+
+/// A program that sends every size to every rank and checks every byte.
+const MPI: &str = include_str!("exchange.c");
+
+fn mpi(scene: &Scene, how: &[&str]) -> Result {
+    let (source, program) = (scene.folder.join("exchange.c"), scene.folder.join("exchange"));
+    fs::write(&source, MPI).map_err(at(&source))?;
+    output(&mut command("mpicc", &["-o", &program.to_string_lossy(), &source.to_string_lossy()]))?;
+    let program = program.to_string_lossy();
+    let common = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"];
+    let mut run = scene.start(End::Server, &[&common[..], how, &[&program]].concat())?;
+    let printed = run.finish()?;
+    expect(&run, &printed, &["exchange: all bytes as sent"])
+}
+
+pub(super) fn mpi_ucx(scene: &Scene) -> Result {
+    mpi(
+        scene,
+        &["--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "-x", UCX[0], "-x", UCX[1]],
+    )
+}
+
+pub(super) fn mpi_ofi(scene: &Scene) -> Result {
+    mpi(
+        scene,
+        &["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm"],
+    )
+}
+
+// --- QEMU ---
+
+pub(super) fn qemu(scene: &Scene) -> Result {
+    migrate(scene, false)
+}
+
+pub(super) fn qemu_pinned(scene: &Scene) -> Result {
+    migrate(scene, true)
+}
+
+/// A machine of 128 MiB moves while it is paused in its firmware; the other one then runs.
+fn migrate(scene: &Scene, pinned: bool) -> Result {
+    let machine = |end: End, more: &[&str]| {
+        let name = if end == End::Server { "to" } else { "from" };
+        let monitor = format!("unix:{}/{name}.sock,server,nowait", scene.folder.display());
+        let words = [
+            &["qemu-system-x86_64", "-machine", "pc,accel=tcg", "-m", "128", "-display", "none", "-nodefaults"],
+            &["-qmp", &monitor][..],
+            more,
+        ]
+        .concat();
+        scene.start(end, &words)
+    };
+    let mut to = machine(End::Server, &["-incoming", "rdma:{addr}:{port}"])?;
+    let port = scene.port;
+    to.wait_until("it listens", |to| listens(to.id(), port))?;
+    let mut from = machine(End::Client, &[])?;
+    let mut source = super::qmp::Monitor::open(&mut from, &scene.folder.join("from.sock"))?;
+    if pinned {
+        source.ask(r#"{"execute":"migrate-set-capabilities","arguments":{"capabilities":[{"capability":"rdma-pin-all","state":true}]}}"#)?;
+    }
+    let uri = format!("rdma:{}:{port}", scene.server_address());
+    source.ask(&format!(r#"{{"execute":"migrate","arguments":{{"uri":"{uri}"}}}}"#))?;
+    let outcome = source.ask_until(r#"{"execute":"query-migrate"}"#, |answer| {
+        ["\"completed\"", "\"failed\"", "\"cancelled\""].iter().any(|end| answer.contains(end))
+    })?;
+    if !outcome.contains("\"completed\"") {
+        return Err(from.complaint(&format!("the migration did not succeed: {outcome}")));
+    }
+    let mut target = super::qmp::Monitor::open(&mut to, &scene.folder.join("to.sock"))?;
+    target.ask_until(r#"{"execute":"query-status"}"#, |answer| answer.contains("\"running\"")).map(drop)
+}
+
+// --- iSER ---
+
+/// A target on a file; an initiator writes and reads through it, and the file has what was written.
+pub(super) fn iser(scene: &Scene) -> Result {
+    let disk = scene.folder.join("disk");
+    let bytes = write_file(&disk, 4 << 20)?;
+    let control = (scene.port % 30_000).to_string();
+    let portal = format!("portal={}:{}", scene.server_address(), scene.port);
+    let words = ["tgtd", "-f", "-C", &control, "--iser", &portal, "--iscsi", "portal=127.0.0.1:0"];
+    let words = scene.fill(End::Server, &words)?;
+    let log = scene.folder.join("server.log");
+    let mut target = Process::start(scene.command_as(&[], End::Server, &words), "tgtd", &log)?;
+    let port = scene.port;
+    target.wait_until("it listens", |target| listens(target.id(), port))?;
+    let admin = |words: &[&str]| {
+        let mut command = Command::new("tgtadm");
+        command.args(["-C", &control]).args(words);
+        output(&mut command).map(drop)
+    };
+    let name = "iqn.2026-01.example:disk";
+    let backing = disk.to_string_lossy();
+    admin(&["--lld", "iser", "--op", "new", "--mode", "target", "--tid", "1", "-T", name])?;
+    admin(&["--lld", "iser", "--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &backing])?;
+    admin(&["--lld", "iser", "--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
+    let url = format!("iser://{}:{}/{name}/1", scene.server_address(), scene.port);
+    scene.start(End::Client, &["iscsi-inq", &url])?.finish()?;
+    // Reads are compared with the file; a write is found in the file.
+    let script = ["-c", "write -P 0xa5 1M 128k", "-c", "read -P 0xa5 1M 128k", "-c", "read -v 0 512"];
+    let words = [&["qemu-io", "-f", "raw"], &script[..], &[url.as_str()]].concat();
+    let mut client = scene.start(End::Client, &words)?;
+    let printed = client.finish()?;
+    expect(&client, &printed, &["wrote 131072/131072", "read 131072/131072", "read 512/512"])?;
+    let mut wanted = bytes;
+    wanted[1 << 20..][..128 << 10].fill(0xa5);
+    same(&disk, &wanted)
+}

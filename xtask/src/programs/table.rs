@@ -1,0 +1,99 @@
+//! What came of the programs: a table for people, JSON for tools, and the first failures in full.
+
+use super::stage::Mode;
+use crate::shell::Result;
+use serde_json::json;
+use std::fmt;
+use std::fs;
+use std::time::Duration;
+
+/// One program in one mode.
+#[derive(Debug)]
+pub(super) struct Row {
+    program: &'static str,
+    persona: &'static str,
+    mode: Mode,
+    runs: usize,
+    failures: Vec<String>,
+    failed: usize,
+    longest: Duration,
+}
+
+/// All of them.
+#[derive(Debug, Default)]
+pub(super) struct Table(Vec<Row>);
+
+/// So many failures of a program are kept in full.
+const KEPT: usize = 3;
+
+impl Row {
+    pub(super) fn new(program: &'static str, persona: &'static str, mode: Mode) -> Self {
+        let (failures, longest) = (Vec::new(), Duration::ZERO);
+        Self { program, persona, mode, runs: 0, failures, failed: 0, longest }
+    }
+
+    pub(super) fn note(&mut self, took: Duration, outcome: Result) {
+        self.runs += 1;
+        self.longest = self.longest.max(took);
+        if let Err(error) = outcome {
+            self.failed += 1;
+            if self.failures.len() < KEPT {
+                self.failures.push(error);
+            }
+        }
+    }
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { program, persona, mode, runs, failed, longest, .. } = self;
+        let verdict = if *failed == 0 { "ok" } else { "FAILED" };
+        write!(f, "  {program:32} {persona:6} {mode:6} {runs:5} runs {failed:4} failed  ")?;
+        write!(f, "longest {:6.2} s  {verdict}", longest.as_secs_f64())?;
+        for failure in &self.failures {
+            write!(f, "\n    {failure}")?;
+        }
+        Ok(())
+    }
+}
+
+impl Table {
+    pub(super) fn add(&mut self, row: Row) {
+        self.0.push(row);
+    }
+
+    pub(super) fn print(&self) {
+        println!("\n| program | persona | mode | runs | failed |\n|---|---|---|---|---|");
+        for Row { program, persona, mode, runs, failed, .. } in &self.0 {
+            println!("| {program} | {persona} | {mode} | {runs} | {failed} |");
+        }
+    }
+
+    pub(super) fn write_json(&self, file: &str) -> Result {
+        let rows: Vec<_> = self
+            .0
+            .iter()
+            .map(|row| {
+                json!({
+                    "program": row.program,
+                    "persona": row.persona,
+                    "mode": row.mode.to_string(),
+                    "runs": row.runs,
+                    "failed": row.failed,
+                })
+            })
+            .collect();
+        let text = serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?;
+        fs::write(file, text + "\n").map_err(|error| format!("{file}: {error}"))
+    }
+
+    pub(super) fn verdict(&self) -> Result {
+        let runs: usize = self.0.iter().map(|row| row.runs).sum();
+        let failed: usize = self.0.iter().map(|row| row.failed).sum();
+        println!("{} programs, {runs} runs, {failed} failed", self.0.len());
+        if runs == 0 {
+            return Err("no program was run".into());
+        }
+        if failed == 0 { Ok(()) } else { Err(format!("{failed} of {runs} runs failed")) }
+    }
+}
