@@ -2,8 +2,10 @@
 //!
 //! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from this list.
 
+mod dropin;
 mod ports;
 
+pub use dropin::{LogLevel, NoSuchWord, Persona};
 pub use ports::{NoPortRange, PortRange};
 
 use crate::fault::FaultPlan;
@@ -95,6 +97,12 @@ settings! {
     faults: FaultPlan = FaultPlan::default(),
     /// What the faults' random choices follow from: the same seed, the same choices.
     seed: u64 = 0,
+    /// What C programs take the adapter for, `roce` or `iwarp`: the drop-in alone. On the wire it is the same. `iwarp` for
+    /// programs that know iWARP and shall be tested with it.
+    persona: Persona = Persona::Roce,
+    /// How much is said on the standard error, `off`, `error`, `warn`, `info`, `debug` or `trace`: the drop-in alone. Rust
+    /// programs bring a subscriber of `tracing`.
+    log: LogLevel = LogLevel::Warn,
 }
 
 impl Config {
@@ -251,7 +259,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan, PortRange);
+plain!(u16, u64, usize, FaultPlan, PortRange, Persona, LogLevel);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()
