@@ -1,9 +1,11 @@
 //! The command `ironwarp`: what the adapter does, seen from a shell. Each command is a module.
 
 mod ping;
+mod run;
 mod say;
 
 use clap::{Parser, Subcommand};
+use say::Failure;
 use std::process::ExitCode;
 
 /// RDMA on any Linux machine: no RDMA card, no kernel module, no root.
@@ -16,12 +18,20 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(run::Arguments),
     Ping(ping::Arguments),
 }
 
 fn main() -> ExitCode {
-    let Arguments { command: Command::Ping(arguments) } = Arguments::parse();
-    match ping::run(&arguments) {
+    match Arguments::parse().command {
+        Command::Run(arguments) => run::run(&arguments),
+        Command::Ping(arguments) => exit_code(ping::run(&arguments)),
+    }
+}
+
+/// False: the command was run, and told of failures.
+fn exit_code(outcome: Result<bool, Failure>) -> ExitCode {
+    match outcome {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {

@@ -23,6 +23,12 @@ pub(crate) fn error(error: &dyn Error) {
     let _ = writeln!(io::stderr(), "{name} {error}");
 }
 
+/// Prints a line that is no error, but for a person all the same: the standard output is somebody else's.
+pub(crate) fn notice(text: impl fmt::Display) {
+    let name = paint("ironwarp:", "1", io::stderr().is_terminal());
+    let _ = writeln!(io::stderr(), "{name} {text}");
+}
+
 /// What stands out.
 pub(crate) fn bold(text: impl fmt::Display) -> String {
     paint(text, "1", io::stdout().is_terminal())

@@ -101,7 +101,7 @@ pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
-pub use ironwarp_rnic::config::{Config, ConfigError, PortRange};
+pub use ironwarp_rnic::config::{Config, ConfigError, LogLevel, Persona, PortRange};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};

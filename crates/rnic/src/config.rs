@@ -2,13 +2,19 @@
 //!
 //! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from this list.
 
+mod dropin;
 mod ports;
 
+pub use dropin::{LogLevel, NoSuchWord, Persona};
 pub use ports::{NoPortRange, PortRange};
 
 use crate::fault::FaultPlan;
+use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::time::Duration;
+
+/// What the names of our environment variables begin with.
+pub const PREFIX: &str = "IRONWARP_";
 
 /// Defines [`Config`] and what is known of its settings.
 macro_rules! settings {
@@ -91,6 +97,12 @@ settings! {
     faults: FaultPlan = FaultPlan::default(),
     /// What the faults' random choices follow from: the same seed, the same choices.
     seed: u64 = 0,
+    /// What C programs take the adapter for, `roce` or `iwarp`: the drop-in alone. On the wire it is the same. `iwarp` for
+    /// programs that know iWARP and shall be tested with it.
+    persona: Persona = Persona::Roce,
+    /// How much is said on the standard error, `off`, `error`, `warn`, `info`, `debug` or `trace`: the drop-in alone. Rust
+    /// programs bring a subscriber of `tracing`.
+    log: LogLevel = LogLevel::Warn,
 }
 
 impl Config {
@@ -103,17 +115,44 @@ impl Config {
     /// # Ok::<(), ironwarp_rnic::config::ConfigError>(())
     /// ```
     pub fn from_env() -> Result<Self, ConfigError> {
-        Self::from_variables(std::env::vars())
+        let (config, mistakes) = Self::from_variables(std::env::vars_os());
+        mistakes.into_iter().next().map_or(Ok(config), Err)
     }
 
-    fn from_variables(variables: impl Iterator<Item = (String, String)>) -> Result<Self, ConfigError> {
-        let mut config = Self::default();
+    /// The same, for who cannot refuse to go on: what is wrong is left at its default, and told.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::config::Config;
+    /// let (config, mistakes) = Config::from_env_leniently();
+    /// mistakes.iter().for_each(|mistake| eprintln!("{mistake}"));
+    /// # let _ = config;
+    /// ```
+    pub fn from_env_leniently() -> (Self, Vec<ConfigError>) {
+        Self::from_variables(std::env::vars_os())
+    }
+
+    /// The variables of others need not be text, and ours may be wrong in any way.
+    fn from_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> (Self, Vec<ConfigError>) {
+        let (mut config, mut mistakes) = (Self::default(), Vec::new());
         for (variable, value) in variables {
-            if let Some(name) = variable.strip_prefix("IRONWARP_") {
-                config.set(&name.to_lowercase(), &value)?;
+            let variable = variable.to_string_lossy();
+            if let Some(name) = variable.strip_prefix(PREFIX) {
+                mistakes.extend(config.set_os(&name.to_lowercase(), &value).err());
             }
         }
-        Ok(config)
+        (config, mistakes)
+    }
+
+    fn set_os(&mut self, name: &str, value: &OsStr) -> Result<(), ConfigError> {
+        match value.to_str() {
+            Some(value) => self.set(name, value),
+            None if self.get(name).is_none() => Err(ConfigError::unknown(name)),
+            None => {
+                let (value, wanted) =
+                    (value.to_string_lossy().into_owned(), "text (UTF-8) is wanted".to_owned());
+                Err(ConfigError::Value { name: name.to_owned(), value, wanted })
+            }
+        }
     }
 }
 
@@ -220,7 +259,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan, PortRange);
+plain!(u16, u64, usize, FaultPlan, PortRange, Persona, LogLevel);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()
@@ -230,9 +269,12 @@ fn in_words(error: &dyn fmt::Display) -> String {
 mod tests {
     use super::*;
 
-    fn with(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
-        let owned = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
-        Config::from_variables(variables.iter().map(owned))
+    fn with(variables: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
+        Config::from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
+    }
+
+    fn told(mistakes: &[ConfigError]) -> Vec<String> {
+        mistakes.iter().map(ToString::to_string).collect()
     }
 
     #[test]
@@ -251,18 +293,40 @@ mod tests {
         let variables =
             [("IRONWARP_CRC", "off"), ("IRONWARP_CLOSE", "250ms"), ("IRONWARP_IRD", "7"), ("HOME", "/")];
         let expected = Config { crc: false, close: Duration::from_millis(250), ird: 7, ..Config::default() };
-        assert_eq!(with(&variables), Ok(expected));
+        assert_eq!(with(&variables), (expected, Vec::new()));
     }
 
     #[test]
     fn a_mistake_is_named_with_what_was_meant() {
-        let error = with(&[("IRONWARP_LANE", "2")]).unwrap_err().to_string();
-        assert_eq!(error, "there is no setting `lane` (IRONWARP_LANE); the nearest is `lanes`");
-        let error = with(&[("IRONWARP_CLOSE", "5")]).unwrap_err().to_string();
+        let (config, mistakes) =
+            with(&[("IRONWARP_LANE", "2"), ("IRONWARP_CLOSE", "5"), ("IRONWARP_CRC", "off")]);
         assert_eq!(
-            error,
-            "`5` is not a value for the setting `close`: a time such as `5s` or `200ms` is wanted"
+            told(&mistakes),
+            [
+                "there is no setting `lane` (IRONWARP_LANE); the nearest is `lanes`",
+                "`5` is not a value for the setting `close`: a time such as `5s` or `200ms` is wanted",
+            ]
         );
+        assert_eq!(config, Config { crc: false, ..Config::default() }, "what is right is heard");
+    }
+
+    /// Whoever starts a program may give it any bytes.
+    #[test]
+    fn variables_that_are_no_text() {
+        use std::os::unix::ffi::OsStringExt;
+        let bytes = |text: &[u8]| OsString::from_vec(text.to_vec());
+        let (config, mistakes) = Config::from_variables(
+            [
+                (bytes(b"HOME\xff"), bytes(b"\xff")),
+                (bytes(b"IRONWARP_CRC"), bytes(b"o\xff")),
+                (bytes(b"IRONWARP_LANES\xff"), bytes(b"1")),
+            ]
+            .into_iter(),
+        );
+        assert_eq!(config, Config::default());
+        let [value, name] = &told(&mistakes)[..] else { panic!("{mistakes:?}") };
+        assert_eq!(value, "`o\u{fffd}` is not a value for the setting `crc`: text (UTF-8) is wanted");
+        assert!(name.ends_with("the nearest is `lanes`"), "{name}");
     }
 
     /// The page is made from the settings, so it cannot be wrong. Print it with `cargo test -p ironwarp-rnic settings_page`.

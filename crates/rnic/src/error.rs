@@ -5,6 +5,10 @@
 //! state of a stream can show broken (those that a header shows by itself are `wire`'s `Violation`); its table says which
 //! Terminate answers each. [`PostError`] is the caller's mistake, returned at once.
 
+mod vendor;
+
+pub use vendor::VendorError;
+
 use crate::memory::{Denied, RegisterError};
 use crate::queue::Status;
 use ironwarp_wire::{
@@ -116,22 +120,12 @@ pub enum Culprit {
 impl Fault {
     /// Whose mistake it is.
     pub const fn culprit(&self) -> Culprit {
-        match self {
-            Self::Local(_)
-            | Self::Register { .. }
-            | Self::Overrun(_)
-            | Self::Stopped
-            | Self::Unmapped { .. }
-            | Self::HalfSent
-            | Self::NoImmediate
-            | Self::DatagramTooLong { .. }
-            | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
-            Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort | Self::NotReady => {
-                Culprit::Peer
-            }
-            Self::Lost(_) | Self::TimedOut(_) | Self::Unreachable => Culprit::Network,
-            Self::Closed | Self::Disconnected | Self::Moved => Culprit::Nobody,
-        }
+        VendorError::of(self).culprit()
+    }
+
+    /// Itself as a number, for `vendor_err` of a C program's completions: `ironwarp explain` tells what it means.
+    pub const fn vendor_err(&self) -> u32 {
+        VendorError::of(self).to_u32()
     }
 
     /// The status of the request that this ends; the others are flushed.

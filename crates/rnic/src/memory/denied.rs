@@ -40,6 +40,28 @@ pub enum Check {
     Windows,
 }
 
+/// The check alone, without whose memory it was.
+impl fmt::Display for Check {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Valid => "the tag names no valid memory",
+            Self::Kind => "memory of this kind cannot be used like this",
+            Self::Domain => "it is of another protection domain",
+            Self::Stream => "it is another queue pair's",
+            Self::Instance => "the tag is out of date",
+            Self::Wrap => "the range goes beyond 2^64",
+            Self::Range => "the range is not all inside of it",
+            Self::Right => "it was not registered with the right that is needed",
+            Self::Bind => "windows may not be bound to it",
+            Self::QueuePair => "the queue pair does not allow such a request",
+            Self::Touched => "it serves one message, and that has come",
+            Self::Idle => "it is valid already",
+            Self::Invalidate => "it cannot be invalidated",
+            Self::Windows => "windows are bound to it",
+        })
+    }
+}
+
 /// A check failed. No memory was touched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {

@@ -1,0 +1,258 @@
+//! What the beginning of an ELF file tells: for which machine it is, and which loader it wants. Every offset comes from the
+//! file and may be anything, so nothing is read but through [`Source`], which has bounds.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, ErrorKind};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::FileExt;
+
+/// Where bytes are read from.
+pub(super) trait Source {
+    /// Fills `into` with what is at `offset`, or fails.
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+}
+
+/// An ELF file.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Elf {
+    /// Of 64 bits, lowest byte first; what follows is read of such files alone.
+    pub(super) wide: bool,
+    pub(super) machine: Machine,
+    /// The loader that it asks for (PT_INTERP). A program that asks for none is statically linked.
+    pub(super) loader: Option<OsString>,
+}
+
+/// The kind of processor (e_machine).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Machine(u16);
+
+const MAGIC: [u8; 4] = *b"\x7fELF";
+const CLASS_64: u8 = 2;
+const LITTLE_ENDIAN: u8 = 1;
+const PT_INTERP: u32 = 3;
+
+/// Sizes of the file's header and of one program header.
+const HEADER: usize = 64;
+const PROGRAM_HEADER: usize = 56;
+/// The kernel takes no longer name of a loader (PATH_MAX), and no more program headers than fit 64 KiB.
+const LONGEST_LOADER: u64 = 4096;
+const MOST_PROGRAM_HEADERS: u16 = 1170;
+
+impl Machine {
+    /// The one that this program was built for.
+    pub(super) const OURS: Self = Self(if cfg!(target_arch = "aarch64") { 183 } else { 62 });
+
+    /// What people call it.
+    pub(super) fn name(self) -> String {
+        let known = match self.0 {
+            2 | 18 | 43 => "sparc",
+            3 => "i386",
+            8 => "mips",
+            20 | 21 => "powerpc",
+            22 => "s390x",
+            40 => "arm",
+            62 => "x86_64",
+            183 => "aarch64",
+            243 => "riscv",
+            258 => "loongarch",
+            other => return format!("machine number {other}"),
+        };
+        known.to_owned()
+    }
+}
+
+impl Elf {
+    /// Reads a file; `None` if it is not ELF at all, or too short or wrong in a way that no kernel would run.
+    pub(super) fn parse(source: &impl Source) -> io::Result<Option<Self>> {
+        match Self::parse_whole(source) {
+            // The file ends before its headers do.
+            Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
+            parsed => parsed,
+        }
+    }
+
+    fn parse_whole(source: &impl Source) -> io::Result<Option<Self>> {
+        let mut ident = [0; 20];
+        source.read(0, &mut ident)?;
+        if ident[..4] != MAGIC {
+            return Ok(None);
+        }
+        let little = ident[5] == LITTLE_ENDIAN;
+        let machine = [ident[18], ident[19]];
+        let machine = if little { u16::from_le_bytes(machine) } else { u16::from_be_bytes(machine) };
+        let (wide, machine) = (little && ident[4] == CLASS_64, Machine(machine));
+        if !wide {
+            return Ok(Some(Self { wide, machine, loader: None }));
+        }
+        let mut header = [0; HEADER];
+        source.read(0, &mut header)?;
+        let table = u64_at(&header, 32);
+        let (size, count) = (u16_at(&header, 54), u16_at(&header, 56));
+        if usize::from(size) != PROGRAM_HEADER || count > MOST_PROGRAM_HEADERS {
+            return Ok(None);
+        }
+        for index in 0..u64::from(count) {
+            let mut entry = [0; PROGRAM_HEADER];
+            source.read(table.saturating_add(index * PROGRAM_HEADER as u64), &mut entry)?;
+            if u32_at(&entry, 0) == PT_INTERP {
+                let loader = name(source, u64_at(&entry, 8), u64_at(&entry, 32))?;
+                return Ok(loader.map(|loader| Self { wide, machine, loader: Some(loader) }));
+            }
+        }
+        Ok(Some(Self { wide, machine, loader: None }))
+    }
+}
+
+/// A name of so many bytes, with the zero behind it.
+fn name(source: &impl Source, offset: u64, len: u64) -> io::Result<Option<OsString>> {
+    if !(2..=LONGEST_LOADER).contains(&len) {
+        return Ok(None);
+    }
+    let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
+    source.read(offset, &mut bytes)?;
+    let end = bytes.iter().position(|byte| *byte == 0);
+    Ok(end.map(|end| OsString::from_vec(bytes[..end].to_vec())))
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes(array(bytes, at))
+}
+
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_le_bytes(array(bytes, at))
+}
+
+fn u64_at(bytes: &[u8], at: usize) -> u64 {
+    u64::from_le_bytes(array(bytes, at))
+}
+
+/// The places are constants inside of headers that are whole.
+fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
+    let mut array = [0; N];
+    array.copy_from_slice(&bytes[at..at + N]);
+    array
+}
+
+impl Source for File {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        if offset > i64::MAX.cast_unsigned() {
+            return Err(ErrorKind::UnexpectedEof.into()); // the kernel would call it an invalid argument
+        }
+        self.read_exact_at(into, offset)
+    }
+}
+
+impl Source for [u8] {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let from = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)?.get(..into.len()));
+        into.copy_from_slice(from.ok_or(ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+}
+
+impl Source for Vec<u8> {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        self[..].read(offset, into)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOADER: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
+
+    /// A file with a segment to load, and one that names a loader.
+    fn program(loader: &[u8]) -> Vec<u8> {
+        let mut file = vec![0; HEADER + 2 * PROGRAM_HEADER];
+        file[..4].copy_from_slice(&MAGIC);
+        (file[4], file[5], file[6]) = (CLASS_64, LITTLE_ENDIAN, 1);
+        file[16..20].copy_from_slice(&[3, 0, 62, 0]);
+        file[32] = 64;
+        (file[54], file[56]) = (56, 2);
+        file[HEADER] = 1;
+        let entry = HEADER + PROGRAM_HEADER;
+        file[entry] = 3;
+        let (at, len) = (file.len() as u64, loader.len() as u64);
+        file[entry + 8..entry + 16].copy_from_slice(&at.to_le_bytes());
+        file[entry + 32..entry + 40].copy_from_slice(&len.to_le_bytes());
+        file.extend_from_slice(loader);
+        file
+    }
+
+    fn parse(file: &Vec<u8>) -> Option<Elf> {
+        Elf::parse(file).unwrap()
+    }
+
+    #[test]
+    fn a_program_names_its_loader() {
+        let loader = Some(OsString::from("/lib64/ld-linux-x86-64.so.2"));
+        assert_eq!(parse(&program(LOADER)), Some(Elf { wide: true, machine: Machine(62), loader }));
+        let own = File::open(std::env::current_exe().unwrap()).unwrap();
+        let own = Elf::parse(&own).unwrap().unwrap();
+        assert_eq!((own.wide, own.machine), (true, Machine::OURS));
+        assert!(own.loader.unwrap().to_string_lossy().contains("/ld-"));
+    }
+
+    #[test]
+    fn a_static_program_names_none() {
+        let mut file = program(LOADER);
+        file[HEADER + PROGRAM_HEADER] = 1;
+        assert_eq!(parse(&file).unwrap().loader, None);
+        file[56] = 0;
+        assert_eq!(parse(&file).unwrap().loader, None);
+    }
+
+    #[test]
+    fn other_machines_and_widths_are_told() {
+        let mut file = program(LOADER);
+        file[18..20].copy_from_slice(&[183, 0]);
+        assert_eq!(parse(&file).unwrap().machine.name(), "aarch64");
+        (file[4], file[18]) = (1, 3);
+        let narrow = parse(&file).unwrap();
+        assert_eq!((narrow.wide, narrow.machine.name()), (false, "i386".to_owned()));
+        (file[4], file[5]) = (2, 2);
+        file[18..20].copy_from_slice(&[0, 22]);
+        let other_order = parse(&file).unwrap();
+        assert_eq!((other_order.wide, other_order.machine.name()), (false, "s390x".to_owned()));
+        file[18..20].copy_from_slice(&[0x12, 0x34]);
+        assert_eq!(parse(&file).unwrap().machine.name(), "machine number 4660");
+    }
+
+    #[test]
+    fn what_is_not_elf_is_nothing() {
+        for file in [&b""[..], b"\x7fELG", b"#!/bin/sh\necho hello to you\n", &[0; 100]] {
+            assert_eq!(parse(&file.to_vec()), None);
+        }
+    }
+
+    /// Cut off at any byte, and with any byte wrong, it is something or nothing, and no panic.
+    #[test]
+    fn broken_files() {
+        let whole = program(LOADER);
+        for len in 0..whole.len() {
+            assert_eq!(parse(&whole[..len].to_vec()), None, "{len} bytes of {}", whole.len());
+        }
+        for at in 0..whole.len() {
+            for wrong in [0, 1, 0x7f, 0x80, 0xff] {
+                let mut file = whole.clone();
+                file[at] = wrong;
+                let _ = parse(&file);
+            }
+        }
+        for field in [32, HEADER + PROGRAM_HEADER + 8, HEADER + PROGRAM_HEADER + 32] {
+            for value in [u64::MAX, i64::MAX.cast_unsigned(), 1 << 40, 4097] {
+                let mut file = whole.clone();
+                file[field..field + 8].copy_from_slice(&value.to_le_bytes());
+                assert_eq!(parse(&file), None, "{value:#x} at {field}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_without_an_end_is_refused() {
+        assert_eq!(parse(&program(b"/lib64/ld")), None);
+        assert_eq!(parse(&program(b"\0")), None);
+    }
+}

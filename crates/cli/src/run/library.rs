@@ -1,0 +1,127 @@
+//! The library that goes in front of the program's: where it is, and what tells the loader so.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// The file. Links of its other names are beside it.
+pub(super) const FILE: &str = "libibverbs.so.1";
+
+/// Where it may be, from the directory of this executable: as installed; all in one directory; as built by `cargo xtask
+/// dropin`, for an executable that cargo built.
+const PLACES: [&str; 3] = ["../lib/ironwarp", "", "../dropin/lib/ironwarp"];
+
+/// A directory with the library.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Library {
+    directory: PathBuf,
+}
+
+impl Library {
+    /// Finds it near an executable.
+    pub(super) fn find(executable: &Path) -> Result<Self, String> {
+        let home = executable.parent().unwrap_or(Path::new("/"));
+        let places = PLACES.map(|place| normal(&home.join(place)));
+        let Some(directory) = places.iter().find(|place| place.join(FILE).is_file()) else {
+            let looked = places.map(|place| place.display().to_string()).join(", ");
+            return Err(format!(
+                "{FILE} of Ironwarp is in none of {looked}: unpack the whole release, or build it with `cargo xtask dropin`"
+            ));
+        };
+        let found = Self { directory: directory.clone() };
+        match directory.as_os_str().as_bytes().iter().find(|byte| matches!(byte, b':' | b';')) {
+            None => Ok(found),
+            Some(sign) => Err(format!(
+                "the loader takes no directory with `{}` in its name: move {} to another place",
+                char::from(*sign),
+                directory.display()
+            )),
+        }
+    }
+
+    /// What LD_PRELOAD is to be, which was `now`: ours first.
+    pub(super) fn preload(&self, now: Option<&OsStr>) -> OsString {
+        let path = self.directory.join(FILE);
+        // A blank ends a path there. The name alone is looked for in LD_LIBRARY_PATH.
+        let blank = path.as_os_str().as_bytes().contains(&b' ');
+        in_front(if blank { FILE.as_ref() } else { path.as_os_str() }, now, b": ")
+    }
+
+    /// What LD_LIBRARY_PATH is to be, which was `now`: ours first.
+    pub(super) fn search_path(&self, now: Option<&OsStr>) -> OsString {
+        in_front(self.directory.as_os_str(), now, b":;")
+    }
+}
+
+/// A list with one more at its beginning, unless it is there already: programs that we run may run us.
+fn in_front(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString {
+    let list = list.filter(|list| !list.is_empty());
+    let Some(list) = list else { return first.to_owned() };
+    if list.as_bytes().split(|byte| separators.contains(byte)).next() == Some(first.as_bytes()) {
+        return list.to_owned();
+    }
+    let mut longer = first.to_owned();
+    longer.push(":");
+    longer.push(list);
+    longer
+}
+
+/// The path without `x/..`, which is right for a path without symbolic links, as that of an executable is.
+fn normal(path: &Path) -> PathBuf {
+    let mut short = PathBuf::new();
+    for part in path.components() {
+        match part {
+            std::path::Component::ParentDir => _ = short.pop(),
+            part => short.push(part),
+        }
+    }
+    short
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn library(directory: &str) -> Library {
+        Library { directory: directory.into() }
+    }
+
+    #[test]
+    fn it_goes_in_front_of_what_is_set() {
+        let library = library("/opt/lib/ironwarp");
+        let file = "/opt/lib/ironwarp/libibverbs.so.1";
+        for (now, preload) in [
+            (None, file.to_owned()),
+            (Some(""), file.to_owned()),
+            (Some("a.so b.so"), format!("{file}:a.so b.so")),
+        ] {
+            assert_eq!(library.preload(now.map(OsStr::new)), *preload);
+        }
+        assert_eq!(library.search_path(None), "/opt/lib/ironwarp");
+        assert_eq!(library.search_path(Some("/a:/b".as_ref())), "/opt/lib/ironwarp:/a:/b");
+    }
+
+    #[test]
+    fn it_is_there_once() {
+        let library = library("/opt/lib/ironwarp");
+        for now in [None, Some("a.so"), Some("/opt/lib/ironwarp")] {
+            let now = now.map(OsStr::new);
+            let (preload, search) = (library.preload(now), library.search_path(now));
+            assert_eq!(library.preload(Some(&preload)), preload);
+            assert_eq!(library.search_path(Some(&search)), search);
+        }
+    }
+
+    #[test]
+    fn a_blank_in_its_path_is_gone_around() {
+        assert_eq!(library("/my files/ironwarp").preload(Some("a.so".as_ref())), "libibverbs.so.1:a.so");
+        assert_eq!(library("/my files/ironwarp").search_path(None), "/my files/ironwarp");
+    }
+
+    #[test]
+    fn paths_without_links_are_made_short() {
+        for (long, short) in [("/opt/bin/../lib/ironwarp", "/opt/lib/ironwarp"), ("/bin/", "/bin")] {
+            assert_eq!(normal(Path::new(long)), Path::new(short));
+        }
+    }
+}

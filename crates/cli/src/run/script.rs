@@ -1,0 +1,107 @@
+//! The first line of a script: which program runs it. As Linux reads it, and through `env`, as most scripts have it.
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// As much of the first line as Linux looks at (BINPRM_BUF_SIZE).
+pub(super) const LOOKED_AT: usize = 256;
+
+/// What runs a script.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Interpreter {
+    /// A program, by its path.
+    Path(OsString),
+    /// A program that `env` looks for in PATH.
+    Searched(OsString),
+    /// `env -i`: with none of our variables.
+    Cleared,
+}
+
+/// What the first bytes of a file say; `None` if they do not begin with `#!`, or name nothing.
+pub(super) fn interpreter(file: &[u8]) -> Option<Interpreter> {
+    let line = file.strip_prefix(b"#!")?;
+    let line = line.split(|byte| matches!(byte, b'\n' | 0)).next().unwrap_or_default();
+    let line = without_blanks(line);
+    let end = line.iter().position(|byte| is_blank(*byte)).unwrap_or(line.len());
+    let (path, argument) = (&line[..end], without_blanks(&line[end..]));
+    let name = path.rsplit(|byte| *byte == b'/').next().unwrap_or_default();
+    match name {
+        b"" => None,
+        b"env" => Some(through_env(argument)),
+        _ => Some(Interpreter::Path(OsString::from_vec(path.to_vec()))),
+    }
+}
+
+/// Linux gives `env` the rest of the line as one word; `-S` has it split that.
+fn through_env(argument: &[u8]) -> Interpreter {
+    let split = argument.strip_prefix(b"-S").or_else(|| argument.strip_prefix(b"--split-string="));
+    let mut words = split.unwrap_or(argument).split(|byte| is_blank(*byte)).filter(|word| !word.is_empty());
+    let env = || Interpreter::Searched("env".into());
+    while let Some(word) = words.next() {
+        match word {
+            b"-" | b"-i" | b"--ignore-environment" => return Interpreter::Cleared,
+            b"-u" | b"-C" | b"--unset" | b"--chdir" => _ = words.next(),
+            _ if word.starts_with(b"-") || word.contains(&b'=') => {}
+            _ => {
+                let word = OsStr::from_bytes(word).to_owned();
+                return if word.as_bytes().contains(&b'/') {
+                    Interpreter::Path(word)
+                } else {
+                    Interpreter::Searched(word)
+                };
+            }
+        }
+    }
+    env() // which will complain
+}
+
+/// The text between spaces and tabs. Nothing else is left out, not even the end of a line from another system.
+fn without_blanks(text: &[u8]) -> &[u8] {
+    let begin = text.iter().position(|byte| !is_blank(*byte)).unwrap_or(text.len());
+    let end = text.iter().rposition(|byte| !is_blank(*byte)).map_or(begin, |last| last + 1);
+    &text[begin..end]
+}
+
+fn is_blank(byte: u8) -> bool {
+    byte == b' ' || byte == b'\t'
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn path(path: &str) -> Option<Interpreter> {
+        Some(Interpreter::Path(path.into()))
+    }
+
+    fn searched(name: &str) -> Option<Interpreter> {
+        Some(Interpreter::Searched(name.into()))
+    }
+
+    #[test]
+    fn the_first_line_names_an_interpreter() {
+        for (line, expected) in [
+            ("#!/bin/sh\n", path("/bin/sh")),
+            ("#! /bin/sh -e\nls", path("/bin/sh")),
+            ("#!\t/bin/sh", path("/bin/sh")),
+            ("#!/bin/sh\r\n", path("/bin/sh\r")), // Linux looks for just that, too
+            ("#!sh\n", path("sh")),
+            ("#!/usr/bin/env python3\n", searched("python3")),
+            ("#!/usr/bin/env  -S python3 -u\n", searched("python3")),
+            ("#!/usr/bin/env -S A=1 -u B -v /opt/python -x\n", path("/opt/python")),
+            ("#!/usr/bin/env --split-string=perl -w\n", searched("perl")),
+            ("#!/usr/bin/env -i sh\n", Some(Interpreter::Cleared)),
+            ("#!/usr/bin/env -\n", Some(Interpreter::Cleared)),
+            ("#!/usr/bin/env\n", searched("env")),
+        ] {
+            assert_eq!(interpreter(line.as_bytes()), expected, "{line:?}");
+        }
+    }
+
+    #[test]
+    fn what_names_none() {
+        for line in ["", "#", "# !/bin/sh", "#!", "#!   \n/bin/sh", "\x7fELF"] {
+            assert_eq!(interpreter(line.as_bytes()), None, "{line:?}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What `ironwarp run` cannot serve: it says so in one line, with what to do, and ends as a shell would.
+
+mod common;
+
+use common::{Place, command, is_root, stderr, stdout};
+use std::ffi::OsStr;
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+
+/// The exit code and what is said, which is one line.
+fn refused(ironwarp: &Path, program: impl AsRef<OsStr>) -> (i32, String) {
+    let output = command(ironwarp).arg("run").arg(program).output().expect("runs");
+    let said = stderr(&output);
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert_eq!(stdout(&output), "");
+    let said = said.strip_prefix("ironwarp: ").expect("who says it").trim_end().to_owned();
+    (output.status.code().expect("no signal"), said)
+}
+
+fn text(path: &Path) -> String {
+    path.display().to_string()
+}
+
+#[test]
+fn programs_that_are_not_there_or_may_not_be_run() {
+    let place = Place::new("refused-missing");
+    let ironwarp = place.installed();
+    let said = "`no-such-program` is not in PATH: is it installed, or is `./no-such-program` meant?";
+    assert_eq!(refused(&ironwarp, "no-such-program"), (127, said.to_owned()));
+    assert_eq!(refused(&ironwarp, "./no/such"), (127, "`./no/such` is not there".to_owned()));
+    let directory = text(&place.path("bin"));
+    assert_eq!(refused(&ironwarp, &directory), (126, format!("`{directory}` is a directory, not a program")));
+    let plain = text(&place.write("plain", "#!/bin/sh\n"));
+    let said = format!("`{plain}` may not be executed: `chmod +x` it, or ask its owner to");
+    assert_eq!(refused(&ironwarp, &plain), (126, said));
+    let mut command = command(&ironwarp);
+    command.args(["run", "plain"]).env("PATH", place.path(""));
+    assert_eq!(command.output().expect("runs").status.code(), Some(126), "in PATH, and not executable");
+    let noise = text(&place.script("noise", [0, 159, 146, 150]));
+    assert_eq!(
+        refused(&ironwarp, &noise),
+        (126, format!("`{noise}` is neither an ELF program nor a script"))
+    );
+}
+
+#[test]
+fn static_programs() {
+    let place = Place::new("refused-static");
+    let ironwarp = place.installed();
+    for options in [&["-static"][..], &["-static-pie"]] {
+        let program = text(&place.compile("start.c", "program", options));
+        let (code, said) = refused(&ironwarp, &program);
+        assert_eq!(code, 126);
+        assert!(said.starts_with(&format!("`{program}` is statically linked, so that no library")), "{said}");
+        assert!(said.contains("link it dynamically"), "{said}");
+    }
+}
+
+/// The loader of glibc is a static program, too, and runs others with our library.
+#[test]
+fn the_loader_itself_is_no_static_program() {
+    let place = Place::new("refused-loader");
+    let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
+    let mut command = command(&ironwarp);
+    let output = command.args(["run", "/lib64/ld-linux-x86-64.so.2"]).arg(show).output().expect("runs");
+    assert!(stdout(&output).starts_with("library here\n"), "{output:?}");
+}
+
+#[test]
+fn programs_for_another_c_library_or_machine() {
+    let place = Place::new("refused-foreign");
+    let ironwarp = place.installed();
+    let musl = "-Wl,--dynamic-linker=/lib/ld-musl-x86_64.so.1";
+    let program = text(&place.compile("start.c", "musl", &[musl]));
+    let said = format!(
+        "`{program}` is built for another C library (its loader is /lib/ld-musl-x86_64.so.1), and Ironwarp for glibc: \
+         use a build for glibc"
+    );
+    assert_eq!(refused(&ironwarp, &program), (126, said));
+    let nowhere =
+        place.compile("start.c", "nowhere", &["-Wl,--dynamic-linker=/nowhere/ld-linux-x86-64.so.2"]);
+    let said =
+        format!("`{}` wants the loader /nowhere/ld-linux-x86-64.so.2, which is not there", text(&nowhere));
+    assert_eq!(refused(&ironwarp, &nowhere), (127, said));
+    let native = fs::read(place.compile("start.c", "native", &[])).expect("a program");
+    for (at, bytes, why) in [
+        (18, [183, 0], "is for aarch64, and this Ironwarp for x86_64: use a build for x86_64"),
+        (4, [1, 1], "is a 32-bit program, and Ironwarp has 64 bits: use a build for x86_64"),
+    ] {
+        let mut changed = native.clone();
+        changed[at..at + 2].copy_from_slice(&bytes);
+        let program = text(&place.script("changed", changed));
+        assert_eq!(refused(&ironwarp, &program), (126, format!("`{program}` {why}")));
+    }
+}
+
+/// Linux lets nobody choose the libraries of programs that have other rights than their user.
+#[test]
+fn programs_with_other_rights_than_their_user() {
+    let place = Place::new("refused-privileged");
+    let ironwarp = place.installed();
+    // Only root can give a program away; for others, the system has some.
+    let setuid = if is_root() {
+        let program = place.compile("start.c", "setuid", &[]);
+        chown(&program, Some(1), None).expect("given away");
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o4755)).expect("its mode");
+        program
+    } else {
+        "/usr/bin/passwd".into()
+    };
+    let (code, said) = refused(&ironwarp, &setuid);
+    assert_eq!(code, 126);
+    assert!(
+        said.starts_with(&format!("`{}` is setuid, and Linux lets nobody choose the", text(&setuid))),
+        "{said}"
+    );
+    assert!(said.contains("run a copy without that"), "{said}");
+    if is_root() {
+        capabilities(&place, &ironwarp);
+    }
+}
+
+/// As another user than root, for whom they mean nothing new.
+fn capabilities(place: &Place, ironwarp: &Path) {
+    let show = place.compile("show.c", "capable", &["-ldl"]);
+    // Version 2, effective: CAP_NET_RAW, as `ping` has it.
+    let value: Vec<u8> =
+        [0x0200_0001_u32, 1 << 13, 0, 0, 0].iter().flat_map(|word| word.to_le_bytes()).collect();
+    let flags = rustix::fs::XattrFlags::empty();
+    rustix::fs::setxattr(&show, c"security.capability", &value, flags).expect("root may");
+    let run = |uid| command(ironwarp).arg("run").arg(&show).uid(uid).output().expect("runs");
+    let output = run(65534);
+    assert_eq!(output.status.code(), Some(126), "{output:?}");
+    assert!(stderr(&output).contains("is given capabilities, and Linux lets nobody"), "{output:?}");
+    assert!(stdout(&run(0)).starts_with("library here\n"));
+}
+
+#[test]
+fn scripts_are_followed_to_what_runs_them() {
+    let place = Place::new("refused-scripts");
+    let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
+    let stuck = text(&place.compile("start.c", "stuck", &["-static"]));
+    let first = text(&place.script("first", format!("#!{stuck}\n")));
+    let second = text(&place.script("second", format!("#! {first} -x\n")));
+    let (code, said) = refused(&ironwarp, &first);
+    assert_eq!(code, 126);
+    assert!(
+        said.starts_with(&format!("`{first}` is a script for `{stuck}`, which is statically linked, ")),
+        "{said}"
+    );
+    let (_, said) = refused(&ironwarp, &second);
+    let begin =
+        format!("`{second}` is a script for `{first}`, which is a script for `{stuck}`, which is statically");
+    assert!(said.starts_with(&begin), "{said}");
+
+    let search = format!("{}:/usr/bin:/bin", text(&place.path("")));
+    let through_env = place.script("through-env", "#!/usr/bin/env -S A=1 stuck -x\n");
+    let output = command(&ironwarp).arg("run").arg(through_env).env("PATH", &search).output().expect("runs");
+    assert!(
+        stderr(&output).contains("is a script for `") && stderr(&output).contains("statically"),
+        "{output:?}"
+    );
+
+    let good = place.script("good", format!("#!/usr/bin/env {}\n", text(&show)));
+    let output = command(&ironwarp).arg("run").arg(&good).output().expect("runs");
+    assert!(stdout(&output).starts_with("library here\n"), "{output:?}");
+    // No first line: a shell's.
+    let bare = place.script("bare", format!("{}\n", text(&show)));
+    let output = command(&ironwarp).arg("run").arg(&bare).output().expect("runs");
+    assert!(stdout(&output).starts_with("library here\n"), "{output:?}");
+}
+
+#[test]
+fn scripts_that_lead_nowhere() {
+    let place = Place::new("refused-nowhere");
+    let ironwarp = place.installed();
+    for (line, code, why) in [
+        ("#!/nowhere/sh\n", 127, "is a script for `/nowhere/sh`, which is not there"),
+        ("#!/bin/sh\r\n", 127, "is a script for `/bin/sh`, which is not there (its lines end as on Windows)"),
+        ("#!/usr/bin/env no-such\n", 127, "is a script for `no-such`, which is not there"),
+        (
+            "#!/usr/bin/env -S -i sh\n",
+            126,
+            "is a script that begins with `env -i`, which takes away what makes the library load: change its first line",
+        ),
+    ] {
+        let script = text(&place.script("script", line));
+        assert_eq!(refused(&ironwarp, &script), (code, format!("`{script}` {why}")), "{line:?}");
+    }
+    let circle = text(&place.path("circle"));
+    place.script("circle", format!("#!{circle}\n"));
+    let (code, said) = refused(&ironwarp, &circle);
+    assert_eq!(
+        (code, &*said),
+        (126, &*format!("`{circle}` is a script for a script, and so on: Linux follows 4"))
+    );
+}

@@ -1,0 +1,104 @@
+//! Settings of the drop-in for libibverbs and librdmacm: what programs take the adapter for, and how much it says.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Defines a setting that is one of a few words.
+macro_rules! words {
+    ($(#[$doc:meta])* $name:ident { $($(#[$row:meta])* $variant:ident = $word:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum $name { $($(#[$row])* $variant,)* }
+
+        impl $name {
+            /// All that there are.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The word for it.
+            pub const fn as_str(self) -> &'static str {
+                match self { $(Self::$variant => $word,)* }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.as_str())
+            }
+        }
+
+        impl FromStr for $name {
+            type Err = NoSuchWord;
+
+            fn from_str(text: &str) -> Result<Self, NoSuchWord> {
+                let known = Self::ALL.iter().find(|it| it.as_str().eq_ignore_ascii_case(text));
+                known.copied().ok_or(NoSuchWord(&[$($word),*]))
+            }
+        }
+    };
+}
+
+words! {
+    /// What programs take the adapter for.
+    Persona {
+        /// A RoCE adapter: Ethernet, and addressed by GID. Nearly all programs know what to do with one.
+        Roce = "roce",
+        /// An iWARP adapter (an RNIC), which is what it is.
+        Iwarp = "iwarp",
+    }
+}
+
+words! {
+    /// How much is said on the standard error. Each includes those before it.
+    LogLevel {
+        /// Nothing.
+        Off = "off",
+        /// What the program cannot go on with.
+        Error = "error",
+        /// What went wrong: requests, connections, calls, settings.
+        Warn = "warn",
+        /// What began and ended: the adapter, its connections.
+        Info = "info",
+        /// What was decided on the way.
+        Debug = "debug",
+        /// All there is.
+        Trace = "trace",
+    }
+}
+
+/// What is none of the words of a setting.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoSuchWord(&'static [&'static str]);
+
+impl std::error::Error for NoSuchWord {}
+
+impl fmt::Display for NoSuchWord {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some((last, others)) = self.0.split_last() else { return Ok(()) };
+        let others: Vec<String> = others.iter().map(|word| format!("`{word}`")).collect();
+        write!(f, "{} or `{last}` is wanted", others.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_are_read_in_any_case_and_written() {
+        for persona in Persona::ALL {
+            assert_eq!(persona.to_string().parse(), Ok(*persona));
+            assert_eq!(persona.to_string().to_uppercase().parse(), Ok(*persona));
+        }
+        for level in LogLevel::ALL {
+            assert_eq!(level.to_string().parse(), Ok(*level));
+        }
+        assert!(LogLevel::ALL.is_sorted(), "a level includes those before it");
+    }
+
+    #[test]
+    fn others_are_refused_with_what_there_is() {
+        assert_eq!("ib".parse::<Persona>().unwrap_err().to_string(), "`roce` or `iwarp` is wanted");
+        let level = "all".parse::<LogLevel>().unwrap_err().to_string();
+        assert_eq!(level, "`off`, `error`, `warn`, `info`, `debug` or `trace` is wanted");
+    }
+}
