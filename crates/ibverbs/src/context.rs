@@ -10,10 +10,10 @@ use crate::async_event::AsyncEventPort;
 use crate::device::{Device, the_device};
 use crate::errno::{Errno, code, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back};
+use crate::persona::config;
 use crate::wake::ChannelWake;
 use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, xrc};
 use ironwarp_engine::Engine;
-use ironwarp_rnic::config::Config;
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
@@ -48,11 +48,7 @@ unsafe impl Send for Context {}
 impl Context {
     /// Opens the device.
     pub(crate) fn open() -> Result<&'static Self, Errno> {
-        let config = Config::from_env().map_err(|error| {
-            crate::report::mistake(&error);
-            Errno::INVALID
-        })?;
-        let engine = Engine::new(config)?;
+        let engine = Engine::new(config().clone())?;
         let wake = ChannelWake::new()?;
         let command = eventfd(0, EventfdFlags::CLOEXEC)?;
         let mut verbs = tables();

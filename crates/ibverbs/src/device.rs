@@ -1,10 +1,10 @@
 //! The one device, as programs find it: by a list, by its name. Before this: nothing; after: `context.rs`, once it is opened.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use crate::abi::{IBV_GID_TYPE_ROCE_V2, Zeroed, ibv_device};
+use crate::abi::{Zeroed, ibv_device};
 use crate::errno::{Errno, object};
 use crate::object::{CObject, find, publish, put};
-use crate::persona::Persona;
+use crate::persona;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
@@ -37,10 +37,9 @@ pub(crate) fn the_device() -> *mut ibv_device {
     static DEVICE: OnceLock<&Device> = OnceLock::new();
     DEVICE
         .get_or_init(|| {
-            let persona = Persona::get();
             let mut c = ibv_device::zeroed();
-            c.node_type = persona.node_type();
-            c.transport_type = persona.transport();
+            c.node_type = persona::node_type();
+            c.transport_type = persona::transport();
             write_name(&mut c.name, NAME);
             write_name(&mut c.dev_name, DEVICE_FILE);
             write_name(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{DEVICE_FILE}"));
@@ -106,6 +105,9 @@ pub extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     find::<Device>(device).map_or(-1, |_| 0)
 }
 
+/// RoCE v2, in the numbers of this function alone: `IBV_GID_TYPE_SYSFS_ROCE_V2` of the library's own headers.
+const ROCE_V2: u32 = 1;
+
 /// What kind of GID is at an index; a private function of the library that pyverbs and ibv_devinfo use.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_gid_type(
@@ -122,6 +124,6 @@ pub unsafe extern "C" fn ibv_query_gid_type(
         return crate::errno::minus_one(Err(Errno::INVALID));
     }
     // SAFETY: NULL or valid.
-    unsafe { put(kind, IBV_GID_TYPE_ROCE_V2) };
+    unsafe { put(kind, ROCE_V2) };
     0
 }

@@ -1,41 +1,33 @@
-//! What the adapter shows itself as. The wire is the same in both: standard iWARP.
+//! The settings of this process, and what they make the adapter show itself as. The wire is the same in both personas:
+//! standard iWARP.
 
 use crate::abi::{
     IBV_NODE_CA, IBV_NODE_RNIC, IBV_TRANSPORT_IB, IBV_TRANSPORT_IWARP, ibv_node_type, ibv_transport_type,
 };
+use crate::report;
+use ironwarp_rnic::config::{Config, Persona};
 use std::sync::OnceLock;
 
-/// A persona, chosen by IRONWARP_PERSONA.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Persona {
-    /// An InfiniBand-style adapter on Ethernet (RoCE v2). Most programs accept nothing else.
-    #[default]
-    Roce,
-    /// An iWARP adapter.
-    Iwarp,
+/// The settings, as the environment has them at the first verbs call. What is wrong there is said, and left at its default.
+pub(crate) fn config() -> &'static Config {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    CONFIG.get_or_init(|| {
+        let (config, mistakes) = Config::from_env_leniently();
+        report::begin(config.log);
+        mistakes.iter().for_each(report::mistake);
+        config
+    })
 }
 
-impl Persona {
-    /// That of this process.
-    pub(crate) fn get() -> Self {
-        static PERSONA: OnceLock<Persona> = OnceLock::new();
-        *PERSONA.get_or_init(|| match std::env::var("IRONWARP_PERSONA").as_deref() {
-            Ok("iwarp") => Self::Iwarp,
-            _ => Self::Roce,
-        })
-    }
+/// Whether programs take it for an iWARP adapter.
+pub(crate) fn is_iwarp() -> bool {
+    config().persona == Persona::Iwarp
+}
 
-    pub(crate) fn node_type(self) -> ibv_node_type {
-        match self {
-            Self::Roce => IBV_NODE_CA,
-            Self::Iwarp => IBV_NODE_RNIC,
-        }
-    }
+pub(crate) fn node_type() -> ibv_node_type {
+    if is_iwarp() { IBV_NODE_RNIC } else { IBV_NODE_CA }
+}
 
-    pub(crate) fn transport(self) -> ibv_transport_type {
-        match self {
-            Self::Roce => IBV_TRANSPORT_IB,
-            Self::Iwarp => IBV_TRANSPORT_IWARP,
-        }
-    }
+pub(crate) fn transport() -> ibv_transport_type {
+    if is_iwarp() { IBV_TRANSPORT_IWARP } else { IBV_TRANSPORT_IB }
 }

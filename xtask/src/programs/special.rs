@@ -52,8 +52,10 @@ pub(super) fn fio(scene: &Scene) -> Result {
             format!("[global]\nioengine=rdma\nport={}\nbs=1m\nsize=32m\n[{kind}]\n{more}", scene.port)
         };
         let server_job = job("receiver", "rw=read\niodepth=16\n");
-        let client_job =
-            job("sender", &format!("rw=write\niodepth=8\nhostname={}\nverb={verb}\n", scene.server_address()));
+        let client_job = job(
+            "sender",
+            &format!("rw=write\niodepth=8\nhostname={}\nverb={verb}\n", scene.server_address()),
+        );
         let (server_file, client_file) = (scene.folder.join("server.fio"), scene.folder.join("client.fio"));
         fs::write(&server_file, server_job).map_err(at(&server_file))?;
         fs::write(&client_file, client_job).map_err(at(&client_file))?;
@@ -159,10 +161,7 @@ fn mpi(scene: &Scene, how: &[&str]) -> Result {
 }
 
 pub(super) fn mpi_ucx(scene: &Scene) -> Result {
-    mpi(
-        scene,
-        &["--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "-x", UCX[0], "-x", UCX[1]],
-    )
+    mpi(scene, &["--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "-x", UCX[0], "-x", UCX[1]])
 }
 
 pub(super) fn mpi_ofi(scene: &Scene) -> Result {
@@ -188,7 +187,16 @@ fn migrate(scene: &Scene, pinned: bool) -> Result {
         let name = if end == End::Server { "to" } else { "from" };
         let monitor = format!("unix:{}/{name}.sock,server,nowait", scene.folder.display());
         let words = [
-            &["qemu-system-x86_64", "-machine", "pc,accel=tcg", "-m", "128", "-display", "none", "-nodefaults"],
+            &[
+                "qemu-system-x86_64",
+                "-machine",
+                "pc,accel=tcg",
+                "-m",
+                "128",
+                "-display",
+                "none",
+                "-nodefaults",
+            ],
             &["-qmp", &monitor][..],
             more,
         ]
@@ -237,7 +245,20 @@ pub(super) fn iser(scene: &Scene) -> Result {
     let name = "iqn.2026-01.example:disk";
     let backing = disk.to_string_lossy();
     admin(&["--lld", "iser", "--op", "new", "--mode", "target", "--tid", "1", "-T", name])?;
-    admin(&["--lld", "iser", "--op", "new", "--mode", "logicalunit", "--tid", "1", "--lun", "1", "-b", &backing])?;
+    admin(&[
+        "--lld",
+        "iser",
+        "--op",
+        "new",
+        "--mode",
+        "logicalunit",
+        "--tid",
+        "1",
+        "--lun",
+        "1",
+        "-b",
+        &backing,
+    ])?;
     admin(&["--lld", "iser", "--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
     let url = format!("iser://{}:{}/{name}/1", scene.server_address(), scene.port);
     scene.start(End::Client, &["iscsi-inq", &url])?.finish()?;

@@ -103,7 +103,8 @@ impl Stage {
         other.wait_until("it has a network of its own", |other| {
             fs::read_link(format!("/proc/{}/ns/net", other.id())).is_ok_and(|theirs| theirs != own)
         })?;
-        let stage = Self { home, folder, other, runs: AtomicU32::new(0), root: is_root(), gids: OnceLock::new() };
+        let stage =
+            Self { home, folder, other, runs: AtomicU32::new(0), root: is_root(), gids: OnceLock::new() };
         stage.join_hosts()?;
         Ok(stage)
     }
@@ -118,7 +119,8 @@ impl Stage {
                 None => ip(words),
                 Some(pid) => {
                     let target = format!("--net=/proc/{pid}/ns/net");
-                    output(&mut command("nsenter", &[&[target.as_str(), "--", "ip"], words].concat())).map(drop)
+                    output(&mut command("nsenter", &[&[target.as_str(), "--", "ip"], words].concat()))
+                        .map(drop)
                 }
             };
             there(&["link", "set", "lo", "up"])?;
@@ -176,14 +178,22 @@ impl Scene<'_> {
             true => &["--reuid=65534", "--regid=65534", "--clear-groups"],
             false => &["--bounding-set=-all"], // in a user namespace of our own, root is nobody outside
         };
-        self.command_as(&[&["setpriv", "--inh-caps=-all", "--no-new-privs"], nobody, &["--"]].concat(), end, words)
+        self.command_as(
+            &[&["setpriv", "--inh-caps=-all", "--no-new-privs"], nobody, &["--"]].concat(),
+            end,
+            words,
+        )
     }
 
     /// The same, for a program that wants to be root.
     pub(super) fn command_as(&self, user: &[&str], end: End, words: &[String]) -> Command {
         let mut line: Vec<String> = Vec::new();
         if end == End::Client && self.mode != Mode::Local {
-            line.extend(["nsenter".into(), format!("--net=/proc/{}/ns/net", self.stage.other.id()), "--".into()]);
+            line.extend([
+                "nsenter".into(),
+                format!("--net=/proc/{}/ns/net", self.stage.other.id()),
+                "--".into(),
+            ]);
         }
         line.extend(user.iter().map(|word| (*word).to_owned()));
         line.push(self.stage.home.join("bin/ironwarp").to_string_lossy().into_owned());
@@ -259,7 +269,8 @@ impl Scene<'_> {
         let port = self.port;
         server.wait_until("it listens", |server| listens(server.id(), port))?;
         let mut client = self.start(End::Client, client)?;
-        let printed = client.finish().map_err(|error| format!("{error}\n    {}", server.complaint("meanwhile")))?;
+        let printed =
+            client.finish().map_err(|error| format!("{error}\n    {}", server.complaint("meanwhile")))?;
         expect(&client, &printed, program.expect)?;
         if program.server_stays {
             return Ok(());

@@ -13,7 +13,7 @@ use crate::cq::Cq;
 use crate::errno::{Errno, code};
 use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
-use crate::persona::Persona;
+use crate::persona;
 use crate::qp_ex::Builder;
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
@@ -113,7 +113,7 @@ impl Qp {
     fn note_state(&self) -> ibv_qp_state {
         let state = match self.state() {
             // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for.
-            State::Reset if Persona::get() == Persona::Iwarp => IBV_QPS_INIT,
+            State::Reset if persona::is_iwarp() => IBV_QPS_INIT,
             State::Reset => IBV_QPS_RESET,
             State::Init => IBV_QPS_INIT,
             State::ReadyToReceive => IBV_QPS_RTR,
