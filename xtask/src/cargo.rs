@@ -1,5 +1,6 @@
 //! The jobs that are no more than cargo and its arguments.
 
+use crate::dropin;
 use crate::fuzz;
 use crate::no_std;
 use crate::shell::{Result, command, output, run};
@@ -15,7 +16,8 @@ pub(crate) fn clippy(_: &Workspace, _: &[String]) -> Result {
 }
 
 /// The fuzz targets are left out: they have no tests, and libFuzzer brings a `main` of its own.
-pub(crate) fn test(_: &Workspace, _: &[String]) -> Result {
+pub(crate) fn test(workspace: &Workspace, _: &[String]) -> Result {
+    dropin::run(workspace, &[])?; // some tests start programs with it
     run(&mut command("cargo", &["nextest", "run", "--workspace", "--locked", "--exclude", fuzz::PACKAGE]))?;
     // Without std the wire crate computes the CRC in another way.
     run(&mut command(
