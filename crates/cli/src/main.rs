@@ -1,5 +1,6 @@
 //! The command `ironwarp`: what the adapter does, seen from a shell. Each command is a module.
 
+mod explain;
 mod ping;
 mod run;
 mod say;
@@ -19,12 +20,14 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Explain(explain::Arguments),
     Ping(ping::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Explain(arguments) => exit_code(explain::run(&arguments)),
         Command::Ping(arguments) => exit_code(ping::run(&arguments)),
     }
 }
