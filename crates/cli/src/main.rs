@@ -1,5 +1,6 @@
 //! The command `ironwarp`: what the adapter does, seen from a shell. Each command is a module.
 
+mod devices;
 mod explain;
 mod ping;
 mod run;
@@ -20,6 +21,7 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Devices(devices::Arguments),
     Explain(explain::Arguments),
     Ping(ping::Arguments),
 }
@@ -27,6 +29,7 @@ enum Command {
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Devices(arguments) => exit_code(devices::run(&arguments)),
         Command::Explain(arguments) => exit_code(explain::run(&arguments)),
         Command::Ping(arguments) => exit_code(ping::run(&arguments)),
     }
