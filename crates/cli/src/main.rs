@@ -1,5 +1,7 @@
 //! The command `ironwarp`: what the adapter does, seen from a shell. Each command is a module.
 
+mod devices;
+mod explain;
 mod ping;
 mod run;
 mod say;
@@ -19,12 +21,16 @@ struct Arguments {
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(run::Arguments),
+    Devices(devices::Arguments),
+    Explain(explain::Arguments),
     Ping(ping::Arguments),
 }
 
 fn main() -> ExitCode {
     match Arguments::parse().command {
         Command::Run(arguments) => run::run(&arguments),
+        Command::Devices(arguments) => exit_code(devices::run(&arguments)),
+        Command::Explain(arguments) => exit_code(explain::run(&arguments)),
         Command::Ping(arguments) => exit_code(ping::run(&arguments)),
     }
 }

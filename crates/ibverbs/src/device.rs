@@ -10,7 +10,7 @@ use std::ffi::{c_char, c_int};
 use std::sync::OnceLock;
 
 /// Its name. Programs take it with `-d`.
-pub(crate) const NAME: &str = "ironwarp0";
+pub(crate) use ironwarp_rnic::config::DEVICE_NAME as NAME;
 /// The name of the character device that a kernel driver would have.
 pub(crate) const DEVICE_FILE: &str = "uverbs0";
 

@@ -5,7 +5,7 @@
 mod dropin;
 mod ports;
 
-pub use dropin::{LogLevel, NoSuchWord, Persona};
+pub use dropin::{DEVICE_NAME, LogLevel, NoSuchWord, Persona};
 pub use ports::{NoPortRange, PortRange};
 
 use crate::fault::FaultPlan;

@@ -101,6 +101,14 @@ fn words<T: Copy + Send + Sync + 'static>(
         .try_map(move |text| find(text).ok_or("none of these"))
 }
 
+/// Why programs would not find the library.
+pub(crate) fn library_is_missing() -> Option<String> {
+    match std::env::current_exe() {
+        Ok(executable) => Library::find(&executable).err(),
+        Err(error) => Some(format!("nobody knows where this command is: {error}")),
+    }
+}
+
 /// Becomes the program; returns if that cannot be.
 pub(crate) fn run(arguments: &Arguments) -> ExitCode {
     let Err(error) = start(arguments);

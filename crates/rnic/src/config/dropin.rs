@@ -3,6 +3,9 @@
 use std::fmt;
 use std::str::FromStr;
 
+/// The name under which C programs find the adapter.
+pub const DEVICE_NAME: &str = "ironwarp0";
+
 /// Defines a setting that is one of a few words.
 macro_rules! words {
     ($(#[$doc:meta])* $name:ident { $($(#[$row:meta])* $variant:ident = $word:literal,)* }) => {

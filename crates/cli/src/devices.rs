@@ -1,0 +1,173 @@
+//! `ironwarp devices`: the adapter as programs find it under `ironwarp run`; and what is in the way if they do not.
+
+use crate::run;
+use crate::say::{self, Failure};
+use clap::Args;
+use ironwarp_engine::Engine;
+use ironwarp_engine::gid::{GidEntry, GidTable};
+use ironwarp_rnic::config::{Config, ConfigError, DEVICE_NAME, Persona};
+use std::io;
+
+const MORE: &str = "\
+A GID stands for an address of this machine; programs take its index (perftest: -x, ibv_rc_pingpong: -g).
+IRONWARP_PERSONA=iwarp shows the adapter as programs see it under `ironwarp run --persona iwarp`.
+
+The exit code is 1 if programs would find no device that works.";
+
+/// Show the adapter as programs see it, or why they see none
+#[derive(Debug, Args)]
+#[command(after_help = MORE)]
+pub(crate) struct Arguments {}
+
+/// What programs would find.
+#[derive(Debug)]
+struct Found {
+    persona: Persona,
+    active: bool,
+    gids: Vec<GidEntry>,
+}
+
+/// Runs the command. False: there is something in the way.
+pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
+    let (config, mistakes) = Config::from_env_leniently();
+    let persona = config.persona;
+    let mut troubles = Vec::new();
+    for mistake in mistakes {
+        match mistake {
+            ConfigError::Unknown { .. } => say::notice(format_args!("{mistake}; it is ignored")),
+            wrong => troubles.push(wrong.to_string()),
+        }
+    }
+    troubles.extend(run::library_is_missing());
+    troubles.extend(Engine::new(config).err().map(|error| cannot_start(&error)));
+    match look(persona) {
+        Ok(found) => {
+            say::line(found.shown())?;
+            troubles.extend(found.trouble());
+            if let Some(limit) = found.limit() {
+                say::notice(limit);
+            }
+        }
+        Err(error) => troubles.push(no_netlink(&error)),
+    }
+    troubles.iter().for_each(|trouble| say::error(&*Failure::from(trouble.as_str())));
+    Ok(troubles.is_empty())
+}
+
+fn look(persona: Persona) -> io::Result<Found> {
+    let table = GidTable::of_process();
+    Ok(Found { persona, gids: table.entries()?, active: table.port_is_active()? })
+}
+
+fn no_netlink(error: &io::Error) -> String {
+    format!(
+        "the kernel does not tell the addresses of this machine ({error}): does a sandbox forbid netlink sockets? They need \
+         no privilege (systemd: RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK; seccomp: allow socket(AF_NETLINK))"
+    )
+}
+
+fn cannot_start(error: &io::Error) -> String {
+    format!(
+        "the adapter cannot start: {error}; does a sandbox forbid memfd_create, or a limit (`ulimit -a`) the rest?"
+    )
+}
+
+impl Found {
+    fn shown(&self) -> String {
+        let Self { persona, active, gids } = self;
+        let kind = match persona {
+            Persona::Roce => "a RoCE adapter",
+            Persona::Iwarp => "an iWARP adapter",
+        };
+        let state = if *active { "active" } else { "down" };
+        let mut shown = format!(
+            "{}: {kind} (persona {persona}), 1 port, {state}, {} GIDs",
+            say::bold(DEVICE_NAME),
+            gids.len()
+        );
+        if !gids.is_empty() {
+            shown += "\n\n  index  interface         MTU  GID";
+        }
+        for GidEntry { index, gid, interface, mtu, .. } in gids {
+            let address = gid.ip().map(|ip| ip.to_string()).filter(|ip| *ip != gid.to_string());
+            let address = address.map_or_else(String::new, |ip| format!(" ({ip})"));
+            shown += &format!("\n  {index:>5}  {interface:<15} {mtu:>5}  {gid}{address}");
+        }
+        shown
+    }
+
+    /// Why programs cannot work with it.
+    fn trouble(&self) -> Option<String> {
+        if self.gids.is_empty() {
+            return Some(
+                "no interface is up and has an address, so that nobody can connect, not even on this machine: `ip link \
+                 set lo up` as root makes that possible"
+                    .to_owned(),
+            );
+        }
+        let first = self.gids.first().filter(|_| !self.active)?;
+        Some(format!(
+            "the port is down, because {} is, and programs wait for a port that is up: see `ip link show {}`",
+            first.interface, first.interface
+        ))
+    }
+
+    /// What is good to know, but in nobody's way.
+    fn limit(&self) -> Option<&'static str> {
+        let loopback = |entry: &GidEntry| entry.gid.ip().is_some_and(|ip| ip.is_loopback());
+        let only = !self.gids.is_empty() && self.gids.iter().all(loopback);
+        only.then_some(
+            "only loopback has an address: programs on this machine reach each other, no others do (`ip address` lists \
+             interfaces)",
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entry(index: usize, gid: &str, interface: &str, mtu: u32) -> GidEntry {
+        let gid = gid.parse().expect("an address");
+        GidEntry { index, gid, interface: interface.to_owned(), interface_index: 1, mtu }
+    }
+
+    fn found(active: bool, gids: Vec<GidEntry>) -> Found {
+        Found { persona: Persona::Roce, active, gids }
+    }
+
+    #[test]
+    fn a_device_is_shown_with_its_gids() {
+        let gids = vec![
+            entry(0, "10.1.2.3", "eth0", 1500),
+            entry(1, "fe80::1", "eth0", 1500),
+            entry(3, "127.0.0.1", "lo", 65536),
+        ];
+        let found = found(true, gids);
+        let expected = "\
+ironwarp0: a RoCE adapter (persona roce), 1 port, active, 3 GIDs
+
+  index  interface         MTU  GID
+      0  eth0             1500  ::ffff:10.1.2.3 (10.1.2.3)
+      1  eth0             1500  fe80::1
+      3  lo              65536  ::ffff:127.0.0.1 (127.0.0.1)";
+        assert_eq!(found.shown(), expected);
+        assert_eq!((found.trouble(), found.limit()), (None, None));
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_told() {
+        let none = found(false, Vec::new());
+        assert_eq!(none.shown(), "ironwarp0: a RoCE adapter (persona roce), 1 port, down, 0 GIDs");
+        assert!(none.trouble().expect("it is of no use").contains("`ip link set lo up`"));
+        let down = found(false, vec![entry(0, "10.1.2.3", "eth0", 1500)]);
+        assert!(down.trouble().expect("programs wait").contains("because eth0 is"));
+    }
+
+    #[test]
+    fn loopback_alone_is_a_limit() {
+        let lo = found(true, vec![entry(0, "127.0.0.1", "lo", 65536), entry(1, "::1", "lo", 65536)]);
+        assert_eq!(lo.trouble(), None);
+        assert!(lo.limit().expect("a limit").starts_with("only loopback has an address"));
+    }
+}

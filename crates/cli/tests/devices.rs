@@ -1,0 +1,90 @@
+//! `ironwarp devices`: on this machine, in a network of its own, and in a sandbox.
+
+mod common;
+
+use common::{Place, command, stderr, stdout};
+use std::process::Command;
+
+/// In a network of its own, in which only what the test does is up: a shell's words.
+fn in_a_network(setup: &str, ironwarp: &std::path::Path) -> Command {
+    let script = format!("{setup}\nexec \"$0\" devices");
+    let mut command = command("unshare");
+    command.args(["--map-root-user", "--net", "sh", "-ec", &script]).arg(ironwarp);
+    command
+}
+
+#[test]
+fn the_adapter_of_this_machine() {
+    let place = Place::new("devices");
+    let ironwarp = place.installed();
+    let output = command(&ironwarp).arg("devices").output().expect("runs");
+    let text = stdout(&output);
+    assert!(text.starts_with("ironwarp0: a RoCE adapter (persona roce), 1 port, active, "), "{text}");
+    assert!(text.contains("\n\n  index  interface         MTU  GID\n"), "{text}");
+    assert!(text.contains("::ffff:127.0.0.1 (127.0.0.1)\n"), "{text}");
+    assert!(output.status.success(), "{output:?}");
+    let output = command(&ironwarp).arg("devices").env("IRONWARP_PERSONA", "iwarp").output().expect("runs");
+    assert!(stdout(&output).starts_with("ironwarp0: an iWARP adapter (persona iwarp), "), "{output:?}");
+}
+
+#[test]
+fn every_address_with_its_interface() {
+    let place = Place::new("devices-addresses");
+    let setup = "ip link add test0 type veth peer name test1; ip link set test1 up; ip link set test0 mtu 4000 up; ip address add 10.9.8.7/24 dev test0; ip link set lo up";
+    let output = in_a_network(setup, &place.installed()).output().expect("runs");
+    let text = stdout(&output);
+    assert!(text.contains("  test0            4000  ::ffff:10.9.8.7 (10.9.8.7)\n"), "{output:?}");
+    assert!(text.contains("  lo              65536  ::ffff:127.0.0.1 (127.0.0.1)\n"), "{text}");
+    assert_eq!((output.status.code(), stderr(&output)), (Some(0), String::new()));
+}
+
+#[test]
+fn no_address_at_all() {
+    let place = Place::new("devices-none");
+    let output = in_a_network("", &place.installed()).output().expect("runs");
+    assert_eq!(stdout(&output), "ironwarp0: a RoCE adapter (persona roce), 1 port, down, 0 GIDs\n");
+    assert!(
+        stderr(&output)
+            .starts_with("ironwarp: no interface is up and has an address, so that nobody can connect")
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
+
+#[test]
+fn loopback_alone() {
+    let place = Place::new("devices-loopback");
+    let output = in_a_network("ip link set lo up", &place.installed()).output().expect("runs");
+    assert!(stderr(&output).starts_with("ironwarp: only loopback has an address: programs on this machine"));
+    assert_eq!(output.status.code(), Some(0));
+}
+
+#[test]
+fn a_sandbox_that_forbids_netlink() {
+    let place = Place::new("devices-sandbox");
+    let (ironwarp, jail) = (place.installed(), place.compile("jail.c", "jail", &[]));
+    let output = command(jail).arg(ironwarp).arg("devices").output().expect("runs");
+    let said = stderr(&output);
+    let begin = "ironwarp: the kernel does not tell the addresses of this machine (Operation not permitted (os error 1)): \
+                 does a sandbox forbid netlink sockets?";
+    assert!(said.starts_with(begin) && said.contains("AF_NETLINK"), "{said}");
+    assert_eq!((output.status.code(), stdout(&output)), (Some(1), String::new()));
+}
+
+#[test]
+fn wrong_settings_and_a_missing_library() {
+    let place = Place::new("devices-wrong");
+    let ironwarp = place.installed();
+    let set = [("IRONWARP_PERSONA", "ib"), ("IRONWARP_LANE", "1")];
+    let output = command(&ironwarp).arg("devices").envs(set).output().expect("runs");
+    let said = stderr(&output);
+    assert!(said.contains("ironwarp: `ib` is not a value for the setting `persona`: "), "{said}");
+    assert!(said.contains("; the nearest is `lanes`; it is ignored\n"), "{said}");
+    assert_eq!(output.status.code(), Some(1));
+    std::fs::remove_file(place.path("lib/ironwarp/libibverbs.so.1")).expect("was there");
+    let output = command(&ironwarp).arg("devices").output().expect("runs");
+    assert!(
+        stderr(&output).starts_with("ironwarp: libibverbs.so.1 of Ironwarp is in none of "),
+        "{output:?}"
+    );
+    assert_eq!(output.status.code(), Some(1));
+}
