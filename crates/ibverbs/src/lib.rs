@@ -19,6 +19,7 @@
 //! | `wake`, `async_event` | descriptors to wait on; what happens outside of any request |
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
 //! | `exit` | the end of the process |
+//! | `files` | the files of a kernel driver that some programs look for |
 //! | `report` | what goes wrong, in words |
 //! | [`text`] | names of statuses and events, link rates |
 //! | [`fork`] | nothing to prepare for a fork |
@@ -42,6 +43,7 @@ mod device;
 mod dm;
 mod errno;
 mod exit;
+mod files;
 pub mod fork;
 pub mod marshal;
 mod mr;

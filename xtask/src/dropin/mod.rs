@@ -4,12 +4,14 @@
 //! target/dropin/bin/ironwarp                    the command
 //!               lib/ironwarp/libibverbs.so.1    the file
 //!                            libibverbs.so, librdmacm.so.1, librdmacm.so    the same, by other names
+//!                            tree             files that programs look for in /sys and /dev
 //! ```
 //!
 //! rustc makes a static library of the crate, and the C compiler a shared one of that: rustc's own shared libraries have no
 //! version nodes, without which `dlvsym` finds nothing and the loader complains.
 
 mod symbols;
+mod unhide;
 
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
@@ -56,7 +58,18 @@ fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
     for name in OTHER_NAMES {
         replace(&libraries.join(name), |new| symlink(FILE, new).map_err(at(new)))?;
     }
+    lay_out_tree(&libraries.join("tree"))?;
     Ok(file)
+}
+
+/// The files of a kernel driver that are always the same, and the folders of those that are not (crates/ibverbs/src/files).
+fn lay_out_tree(tree: &Path) -> Result {
+    run_command(command("cp", &["-RT", &format!("{CRATE}/tree")]).arg(tree))?;
+    let port = tree.join("sys/class/infiniband/ironwarp0/ports/1");
+    for empty in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
+        folder(port.join(empty))?;
+    }
+    Ok(())
 }
 
 fn link(archive: &Path, file: &Path) -> Result {
@@ -70,7 +83,8 @@ fn link(archive: &Path, file: &Path) -> Result {
     // All they need is there at the first call. The file stays, even if it is closed: its threads run in it.
     linker.args(["-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
     linker.args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]);
-    run_command(&mut linker)
+    run_command(&mut linker)?;
+    unhide::unhide(file)
 }
 
 fn folder(path: PathBuf) -> Result<PathBuf> {
