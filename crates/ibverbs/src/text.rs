@@ -33,6 +33,26 @@ const STATUSES: [&CStr; 24] = [
     c"TM software rendezvous",
 ];
 
+/// By `ibv_wr_opcode`; two numbers of it are free.
+const OPCODES: [Option<&CStr>; 16] = [
+    Some(c"rdma-write"),
+    Some(c"rdma-write-with-imm"),
+    Some(c"send"),
+    Some(c"send-with-imm"),
+    Some(c"rdma-read"),
+    Some(c"atomic-cmp-and-swp"),
+    Some(c"atomic-fetch-and-add"),
+    Some(c"local-inv"),
+    Some(c"bind-mw"),
+    Some(c"send-with-inv"),
+    Some(c"tso"),
+    Some(c"driver1"),
+    None,
+    None,
+    Some(c"flush"),
+    Some(c"atomic-write"),
+];
+
 /// By `ibv_event_type`.
 const EVENTS: [&CStr; 20] = [
     c"CQ error",
@@ -126,6 +146,13 @@ const RATES: [(ibv_rate, c_int, Option<c_int>); 23] = [
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_wc_status_str(status: ibv_wc_status) -> *const c_char {
     name(&STATUSES, status, UNKNOWN)
+}
+
+/// Since rdma-core 56, for tools. Where the real one returns NULL, this one has a word.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
+    let opcode = usize::try_from(opcode).ok().and_then(|opcode| OPCODES.get(opcode).copied());
+    opcode.flatten().unwrap_or(UNKNOWN).as_ptr()
 }
 
 #[unsafe(no_mangle)]

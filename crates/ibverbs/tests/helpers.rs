@@ -62,6 +62,20 @@ fn values_have_the_same_names() {
         .for_each(|value| assert_eq!(string(text::ibv_node_type_str(value)), string(real(value)), "{value}"));
 }
 
+/// Only later releases have this one.
+#[test]
+fn opcodes_have_the_names_of_later_releases() {
+    let name = |opcode| string(text::ibv_wr_opcode_str(opcode));
+    assert_eq!(name(IBV_WR_RDMA_WRITE_WITH_IMM), "rdma-write-with-imm");
+    assert_eq!(name(IBV_WR_SEND), "send");
+    assert_eq!(name(IBV_WR_SEND_WITH_INV), "send-with-inv");
+    assert_eq!(name(IBV_WR_DRIVER1), "driver1");
+    assert_eq!(name(IBV_WR_ATOMIC_WRITE), "atomic-write");
+    for unknown in [12, 13, 16, u32::MAX] {
+        assert_eq!(name(unknown), "unknown", "{unknown}");
+    }
+}
+
 #[test]
 fn rates_are_the_same_in_both_directions() {
     let to_mult: extern "C" fn(ibv_rate) -> c_int = real(VERBS, c"ibv_rate_to_mult");

@@ -27,39 +27,90 @@ const FILE: &str = "libibverbs.so.1";
 const OTHER_NAMES: [&str; 3] = ["libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 const COMMAND: &str = "ironwarp";
 
+/// What is made.
+struct Dropin {
+    file: PathBuf,
+    command: PathBuf,
+}
+
 pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     let release = match options {
         [] => false,
         [option] if option == "--release" => true,
         _ => return Err(format!("usage: cargo xtask {USAGE}")),
     };
-    let file = build(workspace, release)?;
-    println!("{}: {}", file.display(), symbols::needs(&file)?);
+    let Dropin { file, command } = build(workspace, release)?;
+    println!("{}\n{}", file.display(), command.display());
     Ok(())
 }
 
-/// Every symbol of the real libraries is in ours at the same version, and nothing else is.
+/// Every symbol of the real libraries is in ours at the same version, and nothing else is. What we ship runs with an old
+/// glibc.
 pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
-    symbols::compare(&build(workspace, false)?, Path::new(CRATE))
+    let Dropin { file, command } = build(workspace, false)?;
+    symbols::compare(&file, &Path::new(CRATE).join("compat.S"))?;
+    symbols::check_glibc(&file)?;
+    symbols::check_glibc(&command)
 }
 
-fn build(workspace: &Workspace, release: bool) -> Result<PathBuf> {
-    let packages = ["--package", "ironwarp-ibverbs", "--package", "ironwarp-cli"];
+fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     let profile: &[&str] = if release { &["--release"] } else { &[] };
-    run_command(command("cargo", &["build", "--locked"]).args(packages).args(profile))?;
     let built = workspace.target.join(if release { "release" } else { "debug" });
     let dropin = workspace.target.join("dropin");
+    let objects = folder(dropin.join("objects"))?;
 
-    let binaries = folder(dropin.join("bin"))?;
-    replace(&binaries.join(COMMAND), |new| fs::copy(built.join(COMMAND), new).map(drop).map_err(at(new)))?;
+    cargo("build", "ironwarp-ibverbs", profile, &[])?;
     let libraries = folder(dropin.join("lib/ironwarp"))?;
     let file = libraries.join(FILE);
-    replace(&file, |new| link(&built.join("libironwarp_ibverbs.a"), new))?;
+    let glibc = older_glibc(&objects.join("library.o"), &[])?;
+    replace(&file, |new| link(&built.join("libironwarp_ibverbs.a"), &glibc, new))?;
     for name in OTHER_NAMES {
         replace(&libraries.join(name), |new| symlink(FILE, new).map_err(at(new)))?;
     }
     lay_out_tree(&libraries.join("tree"))?;
-    Ok(file)
+
+    let glibc = older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
+    let linked = std::iter::once(glibc.display().to_string()).chain(OLDER_LIBRARIES.map(str::to_owned));
+    let linked: Vec<String> = linked.map(|argument| format!("-Clink-arg={argument}")).collect();
+    cargo("rustc", "ironwarp-cli", profile, &linked)?;
+    let command = folder(dropin.join("bin"))?.join(COMMAND);
+    replace(&command, |new| fs::copy(built.join(COMMAND), new).map(drop).map_err(at(new)))?;
+    Ok(Dropin { file, command })
+}
+
+/// Builds or links a package; what rustc is told beyond cargo's own goes to `rustc` alone.
+fn cargo(subcommand: &str, package: &str, profile: &[&str], rustc: &[String]) -> Result {
+    let mut cargo = command("cargo", &[subcommand, "--locked", "--package", package]);
+    cargo.args(profile);
+    if !rustc.is_empty() {
+        cargo.arg("--").args(rustc);
+    }
+    run_command(&mut cargo)
+}
+
+/// What makes a file run with a glibc older than ours.
+fn older_glibc(object: &Path, options: &[&str]) -> Result<PathBuf> {
+    let arguments = ["-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", "xtask/src/dropin/glibc.c", "-o"];
+    run_command(command("cc", &arguments).arg(object).args(options))?;
+    Ok(object.to_owned())
+}
+
+/// Where glibc before 2.34 has the functions of threads and of loading. Later ones keep the names, with nothing inside.
+const OLDER_LIBRARIES: [&str; 3] = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"];
+
+fn link(archive: &Path, glibc: &Path, file: &Path) -> Result {
+    let source = Path::new(CRATE);
+    let mut linker = command("cc", &["-shared", "-o"]);
+    linker.arg(file).arg(source.join("compat.S")).arg(glibc);
+    linker.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
+    linker.arg(format!("-Wl,--version-script={}", source.join("versions.map").display()));
+    linker.arg(format!("-Wl,-soname,{FILE}"));
+    // Nothing that is not exported is kept unless it is used. Our functions call each other, whoever else has their names.
+    // All they need is there at the first call. The file stays, even if it is closed: its threads run in it.
+    linker.args(["-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
+    linker.args(["-Wl,--as-needed", "-lgcc_s", "-lm", "-lc"]).args(OLDER_LIBRARIES);
+    run_command(&mut linker)?;
+    unhide::unhide(file)
 }
 
 /// The files of a kernel driver that are always the same, and the folders of those that are not (crates/ibverbs/src/files).
@@ -70,21 +121,6 @@ fn lay_out_tree(tree: &Path) -> Result {
         folder(port.join(empty))?;
     }
     Ok(())
-}
-
-fn link(archive: &Path, file: &Path) -> Result {
-    let source = Path::new(CRATE);
-    let mut linker = command("cc", &["-shared", "-o"]);
-    linker.arg(file).arg(source.join("compat.S"));
-    linker.args(["-Wl,--whole-archive"]).arg(archive).arg("-Wl,--no-whole-archive");
-    linker.arg(format!("-Wl,--version-script={}", source.join("versions.map").display()));
-    linker.arg(format!("-Wl,-soname,{FILE}"));
-    // Nothing that is not exported is kept unless it is used. Our functions call each other, whoever else has their names.
-    // All they need is there at the first call. The file stays, even if it is closed: its threads run in it.
-    linker.args(["-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
-    linker.args(["-Wl,--as-needed", "-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"]);
-    run_command(&mut linker)?;
-    unhide::unhide(file)
 }
 
 fn folder(path: PathBuf) -> Result<PathBuf> {

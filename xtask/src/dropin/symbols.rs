@@ -6,6 +6,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 const REAL: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+/// What later releases than the one compared with have.
+const LATER: [&str; 2] =
+    ["ibv_cmd_create_cq_ex2@@IBVERBS_PRIVATE_34", "ibv_wr_opcode_str@@IBVERBS_PRIVATE_34"];
+
+/// The glibc of the oldest systems that are still in use.
+const GLIBC: [u32; 2] = [2, 28];
 
 /// One line of the table of dynamic symbols: `name@@NODE` is the version that programs are linked with, `name@NODE` another.
 struct Symbol {
@@ -13,9 +19,8 @@ struct Symbol {
     defined: bool,
 }
 
-pub(super) fn compare(file: &Path, source: &Path) -> Result {
-    let compat = source.join("compat.S");
-    let compat = fs::read_to_string(&compat).map_err(at(&compat))?;
+pub(super) fn compare(file: &Path, compat: &Path) -> Result {
+    let compat = fs::read_to_string(compat).map_err(at(compat))?;
     let mut real = BTreeSet::new();
     for library in REAL {
         real.extend(exported(&symbols(&find(library)?)?));
@@ -25,31 +30,46 @@ pub(super) fn compare(file: &Path, source: &Path) -> Result {
     if !findings.is_empty() {
         return Err(format!("{} is not like the real libraries:\n{}", file.display(), findings.join("\n")));
     }
-    println!("{} symbols, as in {}; {}", real.len(), REAL.join(" and "), needs(file)?);
+    println!("{} symbols, as in {}", real.len(), REAL.join(" and "));
     Ok(())
 }
 
-/// The highest version of glibc that the file asks for, with the names that ask for it.
-pub(super) fn needs(file: &Path) -> Result<String> {
-    let symbols = symbols(file)?;
-    let mut wanted: BTreeMap<Vec<u32>, Vec<&str>> = BTreeMap::new();
+/// States the glibc that a file needs: no newer one than we promise.
+pub(super) fn check_glibc(file: &Path) -> Result {
+    let Some((version, names)) = newest(&symbols(file)?) else {
+        return Err(format!("{} needs no glibc?", file.display()));
+    };
+    let number = version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
+    if version[..] > GLIBC[..] {
+        let names = names.join(", ");
+        return Err(format!("{} needs glibc {number}, for {names}: see glibc.c", file.display()));
+    }
+    println!("{} needs glibc {number}", file.display());
+    Ok(())
+}
+
+/// The highest version of glibc that is asked for, with the names that ask for it.
+fn newest(symbols: &[Symbol]) -> Option<(Vec<u32>, Vec<String>)> {
+    let mut wanted: BTreeMap<Vec<u32>, Vec<String>> = BTreeMap::new();
     for symbol in symbols.iter().filter(|symbol| !symbol.defined) {
         if let Some((name, version)) = symbol.name.split_once("@GLIBC_") {
             let version = version.split('.').filter_map(|part| part.parse().ok()).collect();
-            wanted.entry(version).or_default().push(name);
+            wanted.entry(version).or_default().push(name.to_owned());
         }
     }
-    let (version, names) = wanted.pop_last().ok_or("a library that needs no glibc?")?;
-    let version = version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
-    Ok(format!("needs glibc {version}, for {}", names.join(", ")))
+    wanted.pop_last()
 }
 
-/// What is missing in ours, and what is in it without a reason. Names without a version stand in front of the C library's,
-/// and compat.S lists them.
+/// What is missing in ours, and what is in it without a reason. compat.S lists names of other releases, and, without a
+/// node, those that stand in front of the C library's.
 fn differences(ours: &BTreeSet<String>, real: &BTreeSet<String>, compat: &str) -> Vec<String> {
     let missing = real.difference(ours).map(|name| format!("  missing: {name}"));
-    let listed = |name: &&String| compat.contains(&format!("AT(, {name},"));
-    let extra = ours.difference(real).filter(|name| !listed(name)).map(|name| format!("  extra: {name}"));
+    let listed = |symbol: &&String| {
+        let (name, node) = symbol.split_once('@').unwrap_or((symbol, ""));
+        LATER.contains(&symbol.as_str()) || compat.contains(&format!("\nAT({node}, {name}, "))
+    };
+    let extra =
+        ours.difference(real).filter(|symbol| !listed(symbol)).map(|symbol| format!("  extra: {symbol}"));
     missing.chain(extra).collect()
 }
 
@@ -89,10 +109,11 @@ mod tests {
     use super::*;
 
     const TABLE: &str = "
-Symbol table '.dynsym' contains 5 entries:
+Symbol table '.dynsym' contains 7 entries:
    Num:    Value          Size Type    Bind   Vis      Ndx Name
      0: 0000000000000000     0 NOTYPE  LOCAL  DEFAULT  UND
      1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND free@GLIBC_2.2.5 (2)
+     6: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND accept4@GLIBC_2.10 (3)
      2: 0000000000001f39    11 FUNC    GLOBAL DEFAULT   11 ibv_reg_mr@@IBVERBS_1.1
      3: 0000000000001f44    11 FUNC    GLOBAL DEFAULT   11 ibv_reg_mr@IBVERBS_1.0
      4: 0000000000000000     0 OBJECT  GLOBAL DEFAULT  ABS IBVERBS_1.1
@@ -104,14 +125,21 @@ Symbol table '.dynsym' contains 5 entries:
         let symbols = parse(TABLE);
         let names: Vec<String> = exported(&symbols).into_iter().collect();
         assert_eq!(names, ["ibv_reg_mr@@IBVERBS_1.1", "ibv_reg_mr@IBVERBS_1.0", "open"]);
-        assert!(symbols.iter().any(|symbol| !symbol.defined && symbol.name == "free@GLIBC_2.2.5"));
+    }
+
+    #[test]
+    fn the_newest_glibc_is_found_by_number() {
+        let symbols = parse(TABLE);
+        assert_eq!(newest(&symbols), Some((vec![2, 10], vec!["accept4".to_owned()])));
+        assert!(newest(&[]).is_none());
     }
 
     #[test]
     fn what_is_missing_and_what_is_extra_is_named() {
         let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let (ours, real) = (set(&["a@@V", "b@V", "open", "rust"]), set(&["a@@V", "b@@V"]));
-        let compat = "AT(, open, ironwarp_open)";
+        let ours = set(&["a@@V", "a@U", "b@V", "open", "rust"]);
+        let real = set(&["a@@V", "b@@V"]);
+        let compat = "\nAT(, open, ironwarp_open)\nAT(U, a, a)\n";
         assert_eq!(differences(&ours, &real, compat), ["  missing: b@@V", "  extra: b@V", "  extra: rust"]);
     }
 }

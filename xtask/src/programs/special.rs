@@ -81,7 +81,7 @@ fn with_env<'w>(variables: &[&'w str], words: &[&'w str]) -> Vec<&'w str> {
 }
 
 pub(super) fn ucx_perftest(scene: &Scene) -> Result {
-    for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "am_lat"] {
+    for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_am_lat"] {
         let words = ["ucx_perftest", "-p", "{port}", "-t", test, "-n", "1000", "-w", "100"];
         let mut server = scene.start(End::Server, &with_env(&UCX, &words))?;
         let port = scene.port;
