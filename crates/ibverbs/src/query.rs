@@ -7,8 +7,9 @@ use crate::device::guid;
 use crate::errno::{Errno, code, minus_one};
 use crate::object::{find, put};
 use crate::{cq, qp, srq};
-use ironwarp_engine::gid::{Gid, GidTable, MOST_GIDS};
+use ironwarp_engine::gid::{Gid, GidEntry, GidTable, MOST_GIDS};
 use std::ffi::c_int;
+use std::net::{IpAddr, Ipv4Addr};
 use std::ptr;
 
 /// One partition, the default one with full membership, as every port has. In network byte order.
@@ -103,12 +104,42 @@ fn port_attr() -> Result<ibv_port_attr, Errno> {
     attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = MAX_MESSAGE;
     attr.pkey_tbl_len = 1;
+    attr.lid = lid()?;
     attr.max_vl_num = 1;
     attr.active_width = 2; // four lanes
     attr.active_speed = 32; // of 25 Gb/s: what a program computes from it, TCP has to reach
     attr.phys_state = if active { 5 } else { 3 }; // link up, disabled
     attr.link_layer = IBV_LINK_LAYER_ETHERNET;
     Ok(attr)
+}
+
+/// The first IPv4 address of the table.
+fn first_ipv4() -> Result<Option<Ipv4Addr>, Errno> {
+    let ipv4 = |entry: &GidEntry| match entry.gid.ip() {
+        Some(IpAddr::V4(address)) => Some(address),
+        _ => None,
+    };
+    Ok(gids().entries()?.iter().find_map(ipv4))
+}
+
+/// Ethernet has no LIDs, but some programs know no other way to name a peer. So there is one: the lower half of the first
+/// IPv4 address.
+fn lid() -> Result<u16, Errno> {
+    Ok(first_ipv4()?.map_or(0, |address| u16::from_be_bytes([address.octets()[2], address.octets()[3]])))
+}
+
+/// The GID of the port with this LID, which must be in the same /16 as this one.
+pub(crate) fn gid_of_lid(lid: u16) -> Result<Gid, Errno> {
+    let [a, b, ..] = first_ipv4()?.ok_or(Errno::INVALID)?.octets();
+    let [c, d] = lid.to_be_bytes();
+    Ok(IpAddr::V4(Ipv4Addr::new(a, b, c, d)).into())
+}
+
+/// Which of ours belongs to it.
+pub(crate) fn gid_index_of_lid() -> Result<usize, Errno> {
+    let own = first_ipv4()?.ok_or(Errno::INVALID)?;
+    let entry = gids().find(IpAddr::V4(own).into())?;
+    Ok(entry.map_or(0, |entry| entry.index))
 }
 
 /// A GID by its index, as long as it is one of the table's. One that is not there is all zero, as in every such table.
@@ -224,7 +255,7 @@ pub extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: 
     minus_one(check_port(context, port).and(there))
 }
 
-fn entry_to_c(entry: &ironwarp_engine::gid::GidEntry) -> ibv_gid_entry {
+fn entry_to_c(entry: &GidEntry) -> ibv_gid_entry {
     ibv_gid_entry {
         gid: ibv_gid { raw: entry.gid.to_bytes() },
         gid_index: u32::try_from(entry.index).unwrap_or(u32::MAX),

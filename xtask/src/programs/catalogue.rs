@@ -108,6 +108,8 @@ pub(super) const PROGRAMS: &[Program] = &[
         ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-t"],
         &["1000 iters"]
     ),
+    // Without -g the peer is named by its LID.
+    same!("ibv_rc_pingpong by LID", ["ibv_rc_pingpong", "-p", "{port}", "-c"], &["1000 iters"]),
     same!("ibv_uc_pingpong", ["ibv_uc_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
     same!("ibv_ud_pingpong", ["ibv_ud_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
     same!("ibv_srq_pingpong", ["ibv_srq_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"])

@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::errno::{Errno, code_and_errno};
 use crate::mr::remote_rights;
 use crate::object::find;
+use crate::query::{gid_index_of_lid, gid_of_lid};
 use crate::report;
 use ironwarp_engine::gid::Gid;
 use ironwarp_engine::{BringUpOptions, Local, Remote};
@@ -87,7 +88,7 @@ impl Qp {
     /// What a queue pair is told of its peer besides its address.
     fn options(&self, attr: &ibv_qp_attr) -> Result<BringUpOptions, Errno> {
         let index = match attr.ah_attr.is_global {
-            0 => 0,
+            0 => gid_index_of_lid()?,
             _ => usize::from(attr.ah_attr.grh.sgid_index),
         };
         // One that would serve none is still asked by others for acknowledgements.
@@ -141,10 +142,10 @@ impl Qp {
     }
 }
 
-/// The peer that the attributes name. One that is named by a LID alone is on this host.
+/// The peer that the attributes name, by its GID, or by its LID.
 fn remote(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
     let gid = match attr.ah_attr.is_global {
-        0 => crate::query::gid_at(0)?,
+        0 => gid_of_lid(attr.ah_attr.dlid)?,
         // SAFETY: sixteen bytes, whichever way they are looked at.
         _ => Gid::from_bytes(unsafe { attr.ah_attr.grh.dgid.raw }),
     };
