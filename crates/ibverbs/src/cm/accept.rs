@@ -6,17 +6,17 @@ use super::connect::{Wanted, aside};
 use super::device::CmDevice;
 use super::header::{Header, Kind};
 use super::id::{Id, complete};
-use super::state::{Answer, Link, Phase, Purpose, Request, Shared};
+use super::state::{Link, Phase, Purpose, Shared};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
 use crate::qp::Qp;
+use crate::report;
 use ironwarp_engine::gid::Gid;
 use ironwarp_engine::{BringUpOptions, Incoming, Local, QueuePair, Remote};
 use ironwarp_rnic::qp::State as QpState;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What InfiniBand's service resolution says for a program that does not want it.
 const SIDR_REJECT: u32 = 2;
@@ -38,7 +38,11 @@ unsafe fn accept(id: &'static Id, param: *const rdma_conn_param) -> Result<(), E
     match (request.header, qp) {
         _ if id.is_datagram() => tell_number(id, request.incoming, &wanted),
         (None, Some(qp)) => take(id, request.incoming, qp, &wanted),
-        (None, None) => send_aside(id, request, &wanted),
+        (None, None) => {
+            // Its Request is a standard one, in which there is no room for the number of its queue pair.
+            report::only_managed(request.incoming.peer());
+            Err(Errno::INVALID)
+        }
         (Some(peer), qp) => stand_beside(id, request.incoming, (peer, qp), &wanted),
     }
     .inspect_err(|_| id.shared().lock().phase = Phase::Failed)
@@ -92,7 +96,7 @@ fn stand_beside(
 }
 
 /// Connects the id's own queue pair to one that the peer's program connects itself.
-pub(super) fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
+fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
     let engine = CmDevice::get()?.context.engine();
     let (local, remote, depths) = {
         let state = id.lock();
@@ -108,41 +112,6 @@ pub(super) fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<
     engine.bring_up(pair, remote, &options)?;
     pair.modify(QpState::ReadyToSend)?;
     Ok(())
-}
-
-/// The peer wants to talk over the connection, but this program has its own queue pair: the peer is asked to connect once
-/// more, and to tell the number of its own.
-fn send_aside(id: &Id, request: Request, wanted: &Wanted) -> Result<(), Errno> {
-    static NEXT: AtomicU32 = AtomicU32::new(1);
-    let cookie = NEXT.fetch_add(1, Ordering::Relaxed) & 0xff_ffff;
-    let Request { incoming, listener, .. } = request;
-    {
-        let mut state = id.shared().lock();
-        let private_data = wanted.header.with(&wanted.private_data);
-        state.answer = Some(Answer { private_data, depths: wanted.depths });
-        state.phase = Phase::Accepting;
-    }
-    listener.lock().awaited.push((cookie, Arc::downgrade(id.shared())));
-    let header = Header::new(Kind::GoAside, cookie);
-    incoming.reject(&header.with(&[])).map_err(|error| Errno::from(&error))
-}
-
-/// The peer connects once more. Called from a lane.
-pub(super) fn came_again(id: &Arc<Shared>, incoming: Incoming, peer: Header) {
-    let Ok(device) = CmDevice::get() else { return };
-    let engine = device.context.engine();
-    let Ok(pair) = aside(engine, id) else { return };
-    let answer = {
-        let mut state = id.lock();
-        let Some(answer) = state.answer.take().filter(|_| state.phase == Phase::Accepting) else { return };
-        state.peer = Some(peer);
-        state.link = Some(Link { pair: Arc::clone(&pair), purpose: Purpose::Aside });
-        answer
-    };
-    let terms = engine.terms(answer.depths.ird(), answer.depths.ord());
-    if let Err(error) = incoming.accept(&pair, terms, &answer.private_data) {
-        super::watch::failed(id, pair.id(), &error);
-    }
 }
 
 #[unsafe(no_mangle)]

@@ -143,8 +143,6 @@ unsafe fn connect(id: &'static Id, param: *const rdma_conn_param) -> Result<(), 
             until: Instant::now() + PATIENCE,
             pause: FIRST_PAUSE,
             purpose,
-            beside: None,
-            private_data: wanted.private_data,
         };
         state.bound = None; // the connection is to come from there
         state.depths = wanted.depths;

@@ -36,8 +36,6 @@ pub(super) enum Kind {
     Lookup = 2,
     /// The answer to that.
     Found = 3,
-    /// The accepting program has its own queue pair: connect once more, with [`Aside`](Self::Aside).
-    GoAside = 4,
 }
 
 impl Header {
@@ -65,7 +63,6 @@ impl Header {
             1 => Kind::Aside,
             2 => Kind::Lookup,
             3 => Kind::Found,
-            4 => Kind::GoAside,
             _ => return None,
         };
         let header = Self {
@@ -101,7 +98,7 @@ mod tests {
 
     #[test]
     fn a_header_is_read_as_it_was_written() {
-        for kind in [Kind::Aside, Kind::Lookup, Kind::Found, Kind::GoAside] {
+        for kind in [Kind::Aside, Kind::Lookup, Kind::Found] {
             let header = Header {
                 qkey: 0x0123_4567,
                 status: 5,

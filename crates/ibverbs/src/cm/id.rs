@@ -292,11 +292,11 @@ pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {
         state.phase = Phase::Destroyed;
         let parts = (
             (state.bound.take(), state.listening.take(), state.request.take()),
-            (state.attempt.take(), state.link.take(), std::mem::take(&mut state.awaited)),
+            (state.attempt.take(), state.link.take()),
         );
         (Arc::clone(&state.queue), parts)
     };
-    let (of_listener, (attempt, link, _)) = parts;
+    let (of_listener, (attempt, link)) = parts;
     drop(of_listener); // who waits there is turned away
     let pairs = [attempt.map(|attempt| attempt.pair), link.map(|link| link.pair)];
     pairs.into_iter().flatten().for_each(|pair| pair.disconnect());

@@ -9,7 +9,7 @@ use crate::abi::{rdma_cm_event_type, rdma_port_space};
 use ironwarp_engine::sys::setup::Bound;
 use ironwarp_engine::{ConnectOptions, Incoming, Listening, QueuePair};
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
 /// An id, as all threads see it.
@@ -54,10 +54,6 @@ pub(super) struct State {
     pub(super) depths: Depths,
     /// The connection was over before it was known to be there.
     pub(super) ended_early: bool,
-    /// How the program accepts a peer that has to connect once more.
-    pub(super) answer: Option<Answer>,
-    /// Peers that were told to connect once more, and whose id waits.
-    pub(super) awaited: Vec<(u32, Weak<Shared>)>,
 }
 
 /// How far an id has come.
@@ -86,8 +82,6 @@ pub(super) enum Phase {
 pub(super) struct Request {
     pub(super) incoming: Incoming,
     pub(super) header: Option<Header>,
-    /// The id at which it came.
-    pub(super) listener: Arc<Shared>,
 }
 
 /// A connection that is being made.
@@ -100,10 +94,6 @@ pub(super) struct Attempt {
     pub(super) until: Instant,
     pub(super) pause: Duration,
     pub(super) purpose: Purpose,
-    /// The id's queue pair, if the connection is not its own.
-    pub(super) beside: Option<Arc<QueuePair>>,
-    /// The program's private data.
-    pub(super) private_data: Vec<u8>,
 }
 
 /// What a connection is for.
@@ -117,13 +107,6 @@ pub(super) enum Purpose {
     Beside,
     /// It asks for the number of a connectionless queue pair.
     Lookup,
-}
-
-/// What a peer that connects once more is told.
-#[derive(Clone, Debug)]
-pub(super) struct Answer {
-    pub(super) private_data: Vec<u8>,
-    pub(super) depths: Depths,
 }
 
 /// A connection.
@@ -160,8 +143,6 @@ impl Shared {
                 peer: None,
                 depths: Depths::default(),
                 ended_early: false,
-                answer: None,
-                awaited: Vec::new(),
             }),
             acks: Mutex::default(),
             acknowledged: Condvar::new(),

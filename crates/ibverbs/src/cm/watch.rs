@@ -3,7 +3,7 @@
 
 use super::address::canonical;
 use super::attr::address_handle;
-use super::connect::{LAST_PAUSE, aside, redial_after};
+use super::connect::{LAST_PAUSE, redial_after};
 use super::device::CmDevice;
 use super::event::{Connection, Datagram, Event, Param};
 use super::header::{Header, Kind};
@@ -67,21 +67,12 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
     let data = incoming.private_data();
     let (header, data) = Header::parse(data).map_or((None, data), |(header, data)| (Some(header), data));
     let private_data: Box<[u8]> = data.into();
-    let mut state = id.lock();
+    let state = id.lock();
     let datagrams = matches!(state.port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
     let lookup = header.is_some_and(|header| header.kind == Kind::Lookup);
     let full = state.queue.requests_of(id) >= state.backlog;
     if state.phase != Phase::Listening || datagrams != lookup || full {
         tracing::debug!(peer = %incoming.peer(), full, "not what the id waits for");
-        return;
-    }
-    if let Some(header) = header.filter(|header| header.kind == Kind::Aside && header.status != 0) {
-        let at = state.awaited.iter().position(|(cookie, _)| *cookie == header.status);
-        let waiting = at.and_then(|at| state.awaited.swap_remove(at).1.upgrade());
-        drop(state);
-        if let Some(waiting) = waiting {
-            super::accept::came_again(&waiting, incoming, header);
-        }
         return;
     }
     let param = if lookup {
@@ -104,7 +95,7 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
         }
         Param::Connection(of)
     };
-    let request = Some(Request { incoming, header, listener: Arc::clone(id) });
+    let request = Some(Request { incoming, header });
     let request = Event {
         about: Arc::clone(id),
         kind: RDMA_CM_EVENT_CONNECT_REQUEST,
@@ -124,7 +115,6 @@ fn defaults() -> Option<Kind> {
 // --- A connection is there ---
 
 fn connected(id: &Arc<Shared>, qp: u32, established: &Established) {
-    bring_up_beside(id, qp, established);
     let mut state = id.lock();
     if !state.is_about(qp) {
         return;
@@ -155,20 +145,6 @@ fn connected(id: &Arc<Shared>, qp: u32, established: &Established) {
     }
 }
 
-/// The id's own queue pair is connected to the one that the peer told, before the program hears of it.
-fn bring_up_beside(id: &Arc<Shared>, qp: u32, established: &Established) {
-    let beside = {
-        let state = id.lock();
-        state.attempt.as_ref().filter(|_| state.is_about(qp)).and_then(|attempt| attempt.beside.clone())
-    };
-    let reply = Header::parse(&established.private_data);
-    if let (Some(pair), Some((header, _))) = (beside, reply)
-        && let Err(errno) = super::accept::bring_up(id, &pair, header.qpn)
-    {
-        tracing::error!(errno = errno.0, peer_qp = header.qpn, "the queue pair is not connected");
-    }
-}
-
 /// The peer accepted. Fails with the connection that is no good.
 fn answered(
     id: &Arc<Shared>,
@@ -186,7 +162,7 @@ fn answered(
             state.queue.push(event(id, RDMA_CM_EVENT_ESTABLISHED, param, &established.private_data));
             Ok(())
         }
-        (Purpose::Aside | Purpose::Beside, Some((header, data))) => {
+        (Purpose::Aside, Some((header, data))) => {
             state.peer = Some(header);
             let mut of = agreed(state, established);
             of.qpn = header.qpn;
@@ -194,7 +170,7 @@ fn answered(
             of.flow_control = header.flow_control;
             of.srq = header.srq;
             // Where the adapter is no InfiniBand one, there is no such event, and nobody waits for an answer to it.
-            let waits = purpose == Purpose::Aside && Persona::get() == Persona::Roce;
+            let waits = Persona::get() == Persona::Roce;
             let (phase, kind) = match waits {
                 true => (Phase::Responded, RDMA_CM_EVENT_CONNECT_RESPONSE),
                 false => (Phase::Connected, RDMA_CM_EVENT_ESTABLISHED),
@@ -255,10 +231,6 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
             match (attempt.purpose, Header::parse(private_data)) {
                 (Purpose::Lookup, Some((header, data))) if header.kind == Kind::Found => {
                     return found(id, &mut state, header, data);
-                }
-                (Purpose::Managed, Some((header, _))) if header.kind == Kind::GoAside => {
-                    drop(state);
-                    return go_aside(id, attempt, header);
                 }
                 _ => {}
             }
@@ -323,27 +295,6 @@ fn found(id: &Arc<Shared>, state: &mut State, header: Header, private_data: &[u8
     let address = address_handle(state).unwrap_or_else(|_| ibv_ah_attr::zeroed());
     let param = Param::Datagram(Datagram { address, qpn: header.qpn, qkey: header.qkey });
     state.queue.push(event(id, RDMA_CM_EVENT_ESTABLISHED, param, private_data));
-}
-
-/// The peer's program has its own queue pair: this one is connected to it by its number, and the connection tells of both.
-fn go_aside(id: &Arc<Shared>, attempt: Attempt, header: Header) {
-    let made = CmDevice::get().and_then(|device| aside(device.context.engine(), id));
-    let qpn = attempt.pair.id();
-    let mut state = id.lock();
-    match made {
-        Err(errno) => {
-            give_up(id, state, &attempt.pair, (RDMA_CM_EVENT_CONNECT_ERROR, -errno.0), &[]);
-        }
-        Ok(pair) => {
-            let request = Header { status: header.qpn, ..Header::new(Kind::Aside, qpn) };
-            let beside = Some(attempt.pair);
-            let mut attempt = Attempt { pair, purpose: Purpose::Beside, beside, ..attempt };
-            attempt.options.private_data = request.with(&attempt.private_data);
-            state.attempt = Some(attempt);
-            drop(state);
-            redial_after(id, Duration::ZERO);
-        }
-    }
 }
 
 // --- It is over ---
