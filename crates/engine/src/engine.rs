@@ -6,7 +6,7 @@ use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher
 use crate::gid::monitor::Monitor;
 use crate::gid::{PortChange, PortWatcher};
 use crate::handler::{AsyncEventQueue, CompletionHandler};
-use crate::lane::{Job, Lane};
+use crate::lane::{Call, Due, Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
 use crate::port::Port;
 use crate::qpn::Numbers;
@@ -14,7 +14,7 @@ use crate::set::{Set, lock};
 use crate::setup::{Desk, Dial, Incoming, ListenerCore, Setup};
 use crate::sys::memory::ProgramMemory;
 use crate::sys::reserve::{Kind, Reservation};
-use crate::sys::setup::Keepalive;
+use crate::sys::setup::{Bound, Keepalive};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
@@ -28,7 +28,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
 const PROBES: u32 = 6;
@@ -233,10 +233,29 @@ impl Engine {
     }
 
     fn listening(self: &Arc<Self>, at: SocketAddr, desk: Desk) -> io::Result<Listening> {
-        let core = Arc::new(ListenerCore::new(self, at, desk)?);
+        self.attend(ListenerCore::new(self, at, desk)?)
+    }
+
+    /// Listens at an address that was taken before, and tells `program` who wants to connect.
+    pub fn listen_at(
+        self: &Arc<Self>,
+        bound: Bound,
+        program: Arc<dyn Watcher<Incoming>>,
+    ) -> io::Result<Listening> {
+        let socket = bound.listen(&self.keepalive())?;
+        self.attend(ListenerCore::at(self, socket, Desk::Program(program)))
+    }
+
+    fn attend(self: &Arc<Self>, core: ListenerCore) -> io::Result<Listening> {
+        let core = Arc::new(core);
         let lane = self.lane()?;
         lane.submit(Job::Listen(Arc::clone(&core)));
         Ok(Listening { core, lane })
+    }
+
+    /// Calls on a lane's thread at this time, or soon after. What is called must not block.
+    pub fn call_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) -> io::Result<()> {
+        self.submit(Job::Remind(at, Due::Call(Call(Box::new(call)))))
     }
 
     /// Tells of changes to the port and its GIDs from now on, until the adapter is gone.

@@ -88,6 +88,17 @@ pub(crate) enum Due {
     Expired(Weak<CompletionHandler>),
     /// Another look whether the threads still exist that sleep on this set; the next in twice the time.
     Sleepers(u64, Duration),
+    /// Somebody outside of the adapter is called.
+    Call(Call),
+}
+
+/// What is called at a time.
+pub(crate) struct Call(pub(crate) Box<dyn FnOnce() + Send>);
+
+impl std::fmt::Debug for Call {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Call").finish_non_exhaustive()
+    }
 }
 
 impl Lane {
@@ -324,6 +335,7 @@ impl Running {
                     handler.expired();
                 }
             }
+            Due::Call(Call(call)) => call(),
             Due::Sleepers(token, time) => {
                 if self.lane.set(token).is_some_and(|set| set.guard()) {
                     let time = LONGEST_LOOK.min(2 * time);

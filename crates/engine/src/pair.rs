@@ -260,7 +260,10 @@ impl QueuePair {
 
     pub(crate) fn connected(&self, established: Established) {
         let established = Arc::new(established);
-        self.change(|progress| progress.outcome = Some(Ok(Arc::clone(&established))));
+        self.change(|progress| {
+            progress.outcome = Some(Ok(Arc::clone(&established)));
+            progress.closed = false; // an attempt before this one may have failed
+        });
         self.tell(What::Connected(established));
     }
 

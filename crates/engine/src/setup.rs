@@ -240,6 +240,11 @@ impl Dial {
             if !self.connected {
                 return Ok(false);
             }
+            if self.link.local_addr()? == self.link.peer_addr()? {
+                // Nobody listens at a port that the kernel then chose for this end: it answered itself.
+                self.link.abort();
+                return Err(io::Error::from(rustix::io::Errno::CONNREFUSED).into());
+            }
         }
         if !self.wire.send(&self.link)? {
             return Ok(false);
@@ -515,8 +520,11 @@ impl Drop for Incoming {
 
 impl ListenerCore {
     pub(crate) fn new(engine: &Arc<Engine>, at: SocketAddr, desk: Desk) -> io::Result<Self> {
-        let socket = Socket::new(at, &engine.keepalive())?;
-        Ok(Self { engine: Arc::downgrade(engine), socket, desk, startup: engine.config().startup })
+        Ok(Self::at(engine, Socket::new(at, &engine.keepalive())?, desk))
+    }
+
+    pub(crate) fn at(engine: &Arc<Engine>, socket: Socket, desk: Desk) -> Self {
+        Self { engine: Arc::downgrade(engine), socket, desk, startup: engine.config().startup }
     }
 
     pub(crate) fn accept(&self) -> io::Result<Option<TcpLink>> {

@@ -88,7 +88,7 @@ pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_
     code(destroy(channel))
 }
 
-fn destroy(c: *mut ibv_comp_channel) -> Result<(), Errno> {
+pub(crate) fn destroy(c: *mut ibv_comp_channel) -> Result<(), Errno> {
     let channel = find::<Channel>(c)?;
     let taken = take_back_unused::<Channel>(c, &channel.users)?;
     taken.handler.shut_down();

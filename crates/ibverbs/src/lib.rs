@@ -18,6 +18,7 @@
 //! | `cq`, `channel`, `completion`, `cq_ex` | completions, and waiting for them |
 //! | `wake`, `async_event` | descriptors to wait on; what happens outside of any request |
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
+//! | `cm` | librdmacm |
 //! | `exit` | the end of the process |
 //! | `files` | the files of a kernel driver that some programs look for |
 //! | `report` | what goes wrong, in words |
@@ -35,6 +36,7 @@ pub mod abi;
 mod ah;
 mod async_event;
 mod channel;
+mod cm;
 mod completion;
 mod context;
 mod cq;

@@ -7,6 +7,7 @@ use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::queue::{Completion, Status};
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
+use std::net::SocketAddr;
 use std::sync::Once;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -124,4 +125,9 @@ impl Visit for Line {
         };
         debug_assert!(written.is_ok(), "a string takes everything");
     }
+}
+
+/// A program accepts a peer whose queue pair it cannot know, because it is the id's.
+pub(crate) fn only_managed(peer: SocketAddr) {
+    tracing::error!(%peer, "the peer's queue pair is connected by its id (rdma_create_qp): accept it with one as well");
 }

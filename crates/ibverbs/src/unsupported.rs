@@ -42,55 +42,6 @@ unsupported! {
         ibv_unimport_mr,
         ibv_unimport_pd,
     }
-    // Connection manager.
-    null: *mut c_void {
-        rdma_create_event_channel,
-        rdma_get_devices,
-    }
-    minus_one: isize {
-        rdma_accept,
-        rdma_ack_cm_event,
-        rdma_bind_addr,
-        rdma_connect,
-        rdma_create_ep,
-        rdma_create_id,
-        rdma_create_qp,
-        rdma_create_qp_ex,
-        rdma_create_srq,
-        rdma_create_srq_ex,
-        rdma_destroy_id,
-        rdma_disconnect,
-        rdma_establish,
-        rdma_get_cm_event,
-        rdma_get_remote_ece,
-        rdma_get_request,
-        rdma_getaddrinfo,
-        rdma_init_qp_attr,
-        rdma_join_multicast,
-        rdma_join_multicast_ex,
-        rdma_leave_multicast,
-        rdma_listen,
-        rdma_migrate_id,
-        rdma_notify,
-        rdma_reject,
-        rdma_reject_ece,
-        rdma_resolve_addr,
-        rdma_resolve_route,
-        rdma_set_local_ece,
-        rdma_set_option,
-    }
-    zero: u64 {
-        rdma_get_dst_port,
-        rdma_get_src_port,
-    }
-    nothing: () {
-        rdma_destroy_ep,
-        rdma_destroy_event_channel,
-        rdma_destroy_qp,
-        rdma_destroy_srq,
-        rdma_free_devices,
-        rdma_freeaddrinfo,
-    }
     // Sockets over RDMA.
     minus_one: isize {
         raccept,

@@ -66,6 +66,59 @@ pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Tc
     }
 }
 
+/// An address that is ours, though nobody listens there yet.
+#[derive(Debug)]
+pub struct Bound {
+    fd: OwnedFd,
+}
+
+/// How an address is taken.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct BindOptions {
+    /// Others that allow it, too, may have the same address (SO_REUSEADDR).
+    pub share: bool,
+    /// The unspecified address of IPv6 stands for that of IPv4, too. Peers there have addresses that are IPv4 in IPv6.
+    pub both_versions: bool,
+}
+
+impl Bound {
+    /// Takes `at`; port 0 lets the kernel choose.
+    pub fn new(at: SocketAddr, options: BindOptions) -> io::Result<Self> {
+        let share = options.share && at.port() != 0;
+        match Self::take(at, share, options) {
+            // It may be that only connections that are long closed (TIME_WAIT) are in the way.
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && !share && at.port() != 0 => {
+                Self::take(at, true, options)
+            }
+            taken => taken,
+        }
+    }
+
+    fn take(at: SocketAddr, share: bool, options: BindOptions) -> io::Result<Self> {
+        let fd = socket(at, SocketType::STREAM)?;
+        sockopt::set_socket_reuseaddr(&fd, share)?;
+        if at.is_ipv6() {
+            sockopt::set_ipv6_v6only(&fd, !options.both_versions)?;
+        }
+        rustix::net::bind(&fd, &at)?;
+        Ok(Self { fd })
+    }
+
+    /// What was taken.
+    pub fn local_addr(&self) -> io::Result<SocketAddr> {
+        Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
+    }
+
+    /// Peers may connect from now on.
+    pub fn listen(self, keepalive: &Keepalive) -> io::Result<Listener> {
+        set_options(&self.fd, keepalive)?;
+        // Connections inherit it: when they are long closed, whoever listens here next is not kept from it.
+        sockopt::set_socket_reuseaddr(&self.fd, true)?;
+        rustix::net::listen(&self.fd, BACKLOG)?;
+        Ok(Listener { fd: self.fd })
+    }
+}
+
 /// A port at which peers may connect.
 #[derive(Debug)]
 pub struct Listener {
@@ -73,18 +126,10 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `at`; port 0 lets the kernel choose. Connections inherit the options.
+    /// Listens at `at`; port 0 lets the kernel choose. Connections inherit the options. An address of IPv6 does not take the
+    /// port of IPv4, or peers there would have two kinds of address.
     pub fn new(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Self> {
-        let fd = socket(at, SocketType::STREAM)?;
-        set_options(&fd, keepalive)?;
-        sockopt::set_socket_reuseaddr(&fd, true)?;
-        if at.is_ipv6() {
-            // Or it would take the port of IPv4, too, and peers there would have two kinds of address.
-            sockopt::set_ipv6_v6only(&fd, true)?;
-        }
-        rustix::net::bind(&fd, &at)?;
-        rustix::net::listen(&fd, BACKLOG)?;
-        Ok(Self { fd })
+        Bound::take(at, true, BindOptions::default())?.listen(keepalive)
     }
 
     /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting.

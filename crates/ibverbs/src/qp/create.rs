@@ -187,12 +187,15 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         return object(Err(Errno::INVALID));
     }
     // SAFETY: the caller's; at least the part that is common to both forms is there, and the rest as `comp_mask` says.
-    unsafe { object(create_extended(attr)) }
+    unsafe { object(create_extended(attr, None).map(CObject::c)) }
 }
 
 /// # Safety
 /// `attr` is the caller's, with the fields that its `comp_mask` names.
-unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp, Errno> {
+pub(crate) unsafe fn create_extended(
+    attr: *mut ibv_qp_init_attr_ex,
+    watcher: Option<Arc<dyn Watcher<ConnectionEvent>>>,
+) -> Result<&'static Qp, Errno> {
     // SAFETY: the common part is always there, and the mask is right behind it.
     let (mut init, mask) = unsafe { (attr.cast::<ibv_qp_init_attr>().read(), (*attr).comp_mask) };
     let known = IBV_QP_INIT_ATTR_PD
@@ -217,8 +220,8 @@ unsafe fn create_extended(attr: *mut ibv_qp_init_attr_ex) -> Result<*mut ibv_qp,
     if xrcd.is_some() {
         init.qp_type = IBV_QPT_XRC_RECV;
     }
-    let qp = Qp::new(pd, Wanted { init, xrcd, send_ops, watcher: None })?;
+    let qp = Qp::new(pd, Wanted { init, xrcd, send_ops, watcher })?;
     // SAFETY: the caller's; what was granted is told there.
     unsafe { (*attr).cap = qp.init().cap };
-    Ok(qp.c())
+    Ok(qp)
 }

@@ -4,7 +4,7 @@
 mod create;
 mod state;
 
-pub(crate) use create::create_qp_ex;
+pub(crate) use create::{create_extended, create_qp_ex};
 
 use crate::abi::*;
 use crate::async_event::Subject;
@@ -99,6 +99,11 @@ impl Qp {
 
     fn attr(&self) -> MutexGuard<'_, ibv_qp_attr> {
         self.attr.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps what a connection manager did to it, for queries.
+    pub(crate) fn note(&self, change: impl FnOnce(&mut ibv_qp_attr)) {
+        change(&mut self.attr());
     }
 
     /// Where it is in its life.

@@ -1,0 +1,147 @@
+//! Event channels: one descriptor for the events of any number of ids. Before this: `watch.rs` and the calls of ids, which
+//! push events; after: the program's thread, for which `event.rs` puts them into C's form.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use super::event::{Event, deliver};
+use super::state::Shared;
+use crate::abi::*;
+use crate::errno::{Errno, minus_one, object};
+use crate::object::{CObject, find, publish, put, take_back};
+use crate::wake::{ChannelWake, wait};
+use ironwarp_rnic::event::Wake;
+use std::cell::UnsafeCell;
+use std::collections::VecDeque;
+use std::ffi::c_int;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// An event channel.
+#[repr(C)]
+#[derive(Debug)]
+pub(super) struct CmChannel {
+    c: UnsafeCell<rdma_event_channel>,
+    queue: Arc<Queue>,
+}
+
+// SAFETY: the C structure comes first; it is not written after it was published.
+unsafe impl CObject for CmChannel {
+    type C = rdma_event_channel;
+}
+// SAFETY: as above.
+unsafe impl Sync for CmChannel {}
+// SAFETY: as above.
+unsafe impl Send for CmChannel {}
+
+/// Events that wait. Ids hold it too: one that outlives its channel has nobody who listens.
+#[derive(Debug)]
+pub(super) struct Queue {
+    events: Mutex<VecDeque<Event>>,
+    wake: ChannelWake,
+}
+
+impl Queue {
+    /// Appends an event. Whenever the lock is free, there are as many signals as events.
+    pub(super) fn push(&self, event: Event) {
+        let mut events = self.events();
+        events.push_back(event);
+        self.wake.signal();
+    }
+
+    /// Takes the oldest event. From then on it counts as delivered.
+    fn next(&self) -> Option<Event> {
+        let mut events = self.events();
+        let event = events.pop_front()?;
+        self.wake.consume();
+        event.about.delivered();
+        Some(event)
+    }
+
+    /// Takes back the events of an id.
+    pub(super) fn take_back(&self, id: &Arc<Shared>) -> Vec<Event> {
+        let mut events = self.events();
+        let (its, others): (VecDeque<_>, _) =
+            std::mem::take(&mut *events).into_iter().partition(|event| Arc::ptr_eq(&event.about, id));
+        *events = others;
+        for _ in &its {
+            self.wake.consume();
+        }
+        its.into()
+    }
+
+    /// How many peers wait at an id.
+    pub(super) fn requests_of(&self, id: &Shared) -> usize {
+        let is_its = |event: &&Event| event.request.is_some() && std::ptr::eq(&raw const *event.about, id);
+        self.events().iter().filter(is_its).count()
+    }
+
+    fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl CmChannel {
+    pub(super) fn new() -> Result<&'static Self, Errno> {
+        let wake = ChannelWake::new()?;
+        let c = UnsafeCell::new(rdma_event_channel { fd: wake.fd() });
+        let queue = Arc::new(Queue { events: Mutex::default(), wake });
+        Ok(publish(Self { c, queue }))
+    }
+
+    pub(super) fn queue(&self) -> &Arc<Queue> {
+        &self.queue
+    }
+
+    fn fd(&self) -> RawFd {
+        self.queue.wake.fd()
+    }
+}
+
+pub(super) fn destroy(channel: *mut rdma_event_channel) -> Result<(), Errno> {
+    take_back::<CmChannel>(channel).map(drop)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
+    object(CmChannel::new().map(CObject::c))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
+    if let Err(errno) = destroy(channel) {
+        errno.set();
+    }
+}
+
+/// The next event of a channel. Blocks in here, where the program may cancel the thread: nothing with a destructor is
+/// alive, here and in the callers.
+pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    let channel = find::<CmChannel>(channel)?;
+    loop {
+        wait(channel.fd())?;
+        if let Some(event) = take(channel) {
+            return Ok(event);
+        }
+    }
+}
+
+fn take(channel: &CmChannel) -> Option<*mut rdma_cm_event> {
+    deliver(channel.queue.next()?)
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if event.is_null() {
+        return minus_one(Err(Errno::INVALID));
+    }
+    match next_event(channel) {
+        Ok(next) => {
+            // SAFETY: not NULL, and the caller's.
+            unsafe { put(event, next) };
+            0
+        }
+        Err(errno) => minus_one(Err(errno)),
+    }
+}

@@ -1,0 +1,146 @@
+//! Endpoints: synchronous ids with all that they need, in one call; and peers that come to one.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use super::channel::next_event;
+use super::id::{Id, Kind, destroy};
+use super::qp::{create_simple, destroy_qp, destroy_srq};
+use super::resolve::{rdma_bind_addr, resolve_addresses, resolve_route};
+use crate::abi::*;
+use crate::errno::{Errno, minus_one};
+use crate::object::{CObject, find, put};
+use std::ffi::c_int;
+use std::ptr;
+
+/// # Safety
+/// `info` is the caller's, whole; `init` is NULL, or whole.
+unsafe fn prepare(
+    id: &'static Id,
+    info: *const rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> Result<(), Errno> {
+    // SAFETY: the caller's word, here and below.
+    let (flags, qp_type, from, to) = unsafe {
+        ((*info).ai_flags, (*info).ai_qp_type.cast_unsigned(), (*info).ai_src_addr, (*info).ai_dst_addr)
+    };
+    if flags & RAI_PASSIVE != 0 {
+        // SAFETY: as above; the program's structure.
+        unsafe {
+            if rdma_bind_addr(id.c(), from) != 0 {
+                return Err(std::io::Error::last_os_error().into());
+            }
+            if (*id.c()).pd.is_null() || !pd.is_null() {
+                (*id.c()).pd = pd;
+            }
+            if let Some(init) = init.as_mut() {
+                init.qp_type = qp_type;
+                *id.template.get() = Some(*init);
+            }
+        }
+        return Ok(());
+    }
+    // SAFETY: as above.
+    unsafe { resolve_addresses(id.c(), from, to)? };
+    resolve_route(id.c())?;
+    if !init.is_null() {
+        // SAFETY: as above.
+        unsafe {
+            (*init).qp_type = qp_type;
+            create_simple(id.c(), pd, init)?;
+        }
+    }
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_create_ep(
+    id: *mut *mut rdma_cm_id,
+    info: *mut rdma_addrinfo,
+    pd: *mut ibv_pd,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    if id.is_null() || info.is_null() {
+        return minus_one(Err(Errno::INVALID));
+    }
+    // SAFETY: not NULL, and the caller's.
+    let (port_space, qp_type) =
+        unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
+    let made = match Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }) {
+        Ok(made) => made,
+        Err(errno) => return minus_one(Err(errno)),
+    };
+    // SAFETY: as above.
+    let prepared = unsafe { prepare(made, info, pd, init) };
+    match prepared {
+        Ok(()) => {
+            // SAFETY: not NULL, and the caller's.
+            unsafe { put(id, made.c()) };
+            0
+        }
+        Err(errno) => {
+            destroy_all(made);
+            minus_one(Err(errno))
+        }
+    }
+}
+
+fn destroy_all(id: &'static Id) {
+    destroy_qp(id);
+    destroy_srq(id);
+    if let Err(errno) = destroy(id.c()) {
+        errno.set();
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
+    if let Ok(id) = find::<Id>(id) {
+        destroy_all(id);
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
+    if id.is_null() {
+        return minus_one(Err(Errno::INVALID));
+    }
+    match next_request(listen) {
+        Ok(new) => {
+            // SAFETY: not NULL, and the caller's.
+            unsafe { put(id, new) };
+            0
+        }
+        Err(errno) => minus_one(Err(errno)),
+    }
+}
+
+/// The next peer that wants to connect. The thread may be cancelled in here.
+fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
+    let listener = find::<Id>(listen)?;
+    if !listener.is_synchronous() {
+        return Err(Errno::INVALID);
+    }
+    listener.acknowledge_own_event();
+    let event = next_event(listener.channel())?;
+    // SAFETY: the event was just made; the structures are the program's, in a call of the program with them.
+    unsafe {
+        let keep = |errno| {
+            (*listen).event = event;
+            Err(errno)
+        };
+        if (*event).status != 0 {
+            return keep(Errno((*event).status.abs()));
+        }
+        if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
+            return keep(Errno::INVALID);
+        }
+        let new = (*event).id;
+        if let Some(mut init) = *listener.template.get()
+            && let Err(errno) = create_simple(new, (*listen).pd, &raw mut init)
+        {
+            return keep(errno);
+        }
+        (*new).event = event;
+        Ok(new)
+    }
+}

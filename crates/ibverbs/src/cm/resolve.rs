@@ -1,0 +1,168 @@
+//! The way to a peer, and the port where peers come. Before this: an id; after: `connect.rs`, or `watch.rs` with whoever
+//! comes.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use super::address::{self, source_for};
+use super::device::CmDevice;
+use super::id::{Id, complete};
+use super::state::Phase;
+use super::watch::Desk;
+use crate::abi::*;
+use crate::errno::{Errno, minus_one};
+use crate::object::find;
+use ironwarp_engine::sys::setup::{BindOptions, Bound};
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+
+/// How many requests wait for the program if it names no number, or one that is too small to be meant.
+const LEAST_BACKLOG: usize = 128;
+
+fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
+    let options = {
+        let state = id.shared().lock();
+        if state.phase != Phase::Idle {
+            return Err(Errno::INVALID);
+        }
+        state.options
+    };
+    let both_versions = options.one_family != Some(true);
+    let bound = Bound::new(at, BindOptions { share: options.share_port, both_versions })?;
+    let local = bound.local_addr()?;
+    id.set_local(local);
+    if !local.ip().is_unspecified() {
+        id.set_device()?;
+    }
+    let mut state = id.shared().lock();
+    state.bound = Some(bound);
+    state.phase = Phase::Bound;
+    Ok(())
+}
+
+fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
+    if id.shared().lock().phase == Phase::Idle {
+        bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
+    }
+    let bound = {
+        let mut state = id.shared().lock();
+        if state.phase != Phase::Bound {
+            return Err(Errno::INVALID);
+        }
+        state.backlog = usize::try_from(backlog).unwrap_or_default().max(LEAST_BACKLOG);
+        state.phase = Phase::Listening;
+        state.bound.take().ok_or(Errno::INVALID)?
+    };
+    let desk = Arc::new(Desk(Arc::downgrade(id.shared())));
+    let listening = CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, desk)?));
+    let mut state = id.shared().lock();
+    match listening {
+        Ok(listening) => state.listening = Some(listening),
+        Err(errno) => {
+            state.phase = Phase::Idle;
+            return Err(errno);
+        }
+    }
+    Ok(())
+}
+
+/// Finds the address of this host that leads to a peer, or takes the one that the program gave.
+fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
+    let (phase, bound) = {
+        let state = id.shared().lock();
+        (state.phase, state.local)
+    };
+    if !matches!(phase, Phase::Idle | Phase::Bound) {
+        return Err(Errno::INVALID);
+    }
+    // A program that asks for the unspecified address means this host.
+    let to = match to {
+        SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
+        SocketAddr::V6(v6) if v6.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, v6.port()).into(),
+        to => to,
+    };
+    if phase == Phase::Idle
+        && let Some(from) = from.filter(|from| !from.ip().is_unspecified() || from.port() != 0)
+    {
+        if from.is_ipv4() != to.is_ipv4() {
+            return Err(Errno::INVALID);
+        }
+        if from.port() != 0 {
+            bind(id, from)?;
+        } else {
+            Bound::new(from, BindOptions::default())?; // whether it is an address of this host
+            id.set_local(from);
+        }
+    }
+    let local = id.shared().lock().local.or(bound);
+    let route = source_for(to)?;
+    match local {
+        Some(local) if !local.ip().is_unspecified() => {}
+        Some(local) => id.set_local(SocketAddr::new(route.ip(), local.port())),
+        None => id.set_local(route),
+    }
+    id.set_remote(to);
+    id.set_device()?;
+    id.shared().lock().phase = Phase::AddressResolved;
+    id.shared().push(RDMA_CM_EVENT_ADDR_RESOLVED, 0);
+    Ok(())
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
+    minus_one(find::<Id>(id).and_then(|id| {
+        // SAFETY: NULL or the caller's.
+        bind(id, unsafe { address::from_c(addr)? })
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
+    minus_one(find::<Id>(id).and_then(|id| listen(id, backlog)))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_resolve_addr(
+    id: *mut rdma_cm_id,
+    from: *mut libc::sockaddr,
+    to: *mut libc::sockaddr,
+    _timeout: c_int,
+) -> c_int {
+    // SAFETY: NULL or the caller's.
+    minus_one(unsafe { resolve_addresses(id, from, to) })
+}
+
+/// # Safety
+/// The addresses are NULL, or as long as their families say.
+pub(super) unsafe fn resolve_addresses(
+    id: *mut rdma_cm_id,
+    from: *const libc::sockaddr,
+    to: *const libc::sockaddr,
+) -> Result<(), Errno> {
+    let id = find::<Id>(id)?;
+    // SAFETY: the caller's word.
+    let to = unsafe { address::from_c(to)? };
+    // SAFETY: as above.
+    let from = if from.is_null() { None } else { Some(unsafe { address::from_c(from)? }) };
+    resolve(id, from, to)?;
+    complete(id)
+}
+
+#[unsafe(no_mangle)]
+pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
+    minus_one(resolve_route(id))
+}
+
+/// There is one route, and it is known with the address.
+pub(super) fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
+    let id = find::<Id>(id)?;
+    {
+        let mut state = id.shared().lock();
+        if state.phase != Phase::AddressResolved {
+            return Err(Errno::INVALID);
+        }
+        state.phase = Phase::RouteResolved;
+    }
+    id.set_path();
+    id.shared().push(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
+    complete(id)
+}
