@@ -84,7 +84,7 @@ impl AsyncEventPort {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.wake.fd()
     }
 

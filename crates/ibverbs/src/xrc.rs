@@ -54,7 +54,7 @@ impl Xrcd {
             None => {
                 let (cq_context, channel) = (ptr::null_mut(), ptr::null_mut());
                 let wanted = Wanted { cqe: 16, cq_context, channel, vector: 0 };
-                let made = Cq::new(self.context, &wanted, |_| ())?;
+                let made = Cq::new(self.context, &wanted, |_, _| ())?;
                 self.spare.get_or_init(|| made)
             }
         };

@@ -8,8 +8,10 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, object};
 use crate::object::{CObject, Use, find, publish};
-use crate::qp_ex;
+use crate::pd::Pd;
+use crate::qp_ex::{self, Building};
 use crate::srq::Srq;
+use crate::turn::Turn;
 use crate::xrc::Xrcd;
 use ironwarp_engine::{ConnectionEvent, DatagramQueuePairAttributes, QueuePairAttributes, Watcher};
 use ironwarp_rnic::memory::{Domain, Rights};
@@ -137,6 +139,7 @@ fn put_together(
     if let Some(ops) = send_ops {
         qp_ex::fill(&mut c, ops);
     }
+    let single_threaded = find::<Pd>(pd).is_ok_and(Pd::is_single_threaded);
     let attr = Mutex::new(ibv_qp_attr::zeroed());
     let qp = publish(Qp {
         c: UnsafeCell::new(c),
@@ -145,6 +148,7 @@ fn put_together(
         init,
         attr,
         builder: UnsafeCell::default(),
+        building: Building { turn: Turn::default(), single_threaded },
         uses,
     });
     qp.note_state();

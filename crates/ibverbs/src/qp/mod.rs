@@ -13,8 +13,13 @@ use crate::cq::Cq;
 use crate::errno::{Errno, code};
 use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
+<<<<<<< HEAD
 use crate::persona;
 use crate::qp_ex::Builder;
+=======
+use crate::persona::Persona;
+use crate::qp_ex::{Builder, Building};
+>>>>>>> e9daea5 (ibverbs: extended completion queues and queue pairs, device memory, parent domains, imports, regions on demand)
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
 use std::cell::UnsafeCell;
@@ -42,6 +47,7 @@ pub(crate) struct Qp {
     attr: Mutex<ibv_qp_attr>,
     /// What requests have been made of by the extended calls, since the last start.
     pub(crate) builder: UnsafeCell<Builder>,
+    pub(crate) building: Building,
     uses: Vec<Use>,
 }
 
