@@ -102,6 +102,7 @@ fn tables() -> verbs_context {
     verbs.query_rt_values = Some(query::query_rt_values);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
     verbs.create_qp_ex = Some(qp::create_qp_ex);
+    verbs.open_qp = Some(qp::open_qp);
     verbs.create_srq_ex = Some(srq::create_srq_ex);
     verbs.get_srq_num = Some(srq::get_srq_num);
     verbs.open_xrcd = Some(xrc::open_xrcd);

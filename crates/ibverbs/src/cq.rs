@@ -10,7 +10,6 @@ use crate::cq_ex::{Current, Polling};
 use crate::errno::{Errno, code, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
 use crate::pd::Pd;
-use crate::turn::Turn;
 use ironwarp_engine::CompletionQueue;
 use ironwarp_rnic::queue::Arm;
 use std::cell::UnsafeCell;
@@ -82,7 +81,7 @@ impl Cq {
         c.cqe = wanted.cqe;
         c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         c.cond = libc::PTHREAD_COND_INITIALIZER;
-        let mut polling = Polling { turn: Turn::default(), single_threaded: false };
+        let mut polling = Polling::default();
         extended(&mut c, &mut polling);
         let cq = publish(Self {
             c: UnsafeCell::new(c),
@@ -185,7 +184,7 @@ pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
         channel.remove(cq);
     }
     cq.wait_for_acknowledgements();
-    cq.context.events().remove(Subject::Cq(cq.inner.cq().id()));
+    cq.context.events().remove(Subject::Cq(cq.inner.cq().id()), c);
     take_back_unused::<Cq>(c, &cq.users).map(drop)
 }
 

@@ -39,7 +39,7 @@ impl Default for Current {
 }
 
 /// Who looks. A program that promised to poll from one thread at a time waits for nobody.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Polling {
     pub(crate) turn: Turn,
     pub(crate) single_threaded: bool,

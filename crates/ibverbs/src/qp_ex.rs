@@ -29,7 +29,7 @@ pub(crate) struct Builder {
 }
 
 /// Threads build one after the other, unless the program promised that there is one.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Building {
     pub(crate) turn: Turn,
     pub(crate) single_threaded: bool,

@@ -2,9 +2,12 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 mod create;
+mod open;
+mod required;
 mod state;
 
 pub(crate) use create::create_qp_ex;
+pub(crate) use open::open_qp;
 
 use crate::abi::*;
 use crate::async_event::Subject;
@@ -13,17 +16,14 @@ use crate::cq::Cq;
 use crate::errno::{Errno, code};
 use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
-<<<<<<< HEAD
 use crate::persona;
-use crate::qp_ex::Builder;
-=======
-use crate::persona::Persona;
 use crate::qp_ex::{Builder, Building};
->>>>>>> e9daea5 (ibverbs: extended completion queues and queue pairs, device memory, parent domains, imports, regions on demand)
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
+use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -44,15 +44,19 @@ pub(crate) struct Qp {
     context: &'static Context,
     kind: Kind,
     init: ibv_qp_init_attr,
-    attr: Mutex<ibv_qp_attr>,
+    /// The domain whose queues its messages name.
+    xrc: Option<Arc<XrcDomain>>,
+    attr: Arc<Mutex<ibv_qp_attr>>,
     /// What requests have been made of by the extended calls, since the last start.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) building: Building,
     uses: Vec<Use>,
+    /// How many objects there are for it: it can be opened once more.
+    handles: Arc<AtomicUsize>,
 }
 
 /// What carries its messages.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// A connection: RC, UC, XRC.
     Stream(Arc<QueuePair>),
@@ -175,11 +179,12 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = find::<Qp>(c)?;
+    let last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     match &qp.kind {
-        Kind::Stream(pair) => pair.retire(),
-        Kind::Datagram(_) => {} // gone at once, when it is dropped
+        Kind::Stream(pair) if last => pair.retire(),
+        _ => {} // somebody else has it, or it is gone at once, when it is dropped
     }
-    qp.context.events().remove(Subject::Qp(qp.number()));
+    qp.context.events().remove(Subject::Qp(qp.number()), c);
     let qp = take_back::<Qp>(c)?;
     drop(qp.uses);
     Ok(())
