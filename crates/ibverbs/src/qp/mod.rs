@@ -122,8 +122,6 @@ impl Qp {
     /// The same, as the verbs number it, in the C structure as well.
     fn note_state(&self) -> ibv_qp_state {
         let state = match self.state() {
-            // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for.
-            State::Reset if persona::is_iwarp() => IBV_QPS_INIT,
             State::Reset => IBV_QPS_RESET,
             State::Init => IBV_QPS_INIT,
             State::ReadyToReceive => IBV_QPS_RTR,
@@ -162,6 +160,11 @@ pub unsafe extern "C" fn ibv_query_qp(
     code(find::<Qp>(qp).map(|qp| {
         let mut found = *qp.attr();
         found.qp_state = qp.note_state();
+        // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for. It says so when it
+        // is asked; in the C structure there is RESET, as the real library has it.
+        if found.qp_state == IBV_QPS_RESET && persona::is_iwarp() {
+            found.qp_state = IBV_QPS_INIT;
+        }
         found.cur_qp_state = found.qp_state;
         found.cap = qp.init.cap;
         // SAFETY: NULL or the caller's.
