@@ -10,6 +10,7 @@ mod guest;
 mod instructions;
 mod no_std;
 mod programs;
+mod rdma_core_tests;
 mod setup;
 mod shell;
 mod tidy;
@@ -63,6 +64,13 @@ const JOBS: &[Job] = &[
         Neither,
         &["unshare", "nsenter", "setpriv"],
         programs::run,
+    ),
+    job(
+        rdma_core_tests::USAGE,
+        "run rdma-core's own tests on the drop-in",
+        Ci,
+        &["cc"],
+        rdma_core_tests::run,
     ),
     job("symbols", "compare its symbols with the real libraries'", Ci, &["cc", "readelf"], dropin::compare),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),

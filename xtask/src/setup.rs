@@ -33,12 +33,16 @@ const GUEST: &[&str] = &[
     "xz-utils",
 ];
 
+/// rdma-core's own tests, and what they are written for.
+const RDMA_CORE: &[&str] = &["python3-pyverbs", "rdma-core"];
+
 /// The commands, and the crates with the versions that are installed; any version already here will do.
 const CARGO: &[(&str, &str)] =
     &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];
 
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
     let mut packages = missing(DEBIAN);
+    packages.extend(RDMA_CORE.iter().filter(|package| !installed(package)));
     packages.extend(GUEST.iter().filter(|package| !installed(package)));
     if !packages.is_empty() {
         debian(&packages)?;

@@ -72,8 +72,12 @@ impl AsyncEventPort {
     }
 
     /// The object is about to be destroyed: waits until its events are acknowledged, as every destroy verb does.
-    pub(crate) fn remove(&self, subject: Subject) {
+    pub(crate) fn remove<T>(&self, subject: Subject, c: *mut T) {
         let mut objects = self.objects();
+        // Another object may stand for the same queue pair: it is the one that is told.
+        if objects.get(&subject).is_none_or(|told| told.c != c as usize) {
+            return;
+        }
         while objects.get(&subject).is_some_and(|told| told.pending > 0) {
             objects = self.acknowledged.wait(objects).unwrap_or_else(PoisonError::into_inner);
         }
@@ -84,7 +88,7 @@ impl AsyncEventPort {
         self.objects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn fd(&self) -> RawFd {
+    pub(crate) fn fd(&self) -> RawFd {
         self.wake.fd()
     }
 

@@ -7,7 +7,7 @@
 
 use crate::abi::*;
 use crate::async_event::AsyncEventPort;
-use crate::device::{Device, the_device};
+use crate::device::{Device, NAME, the_device};
 use crate::errno::{Errno, code, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back};
 use crate::persona::config;
@@ -15,24 +15,25 @@ use crate::wake::ChannelWake;
 use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, xrc};
 use ironwarp_engine::Engine;
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::fs::{MemfdFlags, memfd_create};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// How many completion vectors there are: programs spread their completion queues over them, which means nothing here.
-const VECTORS: c_int = 4;
+pub(crate) const VECTORS: c_int = 4;
 
 /// An opened device.
 #[repr(C)]
 pub(crate) struct Context {
     verbs: UnsafeCell<verbs_context>,
     engine: Arc<Engine>,
-    events: AsyncEventPort,
+    events: Arc<AsyncEventPort>,
     users: Users,
-    /// What programs think leads to a kernel driver. They may duplicate it, and no more.
-    _command: OwnedFd,
+    /// What programs think leads to a kernel driver. They may duplicate it and import the device by it, and no more.
+    command: OwnedFd,
 }
 
 // SAFETY: the tables come first, and the C structure is their last field. After they are published only C writes there.
@@ -50,23 +51,32 @@ impl Context {
     pub(crate) fn open() -> Result<&'static Self, Errno> {
         let engine = Engine::new(config().clone())?;
         let wake = ChannelWake::new()?;
-        let command = eventfd(0, EventfdFlags::CLOEXEC)?;
+        // A file in memory, because each is one of its own; where these are refused, the device cannot be imported.
+        let command = memfd_create(NAME, MemfdFlags::CLOEXEC);
+        let command = command.or_else(|_| eventfd(0, EventfdFlags::CLOEXEC))?;
+        exit::prepare();
+        let events = Arc::new(AsyncEventPort::new(&engine, wake));
+        Ok(Self::new(engine, events, command))
+    }
+
+    /// The same device once more, for a program that has a descriptor of it.
+    pub(crate) fn again(&self, command: OwnedFd) -> &'static Self {
+        Self::new(Arc::clone(&self.engine), Arc::clone(&self.events), command)
+    }
+
+    fn new(engine: Arc<Engine>, events: Arc<AsyncEventPort>, command: OwnedFd) -> &'static Self {
         let mut verbs = tables();
         verbs.context.device = the_device();
         verbs.context.cmd_fd = command.as_raw_fd();
-        verbs.context.async_fd = wake.fd();
+        verbs.context.async_fd = events.fd();
         verbs.context.num_comp_vectors = VECTORS;
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut c_void;
-        exit::prepare();
-        let events = AsyncEventPort::new(&engine, wake);
-        Ok(publish(Self {
-            verbs: UnsafeCell::new(verbs),
-            engine,
-            events,
-            users: Users::default(),
-            _command: command,
-        }))
+        publish(Self { verbs: UnsafeCell::new(verbs), engine, events, users: Users::default(), command })
+    }
+
+    pub(crate) fn command(&self) -> BorrowedFd<'_> {
+        self.command.as_fd()
     }
 
     pub(crate) fn engine(&self) -> &Arc<Engine> {
@@ -92,6 +102,7 @@ fn tables() -> verbs_context {
     verbs.query_rt_values = Some(query::query_rt_values);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
     verbs.create_qp_ex = Some(qp::create_qp_ex);
+    verbs.open_qp = Some(qp::open_qp);
     verbs.create_srq_ex = Some(srq::create_srq_ex);
     verbs.get_srq_num = Some(srq::get_srq_num);
     verbs.open_xrcd = Some(xrc::open_xrcd);

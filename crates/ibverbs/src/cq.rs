@@ -5,10 +5,11 @@ use crate::abi::*;
 use crate::async_event::Subject;
 use crate::channel::Channel;
 use crate::completion;
-use crate::context::Context;
-use crate::cq_ex::Current;
+use crate::context::{Context, VECTORS};
+use crate::cq_ex::{Current, Polling};
 use crate::errno::{Errno, code, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
+use crate::pd::Pd;
 use ironwarp_engine::CompletionQueue;
 use ironwarp_rnic::queue::Arm;
 use std::cell::UnsafeCell;
@@ -33,6 +34,9 @@ pub(crate) struct Cq {
     acknowledged: Condvar,
     /// The completion that the extended calls look at.
     pub(crate) current: UnsafeCell<Current>,
+    pub(crate) polling: Polling,
+    /// The parent domain that it was made in.
+    parent: Mutex<Option<Use>>,
 }
 
 // SAFETY: the C structure comes first. What is written in it after it was published, the callers of the extended interface
@@ -58,9 +62,9 @@ impl Cq {
     pub(crate) fn new(
         context: &'static Context,
         wanted: &Wanted,
-        extended: impl FnOnce(&mut ibv_cq_ex),
+        extended: impl FnOnce(&mut ibv_cq_ex, &mut Polling),
     ) -> Result<&'static Self, Errno> {
-        if !(1..=MOST).contains(&wanted.cqe) || wanted.vector < 0 {
+        if !(1..=MOST).contains(&wanted.cqe) || !(0..VECTORS).contains(&wanted.vector) {
             return Err(Errno::INVALID);
         }
         let channel = match wanted.channel.is_null() {
@@ -77,7 +81,8 @@ impl Cq {
         c.cqe = wanted.cqe;
         c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         c.cond = libc::PTHREAD_COND_INITIALIZER;
-        extended(&mut c);
+        let mut polling = Polling::default();
+        extended(&mut c, &mut polling);
         let cq = publish(Self {
             c: UnsafeCell::new(c),
             context,
@@ -88,6 +93,8 @@ impl Cq {
             pending: Mutex::default(),
             acknowledged: Condvar::new(),
             current: UnsafeCell::default(),
+            polling,
+            parent: Mutex::default(),
         });
         context.events().add(Subject::Cq(id), cq.c());
         if let Some(channel) = channel {
@@ -107,6 +114,11 @@ impl Cq {
     /// A queue pair completes here.
     pub(crate) fn in_use(&'static self) -> Use {
         Use::of(&self.users)
+    }
+
+    /// It was made in this parent domain, which cannot be destroyed before it.
+    pub(crate) fn made_in(&self, parent: &'static Pd) {
+        *self.parent.lock().unwrap_or_else(PoisonError::into_inner) = Some(parent.in_use());
     }
 
     pub(crate) fn event_delivered(&self) {
@@ -139,7 +151,7 @@ pub extern "C" fn ibv_create_cq(
     let wanted = Wanted { cqe, cq_context, channel, vector };
     object(
         find::<Context>(context)
-            .and_then(|context| Cq::new(context, &wanted, |_| ()))
+            .and_then(|context| Cq::new(context, &wanted, |_, _| ()))
             .map(|cq| cq.c().cast()),
     )
 }
@@ -172,7 +184,7 @@ pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
         channel.remove(cq);
     }
     cq.wait_for_acknowledgements();
-    cq.context.events().remove(Subject::Cq(cq.inner.cq().id()));
+    cq.context.events().remove(Subject::Cq(cq.inner.cq().id()), c);
     take_back_unused::<Cq>(c, &cq.users).map(drop)
 }
 

@@ -1,17 +1,238 @@
-//! Completion queues that are polled one completion at a time, through functions in the queue itself.
+//! Completion queues that are polled one completion at a time, through functions in the queue itself. Beside `cq.rs`, whose
+//! queues they are.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::completion;
+use crate::context::Context;
+use crate::cq::{Cq, Wanted};
 use crate::errno::{Errno, object};
-use ironwarp_rnic::queue::Completion;
+use crate::object::{CObject, find, trusted};
+use crate::pd::Pd;
+use crate::turn::Turn;
+use rustix::time::{ClockId, clock_gettime};
+use std::ffi::{c_int, c_uint};
 
-/// The completion that is looked at.
+/// What completions can be asked for.
+const SERVED: u64 = IBV_WC_EX_WITH_BYTE_LEN
+    | IBV_WC_EX_WITH_IMM
+    | IBV_WC_EX_WITH_QP_NUM
+    | IBV_WC_EX_WITH_SRC_QP
+    | IBV_WC_EX_WITH_SLID
+    | IBV_WC_EX_WITH_SL
+    | IBV_WC_EX_WITH_DLID_PATH_BITS
+    | TIMES;
+const TIMES: u64 = IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
+
+/// The completion that is looked at, between a start and an end.
+#[derive(Debug)]
+pub(crate) struct Current {
+    wc: ibv_wc,
+    /// In nanoseconds of the monotonic clock.
+    time: u64,
+}
+
+impl Default for Current {
+    fn default() -> Self {
+        Self { wc: ibv_wc::zeroed(), time: 0 }
+    }
+}
+
+/// Who looks. A program that promised to poll from one thread at a time waits for nobody.
 #[derive(Debug, Default)]
-pub(crate) struct Current(Option<Completion>);
+pub(crate) struct Polling {
+    pub(crate) turn: Turn,
+    pub(crate) single_threaded: bool,
+}
+
+impl Polling {
+    fn begin(&self) {
+        if !self.single_threaded {
+            self.turn.take();
+        }
+    }
+
+    fn end(&self) {
+        if !self.single_threaded {
+            self.turn.give_back();
+        }
+    }
+}
+
+fn nanoseconds(clock: ClockId) -> u64 {
+    let now = clock_gettime(clock);
+    // Neither is negative: both clocks count from moments in the past.
+    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
+}
+
+/// The clock of the adapter: what `ibv_query_rt_values_ex` reads, a tick each nanosecond.
+fn clock() -> u64 {
+    nanoseconds(ClockId::Monotonic)
+}
 
 pub(crate) unsafe extern "C" fn create_cq_ex(
-    _: *mut ibv_context,
-    _: *mut ibv_cq_init_attr_ex,
+    context: *mut ibv_context,
+    attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
-    object(Err(Errno::UNSUPPORTED))
+    if attr.is_null() {
+        return object(Err(Errno::INVALID));
+    }
+    // SAFETY: the caller's. Fields behind the mask are there if it names them.
+    object(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
+}
+
+/// # Safety
+/// `attr` is the caller's, with the fields that its `comp_mask` names.
+unsafe fn create(context: &'static Context, attr: *mut ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex, Errno> {
+    // SAFETY: all but what is behind the mask is there.
+    let (wanted, wc_flags, mask) = unsafe {
+        let wanted = Wanted {
+            cqe: c_int::try_from((*attr).cqe).map_err(|_| Errno::INVALID)?,
+            cq_context: (*attr).cq_context,
+            channel: (*attr).channel,
+            vector: c_int::try_from((*attr).comp_vector).map_err(|_| Errno::INVALID)?,
+        };
+        (wanted, (*attr).wc_flags, (*attr).comp_mask)
+    };
+    // SAFETY: named by the mask, or not read.
+    let (flags, parent) = unsafe {
+        let flags = if mask & IBV_CQ_INIT_ATTR_MASK_FLAGS != 0 { (*attr).flags } else { 0 };
+        let parent = match mask & IBV_CQ_INIT_ATTR_MASK_PD {
+            0 => None,
+            _ => Some(find::<Pd>((*attr).parent_domain)?),
+        };
+        (flags, parent)
+    };
+    let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
+    // An overrun cannot be ignored: completions that do not fit have no place to be in.
+    if wc_flags & !SERVED != 0 || mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    // A thread domain in a parent domain is the same promise.
+    let single_threaded =
+        flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 || parent.is_some_and(Pd::is_single_threaded);
+    let cq = Cq::new(context, &wanted, |cq, polling| {
+        fill(cq);
+        polling.single_threaded = single_threaded;
+    })?;
+    if let Some(parent) = parent {
+        cq.made_in(parent);
+    }
+    if wc_flags & TIMES != 0 {
+        cq.inner().cq().set_clock(clock);
+    }
+    Ok(cq.c())
+}
+
+/// Puts the functions into a queue. All that there are: a program that reads what it did not ask for gets it as well.
+fn fill(cq: &mut ibv_cq_ex) {
+    cq.start_poll = Some(start_poll);
+    cq.next_poll = Some(next_poll);
+    cq.end_poll = Some(end_poll);
+    cq.read_opcode = Some(read_opcode);
+    cq.read_vendor_err = Some(read_vendor_err);
+    cq.read_byte_len = Some(read_byte_len);
+    cq.read_imm_data = Some(read_imm_data);
+    cq.read_qp_num = Some(read_qp_num);
+    cq.read_src_qp = Some(read_src_qp);
+    cq.read_wc_flags = Some(read_wc_flags);
+    cq.read_slid = Some(read_slid);
+    cq.read_sl = Some(read_sl);
+    cq.read_dlid_path_bits = Some(read_dlid_path_bits);
+    cq.read_completion_ts = Some(read_completion_ts);
+    cq.read_completion_wallclock_ns = Some(read_completion_wallclock_ns);
+}
+
+/// Takes the next completion, to be looked at. ENOENT: there is none.
+///
+/// # Safety
+/// `c` is a queue of ours, and it is the caller's turn.
+unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: the caller's word.
+    let cq: &Cq = unsafe { trusted(c) };
+    let mut taken = None;
+    match cq.inner().poll(1, |completion| taken = Some(completion)) {
+        Ok(_) => {}
+        // It has overrun: what was there before has been polled.
+        Err(_) => return libc::EIO,
+    }
+    let Some(completion) = taken else { return libc::ENOENT };
+    let (wc, time) = (completion::to_c(&completion), completion.time);
+    // SAFETY: the turn is the caller's; C reads both fields between start and end.
+    unsafe {
+        (&raw mut (*c).wr_id).write(wc.wr_id);
+        (&raw mut (*c).status).write(wc.status);
+        *cq.current.get() = Current { wc, time };
+    }
+    0
+}
+
+unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
+    // SAFETY: NULL or the caller's.
+    if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
+        return Errno::INVALID.0;
+    }
+    // SAFETY: inline code of the headers has read this function from the queue.
+    let cq: &Cq = unsafe { trusted(c) };
+    cq.polling.begin();
+    // SAFETY: as above; it is this thread's turn.
+    let started = unsafe { advance(c) };
+    if started != 0 {
+        // Then there is no end.
+        cq.polling.end();
+    }
+    started
+}
+
+unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
+    // SAFETY: as in `start_poll`, whose turn lasts.
+    unsafe { advance(c) }
+}
+
+unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
+    // SAFETY: as in `start_poll`.
+    let cq: &Cq = unsafe { trusted(c) };
+    cq.polling.end();
+}
+
+/// # Safety
+/// As for [`advance`].
+unsafe fn current<'c>(c: *mut ibv_cq_ex) -> &'c Current {
+    // SAFETY: the caller's word; nobody writes it during the turn but the caller.
+    unsafe { &*trusted::<Cq>(c).current.get() }
+}
+
+macro_rules! readers {
+    ($($name:ident: $type:ty = $field:ident;)*) => {
+        $(unsafe extern "C" fn $name(c: *mut ibv_cq_ex) -> $type {
+            // SAFETY: as in `start_poll`, whose turn lasts.
+            unsafe { current(c) }.wc.$field.into()
+        })*
+    };
+}
+
+readers! {
+    read_opcode: ibv_wc_opcode = opcode;
+    read_vendor_err: u32 = vendor_err;
+    read_byte_len: u32 = byte_len;
+    read_imm_data: u32 = imm_data;
+    read_qp_num: u32 = qp_num;
+    read_src_qp: u32 = src_qp;
+    read_wc_flags: c_uint = wc_flags;
+    read_slid: u32 = slid;
+    read_sl: u8 = sl;
+    read_dlid_path_bits: u8 = dlid_path_bits;
+}
+
+unsafe extern "C" fn read_completion_ts(c: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: as in `start_poll`, whose turn lasts.
+    unsafe { current(c) }.time
+}
+
+/// The same moment by the clock on the wall, as that is set now.
+unsafe extern "C" fn read_completion_wallclock_ns(c: *mut ibv_cq_ex) -> u64 {
+    // SAFETY: as in `start_poll`, whose turn lasts.
+    let time = unsafe { current(c) }.time;
+    let ago = clock().saturating_sub(time);
+    nanoseconds(ClockId::Realtime).saturating_sub(ago)
 }

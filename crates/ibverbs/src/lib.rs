@@ -19,6 +19,8 @@
 //! | `wake`, `async_event` | descriptors to wait on; what happens outside of any request |
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
 //! | `cm` | librdmacm |
+//! | `turn` | calls that belong together |
+//! | `import` | the same device, domain or memory once more |
 //! | `exit` | the end of the process |
 //! | `files` | the files of a kernel driver that some programs look for |
 //! | `report` | what goes wrong, in words |
@@ -47,6 +49,7 @@ mod errno;
 mod exit;
 mod files;
 pub mod fork;
+mod import;
 pub mod marshal;
 mod mr;
 mod mw;
@@ -62,6 +65,7 @@ mod report;
 mod srq;
 pub mod sysfs;
 pub mod text;
+mod turn;
 mod unsupported;
 mod wake;
 mod xrc;

@@ -9,7 +9,7 @@ use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
 use ironwarp_wire::Tag;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
@@ -64,11 +64,8 @@ impl Mr {
         access: c_uint,
         memory: Option<Use>,
     ) -> Result<&'static Self, Errno> {
-        let Range { addr, len, start } = range;
-        let rights = rights(access)?;
-        let translation = Arc::new(Translation::direct(addr, len as u64).map_err(|_| Errno::INVALID)?);
-        let described = Memory { start, len: len as u64, rights, one_touch: false, translation };
-        let tag = pd.context().engine().device().register(pd.domain(), described)?;
+        let Range { addr, len, .. } = range;
+        let tag = register_range(pd, range, access)?;
         let c = ibv_mr {
             context: pd.context().c(),
             pd: pd.c(),
@@ -82,18 +79,46 @@ impl Mr {
         Ok(publish(Self { c: UnsafeCell::new(c), state, _memory: memory }))
     }
 
+    /// The same region in another context or domain of the same device: `tag` is its own.
+    pub(crate) fn again(pd: &'static Pd, of: &Self) -> &'static Self {
+        let (tag, access) = {
+            let state = of.state();
+            (state.tag, state.access)
+        };
+        // SAFETY: C structures of regions are plain data, which their owners do not change meanwhile.
+        let mut c = unsafe { *of.c.get() };
+        (c.context, c.pd, c.addr) = (pd.context().c(), pd.c(), std::ptr::null_mut());
+        let state = Mutex::new(State { pd, tag, access, _in_use: pd.in_use() });
+        publish(Self { c: UnsafeCell::new(c), state, _memory: None })
+    }
+
+    /// The program is not to know where it is.
+    pub(crate) fn hide_address(&self) {
+        // SAFETY: the C structure is ours, and nobody else has it yet.
+        unsafe { (*self.c.get()).addr = std::ptr::null_mut() };
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn pd(&self) -> &'static Pd {
+        self.state().pd
+    }
+
     pub(crate) fn tag(&self) -> Tag {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner).tag
+        self.state().tag
     }
 
     fn reregister(&self, flags: c_uint, pd: *mut ibv_pd, range: Range, access: c_int) -> Result<(), Errno> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut to = Reregistration::default();
-        let mut new_pd = state.pd;
-        if flags & IBV_REREG_MR_CHANGE_PD != 0 {
-            new_pd = find::<Pd>(pd)?;
-            to.domain = Some(new_pd.domain());
-        }
+        let mut to = Reregistration { keep_tag: true, ..Reregistration::default() };
+        let other = match flags & IBV_REREG_MR_CHANGE_PD {
+            0 => None,
+            _ => Some(find::<Pd>(pd)?),
+        };
+        to.domain = other.map(Pd::domain);
+        let mut state = self.state();
+        let new_pd = other.unwrap_or(state.pd);
         let mut new_access = state.access;
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             new_access = access.cast_unsigned();
@@ -113,6 +138,28 @@ impl Mr {
             (c.addr, c.length) = (range.addr as *mut c_void, range.len);
         }
         Ok(())
+    }
+}
+
+/// Makes an entry of the adapter's table of it.
+fn register_range(pd: &Pd, range: Range, access: c_uint) -> Result<Tag, Errno> {
+    let Range { addr, len, start } = range;
+    let rights = rights(access)?;
+    let device = pd.context().engine().device();
+    if len == 0 {
+        // Nothing to be reached, but a region.
+        return Ok(device.table().allocate(pd.domain())?);
+    }
+    let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
+    // All memory, whatever comes to be mapped there, is a region on demand alone.
+    if (addr, len) == (0, usize::MAX) && !on_demand {
+        return Err(Errno::INVALID);
+    }
+    let translation = Arc::new(Translation::direct(addr, len as u64).map_err(|_| Errno::INVALID)?);
+    let described = Memory { start, len: len as u64, rights, one_touch: false, translation };
+    match on_demand {
+        true => Ok(device.register_on_demand(pd.domain(), described)?),
+        false => Ok(device.register(pd.domain(), described)?),
     }
 }
 
@@ -145,6 +192,9 @@ pub(crate) fn remote_rights(access: c_uint) -> Rights {
 
 fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> *mut ibv_mr {
     object(find::<Pd>(pd).and_then(|pd| {
+        if range.len == 0 {
+            return Err(Errno::INVALID);
+        }
         let start = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { range.start };
         Mr::new(pd, Range { start, ..range }, access, None).map(CObject::c)
     }))
@@ -211,7 +261,7 @@ pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 fn deregister(c: *mut ibv_mr) -> Result<(), Errno> {
     let mr = find::<Mr>(c)?;
     {
-        let state = mr.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let state = mr.state();
         state.pd.context().engine().device().table().deregister(state.tag)?;
     }
     take_back::<Mr>(c).map(drop)

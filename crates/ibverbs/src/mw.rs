@@ -60,33 +60,35 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
     }))
 }
 
-/// What binding a window of type 2 asks of the adapter. `tag` is the one that it shall have: the next instance of the one it
-/// has, as `ibv_inc_rkey` makes it.
-pub(crate) fn bind_operation(mw: *mut ibv_mw, tag: Tag, info: &ibv_mw_bind_info) -> Result<Operation, Errno> {
+/// What binding a window of type 2 asks of the adapter. The program chooses the last byte of its tag, with `rkey`; the rest
+/// is the window's.
+pub(crate) fn bind_operation(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<Operation, Errno> {
     let window = find::<Mw>(mw)?;
     if window.kind != IBV_MW_TYPE_2 {
         return Err(Errno::INVALID);
     }
-    operation(window, preceding(tag), info)
+    let tag = Tag(window.tag().0 & !0xff | rkey & 0xff);
+    Ok(Operation::BindAs { tag, binding: binding(window, info)? })
 }
 
-fn operation(window: &Mw, tag: Tag, info: &ibv_mw_bind_info) -> Result<Operation, Errno> {
+fn binding(window: &Mw, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
     let region = match info.length {
         0 => Tag(0), // bound to nothing
         _ => find::<Mr>(info.mr)?.tag(),
     };
     let scope = if window.kind == IBV_MW_TYPE_1 { Scope::Domain } else { Scope::Stream };
-    Ok(Operation::Bind {
-        window: tag,
-        binding: Binding {
-            region,
-            at: info.addr,
-            len: info.length,
-            rights: remote_rights(info.mw_access_flags),
-            scope,
-            zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
-            one_touch: false,
-        },
+    Ok(Binding {
+        region,
+        at: info.addr,
+        len: info.length,
+        rights: remote_rights(info.mw_access_flags),
+        scope,
+        zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
+        one_touch: false,
     })
 }
 
@@ -100,7 +102,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
             return Err(Errno::INVALID);
         }
         let pair = qp.stream().ok_or(Errno::INVALID)?;
-        let operation = operation(window, window.tag(), &bind.bind_info)?;
+        let operation = Operation::Bind { window: window.tag(), binding: binding(window, &bind.bind_info)? };
         let signaled = qp.init().sq_sig_all != 0 || bind.send_flags & IBV_SEND_SIGNALED != 0;
         let request = WorkRequest {
             signaled,
@@ -113,9 +115,4 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         unsafe { (*window.c.get()).rkey = next.0 };
         Ok(())
     }))
-}
-
-/// The instance of a tag before this one.
-fn preceding(tag: Tag) -> Tag {
-    Tag(tag.0 & !0xff | (tag.0.wrapping_sub(1) & 0xff))
 }

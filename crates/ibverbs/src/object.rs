@@ -62,6 +62,16 @@ pub(crate) unsafe fn trusted<'o, T: CObject>(c: *const T::C) -> &'o T {
     unsafe { &*c.cast::<u8>().sub(T::OFFSET).cast::<T>() }
 }
 
+/// The first object of a kind that `fits`. The table is locked meanwhile, so that it cannot go.
+pub(crate) fn search<T: CObject>(fits: impl Fn(&'static T) -> bool) -> Option<&'static T> {
+    let live = live();
+    live.iter().filter(|(_, kind)| **kind == TypeId::of::<T>()).find_map(|(c, _)| {
+        // SAFETY: it is alive as long as the table is locked.
+        let object: &'static T = unsafe { trusted(*c as *const T::C) };
+        fits(object).then_some(object)
+    })
+}
+
 /// Calls `call` with every object of a kind that is alive.
 pub(crate) fn each<T: CObject>(mut call: impl FnMut(&'static T)) {
     let of_kind = |(c, kind): (&usize, &TypeId)| (*kind == TypeId::of::<T>()).then_some(*c);

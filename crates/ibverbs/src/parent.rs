@@ -1,21 +1,90 @@
-//! Thread domains and parent domains.
+//! Thread domains and parent domains. A thread domain promises that one thread at a time uses what is made in it. A parent
+//! domain is another name for a protection domain, with such a promise, or with functions that a provider would get memory
+//! for its queues from: this one has none that the program could provide.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
-use crate::errno::{Errno, object};
+use crate::context::Context;
+use crate::errno::{Errno, code, object};
+use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
+use crate::pd::{Alias, Pd};
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
 
-pub(crate) unsafe extern "C" fn alloc_td(_: *mut ibv_context, _: *mut ibv_td_init_attr) -> *mut ibv_td {
-    object(Err(Errno::UNSUPPORTED))
+/// A thread domain.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Td {
+    c: UnsafeCell<ibv_td>,
+    users: Users,
+    _in_use: Use,
 }
 
-pub(crate) unsafe extern "C" fn dealloc_td(_: *mut ibv_td) -> c_int {
-    Errno::UNSUPPORTED.0
+// SAFETY: the C structure comes first; it is not written after it was published.
+unsafe impl CObject for Td {
+    type C = ibv_td;
+}
+// SAFETY: as above.
+unsafe impl Sync for Td {}
+// SAFETY: as above.
+unsafe impl Send for Td {}
+
+pub(crate) unsafe extern "C" fn alloc_td(
+    context: *mut ibv_context,
+    attr: *mut ibv_td_init_attr,
+) -> *mut ibv_td {
+    // SAFETY: NULL or the caller's.
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
+    object(find::<Context>(context).and_then(|context| {
+        if attr.comp_mask != 0 {
+            return Err(Errno::UNSUPPORTED);
+        }
+        let c = UnsafeCell::new(ibv_td { context: context.c() });
+        Ok(publish(Td { c, users: Users::default(), _in_use: context.in_use() }).c())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
+    code(find::<Td>(td).and_then(|found| take_back_unused::<Td>(td, &found.users).map(drop)))
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
-    _: *mut ibv_context,
-    _: *mut ibv_parent_domain_init_attr,
+    context: *mut ibv_context,
+    attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
-    object(Err(Errno::UNSUPPORTED))
+    if attr.is_null() {
+        return object(Err(Errno::INVALID));
+    }
+    // SAFETY: the caller's. Fields behind the mask are there if it names them.
+    object(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
+}
+
+/// # Safety
+/// `attr` is the caller's, with the fields that its `comp_mask` names.
+unsafe fn create(
+    context: &'static Context,
+    attr: *mut ibv_parent_domain_init_attr,
+) -> Result<*mut ibv_pd, Errno> {
+    // SAFETY: these are always there.
+    let (pd, td, mask) = unsafe { ((*attr).pd, (*attr).td, (*attr).comp_mask) };
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    if mask & !known != 0 {
+        return Err(Errno::UNSUPPORTED);
+    }
+    if mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0 {
+        // SAFETY: named by the mask. Memory that is got in one way is not given back in another.
+        let (alloc, free) = unsafe { ((*attr).alloc, (*attr).free) };
+        if alloc.is_some() != free.is_some() {
+            return Err(Errno::INVALID);
+        }
+    }
+    let pd = find::<Pd>(pd)?;
+    if !std::ptr::eq(pd.context(), context) {
+        return Err(Errno::INVALID);
+    }
+    let thread = match td.is_null() {
+        true => None,
+        false => Some(Use::of(&find::<Td>(td)?.users)),
+    };
+    Ok(Pd::new(context, pd.domain(), Some(Alias { _domain: pd.in_use(), thread })).c())
 }

@@ -18,8 +18,15 @@ pub(crate) struct Pd {
     domain: Domain,
     users: Users,
     _in_use: Use,
-    /// The domain that this is another name for.
-    _parent: Option<Use>,
+    /// The domain that this is another name for, and the thread domain in it.
+    alias: Option<Alias>,
+}
+
+/// What makes a parent domain of a domain.
+#[derive(Debug)]
+pub(crate) struct Alias {
+    pub(crate) _domain: Use,
+    pub(crate) thread: Option<Use>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -32,17 +39,10 @@ unsafe impl Sync for Pd {}
 unsafe impl Send for Pd {}
 
 impl Pd {
-    pub(crate) fn new(context: &'static Context, domain: Domain, parent: Option<Use>) -> &'static Self {
+    pub(crate) fn new(context: &'static Context, domain: Domain, alias: Option<Alias>) -> &'static Self {
         let c = ibv_pd { context: context.c(), handle: domain.0 };
         let users = Users::default();
-        publish(Self {
-            c: UnsafeCell::new(c),
-            context,
-            domain,
-            users,
-            _in_use: context.in_use(),
-            _parent: parent,
-        })
+        publish(Self { c: UnsafeCell::new(c), context, domain, users, _in_use: context.in_use(), alias })
     }
 
     pub(crate) fn context(&self) -> &'static Context {
@@ -51,6 +51,15 @@ impl Pd {
 
     pub(crate) fn domain(&self) -> Domain {
         self.domain
+    }
+
+    pub(crate) fn users(&self) -> &Users {
+        &self.users
+    }
+
+    /// The program promised that what is made in it is used by one thread at a time.
+    pub(crate) fn is_single_threaded(&self) -> bool {
+        self.alias.as_ref().is_some_and(|alias| alias.thread.is_some())
     }
 
     /// Something is made in it: it cannot be destroyed before that.

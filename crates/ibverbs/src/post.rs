@@ -22,7 +22,7 @@ const FEW: usize = 4;
 ///
 /// # Safety
 /// `list` has `count` elements.
-unsafe fn elements<'l>(list: *const ibv_sge, count: c_int) -> Result<&'l [ibv_sge], Errno> {
+pub(crate) unsafe fn elements<'l>(list: *const ibv_sge, count: c_int) -> Result<&'l [ibv_sge], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(Errno::INVALID),
@@ -32,7 +32,7 @@ unsafe fn elements<'l>(list: *const ibv_sge, count: c_int) -> Result<&'l [ibv_sg
     }
 }
 
-fn sges(list: &[ibv_sge]) -> Sges {
+pub(crate) fn sges(list: &[ibv_sge]) -> Sges {
     let convert = |sge: &ibv_sge| Sge { tag: Tag(sge.lkey), addr: sge.addr, len: sge.length };
     match *list {
         [] => Sges::default(),
@@ -79,7 +79,7 @@ unsafe fn data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
     }
 }
 
-fn is_signaled(qp: &Qp, flags: c_uint) -> bool {
+pub(crate) fn is_signaled(qp: &Qp, flags: c_uint) -> bool {
     qp.init().sq_sig_all != 0 || flags & IBV_SEND_SIGNALED != 0
 }
 
@@ -102,7 +102,7 @@ unsafe fn request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRequest, Errno> {
         IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(word, atomic.compare_add, atomic.swap), false),
         IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(word, atomic.compare_add), false),
         IBV_WR_LOCAL_INV => (Operation::Invalidate(Tag(wr.imm_data)), false),
-        IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, Tag(bind.rkey), &bind.bind_info)?, false),
+        IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info)?, false),
         _ => return Err(Errno::INVALID),
     };
     let data = match wr.opcode {

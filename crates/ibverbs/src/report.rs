@@ -52,6 +52,11 @@ pub(crate) fn not_brought_up(qp: u32, remote: Remote, error: &BringUpError) {
     tracing::warn!(qp = %Hex(qp), "cannot be connected to queue pair {} at {gid}: {error}", Hex(qpn));
 }
 
+/// A queue pair cannot go from one state to another with these attributes.
+pub(crate) fn wrong_step(qp: u32, (from, to): (u32, u32), mask: u32) {
+    tracing::warn!(qp = %Hex(qp), "cannot go from state {from} to {to} with attributes {mask:#x}");
+}
+
 /// A request could not be posted.
 pub(crate) fn not_posted(qp: u32, error: &PostError) {
     tracing::warn!(qp = %Hex(qp), "a request was not taken: {error}");

@@ -197,7 +197,7 @@ fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
     if srq.users.any() {
         return Err(Errno::BUSY);
     }
-    srq.context.events().remove(Subject::Srq(srq.inner.id()));
+    srq.context.events().remove(Subject::Srq(srq.inner.id()), c);
     let srq = take_back_unused::<Srq>(c, &srq.users)?;
     drop(srq.uses);
     Ok(())

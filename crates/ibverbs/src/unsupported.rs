@@ -24,10 +24,6 @@ macro_rules! unsupported {
 unsupported! {
     // Verbs.
     null: *mut c_void {
-        ibv_import_device,
-        ibv_import_dm,
-        ibv_import_mr,
-        ibv_import_pd,
         ibv_reg_dmabuf_mr,
     }
     errno: c_int {
@@ -36,11 +32,6 @@ unsupported! {
         ibv_query_ece,
         ibv_resolve_eth_l2_from_gid,
         ibv_set_ece,
-    }
-    nothing: () {
-        ibv_unimport_dm,
-        ibv_unimport_mr,
-        ibv_unimport_pd,
     }
     // Sockets over RDMA.
     minus_one: isize {

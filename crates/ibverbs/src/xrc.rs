@@ -5,20 +5,24 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::cq::{Cq, Wanted};
 use crate::errno::{Errno, code, object};
-use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
+use crate::object::{CObject, Use, Users, find, publish, search, take_back_unused};
 use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-/// An XRC domain. Sharing one between processes, by a file, is not possible: an adapter lives in one process.
+/// An XRC domain. Those that were opened by the same file in the same context are one. Processes cannot share one: an adapter
+/// lives in one process.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     c: UnsafeCell<ibv_xrcd>,
     context: &'static Context,
     inner: Arc<XrcDomain>,
+    /// The file that it was opened by: its device and inode.
+    file: Option<(u64, u64)>,
     users: Users,
     _in_use: Use,
     /// What queue pairs have whose messages complete elsewhere.
@@ -54,7 +58,7 @@ impl Xrcd {
             None => {
                 let (cq_context, channel) = (ptr::null_mut(), ptr::null_mut());
                 let wanted = Wanted { cqe: 16, cq_context, channel, vector: 0 };
-                let made = Cq::new(self.context, &wanted, |_| ())?;
+                let made = Cq::new(self.context, &wanted, |_, _| ())?;
                 self.spare.get_or_init(|| made)
             }
         };
@@ -73,15 +77,36 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         return object(Err(Errno::INVALID));
     }
     object(find::<Context>(context).and_then(|context| {
-        // -1 stands for none: a domain of this process alone. A file would share it with others.
-        if attr.fd != -1 {
-            return Err(Errno::UNSUPPORTED);
-        }
+        let file = file(attr.fd)?;
+        // Looked for and made in one step: threads that open it at once get one domain.
+        static OPENING: Mutex<()> = Mutex::new(());
+        let _one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let by_it =
+            |xrcd: &'static Xrcd| file.is_some() && xrcd.file == file && ptr::eq(xrcd.context, context);
+        let inner = match (search::<Xrcd>(by_it), attr.oflags) {
+            (Some(_), flags) if flags & libc::O_EXCL != 0 => return Err(Errno::INVALID),
+            (Some(known), _) => Arc::clone(&known.inner),
+            (None, flags) if flags & libc::O_CREAT == 0 && file.is_some() => return Err(Errno(libc::EAGAIN)),
+            (None, _) => XrcDomain::new(),
+        };
         let c = UnsafeCell::new(ibv_xrcd { context: context.c() });
-        let (inner, users, spare) = (XrcDomain::new(), Users::default(), OnceLock::new());
-        let xrcd = publish(Xrcd { c, context, inner, users, _in_use: context.in_use(), spare });
+        let (users, spare) = (Users::default(), OnceLock::new());
+        let xrcd = publish(Xrcd { c, context, inner, file, users, _in_use: context.in_use(), spare });
         Ok(xrcd.c())
     }))
+}
+
+/// Which file a descriptor is of; -1 stands for none: a domain that nobody else finds.
+fn file(fd: c_int) -> Result<Option<(u64, u64)>, Errno> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    if fd < 0 {
+        return Err(Errno(libc::EBADF));
+    }
+    // SAFETY: the caller's descriptor, which is open during the call; if it is not, the kernel says so.
+    let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;
+    Ok(Some((found.st_dev, found.st_ino)))
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {

@@ -96,7 +96,7 @@ impl MemoryRegion {
             let memory = contents.memory(0, Rights::empty());
             Bytes { start: memory.start, len: memory.len, translation: memory.translation }
         });
-        let to = Reregistration { domain, rights: access, bytes };
+        let to = Reregistration { domain, rights: access, bytes, keep_tag: false };
         self.tag = shared.device().reregister(self.tag, to)?;
         self.domain = domain.unwrap_or(self.domain);
         self.access = access.unwrap_or(self.access);

@@ -91,6 +91,12 @@ impl Device {
         self.table.register(self.host(), domain, memory)
     }
 
+    /// The same, for memory that need not be mapped yet.
+    pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
+        self.may_register()?;
+        self.table.register_on_demand(domain, memory)
+    }
+
     /// Changes a region that was registered by a call, and returns its new tag.
     pub fn reregister(&self, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
         self.may_register()?;

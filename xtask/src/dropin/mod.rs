@@ -53,7 +53,7 @@ pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
     symbols::check_glibc(&command)
 }
 
-fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
+pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     let profile: &[&str] = if release { &["--release"] } else { &[] };
     let built = workspace.target.join(if release { "release" } else { "debug" });
     let dropin = workspace.target.join("dropin");

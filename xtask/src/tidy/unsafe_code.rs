@@ -23,7 +23,8 @@ pub(super) fn check(_: &Workspace, files: &Files) -> Vec<String> {
 
 fn check_files(files: &Files, allowed: &[&str]) -> Vec<String> {
     let mut findings = Vec::new();
-    for (path, text) in rust_files(files).filter(|(path, _)| !allowed.iter().any(|entry| covers(entry, path))) {
+    for (path, text) in rust_files(files).filter(|(path, _)| !allowed.iter().any(|entry| covers(entry, path)))
+    {
         let code = code_only(text);
         let lines = (1..).zip(code.lines()).filter(|(_, line)| has_unsafe(line));
         let why = "`unsafe` in a file that is not in UNSAFE_FILES";

@@ -208,7 +208,8 @@ fn reregistration_is_final() {
     let nothing = Reregistration::default();
     for round in 0..ROUNDS {
         let (domain, rights) = (Some(target.victim.domain), Some(ALL));
-        let grant = || becomes(Reregistration { domain, rights, bytes: bytes(&target.memory) });
+        let grant =
+            || becomes(Reregistration { domain, rights, bytes: bytes(&target.memory), keep_tag: false });
         let revoke = |_| {
             becomes(match round % 3 {
                 0 => Reregistration { rights: Some(Rights::LOCAL_READ), ..nothing.clone() },

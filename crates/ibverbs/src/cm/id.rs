@@ -12,7 +12,7 @@ use super::state::{Phase, Shared};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::object::{CObject, find, publish, put, take_back};
-use crate::persona::Persona;
+use crate::persona::is_iwarp;
 use crate::qp::Qp;
 use ironwarp_engine::gid::Gid;
 use std::cell::UnsafeCell;
@@ -201,7 +201,7 @@ impl Id {
 
     /// The route's one path, as an adapter on Ethernet describes it. An iWARP adapter has none.
     pub(super) fn set_path(&self) {
-        if Persona::get() == Persona::Iwarp {
+        if is_iwarp() {
             return;
         }
         // SAFETY: the program's structure, in a call of the program with it.

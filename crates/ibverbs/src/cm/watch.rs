@@ -10,8 +10,9 @@ use super::header::{Header, Kind};
 use super::state::{Attempt, Depths, Link, Phase, Purpose, Request, Shared, State};
 use crate::abi::*;
 use crate::errno::Errno;
-use crate::persona::Persona;
+use crate::persona::{config, is_iwarp};
 use ironwarp_engine::{ConnectError, ConnectionEvent, Established, Incoming, QueuePair, Watcher, What};
+use ironwarp_rnic::config::Persona;
 use ironwarp_rnic::qp::State as QpState;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -109,7 +110,7 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
 
 /// An adapter on Ethernet tells of retries; an iWARP one has none.
 fn defaults() -> Option<Kind> {
-    (Persona::get() == Persona::Roce).then_some(Kind::Aside)
+    (!is_iwarp()).then_some(Kind::Aside)
 }
 
 // --- A connection is there ---
@@ -170,7 +171,7 @@ fn answered(
             of.flow_control = header.flow_control;
             of.srq = header.srq;
             // Where the adapter is no InfiniBand one, there is no such event, and nobody waits for an answer to it.
-            let waits = Persona::get() == Persona::Roce;
+            let waits = !is_iwarp();
             let (phase, kind) = match waits {
                 true => (Phase::Responded, RDMA_CM_EVENT_CONNECT_RESPONSE),
                 false => (Phase::Connected, RDMA_CM_EVENT_ESTABLISHED),
@@ -195,11 +196,11 @@ fn answered(
 fn agreed(state: &State, established: &Established) -> Connection {
     let (ird, ord) = (number(established.agreed.ird), number(established.agreed.ord));
     let mut of = Connection::default();
-    of.depths = match Persona::get() {
+    of.depths = match config().persona {
         Persona::Roce => Depths { initiator: ord, responder: ird },
         Persona::Iwarp => Depths { initiator: ird, responder: ord },
     };
-    if Persona::get() == Persona::Roce {
+    if !is_iwarp() {
         of.flow_control = true;
         of.rnr_retry_count = 7;
     }
@@ -264,7 +265,7 @@ fn is_refused(error: &ConnectError) -> bool {
 
 /// The event for an error, and its status.
 fn reason(error: &ConnectError) -> (rdma_cm_event_type, i32) {
-    let (by_program, by_nobody) = match Persona::get() {
+    let (by_program, by_nobody) = match config().persona {
         Persona::Roce => (CONSUMER_DEFINED, INVALID_SERVICE_ID),
         Persona::Iwarp => (-libc::ECONNREFUSED, -libc::ECONNREFUSED),
     };
@@ -316,7 +317,7 @@ fn ended(id: &Arc<Shared>, qp: u32) {
         _ => return,
     }
     drop(state);
-    if Persona::get() == Persona::Roce {
+    if !is_iwarp() {
         exit_time_wait_later(id);
     }
 }

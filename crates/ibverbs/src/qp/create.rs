@@ -8,13 +8,16 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, object};
 use crate::object::{CObject, Use, find, publish};
-use crate::qp_ex;
+use crate::pd::Pd;
+use crate::qp_ex::{self, Building};
 use crate::srq::Srq;
+use crate::turn::Turn;
 use crate::xrc::Xrcd;
 use ironwarp_engine::{ConnectionEvent, DatagramQueuePairAttributes, QueuePairAttributes, Watcher};
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Completes, Receives};
 use std::cell::UnsafeCell;
+use std::sync::atomic::AtomicUsize;
 use std::sync::{Arc, Mutex};
 
 /// What a queue pair is made with, in whichever way it was asked for.
@@ -103,11 +106,11 @@ fn build(
             rights: if wanted.watcher.is_some() { Rights::REMOTE } else { Rights::empty() },
             by_hand: wanted.watcher.is_none(),
             reachable: true,
-            events: wanted.watcher,
+            events: wanted.watcher.clone(),
             ..QueuePairAttributes::new(domain, send_cq.inner())
         })?)
     };
-    Ok(put_together(context, pd, kind, init, wanted.send_ops, uses))
+    Ok(put_together(context, pd, kind, init, &wanted, uses))
 }
 
 fn put_together(
@@ -115,9 +118,39 @@ fn put_together(
     pd: *mut ibv_pd,
     kind: Kind,
     init: ibv_qp_init_attr,
-    send_ops: Option<u64>,
+    wanted: &Wanted,
     uses: Vec<Use>,
 ) -> &'static Qp {
+    let mut c = plain(context, pd, &kind, &init);
+    if let Some(ops) = wanted.send_ops {
+        qp_ex::fill(&mut c, ops);
+    }
+    let single_threaded = find::<Pd>(pd).is_ok_and(Pd::is_single_threaded);
+    let attr = Arc::new(Mutex::new(ibv_qp_attr::zeroed()));
+    let qp = publish(Qp {
+        c: UnsafeCell::new(c),
+        context,
+        kind,
+        init,
+        xrc: wanted.xrcd.map(|xrcd| Arc::clone(xrcd.inner())),
+        attr,
+        builder: UnsafeCell::default(),
+        building: Building { turn: Turn::default(), single_threaded },
+        uses,
+        handles: Arc::new(AtomicUsize::new(1)),
+    });
+    qp.note_state();
+    context.events().add(Subject::Qp(qp.number()), qp.c());
+    qp
+}
+
+/// The C structure, without the extended calls.
+pub(super) fn plain(
+    context: &'static Context,
+    pd: *mut ibv_pd,
+    kind: &Kind,
+    init: &ibv_qp_init_attr,
+) -> ibv_qp_ex {
     let mut c = ibv_qp_ex::zeroed();
     let base = &mut c.qp_base;
     base.context = context.c();
@@ -129,27 +162,12 @@ fn put_together(
     base.qp_type = init.qp_type;
     base.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
     base.cond = libc::PTHREAD_COND_INITIALIZER;
-    base.qp_num = match &kind {
+    base.qp_num = match kind {
         Kind::Stream(pair) => pair.id(),
         Kind::Datagram(pair) => pair.id(),
     };
     base.handle = base.qp_num;
-    if let Some(ops) = send_ops {
-        qp_ex::fill(&mut c, ops);
-    }
-    let attr = Mutex::new(ibv_qp_attr::zeroed());
-    let qp = publish(Qp {
-        c: UnsafeCell::new(c),
-        context,
-        kind,
-        init,
-        attr,
-        builder: UnsafeCell::default(),
-        uses,
-    });
-    qp.note_state();
-    context.events().add(Subject::Qp(qp.number()), qp.c());
-    qp
+    c
 }
 
 /// What is granted: at least what is asked for.

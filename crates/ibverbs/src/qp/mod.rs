@@ -2,9 +2,12 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 mod create;
+mod open;
+mod required;
 mod state;
 
 pub(crate) use create::{create_extended, create_qp_ex};
+pub(crate) use open::open_qp;
 
 use crate::abi::*;
 use crate::async_event::Subject;
@@ -14,11 +17,13 @@ use crate::errno::{Errno, code};
 use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
 use crate::persona;
-use crate::qp_ex::Builder;
+use crate::qp_ex::{Builder, Building};
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
+use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -39,14 +44,19 @@ pub(crate) struct Qp {
     context: &'static Context,
     kind: Kind,
     init: ibv_qp_init_attr,
-    attr: Mutex<ibv_qp_attr>,
+    /// The domain whose queues its messages name.
+    xrc: Option<Arc<XrcDomain>>,
+    attr: Arc<Mutex<ibv_qp_attr>>,
     /// What requests have been made of by the extended calls, since the last start.
     pub(crate) builder: UnsafeCell<Builder>,
+    pub(crate) building: Building,
     uses: Vec<Use>,
+    /// How many objects there are for it: it can be opened once more.
+    handles: Arc<AtomicUsize>,
 }
 
 /// What carries its messages.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// A connection: RC, UC, XRC.
     Stream(Arc<QueuePair>),
@@ -117,8 +127,6 @@ impl Qp {
     /// The same, as the verbs number it, in the C structure as well.
     fn note_state(&self) -> ibv_qp_state {
         let state = match self.state() {
-            // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for.
-            State::Reset if persona::is_iwarp() => IBV_QPS_INIT,
             State::Reset => IBV_QPS_RESET,
             State::Init => IBV_QPS_INIT,
             State::ReadyToReceive => IBV_QPS_RTR,
@@ -157,6 +165,11 @@ pub unsafe extern "C" fn ibv_query_qp(
     code(find::<Qp>(qp).map(|qp| {
         let mut found = *qp.attr();
         found.qp_state = qp.note_state();
+        // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for. It says so when it
+        // is asked; in the C structure there is RESET, as the real library has it.
+        if found.qp_state == IBV_QPS_RESET && persona::is_iwarp() {
+            found.qp_state = IBV_QPS_INIT;
+        }
         found.cur_qp_state = found.qp_state;
         found.cap = qp.init.cap;
         // SAFETY: NULL or the caller's.
@@ -174,11 +187,12 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = find::<Qp>(c)?;
+    let last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     match &qp.kind {
-        Kind::Stream(pair) => pair.retire(),
-        Kind::Datagram(_) => {} // gone at once, when it is dropped
+        Kind::Stream(pair) if last => pair.retire(),
+        _ => {} // somebody else has it, or it is gone at once, when it is dropped
     }
-    qp.context.events().remove(Subject::Qp(qp.number()));
+    qp.context.events().remove(Subject::Qp(qp.number()), c);
     let qp = take_back::<Qp>(c)?;
     drop(qp.uses);
     Ok(())

@@ -1,11 +1,13 @@
 //! The way of a queue pair through its states: which attributes each step needs, and what they mean here.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::required::is_ok;
 use super::{Kind, Qp};
 use crate::abi::*;
 use crate::errno::{Errno, code_and_errno};
 use crate::mr::remote_rights;
 use crate::object::find;
+use crate::persona::is_iwarp;
 use crate::query::{gid_index_of_lid, gid_of_lid};
 use crate::report;
 use ironwarp_engine::gid::Gid;
@@ -22,7 +24,14 @@ impl Qp {
         {
             return Err(Errno::INVALID);
         }
-        if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != self.note_state() {
+        let from = self.note_state();
+        if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
+            return Err(Errno::INVALID);
+        }
+        // iWARP adapters have no such table: a new queue pair, which is idle, shows itself as one that was initialised.
+        let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { from };
+        if !is_iwarp() && !is_ok(self.init().qp_type, from, to, mask) {
+            report::wrong_step(self.number(), (from, to), mask);
             return Err(Errno::INVALID);
         }
         self.note_attributes(attr, mask);

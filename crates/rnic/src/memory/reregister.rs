@@ -1,11 +1,13 @@
 //! Re-registration: a region with other memory, rights or domain, in one step (verbs: `ibv_rereg_mr`).
 //!
-//! The region gets another tag, whatever changes. Who was told the old one was granted something else, and a message that
+//! The region gets another tag, whatever changes, unless its consumer asks for the same. Who was told the old one was granted something else, and a message that
 //! is half placed must not go on in other memory (requirement M4). It also gets another entry: an entry has 256 instances
 //! and its index would not wait in line, so a region that goes back and forth would soon honour its first tag again.
 
 use super::access::{Access, Kinds};
-use super::{Check, Domain, Kind, Memory, ReregisterError, Rights, Stream, Table, Translation, index_of};
+use super::{
+    Check, Domain, Kind, Memory, ReregisterError, Rights, Stream, Table, Translation, index_of, instance_of,
+};
 use crate::host::Host;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
@@ -19,6 +21,8 @@ pub struct Reregistration {
     pub rights: Option<Rights>,
     /// Which bytes.
     pub bytes: Option<Bytes>,
+    /// Its tag stays: peers who were told it reach what the region has become. Programs for RoCE adapters rely on it.
+    pub keep_tag: bool,
 }
 
 /// The bytes of a region, as in [`Memory`].
@@ -65,6 +69,11 @@ impl Table {
         let memory = Memory { start, len, rights, one_touch, translation };
         memory.check(host)?;
         let body = memory.into_body(to.domain.unwrap_or(body.domain));
+        if to.keep_tag {
+            change.revoke();
+            change.publish(instance_of(tag), body);
+            return Ok(tag);
+        }
         let (next, next_entry) = self.slab.take()?;
         change.revoke();
         change.release();

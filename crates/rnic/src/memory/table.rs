@@ -50,6 +50,12 @@ impl Table {
         self.publish_new(memory.into_body(domain))
     }
 
+    /// The same, for memory that need not be mapped yet, and may come and go: on-demand paging. It may be all that there is.
+    pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
+        memory.check_shape()?;
+        self.publish_new(memory.into_body(domain))
+    }
+
     /// Registers the memory of another region once more, with its own tag, domain, start and rights: both use one
     /// translation (requirement M5). It is not one-touch, be the other or not.
     pub fn share(&self, tag: Tag, domain: Domain, start: u64, rights: Rights) -> Result<Tag, RegisterError> {
@@ -298,6 +304,20 @@ impl Change<'_> {
 
 impl Memory {
     pub(super) fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
+        self.check_shape()?;
+        let Self { len, ref translation, .. } = *self;
+        let mut spans = Spans::new();
+        let translated = translation.len();
+        let bytes = usize::try_from(len).map_err(|_| RegisterError::TooLong { len, translated })?;
+        translation.spans(0, bytes, &mut spans);
+        match spans.iter().find(|&&span| !host.is_mapped(span)) {
+            Some(&span) => Err(RegisterError::Unmapped(span)),
+            None => Ok(()),
+        }
+    }
+
+    /// All that can be checked without a look at the memory.
+    fn check_shape(&self) -> Result<(), RegisterError> {
         let Self { start, len, rights, one_touch, ref translation } = *self;
         if len == 0 {
             return Err(RegisterError::Empty);
@@ -311,13 +331,7 @@ impl Memory {
         if one_touch && rights.contains(Rights::BIND) {
             return Err(RegisterError::OneTouch);
         }
-        let mut spans = Spans::new();
-        let bytes = usize::try_from(len).map_err(|_| RegisterError::TooLong { len, translated })?;
-        translation.spans(0, bytes, &mut spans);
-        match spans.iter().find(|&&span| !host.is_mapped(span)) {
-            Some(&span) => Err(RegisterError::Unmapped(span)),
-            None => Ok(()),
-        }
+        Ok(())
     }
 
     pub(super) fn into_body(self, domain: Domain) -> Body {

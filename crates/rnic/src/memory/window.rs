@@ -4,7 +4,7 @@
 //! translation. As long as it is bound, its region cannot go.
 
 use super::access::{Access, Kinds};
-use super::entry::Body;
+use super::entry::{Body, Change};
 use super::{Check, Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
 use ironwarp_wire::Tag;
 
@@ -43,12 +43,31 @@ impl Table {
     /// `len` 0 unbinds; then the region and the rest of the binding are not looked at.
     pub fn bind(&self, stream: Stream, window: Tag, binding: Binding) -> Result<Tag, Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(window, stream) };
-        let mut change = self.change_of(&access)?;
+        let change = self.change_of(&access)?;
+        let tag = following(window);
+        self.bind_entry(stream, change, tag, &binding)?;
+        Ok(tag)
+    }
+
+    /// The same, but the consumer has chosen the instance: `tag` is the one that the window has from then on, whichever it
+    /// has now (verbs: a window of type 2).
+    pub fn bind_as(&self, stream: Stream, tag: Tag, binding: Binding) -> Result<(), Denied> {
+        let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(tag, stream) };
+        let change = self.change(&access)?;
+        self.bind_entry(stream, change, tag, &binding)
+    }
+
+    fn bind_entry(
+        &self,
+        stream: Stream,
+        mut change: Change<'_>,
+        tag: Tag,
+        binding: &Binding,
+    ) -> Result<(), Denied> {
         // The new region is held before the old one is let go: it may be the same.
-        let body = if binding.len == 0 { None } else { Some(self.attach(stream, &binding)?) };
+        let body = if binding.len == 0 { None } else { Some(self.attach(stream, binding)?) };
         change.revoke();
         self.unbind(&mut change);
-        let tag = following(window);
         if let Some(body) = body {
             change.control.region = Some(index_of(binding.region));
             change.control.invalidator = body.qp;
@@ -57,7 +76,7 @@ impl Table {
             let emptied = change.entry.body().emptied();
             change.keep(instance_of(tag), emptied);
         }
-        Ok(tag)
+        Ok(())
     }
 
     /// Checks the region (requirement M8, a to g), counts one window more on it, and gives the window's body.

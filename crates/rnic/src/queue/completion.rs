@@ -26,6 +26,9 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// A receive of a datagram: who sent it. The first 40 bytes of the buffer are its GRH.
     pub sender: Option<Sender>,
+    /// When it came, by the clock of its queue; zero if that has none.
+    #[doc(hidden)]
+    pub time: u64,
     /// Why it failed: which check, whose fault. Shared by all requests that one fault ended.
     pub cause: Option<Arc<Fault>>,
 }
@@ -62,7 +65,8 @@ impl Completion {
     pub const fn succeeded(wr_id: u64, opcode: Opcode, qp: u32, byte_len: u32) -> Self {
         let (status, cause) = (Status::Success, None);
         let (solicited, invalidated, immediate, sender) = (false, None, None, None);
-        Self { wr_id, status, opcode, byte_len, qp, solicited, invalidated, immediate, sender, cause }
+        let time = 0;
+        Self { wr_id, status, opcode, byte_len, qp, solicited, invalidated, immediate, sender, time, cause }
     }
 
     /// A request that failed.

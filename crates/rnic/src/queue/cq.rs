@@ -59,6 +59,8 @@ struct Ring {
     waking: usize,
     armed: Option<Arm>,
     overrun: bool,
+    /// What tells the time at which a completion came.
+    clock: Option<fn() -> u64>,
 }
 
 #[derive(Debug, Default)]
@@ -79,7 +81,14 @@ impl Cq {
         Self {
             id,
             ready: AtomicUsize::new(0),
-            ring: Mutex::new(Ring { capacity, completions, waking: 0, armed: None, overrun: false }),
+            ring: Mutex::new(Ring {
+                capacity,
+                completions,
+                waking: 0,
+                armed: None,
+                overrun: false,
+                clock: None,
+            }),
             target: Mutex::new(Target::default()),
             sleepers: AtomicUsize::new(0),
             alarm: OnceLock::new(),
@@ -90,6 +99,11 @@ impl Cq {
     /// Who wakes threads that [sleep](Self::begin_sleep) on the queue. Set once.
     pub fn set_alarm(&self, alarm: Arc<dyn Wake>) {
         let _ = self.alarm.set(alarm);
+    }
+
+    /// From now on completions have the time at which they came, as this clock has it.
+    pub fn set_clock(&self, clock: fn() -> u64) {
+        lock(&self.ring).clock = Some(clock);
     }
 
     /// Where an overrun is reported. Set once.
@@ -279,11 +293,14 @@ pub struct TooSmall {
 struct Full;
 
 impl Ring {
-    fn push(&mut self, completion: Completion, wakes: bool) -> Result<(), Full> {
+    fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
         // After an overrun there may be room again, but what follows would hide that something is missing before it.
         if self.overrun || self.completions.len() == self.capacity {
             self.overrun = true;
             return Err(Full);
+        }
+        if let Some(clock) = self.clock {
+            completion.time = clock();
         }
         self.completions.push_back(completion);
         self.waking += usize::from(wakes);

@@ -148,6 +148,13 @@ pub enum Operation {
         /// What it shall show.
         binding: Binding,
     },
+    /// The same, and the consumer has chosen which instance of its tag the window gets.
+    BindAs {
+        /// The window, by the tag that it gets.
+        tag: Tag,
+        /// What it shall show.
+        binding: Binding,
+    },
     /// Registers memory under a tag that was allocated before (requirement M6).
     Register {
         /// The tag, which requests behind this one may use.
@@ -162,7 +169,7 @@ pub enum Operation {
 impl Operation {
     /// Done by the adapter alone: nothing goes out.
     pub(crate) const fn is_local(&self) -> bool {
-        matches!(self, Self::Bind { .. } | Self::Register { .. } | Self::Invalidate(_))
+        matches!(self, Self::Bind { .. } | Self::BindAs { .. } | Self::Register { .. } | Self::Invalidate(_))
     }
 }
 

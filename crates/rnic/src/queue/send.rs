@@ -387,7 +387,7 @@ const fn opcode(request: &WorkRequest) -> Opcode {
         Operation::Read(_) => Opcode::Read,
         Operation::Atomic { op: AtomicOp::CompareSwap { .. }, .. } => Opcode::CompareSwap,
         Operation::Atomic { op: AtomicOp::FetchAdd { .. }, .. } => Opcode::FetchAdd,
-        Operation::Bind { .. } => Opcode::Bind,
+        Operation::Bind { .. } | Operation::BindAs { .. } => Opcode::Bind,
         Operation::Register { .. } => Opcode::Register,
         Operation::Invalidate(_) => Opcode::Invalidate,
     }

@@ -289,3 +289,18 @@ fn strict_mode_keeps_regions_from_remote_invalidation() {
     assert_eq!(table.invalidate_remotely(STREAM, tag).unwrap_err().check, Check::Kind);
     table.invalidate(STREAM, tag).unwrap();
 }
+
+/// On-demand paging: nothing needs to be mapped, and all addresses may be in one region.
+#[test]
+fn on_demand_all_memory_is_one_region() {
+    let table = table();
+    let everything = Memory::direct(0, u64::MAX, Rights::LOCAL_READ).unwrap();
+    assert!(table.register(&Mapped(0..1), HOME, everything.clone()).is_err());
+    let tag = table.register_on_demand(HOME, everything).unwrap();
+    let mut spans = Spans::new();
+    for addr in [0, ADDR, u64::MAX - 1] {
+        spans.clear();
+        table.local(HOME, tag, addr, 1, Rights::LOCAL_READ, &mut spans).unwrap();
+        assert_eq!(spans[..], [Span { addr, len: 1 }]);
+    }
+}

@@ -179,3 +179,19 @@ fn an_injected_fault_leaves_the_region_as_it_was() {
     assert!(matches!(error, ReregisterError::Register(RegisterError::Full { .. })), "{error}");
     remote(device.table(), STREAM, place(tag, ADDR), 8, Rights::REMOTE_READ);
 }
+
+/// Verbs: programs for RoCE adapters count on it that the keys of a region stay.
+#[test]
+fn the_tag_stays_if_that_is_asked_for() {
+    let table = table();
+    let tag = region(&table, Rights::LOCAL_READ);
+    let rights = Rights::LOCAL_READ | Rights::REMOTE_READ;
+    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Right);
+    let to = Reregistration { rights: Some(rights), keep_tag: true, ..Reregistration::default() };
+    assert_eq!(table.reregister(&ALL, tag, to).unwrap(), tag);
+    remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
+    let to = Reregistration { domain: Some(AWAY), keep_tag: true, ..Reregistration::default() };
+    assert_eq!(table.reregister(&ALL, tag, to).unwrap(), tag);
+    assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
+    assert_eq!(table.len(), 1);
+}

@@ -225,3 +225,21 @@ fn a_window_cannot_be_shared() {
     let error = table.share(window, HOME, 0, READ).unwrap_err();
     assert!(matches!(error, RegisterError::Denied(denied) if denied.check == Check::Kind));
 }
+
+/// Verbs, windows of type 2: the consumer chooses the instance, and need not know the one before.
+#[test]
+fn a_window_gets_the_instance_that_its_consumer_chose() {
+    let table = table();
+    let region = region(&table, BINDABLE);
+    let window = table.allocate_window(HOME).unwrap();
+    let at = ADDR + 0x100;
+    let mut before = window;
+    for chosen in [Tag(window.0 ^ 0x5a), Tag(window.0 ^ 0x3c)] {
+        table.bind_as(STREAM, chosen, part(region)).unwrap();
+        assert_eq!(remote(&table, STREAM, place(chosen, at), 1, READ), [Span { addr: at, len: 1 }]);
+        assert_eq!(remote_denied(&table, STREAM, place(before, at), 1, READ), Check::Instance);
+        before = chosen;
+    }
+    // A region is no window, whichever instance is asked for.
+    assert_eq!(table.bind_as(STREAM, region, part(region)).unwrap_err().check, Check::Kind);
+}

@@ -308,3 +308,14 @@ fn many_push_while_two_poll() {
         assert!(both.into_iter().eq(0..EACH), "each completion of queue pair {qp} once");
     }
 }
+
+#[test]
+fn completions_have_the_time_at_which_they_came() {
+    let (cq, _) = cq(2);
+    cq.push(Completion::succeeded(1, Opcode::Send, 1, 0)).unwrap();
+    cq.set_clock(|| 42);
+    cq.push(Completion::succeeded(2, Opcode::Send, 1, 0)).unwrap();
+    let mut times = Vec::new();
+    cq.poll(2, |completion| times.push(completion.time)).unwrap();
+    assert_eq!(times, [0, 42]);
+}

@@ -383,7 +383,10 @@ impl Tx {
                 self.ask(qp, train, seq, &Header::AtomicRequest(AtomicRequest { msn, id: msn, target, op }));
                 Ok(())
             }
-            Operation::Bind { .. } | Operation::Register { .. } | Operation::Invalidate(_) => Err(Stop::Idle),
+            Operation::Bind { .. }
+            | Operation::BindAs { .. }
+            | Operation::Register { .. }
+            | Operation::Invalidate(_) => Err(Stop::Idle),
         }
     }
 
@@ -643,6 +646,9 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Box<Failure>>
     let done = match &request.operation {
         Operation::Bind { window, binding } => {
             device.table().bind(stream, *window, *binding).map(drop).map_err(Fault::Local)
+        }
+        Operation::BindAs { tag, binding } => {
+            device.table().bind_as(stream, *tag, *binding).map_err(Fault::Local)
         }
         Operation::Register { tag, memory } => {
             device.fill(stream, *tag, memory.clone()).map_err(|error| Fault::Register { tag: *tag, error })
