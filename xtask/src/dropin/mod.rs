@@ -28,9 +28,9 @@ const OTHER_NAMES: [&str; 3] = ["libibverbs.so", "librdmacm.so.1", "librdmacm.so
 const COMMAND: &str = "ironwarp";
 
 /// What is made.
-struct Dropin {
-    file: PathBuf,
-    command: PathBuf,
+pub(crate) struct Dropin {
+    pub(crate) file: PathBuf,
+    pub(crate) command: PathBuf,
 }
 
 pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
