@@ -119,7 +119,8 @@ pub(super) const PROGRAMS: &[Program] = &[
     same!("ib_write_bw", ["ib_write_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"])
         .representative(),
     same!("ib_write_lat", ["ib_write_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"]),
-    same!("ib_read_bw", ["ib_read_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"]),
+    same!("ib_read_bw", ["ib_read_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"])
+        .representative(),
     same!("ib_read_lat", ["ib_read_lat", "-p", "{port}", "-x", "{gid}", "-F"], &["t_typical"]),
     same!("ib_send_bw", ["ib_send_bw", "-p", "{port}", "-x", "{gid}", "-n", "1000", "-F"], &["65536"])
         .roce_only(),
@@ -168,7 +169,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         &["65536"]
     )
     .roce_only(),
-    same_cm!("ib_write_bw -R", ["ib_write_bw", "-p", "{port}", "-n", "1000", "-F"]).representative(),
+    same_cm!("ib_write_bw -R", ["ib_write_bw", "-p", "{port}", "-n", "1000", "-F"]),
     same_cm!("ib_write_lat -R", ["ib_write_lat", "-p", "{port}", "-F"]),
     same_cm!("ib_read_bw -R", ["ib_read_bw", "-p", "{port}", "-n", "1000", "-F"]),
     same_cm!("ib_read_lat -R", ["ib_read_lat", "-p", "{port}", "-F"]),
@@ -180,7 +181,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new(
         "rping",
         Pair {
-            server: &["rping", "-s", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V"],
+            server: &["rping", "-s", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-S", "4096"],
             client: &["rping", "-c", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-S", "4096"],
         },
         &[],
@@ -223,7 +224,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new(
         "rdma_server, rdma_client",
         Pair {
-            server: &["rdma_server", "-p", "{port}"],
+            server: &["rdma_server", "-s", "{addr}", "-p", "{port}"],
             client: &["rdma_client", "-s", "{addr}", "-p", "{port}"],
         },
         &["rdma_client: end 0"],
@@ -300,7 +301,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new("ucx_perftest", Special(special::ucx_perftest), &[]).roce_only(),
     Program::new("ucp_client_server", Special(special::ucp_client_server), &[]).roce_only(),
     Program::new("fi_info -p verbs", Alone(&["fi_info", "-p", "verbs"]), &["provider: verbs"]),
-    Program::new("fi_pingpong msg", Special(special::fi_pingpong_msg), &[]),
+    Program::new("fi_pingpong msg", Special(special::fi_pingpong_msg), &[]).representative(),
     Program::new("fi_pingpong rdm", Special(special::fi_pingpong_rdm), &[]),
     Program::new("fi_pingpong dgram", Special(special::fi_pingpong_dgram), &[]).roce_only(),
     Program::new("Open MPI, pml ucx", Special(special::mpi_ucx), &[]).roce_only(),

@@ -230,8 +230,8 @@ pub(super) fn iser(scene: &Scene) -> Result {
     let disk = scene.folder.join("disk");
     let bytes = write_file(&disk, 4 << 20)?;
     let control = (scene.port % 30_000).to_string();
-    let portal = format!("portal={}:{}", scene.server_address(), scene.port);
-    let words = ["tgtd", "-f", "-C", &control, "--iser", &portal, "--iscsi", "portal=127.0.0.1:0"];
+    // Both transports want the same port, and TCP has only one of each number.
+    let words = ["tgtd", "-f", "-C", &control, "--iser", "port={port}", "--iscsi", "portal=127.0.0.1:1"];
     let words = scene.fill(End::Server, &words)?;
     let log = scene.folder.join("server.log");
     let mut target = Process::start(scene.command_as(&[], End::Server, &words), "tgtd", &log)?;
