@@ -8,6 +8,7 @@ use crate::gid::monitor::Monitor;
 use crate::set::{Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::sys::poller::{Epoll, EventFd, Events, Interest};
+use crate::sys::thread::spawn;
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
 use ironwarp_rnic::event::CompletionHandler;
@@ -115,7 +116,7 @@ impl Lane {
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
         let its_own = Arc::clone(&lane);
         let run = move || Running::new(&its_own).run();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        let thread = spawn(name, run)?;
         Ok((lane, thread))
     }
 
