@@ -8,6 +8,7 @@ use crate::gid::monitor::Monitor;
 use crate::set::{Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::sys::poller::{Epoll, EventFd, Events, Interest};
+use crate::sys::thread::spawn;
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
 use ironwarp_rnic::event::CompletionHandler;
@@ -15,6 +16,7 @@ use ironwarp_rnic::qp::Ready;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -56,6 +58,8 @@ pub(crate) enum Job {
     Unlisten(Arc<ListenerCore>),
     /// The program decided on a connection that is waiting.
     Accept(u64, Box<Accept>),
+    /// All jobs before this one are done.
+    Fence(Sender<()>),
     /// Tell of changes to the port.
     Monitor(Arc<Monitor>),
     Remind(Instant, Due),
@@ -115,7 +119,7 @@ impl Lane {
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
         let its_own = Arc::clone(&lane);
         let run = move || Running::new(&its_own).run();
-        let thread = std::thread::Builder::new().name(name.to_owned()).spawn(run)?;
+        let thread = spawn(name, run)?;
         Ok((lane, thread))
     }
 
@@ -260,6 +264,9 @@ impl Running {
                     self.listeners.retain(|_, known| !Arc::ptr_eq(known, &listener));
                 }
                 Job::Accept(token, accept) => self.decide(token, *accept),
+                Job::Fence(waiting) => {
+                    let _ = waiting.send(()); // or nobody waits any more
+                }
                 Job::Monitor(monitor) => self.monitor(monitor),
                 Job::Remind(at, due) => self.timers.add(at, due),
                 Job::Release(connection) => connection.release(),

@@ -18,8 +18,8 @@ use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Weak};
-use std::time::Instant;
+use std::sync::{Arc, Weak, mpsc};
+use std::time::{Duration, Instant};
 
 /// What came behind a startup frame is kept, but no more than this; the rest waits in the kernel.
 const ROOM: usize = MAX_STARTUP + 4096;
@@ -503,6 +503,16 @@ impl Incoming {
         self.decided = true;
         self.submit(Accept { private_data: private_data.into(), taker: None });
         Ok(())
+    }
+
+    /// The same, and waits until the peer's socket has it, but not for longer than this: whoever ends right after it would take
+    /// the answer along.
+    pub fn reject_and_wait(self, private_data: &[u8], timeout: Duration) -> Result<(), ConnectError> {
+        let lane = Arc::clone(&self.lane);
+        self.reject(private_data)?;
+        let (done, waiting) = mpsc::channel();
+        lane.submit(Job::Fence(done));
+        waiting.recv_timeout(timeout).map_err(|_| ConnectError::TimedOut)
     }
 
     fn submit(&self, accept: Accept) {

@@ -23,7 +23,8 @@ extern "C" fn close_all() {
     let deadline = Instant::now() + PATIENCE;
     let mut closing = Vec::new();
     each::<Qp>(|qp| {
-        if qp.close() {
+        // What a child inherited is its parent's.
+        if qp.context().engine().is_of_this_process() && qp.close() {
             closing.push(qp);
         }
     });

@@ -1,7 +1,8 @@
 //! The kernel's routing socket (rtnetlink): asks for interfaces, addresses and routes, and hears when they change. What
 //! comes is bytes; `gid/parse.rs` reads them.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use super::fork::{Instead, Kept};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -33,7 +34,7 @@ pub(crate) enum Question {
 /// A routing socket.
 #[derive(Debug)]
 pub(crate) struct Netlink {
-    fd: OwnedFd,
+    fd: Kept,
 }
 
 impl Netlink {
@@ -55,7 +56,7 @@ impl Netlink {
         let flags = SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Self { fd })
+        Ok(Self { fd: Kept::new(fd, Instead::Nothing) })
     }
 
     /// Asks, and hands each datagram of the answer to `take`, which says whether there is more to come. It may be asked

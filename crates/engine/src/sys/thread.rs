@@ -1,9 +1,14 @@
-//! Threads of the program: whether they exist, and how they sleep.
-#![expect(unsafe_code, reason = "the C library's poll, and a system call that rustix does not have")]
+//! Threads of the program: whether they exist, and how they sleep; and threads of ours.
+#![expect(
+    unsafe_code,
+    reason = "the C library's poll and signal mask, and a system call that rustix does not have"
+)]
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::process::Pid;
+use std::io;
 use std::ptr;
+use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// A thread of this process.
@@ -22,6 +27,21 @@ impl Thread {
         let thread = self.0.as_raw_nonzero().get();
         // SAFETY: numbers only, and signal zero is none.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
+    }
+}
+
+/// Starts a thread that no signal of the program is delivered to: handlers are not to run on a stack of ours, and a program that
+/// blocks a signal everywhere, to read it from a descriptor, does not know of our threads.
+pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    // SAFETY: a set of bits, which the next call fills; then our own memory. A new thread begins with its maker's mask.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(run);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
+        spawned
     }
 }
 

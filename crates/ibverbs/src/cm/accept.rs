@@ -17,9 +17,13 @@ use ironwarp_engine::{BringUpOptions, Incoming, Local, QueuePair, Remote};
 use ironwarp_rnic::qp::State as QpState;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// What InfiniBand's service resolution says for a program that does not want it.
 const SIDR_REJECT: u32 = 2;
+
+/// How long an answer may take to get out. It takes no time, unless the host is stuck.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// # Safety
 /// `param` is NULL, or whole.
@@ -70,7 +74,12 @@ fn begin(id: &Id, pair: &Arc<QueuePair>, purpose: Purpose) {
 fn tell_number(id: &Id, incoming: Incoming, wanted: &Wanted) -> Result<(), Errno> {
     let header = Header { kind: Kind::Found, qkey: RDMA_UDP_QKEY, ..wanted.header };
     id.shared().lock().phase = Phase::Connected;
-    incoming.reject(&header.with(&wanted.private_data)).map_err(|error| Errno::from(&error))
+    answer(incoming, &header.with(&wanted.private_data))
+}
+
+/// An answer that is no connection. When this returns it is out, because the program may end now.
+fn answer(incoming: Incoming, private_data: &[u8]) -> Result<(), Errno> {
+    incoming.reject_and_wait(private_data, PATIENCE).map_err(|error| Errno::from(&error))
 }
 
 /// The program, or the peer's, has its own queue pair. Each end tells its number; an id's queue pair is connected by it.
@@ -171,5 +180,5 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<()
         true => Header { status: SIDR_REJECT, ..Header::new(Kind::Found, 0) }.with(data),
         false => data.to_vec(),
     };
-    request.incoming.reject(&said).map_err(|error| Errno::from(&error))
+    answer(request.incoming, &said)
 }

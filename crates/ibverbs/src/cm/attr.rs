@@ -104,7 +104,8 @@ fn init(id: &Id, attr: &mut ibv_qp_attr) -> Result<u32, Errno> {
             attr.sq_psn = 0;
             attr.timeout = state.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
             attr.retry_cnt = RETRIES;
-            attr.rnr_retry = state.peer.map_or(RETRIES, |peer| peer.rnr_retry_count);
+            // Whatever the peer's program said: TCP lets a message wait, and nothing is sent again.
+            attr.rnr_retry = RETRIES;
             attr.max_rd_atomic = state.depths.initiator;
             mask |= IBV_QP_SQ_PSN
                 | IBV_QP_TIMEOUT
