@@ -49,8 +49,6 @@ pub struct Engine {
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
-    /// The process whose threads the lanes are.
-    process: u32,
 }
 
 /// What a connection is to be like.
@@ -104,7 +102,6 @@ impl Engine {
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
-            process: std::process::id(),
         }))
     }
 
@@ -116,11 +113,6 @@ impl Engine {
     /// Its settings.
     pub fn config(&self) -> &Config {
         self.device.config()
-    }
-
-    /// Whether this process made it, and not one of which it is a fork: then it is dead.
-    pub fn is_of_this_process(&self) -> bool {
-        self.process == std::process::id()
     }
 
     /// What the lanes did so far.
@@ -386,10 +378,6 @@ impl PortWatcher for PortEvents {
 impl Drop for Engine {
     /// Closing loses nothing: connections that are being closed have the time that the settings give them.
     fn drop(&mut self) {
-        if !self.is_of_this_process() {
-            // A child of a fork: the threads stayed with the parent, and so did the connections.
-            return std::mem::forget(std::mem::take(&mut *lock(&self.threads)));
-        }
         let within = self.config().close;
         for lane in self.lanes.get().into_iter().flatten() {
             lane.submit(Job::Stop(within));

@@ -23,8 +23,7 @@ extern "C" fn close_all() {
     let deadline = Instant::now() + PATIENCE;
     let mut closing = Vec::new();
     each::<Qp>(|qp| {
-        // What a child inherited is its parent's.
-        if qp.context().engine().is_of_this_process() && qp.close() {
+        if qp.close() {
             closing.push(qp);
         }
     });

@@ -7,10 +7,9 @@
 
 use crate::errno::Errno;
 use std::any::TypeId;
-use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 /// An object with a C structure in it.
 ///
@@ -33,28 +32,8 @@ pub(crate) unsafe trait CObject: Send + Sync + Sized + 'static {
 /// All objects that are alive: where their C structures are, and of which kind they are.
 static LIVE: LazyLock<Mutex<HashMap<usize, TypeId>>> = LazyLock::new(Mutex::default);
 
-type Live = MutexGuard<'static, HashMap<usize, TypeId>>;
-
-fn live() -> Live {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: two functions of ours. They are forgotten if the library is unloaded.
-        unsafe { libc::pthread_atfork(Some(hold), Some(let_go), Some(let_go)) };
-    });
+fn live() -> MutexGuard<'static, HashMap<usize, TypeId>> {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-thread_local! {
-    /// Held while this thread forks: a child that inherited the lock from another thread could look up nothing.
-    static HELD: RefCell<Option<Live>> = const { RefCell::new(None) };
-}
-
-extern "C" fn hold() {
-    HELD.with(|held| *held.borrow_mut() = Some(live()));
-}
-
-extern "C" fn let_go() {
-    HELD.with(|held| drop(held.borrow_mut().take()));
 }
 
 /// Makes an object that C may hold.

@@ -7,21 +7,19 @@
 #![expect(unsafe_code, reason = "the C library's read, at which a program may cancel the thread")]
 
 use crate::errno::Errno;
-use ironwarp_engine::sys::fork::{Instead, Kept};
 use ironwarp_rnic::event::Wake;
 use rustix::event::{EventfdFlags, eventfd};
 use std::ffi::c_void;
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 
 /// A semaphore with a descriptor.
 #[derive(Clone, Debug)]
-pub(crate) struct ChannelWake(Arc<Kept>);
+pub(crate) struct ChannelWake(Arc<OwnedFd>);
 
 impl ChannelWake {
     pub(crate) fn new() -> Result<Self, Errno> {
-        let made = eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?;
-        Ok(Self(Arc::new(Kept::new(made, Instead::Semaphore))))
+        Ok(Self(Arc::new(eventfd(0, EventfdFlags::SEMAPHORE | EventfdFlags::CLOEXEC)?)))
     }
 
     pub(crate) fn fd(&self) -> RawFd {

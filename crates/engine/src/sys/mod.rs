@@ -2,7 +2,6 @@
 //!
 //! | file | for | `unsafe` |
 //! |---|---|---|
-//! | `fork` | what children of the process do not share | the C library calls back |
 //! | `memory` | copies from and to the program's memory | addresses that may be bad |
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
@@ -16,7 +15,6 @@
 //! be cancelled (pthread_cancel), which must not happen in the middle of a stream, and which costs 40 ns a call. A thread
 //! that sleeps can be cancelled.
 
-pub mod fork;
 pub mod memory;
 pub(crate) mod netlink;
 pub mod poller;

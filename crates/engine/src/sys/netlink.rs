@@ -1,8 +1,7 @@
 //! The kernel's routing socket (rtnetlink): asks for interfaces, addresses and routes, and hears when they change. What
 //! comes is bytes; `gid/parse.rs` reads them.
 
-use super::fork::{Instead, Kept};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -34,7 +33,7 @@ pub(crate) enum Question {
 /// A routing socket.
 #[derive(Debug)]
 pub(crate) struct Netlink {
-    fd: Kept,
+    fd: OwnedFd,
 }
 
 impl Netlink {
@@ -56,7 +55,7 @@ impl Netlink {
         let flags = SocketFlags::CLOEXEC;
         let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
-        Ok(Self { fd: Kept::new(fd, Instead::Nothing) })
+        Ok(Self { fd })
     }
 
     /// Asks, and hands each datagram of the answer to `take`, which says whether there is more to come. It may be asked

@@ -4,10 +4,9 @@
 //! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does
 //! then, because arming rests on it.
 
-use super::fork::{Instead, Kept};
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd};
+use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -19,7 +18,7 @@ mod tests;
 /// A set of what is waited for.
 #[derive(Debug)]
 pub struct Epoll {
-    fd: Kept,
+    fd: OwnedFd,
 }
 
 /// When a member of a set is reported. Errors and hang-ups count as both readable and writable.
@@ -54,14 +53,13 @@ pub struct Events {
 /// Something to be counted and waited for.
 #[derive(Debug)]
 pub struct EventFd {
-    fd: Kept,
+    fd: OwnedFd,
 }
 
 impl Epoll {
     /// An empty set.
     pub fn new() -> io::Result<Self> {
-        let fd = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        Ok(Self { fd: Kept::new(fd, Instead::Epoll) })
+        Ok(Self { fd: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
     /// Adds a member, to be reported as `data`.
@@ -168,9 +166,7 @@ impl EventFd {
 
     fn new(mode: EventfdFlags) -> io::Result<Self> {
         let flags = mode | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        let semaphore = mode.contains(EventfdFlags::SEMAPHORE);
-        let instead = if semaphore { Instead::Semaphore } else { Instead::Counter };
-        Ok(Self { fd: Kept::new(rustix::event::eventfd(0, flags)?, instead) })
+        Ok(Self { fd: rustix::event::eventfd(0, flags)? })
     }
 
     /// Adds one, and wakes who waits.

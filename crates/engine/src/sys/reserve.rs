@@ -4,7 +4,6 @@
 //! A socket bound to all addresses holds the port. Nobody else gets it: two sockets share a port only if both ask for
 //! that (SO_REUSEADDR), and this one asks only for the moment in which one of our own is bound.
 
-use super::fork::{Instead, Kept};
 use ironwarp_rnic::config::PortRange;
 use rustix::fd::OwnedFd;
 use rustix::io::Errno;
@@ -28,7 +27,7 @@ pub enum Kind {
 /// A port, held until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    fd: Kept,
+    fd: OwnedFd,
     port: u16,
     /// Held while others may share.
     sharing: Mutex<()>,
@@ -55,7 +54,6 @@ impl Reservation {
     fn at(kind: Kind, port: u16) -> io::Result<Self> {
         let fd = bind_everywhere(kind, port)?;
         let port = SocketAddr::try_from(rustix::net::getsockname(&fd)?)?.port();
-        let fd = Kept::new(fd, Instead::Nothing);
         Ok(Self { fd, port, sharing: Mutex::default() })
     }
 

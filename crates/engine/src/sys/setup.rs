@@ -1,7 +1,6 @@
 //! How a connection comes to be: connect, or listen and accept, and the options that every connection gets. What comes
 //! out is a [`TcpLink`], on which the two ends then agree (MPA startup) before it carries a stream.
 
-use super::fork::{Instead, Kept};
 use super::socket::{TcpLink, choose_port_late};
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
 use rustix::io::Errno;
@@ -70,7 +69,7 @@ pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Tc
 /// An address that is ours, though nobody listens there yet.
 #[derive(Debug)]
 pub struct Bound {
-    fd: Kept,
+    fd: OwnedFd,
 }
 
 /// How an address is taken.
@@ -102,7 +101,7 @@ impl Bound {
             sockopt::set_ipv6_v6only(&fd, !options.both_versions)?;
         }
         rustix::net::bind(&fd, &at)?;
-        Ok(Self { fd: Kept::new(fd, Instead::Nothing) })
+        Ok(Self { fd })
     }
 
     /// What was taken.
@@ -123,7 +122,7 @@ impl Bound {
 /// A port at which peers may connect.
 #[derive(Debug)]
 pub struct Listener {
-    fd: Kept,
+    fd: OwnedFd,
 }
 
 impl Listener {
@@ -167,7 +166,7 @@ fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?)
 }
 
-fn set_options(fd: impl AsFd + Copy, keepalive: &Keepalive) -> io::Result<()> {
+fn set_options(fd: &OwnedFd, keepalive: &Keepalive) -> io::Result<()> {
     // What is sent is whole FPDUs already; waiting for more would only delay it.
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;

@@ -2,7 +2,6 @@
 //! straight from and to the program's memory, which the kernel copies from and to, whatever becomes of it meanwhile.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
-use super::fork::{Instead, Kept};
 use super::memory::Vectors;
 use super::size;
 use ironwarp_rnic::host::Span;
@@ -32,18 +31,18 @@ const DEFAULT_SEGMENT: usize = 536;
 /// A connection, or one in the making. Its methods never wait. Dropping it closes the socket.
 #[derive(Debug)]
 pub struct TcpLink {
-    fd: Kept,
+    fd: OwnedFd,
 }
 
 impl TcpLink {
     /// Takes over a TCP socket.
     pub fn new(fd: OwnedFd) -> Self {
-        Self { fd: Kept::new(fd, Instead::Nothing) }
+        Self { fd }
     }
 
     /// Gives the socket away, connected as it is: a stream moves with it.
     pub fn into_fd(self) -> OwnedFd {
-        self.fd.into_inner()
+        self.fd
     }
 
     /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.

@@ -4,7 +4,6 @@
 //! None of them is bound to the wildcard address (only what reserves the port is, and nobody reads it): the one that a datagram leaves from is its source address, and the one that it
 //! comes in at says where it was sent to.
 
-use super::fork::{Instead, Kept};
 use super::reserve::{Kind, Reservation};
 use ironwarp_rnic::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
@@ -54,7 +53,7 @@ pub struct UdpPort {
 /// One port at one address.
 #[derive(Debug)]
 pub struct UdpSocket {
-    fd: Kept,
+    fd: OwnedFd,
     gid: Gid,
     address: LocalAddress,
     /// There may be something to receive.
@@ -157,7 +156,6 @@ impl UdpSocket {
         sockopt::set_socket_reuseaddr(&fd, true)?;
         rustix::net::bind(&fd, &at)?;
         sockopt::set_socket_reuseaddr(&fd, false)?;
-        let fd = Kept::new(fd, Instead::Nothing);
         Ok(Self { fd, gid: address.ip.into(), address, readable: AtomicBool::new(true) })
     }
 

@@ -10,8 +10,9 @@ use super::header::{Header, Kind};
 use super::state::{Attempt, Depths, Link, Phase, Purpose, Request, Shared, State};
 use crate::abi::*;
 use crate::errno::Errno;
-use crate::persona::is_iwarp;
+use crate::persona::{config, is_iwarp};
 use ironwarp_engine::{ConnectError, ConnectionEvent, Established, Incoming, QueuePair, Watcher, What};
+use ironwarp_rnic::config::Persona;
 use ironwarp_rnic::qp::State as QpState;
 use std::io;
 use std::sync::{Arc, Weak};
@@ -194,16 +195,17 @@ fn answered(
 /// What the event says. The kernel's iWARP names the depths the other way round.
 fn agreed(state: &State, established: &Established) -> Connection {
     let (ird, ord) = (number(established.agreed.ird), number(established.agreed.ord));
-    let iwarp = is_iwarp();
-    let depths = if iwarp { (ird, ord) } else { (ord, ird) };
-    Connection {
-        depths: Depths { initiator: depths.0, responder: depths.1 },
-        flow_control: !iwarp,
-        retry_count: 0,
-        rnr_retry_count: if iwarp { 0 } else { 7 },
-        srq: false,
-        qpn: state.peer.map_or(0, |peer| peer.qpn),
+    let mut of = Connection::default();
+    of.depths = match config().persona {
+        Persona::Roce => Depths { initiator: ord, responder: ird },
+        Persona::Iwarp => Depths { initiator: ird, responder: ord },
+    };
+    if !is_iwarp() {
+        of.flow_control = true;
+        of.rnr_retry_count = 7;
     }
+    of.qpn = state.peer.map_or(0, |peer| peer.qpn);
+    of
 }
 
 // --- There is none ---
@@ -263,9 +265,9 @@ fn is_refused(error: &ConnectError) -> bool {
 
 /// The event for an error, and its status.
 fn reason(error: &ConnectError) -> (rdma_cm_event_type, i32) {
-    let (by_program, by_nobody) = match is_iwarp() {
-        false => (CONSUMER_DEFINED, INVALID_SERVICE_ID),
-        true => (-libc::ECONNREFUSED, -libc::ECONNREFUSED),
+    let (by_program, by_nobody) = match config().persona {
+        Persona::Roce => (CONSUMER_DEFINED, INVALID_SERVICE_ID),
+        Persona::Iwarp => (-libc::ECONNREFUSED, -libc::ECONNREFUSED),
     };
     match error {
         ConnectError::Rejected { .. } => (RDMA_CM_EVENT_REJECTED, by_program),
