@@ -70,7 +70,7 @@ pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Tc
 /// An address that is ours, though nobody listens there yet.
 #[derive(Debug)]
 pub struct Bound {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 /// How an address is taken.
