@@ -112,6 +112,11 @@ impl Connection {
         self.set.remove(self);
         self.qp().release();
         self.pair.closed();
+        if self.qp().is_gone()
+            && let Some(up) = self.pair.bring_up()
+        {
+            up.peer_gone();
+        }
     }
 
     /// The program closes; the peer has so much time to do the same.

@@ -3,7 +3,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, find, publish, put, take_back};
 use crate::pd::Pd;
 use crate::query::gid_at;
@@ -120,5 +120,5 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    code(take_back::<Ah>(ah).map(drop))
+    destroyed(take_back::<Ah>(ah).map(drop))
 }

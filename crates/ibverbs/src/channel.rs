@@ -5,7 +5,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::errno::{Errno, code, minus_one, object};
+use crate::errno::{Errno, destroyed, minus_one, object};
 use crate::object::{CObject, Use, Users, find, publish, put, take_back_unused};
 use crate::wake::{ChannelWake, wait};
 use ironwarp_rnic::event::CompletionHandler;
@@ -85,7 +85,7 @@ pub extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    code(destroy(channel))
+    destroyed(destroy(channel))
 }
 
 pub(crate) fn destroy(c: *mut ibv_comp_channel) -> Result<(), Errno> {

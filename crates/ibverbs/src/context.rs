@@ -8,8 +8,8 @@
 use crate::abi::*;
 use crate::async_event::AsyncEventPort;
 use crate::device::{Device, NAME, the_device};
-use crate::errno::{Errno, code, object};
-use crate::object::{CObject, Use, Users, find, publish, take_back};
+use crate::errno::{Errno, destroyed, object};
+use crate::object::{CObject, Use, Users, find, generation, publish, take_back};
 use crate::persona::config;
 use crate::wake::ChannelWake;
 use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, xrc};
@@ -31,6 +31,8 @@ pub(crate) struct Context {
     verbs: UnsafeCell<verbs_context>,
     engine: Arc<Engine>,
     events: Arc<AsyncEventPort>,
+    /// Of which process it is.
+    generation: u32,
     users: Users,
     /// What programs think leads to a kernel driver. They may duplicate it and import the device by it, and no more.
     command: OwnedFd,
@@ -72,7 +74,20 @@ impl Context {
         verbs.context.num_comp_vectors = VECTORS;
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut c_void;
-        publish(Self { verbs: UnsafeCell::new(verbs), engine, events, users: Users::default(), command })
+        publish(Self {
+            verbs: UnsafeCell::new(verbs),
+            engine,
+            events,
+            generation: generation(),
+            users: Users::default(),
+            command,
+        })
+    }
+
+    /// A parent made it before it forked: nothing of it may be touched.
+    #[inline]
+    pub(crate) fn is_inherited(&self) -> bool {
+        self.generation != generation()
     }
 
     pub(crate) fn command(&self) -> BorrowedFd<'_> {
@@ -133,7 +148,7 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    code(take_back::<Context>(context).map(|context| {
+    destroyed(take_back::<Context>(context).map(|context| {
         // What the program made in it and did not destroy still leads here.
         if context.users.any() {
             Box::leak(context);

@@ -7,7 +7,7 @@ use crate::channel::Channel;
 use crate::completion;
 use crate::context::{Context, VECTORS};
 use crate::cq_ex::{Current, Polling};
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
 use crate::pd::Pd;
 use ironwarp_engine::CompletionQueue;
@@ -171,7 +171,7 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    code(destroy(cq.cast()))
+    destroyed(destroy(cq.cast()))
 }
 
 pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
@@ -193,6 +193,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, mut to: *m
     let Ok(most) = usize::try_from(most) else { return -1 };
     // SAFETY: inline code of the headers has read the context of this queue to get here.
     let cq: &Cq = unsafe { trusted(cq.cast()) };
+    if cq.context.is_inherited() {
+        return -1;
+    }
     let polled = cq.inner.poll(most, |completion| {
         // SAFETY: the caller has room for `most`, and no more come.
         unsafe {
@@ -207,6 +210,9 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, mut to: *m
 pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
     // SAFETY: inline code of the headers has read the context of this queue to get here.
     let cq: &Cq = unsafe { trusted(cq.cast()) };
+    if cq.context.is_inherited() {
+        return Errno::INHERITED.0;
+    }
     let arm = if solicited_only == 0 { Arm::Next } else { Arm::Solicited };
     let _there = cq.inner.arm(arm);
     0

@@ -174,6 +174,9 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
     }
     // SAFETY: inline code of the headers has read this function from the queue.
     let cq: &Cq = unsafe { trusted(c) };
+    if cq.context().is_inherited() {
+        return Errno::INHERITED.0;
+    }
     cq.polling.begin();
     // SAFETY: as above; it is this thread's turn.
     let started = unsafe { advance(c) };

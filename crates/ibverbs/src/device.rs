@@ -26,6 +26,7 @@ pub(crate) struct Device {
 // SAFETY: the C structure comes first. It is written before anyone has it, and never again.
 unsafe impl CObject for Device {
     type C = ibv_device;
+    const SURVIVES_FORK: bool = true;
 }
 // SAFETY: as above.
 unsafe impl Sync for Device {}

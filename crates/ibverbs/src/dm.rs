@@ -3,9 +3,9 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, code, destroyed, object};
 use crate::mr::{Mr, Range};
-use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
+use crate::object::{CObject, Use, Users, find, find_any, publish, take_back_unused};
 use crate::pd::Pd;
 use crate::query::DEVICE_MEMORY;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -148,7 +148,8 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 ) -> *mut ibv_dm {
     // SAFETY: NULL or the caller's.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
-    object(find::<Context>(context).and_then(|context| {
+    // A child may have memory of a device that its parent opened: it is nothing but memory.
+    object(find_any::<Context>(context).and_then(|context| {
         if attr.comp_mask != 0 {
             return Err(Errno::UNSUPPORTED);
         }
@@ -161,7 +162,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    code(find::<Dm>(dm).and_then(|found| take_back_unused::<Dm>(dm, &found.users).map(drop)))
+    destroyed(find::<Dm>(dm).and_then(|found| take_back_unused::<Dm>(dm, &found.users).map(drop)))
 }
 
 /// A region of device memory. Its addresses count from the beginning of the memory, or of the region.

@@ -16,6 +16,8 @@ pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
+    /// Of an object that a parent made before it forked: it is out of reach.
+    pub(crate) const INHERITED: Self = Self(libc::EIO);
     pub(crate) const INVALID: Self = Self(libc::EINVAL);
     pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
     /// What an adapter says that lacks something. Never EINVAL: programs and tests tell the two apart.
@@ -39,6 +41,14 @@ pub(crate) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
 /// Zero, or the errno.
 pub(crate) fn code(result: Result<(), Errno>) -> c_int {
     result.map_or_else(|errno| errno.0, |()| 0)
+}
+
+/// Zero, or the errno, of a call that destroys. What was inherited from a parent is the parent's: there is nothing to do.
+pub(crate) fn destroyed(result: Result<(), Errno>) -> c_int {
+    match result {
+        Err(Errno::INHERITED) => 0,
+        other => code(other),
+    }
 }
 
 /// The errno is set as well: callers of many verbs look there, too.

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Use, find, publish, take_back};
 use crate::pd::Pd;
 use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
@@ -255,7 +255,7 @@ pub extern "C" fn ibv_rereg_mr(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    code(deregister(mr))
+    destroyed(deregister(mr))
 }
 
 fn deregister(c: *mut ibv_mr) -> Result<(), Errno> {

@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, code, destroyed, object};
 use crate::mr::{Mr, remote_rights};
 use crate::object::{CObject, Use, find, publish, take_back};
 use crate::pd::Pd;
@@ -51,7 +51,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    code(find::<Mw>(mw).and_then(|found| {
+    destroyed(find::<Mw>(mw).and_then(|found| {
         // A window of type 2 may have another instance by now; the entry is the same.
         let table = found.pd.context().engine().device().table();
         let now = table.current(found.tag()).ok_or(Errno::INVALID)?;

@@ -3,13 +3,18 @@
 //!
 //! Every call but those of the data path looks up whether the pointer is one of ours, of this kind, and alive: NULL and what
 //! was destroyed are EINVAL, not a crash. The data path trusts the pointer, as any provider does.
+//!
+//! A child that was forked off has all objects of its parent in its memory, but no threads that would drive them, and no
+//! descriptors. It can make objects of its own; those it inherited answer EIO, as those of a device that was unplugged, and
+//! are destroyed without being touched.
 #![expect(unsafe_code, reason = "objects live behind raw pointers, because C holds them")]
 
 use crate::errno::Errno;
 use std::any::TypeId;
+use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
 
 /// An object with a C structure in it.
 ///
@@ -20,6 +25,8 @@ pub(crate) unsafe trait CObject: Send + Sync + Sized + 'static {
     type C;
     /// Where the C structure is.
     const OFFSET: usize = 0;
+    /// Whether children may use what their parent made.
+    const SURVIVES_FORK: bool = false;
 
     /// The C structure of this object. C reads and writes it at any time, so there are no references to it.
     fn c(&self) -> *mut Self::C {
@@ -29,28 +36,93 @@ pub(crate) unsafe trait CObject: Send + Sync + Sized + 'static {
     }
 }
 
-/// All objects that are alive: where their C structures are, and of which kind they are.
-static LIVE: LazyLock<Mutex<HashMap<usize, TypeId>>> = LazyLock::new(Mutex::default);
+/// All objects that are alive: where their C structures are, of which kind they are, and of which generation.
+static LIVE: LazyLock<Mutex<HashMap<usize, Entry>>> = LazyLock::new(Mutex::default);
 
-fn live() -> MutexGuard<'static, HashMap<usize, TypeId>> {
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    kind: TypeId,
+    generation: u32,
+}
+
+impl Entry {
+    fn is<T: CObject>(&self) -> bool {
+        self.kind == TypeId::of::<T>()
+    }
+
+    /// Made by this process, or good in its children as well.
+    fn is_own<T: CObject>(&self) -> bool {
+        T::SURVIVES_FORK || self.generation == generation()
+    }
+}
+
+/// How many forks led to this process: objects of another generation are those of an ancestor.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+pub(crate) fn generation() -> u32 {
+    GENERATION.load(Ordering::Relaxed)
+}
+
+type Live = MutexGuard<'static, HashMap<usize, Entry>>;
+
+fn live() -> Live {
     LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+thread_local! {
+    /// The table, held by a thread that forks.
+    static HELD: RefCell<Option<Live>> = const { RefCell::new(None) };
+}
+
+/// Asks the C library to be told of forks, once: from then on what was made before one is not touched after it.
+fn watch_forks() {
+    unsafe extern "C" fn before() {
+        let live = live();
+        HELD.with_borrow_mut(|held| *held = Some(live));
+    }
+    unsafe extern "C" fn in_parent() {
+        HELD.take();
+    }
+    unsafe extern "C" fn in_child() {
+        GENERATION.fetch_add(1, Ordering::Relaxed);
+        HELD.take();
+    }
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: functions of ours, in a library that stays loaded.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
 }
 
 /// Makes an object that C may hold.
 pub(crate) fn publish<T: CObject>(object: T) -> &'static T {
+    watch_forks();
     let object: &'static T = Box::leak(Box::new(object));
-    live().insert(object.c() as usize, TypeId::of::<T>());
+    let entry = Entry { kind: TypeId::of::<T>(), generation: generation() };
+    live().insert(object.c() as usize, entry);
     object
 }
 
-/// The object that C means, if it is alive.
+/// The object that C means, if it is alive. EIO if it is one that a parent made before it forked.
 pub(crate) fn find<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
-    if live().get(&(c as usize)) != Some(&TypeId::of::<T>()) {
-        return Err(Errno::INVALID);
+    let entry = live().get(&(c as usize)).copied();
+    match entry {
+        Some(entry) if !entry.is::<T>() => Err(Errno::INVALID),
+        None => Err(Errno::INVALID),
+        Some(entry) if !entry.is_own::<T>() => Err(Errno::INHERITED),
+        // SAFETY: `publish` made it, and it was not taken back. That no other thread destroys it during the call is the
+        // caller's duty, as with every verb.
+        Some(_) => Ok(unsafe { trusted(c) }),
     }
-    // SAFETY: `publish` made it, and it was not taken back. That no other thread destroys it during the call is the
-    // caller's duty, as with every verb.
-    Ok(unsafe { trusted(c) })
+}
+
+/// The object that C means, if it is alive, be it this process's or a parent's: for what only looks at it.
+pub(crate) fn find_any<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
+    match live().get(&(c as usize)) {
+        // SAFETY: as above.
+        Some(entry) if entry.is::<T>() => Ok(unsafe { trusted(c) }),
+        _ => Err(Errno::INVALID),
+    }
 }
 
 /// The object that C means, without a look whether it is alive.
@@ -65,16 +137,16 @@ pub(crate) unsafe fn trusted<'o, T: CObject>(c: *const T::C) -> &'o T {
 /// The first object of a kind that `fits`. The table is locked meanwhile, so that it cannot go.
 pub(crate) fn search<T: CObject>(fits: impl Fn(&'static T) -> bool) -> Option<&'static T> {
     let live = live();
-    live.iter().filter(|(_, kind)| **kind == TypeId::of::<T>()).find_map(|(c, _)| {
+    live.iter().filter(|(_, entry)| entry.is::<T>() && entry.is_own::<T>()).find_map(|(c, _)| {
         // SAFETY: it is alive as long as the table is locked.
         let object: &'static T = unsafe { trusted(*c as *const T::C) };
         fits(object).then_some(object)
     })
 }
 
-/// Calls `call` with every object of a kind that is alive.
+/// Calls `call` with every object of a kind that is alive and this process's.
 pub(crate) fn each<T: CObject>(mut call: impl FnMut(&'static T)) {
-    let of_kind = |(c, kind): (&usize, &TypeId)| (*kind == TypeId::of::<T>()).then_some(*c);
+    let of_kind = |(c, entry): (&usize, &Entry)| (entry.is::<T>() && entry.is_own::<T>()).then_some(*c);
     let found: Vec<_> = live().iter().filter_map(of_kind).collect();
     for c in found {
         // SAFETY: it was alive a moment ago, and only the end of the process asks for all.

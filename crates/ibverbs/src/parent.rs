@@ -5,7 +5,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
 use crate::pd::{Alias, Pd};
 use std::cell::UnsafeCell;
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    code(find::<Td>(td).and_then(|found| take_back_unused::<Td>(td, &found.users).map(drop)))
+    destroyed(find::<Td>(td).and_then(|found| take_back_unused::<Td>(td, &found.users).map(drop)))
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(

@@ -3,7 +3,7 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
 use ironwarp_rnic::memory::Domain;
 use std::cell::UnsafeCell;
@@ -78,7 +78,7 @@ pub extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    code(dealloc(pd))
+    destroyed(dealloc(pd))
 }
 
 fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {

@@ -211,6 +211,11 @@ pub(crate) unsafe extern "C" fn post_send(
 ) -> c_int {
     // SAFETY: inline code of the headers has read the context of this queue pair to get here.
     let qp: &Qp = unsafe { trusted(qp) };
+    if qp.context().is_inherited() {
+        // SAFETY: NULL or the caller's.
+        unsafe { put(bad, wr) };
+        return Errno::INHERITED.0;
+    }
     let posted = match qp.kind() {
         // SAFETY: the program's chain.
         Kind::Stream(pair) => unsafe { post_chain(qp, wr, request, |list| pair.post_send(list)) },
@@ -259,6 +264,11 @@ pub(crate) unsafe extern "C" fn post_recv(
 ) -> c_int {
     // SAFETY: inline code of the headers has read the context of this queue pair to get here.
     let qp: &Qp = unsafe { trusted(qp) };
+    if qp.context().is_inherited() {
+        // SAFETY: NULL or the caller's.
+        unsafe { put(bad, wr) };
+        return Errno::INHERITED.0;
+    }
     match qp.kind() {
         Kind::Stream(pair) => {
             let pair = pair.qp();

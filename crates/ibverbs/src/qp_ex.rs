@@ -132,7 +132,7 @@ unsafe fn builder<'q>(c: *mut ibv_qp_ex) -> (&'q Qp, &'q mut Builder) {
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
     // SAFETY: inline code of the headers has read this function from the queue pair.
     let qp: &Qp = unsafe { trusted(c.cast()) };
-    if !qp.building.single_threaded {
+    if !qp.building.single_threaded && !qp.context().is_inherited() {
         qp.building.turn.take();
     }
     // SAFETY: as above, and it is this thread's turn now.
@@ -156,6 +156,7 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
     // SAFETY: as in `wr_start`, whose turn lasts.
     let (qp, builder) = unsafe { builder(c) };
     let posted = match builder.wrong.take() {
+        _ if qp.context().is_inherited() => Err(Errno::INHERITED),
         Some(errno) => Err(errno),
         None => post(qp, builder),
     };

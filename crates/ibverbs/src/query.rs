@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::device::guid;
 use crate::errno::{Errno, code, minus_one};
-use crate::object::{find, put};
+use crate::object::{find_any, put};
 use crate::{cq, qp, srq};
 use ironwarp_engine::gid::{Gid, GidEntry, GidTable, MOST_GIDS};
 use std::ffi::c_int;
@@ -164,13 +164,13 @@ unsafe fn write_part<T>(from: &T, to: *mut T, room: usize) {
 }
 
 fn check_port(context: *mut ibv_context, port: u8) -> Result<(), Errno> {
-    find::<Context>(context)?;
+    find_any::<Context>(context)?;
     if port == 1 { Ok(()) } else { Err(Errno::INVALID) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    code(find::<Context>(context).map(|context| {
+    code(find_any::<Context>(context).map(|context| {
         // SAFETY: NULL or the caller's.
         unsafe { put(attr, device_attr(context)) };
     }))
@@ -189,7 +189,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if attr.is_null() || room < size_of::<ibv_device_attr>() {
         return Errno::INVALID.0;
     }
-    code(find::<Context>(context).map(|context| {
+    code(find_any::<Context>(context).map(|context| {
         // SAFETY: the caller's, with so much room.
         unsafe { write_part(&device_attr_ex(context), attr, room) };
     }))
@@ -298,7 +298,7 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     if flags != 0 || size != size_of::<ibv_gid_entry>() {
         return refuse(Errno::UNSUPPORTED);
     }
-    let found = find::<Context>(context).and_then(|_| Ok(gids().entries()?));
+    let found = find_any::<Context>(context).and_then(|_| Ok(gids().entries()?));
     match found {
         Err(errno) => refuse(errno),
         Ok(found) if found.len() > room || entries.is_null() => refuse(Errno::INVALID),

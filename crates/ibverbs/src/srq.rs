@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::async_event::Subject;
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, put, take_back_unused, trusted};
 use crate::pd::Pd;
 use crate::post::post_receives;
@@ -189,7 +189,7 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    code(destroy(srq))
+    destroyed(destroy(srq))
 }
 
 fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
@@ -210,6 +210,11 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
 ) -> c_int {
     // SAFETY: inline code of the headers has read the context of this queue to get here.
     let srq: &Srq = unsafe { trusted(srq) };
+    if srq.context.is_inherited() {
+        // SAFETY: NULL or the caller's.
+        unsafe { put(bad, wr) };
+        return Errno::INHERITED.0;
+    }
     // SAFETY: the program's chain.
     unsafe { post_receives(wr, bad, |request| srq.inner.post(request)) }
 }

@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::cq::{Cq, Wanted};
-use crate::errno::{Errno, code, object};
+use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, search, take_back_unused};
 use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
@@ -110,7 +110,7 @@ fn file(fd: c_int) -> Result<Option<(u64, u64)>, Errno> {
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    code(close(xrcd))
+    destroyed(close(xrcd))
 }
 
 fn close(c: *mut ibv_xrcd) -> Result<(), Errno> {

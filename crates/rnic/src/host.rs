@@ -56,10 +56,23 @@ pub trait Host: Send + Sync + fmt::Debug {
     fn is_mapped(&self, span: Span) -> bool;
 }
 
+const LOCKS: usize = 64;
+static TURNS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
+
+/// All turns, for a thread that forks: no other thread is in the middle of one.
+#[doc(hidden)]
+#[derive(Debug)]
+pub struct Turns {
+    _all: Vec<MutexGuard<'static, ()>>,
+}
+
+#[doc(hidden)]
+pub fn all_turns() -> Turns {
+    Turns { _all: TURNS.iter().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner)).collect() }
+}
+
 /// Words take turns, each with those that share its lock.
 fn turn(addr: u64) -> MutexGuard<'static, ()> {
-    const LOCKS: usize = 64;
-    static TURNS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
     #[expect(clippy::cast_possible_truncation, reason = "any bits of the address will do")]
     let lock = (addr as usize / WORD) % LOCKS;
     TURNS[lock].lock().unwrap_or_else(PoisonError::into_inner)

@@ -64,6 +64,8 @@ enum Phase {
     /// A connection is about to become the queue pair's.
     Taken,
     Connected,
+    /// The peer closed. Nobody tells a program on RoCE: its receives stay, and what it sends from now on is answered by nobody.
+    Gone,
     /// It was given up, or the queue pair was told something else.
     Over,
 }
@@ -324,7 +326,7 @@ impl BringUp {
     pub(super) fn fail(&self, error: ConnectError) {
         let _alone = lock(&self.beginning);
         let mut progress = self.progress();
-        if !matches!(progress.phase, Phase::Wanted | Phase::Taken) {
+        if !matches!(progress.phase, Phase::Wanted | Phase::Taken | Phase::Gone) {
             return;
         }
         progress.phase = Phase::Over;
@@ -348,6 +350,18 @@ impl BringUp {
         pending
     }
 
+    /// The peer closed the connection, and this end goes on without: from now on requests wait in vain.
+    pub(crate) fn peer_gone(self: &Arc<Self>) {
+        {
+            let mut progress = self.progress();
+            if progress.phase != Phase::Connected {
+                return;
+            }
+            progress.phase = Phase::Gone;
+        }
+        self.patience_changed();
+    }
+
     // --- Patience ---
 
     pub(crate) fn patience_changed(self: &Arc<Self>) {
@@ -368,7 +382,7 @@ impl BringUp {
         let Some(patience) = pair.qp().retries().answer_patience() else { return };
         let waits = pair.qp().has_work();
         let mut progress = self.progress();
-        if progress.times != times || !matches!(progress.phase, Phase::Wanted | Phase::Taken) {
+        if progress.times != times || !matches!(progress.phase, Phase::Wanted | Phase::Taken | Phase::Gone) {
             return;
         }
         let since = waits.then(|| progress.waiting.unwrap_or(now));

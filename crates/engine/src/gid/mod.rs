@@ -18,7 +18,7 @@ use crate::sys::netlink::Netlink;
 use parse::{Address, Found, Interface};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 /// How many indices there are at most, as with RoCE adapters. A host whose addresses change for ever fills them all.
 pub const MOST_GIDS: usize = 256;
@@ -76,6 +76,12 @@ static TABLE: GidTable = GidTable {
     state: Mutex::new(State { changes: None, slots: Vec::new(), principal: None, active: false, version: 0 }),
 };
 
+/// Holds the table as it is.
+#[derive(Debug)]
+pub(crate) struct TableGuard {
+    _state: MutexGuard<'static, State>,
+}
+
 impl GidTable {
     /// That of this process.
     pub fn of_process() -> &'static Self {
@@ -101,6 +107,11 @@ impl GidTable {
     /// looked first. Loopback, if there is no other.
     pub fn port_is_active(&self) -> io::Result<bool> {
         self.read(|state| state.standing().active)
+    }
+
+    /// Nobody looks, and nothing changes, as long as the guard lives: for a thread that forks.
+    pub(crate) fn hold(&'static self) -> TableGuard {
+        TableGuard { _state: lock(&self.state) }
     }
 
     /// Asks the kernel, whether or not there was a notice.

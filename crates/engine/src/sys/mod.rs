@@ -2,6 +2,7 @@
 //!
 //! | file | for | `unsafe` |
 //! |---|---|---|
+//! | `fork` | descriptors that children do not keep | the C library's pthread_atfork |
 //! | `memory` | copies from and to the program's memory | addresses that may be bad |
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
@@ -15,6 +16,7 @@
 //! be cancelled (pthread_cancel), which must not happen in the middle of a stream, and which costs 40 ns a call. A thread
 //! that sleeps can be cancelled.
 
+pub mod fork;
 pub mod memory;
 pub(crate) mod netlink;
 pub mod poller;

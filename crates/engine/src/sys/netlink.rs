@@ -1,7 +1,8 @@
 //! The kernel's routing socket (rtnetlink): asks for interfaces, addresses and routes, and hears when they change. What
 //! comes is bytes; `gid/parse.rs` reads them.
 
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use super::fork::Fd;
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
@@ -33,7 +34,7 @@ pub(crate) enum Question {
 /// A routing socket.
 #[derive(Debug)]
 pub(crate) struct Netlink {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 impl Netlink {
@@ -53,7 +54,7 @@ impl Netlink {
     fn in_groups(groups: u32) -> io::Result<Self> {
         // Protocol 0 is NETLINK_ROUTE. Questions are answered at once, inside of the calls, so that waiting for an answer is not waiting.
         let flags = SocketFlags::CLOEXEC;
-        let fd = rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None)?;
+        let fd = Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None))?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { fd })
     }

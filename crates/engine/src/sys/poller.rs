@@ -4,9 +4,10 @@
 //! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does
 //! then, because arming rests on it.
 
+use super::fork::Fd;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use std::fmt;
 use std::io;
@@ -18,7 +19,7 @@ mod tests;
 /// A set of what is waited for.
 #[derive(Debug)]
 pub struct Epoll {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 /// When a member of a set is reported. Errors and hang-ups count as both readable and writable.
@@ -53,13 +54,13 @@ pub struct Events {
 /// Something to be counted and waited for.
 #[derive(Debug)]
 pub struct EventFd {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 impl Epoll {
     /// An empty set.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { fd: epoll::create(epoll::CreateFlags::CLOEXEC)? })
+        Ok(Self { fd: Fd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))? })
     }
 
     /// Adds a member, to be reported as `data`.
@@ -166,7 +167,7 @@ impl EventFd {
 
     fn new(mode: EventfdFlags) -> io::Result<Self> {
         let flags = mode | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self { fd: rustix::event::eventfd(0, flags)? })
+        Ok(Self { fd: Fd::open(|| rustix::event::eventfd(0, flags))? })
     }
 
     /// Adds one, and wakes who waits.

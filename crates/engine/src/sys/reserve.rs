@@ -4,8 +4,8 @@
 //! A socket bound to all addresses holds the port. Nobody else gets it: two sockets share a port only if both ask for
 //! that (SO_REUSEADDR), and this one asks only for the moment in which one of our own is bound.
 
+use super::fork::Fd;
 use ironwarp_rnic::config::PortRange;
-use rustix::fd::OwnedFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
@@ -27,7 +27,7 @@ pub enum Kind {
 /// A port, held until this is dropped.
 #[derive(Debug)]
 pub struct Reservation {
-    fd: OwnedFd,
+    fd: Fd,
     port: u16,
     /// Held while others may share.
     sharing: Mutex<()>,
@@ -73,13 +73,14 @@ impl Reservation {
 }
 
 /// Both IP versions; IPv4 alone where the system has no other.
-fn bind_everywhere(kind: Kind, port: u16) -> io::Result<OwnedFd> {
+fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
     let open = |family| {
         let kind = match kind {
             Kind::Stream => SocketType::STREAM,
             Kind::Datagram => SocketType::DGRAM,
         };
-        rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)
+        let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+        Fd::open(|| rustix::net::socket_with(family, kind, flags, None))
     };
     let fd = match open(AddressFamily::INET6) {
         Ok(fd) => {

@@ -1,8 +1,9 @@
 //! How a connection comes to be: connect, or listen and accept, and the options that every connection gets. What comes
 //! out is a [`TcpLink`], on which the two ends then agree (MPA startup) before it carries a stream.
 
+use super::fork::Fd;
 use super::socket::{TcpLink, choose_port_late};
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
@@ -69,7 +70,7 @@ pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Tc
 /// An address that is ours, though nobody listens there yet.
 #[derive(Debug)]
 pub struct Bound {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 /// How an address is taken.
@@ -122,7 +123,7 @@ impl Bound {
 /// A port at which peers may connect.
 #[derive(Debug)]
 pub struct Listener {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 impl Listener {
@@ -135,7 +136,8 @@ impl Listener {
     /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting.
     pub fn accept(&self) -> io::Result<Option<(TcpLink, SocketAddr)>> {
         loop {
-            match rustix::net::acceptfrom_with(&self.fd, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC) {
+            let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+            match Fd::open_with(|| rustix::net::acceptfrom_with(&self.fd, flags)) {
                 Ok((fd, Some(peer))) => {
                     let peer = SocketAddr::try_from(peer)?;
                     speed_up_same_host(&fd, peer.ip());
@@ -161,12 +163,13 @@ impl AsFd for Listener {
     }
 }
 
-fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<OwnedFd> {
+fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    Ok(rustix::net::socket_with(family, kind, SocketFlags::NONBLOCK | SocketFlags::CLOEXEC, None)?)
+    let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
+    Ok(Fd::open(|| rustix::net::socket_with(family, kind, flags, None))?)
 }
 
-fn set_options(fd: &OwnedFd, keepalive: &Keepalive) -> io::Result<()> {
+fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
     // What is sent is whole FPDUs already; waiting for more would only delay it.
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
@@ -180,7 +183,7 @@ fn set_options(fd: &OwnedFd, keepalive: &Keepalive) -> io::Result<()> {
 
 /// Between two ends on one host nothing is lost and nothing queues, so pacing (bbr, where it is the default) only costs:
 /// reno moves up to 1.8 times as much. To other hosts the system's choice stands. Where reno is refused, too.
-fn speed_up_same_host(fd: &OwnedFd, peer: IpAddr) {
+fn speed_up_same_host(fd: &Fd, peer: IpAddr) {
     if is_same_host(peer) {
         let _ = sockopt::set_tcp_congestion(fd, "reno");
     }

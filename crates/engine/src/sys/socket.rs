@@ -2,11 +2,12 @@
 //! straight from and to the program's memory, which the kernel copies from and to, whatever becomes of it meanwhile.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
+use super::fork::Fd;
 use super::memory::Vectors;
 use super::size;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::Shutdown;
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -31,18 +32,13 @@ const DEFAULT_SEGMENT: usize = 536;
 /// A connection, or one in the making. Its methods never wait. Dropping it closes the socket.
 #[derive(Debug)]
 pub struct TcpLink {
-    fd: OwnedFd,
+    fd: Fd,
 }
 
 impl TcpLink {
     /// Takes over a TCP socket.
-    pub fn new(fd: OwnedFd) -> Self {
+    pub fn new(fd: Fd) -> Self {
         Self { fd }
-    }
-
-    /// Gives the socket away, connected as it is: a stream moves with it.
-    pub fn into_fd(self) -> OwnedFd {
-        self.fd
     }
 
     /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.
@@ -152,7 +148,7 @@ impl Link for TcpLink {
 
 /// A bound address keeps its port open until the socket connects: then only the pair of addresses must be unique, and
 /// one address connects more than its 28,000 ephemeral ports.
-pub(super) fn choose_port_late(fd: &OwnedFd) -> io::Result<()> {
+pub(super) fn choose_port_late(fd: &Fd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
@@ -209,10 +205,10 @@ pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_i
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
-fn set_option(fd: &OwnedFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
+fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
     // SAFETY: `value` has the bytes that are told.
     let result = unsafe {
-        libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)
+        libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -4,11 +4,12 @@
 //! None of them is bound to the wildcard address (only what reserves the port is, and nobody reads it): the one that a datagram leaves from is its source address, and the one that it
 //! comes in at says where it was sent to.
 
+use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
 use ironwarp_rnic::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
 use ironwarp_rnic::gid::Gid;
-use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
+use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::io;
@@ -53,7 +54,7 @@ pub struct UdpPort {
 /// One port at one address.
 #[derive(Debug)]
 pub struct UdpSocket {
-    fd: OwnedFd,
+    fd: Fd,
     gid: Gid,
     address: LocalAddress,
     /// There may be something to receive.
@@ -221,8 +222,8 @@ impl LocalAddress {
     }
 }
 
-fn open(at: SocketAddr) -> io::Result<OwnedFd> {
+fn open(at: SocketAddr) -> io::Result<Fd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Ok(rustix::net::socket_with(family, SocketType::DGRAM, flags, None)?)
+    Ok(Fd::open(|| rustix::net::socket_with(family, SocketType::DGRAM, flags, None))?)
 }

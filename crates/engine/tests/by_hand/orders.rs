@@ -171,6 +171,28 @@ fn patience_can_be_set_later() {
     assert_eq!(host.next().status, Status::RetryExceeded);
 }
 
+/// On RoCE nobody tells that a peer has gone: receives stay posted, and what is sent is retried in vain.
+#[test]
+fn a_request_to_a_peer_that_has_closed_fails_as_one_to_a_peer_that_never_was() {
+    for (near, far) in [("127.0.0.2", "127.0.0.3"), ("127.0.0.3", "127.0.0.2")] {
+        let (mut one, mut other) = (Host::new(Config::default()), Host::new(Config::default()));
+        let (a, b) = (one.pair(), other.pair());
+        a.set_retries(retries(1, 0));
+        one.bring_up(&a, near, (far, b.id()));
+        other.bring_up(&b, far, (near, a.id()));
+        talk(&mut one, &a, &mut other, &b);
+        one.receive(&a, 200, 8);
+        b.retire();
+        assert!(a.wait_closed(PATIENCE));
+        assert_eq!(a.qp().state(), State::ReadyToSend, "it goes on without");
+        one.send(&a, 0, b"in vain");
+        let mut statuses = [one.next(), one.next()].map(|completion| completion.status);
+        statuses.sort_by_key(|status| *status as u8);
+        assert_eq!(statuses, [Status::Flushed, Status::RetryExceeded]);
+        assert_eq!(a.qp().state(), State::Error);
+    }
+}
+
 /// After a reset the same two numbers can be connected again: before they were, and after.
 #[test]
 fn a_queue_pair_that_was_reset_can_be_brought_up_again() {

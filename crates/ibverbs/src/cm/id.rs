@@ -281,7 +281,11 @@ pub unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    minus_one(destroy(id))
+    match destroy(id) {
+        // What was inherited from a parent is the parent's: there is nothing to do.
+        Err(Errno::INHERITED) => 0,
+        other => minus_one(other),
+    }
 }
 
 pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {

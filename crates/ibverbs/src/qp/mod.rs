@@ -13,7 +13,7 @@ use crate::abi::*;
 use crate::async_event::Subject;
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::errno::{Errno, code};
+use crate::errno::{Errno, code, destroyed};
 use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
 use crate::persona;
@@ -182,7 +182,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    code(destroy(qp))
+    destroyed(destroy(qp))
 }
 
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {

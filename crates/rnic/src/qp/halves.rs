@@ -130,7 +130,7 @@ impl Qp {
     }
 
     /// The peer closed, and this end sends nothing any more.
-    pub(crate) fn is_gone(&self) -> bool {
+    pub fn is_gone(&self) -> bool {
         self.gone.load(Ordering::Acquire)
     }
 

@@ -35,6 +35,7 @@ fn reregistration_changes_what_it_names_and_nothing_else() {
             domain: domain.then_some(AWAY),
             rights: rights.then_some(MORE),
             bytes: memory.then(|| bytes(0, 0x700)),
+            keep_tag: false,
         };
         let new = table.reregister(&ALL, old, to).unwrap();
         let (start, len) = if memory { (0, 0x700) } else { (ADDR, LEN) };

@@ -1,0 +1,147 @@
+//! Forks. A child has copies of all descriptors and of all memory, but none of the threads that drive them: what it inherits
+//! is dead there. The copies of the descriptors must go at once. As long as the child has them, connections do not end when
+//! the parent closes them, ports stay taken, and notices for the parent could be read by the child.
+//!
+//! [`Fd`] is a descriptor that is known here. In a child each is replaced by one that leads nowhere: its number stays taken,
+//! so that whoever still has it in the child's copy of the memory cannot reach a file that got the number since. What
+//! adapters of the parent are to the child is the business of whoever has them; they must not be used.
+//!
+//! Locks that belong to the process rather than to an adapter are held by the thread that forks, while it does, so that a
+//! child can make adapters of its own.
+#![expect(unsafe_code, reason = "the C library's pthread_atfork")]
+
+use crate::gid::{GidTable, TableGuard};
+use ironwarp_rnic::host::{Turns, all_turns};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fs::{Mode, OFlags};
+use rustix::io::DupFlags;
+use std::cell::RefCell;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+
+/// So many descriptors can be known. The kernel allows no more by default.
+const MOST: usize = 1 << 20;
+
+/// A bit for each number.
+static KNOWN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
+
+/// Shared by who opens or closes, taken by who forks: no descriptor is open and unknown during a fork.
+static FORKING: RwLock<()> = RwLock::new(());
+
+/// A descriptor that children do not keep.
+#[derive(Debug)]
+pub struct Fd(ManuallyDrop<OwnedFd>);
+
+impl Fd {
+    /// The one that `open` makes.
+    pub(super) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
+        Self::open_with(|| open().map(|fd| (fd, ()))).map(|(fd, ())| fd)
+    }
+
+    /// The one that `open` makes, and what else it found out.
+    pub(super) fn open_with<T, E>(open: impl FnOnce() -> Result<(OwnedFd, T), E>) -> Result<(Self, T), E> {
+        watch();
+        let _no_fork = no_fork();
+        let (fd, more) = open()?;
+        if let Some((word, bit)) = place(fd.as_raw_fd()) {
+            word.fetch_or(bit, Ordering::Relaxed);
+        }
+        Ok((Self(ManuallyDrop::new(fd)), more))
+    }
+}
+
+impl Drop for Fd {
+    fn drop(&mut self) {
+        let _no_fork = no_fork();
+        if let Some((word, bit)) = place(self.0.as_raw_fd()) {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+        // SAFETY: it is not used after this.
+        unsafe { ManuallyDrop::drop(&mut self.0) };
+    }
+}
+
+impl AsFd for Fd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+impl AsRawFd for Fd {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.as_raw_fd()
+    }
+}
+
+fn no_fork() -> RwLockReadGuard<'static, ()> {
+    FORKING.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Where the bit of a descriptor is.
+fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
+    let fd = usize::try_from(fd).ok()?;
+    Some((KNOWN.get(fd / 64)?, 1 << (fd % 64)))
+}
+
+/// What the thread that forks holds.
+struct Held {
+    _turns: Turns,
+    _gids: TableGuard,
+    _descriptors: RwLockWriteGuard<'static, ()>,
+}
+
+thread_local! {
+    static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
+}
+
+/// Asks the C library to be told of forks, once.
+fn watch() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        // SAFETY: functions of ours, in a library that stays loaded. If there is no memory for it, forks are not seen.
+        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    });
+}
+
+unsafe extern "C" fn before() {
+    // In the order in which all others take them.
+    let held = Held {
+        _turns: all_turns(),
+        _gids: GidTable::of_process().hold(),
+        _descriptors: FORKING.write().unwrap_or_else(PoisonError::into_inner),
+    };
+    HELD.with_borrow_mut(|slot| *slot = Some(held));
+}
+
+unsafe extern "C" fn in_parent() {
+    HELD.take();
+}
+
+unsafe extern "C" fn in_child() {
+    let nowhere = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
+    for (at, word) in KNOWN.iter().enumerate() {
+        let mut bits = word.swap(0, Ordering::Relaxed);
+        while bits != 0 {
+            let fd = at * 64 + bits.trailing_zeros() as usize;
+            bits &= bits - 1;
+            if let Ok(fd) = RawFd::try_from(fd) {
+                leave(fd, nowhere.as_ref());
+            }
+        }
+    }
+    HELD.take();
+}
+
+/// The child's copy of a descriptor leads nowhere from now on.
+fn leave(fd: RawFd, nowhere: Option<&OwnedFd>) {
+    let replaced = nowhere.is_some_and(|nowhere| {
+        // SAFETY: the parent's number, which is open in this copy; who has it here does not drop it.
+        let mut copy = ManuallyDrop::new(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd) });
+        rustix::io::dup3(nowhere, &mut copy, DupFlags::CLOEXEC).is_ok()
+    });
+    if !replaced {
+        // SAFETY: as above; nobody in the child uses what the parent had.
+        unsafe { rustix::io::close(fd) };
+    }
+}
