@@ -12,4 +12,4 @@ mod packet;
 mod writer;
 
 pub use packet::{Flags, Segment};
-pub use writer::{CaptureWriter, OpenConnection};
+pub use writer::{CaptureWriter, OpenConnection, file_header};

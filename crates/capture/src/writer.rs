@@ -152,6 +152,11 @@ impl<W: Write> CaptureWriter<W> {
         self.out.flush()
     }
 
+    /// What it writes to.
+    pub const fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
     /// Gives back what it writes to.
     pub fn into_inner(self) -> W {
         self.out
@@ -182,7 +187,7 @@ impl<W: Write> CaptureWriter<W> {
 }
 
 /// What a file begins with.
-fn file_header() -> Vec<u8> {
+pub fn file_header() -> Vec<u8> {
     let mut header = MAGIC.to_le_bytes().to_vec();
     header.extend(VERSION.iter().flat_map(|half| half.to_le_bytes()));
     // Time zone and accuracy, which nobody uses, are zero.
