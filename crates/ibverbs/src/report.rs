@@ -4,6 +4,7 @@
 use ironwarp_engine::{BringUpError, Remote};
 use ironwarp_rnic::config::{ConfigError, LogLevel};
 use ironwarp_rnic::error::PostError;
+use ironwarp_rnic::fault::{Counts, FaultPlan};
 use ironwarp_rnic::queue::{Completion, Status};
 use std::fmt::{self, Write as _};
 use std::io::Write as _;
@@ -55,6 +56,11 @@ pub(crate) fn not_brought_up(qp: u32, remote: Remote, error: &BringUpError) {
 /// A queue pair cannot go from one state to another with these attributes.
 pub(crate) fn wrong_step(qp: u32, (from, to): (u32, u32), mask: u32) {
     tracing::warn!(qp = %Hex(qp), "cannot go from state {from} to {to} with attributes {mask:#x}");
+}
+
+/// What the faults that were asked for did.
+pub(crate) fn faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
+    tracing::warn!("faults {plan}, seed {seed}: {counts}");
 }
 
 /// A request could not be posted.
