@@ -2,6 +2,7 @@
 //! when the process is killed.
 
 use rustix::fs::{FlockOperation, flock};
+use rustix::io::retry_on_intr;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Error, ErrorKind, Read, Write};
 use std::path::Path;
@@ -35,11 +36,19 @@ impl SharedFile {
         if bytes.is_empty() {
             return Ok(());
         }
-        let len = self.file.metadata()?.len();
+        let len = u64::try_from(rustix::fs::fstat(&self.file)?.st_size).unwrap_or(u64::MAX);
         if len.saturating_add(bytes.len() as u64) > self.limit {
             let why = format!("the file has {len} bytes, and may have {} (IRONWARP_PCAP_LIMIT)", self.limit);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
         }
-        (&self.file).write_all(bytes)
+        // By number, as all calls of the data path: the C library's own may cancel the thread.
+        let mut left = bytes;
+        while !left.is_empty() {
+            match retry_on_intr(|| rustix::io::write(&self.file, left))? {
+                0 => return Err(ErrorKind::WriteZero.into()),
+                written => left = &left[written..],
+            }
+        }
+        Ok(())
     }
 }
