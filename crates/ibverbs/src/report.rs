@@ -7,7 +7,6 @@ use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::fault::{Counts, FaultPlan};
 use ironwarp_rnic::queue::{Completion, Status};
 use std::fmt::{self, Write as _};
-use std::io::Write as _;
 use std::net::SocketAddr;
 use std::sync::Once;
 use tracing::field::{Field, Visit};
@@ -106,7 +105,8 @@ impl Subscriber for Teller {
         let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
         // In one call, so that lines of several processes do not mix.
         let text = format!("ironwarp: {message}{fields}\n");
-        let _ = std::io::stderr().write_all(text.as_bytes());
+        // By number: the C library's own call may cancel the thread, in the middle of what it reports.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::write(std::io::stderr(), text.as_bytes()));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {
