@@ -4,6 +4,7 @@
 
 mod api;
 mod cargo;
+mod dist;
 mod dropin;
 mod fuzz;
 mod guest;
@@ -77,6 +78,7 @@ const JOBS: &[Job] = &[
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),
     job("events", "ten million events between threads, none lost or doubled", Ci, &[], cargo::events),
     job(cargo::SIM_USAGE, "simulate, 10,000 seeds unless told otherwise", Ci, &[], cargo::sim),
+    job("dist", "pack the command and the drop-in into one file", Ci, &["cc", "git", "readelf"], dist::run),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),

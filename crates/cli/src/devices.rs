@@ -7,6 +7,7 @@ use ironwarp_engine::Engine;
 use ironwarp_engine::gid::{GidEntry, GidTable};
 use ironwarp_rnic::config::{Config, ConfigError, DEVICE_NAME, Persona};
 use std::io;
+use std::path::PathBuf;
 
 const MORE: &str = "\
 A GID stands for an address of this machine; programs take its index (perftest: -x, ibv_rc_pingpong: -g).
@@ -39,6 +40,8 @@ pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
         }
     }
     troubles.extend(run::library_is_missing());
+    // Looking must leave no file behind.
+    let config = Config { pcap: PathBuf::new(), ..config };
     troubles.extend(Engine::new(config).err().map(|error| cannot_start(&error)));
     match look(persona) {
         Ok(found) => {

@@ -25,6 +25,9 @@ fn the_adapter_of_this_machine() {
     assert!(output.status.success(), "{output:?}");
     let output = command(&ironwarp).arg("devices").env("IRONWARP_PERSONA", "iwarp").output().expect("runs");
     assert!(stdout(&output).starts_with("ironwarp0: an iWARP adapter (persona iwarp), "), "{output:?}");
+    let file = place.path("no.pcap");
+    command(&ironwarp).arg("devices").env("IRONWARP_PCAP", &file).output().expect("runs");
+    assert!(!file.exists(), "to look at the adapter captures nothing");
 }
 
 #[test]

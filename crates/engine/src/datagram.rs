@@ -1,6 +1,7 @@
 //! A connectionless queue pair and its sockets. They live in the set of the receive queue's completion queue, as those of
 //! connections do, so polling makes progress and a lane does while nobody polls.
 
+use crate::capture::Capture;
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
 use crate::gid::{GidEntry, GidTable};
@@ -55,6 +56,7 @@ pub struct DatagramQueuePair {
 struct Mailbox {
     udp: UdpPort,
     lane: Arc<Lane>,
+    capture: Option<Arc<Capture>>,
     /// Holds nothing alive: the queue pair holds it.
     qp: OnceLock<Weak<DatagramQp>>,
 }
@@ -95,7 +97,12 @@ impl Engine {
         let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
         let set = self.set_between(receive_cq, send_cq)?;
         let number = number_of(udp.port());
-        let mailbox = Arc::new(Mailbox { udp, lane: Arc::clone(set.lane()), qp: OnceLock::new() });
+        let mailbox = Arc::new(Mailbox {
+            udp,
+            lane: Arc::clone(set.lane()),
+            capture: self.capture().cloned(),
+            qp: OnceLock::new(),
+        });
         let link: Arc<dyn DatagramLink> = Arc::<Mailbox>::clone(&mailbox);
         let qp = DatagramQp::new(number, self.device(), attributes.for_device(), link);
         let _ = mailbox.qp.set(Arc::downgrade(&qp));
@@ -190,11 +197,23 @@ impl DatagramLink for Mailbox {
     }
 
     fn send(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent {
-        self.udp.at_gid(from).map_or(Sent::Lost, |socket| socket.send(to, bytes))
+        let sent = self.udp.at_gid(from).map_or(Sent::Lost, |socket| socket.send(to, bytes));
+        if let (Some(capture), Sent::Taken) = (&self.capture, &sent) {
+            capture.datagram((from, self.udp.port()), to, bytes);
+        }
+        sent
     }
 
     fn recv(&self, into: &mut [u8]) -> Option<Arrived> {
-        self.udp.recv(into)
+        let arrived = self.udp.recv(into)?;
+        if let Some(capture) = &self.capture {
+            capture.datagram(
+                (arrived.from, arrived.port),
+                (arrived.to, self.udp.port()),
+                &into[..arrived.len],
+            );
+        }
+        Some(arrived)
     }
 
     fn call_again(&self) {

@@ -1,5 +1,6 @@
 //! One per adapter: the device, its lanes, and what is connected.
 
+use crate::capture::Capture;
 use crate::connection::{BeginError, Connection};
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher};
@@ -21,6 +22,7 @@ use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{AsyncEvent, Stop};
+use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::{SharedReceiveQueue, XrcDomain};
 use std::io;
@@ -49,6 +51,7 @@ pub struct Engine {
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
+    capture: Option<Arc<Capture>>,
 }
 
 /// What a connection is to be like.
@@ -92,7 +95,8 @@ pub struct Listening {
 impl Engine {
     /// An adapter with these settings. Its lanes start when they are first needed.
     pub fn new(config: Config) -> io::Result<Arc<Self>> {
-        let host = Arc::new(ProgramMemory::new()?);
+        let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
+        let capture = Capture::of(&config, &host);
         Ok(Arc::new(Self {
             device: Device::new(config, host),
             events: Mutex::default(),
@@ -102,12 +106,18 @@ impl Engine {
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
+            capture,
         }))
     }
 
     /// The device.
     pub fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// Where its traffic is written, if somebody wants it.
+    pub(crate) fn capture(&self) -> Option<&Arc<Capture>> {
+        self.capture.as_ref()
     }
 
     /// Its settings.

@@ -16,10 +16,12 @@
 //! | `port` | the port of such queue pairs, and who asks for them there |
 //! | [`qpn`] | numbers of queue pairs |
 //! | [`gid`] | the addresses of this host, and what happens to them |
+//! | `capture` | its traffic in a file, for packet analysers |
 //! | `timers` | what has to happen by when |
 //! | [`sys`] | system calls |
 
 pub mod byhand;
+mod capture;
 mod connection;
 pub mod cq;
 pub mod datagram;

@@ -185,7 +185,8 @@ impl Dial {
         private_data: &[u8],
     ) -> Result<Self, ConnectError> {
         let initiator = Initiator::new(way, terms, private_data)?;
-        let link = Arc::new(connect(to, from, &engine.keepalive())?);
+        let tap = engine.capture().map(|capture| capture.tap(true));
+        let link = Arc::new(connect(to, from, &engine.keepalive())?.tapped(tap));
         let wire = Wire::to_send(initiator.request());
         Ok(Self {
             engine: Arc::downgrade(engine),
@@ -538,7 +539,8 @@ impl ListenerCore {
     }
 
     pub(crate) fn accept(&self) -> io::Result<Option<TcpLink>> {
-        Ok(self.socket.accept()?.map(|(link, _)| link))
+        let tap = || self.engine.upgrade()?.capture().map(|capture| capture.tap(false));
+        Ok(self.socket.accept()?.map(|(link, _)| link.tapped(tap())))
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -56,7 +56,7 @@ impl Context {
         // A file in memory, because each is one of its own; where these are refused, the device cannot be imported.
         let command = memfd_create(NAME, MemfdFlags::CLOEXEC);
         let command = command.or_else(|_| eventfd(0, EventfdFlags::CLOEXEC))?;
-        exit::prepare();
+        exit::prepare(&engine);
         let events = Arc::new(AsyncEventPort::new(&engine, wake));
         Ok(Self::new(engine, events, command))
     }

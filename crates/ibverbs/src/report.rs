@@ -4,6 +4,7 @@
 use ironwarp_engine::{BringUpError, Remote};
 use ironwarp_rnic::config::{ConfigError, LogLevel};
 use ironwarp_rnic::error::PostError;
+use ironwarp_rnic::fault::{Counts, FaultPlan};
 use ironwarp_rnic::queue::{Completion, Status};
 use std::fmt::{self, Write as _};
 use std::net::SocketAddr;
@@ -56,6 +57,11 @@ pub(crate) fn wrong_step(qp: u32, (from, to): (u32, u32), mask: u32) {
     tracing::warn!(qp = %Hex(qp), "cannot go from state {from} to {to} with attributes {mask:#x}");
 }
 
+/// What the faults that were asked for did.
+pub(crate) fn faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
+    tracing::warn!("faults {plan}, seed {seed}: {counts}");
+}
+
 /// A request could not be posted.
 pub(crate) fn not_posted(qp: u32, error: &PostError) {
     tracing::warn!(qp = %Hex(qp), "a request was not taken: {error}");
@@ -99,8 +105,9 @@ impl Subscriber for Teller {
         let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
         // In one call, so that lines of several processes do not mix.
         let text = format!("ironwarp: {message}{fields}\n");
-        // Without the standard library's lock, which a child could have inherited taken.
-        let _ = rustix::io::write(std::io::stderr(), text.as_bytes());
+        // Without the standard library's lock, which a child could have inherited taken, and not by the C library's call, where
+        // the program may cancel the thread.
+        let _ = rustix::io::retry_on_intr(|| rustix::io::write(std::io::stderr(), text.as_bytes()));
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

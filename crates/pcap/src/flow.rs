@@ -1,7 +1,7 @@
 //! TCP connections, put together from their segments: each direction a run of bytes in order, without repetitions.
 
 use crate::reader::Packet;
-use crate::{Error, Segment};
+use crate::{Error, Segment, packet};
 use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub fn connections(packets: &[Packet<'_>]) -> Result<Vec<Connection>, Error> {
     let mut open: HashMap<[SocketAddr; 2], usize> = HashMap::new();
     let mut all: Vec<Assembly> = Vec::new();
     for packet in packets {
-        let Some(segment) = Segment::parse(packet)? else { continue };
+        let Some(segment) = packet::segment(packet)? else { continue };
         let moment = Moment { packet: packet.number, time: packet.time };
         let mut key = [segment.from, segment.to];
         key.sort();

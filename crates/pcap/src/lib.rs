@@ -2,11 +2,11 @@
 //!
 //! ```text
 //!  file ── reader ─▶ packets ── packet ─▶ TCP segments ── flow ─▶ connections ── dissect ─▶ frames ── show ─▶ text
-//!  file ◀─ writer ── bytes to send ◀── encode ── messages                                     └── recut ─▶ writer
+//!  file ◀─ ironwarp-capture ── bytes to send ◀── encode ── messages                     └── recut ─▶ ironwarp-capture
 //! ```
 //!
 //! Internal: it serves the tests, which compare with captures of other implementations and with what Wireshark makes of
-//! our own messages, and it writes the capture of an adapter's own traffic. All of it works in memory.
+//! our own messages, and people who look into captures. All of it works in memory.
 //!
 //! ```
 //! let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/siw-rping.pcap");
@@ -26,15 +26,14 @@ mod reader;
 pub mod recut;
 pub mod sample;
 pub mod show;
-mod writer;
 
 pub use dissect::{Conversation, Fault, Frame, Kind, OwnedStartup, Problem, dissect};
 pub use encode::Encoder;
 pub use error::Error;
 pub use flow::{Connection, Hole, Moment, Stream, connections};
-pub use packet::{Flags, LinkType, Segment};
+pub use ironwarp_capture::{CaptureWriter, Flags, OpenConnection, Segment};
+pub use packet::{LinkType, segment};
 pub use reader::{Packet, Recording, read};
-pub use writer::{CaptureWriter, OpenConnection};
 
 use std::path::Path;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! One packet: the TCP segment in it, whatever network it was recorded on. Mirrors `writer.rs`, which builds packets.
+//! One packet: the TCP segment in it, whatever network it was recorded on. `ironwarp-capture` builds them.
 
 use crate::Error;
 use crate::reader::Packet;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TcpSlice, TransportSlice};
+use ironwarp_capture::{Flags, Segment};
 use std::net::{IpAddr, SocketAddr};
 
 /// The kind of header a packet begins with, in the numbers of <https://www.tcpdump.org/linktypes.html>.
@@ -33,54 +34,20 @@ impl LinkType {
     }
 }
 
-/// A TCP segment.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Segment<'a> {
-    /// Who sent it.
-    pub from: SocketAddr,
-    /// To whom.
-    pub to: SocketAddr,
-    /// The sequence number of its first byte, or of its SYN.
-    pub seq: u32,
-    /// The sequence number expected from the other side, with the flag `ack`.
-    pub ack: u32,
-    /// Its flags.
-    pub flags: Flags,
-    /// What it carries.
-    pub payload: &'a [u8],
-}
-
-/// The flags of a TCP segment, as far as they matter here.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Flags {
-    /// Opens a direction.
-    pub syn: bool,
-    /// Closes a direction.
-    pub fin: bool,
-    /// Aborts the connection.
-    pub rst: bool,
-    /// Asks for delivery at once.
-    pub psh: bool,
-    /// `Segment::ack` counts.
-    pub ack: bool,
-}
-
-impl<'a> Segment<'a> {
-    /// The TCP segment in a packet; `None` if there is something else in it.
-    pub fn parse(packet: &Packet<'a>) -> Result<Option<Self>, Error> {
-        let data = packet.data;
-        let sliced = match packet.link {
-            LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
-            // The type of what follows is the last field of SLL's 16 bytes, and the first of SLL2's 20.
-            LinkType::SLL => cooked(data.get(14..16), data.get(16..)),
-            LinkType::SLL2 => cooked(data.get(..2), data.get(20..)),
-            // The address family has other numbers on each system; the IP header tells its version by itself.
-            LinkType::NULL | LinkType::LOOP => data.get(4..).and_then(ip),
-            LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => ip(data),
-            link => return Err(Error::LinkType { packet: packet.number, link }),
-        };
-        Ok(sliced.and_then(|sliced| from_sliced(&sliced)))
-    }
+/// The TCP segment in a packet; `None` if there is something else in it.
+pub fn segment<'a>(packet: &Packet<'a>) -> Result<Option<Segment<'a>>, Error> {
+    let data = packet.data;
+    let sliced = match packet.link {
+        LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
+        // The type of what follows is the last field of SLL's 16 bytes, and the first of SLL2's 20.
+        LinkType::SLL => cooked(data.get(14..16), data.get(16..)),
+        LinkType::SLL2 => cooked(data.get(..2), data.get(20..)),
+        // The address family has other numbers on each system; the IP header tells its version by itself.
+        LinkType::NULL | LinkType::LOOP => data.get(4..).and_then(ip),
+        LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => ip(data),
+        link => return Err(Error::LinkType { packet: packet.number, link }),
+    };
+    Ok(sliced.and_then(|sliced| from_sliced(&sliced)))
 }
 
 fn cooked<'a>(protocol: Option<&[u8]>, rest: Option<&'a [u8]>) -> Option<LaxSlicedPacket<'a>> {
@@ -119,7 +86,7 @@ mod tests {
     use crate::CaptureWriter;
     use std::time::Duration;
 
-    fn segment(from: &str, to: &str) -> Segment<'static> {
+    fn sample(from: &str, to: &str) -> Segment<'static> {
         let flags = Flags { psh: true, ack: true, ..Flags::default() };
         let (from, to) = (from.parse().unwrap(), to.parse().unwrap());
         Segment { from, to, seq: 0xffff_fffe, ack: 7, flags, payload: b"payload" }
@@ -133,13 +100,13 @@ mod tests {
     }
 
     fn parse(link: LinkType, data: &[u8]) -> Option<Segment<'_>> {
-        Segment::parse(&Packet { number: 1, time: Duration::ZERO, link, data }).unwrap()
+        segment(&Packet { number: 1, time: Duration::ZERO, link, data }).unwrap()
     }
 
     #[test]
     fn a_segment_is_found_behind_every_kind_of_header() {
-        let v4 = segment("10.0.0.1:1000", "10.0.0.2:2000");
-        let v6 = segment("[fd00::1]:1000", "[fd00::2]:2000");
+        let v4 = sample("10.0.0.1:1000", "10.0.0.2:2000");
+        let v6 = sample("[fd00::1]:1000", "[fd00::2]:2000");
         for (sent, protocol) in [(v4, [0x08, 0x00]), (v6, [0x86, 0xdd])] {
             let frame = ethernet(&sent);
             let ip = &frame[14..];
@@ -157,21 +124,21 @@ mod tests {
 
     #[test]
     fn trailing_bytes_of_a_short_ethernet_frame_are_no_payload() {
-        let sent = segment("10.0.0.1:1000", "10.0.0.2:2000");
+        let sent = sample("10.0.0.1:1000", "10.0.0.2:2000");
         let padded = [ethernet(&sent), vec![0xee; 9]].concat();
         assert_eq!(parse(LinkType::ETHERNET, &padded), Some(sent));
     }
 
     #[test]
     fn what_is_not_tcp_is_skipped_and_an_unknown_link_is_an_error() {
-        let mut udp = ethernet(&segment("10.0.0.1:1000", "10.0.0.2:2000"));
+        let mut udp = ethernet(&sample("10.0.0.1:1000", "10.0.0.2:2000"));
         udp[14 + 9] = 17;
         assert_eq!(parse(LinkType::ETHERNET, &udp), None);
         for len in 0..54 {
             assert_eq!(parse(LinkType::ETHERNET, &udp[..len]), None, "{len} bytes");
         }
         let packet = Packet { number: 3, time: Duration::ZERO, link: LinkType(147), data: &udp };
-        let error = Segment::parse(&packet).unwrap_err().to_string();
+        let error = segment(&packet).unwrap_err().to_string();
         assert!(error.starts_with("packet 3 has link type 147, which is not read here"), "{error}");
     }
 }

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{golden, opcode, opcodes, open, sent_by, stream, temporary, tshark, tshark_opcodes};
-use ironwarp_pcap::{Capture, Encoder, Kind, Segment};
+use ironwarp_pcap::{Capture, Encoder, Kind};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{
     Cause, Header, Place, Protection, ReadRequest, Tag, TaggedBuffer, Terminate, UntaggedBuffer,
@@ -50,7 +50,7 @@ fn bytes_carried(name: &str) -> HashMap<(SocketAddr, SocketAddr), usize> {
     let file = std::fs::read(golden(name)).unwrap();
     let (mut first, mut carried) = (HashMap::new(), HashMap::new());
     for packet in ironwarp_pcap::read(&file).unwrap().packets {
-        let Some(segment) = Segment::parse(&packet).unwrap() else { continue };
+        let Some(segment) = ironwarp_pcap::segment(&packet).unwrap() else { continue };
         let key = (segment.from, segment.to);
         if segment.flags.syn {
             assert_eq!(first.insert(key, segment.seq + 1), None, "{name}: ports are used once");

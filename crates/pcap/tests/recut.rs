@@ -107,7 +107,7 @@ fn recut_gives_each_frame_a_segment_of_its_own() {
     let capture = Capture::parse(&original).unwrap();
     let file = recut(&capture, Vec::new()).unwrap();
     let packets = ironwarp_pcap::read(&file).unwrap().packets;
-    let segments = packets.iter().filter_map(|packet| Segment::parse(packet).unwrap());
+    let segments = packets.iter().filter_map(|packet| ironwarp_pcap::segment(packet).unwrap());
     let sent: Vec<_> =
         segments.map(|segment| segment.payload).filter(|payload| !payload.is_empty()).collect();
     let frames: Vec<_> = capture.frames().map(|(_, frame)| &frame.bytes[..]).collect();

@@ -11,6 +11,7 @@ pub use ports::{NoPortRange, PortRange};
 use crate::fault::FaultPlan;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// What the names of our environment variables begin with.
@@ -97,6 +98,12 @@ settings! {
     faults: FaultPlan = FaultPlan::default(),
     /// What the faults' random choices follow from: the same seed, the same choices.
     seed: u64 = 0,
+    /// Write all that connections and datagrams carry to this file, for Wireshark and other packet analysers: no rights are
+    /// needed, and each FPDU is a packet. What is in the file stays: processes can share one. Not captured is a queue pair
+    /// that is its own peer.
+    pcap: PathBuf = PathBuf::new(),
+    /// How long, in bytes, that file may get. Nothing more is written then.
+    pcap_limit: u64 = 1 << 30,
     /// What C programs take the adapter for, `roce` or `iwarp`: the drop-in alone. On the wire it is the same. `iwarp` for
     /// programs that know iWARP and shall be tested with it.
     persona: Persona = Persona::Roce,
@@ -242,6 +249,16 @@ impl Value for Duration {
             micros if micros % 1000 == 0 => format!("{}ms", self.as_millis()),
             _ => format!("{}us", self.as_micros()),
         }
+    }
+}
+
+impl Value for PathBuf {
+    fn from_text(text: &str) -> Result<Self, String> {
+        Ok(text.into())
+    }
+
+    fn to_text(&self) -> String {
+        self.to_string_lossy().into_owned()
     }
 }
 

@@ -4,6 +4,7 @@ use super::Files;
 use crate::workspace::{Dependency, Member, Workspace};
 
 const WIRE: &str = "ironwarp-wire";
+const CAPTURE: &str = "ironwarp-capture";
 const RNIC: &str = "ironwarp-rnic";
 const ENGINE: &str = "ironwarp-engine";
 const IRONWARP: &str = "ironwarp";
@@ -14,14 +15,15 @@ const PCAP: &str = "ironwarp-pcap";
 const MAY_USE: &[(&str, &[&str])] = &[
     (WIRE, &[]),
     (RNIC, &[WIRE]),
-    (ENGINE, &[WIRE, RNIC]),
+    (CAPTURE, &[]),
+    (ENGINE, &[WIRE, RNIC, CAPTURE]),
     (IRONWARP, &[WIRE, RNIC, ENGINE]),
     ("ironwarp-ibverbs", &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-cli", &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-iou", &[WIRE, RNIC, ENGINE, IRONWARP]),
     ("ironwarp-iscsi", &[WIRE, RNIC, ENGINE, IRONWARP]),
     (SIM, &[WIRE, RNIC]),
-    (PCAP, &[WIRE]),
+    (PCAP, &[WIRE, CAPTURE]),
     ("ironwarp-fuzz", &[WIRE, RNIC, ENGINE, IRONWARP, SIM, PCAP]),
     ("xtask", &[]),
 ];

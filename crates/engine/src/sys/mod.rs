@@ -8,6 +8,7 @@
 //! | `setup` | connect, listen, accept | |
 //! | `netlink` | interfaces, addresses and routes | |
 //! | `udp` | one UDP port at several addresses, for datagrams | |
+//! | `shared_file` | a file that several processes add to | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
 //! | `reserve` | ports that are ours before anybody listens there | |
 //! | `thread` | threads of the program: whether they exist, how they sleep | the C library's poll |
@@ -22,6 +23,7 @@ pub(crate) mod netlink;
 pub mod poller;
 pub mod reserve;
 pub mod setup;
+pub(crate) mod shared_file;
 pub mod socket;
 #[cfg(test)]
 pub(crate) mod testing;

@@ -10,6 +10,7 @@ use ironwarp_rnic::link::{Link, LinkError, Piece};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
 use rustix::net::Shutdown;
 use std::ffi::{c_int, c_void};
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -33,12 +34,31 @@ const DEFAULT_SEGMENT: usize = 536;
 #[derive(Debug)]
 pub struct TcpLink {
     fd: Fd,
+    /// Nobody's, as a rule. It is dropped when the socket is closed.
+    tap: Option<Box<dyn Tap>>,
+}
+
+/// Sees what a connection moves. It is told after the fact, by the thread that moved it.
+pub(crate) trait Tap: Send + Sync + fmt::Debug {
+    /// The first `len` bytes of these were sent.
+    fn sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize);
+
+    /// So many bytes were received, the first of them into the program's memory.
+    fn received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize);
+
+    /// This end cuts the connection.
+    fn aborted(&self);
 }
 
 impl TcpLink {
     /// Takes over a TCP socket.
     pub fn new(fd: Fd) -> Self {
-        Self { fd }
+        Self { fd, tap: None }
+    }
+
+    /// Has somebody look on. Before the first byte.
+    pub(crate) fn tapped(self, tap: Option<Box<dyn Tap>>) -> Self {
+        Self { tap, ..self }
     }
 
     /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.
@@ -90,14 +110,18 @@ impl Link for TcpLink {
             };
         }
         let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
-        exactly(&mut vectors, |vectors| match vectors {
+        let sent = exactly(&mut vectors, |vectors| match vectors {
             // SAFETY: the kernel reads the bytes, or says that it cannot.
             [one] => size(unsafe {
                 libc::syscall(libc::SYS_sendto, fd, one.iov_base, one.iov_len, flags, NOBODY, 0_usize)
             }),
             // SAFETY: as above, and the header names vectors that live as long as the call.
             _ => unsafe { libc::sendmsg(fd, &header(vectors), flags) },
-        })
+        });
+        if let (Some(tap), Ok(len)) = (&self.tap, sent) {
+            tap.sent(self, pieces, len);
+        }
+        sent
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
@@ -116,7 +140,13 @@ impl Link for TcpLink {
             // SAFETY: as above, and the header names vectors that live as long as the call.
             _ => unsafe { libc::recvmsg(fd, &mut header(vectors), flags) },
         })?;
-        if received == 0 { Err(LinkError::Ended) } else { Ok(received) }
+        if received == 0 {
+            return Err(LinkError::Ended);
+        }
+        if let Some(tap) = &self.tap {
+            tap.received(self, host, own, received);
+        }
+        Ok(received)
     }
 
     fn lost(&self) -> Option<i32> {
@@ -132,6 +162,7 @@ impl Link for TcpLink {
     }
 
     fn abort(&self) {
+        self.tap.iter().for_each(|tap| tap.aborted());
         // RST goes out when the socket is dissolved from its peer, not when it is shut down. Lingering for no time makes
         // closing do the same, should dissolving be refused.
         let _ = rustix::net::sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));

@@ -20,6 +20,7 @@ use crate::sync::{Mutex, lock};
 use plan::Time;
 use std::collections::VecDeque;
 use std::fmt;
+use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -190,6 +191,25 @@ fn sequence(seed: u64, stream: u64, which: Sequence) -> Rng {
     Rng::stream(of_stream.next(), which as u64)
 }
 
+impl AddAssign for Counts {
+    fn add_assign(&mut self, more: Self) {
+        self.splits += more.splits;
+        self.delays += more.delays;
+        self.stalls += more.stalls;
+        self.cuts += more.cuts;
+        self.withheld_receives += more.withheld_receives;
+        self.failed_registrations += more.failed_registrations;
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { splits, delays, stalls, cuts, withheld_receives, failed_registrations } = self;
+        write!(f, "{splits} splits, {delays} delays, {stalls} stalls, {cuts} cuts, ")?;
+        write!(f, "{withheld_receives} withheld receives, {failed_registrations} failed registrations")
+    }
+}
+
 impl Counts {
     const fn of(&mut self, fault: Injected) -> &mut u64 {
         match fault {
@@ -218,10 +238,7 @@ impl fmt::Display for Injected {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Counts { splits, delays, stalls, cuts, withheld_receives, failed_registrations } = self.counts;
-        writeln!(f, "faults {}, seed {}", self.plan, self.seed)?;
-        write!(f, "{splits} splits, {delays} delays, {stalls} stalls, {cuts} cuts, ")?;
-        write!(f, "{withheld_receives} withheld receives, {failed_registrations} failed registrations")?;
+        write!(f, "faults {}, seed {}\n{}", self.plan, self.seed, self.counts)?;
         for (stream, fault) in &self.recent {
             match stream {
                 Some(stream) => write!(f, "\nstream {stream}: {fault}")?,

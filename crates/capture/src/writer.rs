@@ -1,0 +1,196 @@
+//! TCP traffic to a pcap file that any packet analyser reads: Ethernet, IPv4 or IPv6, TCP, with all numbers and checksums
+//! right.
+//!
+//! It reads no clock and keeps no state of connections: the caller brings the time and keeps an [`OpenConnection`] for
+//! each. What is written is in the file at once (as far as `W` does not buffer), so it may be cut off at any moment.
+
+use crate::packet::{Flags, Segment, max_payload, tcp, udp};
+use std::io::{self, Error, ErrorKind, Write};
+use std::net::SocketAddr;
+use std::time::Duration;
+
+/// With nanoseconds.
+const MAGIC: u32 = 0xa1b2_3c4d;
+const VERSION: [u16; 2] = [2, 4];
+/// What tcpdump writes when it does not cut packets off.
+const SNAPLEN: u32 = 262_144;
+/// Packets begin with an Ethernet header.
+const ETHERNET: u32 = 1;
+/// Bytes in front of each packet: seconds, nanoseconds, and the length twice.
+const RECORD_HEADER: usize = 16;
+
+/// Writes a capture.
+#[derive(Debug)]
+pub struct CaptureWriter<W> {
+    out: W,
+    opened: u32,
+    /// A packet and what goes in front of it: each is written at one go, so that several writers can share a file.
+    record: Vec<u8>,
+}
+
+/// A connection that was opened in a capture; hand it back to send on it and to close it.
+#[derive(Debug)]
+pub struct OpenConnection {
+    client: SocketAddr,
+    server: SocketAddr,
+    /// The next sequence number of the client.
+    client_seq: u32,
+    /// The same of the server.
+    server_seq: u32,
+}
+
+impl<W: Write> CaptureWriter<W> {
+    /// Begins the file.
+    pub fn new(mut out: W) -> io::Result<Self> {
+        out.write_all(&file_header())?;
+        Ok(Self::within(out))
+    }
+
+    /// Goes on with a file that has begun.
+    pub const fn within(out: W) -> Self {
+        Self { out, opened: 0, record: Vec::new() }
+    }
+
+    /// Opens a connection: SYN, SYN-ACK, ACK.
+    pub fn open(
+        &mut self,
+        time: Duration,
+        client: SocketAddr,
+        server: SocketAddr,
+    ) -> io::Result<OpenConnection> {
+        // Connections between the same ports are told apart by their first sequence numbers.
+        self.opened = self.opened.wrapping_add(1);
+        let first = self.opened << 20;
+        self.open_at(time, (client, first), (server, first | 1 << 19))
+    }
+
+    /// The same, with these first sequence numbers.
+    pub fn open_at(
+        &mut self,
+        time: Duration,
+        (client, client_seq): (SocketAddr, u32),
+        (server, server_seq): (SocketAddr, u32),
+    ) -> io::Result<OpenConnection> {
+        let mut connection = OpenConnection { client, server, client_seq, server_seq };
+        let syn = Flags { syn: true, ..Flags::default() };
+        self.step(time, &mut connection, true, syn, &[])?;
+        self.step(time, &mut connection, false, Flags { ack: true, ..syn }, &[])?;
+        self.step(time, &mut connection, true, Flags { ack: true, ..Flags::default() }, &[])?;
+        Ok(connection)
+    }
+
+    /// Sends bytes, from client to server or back, in one segment. If they do not fit one, in as few as they do, of about
+    /// the same length: analysers of iWARP need to see more than the first few bytes of an FPDU in one segment.
+    pub fn send(
+        &mut self,
+        time: Duration,
+        connection: &mut OpenConnection,
+        from_client: bool,
+        bytes: &[u8],
+    ) -> io::Result<()> {
+        let segments = bytes.len().div_ceil(max_payload(connection.client.ip())).max(1);
+        let flags = Flags { psh: true, ack: true, ..Flags::default() };
+        for piece in bytes.chunks(bytes.len().div_ceil(segments).max(1)) {
+            self.step(time, connection, from_client, flags, piece)?;
+        }
+        Ok(())
+    }
+
+    /// Closes a connection: FIN from the client, FIN from the server, ACK.
+    pub fn close(&mut self, time: Duration, mut connection: OpenConnection) -> io::Result<()> {
+        let ack = Flags { ack: true, ..Flags::default() };
+        let fin = Flags { fin: true, ..ack };
+        self.step(time, &mut connection, true, fin, &[])?;
+        self.step(time, &mut connection, false, fin, &[])?;
+        self.step(time, &mut connection, true, ack, &[])
+    }
+
+    /// Resets a connection, as the client or as the server.
+    pub fn reset(
+        &mut self,
+        time: Duration,
+        mut connection: OpenConnection,
+        by_client: bool,
+    ) -> io::Result<()> {
+        let flags = Flags { rst: true, ack: true, ..Flags::default() };
+        self.step(time, &mut connection, by_client, flags, &[])
+    }
+
+    /// Writes one segment just as it is described; no connection needs to be open for it.
+    pub fn segment(&mut self, time: Duration, segment: &Segment<'_>) -> io::Result<()> {
+        self.packet(time, |packet| tcp(segment, packet))
+    }
+
+    /// Writes one UDP datagram.
+    pub fn datagram(
+        &mut self,
+        time: Duration,
+        ends: (SocketAddr, SocketAddr),
+        payload: &[u8],
+    ) -> io::Result<()> {
+        self.packet(time, |packet| udp(ends, payload, packet))
+    }
+
+    fn packet(
+        &mut self,
+        time: Duration,
+        build: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let too_late = |_| Error::new(ErrorKind::InvalidInput, "a pcap file ends in the year 2106");
+        let seconds = u32::try_from(time.as_secs()).map_err(too_late)?;
+        self.record.clear();
+        self.record.resize(RECORD_HEADER, 0);
+        build(&mut self.record)?;
+        let len = u32::try_from(self.record.len() - RECORD_HEADER).map_err(Error::other)?;
+        let header = [seconds, time.subsec_nanos(), len, len].map(u32::to_le_bytes);
+        self.record[..RECORD_HEADER].copy_from_slice(header.as_flattened());
+        self.out.write_all(&self.record)
+    }
+
+    /// Hands what is buffered to the operating system.
+    pub fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
+    }
+
+    /// What it writes to.
+    pub const fn get_mut(&mut self) -> &mut W {
+        &mut self.out
+    }
+
+    /// Gives back what it writes to.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+
+    /// The next segment of a connection.
+    fn step(
+        &mut self,
+        time: Duration,
+        connection: &mut OpenConnection,
+        from_client: bool,
+        flags: Flags,
+        payload: &[u8],
+    ) -> io::Result<()> {
+        let OpenConnection { client, server, client_seq, server_seq } = connection;
+        let (from, to, seq, expected) = if from_client {
+            (*client, *server, client_seq, server_seq)
+        } else {
+            (*server, *client, server_seq, client_seq)
+        };
+        let ack = if flags.ack { *expected } else { 0 };
+        self.segment(time, &Segment { from, to, seq: *seq, ack, flags, payload })?;
+        #[expect(clippy::cast_possible_truncation, reason = "a segment is shorter than 2^16")]
+        let len = payload.len() as u32 + u32::from(flags.syn) + u32::from(flags.fin);
+        *seq = seq.wrapping_add(len);
+        Ok(())
+    }
+}
+
+/// What a file begins with.
+pub fn file_header() -> Vec<u8> {
+    let mut header = MAGIC.to_le_bytes().to_vec();
+    header.extend(VERSION.iter().flat_map(|half| half.to_le_bytes()));
+    // Time zone and accuracy, which nobody uses, are zero.
+    header.extend([0, 0, SNAPLEN, ETHERNET].iter().flat_map(|word| word.to_le_bytes()));
+    header
+}

@@ -1,0 +1,55 @@
+//! What the command says of itself is what its page says, and both are right.
+
+mod common;
+
+use common::{command, stderr, stdout};
+use std::process::Output;
+
+const PAGE: &str = include_str!("../../../docs/command.md");
+
+fn ironwarp(arguments: &[&str]) -> Output {
+    command(env!("CARGO_BIN_EXE_ironwarp")).args(arguments).output().expect("runs")
+}
+
+/// The block of text under a heading of the page.
+fn on_the_page(name: &str) -> &'static str {
+    let (_, section) =
+        PAGE.split_once(&format!("\n## ironwarp {name}\n\n```text\n")).expect("it has a section");
+    section.split_once("```\n").expect("it ends").0
+}
+
+#[test]
+fn the_page_shows_the_help_of_every_command() {
+    let commands = ["run", "devices", "explain", "ping"];
+    for name in commands {
+        let help = ironwarp(&[name, "--help"]);
+        assert!(help.status.success(), "{help:?}");
+        assert_eq!(stdout(&help).trim_end(), on_the_page(name).trim_end(), "ironwarp {name} --help");
+    }
+    let all = stdout(&ironwarp(&["--help"]));
+    let listed =
+        all.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names: Vec<_> = listed.filter_map(|line| line.split_whitespace().next()).collect();
+    assert_eq!(names, [&commands[..], &["help"]].concat());
+}
+
+/// The faults that help lists are all that there are: who writes another word is told the same list.
+#[test]
+fn the_faults_of_the_help_are_those_that_there_are() {
+    let refusal = stderr(&ironwarp(&["run", "--faults", "sever@1", "--", "true"]));
+    let (_, forms) = refusal.split_once("there are ").expect("a list");
+    for form in forms.split(", where").next().expect("the first part").split([',', ' ']) {
+        if form.contains("CHANCE") {
+            assert!(on_the_page("run").contains(form), "{form}");
+        }
+    }
+}
+
+#[test]
+fn nothing_at_all_is_a_question() {
+    for arguments in [&[][..], &["run"], &["explain"], &["ping"]] {
+        let output = ironwarp(arguments);
+        assert_eq!(output.status.code(), Some(2), "{arguments:?}");
+        assert!(stderr(&output).contains("Usage: ironwarp "), "{output:?}");
+    }
+}

@@ -1,0 +1,206 @@
+//! The adapter's own traffic in a capture file (the setting `pcap`), which needs no rights and shows what a packet analyser
+//! wants to see. Before this: a [`Tap`] at each socket, which sees every byte that a system call moved; after: the file.
+//!
+//! ```text
+//!  sys/socket ── bytes ─▶ cut.rs ── frames ─▶ here: packets with headers made up ─▶ sys/shared_file
+//! ```
+//!
+//! Frames are packets of their own. Sequence numbers follow from the addresses, so that both ends of a connection, recorded into
+//! one file by two processes, show the same packets, the second time as repetitions.
+
+mod cut;
+
+use crate::set::lock;
+use crate::sys::shared_file::SharedFile;
+use crate::sys::socket::{Tap, TcpLink};
+use cut::{Cutter, From as Sender};
+use ironwarp_capture::{CaptureWriter, OpenConnection, file_header};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::gid::Gid;
+use ironwarp_rnic::host::{Host, Span};
+use ironwarp_rnic::link::Piece;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A capture file.
+#[derive(Debug)]
+pub(crate) struct Capture {
+    file: SharedFile,
+    /// For payload, which is in the program's memory.
+    host: Arc<dyn Host>,
+    /// It is full, or cannot be written.
+    ended: AtomicBool,
+}
+
+impl Capture {
+    /// The one that the settings ask for. If it cannot be, that is told: a program must not fail for it.
+    pub(crate) fn of(config: &Config, host: &Arc<dyn Host>) -> Option<Arc<Self>> {
+        if config.pcap.as_os_str().is_empty() {
+            return None;
+        }
+        match SharedFile::open(&config.pcap, &file_header(), config.pcap_limit) {
+            Ok(file) => Some(Arc::new(Self { file, host: Arc::clone(host), ended: AtomicBool::new(false) })),
+            Err(error) => {
+                tracing::error!("nothing is captured: {}: {error}", config.pcap.display());
+                None
+            }
+        }
+    }
+
+    /// A tap for a connection that this end dialled, or not.
+    pub(crate) fn tap(self: &Arc<Self>, dialled: bool) -> Box<dyn Tap> {
+        let state = State {
+            cutter: Cutter::new(),
+            writer: CaptureWriter::within(Vec::new()),
+            connection: None,
+            aborted: false,
+        };
+        Box::new(ConnectionTap { capture: Arc::clone(self), dialled, state: Mutex::new(state) })
+    }
+
+    /// A datagram that was sent or received.
+    pub(crate) fn datagram(&self, (from, from_port): (Gid, u16), (to, to_port): (Gid, u16), bytes: &[u8]) {
+        let (Some(from), Some(to)) = (from.ip(), to.ip()) else { return };
+        let ends = (SocketAddr::new(from, from_port), SocketAddr::new(to, to_port));
+        let mut writer = CaptureWriter::within(Vec::new());
+        let written = writer.datagram(now(), ends, bytes);
+        self.append(written, writer.get_mut());
+    }
+
+    /// Packets are written at one go, so that those of other processes do not come between their bytes.
+    fn append(&self, written: io::Result<()>, packets: &mut Vec<u8>) {
+        if !self.ended.load(Ordering::Relaxed)
+            && let Err(error) = written.and_then(|()| self.file.append(packets))
+            && !self.ended.swap(true, Ordering::Relaxed)
+        {
+            tracing::warn!("nothing more is captured: {error}");
+        }
+        packets.clear();
+    }
+
+    /// The first `len` bytes of `spans`, behind those in `bytes`.
+    fn read(&self, spans: impl Iterator<Item = Span>, mut len: usize, bytes: &mut Vec<u8>) {
+        for span in spans {
+            let part = Span { len: span.len.min(len), ..span };
+            len -= part.len;
+            let at = bytes.len();
+            bytes.resize(at + part.len, 0);
+            // Memory that the program has unmapped since: zeroes stand for it.
+            let _ = self.host.gather(&[part], &mut bytes[at..]);
+        }
+    }
+}
+
+/// Sees the bytes of one connection.
+#[derive(Debug)]
+struct ConnectionTap {
+    capture: Arc<Capture>,
+    dialled: bool,
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    cutter: Cutter,
+    writer: CaptureWriter<Vec<u8>>,
+    /// From the first bytes on: then the addresses are known.
+    connection: Option<OpenConnection>,
+    /// This end cut it.
+    aborted: bool,
+}
+
+impl Tap for ConnectionTap {
+    fn sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize) {
+        let (mut bytes, mut left) = (Vec::with_capacity(len), len);
+        for piece in pieces {
+            let part = piece.len().min(left);
+            match piece {
+                Piece::Own(own) => bytes.extend_from_slice(&own[..part]),
+                Piece::Host(span) => self.capture.read(std::iter::once(*span), part, &mut bytes),
+            }
+            left -= part;
+        }
+        self.passed(link, self.dialled, &bytes);
+    }
+
+    fn received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize) {
+        let in_host = host.iter().map(|span| span.len).sum::<usize>().min(len);
+        let mut bytes = Vec::with_capacity(len);
+        self.capture.read(host.iter().copied(), in_host, &mut bytes);
+        bytes.extend_from_slice(&own[..len - in_host]);
+        self.passed(link, !self.dialled, &bytes);
+    }
+
+    fn aborted(&self) {
+        lock(&self.state).aborted = true;
+    }
+}
+
+impl ConnectionTap {
+    fn passed(&self, link: &TcpLink, from_dialler: bool, bytes: &[u8]) {
+        if self.capture.ended.load(Ordering::Relaxed) {
+            return;
+        }
+        let mut state = lock(&self.state);
+        let State { cutter, writer, connection, .. } = &mut *state;
+        let mut written = Ok(());
+        if connection.is_none() {
+            let ends = link.local_addr().and_then(|local| Ok((local, link.peer_addr()?)));
+            let opened = ends.and_then(|ends| open(writer, ends, self.dialled));
+            written = opened.map(|opened| *connection = Some(opened));
+        }
+        let from = if from_dialler { Sender::Initiator } else { Sender::Responder };
+        cutter.take(from, bytes, |frame| {
+            if let (Ok(()), Some(connection)) = (&written, &mut *connection) {
+                written = writer.send(now(), connection, from_dialler, frame);
+            }
+        });
+        self.capture.append(written, writer.get_mut());
+    }
+}
+
+impl Drop for ConnectionTap {
+    /// The socket is closed.
+    fn drop(&mut self) {
+        let State { cutter, writer, connection, aborted } =
+            self.state.get_mut().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let Some(mut connection) = connection.take() else { return };
+        let mut written = Ok(());
+        cutter.end(|from, bytes| {
+            if written.is_ok() {
+                written = writer.send(now(), &mut connection, from == Sender::Initiator, bytes);
+            }
+        });
+        let written = written.and_then(|()| match aborted {
+            true => writer.reset(now(), connection, self.dialled),
+            false => writer.close(now(), connection),
+        });
+        self.capture.append(written, writer.get_mut());
+    }
+}
+
+fn open(
+    writer: &mut CaptureWriter<Vec<u8>>,
+    (local, peer): (SocketAddr, SocketAddr),
+    dialled: bool,
+) -> io::Result<OpenConnection> {
+    let (client, server) = if dialled { (local, peer) } else { (peer, local) };
+    writer.open_at(now(), (client, first_seq(client, server)), (server, first_seq(server, client)))
+}
+
+/// The first sequence number of who sends: the same at both ends.
+fn first_seq(from: SocketAddr, to: SocketAddr) -> u32 {
+    let mut hasher = DefaultHasher::new();
+    (from.ip(), from.port(), to.ip(), to.port()).hash(&mut hasher);
+    #[expect(clippy::cast_possible_truncation, reason = "any bits will do")]
+    let seq = hasher.finish() as u32;
+    seq
+}
+
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+}

@@ -1,0 +1,63 @@
+//! A program that uses no RDMA does not notice the drop-in: nothing of its process is changed, and it starts as fast, to within
+//! a millisecond.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use common::{compile, libraries, scratch};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// So often each way, taking turns.
+const RUNS: usize = 301;
+
+/// What is promised, in µs.
+const MOST: f64 = 1000.0;
+
+fn probe(test: &str) -> PathBuf {
+    let path = scratch(test).join("probe");
+    compile(&path, &["-O2", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unaffected/probe.c")]);
+    path
+}
+
+/// A process with the drop-in, as `ironwarp run` starts it, or without.
+fn process(probe: &Path, with: bool) -> Command {
+    let mut command = Command::new(probe);
+    command.stdin(Stdio::null());
+    command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
+    if with {
+        let libraries = libraries();
+        command.env("LD_PRELOAD", libraries.join("libibverbs.so.1")).env("LD_LIBRARY_PATH", libraries);
+    }
+    command
+}
+
+#[test]
+fn nothing_of_its_process_is_changed() {
+    let probe = probe("unaffected");
+    let [without, with] = [false, true].map(|with| {
+        let output = process(&probe, with).output().expect("runs");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        String::from_utf8(output.stdout).expect("text")
+    });
+    assert!(without.contains("\ndescriptors ") && without.contains("\nThreads:\t1\n"), "{without}");
+    assert_eq!(with, without);
+}
+
+/// By processor time, which is the same on a machine that is busy with other tests; the time of day is printed beside it.
+#[test]
+fn it_starts_as_fast() {
+    let probe = probe("unaffected-fast");
+    let starts = probe.with_file_name("starts");
+    compile(&starts, &["-O2", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unaffected/starts.c")]);
+    let (folder, runs) = (libraries(), RUNS.to_string());
+    let file = folder.join("libibverbs.so.1");
+    let output = Command::new(starts).arg(probe).arg(folder).arg(file).arg(runs).output().expect("runs");
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).expect("text");
+    let times: Vec<f64> = text.split_whitespace().map(|time| time.parse().expect("a number")).collect();
+    let [wall, wall_with, cpu, cpu_with] = times[..] else { panic!("{text}") };
+    println!("medians of {RUNS} starts, without and with the drop-in, in µs:");
+    println!("time of day {wall} {wall_with}, processor time {cpu} {cpu_with}");
+    assert!(cpu_with < cpu + MOST, "{cpu_with} µs instead of {cpu}");
+}

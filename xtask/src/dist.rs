@@ -1,0 +1,115 @@
+//! `dist`: the release as one file, which runs where it is unpacked.
+//!
+//! ```text
+//! target/dist/ironwarp-VERSION-x86_64-linux.tar.gz
+//!   ironwarp-VERSION-x86_64-linux/bin/ironwarp                the command
+//!                                 lib/ironwarp/…              the drop-in, which the command finds from there
+//!                                 README.md LICENSE-… docs/…  to read
+//! ```
+//!
+//! The same source makes the same bytes, wherever and whenever: no path of this machine is in the files, and no time but that
+//! of the last commit.
+
+use crate::shell::{Result, at, command, output, run as run_command};
+use crate::workspace::Workspace;
+use std::env;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Beside the directory `docs`.
+const TEXTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
+
+pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
+    let dist = workspace.target.join("dist");
+    build(workspace, &dist)?;
+    let name = format!("ironwarp-{}-{}-linux", env!("CARGO_PKG_VERSION"), env::consts::ARCH);
+    let tree = dist.join(&name);
+    stage(&dist.join("dropin"), &tree)?;
+    no_machine_paths(workspace, &tree)?;
+    let file = dist.join(format!("{name}.tar.gz"));
+    pack(&tree, &file)?;
+    try_out(&dist, &name, &file)?;
+    let sum = output(command("sha256sum", &["--"]).arg(&file))?;
+    let len = fs::metadata(&file).map_err(at(&file))?.len();
+    println!("{}: {} KiB\nsha256 {}", file.display(), len / 1024, sum.split(' ').next().unwrap_or_default());
+    Ok(())
+}
+
+/// The drop-in and the command, built apart from others: with flags that other builds do not have.
+fn build(workspace: &Workspace, target: &Path) -> Result {
+    let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| format!("{home}/.cargo")));
+    let home = home.map_err(|_| "where is cargo's directory? Neither CARGO_HOME nor HOME is set")?;
+    let given = env::var("RUSTFLAGS").unwrap_or_default();
+    let flags = format!(
+        "{given} --remap-path-prefix={home}=cargo --remap-path-prefix={}=ironwarp",
+        workspace.root.display()
+    );
+    let me = env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
+    let mut dropin = command(&me.to_string_lossy(), &["dropin", "--release"]);
+    run_command(dropin.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags.trim()))
+}
+
+/// Lays the files out as they will be unpacked.
+fn stage(built: &Path, tree: &Path) -> Result {
+    if tree.exists() {
+        fs::remove_dir_all(tree).map_err(at(tree))?;
+    }
+    fs::create_dir_all(tree).map_err(at(tree))?;
+    let mut copy = command("cp", &["--recursive", "--no-dereference", "--preserve=mode"]);
+    run_command(copy.arg(built.join("bin")).arg(built.join("lib")).arg("docs").args(TEXTS).arg(tree))?;
+    for program in ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1"] {
+        // The names of functions stay, for whoever has to look at a crash.
+        run_command(command("strip", &["--strip-debug"]).arg(tree.join(program)))?;
+    }
+    Ok(())
+}
+
+/// Nobody needs to know where it was built, and it would be other bytes elsewhere.
+fn no_machine_paths(workspace: &Workspace, tree: &Path) -> Result {
+    let mut places = vec![workspace.root.display().to_string(), workspace.target.display().to_string()];
+    places.extend(env::var("HOME").ok().filter(|home| home.len() > 1).map(|home| format!("{home}/")));
+    for program in ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1"] {
+        let path = tree.join(program);
+        let bytes = fs::read(&path).map_err(at(&path))?;
+        let has = |place: &&String| bytes.windows(place.len()).any(|it| it == place.as_bytes());
+        if let Some(place) = places.iter().find(has) {
+            return Err(format!("{program} names `{place}`, a place on this machine"));
+        }
+    }
+    Ok(())
+}
+
+/// Sorted, of nobody, at the time of the commit.
+fn pack(tree: &Path, file: &Path) -> Result {
+    let time = match env::var("SOURCE_DATE_EPOCH") {
+        Ok(time) => time,
+        Err(_) => output(&mut command("git", &["log", "-1", "--format=%ct"]))?.trim().to_owned(),
+    };
+    let mut tar = command("tar", &["--create", "--format=gnu", "--sort=name", "--mode=go=rX,u=rwX"]);
+    tar.args(["--owner=0", "--group=0", "--numeric-owner"]).arg(format!("--mtime=@{time}"));
+    tar.arg("--use-compress-program=gzip --no-name --best").arg("--file").arg(file);
+    let name = tree.file_name().ok_or("a directory has a name")?;
+    run_command(tar.arg("--directory").arg(tree.parent().unwrap_or(tree)).arg(name))
+}
+
+/// Unpacks it in another place: the command runs there, finds the library, and runs a program with it.
+fn try_out(dist: &Path, name: &str, file: &Path) -> Result {
+    let place: PathBuf = dist.join("unpacked");
+    if place.exists() {
+        fs::remove_dir_all(&place).map_err(at(&place))?;
+    }
+    fs::create_dir_all(&place).map_err(at(&place))?;
+    run_command(command("tar", &["--extract", "--file"]).arg(file).arg("--directory").arg(&place))?;
+    let ironwarp = place.join(name).join("bin/ironwarp");
+    let ironwarp = ironwarp.to_string_lossy();
+    let version = output(&mut command(&ironwarp, &["--version"]))?;
+    if version.trim() != format!("ironwarp {}", env!("CARGO_PKG_VERSION")) {
+        return Err(format!("it says that it is `{}`", version.trim()));
+    }
+    output(&mut command(&ironwarp, &["devices"]))?;
+    let loaded = output(&mut command(&ironwarp, &["run", "--", "grep", "libibverbs", "/proc/self/maps"]))?;
+    match loaded.lines().all(|line| line.contains(name)) && !loaded.is_empty() {
+        true => Ok(()),
+        false => Err(format!("a program under it loads something else:\n{loaded}")),
+    }
+}
