@@ -4,6 +4,7 @@
 
 use crate::object::each;
 use crate::qp::Qp;
+use crate::rsocket;
 use std::sync::Once;
 use std::time::{Duration, Instant};
 
@@ -27,6 +28,7 @@ extern "C" fn close_all() {
             closing.push(qp);
         }
     });
+    rsocket::close_all(deadline);
     for qp in closing {
         qp.wait_closed(deadline.saturating_duration_since(Instant::now()));
     }

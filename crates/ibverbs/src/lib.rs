@@ -18,6 +18,7 @@
 //! | `cq`, `channel`, `completion`, `cq_ex` | completions, and waiting for them |
 //! | `wake`, `async_event` | descriptors to wait on; what happens outside of any request |
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
+//! | `rsocket` | sockets over RDMA |
 //! | `exit` | the end of the process |
 //! | `files` | the files of a kernel driver that some programs look for |
 //! | `report` | what goes wrong, in words |
@@ -57,6 +58,7 @@ mod qp;
 mod qp_ex;
 mod query;
 mod report;
+mod rsocket;
 mod srq;
 pub mod sysfs;
 pub mod text;
