@@ -6,6 +6,7 @@
 use crate::object::each;
 use crate::qp::Qp;
 use crate::report;
+use crate::rsocket;
 use ironwarp_engine::Engine;
 use ironwarp_rnic::fault::{Counts, Faults};
 use std::sync::{Arc, Mutex, Once, PoisonError};
@@ -38,6 +39,7 @@ extern "C" fn close_all() {
             closing.push(qp);
         }
     });
+    rsocket::close_all(deadline);
     for qp in closing {
         qp.wait_closed(deadline.saturating_duration_since(Instant::now()));
     }

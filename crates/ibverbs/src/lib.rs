@@ -21,6 +21,7 @@
 //! | `cm` | librdmacm |
 //! | `turn` | calls that belong together |
 //! | `import` | the same device, domain or memory once more |
+//! | `rsocket` | sockets over RDMA |
 //! | `exit` | the end of the process |
 //! | `files` | the files of a kernel driver that some programs look for |
 //! | `report` | what goes wrong, in words |
@@ -62,6 +63,7 @@ mod qp;
 mod qp_ex;
 mod query;
 mod report;
+mod rsocket;
 mod srq;
 pub mod sysfs;
 pub mod text;

@@ -33,36 +33,6 @@ unsupported! {
         ibv_resolve_eth_l2_from_gid,
         ibv_set_ece,
     }
-    // Sockets over RDMA.
-    minus_one: isize {
-        raccept,
-        rbind,
-        rclose,
-        rconnect,
-        rfcntl,
-        rgetpeername,
-        rgetsockname,
-        rgetsockopt,
-        riomap,
-        riounmap,
-        riowrite,
-        rlisten,
-        rpoll,
-        rread,
-        rreadv,
-        rrecv,
-        rrecvfrom,
-        rrecvmsg,
-        rselect,
-        rsend,
-        rsendmsg,
-        rsendto,
-        rsetsockopt,
-        rshutdown,
-        rsocket,
-        rwrite,
-        rwritev,
-    }
     // For drivers of devices that are not ours: they load, register themselves, and never hear of a device.
     null: *mut c_void {
         _verbs_init_and_alloc_context,

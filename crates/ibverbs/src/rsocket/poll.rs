@@ -1,0 +1,214 @@
+//! Waiting for any of many: sockets over RDMA and ordinary descriptors.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use super::find;
+use super::wait::{Patience, SPIN, Waker, sleep};
+use crate::errno::Errno;
+use std::cell::RefCell;
+use std::ffi::{c_int, c_short};
+use std::time::{Duration, Instant};
+
+thread_local! {
+    /// What the kernel is asked: the program's list without our sockets, and this thread's waker behind it. Kept, so that
+    /// nothing has to be freed when the thread is cancelled.
+    static LIST: RefCell<Vec<libc::pollfd>> = const { RefCell::new(Vec::new()) };
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rpoll(fds: *mut libc::pollfd, nfds: libc::nfds_t, timeout: c_int) -> c_int {
+    let patience = match u64::try_from(timeout) {
+        Ok(0) => Patience::None,
+        Ok(time) => Patience::Until(Instant::now() + Duration::from_millis(time)),
+        Err(_) => Patience::Endless,
+    };
+    let count = usize::try_from(nfds).unwrap_or(usize::MAX);
+    if count > 1 << 20 || (fds.is_null() && count > 0) {
+        Errno::INVALID.set();
+        return -1;
+    }
+    // SAFETY: the program's list.
+    let list = if count == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(fds, count) } };
+    answer(poll(list, patience))
+}
+
+fn answer(result: Result<c_int, Errno>) -> c_int {
+    result.unwrap_or_else(|errno| {
+        errno.set();
+        -1
+    })
+}
+
+/// Waits until something is ready. The thread may be cancelled in here: nothing that is alive has a destructor.
+fn poll(list: &mut [libc::pollfd], patience: Patience) -> Result<c_int, Errno> {
+    let begin = Instant::now();
+    loop {
+        let ready = look(list)?;
+        let now = Instant::now();
+        let over = match patience {
+            Patience::None => true,
+            Patience::Until(deadline) => now >= deadline,
+            Patience::Endless => false,
+        };
+        if ready > 0 || over {
+            return Ok(ready);
+        }
+        if now.duration_since(begin) >= SPIN {
+            break;
+        }
+    }
+    loop {
+        let woken = match prepare(list)? {
+            Some(Asked { at, count }) => sleep(at, count, patience.deadline()),
+            None => Ok(1),
+        };
+        leave(list);
+        let woken = woken?;
+        let ready = look(list)?;
+        if ready > 0 || woken == 0 {
+            return Ok(ready);
+        }
+    }
+}
+
+/// What the kernel is asked: it stays where it is until this thread asks again.
+#[derive(Clone, Copy)]
+struct Asked {
+    at: *mut libc::pollfd,
+    count: usize,
+}
+
+fn ask(list: &[libc::pollfd], waker: Option<c_int>) -> Asked {
+    LIST.with_borrow_mut(|asked| {
+        asked.clear();
+        asked.extend(list.iter().map(|it| libc::pollfd {
+            fd: if it.fd >= 0 && find(it.fd).is_ok() { -1 } else { it.fd },
+            revents: 0,
+            ..*it
+        }));
+        asked.extend(waker.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }));
+        Asked { at: asked.as_mut_ptr(), count: asked.len() }
+    })
+}
+
+/// Looks once, and puts down what is ready. Returns how many are.
+fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
+    let mut ordinary = false;
+    let mut ready = 0;
+    for it in list.iter_mut() {
+        it.revents = 0;
+        if it.fd < 0 {
+            continue;
+        }
+        match find(it.fd) {
+            Ok(socket) => it.revents = socket.readiness(it.events),
+            Err(_) => ordinary = true,
+        }
+        ready += c_int::from(it.revents != 0);
+    }
+    if ordinary {
+        let Asked { at, count } = ask(list, None);
+        // SAFETY: so many are there, and this thread alone has them.
+        if unsafe { libc::poll(at, count as libc::nfds_t, 0) } == -1 {
+            let errno = Errno::from(std::io::Error::last_os_error());
+            return if errno.0 == libc::EINTR { Ok(ready) } else { Err(errno) };
+        }
+        LIST.with_borrow(|asked| {
+            for (it, asked) in list.iter_mut().zip(asked).filter(|(_, asked)| asked.fd >= 0) {
+                it.revents = asked.revents;
+                ready += c_int::from(it.revents != 0);
+            }
+        });
+    }
+    Ok(ready)
+}
+
+/// Has this thread woken when one of our sockets changes. `None`: one is ready now.
+fn prepare(list: &[libc::pollfd]) -> Result<Option<Asked>, Errno> {
+    let waker = Waker::mine()?;
+    waker.quiet();
+    for it in list.iter().filter(|it| it.fd >= 0) {
+        let Ok(socket) = find(it.fd) else { continue };
+        // First this, then the look: whatever happens after the look, this thread is told.
+        socket.waiters().add(&waker);
+        loop {
+            if socket.readiness(it.events) != 0 {
+                return Ok(None);
+            }
+            if !socket.arm() {
+                break;
+            }
+        }
+    }
+    Ok(Some(ask(list, Some(waker.fd()))))
+}
+
+fn leave(list: &[libc::pollfd]) {
+    if let Ok(waker) = Waker::mine() {
+        for it in list.iter().filter(|it| it.fd >= 0) {
+            if let Ok(socket) = find(it.fd) {
+                socket.waiters().remove(&waker);
+            }
+        }
+    }
+}
+
+/// One of the three sets of select, as poll has it: what is asked for, and what counts as an answer.
+const READ: (c_short, c_short) = (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR);
+const WRITE: (c_short, c_short) = (libc::POLLOUT, libc::POLLOUT | libc::POLLERR);
+const EXCEPT: (c_short, c_short) = (libc::POLLPRI, libc::POLLPRI);
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rselect(
+    nfds: c_int,
+    readfds: *mut libc::fd_set,
+    writefds: *mut libc::fd_set,
+    exceptfds: *mut libc::fd_set,
+    timeout: *mut libc::timeval,
+) -> c_int {
+    const MOST: usize = libc::FD_SETSIZE;
+    let none = libc::pollfd { fd: -1, events: 0, revents: 0 };
+    let mut list = [none; MOST];
+    let sets = [(readfds, READ), (writefds, WRITE), (exceptfds, EXCEPT)];
+    let Ok(count) = usize::try_from(nfds) else { return answer(Err(Errno::INVALID)) };
+    let mut used = 0;
+    for fd in 0..c_int::try_from(count.min(MOST)).unwrap_or_default() {
+        for (set, (events, _)) in sets {
+            // SAFETY: NULL or the program's, and the number is within a set.
+            if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
+                list[used].fd = fd;
+                list[used].events |= events;
+            }
+        }
+        used += usize::from(list[used].fd == fd);
+    }
+    // SAFETY: NULL or the program's.
+    let patience = match unsafe { timeout.as_ref() } {
+        None => Patience::Endless,
+        Some(libc::timeval { tv_sec: 0, tv_usec: 0 }) => Patience::None,
+        Some(time) => match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
+            (Ok(seconds), Ok(micros)) => {
+                let time = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
+                Instant::now().checked_add(time).map_or(Patience::Endless, Patience::Until)
+            }
+            _ => return answer(Err(Errno::INVALID)),
+        },
+    };
+    if let Err(errno) = poll(&mut list[..used], patience) {
+        return answer(Err(errno));
+    }
+    if list[..used].iter().any(|it| it.revents & libc::POLLNVAL != 0) {
+        return answer(Err(Errno(libc::EBADF)));
+    }
+    let mut ready = 0;
+    for (set, (events, answers)) in sets.into_iter().filter(|(set, _)| !set.is_null()) {
+        for it in &list[..used] {
+            if it.events & events == 0 || it.revents & answers == 0 {
+                // SAFETY: the program's, and the number is within a set.
+                unsafe { libc::FD_CLR(it.fd, set) };
+            } else {
+                ready += 1;
+            }
+        }
+    }
+    ready
+}

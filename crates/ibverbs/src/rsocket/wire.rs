@@ -1,0 +1,134 @@
+//! What the two ends of a connection say to each other. All numbers are big-endian.
+//!
+//! With the connection (private data of the MPA startup), each end says hello:
+//!
+//! | bytes | |
+//! |---|---|
+//! | 4 | `IWRS` |
+//! | 2 | version, 1 |
+//! | 2 | reserved, zero |
+//! | 4 | tag of its ring, whose first byte is at offset 0 |
+//! | 4 | length of its ring |
+//! | 4 | how many messages it has receives for, beside those of its peer's credit and end |
+//! | 4 | how many mappings of its peer it takes note of |
+//!
+//! Data are a Write with Immediate into the ring, right behind the data before; the immediate is their length. Writes go
+//! around the ring, and none goes over its end. Everything else is a Send of 32 bytes: a code of eight, and three numbers.
+//!
+//! | code | | numbers |
+//! |---|---|---|
+//! | 1 | credit | bytes read so far, messages received so far (of those that count), 0 |
+//! | 2 | end: no more data from this end | 0, 0, 0 |
+//! | 3 | memory was mapped | offset, length, tag; its first byte is at offset 0 of the tag |
+//! | 4 | memory is not mapped any more | 0, 0, tag |
+//!
+//! Data, 3 and 4 count as messages. Of the others there are never more than a few on their way.
+
+use ironwarp_wire::Tag;
+
+const MAGIC: &[u8; 4] = b"IWRS";
+const VERSION: u16 = 1;
+
+/// How long a message is that is no data.
+pub(super) const MESSAGE: usize = 32;
+
+/// What an end says with the connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Hello {
+    pub(super) ring: Tag,
+    pub(super) len: u32,
+    pub(super) messages: u32,
+    pub(super) mappings: u32,
+}
+
+impl Hello {
+    pub(super) fn to_bytes(self) -> Vec<u8> {
+        let mut bytes = MAGIC.to_vec();
+        bytes.extend_from_slice(&VERSION.to_be_bytes());
+        bytes.extend_from_slice(&[0; 2]);
+        for number in [self.ring.0, self.len, self.messages, self.mappings] {
+            bytes.extend_from_slice(&number.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// `None`: the peer is no socket of ours.
+    pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&VERSION.to_be_bytes())?;
+        let mut numbers = rest.get(2..)?.chunks_exact(4).filter_map(|word| word.try_into().ok());
+        let mut next = || numbers.next().map(u32::from_be_bytes);
+        let hello = Self { ring: Tag(next()?), len: next()?, messages: next()?, mappings: next()? };
+        (hello.len > 0 && hello.messages > 0).then_some(hello)
+    }
+}
+
+/// What is said in a Send.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Message {
+    Credit { bytes: u64, messages: u64 },
+    End,
+    Mapped { offset: u64, len: u64, tag: Tag },
+    Unmapped { tag: Tag },
+}
+
+impl Message {
+    pub(super) fn to_bytes(self) -> [u8; MESSAGE] {
+        let numbers = match self {
+            Self::Credit { bytes, messages } => [1, bytes, messages, 0],
+            Self::End => [2, 0, 0, 0],
+            Self::Mapped { offset, len, tag } => [3, offset, len, tag.0.into()],
+            Self::Unmapped { tag } => [4, 0, 0, tag.0.into()],
+        };
+        let mut bytes = [0; MESSAGE];
+        for (to, number) in bytes.chunks_exact_mut(8).zip(numbers) {
+            to.copy_from_slice(&number.to_be_bytes());
+        }
+        bytes
+    }
+
+    /// `None`: there is no such message.
+    pub(super) fn from_bytes(bytes: [u8; MESSAGE]) -> Option<Self> {
+        let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_be_bytes);
+        let [code, first, second, third] = std::array::from_fn(|_| words.next().unwrap_or_default());
+        match code {
+            1 => Some(Self::Credit { bytes: first, messages: second }),
+            2 => Some(Self::End),
+            3 => Some(Self::Mapped { offset: first, len: second, tag: Tag(third.try_into().ok()?) }),
+            4 => Some(Self::Unmapped { tag: Tag(third.try_into().ok()?) }),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hello_is_what_it_was_and_nothing_else_is_one() {
+        let hello = Hello { ring: Tag(0x1234_5678), len: 1 << 17, messages: 376, mappings: 1 };
+        let bytes = hello.to_bytes();
+        assert_eq!(Hello::from_bytes(&bytes), Some(hello));
+        assert_eq!(Hello::from_bytes(&[&bytes[..], b"more"].concat()), Some(hello));
+        for short in 0..bytes.len() {
+            assert_eq!(Hello::from_bytes(&bytes[..short]), None, "{short} bytes");
+        }
+        assert_eq!(Hello::from_bytes(&Hello { len: 0, ..hello }.to_bytes()), None);
+        assert_eq!(Hello::from_bytes(&[b"XXXX", &bytes[4..]].concat()), None);
+    }
+
+    #[test]
+    fn messages_are_what_they_were() {
+        let tag = Tag(u32::MAX);
+        for message in [
+            Message::Credit { bytes: u64::MAX, messages: 7 },
+            Message::End,
+            Message::Mapped { offset: 1 << 40, len: 5, tag },
+            Message::Unmapped { tag },
+        ] {
+            assert_eq!(Message::from_bytes(message.to_bytes()), Some(message));
+        }
+        assert_eq!(Message::from_bytes([0xff; MESSAGE]), None);
+        assert_eq!(Message::from_bytes([0; MESSAGE]), None);
+    }
+}
