@@ -435,6 +435,7 @@ impl Listening {
 
 impl Drop for Listening {
     fn drop(&mut self) {
+        self.core.stop();
         self.lane.submit(Job::Unlisten(Arc::clone(&self.core)));
     }
 }

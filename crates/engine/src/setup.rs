@@ -18,6 +18,7 @@ use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
 
@@ -107,6 +108,8 @@ pub(crate) struct ListenerCore {
     socket: Socket,
     desk: Desk,
     startup: std::time::Duration,
+    /// It does not listen any more.
+    stopped: AtomicBool,
 }
 
 /// Who decides on a connection.
@@ -535,12 +538,22 @@ impl ListenerCore {
     }
 
     pub(crate) fn at(engine: &Arc<Engine>, socket: Socket, desk: Desk) -> Self {
-        Self { engine: Arc::downgrade(engine), socket, desk, startup: engine.config().startup }
+        let (engine, startup) = (Arc::downgrade(engine), engine.config().startup);
+        Self { engine, socket, desk, startup, stopped: AtomicBool::new(false) }
+    }
+
+    /// Stops at once: when this returns, the address may be another's. Connections in the making hold this, and go on.
+    pub(crate) fn stop(&self) {
+        self.stopped.store(true, Ordering::Release);
+        self.socket.stop();
     }
 
     pub(crate) fn accept(&self) -> io::Result<Option<TcpLink>> {
         let tap = || self.engine.upgrade()?.capture().map(|capture| capture.tap(false));
-        Ok(self.socket.accept()?.map(|(link, _)| link.tapped(tap())))
+        match self.socket.accept() {
+            Err(_) if self.stopped.load(Ordering::Acquire) => Ok(None),
+            accepted => Ok(accepted?.map(|(link, _)| link.tapped(tap()))),
+        }
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {

@@ -151,6 +151,11 @@ impl Listener {
         }
     }
 
+    /// From now on nobody can connect here, whoever still holds the socket. Others may listen at the address.
+    pub fn stop(&self) {
+        let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
+    }
+
     /// Where it listens.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(&self.fd)?.try_into()?)

@@ -154,3 +154,45 @@ fn silence_is_allowed_for_longer_and_never_for_less() {
     client.allow_silence(Duration::MAX);
     assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), i32::MAX.cast_unsigned());
 }
+
+#[test]
+fn an_address_is_anothers_as_soon_as_nobody_listens_there() {
+    let first = Listener::new(loopback(), &KEEPALIVE).unwrap();
+    let at = first.local_addr().unwrap();
+    let options = BindOptions::default();
+    assert_eq!(Bound::new(at, options).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    first.stop();
+    let second = Bound::new(at, options).unwrap().listen(&KEEPALIVE).unwrap();
+    assert_eq!(second.local_addr().unwrap(), at);
+    std::net::TcpStream::connect(at).unwrap();
+    drop(first);
+    std::net::TcpStream::connect(at).unwrap();
+}
+
+#[test]
+fn an_address_that_is_taken_is_nobody_elses_even_if_nobody_listens() {
+    let options = BindOptions::default();
+    let first = Bound::new(loopback(), options).unwrap();
+    let at = first.local_addr().unwrap();
+    assert_eq!(Bound::new(at, options).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    drop(first);
+    Bound::new(at, options).unwrap();
+}
+
+#[test]
+fn connections_that_are_long_closed_are_in_nobodys_way() {
+    let options = BindOptions::default();
+    let listener = Bound::new(loopback(), options).unwrap().listen(&KEEPALIVE).unwrap();
+    let at = listener.local_addr().unwrap();
+    let mut peer = std::net::TcpStream::connect(at).unwrap();
+    let (link, _) = loop {
+        if let Some(accepted) = listener.accept().unwrap() {
+            break accepted;
+        }
+    };
+    // This end closes first, and remembers the connection for a minute.
+    drop((link, listener));
+    assert_eq!(io::Read::read(&mut peer, &mut [0]).unwrap(), 0);
+    drop(peer);
+    Bound::new(at, options).unwrap().listen(&KEEPALIVE).unwrap();
+}

@@ -1,0 +1,91 @@
+//! librdmacm from C: programs that are compiled against rdma-core's headers and loaded with the drop-in. Each case is a
+//! process of its own, which says what went wrong.
+
+#![expect(clippy::unwrap_used, reason = "a test may stop")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cm");
+/// No case takes so long, unless it hangs.
+const LONGEST: Duration = Duration::from_secs(120);
+
+/// Compiles a program of the tests, linked to the drop-in under the names of both libraries, and runs one of its cases.
+fn run(program: &str, persona: &str, case: &str) {
+    let scratch = common::scratch(&format!("cm-{case}-{persona}"));
+    let made = scratch.join(program);
+    let source = format!("{SOURCES}/{program}.c");
+    let libraries = common::libraries();
+    let folder = libraries.to_str().unwrap();
+    common::compile(&made, &["-O1", "-g", "-pthread", &source, "-L", folder, "-lrdmacm", "-libverbs"]);
+    let mut command = Command::new(&made);
+    command.arg(case).env("LD_LIBRARY_PATH", &libraries).env("IRONWARP_PERSONA", persona);
+    let output = finish(command);
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program} {case}: {}\n{said}", output.status);
+    assert!(String::from_utf8_lossy(&output.stdout).ends_with("done\n"), "{said}");
+    std::fs::remove_dir_all(scratch).unwrap();
+}
+
+/// Waits for a program, which is ended if it hangs.
+fn finish(mut command: Command) -> Output {
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > LONGEST {
+            child.kill().unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    child.wait_with_output().unwrap()
+}
+
+macro_rules! cases {
+    ($($program:literal as $persona:literal { $($name:ident: $case:literal;)* })*) => {
+        $($(
+            #[test]
+            fn $name() {
+                run($program, $persona, $case);
+            }
+        )*)*
+    };
+}
+
+cases! {
+    "blocking" as "roce" {
+        a_thread_that_waits_may_be_cancelled_and_others_go_on: "cancelled";
+        a_signal_ends_a_wait_unless_calls_are_restarted: "interrupted";
+        a_descriptor_that_does_not_block_says_so: "unwilling";
+        each_event_is_one_threads: "together";
+        no_thread_of_ours_takes_a_signal: "not_taken";
+    }
+    "ids" as "roce" {
+        two_ids_connect_and_disconnect: "connects";
+        receives_are_flushed_at_the_end: "flushes";
+        a_rejection_has_the_programs_reason: "rejects";
+        nobody_listens_is_told_after_a_while: "refused";
+        peers_that_wait_at_an_id_go_with_it: "abandons";
+        an_id_is_destroyed_when_its_events_are_acknowledged: "waits_for_acknowledgement";
+        a_completion_queue_is_destroyed_when_its_events_are_acknowledged: "queue_waits_for_acknowledgement";
+        what_is_in_use_is_not_destroyed: "in_order";
+        an_id_may_go_before_its_queue_pair: "id_first";
+        a_step_out_of_turn_is_refused: "out_of_turn";
+        an_id_takes_its_events_to_another_channel: "moves";
+        programs_connect_their_own_queue_pairs: "own_queue_pairs";
+        datagrams_are_found_by_an_id: "datagrams";
+        names_become_addresses: "addresses";
+        options_of_ids: "options";
+    }
+    "ids" as "iwarp" {
+        two_ids_connect_as_an_iwarp_adapter_does: "connects";
+    }
+    "forks" as "roce" {
+        a_child_begins_anew: "child_connects";
+        connections_close_although_a_child_lives: "child_lives";
+        a_child_may_destroy_what_it_inherited: "child_destroys";
+        a_thread_forks_while_others_connect: "forks_meanwhile";
+    }
+}
