@@ -123,7 +123,8 @@ impl Job {
             .and_then(|()| (self.run)(workspace, options))
             .map_err(|error| format!("{name} failed: {error}"))?;
         let time = start.elapsed();
-        println!("== {name}: {:.1} s", time.as_secs_f64());
+        // The last line of output is the job's own: some end with a result that others read.
+        eprintln!("== {name}: {:.1} s", time.as_secs_f64());
         Ok(time)
     }
 }

@@ -121,7 +121,6 @@ impl Builder {
 
 /// # Safety
 /// `c` is a queue pair of ours, and it is the caller's turn.
-#[expect(clippy::mut_from_ref, reason = "callers take turns")]
 unsafe fn builder<'q>(c: *mut ibv_qp_ex) -> (&'q Qp, &'q mut Builder) {
     // SAFETY: the caller's word. An extended queue pair begins with its plain form.
     let qp: &Qp = unsafe { trusted(c.cast()) };

@@ -28,12 +28,19 @@ const WHOLE: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
 const OPEN: usize = usize::MAX;
 
 /// One end of a link that takes no more bytes than it was told.
-#[derive(Debug)]
 struct Valve {
     arena: Arc<Arena>,
     inbox: Arc<Mutex<VecDeque<u8>>>,
     outbox: Arc<Mutex<VecDeque<u8>>>,
     room: Mutex<usize>,
+    /// Happens once, when bytes have passed and the call that brought them has not returned.
+    meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+impl std::fmt::Debug for Valve {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Valve").finish_non_exhaustive()
+    }
 }
 
 impl Link for Valve {
@@ -52,6 +59,10 @@ impl Link for Valve {
         }
         *room -= n;
         self.outbox.lock().unwrap().extend(&bytes[..n]);
+        drop(room);
+        if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
+            meanwhile();
+        }
         Ok(n)
     }
 
@@ -137,7 +148,8 @@ fn pair(wish: &Wish) -> [End; 2] {
         let qp = Qp::new(u32::from(number) + 1, &device, attributes);
         let here = usize::from(number);
         let (inbox, outbox) = (Arc::clone(&pipes[here]), Arc::clone(&pipes[1 - here]));
-        let valve = Arc::new(Valve { arena: arena.clone(), inbox, outbox, room: Mutex::new(0) });
+        let (room, meanwhile) = (Mutex::new(0), Mutex::default());
+        let valve = Arc::new(Valve { arena: arena.clone(), inbox, outbox, room, meanwhile });
         End { arena, device, domain, cq, qp, valve }
     });
     for (number, end) in ends.iter().enumerate() {
@@ -233,6 +245,27 @@ fn a_local_operation_is_done_once_whatever_becomes_of_the_train_behind_it() {
     settle(&ends);
     assert_eq!(near.ended(), [1, 2, 3, 4].map(|id| (id, Status::Success)));
     assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
+/// A peer may complain before the call that sent it the message returns. What is to blame completes first nevertheless, then
+/// what follows from it: programs take the first completion for the reason.
+#[test]
+fn receives_are_flushed_behind_the_request_that_failed() {
+    let ends = pair(&Wish::default());
+    let [near, far] = &ends;
+    settle(&ends);
+    near.post_receive(8);
+    let foreign = far.register(far.device.allocate_domain(), 100, WHOLE).into();
+    far.qp.post_receive(ReceiveRequest { id: 7, buffers: foreign }).unwrap();
+    let data = near.register(near.domain, 50, WHOLE);
+    let (here, there) = (Arc::clone(&near.qp), Arc::clone(&far.qp));
+    *near.valve.meanwhile.lock().unwrap() = Some(Box::new(move || {
+        there.drive(BOTH);
+        here.drive(Ready { readable: true, writable: false });
+    }));
+    near.post(1, SEND, &[data]);
+    assert_eq!(near.ended(), [(1, Status::RemoteOperation), (8, Status::Flushed)]);
+    assert_eq!(far.ended(), [(7, Status::LocalProtection)]);
 }
 
 #[test]

@@ -14,8 +14,8 @@ use std::ffi::c_int;
 const ACK_TIMEOUT: u8 = 19;
 /// How often the verbs try again at most; on receives that are not posted, this means for ever.
 const RETRIES: u8 = 7;
-/// How long a peer whose receive is not posted is asked to wait, as the verbs count it.
-const RNR_TIMER: u8 = 12;
+/// How long a peer whose receive is not posted is asked to wait, as the verbs count it: the longest, as Linux has it.
+const RNR_TIMER: u8 = 0;
 
 /// The way to the peer.
 pub(super) fn address_handle(state: &State) -> Result<ibv_ah_attr, Errno> {

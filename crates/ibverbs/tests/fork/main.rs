@@ -1,7 +1,5 @@
 //! A process that has connections forks: neither it nor its children notice each other's.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
-
 #[path = "../common/mod.rs"]
 mod common;
 

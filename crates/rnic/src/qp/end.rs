@@ -27,7 +27,13 @@ impl Qp {
 
     /// A call of the link returned, and what left is known: a failure that waited for that takes its course.
     pub(crate) fn end_sending(&self) {
-        lock(&self.sq).end_sending(self.id, |completion| self.complete_send(completion));
+        let mut sq = lock(&self.sq);
+        sq.end_sending(self.id, |completion| self.complete_send(completion));
+        let due = sq.due_flush();
+        drop(sq);
+        if let Some(in_use) = due {
+            self.flush_receives(in_use);
+        }
     }
 
     pub(super) fn complete_send(&self, completion: Completion) {
@@ -60,8 +66,11 @@ impl Qp {
     }
 
     /// The stream is over: gives all receives back, first the one in use.
-    pub(crate) fn flush_receives(&self, in_use: Option<Receive>) {
+    pub(crate) fn flush_receives(&self, mut in_use: Option<Receive>) {
         let Some(fault) = self.fault.get() else { return };
+        if !lock(&self.sq).may_flush(&mut in_use) {
+            return;
+        }
         if let Some(receive) = in_use {
             self.complete_receive(&receive, flushed(&receive.request, self.id, fault));
         }
@@ -93,6 +102,11 @@ impl Qp {
             let mut sq = lock(&self.sq);
             let request = request.or_else(|| blamed(&mut sq, self.attributes.completes, &fault));
             sq.fail(self.id, request, &fault, |completion| self.complete_send(completion));
+            let due = sq.due_flush();
+            drop(sq);
+            if let Some(in_use) = due {
+                self.flush_receives(in_use);
+            }
         }
         if let Some(attendant) = self.attendant.get() {
             attendant.ended(&fault);

@@ -7,7 +7,7 @@
 //! What the peer can answer is written down *before* it is sent (the answer may be here before the sender's next line
 //! runs), and taken back if it was not sent after all.
 
-use super::{Completion, Opcode, Operation, Status, WorkRequest};
+use super::{Completion, Opcode, Operation, Receive, Status, WorkRequest};
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
 use ironwarp_wire::{AtomicOp, Place};
@@ -33,6 +33,10 @@ pub(crate) struct SendQueue {
     sending: bool,
     /// The stream failed meanwhile, by this request of ours and for this reason.
     failure: Option<Failure>,
+    /// The stream failed.
+    failed: bool,
+    /// Its receives are flushed once the requests here have completed, the one in use first.
+    flush: Option<Option<Receive>>,
 }
 
 /// A request that is to blame, if one is, with its status; and the reason.
@@ -87,6 +91,8 @@ impl SendQueue {
             acknowledged: 0,
             sending: false,
             failure: None,
+            failed: false,
+            flush: None,
         }
     }
 
@@ -271,11 +277,30 @@ impl SendQueue {
         cause: &Arc<Fault>,
         complete: impl FnMut(Completion),
     ) {
+        self.failed = true;
         if self.sending {
             self.failure.get_or_insert_with(|| (failed, Arc::clone(cause)));
         } else {
             self.complete_all(qp, failed, cause, complete);
         }
+    }
+
+    /// Whether the receives are to be flushed now. If not, requests are still to complete for the failure, which comes first:
+    /// who fails expects to hear of the request that is to blame before all that follows from it.
+    pub(crate) fn may_flush(&mut self, in_use: &mut Option<Receive>) -> bool {
+        if self.failed && self.failure.is_none() {
+            return true;
+        }
+        let flush = self.flush.get_or_insert_default();
+        if in_use.is_some() {
+            *flush = in_use.take();
+        }
+        false
+    }
+
+    /// The flush that had to wait, if it need not any more.
+    pub(crate) fn due_flush(&mut self) -> Option<Option<Receive>> {
+        if self.failed && self.failure.is_none() { self.flush.take() } else { None }
     }
 
     fn complete_all(
