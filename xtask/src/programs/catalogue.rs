@@ -16,6 +16,8 @@ pub(super) struct Program {
     pub(super) representative: bool,
     /// Its server serves for ever.
     pub(super) server_stays: bool,
+    /// The port, if it cannot be told.
+    pub(super) port: Option<u16>,
 }
 
 /// As what the adapter must show itself.
@@ -44,7 +46,7 @@ impl Program {
     }
 
     const fn new(name: &'static str, shape: Shape, expect: &'static [&'static str]) -> Self {
-        Self { name, shape, expect, personas: Personas::Both, representative: false, server_stays: false }
+        Self { name, shape, expect, personas: Personas::Both, representative: false, server_stays: false, port: None }
     }
 
     const fn roce_only(self) -> Self {
@@ -53,6 +55,10 @@ impl Program {
 
     const fn representative(self) -> Self {
         Self { representative: true, ..self }
+    }
+
+    const fn at_port(self, port: u16) -> Self {
+        Self { port: Some(port), ..self }
     }
 
     const fn server_stays(self) -> Self {
@@ -216,11 +222,12 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new(
         "udaddy",
         Pair {
-            server: &["udaddy", "-b", "{addr}", "-p", "{port}"],
-            client: &["udaddy", "-s", "{addr}", "-p", "{port}"],
+            server: &["udaddy", "-b", "{addr}"],
+            client: &["udaddy", "-s", "{addr}"],
         },
         &["test complete"],
-    ),
+    )
+    .at_port(7174),
     Program::new(
         "rdma_server, rdma_client",
         Pair {

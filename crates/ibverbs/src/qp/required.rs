@@ -43,7 +43,9 @@ fn attributes(kind: Kind, from: ibv_qp_state, to: ibv_qp_state) -> Option<(u32, 
         (IBV_QPS_RESET, IBV_QPS_INIT) => (to_init(kind), 0),
         (IBV_QPS_INIT, IBV_QPS_INIT) => (0, to_init(kind)),
         (IBV_QPS_INIT, IBV_QPS_RTR) => to_rtr(kind),
-        (IBV_QPS_RTR, IBV_QPS_RTS) => (to_rts(kind), while_up(kind)),
+        (IBV_QPS_RTR, IBV_QPS_RTS) => {
+            (to_rts(kind), while_up(kind) | if kind == Kind::XrcReceive { REQUESTER } else { 0 })
+        }
         (IBV_QPS_RTS | IBV_QPS_SQD, IBV_QPS_RTS) => (0, while_up(kind)),
         (IBV_QPS_RTS, IBV_QPS_SQD) => (0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
         (IBV_QPS_SQD, IBV_QPS_SQD) => (0, while_drained(kind)),
@@ -63,7 +65,9 @@ fn to_rtr(kind: Kind) -> (u32, u32) {
     let allowed = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
     match kind {
         Kind::Ud => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
-        Kind::Uc | Kind::XrcSend => (ADDRESS, allowed),
+        Kind::Uc => (ADDRESS, allowed),
+        // Linux wants no more of it, but perftest has more.
+        Kind::XrcSend => (ADDRESS, allowed | RESPONDER),
         Kind::Rc | Kind::XrcReceive => (ADDRESS | RESPONDER, allowed),
     }
 }
