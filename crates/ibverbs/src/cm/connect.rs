@@ -10,6 +10,7 @@ use super::watch::Watch;
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
+use crate::qp::Qp;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::Receives;

@@ -195,11 +195,11 @@ fn answered(
 /// What the event says. The kernel's iWARP names the depths the other way round.
 fn agreed(state: &State, established: &Established) -> Connection {
     let (ird, ord) = (number(established.agreed.ird), number(established.agreed.ord));
-    let mut of = Connection::default();
-    of.depths = match config().persona {
+    let depths = match config().persona {
         Persona::Roce => Depths { initiator: ord, responder: ird },
         Persona::Iwarp => Depths { initiator: ird, responder: ord },
     };
+    let mut of = Connection { depths, ..Connection::default() };
     if !is_iwarp() {
         of.flow_control = true;
         of.rnr_retry_count = 7;

@@ -19,10 +19,10 @@ fn names() -> Vec<(String, String)> {
     for line in map.lines() {
         if let Some((start, "")) = line.split_once(" {") {
             node = start;
-        } else if let Some(name) = line.strip_prefix("\t\t").and_then(|line| line.strip_suffix(';')) {
-            if name != "*" {
-                names.push((name.to_owned(), node.to_owned()));
-            }
+        } else if let Some(name) = line.strip_prefix("\t\t").and_then(|line| line.strip_suffix(';'))
+            && name != "*"
+        {
+            names.push((name.to_owned(), node.to_owned()));
         }
     }
     names
