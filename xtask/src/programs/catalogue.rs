@@ -16,6 +16,8 @@ pub(super) struct Program {
     pub(super) representative: bool,
     /// Its server serves for ever.
     pub(super) server_stays: bool,
+    /// It cannot be told any port. Nobody else is in the network that it runs in.
+    pub(super) port: Option<u16>,
 }
 
 /// As what the adapter must show itself.
@@ -44,7 +46,15 @@ impl Program {
     }
 
     const fn new(name: &'static str, shape: Shape, expect: &'static [&'static str]) -> Self {
-        Self { name, shape, expect, personas: Personas::Both, representative: false, server_stays: false }
+        Self {
+            name,
+            shape,
+            expect,
+            personas: Personas::Both,
+            representative: false,
+            server_stays: false,
+            port: None,
+        }
     }
 
     const fn roce_only(self) -> Self {
@@ -57,6 +67,10 @@ impl Program {
 
     const fn server_stays(self) -> Self {
         Self { server_stays: true, ..self }
+    }
+
+    const fn at(self, port: u16) -> Self {
+        Self { port: Some(port), ..self }
     }
 }
 
@@ -215,12 +229,10 @@ pub(super) const PROGRAMS: &[Program] = &[
     ),
     Program::new(
         "udaddy",
-        Pair {
-            server: &["udaddy", "-b", "{addr}", "-p", "{port}"],
-            client: &["udaddy", "-s", "{addr}", "-p", "{port}"],
-        },
-        &["test complete"],
-    ),
+        Pair { server: &["udaddy", "-b", "{addr}"], client: &["udaddy", "-s", "{addr}"] },
+        &["return status 0"],
+    )
+    .at(7174),
     Program::new(
         "rdma_server, rdma_client",
         Pair {
@@ -308,5 +320,6 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new("Open MPI, mtl ofi", Special(special::mpi_ofi), &[]),
     Program::new("QEMU migration", Special(special::qemu), &[]),
     Program::new("QEMU migration, pinned", Special(special::qemu_pinned), &[]),
-    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]),
+    // It keeps its port in fifteen bits.
+    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]).at(13_260),
 ];

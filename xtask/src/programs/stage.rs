@@ -138,7 +138,8 @@ impl Stage {
         let folder = self.folder.join(number.to_string());
         fs::create_dir(&folder).map_err(at(&folder))?;
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).map_err(at(&folder))?;
-        let scene = Scene { stage: self, persona, mode, port: free_port()?, folder };
+        let port = program.port.map_or_else(free_port, Ok)?;
+        let scene = Scene { stage: self, persona, mode, port, folder };
         let outcome = match program.shape {
             Shape::Alone(words) => scene.alone(program, words),
             Shape::Pair { server, client } => scene.pair(program, server, client),

@@ -10,6 +10,7 @@ use super::watch::Watch;
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
+use crate::qp::Qp;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::Receives;
@@ -44,7 +45,7 @@ impl Wanted {
     ) -> Result<Self, Errno> {
         let most = id.device()?.depth();
         let qp = id.qp()?;
-        let mut header = Header::new(Kind::Aside, qp.map_or(0, |qp| qp.number()));
+        let mut header = Header::new(Kind::Aside, qp.map_or(0, Qp::number));
         header.srq = qp.is_some_and(|qp| !qp.init().srq.is_null());
         // SAFETY: the caller's word.
         let Some(param) = (unsafe { param.as_ref() }) else {
@@ -223,7 +224,7 @@ pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     let known = matches!(event, IBV_EVENT_COMM_EST | IBV_EVENT_PATH_MIG);
-    minus_one(find::<Id>(id).and_then(|_| if known { Ok(()) } else { Err(Errno::INVALID) }))
+    minus_one(find::<Id>(id).and(if known { Ok(()) } else { Err(Errno::INVALID) }))
 }
 
 #[unsafe(no_mangle)]
