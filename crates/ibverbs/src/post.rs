@@ -18,22 +18,46 @@ use std::ffi::{c_int, c_uint};
 /// A list that is on the stack as long as it is short.
 const FEW: usize = 4;
 
+/// A structure of C that may be anywhere: programs put requests and their lists into packed structures of their own
+/// (libiscsi does), which the processor does not mind.
+#[repr(C, packed)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Loose<T: Copy>(pub(crate) T);
+
+impl<T: Copy> Loose<T> {
+    fn get(self) -> T {
+        self.0
+    }
+}
+
+/// A request of C, if there is one.
+///
+/// # Safety
+/// `wr` is NULL, or a request of C, whole.
+unsafe fn loose<T: Copy>(wr: *const T) -> Option<T> {
+    // SAFETY: the caller's word; this form needs no alignment.
+    unsafe { wr.cast::<Loose<T>>().as_ref() }.map(|wr| wr.get())
+}
+
 /// A scatter/gather list of C, as far as it is there.
 ///
 /// # Safety
 /// `list` has `count` elements.
-pub(crate) unsafe fn elements<'l>(list: *const ibv_sge, count: c_int) -> Result<&'l [ibv_sge], Errno> {
+pub(crate) unsafe fn elements<'l>(list: *const ibv_sge, count: c_int) -> Result<&'l [Loose<ibv_sge>], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(Errno::INVALID),
         // SAFETY: the caller's word.
-        Ok(count) => Ok(unsafe { std::slice::from_raw_parts(list, count) }),
+        Ok(count) => Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) }),
         Err(_) => Err(Errno::INVALID),
     }
 }
 
-pub(crate) fn sges(list: &[ibv_sge]) -> Sges {
-    let convert = |sge: &ibv_sge| Sge { tag: Tag(sge.lkey), addr: sge.addr, len: sge.length };
+pub(crate) fn sges(list: &[Loose<ibv_sge>]) -> Sges {
+    let convert = |sge: &Loose<ibv_sge>| {
+        let ibv_sge { addr, length, lkey } = sge.get();
+        Sge { tag: Tag(lkey), addr, len: length }
+    };
     match *list {
         [] => Sges::default(),
         [ref one] => convert(one).into(),
@@ -50,13 +74,14 @@ pub(crate) fn sges(list: &[ibv_sge]) -> Sges {
 ///
 /// # Safety
 /// The elements are memory of the program that can be read.
-pub(crate) unsafe fn copied(list: &[ibv_sge], most: u32) -> Result<Data, Errno> {
-    let len: u64 = list.iter().map(|sge| u64::from(sge.length)).sum();
+pub(crate) unsafe fn copied(list: &[Loose<ibv_sge>], most: u32) -> Result<Data, Errno> {
+    let list = || list.iter().map(|sge| sge.get());
+    let len: u64 = list().map(|sge| u64::from(sge.length)).sum();
     if len > u64::from(most) {
         return Err(Errno::INVALID);
     }
     let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
-    for sge in list.iter().filter(|sge| sge.length > 0) {
+    for sge in list().filter(|sge| sge.length > 0) {
         // SAFETY: the caller's word.
         bytes.extend_from_slice(unsafe {
             std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
@@ -179,9 +204,9 @@ unsafe fn post_chain<R: Clone>(
     let mut wrong = Ok(());
     let mut next = first;
     // SAFETY: the caller's word, here and below.
-    while let Some(wr) = unsafe { next.as_ref() } {
+    while let Some(wr) = unsafe { loose(next) } {
         // SAFETY: as above.
-        match unsafe { convert(qp, wr) } {
+        match unsafe { convert(qp, &wr) } {
             Ok(request) => requests.push(request),
             Err(errno) => {
                 wrong = Err((next, errno));
@@ -196,7 +221,7 @@ unsafe fn post_chain<R: Clone>(
             let mut bad = first;
             for _ in 0..at {
                 // SAFETY: there are more than that.
-                bad = unsafe { (*bad).next };
+                bad = unsafe { loose(bad) }.map_or(bad, |wr| wr.next);
             }
             (bad, Errno::from(error))
         })?;
@@ -242,7 +267,7 @@ pub(crate) unsafe fn post_receives(
     post: impl Fn(ReceiveRequest) -> Result<(), PostError>,
 ) -> c_int {
     // SAFETY: the caller's word, here and below.
-    while let Some(request) = unsafe { wr.as_ref() } {
+    while let Some(request) = unsafe { loose(wr) } {
         // SAFETY: as above.
         let list = unsafe { elements(request.sg_list, request.num_sge) };
         let posted =

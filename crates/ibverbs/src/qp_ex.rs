@@ -10,7 +10,7 @@ use crate::ah::Ah;
 use crate::errno::Errno;
 use crate::mw;
 use crate::object::{find, trusted};
-use crate::post::{compare_swap, copied, elements, fetch_add, is_signaled, sges};
+use crate::post::{Loose, compare_swap, copied, elements, fetch_add, is_signaled, sges};
 use crate::qp::{Kind, Qp};
 use crate::report;
 use crate::turn::Turn;
@@ -287,7 +287,7 @@ unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, number: u32) {
 }
 
 /// Memory, if there are not too many pieces of it.
-fn listed(qp: &Qp, list: &[ibv_sge]) -> Result<Data, Errno> {
+fn listed(qp: &Qp, list: &[Loose<ibv_sge>]) -> Result<Data, Errno> {
     if list.len() > qp.init().cap.max_send_sge as usize {
         return Err(Errno::INVALID);
     }
@@ -298,7 +298,7 @@ unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length:
     // SAFETY: as above.
     let (qp, builder) = unsafe { builder(c) };
     // One of no length is none.
-    let one = [ibv_sge { addr, length, lkey }];
+    let one = [Loose(ibv_sge { addr, length, lkey })];
     builder.set_data(listed(qp, if length == 0 { &[] } else { &one }));
 }
 
@@ -331,7 +331,7 @@ unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, count: usize, li
     };
     let pieces = list.iter().map(|piece| {
         let length = u32::try_from(piece.length).map_err(|_| Errno::INVALID)?;
-        Ok(ibv_sge { addr: piece.addr as u64, length, lkey: 0 })
+        Ok(Loose(ibv_sge { addr: piece.addr as u64, length, lkey: 0 }))
     });
     // SAFETY: the program asks that they be read now.
     let data = pieces.collect::<Result<Vec<_>, _>>().and_then(|list| unsafe { copied(&list, most) });

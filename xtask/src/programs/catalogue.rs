@@ -16,7 +16,7 @@ pub(super) struct Program {
     pub(super) representative: bool,
     /// Its server serves for ever.
     pub(super) server_stays: bool,
-    /// The port, if it cannot be told.
+    /// It cannot be told any port. Nobody else is in the network that it runs in.
     pub(super) port: Option<u16>,
 }
 
@@ -65,12 +65,12 @@ impl Program {
         Self { representative: true, ..self }
     }
 
-    const fn at_port(self, port: u16) -> Self {
-        Self { port: Some(port), ..self }
-    }
-
     const fn server_stays(self) -> Self {
         Self { server_stays: true, ..self }
+    }
+
+    const fn at(self, port: u16) -> Self {
+        Self { port: Some(port), ..self }
     }
 }
 
@@ -230,9 +230,9 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new(
         "udaddy",
         Pair { server: &["udaddy", "-b", "{addr}"], client: &["udaddy", "-s", "{addr}"] },
-        &["test complete"],
+        &["return status 0"],
     )
-    .at_port(7174),
+    .at(7174),
     Program::new(
         "rdma_server, rdma_client",
         Pair {
@@ -320,5 +320,6 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new("Open MPI, mtl ofi", Special(special::mpi_ofi), &[]),
     Program::new("QEMU migration", Special(special::qemu), &[]),
     Program::new("QEMU migration, pinned", Special(special::qemu_pinned), &[]),
-    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]),
+    // It keeps its port in fifteen bits.
+    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]).at(13_260),
 ];

@@ -259,7 +259,12 @@ pub(super) fn iser(scene: &Scene) -> Result {
         "-b",
         &backing,
     ])?;
-    admin(&["--lld", "iser", "--op", "bind", "--mode", "target", "--tid", "1", "-I", "ALL"])?;
+    // For iSER it wants to know both where initiators are and what they are called.
+    let initiators = ["iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq", "iqn.2008-11.org.linux-kvm"];
+    let known = [("-I", "ALL"), ("-Q", initiators[0]), ("-Q", initiators[1])];
+    for (how, whom) in known {
+        admin(&["--lld", "iser", "--op", "bind", "--mode", "target", "--tid", "1", how, whom])?;
+    }
     let url = format!("iser://{}:{}/{name}/1", scene.server_address(), scene.port);
     scene.start(End::Client, &["iscsi-inq", &url])?.finish()?;
     // Reads are compared with the file; a write is found in the file.

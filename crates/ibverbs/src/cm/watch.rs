@@ -195,17 +195,16 @@ fn answered(
 /// What the event says. The kernel's iWARP names the depths the other way round.
 fn agreed(state: &State, established: &Established) -> Connection {
     let (ird, ord) = (number(established.agreed.ird), number(established.agreed.ord));
-    let depths = match config().persona {
-        Persona::Roce => Depths { initiator: ord, responder: ird },
-        Persona::Iwarp => Depths { initiator: ird, responder: ord },
-    };
-    let mut of = Connection { depths, ..Connection::default() };
-    if !is_iwarp() {
-        of.flow_control = true;
-        of.rnr_retry_count = 7;
+    let iwarp = is_iwarp();
+    let (initiator, responder) = if iwarp { (ird, ord) } else { (ord, ird) };
+    Connection {
+        depths: Depths { initiator, responder },
+        flow_control: !iwarp,
+        retry_count: 0,
+        rnr_retry_count: if iwarp { 0 } else { 7 },
+        srq: false,
+        qpn: state.peer.map_or(0, |peer| peer.qpn),
     }
-    of.qpn = state.peer.map_or(0, |peer| peer.qpn);
-    of
 }
 
 // --- There is none ---
