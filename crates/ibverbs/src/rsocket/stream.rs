@@ -202,6 +202,10 @@ impl Stream {
         if any {
             self.changed();
         }
+        if state.mappings.any() {
+            // The program may watch its memory now, and call nothing: the lanes go on at once.
+            let _ = self.cq.arm(Arm::Next);
+        }
     }
 
     fn changed(&self) {

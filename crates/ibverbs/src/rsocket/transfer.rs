@@ -319,11 +319,10 @@ impl Stream {
             return Err(error);
         }
         match state.phase {
-            Phase::Connecting => Ok(None),
             Phase::Over if state.failed => Err(Errno(libc::ENOTCONN)),
             Phase::Over => Ok(Some(0)),
             Phase::Connected if to.len() == 0 || state.incoming.is_readable() => Ok(Some(0)),
-            Phase::Connected => Ok(None),
+            Phase::Connecting | Phase::Connected => Ok(None),
         }
     }
 
@@ -340,10 +339,10 @@ impl State {
     pub(super) fn may_send(&mut self) -> Result<(), Errno> {
         match self.phase {
             _ if self.error.is_some() => Err(self.error.take().unwrap_or(Errno(libc::EPIPE))),
-            Phase::Connecting => Ok(()), // there is no room yet
             Phase::Over => Err(Errno(if self.failed { libc::ENOTCONN } else { libc::EPIPE })),
             Phase::Connected if self.out.closed => Err(Errno(libc::EPIPE)),
-            Phase::Connected => Ok(()),
+            // While it is being connected there is no room yet.
+            Phase::Connecting | Phase::Connected => Ok(()),
         }
     }
 }
