@@ -85,6 +85,24 @@ macro_rules! same {
     };
 }
 
+/// A program of rsockets: a few transfers of an odd size, with an option.
+macro_rules! rsocket {
+    ($name:literal, $program:literal, $option:literal) => {
+        Program::new(
+            $name,
+            Pair {
+                server: &[
+                    $program, "-b", "{addr}", "-p", "{port}", "-S", "65537", "-C", "5", "-I", "5", "-T", $option,
+                ],
+                client: &[
+                    $program, "-s", "{addr}", "-p", "{port}", "-S", "65537", "-C", "5", "-I", "5", "-T", $option,
+                ],
+            },
+            &["custom"],
+        )
+    };
+}
+
 /// The same for perftest with its connection manager, whose addresses are those of the fabric.
 macro_rules! same_cm {
     ($name:literal, [$($word:literal),*]) => {
@@ -270,20 +288,17 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new(
         "rstream",
         Pair {
-            server: &["rstream", "-b", "{addr}", "-p", "{port}", "-T", "s", "-v"],
-            client: &["rstream", "-s", "{addr}", "-p", "{port}", "-v"],
+            server: &["rstream", "-b", "{addr}", "-p", "{port}"],
+            client: &["rstream", "-s", "{addr}", "-p", "{port}"],
         },
-        &["64_lat"],
-    )
-    .representative(),
-    Program::new(
-        "riostream",
-        Pair {
-            server: &["riostream", "-b", "{addr}", "-p", "{port}", "-v"],
-            client: &["riostream", "-s", "{addr}", "-p", "{port}", "-v"],
-        },
-        &["64_lat"],
+        &["64_lat", "1m_bw"],
     ),
+    rsocket!("rstream -T v", "rstream", "v").representative(),
+    rsocket!("rstream -T b", "rstream", "b"),
+    rsocket!("rstream -T n", "rstream", "n"),
+    rsocket!("rstream -T a", "rstream", "a"),
+    rsocket!("rstream -T r", "rstream", "r"),
+    rsocket!("riostream", "riostream", "v"),
     Program::new("rcopy", Special(special::rcopy), &[]),
     // --- others ---
     Program::new(

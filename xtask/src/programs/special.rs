@@ -40,7 +40,7 @@ pub(super) fn rcopy(scene: &Scene) -> Result {
     let port = scene.port;
     server.wait_until("it listens", |server| listens(server.id(), port))?;
     let target = format!("{{addr}}:{}", to.display());
-    let mut client = scene.start(End::Client, &["rcopy", "-p", "{port}", "{dir}/from", &target])?;
+    let mut client = scene.start(End::Client, &["rcopy", "{dir}/from", &target, "-p", "{port}"])?;
     client.finish()?;
     same(&to, &bytes)
 }

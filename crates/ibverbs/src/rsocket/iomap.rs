@@ -69,6 +69,11 @@ impl Mappings {
         Some((Place { tag: it.tag, offset: within }, it.len - within))
     }
 
+    /// Whether the peer may write to memory of the program's.
+    pub(super) fn any(&self) -> bool {
+        self.local.iter().any(|it| it.tag.is_some())
+    }
+
     fn has_room(&self) -> bool {
         self.local.iter().filter(|it| it.tag.is_some()).count() < self.most_local
     }
@@ -130,8 +135,8 @@ impl Stream {
 
     /// Writes to the peer's mapped memory what there is room for.
     fn write_mapped(&self, from: &mut Pieces<'_>, offset: u64) -> Result<usize, Errno> {
-        let found = self.latest().mappings.find(offset);
-        let (place, len) = found.ok_or(Errno::INVALID)?;
+        let known = self.current().mappings.find(offset);
+        let (place, len) = known.or_else(|| self.latest().mappings.find(offset)).ok_or(Errno::INVALID)?;
         let len = usize::try_from(len).unwrap_or(usize::MAX).min(from.len());
         self.write_to(place, len, from)
     }

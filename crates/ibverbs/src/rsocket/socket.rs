@@ -145,6 +145,20 @@ impl Socket {
         super::close::let_go(self);
     }
 
+    /// How often its connection has changed.
+    pub(super) fn version(&self) -> u64 {
+        self.stream().map_or(0, |stream| stream.version())
+    }
+
+    /// Whether there may be something new since that version.
+    pub(super) fn glance(&self, version: u64) -> bool {
+        match self.role() {
+            Role::Connects(stream) => stream.glance(version),
+            Role::Listens(desk) => desk.is_ready(),
+            Role::None => true,
+        }
+    }
+
     /// Asks to be told of the next change. True: it may have come already.
     pub(super) fn arm(&self) -> bool {
         match self.role() {

@@ -22,6 +22,7 @@ use ironwarp_rnic::queue::{
 };
 use std::collections::VecDeque;
 use std::ffi::c_short;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// So many completions are taken at once.
@@ -38,6 +39,8 @@ pub(super) struct Stream {
     domain: Domain,
     hello: Hello,
     state: Mutex<State>,
+    /// Counts what changed it from outside.
+    version: AtomicU64,
 }
 
 /// What the lanes say of a connection. They say it on their threads, or on one that polls: nothing is done but to note it.
@@ -122,7 +125,17 @@ impl Stream {
             mappings: options.mappings,
         };
         let (state, waiters) = (Mutex::new(state), Arc::clone(waiters));
-        Ok(Arc::new(Self { pair, cq, handler, events, waiters, domain, hello, state }))
+        Ok(Arc::new(Self {
+            pair,
+            cq,
+            handler,
+            events,
+            waiters,
+            domain,
+            hello,
+            state,
+            version: AtomicU64::new(0),
+        }))
     }
 
     pub(super) fn pair(&self) -> &Arc<QueuePair> {
@@ -187,8 +200,27 @@ impl Stream {
             self.ended(state, &fault);
         }
         if any {
-            self.waiters.wake_others();
+            self.changed();
         }
+        if state.mappings.any() {
+            // The program may watch its memory now, and call nothing: the lanes go on at once.
+            let _ = self.cq.arm(Arm::Next);
+        }
+    }
+
+    fn changed(&self) {
+        self.version.fetch_add(1, Ordering::SeqCst);
+        self.waiters.wake_others();
+    }
+
+    pub(super) fn version(&self) -> u64 {
+        self.version.load(Ordering::SeqCst)
+    }
+
+    /// Moves what the socket has. Whether there may be something new since that version.
+    pub(super) fn glance(&self, version: u64) -> bool {
+        self.cq.progress();
+        self.version() != version || !self.cq.cq().is_empty() || !lock(&self.events.news).is_empty()
     }
 
     fn connected(&self, state: &mut State, established: Arc<Established>) {
@@ -250,7 +282,7 @@ impl Stream {
         }
         if any {
             self.give_credit(state);
-            self.waiters.wake_others();
+            self.changed();
         }
     }
 
@@ -372,7 +404,7 @@ impl State {
         let mut ready = 0;
         let mut add = |flags: c_short, holds: bool| ready |= if holds { flags } else { 0 };
         add(IN, over || self.incoming.is_readable());
-        add(OUT, over || self.out.is_closed() || self.out.room() > 0);
+        add(OUT, over || self.out.is_closed() || self.out.room(usize::MAX) > 0);
         add(libc::POLLRDHUP, over || self.incoming.ended());
         add(libc::POLLHUP, over || (self.incoming.ended() && self.out.is_closed()));
         add(libc::POLLERR, self.error.is_some());

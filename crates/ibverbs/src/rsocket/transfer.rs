@@ -106,18 +106,25 @@ impl Outgoing {
         self.messages += 1;
     }
 
-    /// How many bytes one message may have now.
-    pub(super) fn room(&self) -> usize {
+    /// How many bytes of `wanted` the next message may have. None, if there is room for only a few of them: else each few that
+    /// get free would be sent at once, and messages would become ever shorter. More gets free: the peer gives credit before
+    /// half of its ring is kept from this end.
+    pub(super) fn room(&self, wanted: usize) -> usize {
         if !self.may_send() || self.closed {
             return 0;
         }
-        let len = u64::from(self.peer.len);
-        let free = len - (self.written - self.read);
-        let straight = len - self.written % len;
+        let (theirs, ours) = (u64::from(self.peer.len), self.ring.len() as u64);
+        let free = (theirs - (self.written - self.read)).min(ours - (self.tail - self.head));
         // Not all at once: the peer may begin to read while more is on its way.
-        let most = (len / 4).max(2048);
-        let room = free.min(straight).min(most);
-        usize::try_from(room).unwrap_or(usize::MAX).min(self.local_room())
+        let quarter = (theirs.min(ours) / 4).max(1);
+        if free < quarter.min(wanted as u64) {
+            return 0;
+        }
+        let straight = theirs - self.written % theirs;
+        // What is short is copied into the request, and uses nothing of this end's ring.
+        let straight = if wanted <= self.inline { straight } else { straight.min(ours - self.tail % ours) };
+        let room = free.min(straight).min(quarter);
+        usize::try_from(room).unwrap_or(usize::MAX).min(wanted)
     }
 
     /// How many bytes of one piece may be put into the ring.
@@ -128,7 +135,7 @@ impl Outgoing {
     }
 
     fn put(&mut self, len: usize, from: &mut Pieces<'_>) -> (Data, u64) {
-        if len <= self.inline {
+        if from.len() <= self.inline {
             return (Data::Inline(from.copy(len).into()), 0);
         }
         let offset = self.tail % self.ring.len() as u64;
@@ -253,7 +260,7 @@ impl Stream {
         let mut looked = false;
         loop {
             state.may_send()?;
-            let len = from.len().min(state.out.room());
+            let len = state.out.room(from.len());
             if len > 0 {
                 self.write(&mut state, len, from)?;
             } else if looked || from.len() == 0 {
@@ -334,7 +341,8 @@ impl State {
             _ if self.error.is_some() => Err(self.error.take().unwrap_or(Errno(libc::EPIPE))),
             Phase::Over => Err(Errno(if self.failed { libc::ENOTCONN } else { libc::EPIPE })),
             Phase::Connected if self.out.closed => Err(Errno(libc::EPIPE)),
-            Phase::Connecting | Phase::Connected => Ok(()), // there may be no room yet
+            // While it is being connected there is no room yet.
+            Phase::Connecting | Phase::Connected => Ok(()),
         }
     }
 }

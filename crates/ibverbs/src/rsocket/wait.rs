@@ -75,6 +75,10 @@ impl Waiters {
         }
     }
 
+    pub(super) fn any(&self) -> bool {
+        self.count.load(Ordering::SeqCst) > 0
+    }
+
     /// Something changed.
     pub(super) fn wake(&self) {
         self.wake_but(ptr::null());
@@ -177,7 +181,7 @@ enum Look<T> {
     Wait(RawFd),
 }
 
-/// `waiting`: this thread waited already, so its turn is soon.
+/// `waiting`: this thread slept already. What wakes it then is seldom soon followed by more.
 fn look<T>(
     fd: RawFd,
     patience: Patience,
@@ -192,12 +196,8 @@ fn look<T>(
         }
         return first.unwrap_or(Err(Errno(libc::EAGAIN))).map(Look::Done);
     }
-    let begin = Instant::now();
-    while begin.elapsed() < SPIN {
-        if let Some(result) = step(&socket).transpose() {
-            socket.waiters().remove(&Waker::mine()?);
-            return result.map(Look::Done);
-        }
+    if !waiting && let Some(result) = spin(&socket, step) {
+        return result.map(Look::Done);
     }
     let waker = Waker::mine()?;
     if patience.deadline().is_some_and(|deadline| Instant::now() >= deadline) {
@@ -216,6 +216,25 @@ fn look<T>(
             return Ok(Look::Wait(waker.fd()));
         }
     }
+}
+
+/// Looks for a while without sleeping, unless others sleep: then whoever brings something rings. Nothing is locked between
+/// looks, so that others get on with it.
+fn spin<T>(
+    socket: &Socket,
+    step: &mut impl FnMut(&Socket) -> Result<Option<T>, Errno>,
+) -> Option<Result<T, Errno>> {
+    let begin = Instant::now();
+    let mut version = socket.version();
+    while !socket.waiters().any() && begin.elapsed() < SPIN {
+        if socket.glance(version) {
+            version = socket.version();
+            if let Some(result) = step(socket).transpose() {
+                return Some(result);
+            }
+        }
+    }
+    None
 }
 
 fn leave(fd: RawFd) {

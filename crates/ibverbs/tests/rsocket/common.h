@@ -1,0 +1,73 @@
+/* What the tests of sockets over RDMA share. Each test is two processes: a server, and a client that knows its port. */
+#ifndef COMMON_H
+#define COMMON_H
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <rdma/rsocket.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(condition)                                                                                       \
+	do {                                                                                                   \
+		if (!(condition)) {                                                                            \
+			fprintf(stderr, "%s:%d: %s (errno %d: %s)\n", __FILE__, __LINE__, #condition, errno, \
+				strerror(errno));                                                              \
+			_exit(1);                                                                              \
+		}                                                                                              \
+	} while (0)
+
+/* A call that must fail like this. */
+#define FAILS(call, expected)                                                                                  \
+	do {                                                                                                   \
+		errno = 0;                                                                                     \
+		long result_ = (long)(call);                                                                   \
+		CHECK(result_ == -1);                                                                          \
+		if (errno != (expected)) {                                                                     \
+			fprintf(stderr, "%s:%d: %s: errno %d (%s)\n", __FILE__, __LINE__, #call, errno,      \
+				strerror(errno));                                                              \
+			_exit(1);                                                                              \
+		}                                                                                              \
+	} while (0)
+
+struct test {
+	const char *name;
+	/* The server has a listening socket; the client its port. */
+	void (*server)(int listener);
+	void (*client)(int port);
+};
+
+extern int family;
+extern pid_t server_process;
+
+/* The byte at a position of a stream, which differs from that of others. */
+unsigned char byte_at(unsigned seed, size_t position);
+void fill(unsigned char *bytes, unsigned seed, size_t position, size_t len);
+void verify(const unsigned char *bytes, unsigned seed, size_t position, size_t len);
+void send_all(int rs, unsigned seed, size_t len, size_t piece);
+void receive_all(int rs, unsigned seed, size_t len, size_t piece);
+/* The end of what the peer sends. */
+void receive_end(int rs);
+
+struct sockaddr_storage address(int port, socklen_t *len);
+int connect_to(int port);
+int port_of(int rs);
+int accept_one(int listener);
+void no_blocking(int rs);
+
+extern const struct test stream_tests[], wait_tests[];
+
+#endif

@@ -1,0 +1,307 @@
+/* Waiting: without blocking, for many at once, until a signal comes or the thread is cancelled. */
+#include "common.h"
+
+static int error_of(int rs)
+{
+	int error = -1;
+	socklen_t len = sizeof error;
+	CHECK(rgetsockopt(rs, SOL_SOCKET, SO_ERROR, &error, &len) == 0);
+	return error;
+}
+
+static int poll_one(int rs, short events, int timeout)
+{
+	struct pollfd fd = {.fd = rs, .events = events};
+	int ready = rpoll(&fd, 1, timeout);
+	CHECK(ready == (fd.revents != 0));
+	return fd.revents;
+}
+
+/* --- Without blocking --- */
+
+static void talks_when_told(int listener)
+{
+	no_blocking(listener);
+	int rs = raccept(listener, NULL, NULL);
+	if (rs == -1) {
+		CHECK(errno == EAGAIN);
+		CHECK(poll_one(listener, POLLIN, -1) == POLLIN);
+		rs = accept_one(listener);
+	}
+	FAILS(raccept(listener, NULL, NULL), EAGAIN);
+	char byte;
+	CHECK(rrecv(rs, &byte, 1, 0) == 1);
+	CHECK(rsend(rs, "answer", 6, 0) == 6);
+	receive_end(rs);
+	CHECK(rclose(rs) == 0);
+}
+
+static void nonblocking(int port)
+{
+	socklen_t len;
+	struct sockaddr_storage to = address(port, &len), name;
+	char text[8];
+	int pipes[2];
+	CHECK(pipe(pipes) == 0);
+	int rs = rsocket(family, SOCK_STREAM | SOCK_NONBLOCK, 0);
+	CHECK(rs >= 0 && fcntl(rs, F_GETFD) != -1);
+	FAILS(rgetpeername(rs, (void *)&name, &len), ENOTCONN);
+	len = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
+	FAILS(rconnect(rs, (void *)&to, len), EINPROGRESS);
+	CHECK(poll_one(rs, POLLOUT, 10000) == POLLOUT);
+	CHECK(error_of(rs) == 0);
+	CHECK(rconnect(rs, (void *)&to, len) == 0);
+	FAILS(rconnect(rs, (void *)&to, len), EISCONN);
+	CHECK(rgetpeername(rs, (void *)&name, &len) == 0 && memcmp(&name, &to, 4) == 0);
+	CHECK(port_of(rs) > 0);
+	FAILS(rrecv(rs, text, 1, 0), EAGAIN);
+	CHECK(poll_one(rs, POLLIN, 0) == 0);
+	CHECK(poll_one(rs, POLLIN, 20) == 0);
+	/* An ordinary descriptor beside it. */
+	struct pollfd both[3] = {{.fd = rs, .events = POLLIN}, {.fd = pipes[0], .events = POLLIN}, {.fd = -1}};
+	CHECK(rpoll(both, 3, 10) == 0);
+	CHECK(write(pipes[1], "x", 1) == 1);
+	CHECK(rpoll(both, 3, -1) == 1 && both[0].revents == 0 && both[1].revents == POLLIN);
+	CHECK(rsend(rs, "?", 1, 0) == 1);
+	both[1].events = 0;
+	CHECK(rpoll(both, 3, -1) == 1 && both[0].revents == POLLIN && both[1].revents == 0);
+	CHECK(rrecv(rs, text, sizeof text, 0) == 6 && memcmp(text, "answer", 6) == 0);
+	CHECK(rclose(rs) == 0);
+	/* Nobody is there. */
+	int port_holder = socket(family, SOCK_STREAM, 0);
+	to = address(0, &len);
+	CHECK(bind(port_holder, (void *)&to, len) == 0);
+	CHECK(getsockname(port_holder, (void *)&to, &len) == 0);
+	rs = rsocket(family, SOCK_STREAM, 0);
+	FAILS(rconnect(rs, (void *)&to, len), ECONNREFUSED);
+	no_blocking(rs);
+	FAILS(rconnect(rs, (void *)&to, len), EINPROGRESS);
+	CHECK(poll_one(rs, POLLOUT, 10000) & POLLERR);
+	CHECK(error_of(rs) == ECONNREFUSED);
+	CHECK(rclose(rs) == 0);
+}
+
+/* --- A hundred connections at once --- */
+
+#define MANY 100
+#define EACH 50021
+
+static void echo_all(int listener)
+{
+	struct pollfd fds[MANY + 1] = {{.fd = listener, .events = POLLIN}};
+	static unsigned char bytes[4096];
+	int count = 1, ended = 0;
+	while (ended < MANY) {
+		CHECK(rpoll(fds, count, 60000) > 0);
+		if (fds[0].revents) {
+			CHECK(count <= MANY);
+			fds[count++] = (struct pollfd){.fd = accept_one(listener), .events = POLLIN};
+			continue;
+		}
+		for (int i = 1; i < count; i++) {
+			if (!fds[i].revents)
+				continue;
+			ssize_t len = rrecv(fds[i].fd, bytes, sizeof bytes, MSG_DONTWAIT);
+			CHECK(len >= 0);
+			if (len > 0) {
+				CHECK(rsend(fds[i].fd, bytes, len, 0) == len);
+				continue;
+			}
+			CHECK(rclose(fds[i].fd) == 0);
+			fds[i].fd = -1;
+			ended++;
+		}
+	}
+}
+
+static void many(int port)
+{
+	static int rs[MANY];
+	static unsigned char bytes[EACH];
+	for (int i = 0; i < MANY; i++) {
+		rs[i] = connect_to(port);
+		fill(bytes, i, 0, EACH);
+		CHECK(rsend(rs[i], bytes, EACH, 0) == EACH);
+	}
+	for (int i = MANY - 1; i >= 0; i--) {
+		receive_all(rs[i], i, EACH, 1000 + i);
+		CHECK(rshutdown(rs[i], SHUT_WR) == 0);
+	}
+	for (int i = 0; i < MANY; i++) {
+		receive_end(rs[i]);
+		CHECK(rclose(rs[i]) == 0);
+	}
+}
+
+/* --- Both ends write more than all buffers hold --- */
+
+#define LOTS (10u << 20)
+
+static void both_write(int rs)
+{
+	static unsigned char out[70000], in[60000];
+	size_t sent = 0, received = 0;
+	no_blocking(rs);
+	while (sent < LOTS || received < LOTS) {
+		short events = (sent < LOTS ? POLLOUT : 0) | (received < LOTS ? POLLIN : 0);
+		int ready = poll_one(rs, events, 60000);
+		CHECK(ready != 0);
+		/* Writes until it cannot before it reads. */
+		while (ready & POLLOUT && sent < LOTS) {
+			size_t len = LOTS - sent < sizeof out ? LOTS - sent : sizeof out;
+			fill(out, 11, sent, len);
+			ssize_t now = rsend(rs, out, len, 0);
+			if (now == -1) {
+				CHECK(errno == EAGAIN);
+				break;
+			}
+			sent += now;
+		}
+		if (ready & POLLIN) {
+			ssize_t now = rrecv(rs, in, sizeof in, 0);
+			CHECK(now > 0);
+			verify(in, 11, received, now);
+			received += now;
+		}
+	}
+	CHECK(rclose(rs) == 0);
+}
+
+static void both_full_server(int listener)
+{
+	both_write(accept_one(listener));
+}
+
+static void both_full(int port)
+{
+	both_write(connect_to(port));
+}
+
+/* --- Signals and cancellation --- */
+
+static void silent(int listener)
+{
+	int rs = accept_one(listener);
+	char byte;
+	CHECK(rrecv(rs, &byte, 1, 0) == 1);
+	CHECK(rsend(rs, &byte, 1, 0) == 1);
+	receive_end(rs);
+}
+
+static void nothing(int signal)
+{
+	(void)signal;
+}
+
+static void interrupt_soon(void)
+{
+	struct itimerval soon = {.it_value.tv_usec = 30000, .it_interval.tv_usec = 30000};
+	CHECK(setitimer(ITIMER_REAL, &soon, NULL) == 0);
+}
+
+static void no_interrupt(void)
+{
+	struct itimerval never = {0};
+	CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+}
+
+static void *reads(void *rs)
+{
+	char byte;
+	rrecv(*(int *)rs, &byte, 1, 0);
+	return NULL;
+}
+
+static void *polls(void *rs)
+{
+	poll_one(*(int *)rs, POLLIN, -1);
+	return NULL;
+}
+
+static void interrupted(int port)
+{
+	struct sigaction action = {.sa_handler = nothing};
+	CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+	int rs = connect_to(port);
+	char byte;
+	struct pollfd fd = {.fd = rs, .events = POLLIN};
+	interrupt_soon();
+	FAILS(rrecv(rs, &byte, 1, 0), EINTR);
+	FAILS(rpoll(&fd, 1, -1), EINTR);
+	no_interrupt();
+	void *(*waits[])(void *) = {reads, polls};
+	for (int i = 0; i < 20; i++) {
+		pthread_t thread;
+		void *result;
+		CHECK(pthread_create(&thread, NULL, waits[i % 2], &rs) == 0);
+		if (i > 10)
+			usleep(1000); /* in its sleep, as a rule; before it, otherwise */
+		CHECK(pthread_cancel(thread) == 0);
+		CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
+	}
+	CHECK(rsend(rs, "x", 1, 0) == 1);
+	CHECK(rrecv(rs, &byte, 1, 0) == 1 && byte == 'x');
+	/* Closed by another thread while one waits. */
+	pthread_t thread;
+	CHECK(pthread_create(&thread, NULL, reads, &rs) == 0);
+	usleep(1000);
+	CHECK(rclose(rs) == 0);
+	CHECK(pthread_join(thread, NULL) == 0);
+}
+
+/* --- Select, options, and what is not there --- */
+
+static void selects(int port)
+{
+	int rs = connect_to(port), pipes[2], on = 1, value;
+	socklen_t len = sizeof value;
+	CHECK(pipe(pipes) == 0);
+	fd_set reading, writing;
+	FD_ZERO(&reading);
+	FD_ZERO(&writing);
+	FD_SET(rs, &reading);
+	FD_SET(pipes[0], &reading);
+	FD_SET(rs, &writing);
+	struct timeval time = {.tv_usec = 10000};
+	int most = (rs > pipes[0] ? rs : pipes[0]) + 1;
+	CHECK(rselect(most, &reading, &writing, NULL, NULL) == 1);
+	CHECK(FD_ISSET(rs, &writing) && !FD_ISSET(rs, &reading) && !FD_ISSET(pipes[0], &reading));
+	FD_SET(rs, &reading);
+	FD_SET(pipes[0], &reading);
+	CHECK(rselect(most, &reading, NULL, NULL, &time) == 0);
+	CHECK(rsend(rs, "x", 1, 0) == 1);
+	FD_SET(rs, &reading);
+	FD_SET(pipes[0], &reading);
+	CHECK(rselect(most, &reading, NULL, NULL, NULL) == 1 && FD_ISSET(rs, &reading));
+	CHECK(rsetsockopt(rs, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on) == 0);
+	CHECK(rgetsockopt(rs, IPPROTO_TCP, TCP_NODELAY, &value, &len) == 0 && value == 1);
+	CHECK(rsetsockopt(rs, SOL_SOCKET, SO_KEEPALIVE, &on, sizeof on) == 0);
+	FAILS(rsetsockopt(rs, SOL_SOCKET, SO_TIMESTAMP, &on, sizeof on), ENOPROTOOPT);
+	FAILS(rsend(rs, "x", 1, MSG_OOB), EOPNOTSUPP);
+	FAILS(rlisten(rs, 1), EISCONN);
+	CHECK(rclose(rs) == 0);
+	FAILS(rsocket(family, SOCK_DGRAM, 0), EOPNOTSUPP);
+	FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), EAFNOSUPPORT);
+	FAILS(rsend(rs, "x", 1, 0), EBADF);
+	FAILS(rsend(pipes[1], "x", 1, 0), EBADF);
+	rs = rsocket(family, SOCK_STREAM, 0);
+	FAILS(rsend(rs, "x", 1, 0), ENOTCONN);
+	FAILS(rshutdown(rs, SHUT_RDWR), ENOTCONN);
+	FAILS(raccept(rs, NULL, NULL), EINVAL);
+	if (fork() == 0) { /* a child is told that these are its parent's */
+		FAILS(rsend(rs, "x", 1, 0), EOPNOTSUPP);
+		FAILS(rsocket(family, SOCK_STREAM, 0), EOPNOTSUPP);
+		_exit(0);
+	}
+	CHECK(wait(&value) > 0 && value == 0);
+	CHECK(rclose(rs) == 0);
+}
+
+const struct test wait_tests[] = {
+	{"nonblocking", talks_when_told, nonblocking},
+	{"many", echo_all, many},
+	{"both_full", both_full_server, both_full},
+	{"interrupted", silent, interrupted},
+	{"selects", silent, selects},
+	{NULL, NULL, NULL},
+};
