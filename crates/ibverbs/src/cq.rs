@@ -10,8 +10,9 @@ use crate::cq_ex::{Current, Polling};
 use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
 use crate::pd::Pd;
+use crate::report;
 use ironwarp_engine::CompletionQueue;
-use ironwarp_rnic::queue::Arm;
+use ironwarp_rnic::queue::{Arm, Status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -196,13 +197,19 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, mut to: *m
     if cq.context.is_inherited() {
         return -1;
     }
+    let mut failed = Vec::new();
     let polled = cq.inner.poll(most, |completion| {
         // SAFETY: the caller has room for `most`, and no more come.
         unsafe {
             to.write(completion::to_c(&completion));
             to = to.add(1);
         }
+        if completion.status != Status::Success {
+            failed.push(completion);
+        }
     });
+    // Not before: the queue was locked.
+    failed.iter().for_each(report::failed);
     // An overrun is told by an asynchronous event; what was there before it has been polled.
     polled.map_or(-1, |polled| c_int::try_from(polled).unwrap_or(c_int::MAX))
 }

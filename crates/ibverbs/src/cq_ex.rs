@@ -9,7 +9,9 @@ use crate::cq::{Cq, Wanted};
 use crate::errno::{Errno, object};
 use crate::object::{CObject, find, trusted};
 use crate::pd::Pd;
+use crate::report;
 use crate::turn::Turn;
+use ironwarp_rnic::queue::Status;
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{c_int, c_uint};
 
@@ -157,6 +159,9 @@ unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
         Err(_) => return libc::EIO,
     }
     let Some(completion) = taken else { return libc::ENOENT };
+    if completion.status != Status::Success {
+        report::failed(&completion);
+    }
     let (wc, time) = (completion::to_c(&completion), completion.time);
     // SAFETY: the turn is the caller's; C reads both fields between start and end.
     unsafe {

@@ -192,12 +192,13 @@ unsafe fn post_chain<R: Clone>(
     }
     if !requests.is_empty() {
         post_all(requests, post).map_err(|(at, error)| {
-            report::not_posted(qp.number(), &error);
             let mut bad = first;
             for _ in 0..at {
                 // SAFETY: there are more than that.
                 bad = unsafe { (*bad).next };
             }
+            // SAFETY: as above.
+            report::not_posted(qp.number(), unsafe { (*bad).wr_id }, &error);
             (bad, Errno::from(error))
         })?;
     }

@@ -50,7 +50,7 @@ pub enum Fault {
     #[error("the peer broke the protocol: {0}")]
     Protocol(Protocol),
     /// The peer ended the stream, and said why.
-    #[error("the peer ended the stream: {}", .0.cause)]
+    #[error("the peer ended the stream: {0}")]
     Terminated(Terminate),
     /// The connection broke.
     #[error("the connection was lost: {}", std::io::Error::from_raw_os_error(*.0))]

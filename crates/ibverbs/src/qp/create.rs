@@ -10,6 +10,7 @@ use crate::errno::{Errno, object};
 use crate::object::{CObject, Use, find, publish};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Building};
+use crate::report;
 use crate::srq::Srq;
 use crate::turn::Turn;
 use crate::xrc::Xrcd;
@@ -95,7 +96,8 @@ fn build(
         // What is sent unreliably is done when it is sent. Everything else carries the peer's verdict, in either persona.
         let unreliable = init.qp_type == IBV_QPT_UC;
         let completes = if unreliable { Completes::WhenSent } else { Completes::WhenAcknowledged };
-        Kind::Stream(context.engine().create_qp(QueuePairAttributes {
+        let by_hand = wanted.watcher.is_none();
+        let pair = context.engine().create_qp(QueuePairAttributes {
             send_cq: Arc::clone(send_cq.inner()),
             receive_cq: Arc::clone(receive_cq.inner()),
             send_depth: depth(init.cap.max_send_wr),
@@ -103,12 +105,14 @@ fn build(
             max_sges,
             completes,
             // Nothing is allowed before the program says so, on its way up or by connecting.
-            rights: if wanted.watcher.is_some() { Rights::REMOTE } else { Rights::empty() },
-            by_hand: wanted.watcher.is_none(),
+            rights: if by_hand { Rights::empty() } else { Rights::REMOTE },
+            by_hand,
             reachable: true,
-            events: wanted.watcher.clone(),
+            events: Some(report::told(wanted.watcher.clone())),
             ..QueuePairAttributes::new(domain, send_cq.inner())
-        })?)
+        })?;
+        report::know(&pair);
+        Kind::Stream(pair)
     };
     Ok(put_together(context, pd, kind, init, &wanted, uses))
 }

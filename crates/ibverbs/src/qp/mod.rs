@@ -18,6 +18,7 @@ use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
 use crate::persona;
 use crate::qp_ex::{Builder, Building};
+use crate::report;
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::XrcDomain;
@@ -189,7 +190,10 @@ pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = find::<Qp>(c)?;
     let last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     match &qp.kind {
-        Kind::Stream(pair) if last => pair.retire(),
+        Kind::Stream(pair) if last => {
+            report::forget(pair.id());
+            pair.retire();
+        }
         _ => {} // somebody else has it, or it is gone at once, when it is dropped
     }
     qp.context.events().remove(Subject::Qp(qp.number()), c);
