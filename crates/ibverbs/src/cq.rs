@@ -66,7 +66,12 @@ impl Cq {
         extended: impl FnOnce(&mut ibv_cq_ex, &mut Polling),
     ) -> Result<&'static Self, Errno> {
         if !(1..=MOST).contains(&wanted.cqe) || !(0..VECTORS).contains(&wanted.vector) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because(format_args!(
+                "cqe {} must be from 1 to {MOST}, comp_vector {} from 0 to {}",
+                wanted.cqe,
+                wanted.vector,
+                VECTORS - 1
+            )));
         }
         let channel = match wanted.channel.is_null() {
             true => None,
@@ -150,7 +155,7 @@ pub extern "C" fn ibv_create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     let wanted = Wanted { cqe, cq_context, channel, vector };
-    object(
+    object!(
         find::<Context>(context)
             .and_then(|context| Cq::new(context, &wanted, |_, _| ()))
             .map(|cq| cq.c().cast()),
@@ -159,11 +164,11 @@ pub extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    code(find::<Cq>(cq.cast()).and_then(|cq| {
+    code!(find::<Cq>(cq.cast()).and_then(|cq| {
         if !(1..=MOST).contains(&cqe) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because(format_args!("cqe {cqe} must be from 1 to {MOST}")));
         }
-        cq.inner.cq().resize(cqe.unsigned_abs() as usize).map_err(|_| Errno::INVALID)?;
+        cq.inner.cq().resize(cqe.unsigned_abs() as usize).map_err(|error| Errno::INVALID.because(error))?;
         // SAFETY: resizing and reading this field at once is the caller's mistake.
         unsafe { (*cq.c.get()).cqe = cqe };
         Ok(())
@@ -172,13 +177,13 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    destroyed(destroy(cq.cast()))
+    destroyed!(destroy(cq.cast()))
 }
 
 pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
     let cq = find::<Cq>(c)?;
     if cq.users.any() {
-        return Err(Errno::BUSY);
+        return Err(cq.users.busy());
     }
     let channel = cq.channel.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some((channel, _in_use)) = &channel {

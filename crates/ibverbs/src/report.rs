@@ -10,13 +10,16 @@ mod teller;
 pub(crate) use pairs::{forget, know, told};
 pub(crate) use teller::begin;
 
-use ironwarp_engine::{BringUpError, ConnectError, Remote};
+use crate::errno::Errno;
+use ironwarp_engine::ConnectError;
 use ironwarp_rnic::config::ConfigError;
 use ironwarp_rnic::error::{Culprit, Fault, PostError};
 use ironwarp_rnic::fault::{Counts, FaultPlan};
-use ironwarp_rnic::queue::{Completion, RequestError, Status};
+use ironwarp_rnic::queue::{Completion, RequestError, Status, WrId};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
+use std::sync::{Mutex, PoisonError};
 use tracing::field::display;
 
 /// A request failed.
@@ -65,15 +68,93 @@ pub(crate) fn mistake(error: &ConfigError) {
     tracing::warn!("{error}");
 }
 
-/// A queue pair was told of a peer that it cannot have.
-pub(crate) fn not_brought_up(qp: u32, remote: Remote, error: &BringUpError) {
-    let peer = ironwarp_engine::Peer::ByHand(remote);
-    tracing::warn!(qp = %Hex(qp), %peer, "ibv_modify_qp cannot connect it: {error}");
+/// A call was refused. `call` is where that happened, down to the function.
+#[cold]
+pub(crate) fn refused(call: &str, errno: Errno, why: Option<&str>) {
+    // It may be the first call of all.
+    let _ = crate::persona::config();
+    let name = Call(call);
+    let waited = why.is_none() && errno != Errno::INVALID && name.to_string().starts_with("rdma_");
+    if waited || name.is_of_sockets() {
+        // The event that the call waited for was explained when it came.
+        return tracing::info!(errno = %ErrnoName(errno.0), "{name} failed");
+    }
+    let why = why.unwrap_or("an argument is not valid, or not possible now");
+    let errno = ErrnoName(errno.0);
+    match errno.0 {
+        // The queue is full, which some programs count on.
+        libc::ENOMEM if name.to_string().starts_with("ibv_post") => tracing::info!(%errno, "{name}: {why}"),
+        // No fault: there is nothing yet, or a signal came.
+        libc::EAGAIN | libc::EINTR => {}
+        // Programs ask for what is there in this way.
+        libc::ENOENT | libc::ENODATA => tracing::info!(%errno, "{name}: {why}"),
+        libc::EOPNOTSUPP => unsupported(&name.to_string(), why),
+        _ => tracing::warn!(%errno, "{name}: {why}"),
+    }
 }
 
-/// A queue pair cannot go from one state to another with these attributes.
-pub(crate) fn wrong_step(qp: u32, (from, to): (u32, u32), mask: u32) {
-    tracing::warn!(qp = %Hex(qp), "cannot go from state {from} to {to} with attributes {mask:#x}");
+/// A call asks for what the adapter does not have. Programs try that out, some again and again: it is said once.
+#[cold]
+pub(crate) fn unsupported(call: &str, why: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let _ = crate::persona::config();
+    let first = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(call.to_owned());
+    let errno = ErrnoName(libc::EOPNOTSUPP);
+    if first {
+        tracing::warn!(%errno, "{call}: {why}");
+    } else {
+        tracing::info!(%errno, "{call}: {why}");
+    }
+}
+
+/// A function of ours as C calls it, from the path of something inside of it. Those that inline code calls through a table
+/// lack the front of their names.
+struct Call<'p>(&'p str);
+
+impl Call<'_> {
+    /// Of sockets over RDMA, whose errors are those of other sockets: programs expect them.
+    fn is_of_sockets(&self) -> bool {
+        self.0.contains("::rsocket::")
+    }
+}
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = self.0.rsplit("::").skip(1).filter(|part| !part.starts_with('{'));
+        let name = parts.next().unwrap_or(self.0).trim_start_matches('_');
+        match self.is_of_sockets() || ["ibv_", "rdma_"].iter().any(|front| name.starts_with(front)) {
+            true => f.write_str(name),
+            false => write!(f, "ibv_{name}"),
+        }
+    }
+}
+
+/// An errno by its name, or by its number.
+struct ErrnoName(i32);
+
+impl fmt::Display for ErrnoName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            libc::EINVAL => "EINVAL",
+            libc::EBUSY => "EBUSY",
+            libc::ENOMEM => "ENOMEM",
+            libc::EFAULT => "EFAULT",
+            libc::E2BIG => "E2BIG",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::EADDRINUSE => "EADDRINUSE",
+            libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+            libc::ENODEV => "ENODEV",
+            libc::ENOENT => "ENOENT",
+            libc::ENODATA => "ENODATA",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::ECONNREFUSED => "ECONNREFUSED",
+            libc::ENETUNREACH => "ENETUNREACH",
+            libc::EMFILE => "EMFILE",
+            libc::EIO => "EIO",
+            libc::EPERM => "EPERM",
+            number => return number.fmt(f),
+        })
+    }
 }
 
 /// What the faults that were asked for did.
@@ -83,12 +164,10 @@ pub(crate) fn faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
 
 /// A request could not be posted. One for which there is no room may be tried again: some programs count on that.
 pub(crate) fn not_posted(qp: u32, wr_id: u64, error: &PostError) {
-    let peer = pairs::peer(qp).map(display);
+    let (peer, id) = (pairs::peer(qp).map(display), WrId(wr_id));
     match error {
-        PostError::Full { .. } => {
-            tracing::info!(qp = %Hex(qp), peer, wr_id, "a request was not taken: {error}")
-        }
-        _ => tracing::warn!(qp = %Hex(qp), peer, wr_id, "a request was not taken: {error}"),
+        PostError::Full { .. } => tracing::info!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
+        _ => tracing::warn!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
     }
 }
 
@@ -98,7 +177,7 @@ pub(crate) fn vendor_err(completion: &Completion) -> u32 {
 }
 
 /// Numbers of queue pairs as most programs print them.
-struct Hex(u32);
+pub(crate) struct Hex(pub(crate) u32);
 
 impl fmt::Display for Hex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -163,7 +163,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    code(find::<Qp>(qp).map(|qp| {
+    code!(find::<Qp>(qp).map(|qp| {
         let mut found = *qp.attr();
         found.qp_state = qp.note_state();
         // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for. It says so when it
@@ -183,7 +183,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    destroyed(destroy(qp))
+    destroyed!(destroy(qp))
 }
 
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
@@ -219,7 +219,7 @@ fn parts(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<(&'static Pd, &'sta
     let (send, receive) = (find::<Cq>(send.cast())?, find::<Cq>(receive.cast())?);
     let context = pd.context();
     if !std::ptr::eq(context, send.context()) || !std::ptr::eq(context, receive.context()) {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("domain and completion queues are of different contexts"));
     }
     Ok((pd, send, receive))
 }

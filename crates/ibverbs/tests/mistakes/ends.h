@@ -25,7 +25,7 @@ static struct end a, b;
 		}                                                                                                      \
 	} while (0)
 
-static void open_device(void)
+static inline void open_device(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
 	CHECK(list && list[0]);
@@ -34,7 +34,7 @@ static void open_device(void)
 	ibv_free_device_list(list);
 }
 
-static void make(struct end *end, int cqe, int access)
+static inline void make(struct end *end, int cqe, int access)
 {
 	end->pd = ibv_alloc_pd(context);
 	end->cq = ibv_create_cq(context, cqe, NULL, NULL, 0);
@@ -54,7 +54,7 @@ static void make(struct end *end, int cqe, int access)
 }
 
 /* Tells a queue pair its peer. A request waits for an answer for 8 times 8 ms. */
-static int lead(struct end *end, union ibv_gid gid, uint32_t qpn, int index)
+static inline int lead(struct end *end, union ibv_gid gid, uint32_t qpn, int index)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR,
 				    .path_mtu = IBV_MTU_1024,
@@ -79,7 +79,7 @@ static int lead(struct end *end, union ibv_gid gid, uint32_t qpn, int index)
 				     IBV_QP_MAX_QP_RD_ATOMIC);
 }
 
-static union ibv_gid own_gid(void)
+static inline union ibv_gid own_gid(void)
 {
 	union ibv_gid gid;
 	CHECK(!ibv_query_gid(context, 1, 0, &gid));
@@ -87,7 +87,7 @@ static union ibv_gid own_gid(void)
 }
 
 /* Both ends, connected; b allows its peer what `access` says. */
-static void both(int access)
+static inline void both(int access)
 {
 	open_device();
 	make(&a, 16, IBV_ACCESS_LOCAL_WRITE);
@@ -96,7 +96,7 @@ static void both(int access)
 	CHECK(!lead(&b, own_gid(), a.qp->qp_num, 0));
 }
 
-static int post(struct end *end, enum ibv_wr_opcode opcode, uint64_t id, struct ibv_mr *mr, int length,
+static inline int post(struct end *end, enum ibv_wr_opcode opcode, uint64_t id, struct ibv_mr *mr, int length,
 		uint64_t remote, uint32_t rkey)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)mr->addr, .length = length, .lkey = mr->lkey };
@@ -109,7 +109,7 @@ static int post(struct end *end, enum ibv_wr_opcode opcode, uint64_t id, struct 
 	return ibv_post_send(end->qp, &wr, &bad);
 }
 
-static void receive(struct end *end, uint64_t id, int length)
+static inline void receive(struct end *end, uint64_t id, int length)
 {
 	struct ibv_sge sge = { .addr = (uintptr_t)end->memory, .length = length, .lkey = end->mr->lkey };
 	struct ibv_recv_wr *bad, wr = { .wr_id = id, .sg_list = &sge, .num_sge = 1 };
@@ -117,7 +117,7 @@ static void receive(struct end *end, uint64_t id, int length)
 }
 
 /* Waits for a completion, and prints it as programs do. */
-static void wait_for(struct end *end)
+static inline void wait_for(struct end *end)
 {
 	struct ibv_wc wc;
 	int polled;

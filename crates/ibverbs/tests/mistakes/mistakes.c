@@ -1,6 +1,8 @@
 /* Ten typical mistakes, one for each run. What they lead to is in docs/errors.md. */
 #include "ends.h"
 #include <arpa/inet.h>
+#include <errno.h>
+#include <rdma/rdma_cma.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <signal.h>
@@ -68,6 +70,26 @@ static void peer_gone(void)
 	CHECK(ibv_poll_cq(a.cq, 1, &none) == 0);
 	CHECK(!post(&a, IBV_WR_SEND, 2, a.mr, 64, 0, 0));
 	wait_for(&a);
+}
+
+/* A port that is taken, so that nobody else has it, and where nobody listens. */
+static void connection_refused(void)
+{
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+	socklen_t length = sizeof to;
+	int closed = socket(AF_INET, SOCK_STREAM, 0);
+	CHECK(!bind(closed, (struct sockaddr *)&to, length));
+	CHECK(!getsockname(closed, (struct sockaddr *)&to, &length));
+	struct rdma_cm_id *id;
+	struct rdma_conn_param param = { .retry_count = 7 };
+	struct ibv_qp_init_attr init = { .qp_type = IBV_QPT_RC,
+					 .cap = { .max_send_wr = 1, .max_recv_wr = 1, .max_send_sge = 1, .max_recv_sge = 1 } };
+	CHECK(!rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	CHECK(!rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000));
+	CHECK(!rdma_resolve_route(id, 1000));
+	CHECK(!rdma_create_qp(id, NULL, &init));
+	CHECK(rdma_connect(id, &param));
+	printf("rdma_connect: %s\n", strerror(errno));
 }
 
 static void wrong_gid(void)
@@ -145,6 +167,7 @@ int main(int count, char **arguments)
 		{ "no remote write right", no_remote_write },
 		{ "receive too short", receive_too_short },
 		{ "peer gone", peer_gone },
+		{ "connection refused", connection_refused },
 		{ "wrong GID", both_wrong_gids },
 		{ "completion queue full", cq_full },
 		{ "memory of another protection domain", pd_mismatch },

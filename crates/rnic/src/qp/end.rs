@@ -121,6 +121,7 @@ impl Qp {
     fn raise_failure(&self, fault: &Fault) {
         let event = match (fault, fault.culprit()) {
             (Fault::Remote(_), _) => AsyncEvent::QpAccessError(self.id),
+            (Fault::Terminated(_), _) => return, // its own failure is no invalid request to this end
             (_, Culprit::Peer) => AsyncEvent::QpRequestError(self.id),
             (Fault::Overrun(_), _) => AsyncEvent::QpFatal(self.id),
             _ => return, // the completions tell

@@ -46,7 +46,8 @@ fn why(completion: &Completion) -> String {
 }
 
 /// An identifier as its program would write it: a counter, or an address.
-struct WrId(u64);
+#[derive(Clone, Copy, Debug)]
+pub struct WrId(pub u64);
 
 impl fmt::Display for WrId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
