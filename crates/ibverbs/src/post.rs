@@ -184,43 +184,47 @@ unsafe fn post_chain<R: Clone>(
     convert: unsafe fn(&Qp, &ibv_send_wr) -> Result<R, Errno>,
     post: impl Fn(Vec<R>) -> Result<(), PostError>,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
-    // Not more at once than the queue holds: the chain of a mistaken program has no end.
-    let most = (qp.init().cap.max_send_wr as usize).max(1);
+    // Never more than the queue holds: the chain of a mistaken program may have no end.
+    let most = qp.init().cap.max_send_wr as usize;
+    let mut requests = Vec::new();
+    let mut wrong = Ok(());
     let mut next = first;
-    while !next.is_null() {
-        let first = next;
-        let mut requests = Vec::new();
-        let mut wrong = Ok(());
-        // SAFETY: the caller's word, here and below.
-        while let Some(wr) = unsafe { next.as_ref() }
-            && requests.len() < most
-        {
-            // SAFETY: as above.
-            match unsafe { convert(qp, wr) } {
-                Ok(request) => requests.push(request),
-                Err(errno) => {
-                    wrong = Err((next, errno.of(About(wr.wr_id, qp.number())).told("ibv_post_send::")));
-                    break;
-                }
+    // SAFETY: the caller's word, here and below.
+    while let Some(wr) = unsafe { next.as_ref() } {
+        let about = || About(wr.wr_id, qp.number());
+        if requests.len() == most {
+            let errno =
+                Errno::NO_MEMORY.because(format_args!("more than {most} at once, which is all that fit"));
+            wrong = Err((next, errno.of(about()).told(CALL)));
+            break;
+        }
+        // SAFETY: as above.
+        match unsafe { convert(qp, wr) } {
+            Ok(request) => requests.push(request),
+            Err(errno) => {
+                wrong = Err((next, errno.of(about()).told(CALL)));
+                break;
             }
-            next = wr.next;
         }
-        if !requests.is_empty() {
-            post_all(requests, &post).map_err(|(at, error)| {
-                let mut bad = first;
-                for _ in 0..at {
-                    // SAFETY: there are more than that.
-                    bad = unsafe { (*bad).next };
-                }
-                // SAFETY: as above.
-                report::not_posted(qp.number(), unsafe { (*bad).wr_id }, &error);
-                (bad, Errno::from(error))
-            })?;
-        }
-        wrong?;
+        next = wr.next;
     }
-    Ok(())
+    if !requests.is_empty() {
+        post_all(requests, post).map_err(|(at, error)| {
+            let mut bad = first;
+            for _ in 0..at {
+                // SAFETY: there are more than that.
+                bad = unsafe { (*bad).next };
+            }
+            // SAFETY: as above.
+            report::not_posted(qp.number(), unsafe { (*bad).wr_id }, &error);
+            (bad, Errno::from(error))
+        })?;
+    }
+    wrong
 }
+
+/// As reports call it.
+const CALL: &str = "ibv_post_send::";
 
 /// A request, by its identifier and the number of its queue.
 struct About(u64, u32);
@@ -266,14 +270,22 @@ pub(crate) unsafe extern "C" fn post_send(
 pub(crate) unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
-    (call, queue): (&str, u32),
+    (call, queue, most): (&str, u32, usize),
     post: impl Fn(ReceiveRequest) -> Result<(), PostError>,
 ) -> c_int {
+    // Never more than the queue holds, as with those to be sent.
+    let mut posts = 0;
     // SAFETY: the caller's word, here and below.
     while let Some(request) = unsafe { wr.as_ref() } {
         // SAFETY: as above.
         let list = unsafe { elements(request.sg_list, request.num_sge) };
         let posted = list.and_then(|list| {
+            if posts == most {
+                return Err(
+                    Errno::NO_MEMORY.because(format_args!("more than {most} at once, which is all that fit"))
+                );
+            }
+            posts += 1;
             post(ReceiveRequest { id: request.wr_id, buffers: sges(list) }).map_err(|error| match error {
                 PostError::Full { .. } => Errno::from(error),
                 _ => Errno::from(error.clone()).because(error),
@@ -302,7 +314,7 @@ pub(crate) unsafe extern "C" fn post_recv(
         unsafe { put(bad, wr) };
         return Errno::INHERITED.0;
     }
-    let name = ("ibv_post_recv::", qp.number());
+    let name = ("ibv_post_recv::", qp.number(), qp.init().cap.max_recv_wr as usize);
     match qp.kind() {
         Kind::Stream(pair) => {
             let pair = pair.qp();

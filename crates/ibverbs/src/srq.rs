@@ -229,6 +229,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     }
     // SAFETY: the program's chain.
     unsafe {
-        post_receives(wr, bad, ("ibv_post_srq_recv::", srq.inner.id()), |request| srq.inner.post(request))
+        let name = ("ibv_post_srq_recv::", srq.inner.id(), srq.inner.query().depth);
+        post_receives(wr, bad, name, |request| srq.inner.post(request))
     }
 }
