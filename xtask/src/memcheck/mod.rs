@@ -44,15 +44,21 @@ struct Checked {
 
 pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     let checker = Checker::new(workspace)?;
-    for (server, client) in PAIRS {
-        let start = Instant::now();
-        checker.pair(server, if client == SAME { server } else { client })?;
-        println!("{:<20}{:>6.1} s", server[0], start.elapsed().as_secs_f64());
+    checker.finds_a_fault()?;
+    // They wait more than they compute: two at a time.
+    for some in PAIRS.chunks(2) {
+        let play = |(server, client): &(&[&str], &[&str])| -> Result {
+            let start = Instant::now();
+            checker.pair(server, if *client == SAME { server } else { client })?;
+            println!("{:<20}{:>6.1} s", server[0], start.elapsed().as_secs_f64());
+            Ok(())
+        };
+        thread::scope(|scope| {
+            let running: Vec<_> = some.iter().map(|pair| scope.spawn(|| play(pair))).collect();
+            running.into_iter().try_for_each(|one| one.join().map_err(|_| "a thread panicked")?)
+        })?;
     }
-    let start = Instant::now();
-    checker.start(&[checker.compile()?], "untrusted")?.finish()?;
-    println!("{:<20}{:>6.1} s", "untrusted", start.elapsed().as_secs_f64());
-    Ok(())
+    checker.start(&[checker.compile("untrusted")?], "untrusted")?.finish()
 }
 
 impl Checker {
@@ -74,11 +80,21 @@ impl Checker {
         Ok(Self { libraries, suppressions, logs })
     }
 
-    /// The program of crates/ibverbs/tests/untrusted.
-    fn compile(&self) -> Result<String> {
-        let program = self.logs.join("untrusted.bin");
-        let source = "crates/ibverbs/tests/untrusted/untrusted.c";
-        run_command(command("cc", &["-o"]).arg(&program).args([source, "-libverbs", "-lrdmacm"]))?;
+    /// A program that reads freed memory by way of the drop-in.
+    fn finds_a_fault(&self) -> Result {
+        match self.start(&[self.compile("freed")?], "freed")?.finish() {
+            Err(error) if error.contains("Invalid read") => Ok(()),
+            Err(error) => Err(error),
+            Ok(()) => Err("valgrind did not find a fault that was made on purpose".into()),
+        }
+    }
+
+    /// A program of crates/ibverbs/tests/untrusted.
+    fn compile(&self, name: &str) -> Result<String> {
+        let program = self.logs.join(format!("{name}.bin"));
+        let source = format!("crates/ibverbs/tests/untrusted/{name}.c");
+        let arguments = ["-Wno-nonnull", &source, "-libverbs", "-lrdmacm"];
+        run_command(command("cc", &["-o"]).arg(&program).args(arguments))?;
         Ok(program.to_string_lossy().into_owned())
     }
 
