@@ -46,7 +46,15 @@ impl Program {
     }
 
     const fn new(name: &'static str, shape: Shape, expect: &'static [&'static str]) -> Self {
-        Self { name, shape, expect, personas: Personas::Both, representative: false, server_stays: false, port: None }
+        Self {
+            name,
+            shape,
+            expect,
+            personas: Personas::Both,
+            representative: false,
+            server_stays: false,
+            port: None,
+        }
     }
 
     const fn roce_only(self) -> Self {
@@ -221,10 +229,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     ),
     Program::new(
         "udaddy",
-        Pair {
-            server: &["udaddy", "-b", "{addr}"],
-            client: &["udaddy", "-s", "{addr}"],
-        },
+        Pair { server: &["udaddy", "-b", "{addr}"], client: &["udaddy", "-s", "{addr}"] },
         &["test complete"],
     )
     .at_port(7174),
