@@ -9,6 +9,7 @@ mod dropin;
 mod fuzz;
 mod guest;
 mod instructions;
+mod memcheck;
 mod no_std;
 mod programs;
 mod rdma_core_tests;
@@ -81,6 +82,13 @@ const JOBS: &[Job] = &[
     job("dist", "pack the command and the drop-in into one file", Ci, &["cc", "git", "readelf"], dist::run),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),
+    job(
+        "memcheck",
+        "run programs on the drop-in under valgrind",
+        Ci,
+        &["valgrind", "cc", "strip"],
+        memcheck::run,
+    ),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
     job(fuzz::USAGE, "fuzz, 20 s a target unless told otherwise", Ci, &["g++"], fuzz::run),
 ];

@@ -10,6 +10,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("valgrind", "valgrind"),
     ("cc", "gcc"),
     ("readelf", "binutils"),
+    ("strip", "binutils"),
     ("g++", "g++"), // libFuzzer is C++
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("ip", "iproute2"), // changes interfaces, in namespaces that `unshare` makes

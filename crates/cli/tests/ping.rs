@@ -174,7 +174,9 @@ fn a_port_where_nobody_listens() {
     let closed = std::net::TcpListener::bind("127.0.0.1:0").and_then(|it| it.local_addr()).expect("a port");
     let output = ping(&[&closed.to_string()]);
     assert_eq!(output.status.code(), Some(1));
-    let expected = format!("ironwarp: no connection to {closed}: Connection refused (os error 111)\n");
+    let expected = format!(
+        "ironwarp: no connection to {closed}: Connection refused (os error 111): nobody listens there\n"
+    );
     assert_eq!(stderr(&output), expected);
     assert_eq!(stdout(&output), "");
 }

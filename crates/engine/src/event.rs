@@ -98,7 +98,7 @@ pub enum ConnectError {
     #[error("the queue pair was disconnected before it was connected")]
     GivenUp,
     /// The operating system says no.
-    #[error("{0}")]
+    #[error("{}{}", .0, hint(.0))]
     System(#[from] io::Error),
     /// The caller asked for what cannot be.
     #[error("{0}")]
@@ -106,6 +106,15 @@ pub enum ConnectError {
     /// A stream is for once.
     #[error("{0}")]
     Connected(#[from] ironwarp_rnic::qp::AlreadyConnected),
+}
+
+/// What the operating system means, where that is not clear.
+fn hint(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::ConnectionRefused => ": nobody listens there",
+        io::ErrorKind::AddrNotAvailable => ": this host does not have the address to connect from",
+        _ => "",
+    }
 }
 
 /// Private data of a reject is a text more often than not.

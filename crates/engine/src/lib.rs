@@ -45,5 +45,5 @@ pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use engine::{ConnectOptions, Engine, Listener, Listening, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, Watcher, What};
 pub use handler::{AsyncEventQueue, CompletionHandler};
-pub use pair::{QueuePair, QueuePairAttributes};
+pub use pair::{Peer, QueuePair, QueuePairAttributes};
 pub use setup::Incoming;

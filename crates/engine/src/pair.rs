@@ -2,7 +2,7 @@
 //!
 //! A stream is for once, so a reset puts a new [`Qp`] under the same number; the one before it goes silently.
 
-use crate::byhand::BringUp;
+use crate::byhand::{BringUp, Remote};
 use crate::connection::Connection;
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, ConnectionEvent, Established, Watcher, What};
@@ -14,6 +14,8 @@ use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Attributes, Completes, IllegalTransition, Qp, Receives, State};
 use ironwarp_rnic::queue::WorkRequest;
+use std::fmt;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
@@ -40,6 +42,27 @@ pub struct QueuePair {
 struct Progress {
     outcome: Option<Result<Arc<Established>, Arc<ConnectError>>>,
     closed: bool,
+}
+
+/// The other end of a connection, in the words that its program used for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// A queue pair, by its number and GID.
+    ByHand(Remote),
+    /// An address.
+    At(SocketAddr),
+}
+
+impl fmt::Display for Peer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ByHand(Remote { gid, qpn }) => match gid.ip() {
+                Some(ip) => write!(f, "{ip} qp {qpn:#08x}"),
+                None => write!(f, "{gid} qp {qpn:#08x}"),
+            },
+            Self::At(address) => address.fmt(f),
+        }
+    }
 }
 
 /// What a queue pair is created with.
@@ -232,6 +255,17 @@ impl QueuePair {
     pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
         self.wait(timeout, |progress| progress.outcome.clone())
             .unwrap_or_else(|| Err(Arc::new(ConnectError::TimedOut)))
+    }
+
+    /// Who is at the other end: the queue pair that it was told to connect to, or else the address that it is connected to.
+    pub fn peer(&self) -> Option<Peer> {
+        if let Some(remote) = self.remote() {
+            return Some(Peer::ByHand(remote));
+        }
+        match &lock(&self.progress).outcome {
+            Some(Ok(established)) => Some(Peer::At(established.peer)),
+            _ => None,
+        }
     }
 
     /// Waits until both directions of the connection are closed; false if that takes longer.

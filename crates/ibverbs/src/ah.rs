@@ -34,14 +34,16 @@ impl Ah {
     pub(crate) fn new(pd: &'static Pd, attr: &ibv_ah_attr) -> Result<&'static Self, Errno> {
         // Ethernet has no LIDs: without a GID there is no address.
         if attr.is_global == 0 || attr.port_num != 1 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID
+                .because("is_global must be 1 and port_num 1: on Ethernet a peer is known by its GID"));
         }
         let grh = &attr.grh;
         let source = gid_at(grh.sgid_index.into())?;
         // SAFETY: sixteen bytes, whichever way they are looked at.
         let destination = Gid::from_bytes(unsafe { grh.dgid.raw });
         if source == Gid::ZERO || destination == Gid::ZERO {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID
+                .because(format_args!("dgid is zero, or there is no GID with index {}", grh.sgid_index)));
         }
         let address = AddressHandle {
             service_level: attr.sl & 0xf,
@@ -62,22 +64,25 @@ impl Ah {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: NULL or the caller's.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
-    object(find::<Pd>(pd).and_then(|pd| Ah::new(pd, attr)).map(CObject::c))
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
+    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, attr)).map(CObject::c))
 }
 
 /// The way back to whoever sent a datagram.
 fn attr_from(wc: &ibv_wc, grh: &ibv_grh, port: u8) -> Result<ibv_ah_attr, Errno> {
     if wc.wc_flags & IBV_WC_GRH == 0 || port != 1 {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("wc_flags lacks IBV_WC_GRH, or port_num is not 1"));
     }
     // SAFETY: plain bytes.
     let bytes = unsafe { &*std::ptr::from_ref(grh).cast::<[u8; Grh::LEN]>() };
-    let grh = Grh::parse(bytes).ok_or(Errno::INVALID)?;
-    let own = GidTable::of_process().find(grh.destination)?.ok_or(Errno::INVALID)?;
+    let grh = Grh::parse(bytes).ok_or_else(|| Errno::INVALID.because("the GRH is not one"))?;
+    let own = GidTable::of_process()
+        .find(grh.destination)?
+        .ok_or_else(|| Errno::INVALID.because("the destination of the GRH is no GID of this port"))?;
     let mut attr = ibv_ah_attr::zeroed();
     attr.grh.dgid = ibv_gid { raw: grh.source.to_bytes() };
-    attr.grh.sgid_index = u8::try_from(own.index).map_err(|_| Errno::INVALID)?;
+    attr.grh.sgid_index =
+        u8::try_from(own.index).map_err(|_| Errno::INVALID.because("the index of the GID is too large"))?;
     attr.grh.flow_label = grh.flow_label;
     attr.grh.traffic_class = grh.traffic_class;
     attr.grh.hop_limit = 0xff;
@@ -98,7 +103,7 @@ pub unsafe extern "C" fn ibv_init_ah_from_wc(
     // SAFETY: NULL or the caller's.
     let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else { return Errno::INVALID.0 };
     let found = find::<Context>(context).and_then(|_| attr_from(wc, grh, port));
-    code(found.map(|found| {
+    code!(found.map(|found| {
         // SAFETY: NULL or the caller's.
         unsafe { put(attr, found) };
     }))
@@ -113,12 +118,12 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     // SAFETY: NULL or the caller's.
     let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::INVALID.because("wc or grh is NULL")));
     };
-    object(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &attr_from(wc, grh, port)?)).map(CObject::c))
+    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &attr_from(wc, grh, port)?)).map(CObject::c))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    destroyed(take_back::<Ah>(ah).map(drop))
+    destroyed!(take_back::<Ah>(ah).map(drop))
 }

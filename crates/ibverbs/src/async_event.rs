@@ -162,15 +162,15 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
     event: *mut ibv_async_event,
 ) -> c_int {
     let Ok(port) = find::<Context>(context).map(Context::events) else {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::INVALID));
     };
     if event.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::null("event")));
     }
     port.watch_port();
     loop {
         if let Err(errno) = wait(port.fd()) {
-            return minus_one(Err(errno));
+            return minus_one!(Err(errno));
         }
         if let Some(next) = port.next() {
             // SAFETY: not NULL, and the caller's.

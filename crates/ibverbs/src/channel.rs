@@ -80,12 +80,12 @@ impl Channel {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    object(find::<Context>(context).and_then(Channel::new).map(CObject::c))
+    object!(find::<Context>(context).and_then(Channel::new).map(CObject::c))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    destroyed(destroy(channel))
+    destroyed!(destroy(channel))
 }
 
 pub(crate) fn destroy(c: *mut ibv_comp_channel) -> Result<(), Errno> {
@@ -102,10 +102,10 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let Ok(channel) = find::<Channel>(channel) else { return minus_one(Err(Errno::INVALID)) };
+    let Ok(channel) = find::<Channel>(channel) else { return minus_one!(Err(Errno::INVALID)) };
     loop {
         if let Err(errno) = wait(channel.wake.fd()) {
-            return minus_one(Err(errno));
+            return minus_one!(Err(errno));
         }
         if let Some(found) = channel.next() {
             let c: *mut ibv_cq = found.c().cast();

@@ -4,11 +4,8 @@ use crate::abi::*;
 use crate::report;
 use ironwarp_rnic::queue::{Completion, Opcode, Status};
 
-/// A completion. One that failed is explained, if anybody wants to know.
+/// A completion.
 pub(crate) fn to_c(completion: &Completion) -> ibv_wc {
-    if completion.status != Status::Success {
-        report::failed(completion);
-    }
     let (imm_data, flags) = match (completion.immediate, completion.invalidated) {
         (Some(immediate), _) => (immediate.to_be(), IBV_WC_WITH_IMM),
         (None, Some(tag)) => (tag.0, IBV_WC_WITH_INV),

@@ -12,7 +12,7 @@ use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Use, Users, find, generation, publish, take_back};
 use crate::persona::config;
 use crate::wake::ChannelWake;
-use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, xrc};
+use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, unsupported, xrc};
 use ironwarp_engine::Engine;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -108,7 +108,7 @@ impl Context {
     }
 }
 
-/// What inline functions of the headers call. What is not there answers EOPNOTSUPP by itself.
+/// What inline functions of the headers call.
 fn tables() -> verbs_context {
     let mut verbs = verbs_context::zeroed();
     verbs.sz = size_of::<verbs_context>();
@@ -129,6 +129,7 @@ fn tables() -> verbs_context {
     verbs.alloc_dm = Some(dm::alloc_dm);
     verbs.free_dm = Some(dm::free_dm);
     verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+    unsupported::fill(&mut verbs);
     let ops = &mut verbs.context.ops;
     ops.alloc_mw = Some(mw::alloc_mw);
     ops.bind_mw = Some(mw::bind_mw);
@@ -143,12 +144,12 @@ fn tables() -> verbs_context {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    object(find::<Device>(device).and_then(|_| Context::open()).map(CObject::c))
+    object!(find::<Device>(device).and_then(|_| Context::open()).map(CObject::c))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    destroyed(take_back::<Context>(context).map(|context| {
+    destroyed!(take_back::<Context>(context).map(|context| {
         // What the program made in it and did not destroy still leads here.
         if context.users.any() {
             Box::leak(context);

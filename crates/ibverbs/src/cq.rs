@@ -10,8 +10,9 @@ use crate::cq_ex::{Current, Polling};
 use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
 use crate::pd::Pd;
+use crate::report;
 use ironwarp_engine::CompletionQueue;
-use ironwarp_rnic::queue::Arm;
+use ironwarp_rnic::queue::{Arm, Status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -65,7 +66,12 @@ impl Cq {
         extended: impl FnOnce(&mut ibv_cq_ex, &mut Polling),
     ) -> Result<&'static Self, Errno> {
         if !(1..=MOST).contains(&wanted.cqe) || !(0..VECTORS).contains(&wanted.vector) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because(format_args!(
+                "cqe {} must be from 1 to {MOST}, comp_vector {} from 0 to {}",
+                wanted.cqe,
+                wanted.vector,
+                VECTORS - 1
+            )));
         }
         let channel = match wanted.channel.is_null() {
             true => None,
@@ -149,7 +155,7 @@ pub extern "C" fn ibv_create_cq(
     vector: c_int,
 ) -> *mut ibv_cq {
     let wanted = Wanted { cqe, cq_context, channel, vector };
-    object(
+    object!(
         find::<Context>(context)
             .and_then(|context| Cq::new(context, &wanted, |_, _| ()))
             .map(|cq| cq.c().cast()),
@@ -158,11 +164,11 @@ pub extern "C" fn ibv_create_cq(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
-    code(find::<Cq>(cq.cast()).and_then(|cq| {
+    code!(find::<Cq>(cq.cast()).and_then(|cq| {
         if !(1..=MOST).contains(&cqe) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because(format_args!("cqe {cqe} must be from 1 to {MOST}")));
         }
-        cq.inner.cq().resize(cqe.unsigned_abs() as usize).map_err(|_| Errno::INVALID)?;
+        cq.inner.cq().resize(cqe.unsigned_abs() as usize).map_err(|error| Errno::INVALID.because(error))?;
         // SAFETY: resizing and reading this field at once is the caller's mistake.
         unsafe { (*cq.c.get()).cqe = cqe };
         Ok(())
@@ -171,13 +177,13 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    destroyed(destroy(cq.cast()))
+    destroyed!(destroy(cq.cast()))
 }
 
 pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
     let cq = find::<Cq>(c)?;
     if cq.users.any() {
-        return Err(Errno::BUSY);
+        return Err(cq.users.busy());
     }
     let channel = cq.channel.lock().unwrap_or_else(PoisonError::into_inner).take();
     if let Some((channel, _in_use)) = &channel {
@@ -196,13 +202,19 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, most: c_int, mut to: *m
     if cq.context.is_inherited() {
         return -1;
     }
+    let mut failed = Vec::new();
     let polled = cq.inner.poll(most, |completion| {
         // SAFETY: the caller has room for `most`, and no more come.
         unsafe {
             to.write(completion::to_c(&completion));
             to = to.add(1);
         }
+        if completion.status != Status::Success {
+            failed.push(completion);
+        }
     });
+    // Not before: the queue was locked.
+    failed.iter().for_each(report::failed);
     // An overrun is told by an asynchronous event; what was there before it has been polled.
     polled.map_or(-1, |polled| c_int::try_from(polled).unwrap_or(c_int::MAX))
 }

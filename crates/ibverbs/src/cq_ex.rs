@@ -9,7 +9,9 @@ use crate::cq::{Cq, Wanted};
 use crate::errno::{Errno, object};
 use crate::object::{CObject, find, trusted};
 use crate::pd::Pd;
+use crate::report;
 use crate::turn::Turn;
+use ironwarp_rnic::queue::Status;
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{c_int, c_uint};
 
@@ -75,10 +77,10 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
     attr: *mut ibv_cq_init_attr_ex,
 ) -> *mut ibv_cq_ex {
     if attr.is_null() {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's. Fields behind the mask are there if it names them.
-    object(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
+    object!(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
 }
 
 /// # Safety
@@ -87,10 +89,11 @@ unsafe fn create(context: &'static Context, attr: *mut ibv_cq_init_attr_ex) -> R
     // SAFETY: all but what is behind the mask is there.
     let (wanted, wc_flags, mask) = unsafe {
         let wanted = Wanted {
-            cqe: c_int::try_from((*attr).cqe).map_err(|_| Errno::INVALID)?,
+            cqe: c_int::try_from((*attr).cqe).map_err(|_| Errno::INVALID.because("cqe is too large"))?,
             cq_context: (*attr).cq_context,
             channel: (*attr).channel,
-            vector: c_int::try_from((*attr).comp_vector).map_err(|_| Errno::INVALID)?,
+            vector: c_int::try_from((*attr).comp_vector)
+                .map_err(|_| Errno::INVALID.because("comp_vector is too large"))?,
         };
         (wanted, (*attr).wc_flags, (*attr).comp_mask)
     };
@@ -106,7 +109,9 @@ unsafe fn create(context: &'static Context, attr: *mut ibv_cq_init_attr_ex) -> R
     let known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
     // An overrun cannot be ignored: completions that do not fit have no place to be in.
     if wc_flags & !SERVED != 0 || mask & !known != 0 || flags & !IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 {
-        return Err(Errno::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED.because(format_args!(
+            "wc_flags {wc_flags:#x}, comp_mask {mask:#x} or flags {flags:#x} ask for what is not there"
+        )));
     }
     // A thread domain in a parent domain is the same promise.
     let single_threaded =
@@ -157,6 +162,9 @@ unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
         Err(_) => return libc::EIO,
     }
     let Some(completion) = taken else { return libc::ENOENT };
+    if completion.status != Status::Success {
+        report::failed(&completion);
+    }
     let (wc, time) = (completion::to_c(&completion), completion.time);
     // SAFETY: the turn is the caller's; C reads both fields between start and end.
     unsafe {

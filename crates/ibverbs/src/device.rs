@@ -62,7 +62,7 @@ pub unsafe extern "C" fn ibv_get_device_list(number: *mut c_int) -> *mut *mut ib
     // SAFETY: two pointers, all zero: a list of none.
     let list = unsafe { libc::calloc(2, size_of::<*mut ibv_device>()) }.cast::<*mut ibv_device>();
     if list.is_null() {
-        return object(Err(Errno::NO_MEMORY));
+        return object!(Err(Errno::NO_MEMORY));
     }
     // SAFETY: there is room for two, and the caller's pointer is NULL or valid.
     unsafe {
@@ -119,10 +119,10 @@ pub unsafe extern "C" fn ibv_query_gid_type(
 ) -> c_int {
     let there = find::<crate::context::Context>(context).is_ok() && port == 1;
     let Ok(Some(_)) = ironwarp_engine::gid::GidTable::of_process().get(index as usize) else {
-        return crate::errno::minus_one(Err(Errno(libc::ENOENT)));
+        return crate::errno::minus_one!(Err(Errno(libc::ENOENT)));
     };
     if !there {
-        return crate::errno::minus_one(Err(Errno::INVALID));
+        return crate::errno::minus_one!(Err(Errno::INVALID));
     }
     // SAFETY: NULL or valid.
     unsafe { put(kind, ROCE_V2) };

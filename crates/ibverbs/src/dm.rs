@@ -147,11 +147,11 @@ pub(crate) unsafe extern "C" fn alloc_dm(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     // SAFETY: NULL or the caller's.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
     // A child may have memory of a device that its parent opened: it is nothing but memory.
-    object(find_any::<Context>(context).and_then(|context| {
+    object!(find_any::<Context>(context).and_then(|context| {
         if attr.comp_mask != 0 {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::UNSUPPORTED.because("comp_mask asks for what is not there"));
         }
         if attr.length == 0 {
             return Err(Errno::INVALID);
@@ -162,7 +162,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    destroyed(find::<Dm>(dm).and_then(|found| take_back_unused::<Dm>(dm, &found.users).map(drop)))
+    destroyed!(find::<Dm>(dm).and_then(|found| take_back_unused::<Dm>(dm, &found.users).map(drop)))
 }
 
 /// A region of device memory. Its addresses count from the beginning of the memory, or of the region.
@@ -173,7 +173,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
     length: usize,
     access: u32,
 ) -> *mut ibv_mr {
-    object(find::<Pd>(pd).and_then(|pd| {
+    object!(find::<Pd>(pd).and_then(|pd| {
         let dm = find::<Dm>(dm)?;
         // Programs have no address of it.
         if access & IBV_ACCESS_ZERO_BASED == 0 {
@@ -191,7 +191,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
 }
 
 unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_void, len: usize) -> c_int {
-    code(find::<Dm>(dm).and_then(|dm| {
+    code!(find::<Dm>(dm).and_then(|dm| {
         let to = dm.bytes.place(offset, len)?;
         // SAFETY: the caller's memory has so many bytes, and ours was checked.
         unsafe { std::ptr::copy(from.cast::<u8>(), to, len) };
@@ -200,7 +200,7 @@ unsafe extern "C" fn memcpy_to_dm(dm: *mut ibv_dm, offset: u64, from: *const c_v
 }
 
 unsafe extern "C" fn memcpy_from_dm(to: *mut c_void, dm: *mut ibv_dm, offset: u64, len: usize) -> c_int {
-    code(find::<Dm>(dm).and_then(|dm| {
+    code!(find::<Dm>(dm).and_then(|dm| {
         let from = dm.bytes.place(offset, len)?;
         // SAFETY: as above.
         unsafe { std::ptr::copy(from, to.cast::<u8>(), len) };

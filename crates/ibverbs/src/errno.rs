@@ -2,11 +2,14 @@
 //! set errno, other verbs return the errno itself, and librdmacm returns -1 and sets errno.
 #![expect(unsafe_code, reason = "errno is a place in the C library")]
 
+use crate::report;
 use ironwarp_engine::{BringUpError, ConnectError};
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::memory::{DeregisterError, RegisterError, ReregisterError};
 use ironwarp_rnic::qp::IllegalTransition;
+use std::cell::Cell;
 use std::ffi::c_int;
+use std::fmt;
 use std::io;
 use std::ptr;
 
@@ -30,43 +33,117 @@ impl Errno {
     }
 }
 
+thread_local! {
+    /// Why the last call of this thread failed: beside errno, as long as it takes to answer.
+    static WHY: Cell<Option<(Errno, String)>> = const { Cell::new(None) };
+}
+
+impl Errno {
+    /// This errno, and in words which argument is wrong, or what is in the way. Whoever answers the call says so.
+    pub(crate) fn because(self, why: impl fmt::Display) -> Self {
+        WHY.set(Some((self, why.to_string())));
+        self
+    }
+
+    /// The same, and what it is about.
+    pub(crate) fn of(self, what: impl fmt::Display) -> Self {
+        match WHY.take() {
+            Some((errno, why)) if errno == self => self.because(format_args!("{what}: {why}")),
+            _ => self,
+        }
+    }
+
+    /// An argument is missing.
+    pub(crate) fn null(argument: &str) -> Self {
+        Self::INVALID.because(format_args!("{argument} is NULL"))
+    }
+
+    /// An answer for C: `call` failed. It is said, with the reason if one was given.
+    pub(crate) fn told(self, call: &str) -> Self {
+        let why = WHY.take().filter(|(errno, _)| *errno == self).map(|(_, why)| why);
+        report::refused(call, self, why.as_deref());
+        self
+    }
+}
+
+/// The name of the function that this is written in.
+macro_rules! here {
+    () => {{
+        fn here() {}
+        std::any::type_name_of_val(&here)
+    }};
+}
+
 /// An object, or NULL and errno.
-pub(crate) fn object<T>(result: Result<*mut T, Errno>) -> *mut T {
+macro_rules! object {
+    ($result:expr $(,)?) => {
+        $crate::errno::answer_object($crate::errno::here!(), $result)
+    };
+}
+
+/// Zero, or the errno.
+macro_rules! code {
+    ($result:expr $(,)?) => {
+        $crate::errno::answer_code($crate::errno::here!(), $result)
+    };
+}
+
+/// Zero, or the errno, of a call that destroys.
+macro_rules! destroyed {
+    ($result:expr $(,)?) => {
+        $crate::errno::answer_destroyed($crate::errno::here!(), $result)
+    };
+}
+
+/// The errno is set as well: callers of many verbs look there, too.
+macro_rules! code_and_errno {
+    ($result:expr $(,)?) => {
+        $crate::errno::answer_code_and_errno($crate::errno::here!(), $result)
+    };
+}
+
+/// Zero, or -1 and errno.
+macro_rules! minus_one {
+    ($result:expr $(,)?) => {
+        $crate::errno::answer_minus_one($crate::errno::here!(), $result)
+    };
+}
+
+pub(crate) use {code, code_and_errno, destroyed, here, minus_one, object};
+
+pub(crate) fn answer_object<T>(call: &str, result: Result<*mut T, Errno>) -> *mut T {
     result.unwrap_or_else(|errno| {
-        errno.set();
+        errno.told(call).set();
         ptr::null_mut()
     })
 }
 
-/// Zero, or the errno.
-pub(crate) fn code(result: Result<(), Errno>) -> c_int {
-    result.map_or_else(|errno| errno.0, |()| 0)
+pub(crate) fn answer_code(call: &str, result: Result<(), Errno>) -> c_int {
+    result.map_or_else(|errno| errno.told(call).0, |()| 0)
 }
 
-/// Zero, or the errno, of a call that destroys. What was inherited from a parent is the parent's: there is nothing to do.
-pub(crate) fn destroyed(result: Result<(), Errno>) -> c_int {
+/// What was inherited from a parent is the parent's: there is nothing to do.
+pub(crate) fn answer_destroyed(call: &str, result: Result<(), Errno>) -> c_int {
     match result {
         Err(Errno::INHERITED) => 0,
-        other => code(other),
+        other => answer_code(call, other),
     }
 }
 
-/// The errno is set as well: callers of many verbs look there, too.
-pub(crate) fn code_and_errno(result: Result<(), Errno>) -> c_int {
+pub(crate) fn answer_code_and_errno(call: &str, result: Result<(), Errno>) -> c_int {
     result.map_or_else(
         |errno| {
-            errno.set();
+            errno.told(call).set();
             errno.0
         },
         |()| 0,
     )
 }
 
-/// Zero, or -1 and errno.
-pub(crate) fn minus_one(result: Result<(), Errno>) -> c_int {
+pub(crate) fn answer_minus_one(call: &str, result: Result<(), Errno>) -> c_int {
     result.map_or_else(
         |errno| {
-            errno.set();
+            errno.told(call).set();
             -1
         },
         |()| 0,
@@ -87,34 +164,38 @@ impl From<rustix::io::Errno> for Errno {
 
 impl From<RegisterError> for Errno {
     fn from(error: RegisterError) -> Self {
-        match error {
+        let errno = match error {
             RegisterError::Full { .. } => Self::NO_MEMORY,
             RegisterError::Unmapped(_) => Self(libc::EFAULT),
             RegisterError::TooLong { .. } => Self(libc::E2BIG),
             _ => Self::INVALID,
-        }
+        };
+        errno.because(error)
     }
 }
 
 impl From<DeregisterError> for Errno {
     fn from(error: DeregisterError) -> Self {
-        match error {
+        let errno = match error {
             DeregisterError::Busy { .. } => Self::BUSY,
             _ => Self::INVALID,
-        }
+        };
+        errno.because(error)
     }
 }
 
 impl From<ReregisterError> for Errno {
     fn from(error: ReregisterError) -> Self {
-        match error {
+        let errno = match error {
             ReregisterError::Busy { .. } => Self::BUSY,
             ReregisterError::Register(error) => error.into(),
             _ => Self::INVALID,
-        }
+        };
+        errno.because(error)
     }
 }
 
+/// No words: this is the data path, where a queue that is full is no fault.
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         match error {
@@ -125,29 +206,31 @@ impl From<PostError> for Errno {
 }
 
 impl From<IllegalTransition> for Errno {
-    fn from(_: IllegalTransition) -> Self {
-        Self::INVALID
+    fn from(error: IllegalTransition) -> Self {
+        Self::INVALID.because(error)
     }
 }
 
 impl From<BringUpError> for Errno {
     fn from(error: BringUpError) -> Self {
-        match error {
-            BringUpError::System(error) => error.into(),
+        let errno = match &error {
+            BringUpError::System(error) => Self(error.raw_os_error().unwrap_or(libc::EIO)),
             _ => Self::INVALID,
-        }
+        };
+        errno.because(error)
     }
 }
 
 impl From<&ConnectError> for Errno {
     fn from(error: &ConnectError) -> Self {
-        match error {
+        let errno = match error {
             ConnectError::System(error) => Self(error.raw_os_error().unwrap_or(libc::EIO)),
             ConnectError::TimedOut => Self(libc::ETIMEDOUT),
             ConnectError::Rejected { .. } | ConnectError::Closed => Self(libc::ECONNREFUSED),
             ConnectError::Misuse(_) => Self::INVALID,
             ConnectError::Connected(_) => Self(libc::EISCONN),
             _ => Self(libc::ECONNABORTED),
-        }
+        };
+        errno.because(error)
     }
 }

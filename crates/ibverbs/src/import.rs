@@ -25,15 +25,21 @@ fn same(a: BorrowedFd<'_>, b: BorrowedFd<'_>) -> bool {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut ibv_context {
     if fd < 0 {
-        return object(Err(Errno(libc::EBADF)));
+        return object!(Err(Errno(libc::EBADF)));
     }
     // SAFETY: the caller's descriptor, which is open during the call.
     let theirs = unsafe { BorrowedFd::borrow_raw(fd) };
     let found = search::<Context>(|context| same(context.command(), theirs));
-    object(found.ok_or(Errno::UNSUPPORTED).map(|context| {
-        // SAFETY: from here on it is ours, as the manual says.
-        context.again(unsafe { OwnedFd::from_raw_fd(fd) }).c()
-    }))
+    object!(
+        found
+            .ok_or_else(|| Errno::UNSUPPORTED.because(
+                "the descriptor is of no context of this process: contexts cannot be shared with others"
+            ))
+            .map(|context| {
+                // SAFETY: from here on it is ours, as the manual says.
+                context.again(unsafe { OwnedFd::from_raw_fd(fd) }).c()
+            })
+    )
 }
 
 /// Whether two contexts are of one adapter.
@@ -43,9 +49,10 @@ fn same_device(a: &Context, b: &Context) -> bool {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
-    object(find::<Context>(context).and_then(|context| {
+    object!(find::<Context>(context).and_then(|context| {
         let its = |pd: &'static Pd| same_device(pd.context(), context) && pd.domain().0 == handle;
-        let pd = search::<Pd>(its).ok_or(Errno::INVALID)?;
+        let pd =
+            search::<Pd>(its).ok_or_else(|| Errno::INVALID.because("there is no domain with this handle"))?;
         Ok(Pd::new(context, pd.domain(), None).c())
     }))
 }
@@ -61,9 +68,10 @@ pub extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
-    object(find::<Pd>(pd).and_then(|pd| {
+    object!(find::<Pd>(pd).and_then(|pd| {
         let its = |mr: &'static Mr| same_device(mr.pd().context(), pd.context()) && mr.tag().0 == handle;
-        let mr = search::<Mr>(its).ok_or(Errno::INVALID)?;
+        let mr =
+            search::<Mr>(its).ok_or_else(|| Errno::INVALID.because("there is no region with this handle"))?;
         Ok(Mr::again(pd, mr).c())
     }))
 }
@@ -76,9 +84,10 @@ pub extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
-    object(find::<Context>(context).and_then(|context| {
+    object!(find::<Context>(context).and_then(|context| {
         let its = |dm: &'static Dm| same_device(dm.context(), context) && dm.handle() == handle;
-        let dm = search::<Dm>(its).ok_or(Errno::INVALID)?;
+        let dm = search::<Dm>(its)
+            .ok_or_else(|| Errno::INVALID.because("there is no device memory with this handle"))?;
         Ok(Dm::new(context, Arc::clone(dm.bytes()), handle).c())
     }))
 }

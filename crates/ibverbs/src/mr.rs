@@ -2,7 +2,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
-use crate::errno::{Errno, destroyed, object};
+use crate::errno::{Errno, destroyed, here, object};
 use crate::object::{CObject, Use, find, publish, take_back};
 use crate::pd::Pd;
 use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
@@ -126,7 +126,9 @@ impl Mr {
         }
         if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
             let len = range.len as u64;
-            let translation = Arc::new(Translation::direct(range.addr, len).map_err(|_| Errno::INVALID)?);
+            let translation = Arc::new(
+                Translation::direct(range.addr, len).map_err(|error| Errno::INVALID.because(error))?,
+            );
             to.bytes = Some(Bytes { start: range.start, len, translation });
         }
         state.tag = state.pd.context().engine().device().reregister(state.tag, to)?;
@@ -153,9 +155,10 @@ fn register_range(pd: &Pd, range: Range, access: c_uint) -> Result<Tag, Errno> {
     let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
     // All memory, whatever comes to be mapped there, is a region on demand alone.
     if (addr, len) == (0, usize::MAX) && !on_demand {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("a region of all memory needs IBV_ACCESS_ON_DEMAND"));
     }
-    let translation = Arc::new(Translation::direct(addr, len as u64).map_err(|_| Errno::INVALID)?);
+    let translation =
+        Arc::new(Translation::direct(addr, len as u64).map_err(|error| Errno::INVALID.because(error))?);
     let described = Memory { start, len: len as u64, rights, one_touch: false, translation };
     match on_demand {
         true => Ok(device.register_on_demand(pd.domain(), described)?),
@@ -167,7 +170,7 @@ fn register_range(pd: &Pd, range: Range, access: c_uint) -> Result<Tag, Errno> {
 pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
     let asked = access & !IBV_ACCESS_OPTIONAL_RANGE;
     if asked & !KNOWN != 0 {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because(format_args!("access {access:#x} has bits that are unknown")));
     }
     let mut rights = Rights::LOCAL_READ;
     rights.set(Rights::LOCAL_WRITE, asked & IBV_ACCESS_LOCAL_WRITE != 0);
@@ -176,7 +179,9 @@ pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
     // The verbs have it that what peers may write, local requests may as well.
     let writable = asked & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
     if writable && !rights.contains(Rights::LOCAL_WRITE) {
-        return Err(Errno::INVALID);
+        return Err(
+            Errno::INVALID.because("access: IBV_ACCESS_REMOTE_WRITE and _ATOMIC need IBV_ACCESS_LOCAL_WRITE")
+        );
     }
     Ok(rights)
 }
@@ -190,20 +195,20 @@ pub(crate) fn remote_rights(access: c_uint) -> Rights {
     rights
 }
 
-fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> *mut ibv_mr {
-    object(find::<Pd>(pd).and_then(|pd| {
+fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> Result<*mut ibv_mr, Errno> {
+    find::<Pd>(pd).and_then(|pd| {
         if range.len == 0 {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("length is 0"));
         }
         let start = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { range.start };
         Mr::new(pd, Range { start, ..range }, access, None).map(CObject::c)
-    }))
+    })
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, len: usize, access: c_int) -> *mut ibv_mr {
     let addr = addr as u64;
-    register(pd, Range { addr, len, start: addr }, access.cast_unsigned())
+    object!(register(pd, Range { addr, len, start: addr }, access.cast_unsigned()))
 }
 
 #[unsafe(no_mangle)]
@@ -214,7 +219,7 @@ pub extern "C" fn ibv_reg_mr_iova(
     iova: u64,
     access: c_int,
 ) -> *mut ibv_mr {
-    register(pd, Range { addr: addr as u64, len, start: iova }, access.cast_unsigned())
+    object!(register(pd, Range { addr: addr as u64, len, start: iova }, access.cast_unsigned()))
 }
 
 #[unsafe(no_mangle)]
@@ -225,7 +230,7 @@ pub extern "C" fn ibv_reg_mr_iova2(
     iova: u64,
     access: c_uint,
 ) -> *mut ibv_mr {
-    register(pd, Range { addr: addr as u64, len, start: iova }, access)
+    object!(register(pd, Range { addr: addr as u64, len, start: iova }, access))
 }
 
 #[unsafe(no_mangle)]
@@ -241,13 +246,13 @@ pub extern "C" fn ibv_rereg_mr(
     let (addr, flags) = (addr as u64, flags.cast_unsigned());
     let result = find::<Mr>(mr).and_then(|mr| match flags & !known {
         0 => mr.reregister(flags, pd, Range { addr, len, start: addr }, access),
-        _ => Err(Errno::INVALID),
+        rest => Err(Errno::INVALID.because(format_args!("flags has bits that are unknown: {rest:#x}"))),
     });
     // This verb alone says where it failed. A refused change leaves the region as it was.
     match result {
         Ok(()) => 0,
         Err(errno) => {
-            errno.set();
+            errno.told(here!()).set();
             IBV_REREG_MR_ERR_INPUT
         }
     }
@@ -255,7 +260,7 @@ pub extern "C" fn ibv_rereg_mr(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    destroyed(deregister(mr))
+    destroyed!(deregister(mr))
 }
 
 fn deregister(c: *mut ibv_mr) -> Result<(), Errno> {

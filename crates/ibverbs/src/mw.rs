@@ -40,9 +40,10 @@ impl Mw {
 }
 
 pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
-    object(find::<Pd>(pd).and_then(|pd| {
+    object!(find::<Pd>(pd).and_then(|pd| {
         if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID
+                .because(format_args!("type {kind} is neither IBV_MW_TYPE_1 nor IBV_MW_TYPE_2")));
         }
         let tag = pd.context().engine().device().table().allocate_window(pd.domain())?;
         let c = ibv_mw { context: pd.context().c(), pd: pd.c(), rkey: tag.0, handle: tag.0, type_: kind };
@@ -51,10 +52,10 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    destroyed(find::<Mw>(mw).and_then(|found| {
+    destroyed!(find::<Mw>(mw).and_then(|found| {
         // A window of type 2 may have another instance by now; the entry is the same.
         let table = found.pd.context().engine().device().table();
-        let now = table.current(found.tag()).ok_or(Errno::INVALID)?;
+        let now = table.current(found.tag()).ok_or_else(|| Errno::INVALID.because("the window is gone"))?;
         table.deregister(now)?;
         take_back::<Mw>(mw).map(drop)
     }))
@@ -69,7 +70,7 @@ pub(crate) fn bind_operation(
 ) -> Result<Operation, Errno> {
     let window = find::<Mw>(mw)?;
     if window.kind != IBV_MW_TYPE_2 {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("a window of type 1 is bound by ibv_bind_mw"));
     }
     let tag = Tag(window.tag().0 & !0xff | rkey & 0xff);
     Ok(Operation::BindAs { tag, binding: binding(window, info)? })
@@ -96,12 +97,15 @@ fn binding(window: &Mw, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: NULL or the caller's.
     let Some(bind) = (unsafe { bind.as_ref() }) else { return Errno::INVALID.0 };
-    code(find::<Qp>(qp).and_then(|qp| {
+    code!(find::<Qp>(qp).and_then(|qp| {
         let window = find::<Mw>(mw)?;
         if window.kind != IBV_MW_TYPE_1 {
-            return Err(Errno::INVALID);
+            return Err(
+                Errno::INVALID.because("a window of type 2 is bound by a work request, IBV_WR_BIND_MW")
+            );
         }
-        let pair = qp.stream().ok_or(Errno::INVALID)?;
+        let pair =
+            qp.stream().ok_or_else(|| Errno::INVALID.because("a UD queue pair cannot bind windows"))?;
         let operation = Operation::Bind { window: window.tag(), binding: binding(window, &bind.bind_info)? };
         let signaled = qp.init().sq_sig_all != 0 || bind.send_flags & IBV_SEND_SIGNALED != 0;
         let request = WorkRequest {

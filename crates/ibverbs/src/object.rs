@@ -42,10 +42,16 @@ static LIVE: LazyLock<Mutex<HashMap<usize, Entry>>> = LazyLock::new(Mutex::defau
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     kind: TypeId,
+    /// What the headers call it.
+    name: &'static str,
     generation: u32,
 }
 
 impl Entry {
+    fn of<T: CObject>() -> Self {
+        Self { kind: TypeId::of::<T>(), name: name::<T>(), generation: generation() }
+    }
+
     fn is<T: CObject>(&self) -> bool {
         self.kind == TypeId::of::<T>()
     }
@@ -54,6 +60,12 @@ impl Entry {
     fn is_own<T: CObject>(&self) -> bool {
         T::SURVIVES_FORK || self.generation == generation()
     }
+}
+
+fn name<T: CObject>() -> &'static str {
+    let name = std::any::type_name::<T::C>();
+    let name = name.rsplit("::").next().unwrap_or(name);
+    name.strip_suffix("_ex").unwrap_or(name)
 }
 
 /// How many forks led to this process: objects of another generation are those of an ancestor.
@@ -98,8 +110,7 @@ fn watch_forks() {
 pub(crate) fn publish<T: CObject>(object: T) -> &'static T {
     watch_forks();
     let object: &'static T = Box::leak(Box::new(object));
-    let entry = Entry { kind: TypeId::of::<T>(), generation: generation() };
-    live().insert(object.c() as usize, entry);
+    live().insert(object.c() as usize, Entry::of::<T>());
     object
 }
 
@@ -107,9 +118,10 @@ pub(crate) fn publish<T: CObject>(object: T) -> &'static T {
 pub(crate) fn find<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
     let entry = live().get(&(c as usize)).copied();
     match entry {
-        Some(entry) if !entry.is::<T>() => Err(Errno::INVALID),
-        None => Err(Errno::INVALID),
-        Some(entry) if !entry.is_own::<T>() => Err(Errno::INHERITED),
+        Some(entry) if !entry.is::<T>() => Err(stranger::<T>(c, Some(entry))),
+        None => Err(stranger::<T>(c, None)),
+        Some(entry) if !entry.is_own::<T>() => Err(Errno::INHERITED
+            .because("it belongs to the process that this one was forked from: open the device anew")),
         // SAFETY: `publish` made it, and it was not taken back. That no other thread destroys it during the call is the
         // caller's duty, as with every verb.
         Some(_) => Ok(unsafe { trusted(c) }),
@@ -118,10 +130,25 @@ pub(crate) fn find<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
 
 /// The object that C means, if it is alive, be it this process's or a parent's: for what only looks at it.
 pub(crate) fn find_any<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
-    match live().get(&(c as usize)) {
+    let entry = live().get(&(c as usize)).copied();
+    match entry {
         // SAFETY: as above.
         Some(entry) if entry.is::<T>() => Ok(unsafe { trusted(c) }),
-        _ => Err(Errno::INVALID),
+        other => Err(stranger::<T>(c, other)),
+    }
+}
+
+/// What was given is no such object.
+#[cold]
+fn stranger<T: CObject>(c: *const T::C, found: Option<Entry>) -> Errno {
+    let wanted = name::<T>();
+    match found {
+        _ if c.is_null() => Errno::null(wanted),
+        Some(Entry { name, .. }) => {
+            Errno::INVALID.because(format_args!("{c:p} is of type {name}, {wanted} is wanted"))
+        }
+        None => Errno::INVALID
+            .because(format_args!("{c:p} is no {wanted}: it was destroyed, or never came from this library")),
     }
 }
 
@@ -166,7 +193,7 @@ pub(crate) fn take_back<T: CObject>(c: *const T::C) -> Result<Box<T>, Errno> {
 /// Takes back an object that nobody may be using. EBUSY if somebody does.
 pub(crate) fn take_back_unused<T: CObject>(c: *const T::C, users: &Users) -> Result<Box<T>, Errno> {
     if users.any() {
-        return Err(Errno::BUSY);
+        return Err(users.busy());
     }
     take_back(c)
 }
@@ -176,6 +203,12 @@ pub(crate) fn take_back_unused<T: CObject>(c: *const T::C, users: &Users) -> Res
 pub(crate) struct Users(AtomicUsize);
 
 impl Users {
+    /// It cannot go before they do.
+    pub(crate) fn busy(&self) -> Errno {
+        let count = self.0.load(Ordering::Acquire);
+        Errno::BUSY.because(format_args!("{count} other objects still use it: destroy these first"))
+    }
+
     pub(crate) fn any(&self) -> bool {
         self.0.load(Ordering::Acquire) > 0
     }

@@ -34,10 +34,10 @@ pub(crate) unsafe extern "C" fn alloc_td(
     attr: *mut ibv_td_init_attr,
 ) -> *mut ibv_td {
     // SAFETY: NULL or the caller's.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
-    object(find::<Context>(context).and_then(|context| {
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
+    object!(find::<Context>(context).and_then(|context| {
         if attr.comp_mask != 0 {
-            return Err(Errno::UNSUPPORTED);
+            return Err(Errno::UNSUPPORTED.because("comp_mask asks for what is not there"));
         }
         let c = UnsafeCell::new(ibv_td { context: context.c() });
         Ok(publish(Td { c, users: Users::default(), _in_use: context.in_use() }).c())
@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    destroyed(find::<Td>(td).and_then(|found| take_back_unused::<Td>(td, &found.users).map(drop)))
+    destroyed!(find::<Td>(td).and_then(|found| take_back_unused::<Td>(td, &found.users).map(drop)))
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
@@ -53,10 +53,10 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
     attr: *mut ibv_parent_domain_init_attr,
 ) -> *mut ibv_pd {
     if attr.is_null() {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's. Fields behind the mask are there if it names them.
-    object(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
+    object!(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
 }
 
 /// # Safety
@@ -69,7 +69,7 @@ unsafe fn create(
     let (pd, td, mask) = unsafe { ((*attr).pd, (*attr).td, (*attr).comp_mask) };
     let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
     if mask & !known != 0 {
-        return Err(Errno::UNSUPPORTED);
+        return Err(Errno::UNSUPPORTED.because("comp_mask asks for what is not there"));
     }
     if mask & IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS != 0 {
         // SAFETY: named by the mask. Memory that is got in one way is not given back in another.

@@ -70,15 +70,19 @@ impl Pd {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    object(
-        find::<Context>(context)
-            .map(|context| Pd::new(context, context.engine().device().allocate_domain(), None).c()),
+    object!(
+        find::<Context>(context).map(|context| Pd::new(
+            context,
+            context.engine().device().allocate_domain(),
+            None
+        )
+        .c()),
     )
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    destroyed(dealloc(pd))
+    destroyed!(dealloc(pd))
 }
 
 fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {

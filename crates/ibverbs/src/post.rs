@@ -7,13 +7,14 @@ use crate::ah::Ah;
 use crate::errno::Errno;
 use crate::mw;
 use crate::object::{find, put, trusted};
-use crate::qp::{Kind, Qp};
-use crate::report;
+use crate::qp::{Kind, MOST_SGES, Qp};
+use crate::report::{self, Hex};
 use ironwarp_rnic::datagram::{DatagramRequest, Destination};
 use ironwarp_rnic::error::PostError;
-use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest, WrId};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::ffi::{c_int, c_uint};
+use std::fmt;
 
 /// A list that is on the stack as long as it is short.
 const FEW: usize = 4;
@@ -46,10 +47,12 @@ unsafe fn loose<T: Copy>(wr: *const T) -> Option<T> {
 pub(crate) unsafe fn elements<'l>(list: *const ibv_sge, count: c_int) -> Result<&'l [Loose<ibv_sge>], Errno> {
     match usize::try_from(count) {
         Ok(0) => Ok(&[]),
-        Ok(_) if list.is_null() => Err(Errno::INVALID),
-        // SAFETY: the caller's word.
-        Ok(count) => Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) }),
-        Err(_) => Err(Errno::INVALID),
+        Ok(_) if list.is_null() => Err(Errno::INVALID.because("sg_list is NULL, and num_sge is not 0")),
+        Ok(count) if count <= MOST_SGES as usize => {
+            // SAFETY: the caller's word.
+            Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+        }
+        _ => Err(Errno::INVALID.because(format_args!("num_sge is {count}, {MOST_SGES} are possible"))),
     }
 }
 
@@ -78,7 +81,12 @@ pub(crate) unsafe fn copied(list: &[Loose<ibv_sge>], most: u32) -> Result<Data, 
     let list = || list.iter().map(|sge| sge.get());
     let len: u64 = list().map(|sge| u64::from(sge.length)).sum();
     if len > u64::from(most) {
-        return Err(Errno::INVALID);
+        return Err(
+            Errno::INVALID.because(format_args!("{len} bytes to be sent inline, max_inline_data is {most}"))
+        );
+    }
+    if list().any(|sge| sge.addr == 0 && sge.length > 0) {
+        return Err(Errno::INVALID.because("addr of an element is NULL"));
     }
     let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
     for sge in list().filter(|sge| sge.length > 0) {
@@ -98,7 +106,9 @@ unsafe fn data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
     match wr.opcode {
         _ if !inline => Ok(Data::Memory(sges(list))),
-        IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => Err(Errno::INVALID),
+        IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            Err(Errno::INVALID.because("IBV_SEND_INLINE does not go with Reads and atomic operations"))
+        }
         // SAFETY: the program asks that they be read now.
         _ => unsafe { copied(list, qp.init().cap.max_inline_data) },
     }
@@ -128,7 +138,7 @@ unsafe fn request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRequest, Errno> {
         IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(word, atomic.compare_add), false),
         IBV_WR_LOCAL_INV => (Operation::Invalidate(Tag(wr.imm_data)), false),
         IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info)?, false),
-        _ => return Err(Errno::INVALID),
+        _ => return Err(Errno::INVALID.because(format_args!("opcode {} is unknown", wr.opcode))),
     };
     let data = match wr.opcode {
         IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => Data::Memory(Sges::default()),
@@ -163,7 +173,8 @@ unsafe fn datagram(qp: &Qp, wr: &ibv_send_wr) -> Result<DatagramRequest, Errno> 
     let ud = unsafe { wr.wr.ud };
     let address = find::<Ah>(ud.ah)?.address();
     if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID
+            .because(format_args!("opcode {}: a UD queue pair sends plain messages only", wr.opcode)));
     }
     Ok(DatagramRequest {
         // SAFETY: the caller's word.
@@ -200,16 +211,25 @@ unsafe fn post_chain<R: Clone>(
     convert: unsafe fn(&Qp, &ibv_send_wr) -> Result<R, Errno>,
     post: impl Fn(Vec<R>) -> Result<(), PostError>,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
+    // Never more than the queue holds: the chain of a mistaken program may have no end.
+    let most = qp.init().cap.max_send_wr as usize;
     let mut requests = Vec::new();
     let mut wrong = Ok(());
     let mut next = first;
     // SAFETY: the caller's word, here and below.
     while let Some(wr) = unsafe { loose(next) } {
+        let about = || About(wr.wr_id, qp.number());
+        if requests.len() == most {
+            let errno =
+                Errno::NO_MEMORY.because(format_args!("more than {most} at once, which is all that fit"));
+            wrong = Err((next, errno.of(about()).told(CALL)));
+            break;
+        }
         // SAFETY: as above.
         match unsafe { convert(qp, &wr) } {
             Ok(request) => requests.push(request),
             Err(errno) => {
-                wrong = Err((next, errno));
+                wrong = Err((next, errno.of(about()).told(CALL)));
                 break;
             }
         }
@@ -217,16 +237,29 @@ unsafe fn post_chain<R: Clone>(
     }
     if !requests.is_empty() {
         post_all(requests, post).map_err(|(at, error)| {
-            report::not_posted(qp.number(), &error);
             let mut bad = first;
             for _ in 0..at {
                 // SAFETY: there are more than that.
                 bad = unsafe { loose(bad) }.map_or(bad, |wr| wr.next);
             }
+            // SAFETY: as above.
+            report::not_posted(qp.number(), unsafe { loose(bad) }.map_or(0, |wr| wr.wr_id), &error);
             (bad, Errno::from(error))
         })?;
     }
     wrong
+}
+
+/// As reports call it.
+const CALL: &str = "ibv_post_send::";
+
+/// A request, by its identifier and the number of its queue.
+struct About(u64, u32);
+
+impl fmt::Display for About {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "request {} of queue {}", WrId(self.0), Hex(self.1))
+    }
 }
 
 pub(crate) unsafe extern "C" fn post_send(
@@ -264,15 +297,29 @@ pub(crate) unsafe extern "C" fn post_send(
 pub(crate) unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
+    (call, queue, most): (&str, u32, usize),
     post: impl Fn(ReceiveRequest) -> Result<(), PostError>,
 ) -> c_int {
+    // Never more than the queue holds, as with those to be sent.
+    let mut posts = 0;
     // SAFETY: the caller's word, here and below.
     while let Some(request) = unsafe { loose(wr) } {
         // SAFETY: as above.
         let list = unsafe { elements(request.sg_list, request.num_sge) };
-        let posted =
-            list.and_then(|list| Ok(post(ReceiveRequest { id: request.wr_id, buffers: sges(list) })?));
+        let posted = list.and_then(|list| {
+            if posts == most {
+                return Err(
+                    Errno::NO_MEMORY.because(format_args!("more than {most} at once, which is all that fit"))
+                );
+            }
+            posts += 1;
+            post(ReceiveRequest { id: request.wr_id, buffers: sges(list) }).map_err(|error| match error {
+                PostError::Full { .. } => Errno::from(error),
+                _ => Errno::from(error.clone()).because(error),
+            })
+        });
         if let Err(errno) = posted {
+            errno.of(About(request.wr_id, queue)).told(call);
             // SAFETY: NULL or the caller's.
             unsafe { put(bad, wr) };
             return errno.0;
@@ -294,13 +341,16 @@ pub(crate) unsafe extern "C" fn post_recv(
         unsafe { put(bad, wr) };
         return Errno::INHERITED.0;
     }
+    let name = ("ibv_post_recv::", qp.number(), qp.init().cap.max_recv_wr as usize);
     match qp.kind() {
         Kind::Stream(pair) => {
             let pair = pair.qp();
             // SAFETY: the program's chain.
-            unsafe { post_receives(wr, bad, |request| pair.post_receive(request)) }
+            unsafe { post_receives(wr, bad, name, |request| pair.post_receive(request)) }
         }
         // SAFETY: as above.
-        Kind::Datagram(pair) => unsafe { post_receives(wr, bad, |request| pair.qp().post_receive(request)) },
+        Kind::Datagram(pair) => unsafe {
+            post_receives(wr, bad, name, |request| pair.qp().post_receive(request))
+        },
     }
 }

@@ -169,6 +169,7 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     if builder.requests.is_empty() {
         return Ok(());
     }
+    let first = builder.requests.first().map_or(0, |request| request.id);
     let requests = builder.requests.drain(..);
     let posted = match qp.kind() {
         Kind::Stream(pair) => pair.post_send(requests.collect()),
@@ -180,7 +181,7 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
         }
     };
     posted.map_err(|error| {
-        report::not_posted(qp.number(), &error);
+        report::not_posted(qp.number(), first, &error);
         error.into()
     })
 }

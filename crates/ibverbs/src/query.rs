@@ -145,7 +145,7 @@ pub(crate) fn gid_index_of_lid() -> Result<usize, Errno> {
 /// A GID by its index, as long as it is one of the table's. One that is not there is all zero, as in every such table.
 pub(crate) fn gid_at(index: usize) -> Result<Gid, Errno> {
     if index >= MOST_GIDS {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("the LID is of no address in this network"));
     }
     Ok(gids().get(index)?.map_or(Gid::ZERO, |entry| entry.gid))
 }
@@ -165,12 +165,16 @@ unsafe fn write_part<T>(from: &T, to: *mut T, room: usize) {
 
 fn check_port(context: *mut ibv_context, port: u8) -> Result<(), Errno> {
     find_any::<Context>(context)?;
-    if port == 1 { Ok(()) } else { Err(Errno::INVALID) }
+    if port == 1 {
+        Ok(())
+    } else {
+        Err(Errno::INVALID.because(format_args!("port_num is {port}, there is port 1 only")))
+    }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
-    code(find_any::<Context>(context).map(|context| {
+    code!(find_any::<Context>(context).map(|context| {
         // SAFETY: NULL or the caller's.
         unsafe { put(attr, device_attr(context)) };
     }))
@@ -189,7 +193,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     if attr.is_null() || room < size_of::<ibv_device_attr>() {
         return Errno::INVALID.0;
     }
-    code(find_any::<Context>(context).map(|context| {
+    code!(find_any::<Context>(context).map(|context| {
         // SAFETY: the caller's, with so much room.
         unsafe { write_part(&device_attr_ex(context), attr, room) };
     }))
@@ -204,7 +208,7 @@ pub(crate) unsafe extern "C" fn query_port(
     if attr.is_null() {
         return Errno::INVALID.0;
     }
-    code(check_port(context, port).and_then(|()| port_attr()).map(|found| {
+    code!(check_port(context, port).and_then(|()| port_attr()).map(|found| {
         // SAFETY: the caller's, with so much room.
         unsafe { write_part(&found, attr, room) };
     }))
@@ -228,8 +232,8 @@ pub unsafe extern "C" fn ibv_query_gid(
     index: c_int,
     gid: *mut ibv_gid,
 ) -> c_int {
-    let index = usize::try_from(index).map_err(|_| Errno::INVALID);
-    minus_one(check_port(context, port).and(index).and_then(gid_at).map(|found| {
+    let index = usize::try_from(index).map_err(|_| Errno::INVALID.because(format_args!("index is {index}")));
+    minus_one!(check_port(context, port).and(index).and_then(gid_at).map(|found| {
         // SAFETY: NULL or the caller's.
         unsafe { put(gid, ibv_gid { raw: found.to_bytes() }) };
     }))
@@ -242,8 +246,12 @@ pub unsafe extern "C" fn ibv_query_pkey(
     index: c_int,
     pkey: *mut u16,
 ) -> c_int {
-    let there = if index == 0 { Ok(()) } else { Err(Errno::INVALID) };
-    minus_one(check_port(context, port).and(there).map(|()| {
+    let there = if index == 0 {
+        Ok(())
+    } else {
+        Err(Errno::INVALID.because(format_args!("there is no P_Key with index {index}")))
+    };
+    minus_one!(check_port(context, port).and(there).map(|()| {
         // SAFETY: NULL or the caller's.
         unsafe { put(pkey, PKEY) };
     }))
@@ -251,8 +259,12 @@ pub unsafe extern "C" fn ibv_query_pkey(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
-    let there = if pkey == PKEY { Ok(()) } else { Err(Errno::INVALID) };
-    minus_one(check_port(context, port).and(there))
+    let there = if pkey == PKEY {
+        Ok(())
+    } else {
+        Err(Errno::INVALID.because(format_args!("there is no P_Key {pkey:#x}")))
+    };
+    minus_one!(check_port(context, port).and(there))
 }
 
 fn entry_to_c(entry: &GidEntry) -> ibv_gid_entry {
@@ -279,7 +291,7 @@ pub unsafe extern "C" fn _ibv_query_gid_ex(
     }
     let port = u8::try_from(port).unwrap_or(0);
     let found = check_port(context, port).and_then(|()| Ok(gids().get(index as usize)?));
-    code(found.and_then(|found| found.ok_or(Errno(libc::ENODATA))).map(|found| {
+    code!(found.and_then(|found| found.ok_or(Errno(libc::ENODATA))).map(|found| {
         // SAFETY: the caller's.
         unsafe { put(entry, entry_to_c(&found)) };
     }))

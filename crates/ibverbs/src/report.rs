@@ -1,44 +1,66 @@
 //! What goes wrong, said in words on standard error: one line for each, as much as IRONWARP_LOG asks for. The words are those
 //! of the adapter's own errors, which native programs see, too; here is added which object of the program it is about.
+//!
+//! A fault is said once: with the request that has a status for it, or else when the connection ends. Requests that are
+//! flushed follow from it, and are said only to who wants to know more.
 
-use ironwarp_engine::{BringUpError, Remote};
-use ironwarp_rnic::config::{ConfigError, LogLevel};
-use ironwarp_rnic::error::PostError;
+mod pairs;
+mod teller;
+
+pub(crate) use pairs::{forget, know, told};
+pub(crate) use teller::begin;
+
+use crate::errno::Errno;
+use ironwarp_engine::ConnectError;
+use ironwarp_rnic::config::ConfigError;
+use ironwarp_rnic::error::{Culprit, Fault, PostError};
 use ironwarp_rnic::fault::{Counts, FaultPlan};
-use ironwarp_rnic::queue::{Completion, Status};
-use std::fmt::{self, Write as _};
+use ironwarp_rnic::queue::{Completion, RequestError, Status, WrId};
+use std::collections::BTreeSet;
+use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Once;
-use tracing::field::{Field, Visit};
-use tracing::span::{Attributes, Id, Record};
-use tracing::{Event, Level, Metadata, Subscriber};
+use std::sync::{Mutex, PoisonError};
+use tracing::field::display;
 
-/// From now on what happens is said, unless the program listens itself.
-pub(crate) fn begin(level: LogLevel) {
-    static ONCE: Once = Once::new();
-    let level = match level {
-        LogLevel::Off => return,
-        LogLevel::Error => Level::ERROR,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Trace => Level::TRACE,
-    };
-    ONCE.call_once(|| {
-        let _ = tracing::subscriber::set_global_default(Teller(level));
-    });
+/// A request failed.
+pub(crate) fn failed(completion: &Completion) {
+    let qp = completion.qp;
+    let (vendor_err, peer) = (format_args!("{:#010x}", vendor_err(completion)), pairs::peer(qp).map(display));
+    let error = RequestError(completion.clone());
+    if completion.status == Status::Flushed {
+        tracing::info!(qp = %Hex(qp), peer, %vendor_err, "{error}");
+    } else {
+        tracing::warn!(qp = %Hex(qp), peer, %vendor_err, "{error}");
+    }
 }
 
-/// A request failed. Flushed ones follow from another, so they are said only to who wants to know more.
-pub(crate) fn failed(completion: &Completion) {
-    let Completion { wr_id, opcode, status, qp, .. } = completion;
-    let cause = Cause(completion);
-    let code = format_args!("{:#x}", vendor_err(completion));
-    if *status == Status::Flushed {
-        tracing::info!(qp = %Hex(*qp), "{opcode:?} request {wr_id:#x}: {status}{cause}");
+/// A connection ended. Unless a request tells of it, or all is well, this does.
+fn ended(qp: u32, fault: &Fault) {
+    let Some(pair) = pairs::find(qp) else { return };
+    let peer = pair.peer().map(display);
+    let vendor_err = format_args!("{:#010x}", fault.vendor_err());
+    if fault.culprit() == Culprit::Nobody || pair.qp().blames_a_request() {
+        tracing::info!(qp = %Hex(qp), peer, %vendor_err, "the connection ended: {fault}");
     } else {
-        tracing::warn!(qp = %Hex(*qp), vendor_err = %code, "{opcode:?} request {wr_id:#x} failed: {status}{cause}");
+        tracing::warn!(qp = %Hex(qp), peer, %vendor_err, "the connection ended: {fault}");
     }
+}
+
+/// A queue pair that was told of its peer will not be connected to it.
+pub(crate) fn not_connected(qp: u32, error: &ConnectError) {
+    let peer = pairs::peer(qp).map(display);
+    match error {
+        // The program's own wish; or requests have waited too long, and tell.
+        ConnectError::GivenUp | ConnectError::TimedOut => {
+            tracing::info!(qp = %Hex(qp), peer, "not connected: {error}");
+        }
+        _ => tracing::warn!(qp = %Hex(qp), peer, "not connected: {error}"),
+    }
+}
+
+/// An id will not be connected to the address that it was given.
+pub(crate) fn not_reached(peer: SocketAddr, error: &ConnectError) {
+    tracing::warn!(%peer, "rdma_connect failed: {error}");
 }
 
 /// The environment asks for what cannot be.
@@ -46,15 +68,93 @@ pub(crate) fn mistake(error: &ConfigError) {
     tracing::warn!("{error}");
 }
 
-/// A queue pair was told of a peer that it cannot have.
-pub(crate) fn not_brought_up(qp: u32, remote: Remote, error: &BringUpError) {
-    let Remote { gid, qpn } = remote;
-    tracing::warn!(qp = %Hex(qp), "cannot be connected to queue pair {} at {gid}: {error}", Hex(qpn));
+/// A call was refused. `call` is where that happened, down to the function.
+#[cold]
+pub(crate) fn refused(call: &str, errno: Errno, why: Option<&str>) {
+    // It may be the first call of all.
+    let _ = crate::persona::config();
+    let name = Call(call);
+    let waited = why.is_none() && errno != Errno::INVALID && name.to_string().starts_with("rdma_");
+    if waited || name.is_of_sockets() {
+        // The event that the call waited for was explained when it came.
+        return tracing::info!(errno = %ErrnoName(errno.0), "{name} failed");
+    }
+    let why = why.unwrap_or("an argument is not valid, or not possible now");
+    let errno = ErrnoName(errno.0);
+    match errno.0 {
+        // The queue is full, which some programs count on.
+        libc::ENOMEM if name.to_string().starts_with("ibv_post") => tracing::info!(%errno, "{name}: {why}"),
+        // No fault: there is nothing yet, or a signal came.
+        libc::EAGAIN | libc::EINTR => {}
+        // Programs ask for what is there in this way.
+        libc::ENOENT | libc::ENODATA => tracing::info!(%errno, "{name}: {why}"),
+        libc::EOPNOTSUPP => unsupported(&name.to_string(), why),
+        _ => tracing::warn!(%errno, "{name}: {why}"),
+    }
 }
 
-/// A queue pair cannot go from one state to another with these attributes.
-pub(crate) fn wrong_step(qp: u32, (from, to): (u32, u32), mask: u32) {
-    tracing::warn!(qp = %Hex(qp), "cannot go from state {from} to {to} with attributes {mask:#x}");
+/// A call asks for what the adapter does not have. Programs try that out, some again and again: it is said once.
+#[cold]
+pub(crate) fn unsupported(call: &str, why: &str) {
+    static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
+    let _ = crate::persona::config();
+    let first = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(call.to_owned());
+    let errno = ErrnoName(libc::EOPNOTSUPP);
+    if first {
+        tracing::warn!(%errno, "{call}: {why}");
+    } else {
+        tracing::info!(%errno, "{call}: {why}");
+    }
+}
+
+/// A function of ours as C calls it, from the path of something inside of it. Those that inline code calls through a table
+/// lack the front of their names.
+struct Call<'p>(&'p str);
+
+impl Call<'_> {
+    /// Of sockets over RDMA, whose errors are those of other sockets: programs expect them.
+    fn is_of_sockets(&self) -> bool {
+        self.0.contains("::rsocket::")
+    }
+}
+
+impl fmt::Display for Call<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut parts = self.0.rsplit("::").skip(1).filter(|part| !part.starts_with('{'));
+        let name = parts.next().unwrap_or(self.0).trim_start_matches('_');
+        match self.is_of_sockets() || ["ibv_", "rdma_"].iter().any(|front| name.starts_with(front)) {
+            true => f.write_str(name),
+            false => write!(f, "ibv_{name}"),
+        }
+    }
+}
+
+/// An errno by its name, or by its number.
+struct ErrnoName(i32);
+
+impl fmt::Display for ErrnoName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            libc::EINVAL => "EINVAL",
+            libc::EBUSY => "EBUSY",
+            libc::ENOMEM => "ENOMEM",
+            libc::EFAULT => "EFAULT",
+            libc::E2BIG => "E2BIG",
+            libc::EOPNOTSUPP => "EOPNOTSUPP",
+            libc::EADDRINUSE => "EADDRINUSE",
+            libc::EADDRNOTAVAIL => "EADDRNOTAVAIL",
+            libc::ENODEV => "ENODEV",
+            libc::ENOENT => "ENOENT",
+            libc::ENODATA => "ENODATA",
+            libc::ETIMEDOUT => "ETIMEDOUT",
+            libc::ECONNREFUSED => "ECONNREFUSED",
+            libc::ENETUNREACH => "ENETUNREACH",
+            libc::EMFILE => "EMFILE",
+            libc::EIO => "EIO",
+            libc::EPERM => "EPERM",
+            number => return number.fmt(f),
+        })
+    }
 }
 
 /// What the faults that were asked for did.
@@ -62,9 +162,13 @@ pub(crate) fn faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
     tracing::warn!("faults {plan}, seed {seed}: {counts}");
 }
 
-/// A request could not be posted.
-pub(crate) fn not_posted(qp: u32, error: &PostError) {
-    tracing::warn!(qp = %Hex(qp), "a request was not taken: {error}");
+/// A request could not be posted. One for which there is no room may be tried again: some programs count on that.
+pub(crate) fn not_posted(qp: u32, wr_id: u64, error: &PostError) {
+    let (peer, id) = (pairs::peer(qp).map(display), WrId(wr_id));
+    match error {
+        PostError::Full { .. } => tracing::info!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
+        _ => tracing::warn!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
+    }
 }
 
 /// The cause of a failure as a number, for programs that print it; `ironwarp explain` tells what it means.
@@ -73,69 +177,11 @@ pub(crate) fn vendor_err(completion: &Completion) -> u32 {
 }
 
 /// Numbers of queue pairs as most programs print them.
-struct Hex(u32);
+pub(crate) struct Hex(pub(crate) u32);
 
 impl fmt::Display for Hex {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:#08x}", self.0)
-    }
-}
-
-struct Cause<'c>(&'c Completion);
-
-impl fmt::Display for Cause<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.cause.as_ref().map_or(Ok(()), |cause| write!(f, ": {cause}"))
-    }
-}
-
-/// Writes each event as a line: `ironwarp: message (name value, …)`.
-#[derive(Debug)]
-struct Teller(Level);
-
-impl Subscriber for Teller {
-    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        metadata.is_event() && *metadata.level() <= self.0 && metadata.target().starts_with("ironwarp")
-    }
-
-    fn event(&self, event: &Event<'_>) {
-        let mut line = Line::default();
-        event.record(&mut line);
-        let Line { message, fields } = line;
-        let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
-        // In one call, so that lines of several processes do not mix.
-        let text = format!("ironwarp: {message}{fields}\n");
-        // Without the standard library's lock, which a child could have inherited taken, and not by the C library's call, where
-        // the program may cancel the thread.
-        let _ = rustix::io::retry_on_intr(|| rustix::io::write(std::io::stderr(), text.as_bytes()));
-    }
-
-    fn new_span(&self, _: &Attributes<'_>) -> Id {
-        Id::from_u64(1)
-    }
-
-    fn record(&self, _: &Id, _: &Record<'_>) {}
-    fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn enter(&self, _: &Id) {}
-    fn exit(&self, _: &Id) {}
-}
-
-#[derive(Default)]
-struct Line {
-    message: String,
-    fields: String,
-}
-
-impl Visit for Line {
-    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        let written = match field.name() {
-            "message" => write!(self.message, "{value:?}"),
-            name => {
-                let comma = if self.fields.is_empty() { "" } else { ", " };
-                write!(self.fields, "{comma}{name} {value:?}")
-            }
-        };
-        debug_assert!(written.is_ok(), "a string takes everything");
     }
 }
 

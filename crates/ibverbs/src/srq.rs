@@ -47,7 +47,10 @@ impl Srq {
     ) -> Result<&'static Self, Errno> {
         let attr = &mut init.attr;
         if attr.max_wr == 0 || attr.max_wr > MOST_REQUESTS || attr.max_sge > MOST_SGES {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because(format_args!(
+                "max_wr {} must be from 1 to {MOST_REQUESTS}, max_sge {} at most {MOST_SGES}",
+                attr.max_wr, attr.max_sge
+            )));
         }
         attr.max_sge = attr.max_sge.max(1);
         let (context, size) = (pd.context(), (attr.max_wr as usize, attr.max_sge as usize));
@@ -89,11 +92,11 @@ impl Srq {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
     if init.is_null() {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::null("init")));
     }
     // SAFETY: the caller's.
     let init = unsafe { &mut *init };
-    object(find::<Pd>(pd).and_then(|pd| Srq::new(pd, init, None)).map(CObject::c))
+    object!(find::<Pd>(pd).and_then(|pd| Srq::new(pd, init, None)).map(CObject::c))
 }
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
@@ -101,10 +104,10 @@ pub(crate) unsafe extern "C" fn create_srq_ex(
     attr: *mut ibv_srq_init_attr_ex,
 ) -> *mut ibv_srq {
     if attr.is_null() {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's. Fields behind the mask are there if it names them.
-    unsafe { object(create_extended(attr)) }
+    unsafe { object!(create_extended(attr)) }
 }
 
 /// # Safety
@@ -114,7 +117,9 @@ unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
     let (mut init, mask) = unsafe { (attr.cast::<ibv_srq_init_attr>().read(), (*attr).comp_mask) };
     let known = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     if mask & !known != 0 {
-        return Err(Errno::UNSUPPORTED);
+        return Err(
+            Errno::UNSUPPORTED.because(format_args!("comp_mask {mask:#x} asks for what is not there"))
+        );
     }
     // SAFETY: named by the mask, or not read.
     let (kind, pd) = unsafe {
@@ -127,12 +132,17 @@ unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
         IBV_SRQT_XRC => {
             let both = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
             if mask & both != both {
-                return Err(Errno::INVALID);
+                return Err(Errno::INVALID
+                    .because("an XRC queue needs IBV_SRQ_INIT_ATTR_XRCD and IBV_SRQ_INIT_ATTR_CQ"));
             }
             // SAFETY: named by the mask.
             unsafe { Some((find::<Xrcd>((*attr).xrcd)?, find::<Cq>((*attr).cq.cast())?)) }
         }
-        _ => return Err(Errno::UNSUPPORTED),
+        _ => {
+            return Err(
+                Errno::UNSUPPORTED.because(format_args!("srq_type {kind} is not there: basic and XRC are"))
+            );
+        }
     };
     let srq = Srq::new(pd, &mut init, xrc)?;
     // SAFETY: the caller's; what was granted is told there.
@@ -141,7 +151,7 @@ unsafe fn create_extended(attr: *mut ibv_srq_init_attr_ex) -> Result<*mut ibv_sr
 }
 
 pub(crate) unsafe extern "C" fn get_srq_num(srq: *mut ibv_srq, number: *mut u32) -> c_int {
-    code(find::<Srq>(srq).map(|srq| {
+    code!(find::<Srq>(srq).map(|srq| {
         // SAFETY: NULL or the caller's.
         unsafe { put(number, srq.inner.id()) };
     }))
@@ -155,16 +165,18 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
     // SAFETY: the caller's.
     let attr = unsafe { &*attr };
     let mask = mask.cast_unsigned();
-    code(find::<Srq>(srq).and_then(|srq| {
+    code!(find::<Srq>(srq).and_then(|srq| {
         if mask & IBV_SRQ_MAX_WR != 0 {
             if attr.max_wr == 0 || attr.max_wr > MOST_REQUESTS {
-                return Err(Errno::INVALID);
+                return Err(Errno::INVALID
+                    .because(format_args!("max_wr {} must be from 1 to {MOST_REQUESTS}", attr.max_wr)));
             }
             srq.inner.resize(attr.max_wr as usize)?;
         }
         if mask & IBV_SRQ_LIMIT != 0 {
             if attr.srq_limit as usize > srq.inner.query().depth {
-                return Err(Errno::INVALID);
+                return Err(Errno::INVALID
+                    .because(format_args!("srq_limit {} is more than the queue holds", attr.srq_limit)));
             }
             srq.inner.set_limit(attr.srq_limit as usize);
         }
@@ -174,7 +186,7 @@ pub unsafe extern "C" fn ibv_modify_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_at
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
-    code(find::<Srq>(srq).map(|srq| {
+    code!(find::<Srq>(srq).map(|srq| {
         let found = srq.inner.query();
         let number = |n: usize| u32::try_from(n).unwrap_or(u32::MAX);
         let found = ibv_srq_attr {
@@ -189,13 +201,13 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    destroyed(destroy(srq))
+    destroyed!(destroy(srq))
 }
 
 fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
     let srq = find::<Srq>(c)?;
     if srq.users.any() {
-        return Err(Errno::BUSY);
+        return Err(srq.users.busy());
     }
     srq.context.events().remove(Subject::Srq(srq.inner.id()), c);
     let srq = take_back_unused::<Srq>(c, &srq.users)?;
@@ -216,5 +228,8 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
         return Errno::INHERITED.0;
     }
     // SAFETY: the program's chain.
-    unsafe { post_receives(wr, bad, |request| srq.inner.post(request)) }
+    unsafe {
+        let name = ("ibv_post_srq_recv::", srq.inner.id(), srq.inner.query().depth);
+        post_receives(wr, bad, name, |request| srq.inner.post(request))
+    }
 }

@@ -5,16 +5,19 @@
 //! declare none; in C's calling conventions the caller alone knows how many there are.
 #![expect(unsafe_code, reason = "exports symbols")]
 
+use crate::abi::*;
 use crate::errno::Errno;
+use crate::report;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-/// Lists the functions by what they answer.
+/// Lists the functions by what they answer. Those that programs call say so; those of drivers are silent.
 macro_rules! unsupported {
-    ($($answer:ident: $type:ty { $($name:ident,)* })*) => {
+    ($($answer:ident: $type:ty { $($name:ident $(($why:literal))?,)* })*) => {
         $($(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> $type {
+                $(report::unsupported(stringify!($name), $why);)?
                 $answer()
             }
         )*)*
@@ -24,14 +27,14 @@ macro_rules! unsupported {
 unsupported! {
     // Verbs.
     null: *mut c_void {
-        ibv_reg_dmabuf_mr,
+        ibv_reg_dmabuf_mr("no memory of other devices can be registered: copy it, and use ibv_reg_mr"),
     }
     errno: c_int {
-        ibv_attach_mcast,
-        ibv_detach_mcast,
-        ibv_query_ece,
-        ibv_resolve_eth_l2_from_gid,
-        ibv_set_ece,
+        ibv_attach_mcast("there is no multicast: send to each receiver"),
+        ibv_detach_mcast("there is no multicast"),
+        ibv_query_ece("there are no options of vendors"),
+        ibv_resolve_eth_l2_from_gid("addresses of Ethernet are the kernel's matter: a GID is enough"),
+        ibv_set_ece("there are no options of vendors"),
     }
     // For drivers of devices that are not ours: they load, register themselves, and never hear of a device.
     null: *mut c_void {
@@ -143,3 +146,43 @@ fn zero() -> u64 {
 
 /// Of a call that returns nothing, nobody looks at the errno: it stays.
 fn nothing() {}
+
+/// Fills what is left of the table that inline code of the headers calls: without, that code answers EOPNOTSUPP by itself, and
+/// nobody says what the program asked for.
+pub(crate) fn fill(verbs: &mut verbs_context) {
+    macro_rules! slots {
+        ($($slot:ident($($argument:ty),*) -> *mut $object:ty: $why:literal;)* ; $($other:ident($($of:ty),*): $reason:literal;)*) => {
+            $({
+                unsafe extern "C" fn $slot($(_: $argument),*) -> *mut $object {
+                    report::unsupported(&named(stringify!($slot)), $why);
+                    null().cast()
+                }
+                verbs.$slot.get_or_insert($slot);
+            })*
+            $({
+                unsafe extern "C" fn $other($(_: $of),*) -> c_int {
+                    report::unsupported(&named(stringify!($other)), $reason);
+                    errno()
+                }
+                verbs.$other.get_or_insert($other);
+            })*
+        };
+    }
+    slots! {
+        alloc_null_mr(*mut ibv_pd) -> *mut ibv_mr: "there is no memory that takes everything: register a scrap of your own";
+        create_counters(*mut ibv_context, *mut ibv_counters_init_attr) -> *mut ibv_counters: "there are no counters of flows";
+        create_flow_action_esp(*mut ibv_context, *mut ibv_flow_action_esp_attr) -> *mut ibv_flow_action: "there are no flows of raw packets";
+        create_rwq_ind_table(*mut ibv_context, *mut ibv_rwq_ind_table_init_attr) -> *mut ibv_rwq_ind_table: "there are no raw packets to be spread over queues";
+        create_wq(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq: "there are no queues of raw packets";
+        ibv_create_flow(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow: "there are no flows of raw packets";
+        ;
+        modify_cq(*mut ibv_cq, *mut ibv_modify_cq_attr): "completion events are not moderated";
+        modify_qp_rate_limit(*mut ibv_qp, *mut ibv_qp_rate_limit_attr): "rates are not limited: TCP sees to that";
+        post_srq_ops(*mut ibv_srq, *mut ibv_ops_wr, *mut *mut ibv_ops_wr): "there is no matching of tags";
+    }
+}
+
+/// A slot as C calls it.
+fn named(slot: &str) -> String {
+    format!("ibv_{}", slot.strip_prefix("ibv_").unwrap_or(slot))
+}

@@ -71,12 +71,14 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     attr: *mut ibv_xrcd_init_attr,
 ) -> *mut ibv_xrcd {
     // SAFETY: NULL or the caller's.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
     let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     if attr.comp_mask != both {
-        return object(Err(Errno::INVALID));
+        return object!(Err(
+            Errno::INVALID.because("comp_mask must be IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS")
+        ));
     }
-    object(find::<Context>(context).and_then(|context| {
+    object!(find::<Context>(context).and_then(|context| {
         let file = file(attr.fd)?;
         // Looked for and made in one step: threads that open it at once get one domain.
         static OPENING: Mutex<()> = Mutex::new(());
@@ -84,7 +86,9 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         let by_it =
             |xrcd: &'static Xrcd| file.is_some() && xrcd.file == file && ptr::eq(xrcd.context, context);
         let inner = match (search::<Xrcd>(by_it), attr.oflags) {
-            (Some(_), flags) if flags & libc::O_EXCL != 0 => return Err(Errno::INVALID),
+            (Some(_), flags) if flags & libc::O_EXCL != 0 => {
+                return Err(Errno::INVALID.because("O_EXCL, and the domain of this file is there"));
+            }
             (Some(known), _) => Arc::clone(&known.inner),
             (None, flags) if flags & libc::O_CREAT == 0 && file.is_some() => return Err(Errno(libc::EAGAIN)),
             (None, _) => XrcDomain::new(),
@@ -110,7 +114,7 @@ fn file(fd: c_int) -> Result<Option<(u64, u64)>, Errno> {
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    destroyed(close(xrcd))
+    destroyed!(close(xrcd))
 }
 
 fn close(c: *mut ibv_xrcd) -> Result<(), Errno> {

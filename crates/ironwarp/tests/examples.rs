@@ -155,7 +155,12 @@ fn examples_explain_themselves_and_their_failures() {
     // A port that was somebody's, and is nobody's.
     let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
     let refused = bad(&run("ping", &["run", &nobody]));
-    assert_eq!(refused, format!("ping: cannot connect to {nobody}: Connection refused (os error 111)\n"));
+    assert_eq!(
+        refused,
+        format!(
+            "ping: cannot connect to {nobody}: Connection refused (os error 111): nobody listens there\n"
+        )
+    );
     assert!(bad(&run("kv", &["get", &nobody, "key"])).contains("Connection refused"));
     assert_eq!(
         bad(&run("copy", &["send", "no/such/file", &nobody])),

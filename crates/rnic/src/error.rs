@@ -50,7 +50,7 @@ pub enum Fault {
     #[error("the peer broke the protocol: {0}")]
     Protocol(Protocol),
     /// The peer ended the stream, and said why.
-    #[error("the peer ended the stream: {}", .0.cause)]
+    #[error("the peer ended the stream: {0}")]
     Terminated(Terminate),
     /// The connection broke.
     #[error("the connection was lost: {}", std::io::Error::from_raw_os_error(*.0))]
@@ -93,7 +93,7 @@ pub enum Fault {
         limit: usize,
     },
     /// A completion queue has no room left (requirement I5).
-    #[error("completion queue {0} overflowed: create it with room for all that can complete")]
+    #[error("a completion queue overflowed: create queue {0} with room for all that can complete")]
     Overrun(u32),
     /// The adapter has stopped, because an event queue overflowed (requirement I5).
     #[error("the adapter has stopped: nobody took the events of one of its event queues")]

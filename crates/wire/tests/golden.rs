@@ -240,7 +240,7 @@ fn terminate() {
         Header::Terminate(Terminate { cause, offender: tagged_offender() }),
         0,
         "0026 41 47 00000000 00000002 00000001 00000000 1101c000 004e c140 5f9bbf00 0000557adb14bff6",
-        "Terminate, DDP: base or bounds violation (1/1/01), for a segment of 78 bytes: opcode 0x0, \
+        "Terminate, DDP: base or bounds violation (1/1/01), for a segment of 78 bytes: Write, \
          0x5f9bbf00+0x557adb14bff6",
     );
     check(
@@ -264,7 +264,7 @@ fn terminate_answers_a_segment_with_what_the_rfc_attaches() {
     let terminate = Terminate::answer(ironwarp_wire::Violation::MessageOffset(1).cause(), &read);
     assert_eq!(
         terminate.to_string(),
-        "DDP: invalid message offset (1/2/04), for a segment of 46 bytes: opcode 0x1, queue 1, msn 5, offset 0"
+        "DDP: invalid message offset (1/2/04), for a segment of 46 bytes: Read Request, queue 1, msn 5, offset 0"
     );
     let expected =
         [hex("002a 41 47 00000000 00000002 00000001 00000000 1204c000"), read[..20].to_vec()].concat();

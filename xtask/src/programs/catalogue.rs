@@ -92,10 +92,12 @@ macro_rules! rsocket {
             $name,
             Pair {
                 server: &[
-                    $program, "-b", "{addr}", "-p", "{port}", "-S", "65537", "-C", "5", "-I", "5", "-T", $option,
+                    $program, "-b", "{addr}", "-p", "{port}", "-S", "65537", "-C", "5", "-I", "5", "-T",
+                    $option,
                 ],
                 client: &[
-                    $program, "-s", "{addr}", "-p", "{port}", "-S", "65537", "-C", "5", "-I", "5", "-T", $option,
+                    $program, "-s", "{addr}", "-p", "{port}", "-S", "65537", "-C", "5", "-I", "5", "-T",
+                    $option,
                 ],
             },
             &["custom"],

@@ -126,7 +126,7 @@ fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one(unsafe { accept_and_wait(id, param) })
+    minus_one!(unsafe { accept_and_wait(id, param) })
 }
 
 /// # Safety
@@ -142,14 +142,14 @@ unsafe fn accept_and_wait(id: *mut rdma_cm_id, param: *const rdma_conn_param) ->
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one(unsafe { reject(id, data, len) })
+    minus_one!(unsafe { reject(id, data, len) })
 }
 
 /// The same, for a reason that has to do with enhanced connection establishment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one(unsafe { reject(id, data, len) })
+    minus_one!(unsafe { reject(id, data, len) })
 }
 
 /// # Safety

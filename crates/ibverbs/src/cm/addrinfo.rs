@@ -158,7 +158,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     result: *mut *mut rdma_addrinfo,
 ) -> c_int {
     if result.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::INVALID));
     }
     let none = rdma_addrinfo::zeroed();
     // SAFETY: NULL or the caller's.

@@ -102,7 +102,7 @@ pub(super) fn destroy(channel: *mut rdma_event_channel) -> Result<(), Errno> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    object(CmChannel::new().map(CObject::c))
+    object!(CmChannel::new().map(CObject::c))
 }
 
 #[unsafe(no_mangle)]
@@ -134,7 +134,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     event: *mut *mut rdma_cm_event,
 ) -> c_int {
     if event.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::null("event")));
     }
     match next_event(channel) {
         Ok(next) => {
@@ -142,6 +142,6 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
             unsafe { put(event, next) };
             0
         }
-        Err(errno) => minus_one(Err(errno)),
+        Err(errno) => minus_one!(Err(errno)),
     }
 }

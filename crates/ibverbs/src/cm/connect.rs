@@ -194,7 +194,7 @@ fn redial(id: &Arc<Shared>) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one(unsafe { connect_and_wait(id, param) })
+    minus_one!(unsafe { connect_and_wait(id, param) })
 }
 
 /// # Safety
@@ -209,7 +209,7 @@ unsafe fn connect_and_wait(id: *mut rdma_cm_id, param: *const rdma_conn_param) -
 /// The program has connected its own queue pair to the one that the peer told.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
-    minus_one(find::<Id>(id).and_then(|id| {
+    minus_one!(find::<Id>(id).and_then(|id| {
         let managed = id.qp()?.is_some();
         let mut state = id.shared().lock();
         if managed || state.phase != Phase::Responded {
@@ -224,12 +224,12 @@ pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     let known = matches!(event, IBV_EVENT_COMM_EST | IBV_EVENT_PATH_MIG);
-    minus_one(find::<Id>(id).and(if known { Ok(()) } else { Err(Errno::INVALID) }))
+    minus_one!(find::<Id>(id).and(if known { Ok(()) } else { Err(Errno::INVALID) }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    minus_one(disconnect_and_wait(id))
+    minus_one!(disconnect_and_wait(id))
 }
 
 fn disconnect_and_wait(id: *mut rdma_cm_id) -> Result<(), Errno> {

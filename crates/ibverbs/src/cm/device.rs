@@ -116,7 +116,7 @@ impl CmDevice {
 /// The contexts that ids may have: one. The list ends with NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
-    object(CmDevice::get().and_then(|device| {
+    object!(CmDevice::get().and_then(|device| {
         // SAFETY: two pointers, all zero: a list of none.
         let list = unsafe { libc::calloc(2, size_of::<*mut ibv_context>()) }.cast::<*mut ibv_context>();
         if list.is_null() {

@@ -60,14 +60,14 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     if id.is_null() || info.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::INVALID));
     }
     // SAFETY: not NULL, and the caller's.
     let (port_space, qp_type) =
         unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
     let made = match Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }) {
         Ok(made) => made,
-        Err(errno) => return minus_one(Err(errno)),
+        Err(errno) => return minus_one!(Err(errno)),
     };
     // SAFETY: as above.
     let prepared = unsafe { prepare(made, info, pd, init) };
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
         }
         Err(errno) => {
             destroy_all(made);
-            minus_one(Err(errno))
+            minus_one!(Err(errno))
         }
     }
 }
@@ -102,7 +102,7 @@ pub extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *mut *mut rdma_cm_id) -> c_int {
     if id.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::null("id")));
     }
     match next_request(listen) {
         Ok(new) => {
@@ -110,7 +110,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
             unsafe { put(id, new) };
             0
         }
-        Err(errno) => minus_one(Err(errno)),
+        Err(errno) => minus_one!(Err(errno)),
     }
 }
 

@@ -157,7 +157,7 @@ fn requested(about: &Shared, request: Request, param: &Param) -> Result<*mut rdm
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
-    minus_one(acknowledge(event))
+    minus_one!(acknowledge(event))
 }
 
 pub(super) fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {

@@ -269,11 +269,11 @@ pub unsafe extern "C" fn rdma_create_id(
     port_space: rdma_port_space,
 ) -> c_int {
     if id.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::null("id")));
     }
     let known = matches!(port_space, RDMA_PS_TCP | RDMA_PS_UDP | RDMA_PS_IB | RDMA_PS_IPOIB);
     let made = if known { Id::new(channel, context, Kind::of(port_space)) } else { Err(Errno::INVALID) };
-    minus_one(made.map(|made| {
+    minus_one!(made.map(|made| {
         // SAFETY: not NULL, and the caller's.
         unsafe { put(id, made.c()) };
     }))
@@ -284,7 +284,7 @@ pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     match destroy(id) {
         // What was inherited from a parent is the parent's: there is nothing to do.
         Err(Errno::INHERITED) => 0,
-        other => minus_one(other),
+        other => minus_one!(other),
     }
 }
 
@@ -320,7 +320,7 @@ pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_channel) -> c_int {
-    minus_one(migrate(id, channel))
+    minus_one!(migrate(id, channel))
 }
 
 /// Its events come from another channel from now on; NULL: it becomes synchronous.

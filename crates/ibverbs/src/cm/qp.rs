@@ -154,7 +154,7 @@ pub unsafe extern "C" fn rdma_create_qp(
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one(unsafe { create_simple(id, pd, init) })
+    minus_one!(unsafe { create_simple(id, pd, init) })
 }
 
 /// # Safety
@@ -186,10 +186,10 @@ pub(super) unsafe fn create_simple(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_qp_init_attr_ex) -> c_int {
     if attr.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's.
-    minus_one(find::<Id>(id).and_then(|id| unsafe { create(id, attr) }))
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create(id, attr) }))
 }
 
 #[unsafe(no_mangle)]
@@ -250,7 +250,7 @@ pub unsafe extern "C" fn rdma_create_srq(
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
     // SAFETY: NULL or the caller's.
-    let Some(init) = (unsafe { init.as_mut() }) else { return minus_one(Err(Errno::INVALID)) };
+    let Some(init) = (unsafe { init.as_mut() }) else { return minus_one!(Err(Errno::null("init"))) };
     let mut attr = ibv_srq_init_attr_ex::zeroed();
     attr.srq_context = init.srq_context;
     attr.attr = init.attr;
@@ -260,7 +260,7 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr.srq_type = if qp_type == Ok(IBV_QPT_XRC_RECV) { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
     attr.pd = pd;
     // SAFETY: whole, and ours.
-    minus_one(find::<Id>(id).and_then(|id| unsafe { create_srq(id, &raw mut attr) }).map(|()| {
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(id, &raw mut attr) }).map(|()| {
         init.attr = attr.attr;
     }))
 }
@@ -268,10 +268,10 @@ pub unsafe extern "C" fn rdma_create_srq(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_srq_init_attr_ex) -> c_int {
     if attr.is_null() {
-        return minus_one(Err(Errno::INVALID));
+        return minus_one!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's.
-    minus_one(find::<Id>(id).and_then(|id| unsafe { create_srq(id, attr) }))
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(id, attr) }))
 }
 
 #[unsafe(no_mangle)]

@@ -109,7 +109,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
-    minus_one(find::<Id>(id).and_then(|id| {
+    minus_one!(find::<Id>(id).and_then(|id| {
         // SAFETY: NULL or the caller's.
         bind(id, unsafe { address::from_c(addr)? })
     }))
@@ -117,7 +117,7 @@ pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::so
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    minus_one(find::<Id>(id).and_then(|id| listen(id, backlog)))
+    minus_one!(find::<Id>(id).and_then(|id| listen(id, backlog)))
 }
 
 #[unsafe(no_mangle)]
@@ -128,7 +128,7 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     _timeout: c_int,
 ) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one(unsafe { resolve_addresses(id, from, to) })
+    minus_one!(unsafe { resolve_addresses(id, from, to) })
 }
 
 /// # Safety
@@ -149,7 +149,7 @@ pub(super) unsafe fn resolve_addresses(
 
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
-    minus_one(resolve_route(id))
+    minus_one!(resolve_route(id))
 }
 
 /// There is one route, and it is known with the address.

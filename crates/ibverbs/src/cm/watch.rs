@@ -11,6 +11,7 @@ use super::state::{Attempt, Depths, Link, Phase, Purpose, Request, Shared, State
 use crate::abi::*;
 use crate::errno::Errno;
 use crate::persona::{config, is_iwarp};
+use crate::report;
 use ironwarp_engine::{ConnectError, ConnectionEvent, Established, Incoming, QueuePair, Watcher, What};
 use ironwarp_rnic::config::Persona;
 use ironwarp_rnic::qp::State as QpState;
@@ -226,6 +227,7 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
             }
             let Some(attempt) = state.attempt.take() else { return };
             let ConnectError::Rejected { private_data, .. } = error else {
+                report::not_reached(attempt.to, error);
                 return give_up(id, state, &attempt.pair, reason(error), &[]);
             };
             match (attempt.purpose, Header::parse(private_data)) {
@@ -234,12 +236,14 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
                 }
                 _ => {}
             }
+            report::not_reached(attempt.to, error);
             return give_up(id, state, &attempt.pair, reason(error), private_data);
         }
         Phase::Accepting => state.link.as_ref().map(|link| Arc::clone(&link.pair)),
         _ => return,
     };
     if let Some(pair) = pair {
+        report::not_connected(qp, error);
         give_up(id, state, &pair, (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT), &[]);
     }
 }

@@ -10,6 +10,7 @@ use crate::errno::{Errno, object};
 use crate::object::{CObject, Use, find, publish};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Building};
+use crate::report;
 use crate::srq::Srq;
 use crate::turn::Turn;
 use crate::xrc::Xrcd;
@@ -44,7 +45,10 @@ impl Qp {
                 build(pd.context(), (pd.c(), domain), (send_cq, receive_cq), uses, init, wanted)
             }
             IBV_QPT_XRC_RECV => {
-                let xrcd = wanted.xrcd.ok_or(Errno::INVALID)?;
+                let xrcd = wanted.xrcd.ok_or_else(|| {
+                    Errno::INVALID
+                        .because("an XRC receive queue pair is made in an XRC domain: IBV_QP_INIT_ATTR_XRCD")
+                })?;
                 let context = xrcd.context();
                 // Its receives are those of the queues that messages name, and complete there. It has none itself.
                 let (cq, in_use) = xrcd.spare_cq()?;
@@ -52,7 +56,8 @@ impl Qp {
                 let none = std::ptr::null_mut();
                 build(context, (none, Domain::default()), (cq, cq), uses, init, wanted)
             }
-            _ => Err(Errno::UNSUPPORTED),
+            _ => Err(Errno::UNSUPPORTED
+                .because(format_args!("qp_type {} is not there: RC, UC, UD and XRC are", init.qp_type))),
         }
     }
 }
@@ -95,7 +100,8 @@ fn build(
         // What is sent unreliably is done when it is sent. Everything else carries the peer's verdict, in either persona.
         let unreliable = init.qp_type == IBV_QPT_UC;
         let completes = if unreliable { Completes::WhenSent } else { Completes::WhenAcknowledged };
-        Kind::Stream(context.engine().create_qp(QueuePairAttributes {
+        let by_hand = wanted.watcher.is_none();
+        let pair = context.engine().create_qp(QueuePairAttributes {
             send_cq: Arc::clone(send_cq.inner()),
             receive_cq: Arc::clone(receive_cq.inner()),
             send_depth: depth(init.cap.max_send_wr),
@@ -103,12 +109,14 @@ fn build(
             max_sges,
             completes,
             // Nothing is allowed before the program says so, on its way up or by connecting.
-            rights: if wanted.watcher.is_some() { Rights::REMOTE } else { Rights::empty() },
-            by_hand: wanted.watcher.is_none(),
+            rights: if by_hand { Rights::empty() } else { Rights::REMOTE },
+            by_hand,
             reachable: true,
-            events: wanted.watcher.clone(),
+            events: Some(report::told(wanted.watcher.clone())),
             ..QueuePairAttributes::new(domain, send_cq.inner())
-        })?)
+        })?;
+        report::know(&pair);
+        Kind::Stream(pair)
     };
     Ok(put_together(context, pd, kind, init, &wanted, uses))
 }
@@ -186,12 +194,12 @@ fn grant(cap: &mut ibv_qp_cap) -> Result<(), Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     if init.is_null() {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::null("init")));
     }
     // SAFETY: the caller's.
     let init = unsafe { &mut *init };
     let wanted = Wanted { init: *init, xrcd: None, send_ops: None, watcher: None };
-    object(Qp::new(pd, wanted).map(|qp| {
+    object!(Qp::new(pd, wanted).map(|qp| {
         init.cap = qp.init().cap;
         qp.c()
     }))
@@ -202,10 +210,10 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     attr: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
     if attr.is_null() {
-        return object(Err(Errno::INVALID));
+        return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's; at least the part that is common to both forms is there, and the rest as `comp_mask` says.
-    unsafe { object(create_extended(attr, None).map(CObject::c)) }
+    unsafe { object!(create_extended(attr, None).map(CObject::c)) }
 }
 
 /// # Safety
@@ -221,7 +229,9 @@ pub(crate) unsafe fn create_extended(
         | IBV_QP_INIT_ATTR_CREATE_FLAGS
         | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
     if mask & !known != 0 {
-        return Err(Errno::UNSUPPORTED);
+        return Err(
+            Errno::UNSUPPORTED.because(format_args!("comp_mask {mask:#x} asks for what is not there"))
+        );
     }
     // SAFETY: each is read only if the mask says that it is there.
     let (pd, xrcd, create_flags, send_ops) = unsafe {
@@ -233,7 +243,9 @@ pub(crate) unsafe fn create_extended(
         )
     };
     if create_flags != 0 || send_ops.is_some_and(|ops| !qp_ex::serves(init.qp_type, ops)) {
-        return Err(Errno::UNSUPPORTED);
+        return Err(
+            Errno::UNSUPPORTED.because("create_flags, or an operation in send_ops_flags, that is not there")
+        );
     }
     if xrcd.is_some() {
         init.qp_type = IBV_QPT_XRC_RECV;

@@ -18,6 +18,7 @@ use crate::object::{CObject, Use, find, put, take_back};
 use crate::pd::Pd;
 use crate::persona;
 use crate::qp_ex::{Builder, Building};
+use crate::report;
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::XrcDomain;
@@ -162,7 +163,7 @@ pub unsafe extern "C" fn ibv_query_qp(
     _mask: c_int,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    code(find::<Qp>(qp).map(|qp| {
+    code!(find::<Qp>(qp).map(|qp| {
         let mut found = *qp.attr();
         found.qp_state = qp.note_state();
         // An iWARP adapter has no reset state: a new queue pair is idle, which is what INIT stands for. It says so when it
@@ -182,14 +183,17 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    destroyed(destroy(qp))
+    destroyed!(destroy(qp))
 }
 
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = find::<Qp>(c)?;
     let last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     match &qp.kind {
-        Kind::Stream(pair) if last => pair.retire(),
+        Kind::Stream(pair) if last => {
+            report::forget(pair.id());
+            pair.retire();
+        }
         _ => {} // somebody else has it, or it is gone at once, when it is dropped
     }
     qp.context.events().remove(Subject::Qp(qp.number()), c);
@@ -215,7 +219,7 @@ fn parts(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<(&'static Pd, &'sta
     let (send, receive) = (find::<Cq>(send.cast())?, find::<Cq>(receive.cast())?);
     let context = pd.context();
     if !std::ptr::eq(context, send.context()) || !std::ptr::eq(context, receive.context()) {
-        return Err(Errno::INVALID);
+        return Err(Errno::INVALID.because("domain and completion queues are of different contexts"));
     }
     Ok((pd, send, receive))
 }

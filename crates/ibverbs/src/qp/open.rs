@@ -13,8 +13,8 @@ use std::sync::atomic::Ordering;
 
 pub(crate) unsafe extern "C" fn open_qp(_: *mut ibv_context, attr: *mut ibv_qp_open_attr) -> *mut ibv_qp {
     // SAFETY: NULL or the caller's.
-    let Some(attr) = (unsafe { attr.as_ref() }) else { return object(Err(Errno::INVALID)) };
-    object(open(attr).map(CObject::c))
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
+    object!(open(attr).map(CObject::c))
 }
 
 fn open(attr: &ibv_qp_open_attr) -> Result<&'static Qp, Errno> {
@@ -35,7 +35,9 @@ fn open(attr: &ibv_qp_open_attr) -> Result<&'static Qp, Errno> {
         let more = |handles: usize| (handles > 0).then(|| handles + 1);
         of_domain(qp) && qp.handles.fetch_update(Ordering::AcqRel, Ordering::Acquire, more).is_ok()
     };
-    let qp = search::<Qp>(counted).ok_or(Errno::INVALID)?;
+    let qp = search::<Qp>(counted).ok_or_else(|| {
+        Errno::INVALID.because("there is no XRC receive queue pair with this number in the domain")
+    })?;
     let mut init = qp.init;
     if mask & IBV_QP_OPEN_ATTR_CONTEXT != 0 {
         init.qp_context = attr.qp_context;

@@ -1,7 +1,7 @@
 //! The way of a queue pair through its states: which attributes each step needs, and what they mean here.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::required::is_ok;
+use super::required::wrong;
 use super::{Kind, Qp};
 use crate::abi::*;
 use crate::errno::{Errno, code_and_errno};
@@ -9,9 +9,9 @@ use crate::mr::remote_rights;
 use crate::object::find;
 use crate::persona::is_iwarp;
 use crate::query::{gid_index_of_lid, gid_of_lid};
-use crate::report;
+use crate::report::Hex;
 use ironwarp_engine::gid::Gid;
-use ironwarp_engine::{BringUpOptions, Local, Remote};
+use ironwarp_engine::{BringUpOptions, Local, Peer, Remote};
 use ironwarp_rnic::qp::{Retries, State};
 use std::ffi::c_int;
 
@@ -22,17 +22,19 @@ impl Qp {
         if mask & IBV_QP_PORT != 0 && attr.port_num != 1
             || mask & IBV_QP_PKEY_INDEX != 0 && attr.pkey_index != 0
         {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID.because("port_num must be 1, and pkey_index 0"));
         }
         let from = self.note_state();
         if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
-            return Err(Errno::INVALID);
+            return Err(Errno::INVALID
+                .because(format_args!("cur_qp_state is {}, the state is {from}", attr.cur_qp_state)));
         }
         // iWARP adapters have no such table: a new queue pair, which is idle, shows itself as one that was initialised.
         let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { from };
-        if !is_iwarp() && !is_ok(self.init().qp_type, from, to, mask) {
-            report::wrong_step(self.number(), (from, to), mask);
-            return Err(Errno::INVALID);
+        if !is_iwarp()
+            && let Some(why) = wrong(self.init().qp_type, from, to, mask)
+        {
+            return Err(Errno::INVALID.because(format_args!("queue pair {}: {why}", Hex(self.number()))));
         }
         self.note_attributes(attr, mask);
         if mask & IBV_QP_STATE != 0 {
@@ -64,21 +66,22 @@ impl Qp {
             IBV_QPS_SQD => State::Drained,
             IBV_QPS_SQE => State::SendError,
             IBV_QPS_ERR => State::Error,
-            _ => return Err(Errno::INVALID),
+            _ => return Err(Errno::INVALID.because(format_args!("there is no state {}", attr.qp_state))),
         };
         match self.kind() {
             Kind::Datagram(pair) => pair.qp().modify(to)?,
             Kind::Stream(pair) if to == State::ReadyToReceive => {
                 if mask & IBV_QP_AV == 0 || mask & IBV_QP_DEST_QPN == 0 {
-                    return Err(Errno::INVALID);
+                    return Err(Errno::INVALID.because("the step to RTR needs IBV_QP_AV and IBV_QP_DEST_QPN"));
                 }
                 // What is set now is asked of the peer when the connection is made.
                 self.set_retries();
                 let remote = remote(attr)?;
                 let options = self.options(attr)?;
                 self.context().engine().bring_up(pair, remote, &options).map_err(|error| {
-                    report::not_brought_up(self.number(), remote, &error);
-                    Errno::from(error)
+                    let (own, peer) = (Hex(self.number()), Peer::ByHand(remote));
+                    let why = format!("queue pair {own} cannot be connected to {peer}: {error}");
+                    Errno::from(error).because(why)
                 })?;
             }
             Kind::Stream(pair) => {
@@ -164,9 +167,9 @@ fn remote(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     if attr.is_null() {
-        return code_and_errno(Err(Errno::INVALID));
+        return code_and_errno!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's.
     let attr = unsafe { &*attr };
-    code_and_errno(find::<Qp>(qp).and_then(|qp| qp.modify(attr, mask)))
+    code_and_errno!(find::<Qp>(qp).and_then(|qp| qp.modify(attr, mask)))
 }

@@ -21,7 +21,7 @@ static CLOSING: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rshutdown(socket: c_int, how: c_int) -> c_int {
-    minus_one(find(socket).and_then(|socket| shut_down(&socket, how)))
+    minus_one!(find(socket).and_then(|socket| shut_down(&socket, how)))
 }
 
 fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
@@ -52,7 +52,7 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
 pub extern "C-unwind" fn rclose(socket: c_int) -> c_int {
     let patience = match find(socket).map(|socket| finish(&socket)) {
         Ok(patience) => patience,
-        Err(errno) => return minus_one(Err(errno)),
+        Err(errno) => return minus_one!(Err(errno)),
     };
     // Whatever comes of it, the socket is closed.
     let _ = until(socket, patience, |socket| {
@@ -60,7 +60,7 @@ pub extern "C-unwind" fn rclose(socket: c_int) -> c_int {
         let state = stream.latest();
         Ok((state.phase != Phase::Connected || state.out.is_idle()).then_some(()))
     });
-    minus_one(take(socket).ok_or(Errno(libc::EBADF)).map(|socket| {
+    minus_one!(take(socket).ok_or(Errno(libc::EBADF)).map(|socket| {
         socket.close_descriptor();
         let_go(&socket);
         sweep();

@@ -163,13 +163,13 @@ pub extern "C-unwind" fn riomap(
         }
         _ => Err(Errno::INVALID),
     };
-    if minus_one(mapped) == 0 { offset } else { -1 }
+    if minus_one!(mapped) == 0 { offset } else { -1 }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> c_int {
     let addr = buf as u64;
-    minus_one(until(socket, Patience::Endless, |socket| socket.stream()?.unmap(addr, len)))
+    minus_one!(until(socket, Patience::Endless, |socket| socket.stream()?.unmap(addr, len)))
 }
 
 #[unsafe(no_mangle)]

@@ -34,7 +34,7 @@ pub unsafe extern "C" fn rgetpeername(
     addr: *mut libc::sockaddr,
     addrlen: *mut libc::socklen_t,
 ) -> c_int {
-    minus_one(peer(socket).map(|(peer, family)| {
+    minus_one!(peer(socket).map(|(peer, family)| {
         // SAFETY: the caller's.
         unsafe { address::write(peer, family, addr, addrlen) }
     }))
@@ -46,7 +46,7 @@ pub unsafe extern "C" fn rgetsockname(
     addr: *mut libc::sockaddr,
     addrlen: *mut libc::socklen_t,
 ) -> c_int {
-    minus_one(find(socket).and_then(|socket| {
+    minus_one!(find(socket).and_then(|socket| {
         let name = local(&socket)?;
         // SAFETY: the caller's.
         unsafe { address::write(name, socket.family(), addr, addrlen) };
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn rsetsockopt(
     optlen: libc::socklen_t,
 ) -> c_int {
     // SAFETY: the caller's.
-    minus_one(find(socket).and_then(|socket| unsafe { set(&socket, (level, optname), optval, optlen) }))
+    minus_one!(find(socket).and_then(|socket| unsafe { set(&socket, (level, optname), optval, optlen) }))
 }
 
 /// # Safety
@@ -115,7 +115,7 @@ pub unsafe extern "C" fn rgetsockopt(
     optval: *mut c_void,
     optlen: *mut libc::socklen_t,
 ) -> c_int {
-    minus_one(find(socket).and_then(|socket| {
+    minus_one!(find(socket).and_then(|socket| {
         if optval.is_null() || optlen.is_null() {
             return Err(Errno(libc::EFAULT));
         }

@@ -55,7 +55,7 @@ pub unsafe extern "C" fn rbind(
     addr: *const libc::sockaddr,
     addrlen: libc::socklen_t,
 ) -> c_int {
-    minus_one(find(socket).and_then(|socket| {
+    minus_one!(find(socket).and_then(|socket| {
         // SAFETY: the caller's.
         let at = unsafe { address::read(addr, addrlen, socket.family())? };
         socket.set_role(|role| match role {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn rbind(
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
     let backlog = usize::try_from(backlog).unwrap_or_default();
-    minus_one(find(socket).and_then(|socket| listen(&socket, backlog)))
+    minus_one!(find(socket).and_then(|socket| listen(&socket, backlog)))
 }
 
 fn listen(socket: &Socket, backlog: usize) -> Result<(), Errno> {
@@ -150,10 +150,10 @@ pub unsafe extern "C-unwind" fn rconnect(
     });
     let patience = match begun {
         Ok(patience) => patience,
-        Err(errno) => return minus_one(Err(errno)),
+        Err(errno) => return minus_one!(Err(errno)),
     };
     let connected = until(socket, patience, connected);
-    minus_one(match connected {
+    minus_one!(match connected {
         Err(Errno(libc::EAGAIN)) if patience == Patience::None => Err(Errno(libc::EINPROGRESS)),
         other => other,
     })

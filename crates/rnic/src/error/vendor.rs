@@ -177,6 +177,8 @@ impl VendorError {
     /// Whose mistake it is.
     pub const fn culprit(self) -> Culprit {
         match self {
+            // The end that says so failed for reasons of its own.
+            Self::Terminated(Cause::LocalCatastrophic | Cause::DdpCatastrophic) => Culprit::Peer,
             Self::Local(_)
             | Self::Register
             | Self::Overrun

@@ -124,7 +124,7 @@ impl fmt::Display for Denied {
                 write!(f, "it needs {}, which queue pair {} does not allow", self.need, self.qp.unwrap_or(0))
             }
             Some(entry) => self.explain(entry, f),
-            None => f.write_str("the tag names no valid memory"),
+            None => f.write_str("the tag names no valid memory: it is wrong, or was deregistered"),
         }
     }
 }

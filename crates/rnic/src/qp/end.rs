@@ -60,6 +60,7 @@ impl Qp {
     }
 
     pub(crate) fn complete_receive_failed(&self, receive: &Receive, status: Status, fault: &Fault) {
+        self.blamed.store(true, Ordering::Release);
         let cause = Some(Arc::new(fault.clone()));
         let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id, status, cause);
         self.complete_receive(receive, completion);
@@ -101,6 +102,7 @@ impl Qp {
         {
             let mut sq = lock(&self.sq);
             let request = request.or_else(|| blamed(&mut sq, self.attributes.completes, &fault));
+            self.blamed.fetch_or(request.is_some(), Ordering::AcqRel);
             sq.fail(self.id, request, &fault, |completion| self.complete_send(completion));
             let due = sq.due_flush();
             drop(sq);
@@ -119,6 +121,7 @@ impl Qp {
     fn raise_failure(&self, fault: &Fault) {
         let event = match (fault, fault.culprit()) {
             (Fault::Remote(_), _) => AsyncEvent::QpAccessError(self.id),
+            (Fault::Terminated(_), _) => return, // its own failure is no invalid request to this end
             (_, Culprit::Peer) => AsyncEvent::QpRequestError(self.id),
             (Fault::Overrun(_), _) => AsyncEvent::QpFatal(self.id),
             _ => return, // the completions tell

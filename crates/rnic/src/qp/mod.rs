@@ -62,6 +62,8 @@ pub struct Qp {
     draining: AtomicBool,
     /// Why the stream ended: the first reason counts.
     fault: OnceLock<Arc<Fault>>,
+    /// A request got a status of its own for it.
+    blamed: AtomicBool,
     attendant: OnceLock<Arc<dyn Attendant>>,
     /// Whether receives are withheld on purpose.
     asks: OnceLock<Asks>,
@@ -108,6 +110,7 @@ impl Qp {
             silent: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             fault: OnceLock::new(),
+            blamed: AtomicBool::new(false),
             attendant: OnceLock::new(),
             asks: OnceLock::new(),
             retries: Mutex::new(Retries::default()),
@@ -322,6 +325,11 @@ impl Qp {
     pub fn abort(&self, fault: Fault) {
         self.fail(fault, None, None);
         self.drive_rx();
+    }
+
+    /// Whether the completion of a request tells why the stream ended. All others are flushed, which says nothing by itself.
+    pub fn blames_a_request(&self) -> bool {
+        self.blamed.load(Ordering::Acquire)
     }
 
     /// Lets go of the link, whose two directions are closed.

@@ -38,11 +38,21 @@ const _: () = assert!(size_of::<Completion>() <= 64);
 
 /// A request that failed, from its completion.
 #[derive(Clone, Debug, thiserror::Error)]
-#[error("{:?} request {} failed: {}{}", .0.opcode, .0.wr_id, .0.status, why(.0))]
+#[error("{:?} request {} failed: {}{}", .0.opcode, WrId(.0.wr_id), .0.status, why(.0))]
 pub struct RequestError(pub Completion);
 
 fn why(completion: &Completion) -> String {
-    completion.cause.as_ref().map_or_else(String::new, |cause| format!(" ({cause})"))
+    completion.cause.as_ref().map_or_else(String::new, |cause| format!(": {cause}"))
+}
+
+/// An identifier as its program would write it: a counter, or an address.
+#[derive(Clone, Copy, Debug)]
+pub struct WrId(pub u64);
+
+impl fmt::Display for WrId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0 <= u32::MAX.into() { write!(f, "{}", self.0) } else { write!(f, "{:#x}", self.0) }
+    }
 }
 
 impl Completion {

@@ -10,7 +10,7 @@ mod request;
 mod send;
 mod shared;
 
-pub use completion::{Completion, Opcode, RequestError, Sender, Status};
+pub use completion::{Completion, Opcode, RequestError, Sender, Status, WrId};
 pub use cq::{Arm, Cq, Overrun, TooSmall};
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};

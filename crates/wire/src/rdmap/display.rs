@@ -1,7 +1,8 @@
 //! A header on one line, the way a packet analyser prints it.
 
 use super::{
-    AtomicOp, AtomicRequest, AtomicResponse, Header, Offender, ReadRequest, Send, SendWord, Tagged, Terminate,
+    AtomicOp, AtomicRequest, AtomicResponse, Header, OPCODE_MASK, Offender, ReadRequest, Send, SendWord,
+    Tagged, Terminate, opcode,
 };
 use crate::Bytes;
 use crate::ddp::DdpHeader;
@@ -104,13 +105,36 @@ impl Display for Offender {
         match (&self.header, &self.read) {
             (_, Some(read)) => write!(f, ": Read Request, {read}"),
             (Some(DdpHeader::Tagged(ddp)), None) => {
-                write!(f, ": opcode {:#x}, {}", ddp.ulp_control & 0xf, ddp.place)
+                write!(f, ": {}, {}", Opcode(ddp.ulp_control & OPCODE_MASK), ddp.place)
             }
             (Some(DdpHeader::Untagged(ddp)), None) => {
-                let (opcode, msn, offset) = (ddp.ulp_control & 0xf, ddp.msn, ddp.offset);
-                write!(f, ": opcode {opcode:#x}, queue {}, msn {msn}, offset {offset}", ddp.queue)
+                let (opcode, msn, offset) = (Opcode(ddp.ulp_control & OPCODE_MASK), ddp.msn, ddp.offset);
+                write!(f, ": {opcode}, queue {}, msn {msn}, offset {offset}", ddp.queue)
             }
             (None, None) => Ok(()),
         }
+    }
+}
+
+/// What a header that was not checked says that it is.
+struct Opcode(u8);
+
+impl Display for Opcode {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        f.write_str(match self.0 {
+            opcode::WRITE => "Write",
+            opcode::READ_REQUEST => "Read Request",
+            opcode::READ_RESPONSE => "Read Response",
+            opcode::SEND => "Send",
+            opcode::SEND_INVALIDATE => "Send with Invalidate",
+            opcode::SEND_SOLICITED => "Send with Solicited Event",
+            opcode::SEND_SOLICITED_INVALIDATE => "Send with Solicited Event and Invalidate",
+            opcode::TERMINATE => "Terminate",
+            opcode::IMMEDIATE => "Immediate Data",
+            opcode::IMMEDIATE_SOLICITED => "Immediate Data with Solicited Event",
+            opcode::ATOMIC_REQUEST => "Atomic Request",
+            opcode::ATOMIC_RESPONSE => "Atomic Response",
+            other => return write!(f, "opcode {other:#x}"),
+        })
     }
 }

@@ -156,7 +156,10 @@ fn a_denial_knows_what_answers_it_and_says_why() {
         deny(other_instance(tag), ADDR, WRITE).to_string(),
         "0x00000180+0x100000, 4 bytes: the tag is out of date, the region now has 0x00000100"
     );
-    assert_eq!(deny(Tag(0), 0, WRITE).to_string(), "0x00000000+0x0, 4 bytes: the tag names no valid memory");
+    assert_eq!(
+        deny(Tag(0), 0, WRITE).to_string(),
+        "0x00000000+0x0, 4 bytes: the tag names no valid memory: it is wrong, or was deregistered"
+    );
 
     let causes = [
         (Check::Valid, TaggedBuffer::Tag, Protection::Tag),

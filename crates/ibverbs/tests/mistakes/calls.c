@@ -1,0 +1,34 @@
+/* Calls that are refused, and what is not supported: each is said, with what is wrong. */
+#include "ends.h"
+#include <errno.h>
+
+#define SAY(call)                                                                                                      \
+	do {                                                                                                           \
+		errno = 0;                                                                                             \
+		long answer = (long)(call);                                                                            \
+		printf("%s: %ld, %s\n", #call, answer, strerror(errno));                                               \
+		fflush(stdout);                                                                                        \
+	} while (0)
+
+int main(void)
+{
+	open_device();
+	make(&a, 16, IBV_ACCESS_LOCAL_WRITE);
+	SAY(ibv_reg_mr(a.pd, a.memory, SIZE, IBV_ACCESS_REMOTE_WRITE));
+	SAY(ibv_reg_mr(a.pd, NULL, SIZE, 0));
+	SAY(ibv_create_cq(context, 0, NULL, NULL, 0));
+	SAY(ibv_dealloc_pd(a.pd));
+	SAY(ibv_alloc_pd((struct ibv_context *)a.pd));
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	CHECK(!ibv_dealloc_pd(pd));
+	SAY(ibv_dealloc_pd(pd) == EINVAL);
+	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
+	SAY(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_AV));
+	SAY(post(&a, IBV_WR_SEND, 5, a.mr, 8, 0, 0));
+	union ibv_gid group = { .raw = { 0xff } };
+	SAY(ibv_attach_mcast(a.qp, &group, 0));
+	SAY(ibv_attach_mcast(a.qp, &group, 0));
+	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ };
+	SAY(ibv_create_wq(context, &wq));
+	return 0;
+}

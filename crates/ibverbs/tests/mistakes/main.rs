@@ -1,0 +1,127 @@
+//! What a program with a mistake in it is told: each is made by a small program in C, and docs/errors.md has the words.
+
+#![expect(clippy::unwrap_used, reason = "a test may stop")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/mistakes");
+const PAGE: &str = include_str!("../../../../docs/errors.md");
+
+/// The mistakes of `mistakes.c`, which are also headings of the page.
+const MISTAKES: [&str; 10] = [
+    "wrong rkey",
+    "remote access out of range",
+    "no remote write right",
+    "receive too short",
+    "peer gone",
+    "connection refused",
+    "wrong GID",
+    "completion queue full",
+    "memory of another protection domain",
+    "memory deregistered while in use",
+];
+/// What `calls.c` does, as the page calls it.
+const CALLS: &str = "calls that are refused";
+
+fn compile(scratch: &Path, source: &str) -> PathBuf {
+    let program = scratch.join(source.trim_end_matches(".c"));
+    common::compile(&program, &[&format!("{SOURCES}/{source}"), "-libverbs", "-lrdmacm"]);
+    program
+}
+
+/// What a program with the drop-in says: on its output, and what Ironwarp adds.
+fn run(program: &Path, arguments: &[&str]) -> Vec<String> {
+    let folder = common::libraries();
+    let output = Command::new(program)
+        .args(arguments)
+        .env("LD_PRELOAD", folder.join("libibverbs.so.1"))
+        .env("LD_LIBRARY_PATH", &folder)
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let (said, added) = (text(&output.stdout), text(&output.stderr));
+    assert!(output.status.success(), "{arguments:?}: {said}{added}");
+    said.lines().chain(added.lines()).map(str::to_owned).collect()
+}
+
+/// The lines of the first block under a heading of the page.
+fn promised(heading: &str) -> Vec<String> {
+    let (_, section) =
+        PAGE.split_once(&format!("\n### {heading}\n")).unwrap_or_else(|| panic!("no {heading}"));
+    let (_, block) = section.split_once("```text\n").unwrap();
+    let (block, _) = block.split_once("\n```").unwrap();
+    block.lines().map(str::to_owned).collect()
+}
+
+/// A line without what differs from run to run: addresses, tags, numbers of queue pairs. What a `vendor_err` says stays.
+fn constant(line: &str) -> String {
+    let mut out = String::new();
+    let mut vendor_err = false;
+    for word in line.split_inclusive([' ', '+', ',', ')', ':']) {
+        let end = word.len() - usize::from(word.ends_with([' ', '+', ',', ')', ':']));
+        let (bare, separator) = word.split_at(end);
+        let number = bare.starts_with("0x") && !vendor_err;
+        let address = bare.parse::<std::net::Ipv4Addr>().is_ok();
+        let after_address = out.ends_with("#:") && bare.parse::<u16>().is_ok();
+        out += if number || address || after_address { "#" } else { bare };
+        out += separator;
+        vendor_err = bare == "vendor_err";
+    }
+    out
+}
+
+/// Both ends of a connection tell of its end, whichever is first: the order of lines is not promised.
+fn same(heading: &str, said: &[String]) {
+    let constants = |lines: &[String]| {
+        let mut lines: Vec<_> = lines.iter().map(|line| constant(line)).collect();
+        lines.sort();
+        lines.join("\n")
+    };
+    assert_eq!(constants(said), constants(&promised(heading)), "{heading}: docs/errors.md is out of date");
+}
+
+#[test]
+fn ten_typical_mistakes_are_explained_as_the_page_says() {
+    let scratch = common::scratch("mistakes");
+    let program = compile(&scratch, "mistakes.c");
+    for mistake in MISTAKES {
+        same(mistake, &run(&program, &[mistake]));
+    }
+    std::fs::remove_dir_all(scratch).unwrap();
+}
+
+#[test]
+fn calls_that_are_refused_say_which_argument_is_wrong() {
+    let scratch = common::scratch("calls");
+    let said = run(&compile(&scratch, "calls.c"), &[]);
+    same(CALLS, &said);
+    std::fs::remove_dir_all(scratch).unwrap();
+}
+
+/// `ironwarp explain` says of each `vendor_err` what the line says, as far as the number knows.
+#[test]
+fn the_numbers_of_the_page_are_explained_in_the_same_words() {
+    let command = common::libraries().join("../../bin/ironwarp");
+    let mut seen = BTreeSet::new();
+    for line in MISTAKES.iter().flat_map(|mistake| promised(mistake)) {
+        let Some((_, code)) = line.split_once("vendor_err 0x49") else { continue };
+        let code = format!("0x49{}", &code[..6]);
+        if line.starts_with("ironwarp: ") && seen.insert(code.clone()) {
+            let output = Command::new(&command).args(["explain", &code]).output().unwrap();
+            let text = String::from_utf8(output.stdout).unwrap();
+            assert!(output.status.success(), "{code}");
+            let what =
+                text.lines().find_map(|line| line.trim().strip_prefix("what happened")).unwrap().trim();
+            let (beginning, _) = what.split_once(": ").unwrap_or((what, ""));
+            let agrees =
+                line.contains(beginning) || line.contains(what.split(", and was told").next().unwrap());
+            assert!(agrees, "{code}: `{what}`, but the line is\n{line}");
+        }
+    }
+    assert!(seen.len() >= 10, "{seen:?}");
+}
