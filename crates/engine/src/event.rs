@@ -127,6 +127,7 @@ fn words(private_data: &[u8]) -> String {
 }
 
 /// Who is told what happens, on the thread that finds out: a lane's, as a rule. It must not block, and may call back.
+#[doc(hidden)]
 pub trait Watcher<E>: Send + Sync + fmt::Debug {
     /// This happened.
     fn tell(&self, event: E);
@@ -172,6 +173,7 @@ impl<E> EventChannel<E> {
     }
 }
 
+#[doc(hidden)]
 impl<E: Send + fmt::Debug> Watcher<E> for EventChannel<E> {
     fn tell(&self, event: E) {
         self.channel.push(event);
