@@ -61,13 +61,6 @@ const JOBS: &[Job] = &[
         dropin::run,
     ),
     job(
-        programs::USAGE,
-        "run stock RDMA programs on the drop-in",
-        Neither,
-        &["unshare", "nsenter", "setpriv"],
-        programs::run,
-    ),
-    job(
         rdma_core_tests::USAGE,
         "run rdma-core's own tests on the drop-in",
         Ci,
@@ -80,6 +73,13 @@ const JOBS: &[Job] = &[
     job("events", "ten million events between threads, none lost or doubled", Ci, &[], cargo::events),
     job(cargo::SIM_USAGE, "simulate, 10,000 seeds unless told otherwise", Ci, &[], cargo::sim),
     job("dist", "pack the command and the drop-in into one file", Ci, &["cc", "git", "readelf"], dist::run),
+    job(
+        programs::USAGE,
+        "run stock RDMA programs on the drop-in",
+        Ci,
+        &["unshare", "nsenter", "setpriv", "mpicc"],
+        programs::run,
+    ),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),
     job(

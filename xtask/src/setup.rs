@@ -34,8 +34,23 @@ const GUEST: &[&str] = &[
     "xz-utils",
 ];
 
-/// rdma-core's own tests, and what they are written for.
-const RDMA_CORE: &[&str] = &["python3-pyverbs", "rdma-core"];
+/// The programs that `programs` and `rdma-core-tests` run beside those above, and what they are built with.
+const PROGRAMS: &[&str] = &[
+    "fio",
+    "gcc",
+    "libfabric-bin",
+    "libiscsi-bin",
+    "libopenmpi-dev",
+    "libucx-dev",
+    "openmpi-bin",
+    "python3-pyverbs",
+    "qemu-block-extra",
+    "qemu-utils",
+    "qperf",
+    "rdma-core",
+    "tgt",
+    "ucx-utils",
+];
 
 /// The commands, and the crates with the versions that are installed; any version already here will do.
 const CARGO: &[(&str, &str)] =
@@ -43,8 +58,7 @@ const CARGO: &[(&str, &str)] =
 
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
     let mut packages = missing(DEBIAN);
-    packages.extend(RDMA_CORE.iter().filter(|package| !installed(package)));
-    packages.extend(GUEST.iter().filter(|package| !installed(package)));
+    packages.extend(GUEST.iter().chain(PROGRAMS).filter(|package| !installed(package)));
     if !packages.is_empty() {
         debian(&packages)?;
     }

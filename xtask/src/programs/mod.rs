@@ -16,6 +16,7 @@ mod special;
 mod stage;
 mod table;
 
+use crate::dropin;
 use crate::shell::Result;
 use crate::workspace::Workspace;
 use catalogue::{PROGRAMS, Program};
@@ -44,6 +45,7 @@ struct Options {
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     let options = parse(arguments)?;
     if !options.inside {
+        dropin::build(workspace, true)?;
         return stage::run_inside(arguments);
     }
     let stage = Stage::new(workspace)?;

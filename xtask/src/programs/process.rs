@@ -11,6 +11,9 @@ use std::time::{Duration, Instant};
 
 /// No program of the catalogue takes longer.
 pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+/// So many lines of its output are shown if it fails: from the beginning, and from the end.
+const FIRST: usize = 6;
+const LAST: usize = 6;
 /// How often it is looked whether something has happened that cannot be waited for.
 const LOOK: Duration = Duration::from_millis(2);
 
@@ -87,9 +90,12 @@ impl Process {
 
     /// An error with the last of what it printed.
     pub(super) fn complaint(&self, what: &str) -> String {
+        // What it says on standard error is in front: the C library keeps the rest until the end.
         let output = self.output();
-        let lines: Vec<_> = output.lines().rev().take(8).collect();
-        let tail: String = lines.iter().rev().map(|line| format!("\n      {line}")).collect();
+        let lines: Vec<_> = output.lines().collect();
+        let (first, last) = lines.split_at(lines.len().min(FIRST));
+        let last = &last[last.len().saturating_sub(LAST)..];
+        let tail: String = first.iter().chain(last).map(|line| format!("\n      {line}")).collect();
         format!("{} {what}{tail}", self.name)
     }
 }
