@@ -5,7 +5,8 @@ use ironwarp_engine::{BringUpError, BringUpOptions, ConnectError, Local, QueuePa
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::Role;
 use ironwarp_rnic::qp::{Retries, State};
-use ironwarp_rnic::queue::Status;
+use ironwarp_rnic::queue::{Data, Operation, Sge, Status, WorkRequest};
+use ironwarp_wire::Tag;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -191,6 +192,22 @@ fn a_request_to_a_peer_that_has_closed_fails_as_one_to_a_peer_that_never_was() {
         assert_eq!(statuses, [Status::Flushed, Status::RetryExceeded]);
         assert_eq!(a.qp().state(), State::Error);
     }
+}
+
+/// A program may destroy a queue pair with requests on it, and then their memory. Its peer hears of the first, not of the second.
+#[test]
+fn what_is_left_on_a_queue_pair_that_is_destroyed_is_no_concern_of_its_peer() {
+    let (mut one, mut other) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (a, b) = (one.pair(), other.pair());
+    one.bring_up(&a, "127.0.0.2", ("127.0.0.3", b.id()));
+    other.bring_up(&b, "127.0.0.3", ("127.0.0.2", a.id()));
+    talk(&mut one, &a, &mut other, &b);
+    b.qp().hush();
+    let gone = Sge { tag: Tag(0x00de_ad00), addr: 0, len: 8 };
+    let send = Operation::Send { invalidate: None };
+    b.post_send(vec![WorkRequest::new(7, send, Data::Memory(gone.into()))]).unwrap();
+    assert!(a.wait_closed(PATIENCE));
+    assert_eq!(a.qp().state(), State::ReadyToSend);
 }
 
 /// After a reset the same two numbers can be connected again: before they were, and after.

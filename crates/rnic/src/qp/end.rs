@@ -96,7 +96,9 @@ impl Qp {
         self.raise_failure(&fault);
         {
             let mut owed = lock(&self.owed);
-            owed.terminate = terminate;
+            // One that its program has destroyed says no more than goodbye: its requests may name memory that is gone, which is
+            // nobody's mistake, and the peer's requests shall not fail for it.
+            owed.terminate = terminate.filter(|_| !self.silent.load(Ordering::SeqCst));
             owed.finish = true;
         }
         {
