@@ -246,7 +246,8 @@ pub(super) const PROGRAMS: &[Program] = &[
             client: &["ucmatose", "-s", "{addr}", "-p", "{port}", "-c", "20"],
         },
         &["test complete"],
-    ),
+    )
+    .representative(),
     Program::new(
         "udaddy",
         Pair { server: &["udaddy", "-b", "{addr}"], client: &["udaddy", "-s", "{addr}"] },
@@ -330,7 +331,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new("ucx_perftest", Special(special::ucx_perftest), &[]).roce_only(),
     Program::new("ucp_client_server", Special(special::ucp_client_server), &[]).roce_only(),
     Program::new("fi_info -p verbs", Alone(&["fi_info", "-p", "verbs"]), &["provider: verbs"]),
-    Program::new("fi_pingpong msg", Special(special::fi_pingpong_msg), &[]).representative(),
+    Program::new("fi_pingpong msg", Special(special::fi_pingpong_msg), &[]),
     Program::new("fi_pingpong rdm", Special(special::fi_pingpong_rdm), &[]),
     Program::new("fi_pingpong dgram", Special(special::fi_pingpong_dgram), &[]).roce_only(),
     Program::new("Open MPI, pml ucx", Special(special::mpi_ucx), &[]).roce_only(),

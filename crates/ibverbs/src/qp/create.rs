@@ -182,8 +182,13 @@ pub(super) fn plain(
 fn grant(cap: &mut ibv_qp_cap) -> Result<(), Errno> {
     let depths = cap.max_send_wr.max(cap.max_recv_wr);
     let sges = cap.max_send_sge.max(cap.max_recv_sge);
-    if depths > MOST_REQUESTS || sges > MOST_SGES || cap.max_inline_data > MOST_INLINE {
-        return Err(Errno::INVALID);
+    let asked = [
+        ("max_send_wr or max_recv_wr", depths, MOST_REQUESTS),
+        ("max_send_sge or max_recv_sge", sges, MOST_SGES),
+        ("max_inline_data", cap.max_inline_data, MOST_INLINE),
+    ];
+    if let Some((name, asked, most)) = asked.iter().find(|(_, asked, most)| asked > most) {
+        return Err(Errno::INVALID.because(format_args!("{name} is {asked}, {most} are possible")));
     }
     cap.max_inline_data = cap.max_inline_data.max(LEAST_INLINE);
     cap.max_send_sge = cap.max_send_sge.max(1);
