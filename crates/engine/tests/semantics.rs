@@ -10,7 +10,7 @@ use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Completion, Opcode, Operation, Status};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -73,6 +73,33 @@ fn receives_are_posted_after_sends_complete() {
                     end.completes(Opcode::Receive, 2048);
                 }
             });
+        }
+    });
+}
+
+/// A program that answers a message makes its peer see the message complete before the answer comes: programs rely on it, because
+/// adapters acknowledge at once. Answered at once, by a thread that polls while a lane drives, too.
+#[test]
+fn a_send_completes_before_the_answer_to_it_comes() {
+    let (client, server) = ends(Completes::WhenAcknowledged);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let start = Instant::now();
+            for round in 0..500 {
+                server.receive(1024);
+                let mut asked = false;
+                while !asked {
+                    assert!(start.elapsed() < PATIENCE, "the client does not ask any more");
+                    server.side.cq.poll(4, |found| asked |= found.opcode == Opcode::Receive).unwrap();
+                }
+                server.post(round, SEND, 16);
+            }
+        });
+        for round in 0..500 {
+            client.receive(2048);
+            client.post(round, SEND, 32);
+            client.completes(Opcode::Send, round);
+            client.completes(Opcode::Receive, 2048);
         }
     });
 }

@@ -169,7 +169,7 @@ static void cancelled(void)
 			struct thread first, second;
 
 			start(&first, wait_in_thread, (void *)waiter);
-			wait_until_in(&first, SYS_read);
+			wait_until_in(&first, SYS_recvfrom);
 			CHECK(pthread_cancel(first.id) == 0);
 			CHECK(join(&first) == PTHREAD_CANCELED);
 			start(&second, wait_in_thread, (void *)waiter);
@@ -202,12 +202,12 @@ static void interrupted(void)
 			CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
 			caught = 0;
 			start(&thread, wait_in_thread, (void *)waiter);
-			wait_until_in(&thread, SYS_read);
+			wait_until_in(&thread, SYS_recvfrom);
 			CHECK(pthread_kill(thread.id, SIGUSR1) == 0);
 			if (restart) {
 				while (!caught)
 					sched_yield();
-				wait_until_in(&thread, SYS_read);
+				wait_until_in(&thread, SYS_recvfrom);
 				waiter->happen();
 				CHECK(join(&thread) == NULL);
 			} else {

@@ -83,6 +83,9 @@ pub struct Qp {
     listed: AtomicU64,
     /// Something was delivered since somebody last asked.
     debt: AtomicBool,
+    /// So many messages of the request class were delivered, if their completions may have been seen. What the program posts
+    /// after it saw one leaves behind the acknowledgement of that message, though the rx half has not told all yet.
+    pub(crate) delivered: AtomicU64,
     /// The link did not take all there was to send.
     blocked: AtomicBool,
     pub(crate) sq: Mutex<SendQueue>,
@@ -121,6 +124,7 @@ impl Qp {
             last_receive: AtomicBool::new(false),
             listed: AtomicU64::new(0),
             debt: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),

@@ -16,6 +16,7 @@ use ironwarp_wire::{
     AtomicRequest, AtomicResponse, Cause, Dialect, Header, Immediate, Place, ReadRequest, Send, SendWord,
     Tagged, Violation,
 };
+use std::sync::atomic::Ordering;
 
 /// Where the payload of a segment goes.
 #[derive(Debug)]
@@ -564,7 +565,7 @@ impl Rx {
                 receive: Some(Status::LocalAccess),
             })?;
         }
-        let Message::Send { receive, received, immediate } = self.used_up() else { return Ok(()) };
+        let Message::Send { receive, received, immediate } = self.used_up(qp) else { return Ok(()) };
         let byte_len = u32::try_from(received).unwrap_or(u32::MAX);
         let completion = Completion::succeeded(receive.request.id, Opcode::Receive, qp.id(), byte_len);
         let solicited = send.solicited;
@@ -575,16 +576,17 @@ impl Rx {
     /// RFC 7306 §6: completes after the Write before it was placed and delivered.
     fn end_immediate(&mut self, qp: &Qp, message: &Immediate) {
         let byte_len = u32::try_from(self.written).unwrap_or(u32::MAX);
-        let Message::Send { receive, .. } = self.used_up() else { return };
+        let Message::Send { receive, .. } = self.used_up(qp) else { return };
         let completion = Completion::succeeded(receive.request.id, Opcode::ReceiveWrite, qp.id(), byte_len);
         let (solicited, immediate) = (message.solicited, Some(message.data.value()));
         qp.complete_receive(&receive, Completion { solicited, immediate, ..completion });
     }
 
-    /// The message that used up a receive is delivered.
-    fn used_up(&mut self) -> Message {
+    /// The message that used up a receive is delivered. It counts before its completion is seen: see `Qp::delivered`.
+    fn used_up(&mut self, qp: &Qp) -> Message {
         self.send_msn = self.send_msn.wrapping_add(1);
         self.delivered += 1;
+        qp.delivered.store(self.delivered.max(self.vouched), Ordering::Relaxed);
         self.written = 0;
         std::mem::replace(&mut self.message, Message::None)
     }

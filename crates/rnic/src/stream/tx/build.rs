@@ -15,6 +15,7 @@ use ironwarp_wire::{
     AtomicRequest, AtomicResponse, Header, Immediate, ImmediateData, MAX_HEADER, Place, ReadRequest, Send,
     SendWord, Tagged, Terminate,
 };
+use std::sync::atomic::Ordering;
 
 /// Why no frame was added.
 pub(super) enum Stop {
@@ -60,6 +61,10 @@ impl Tx {
     /// whether there is more.
     pub(super) fn build<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> bool {
         self.owed = lock(&qp.owed).view();
+        if let Some(delivered) = &mut self.owed.delivered {
+            // Whoever posted what is about to leave may have seen completions that were not counted above yet.
+            *delivered = qp.delivered.load(Ordering::Relaxed).max(*delivered);
+        }
         let stop = loop {
             if train.is_full() {
                 break Stop::Full;
@@ -168,10 +173,17 @@ impl Tx {
 
     /// The acknowledgement travels with company, or alone if it was told to or there will be none.
     fn add_acknowledgement(&mut self, qp: &Qp, train: &mut Train) {
+        if !train.is_empty() || self.owed.flush || self.owed.finish {
+            self.acknowledge(qp, train);
+        }
+    }
+
+    /// Tells the peer what was delivered, if there is more to tell than it knows.
+    fn acknowledge(&mut self, qp: &Qp, train: &mut Train) {
         let Some(delivered) = self.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
             return;
         };
-        if !self.may_signal(qp) || (train.is_empty() && !self.owed.flush && !self.owed.finish) {
+        if !self.may_signal(qp) {
             return;
         }
         let mut owed = lock(&qp.owed);
@@ -226,8 +238,13 @@ impl Tx {
         train: &mut Train,
         guards: &mut Guards<'q>,
     ) -> Result<(), Stop> {
-        if self.cursor.doing == Doing::Nothing && self.begin(qp, train)? == Begun::Probe {
-            return Ok(());
+        if self.cursor.doing == Doing::Nothing {
+            if self.begin(qp, train)? == Begun::Probe {
+                return Ok(());
+            }
+            // The program may answer a message of the peer's with this one. There, the completion of that message comes
+            // before the answer, as where adapters acknowledge at once: programs (tgtd) rely on it.
+            self.acknowledge(qp, train);
         }
         let seq = self.cursor.seq;
         let request = match self.current.take() {
