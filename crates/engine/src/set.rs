@@ -217,7 +217,12 @@ impl Set {
 
     /// Serves what has happened, without waiting.
     pub(crate) fn poll(&self) {
-        EVENTS.with_borrow_mut(|events| self.serve(events));
+        // A thread that is ending has no room of its own any more, and may still poll: in what a program asked to be called
+        // when it exits, for example.
+        let served = EVENTS.try_with(|events| self.serve(&mut events.borrow_mut()));
+        if served.is_err() {
+            self.serve(&mut Events::new(BATCH));
+        }
     }
 
     /// The program wants to sleep until an event is raised: the lane serves the set.

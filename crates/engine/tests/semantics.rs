@@ -4,12 +4,15 @@
 mod common;
 
 use common::{SEND, Side, connect};
-use ironwarp_engine::{Engine, QueuePair};
+use ironwarp_engine::{CompletionQueue, Engine, QueuePair};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Completion, Opcode, Operation, Status};
 use ironwarp_wire::{Place, Tag};
+use std::cell::RefCell;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -139,4 +142,33 @@ fn an_acknowledged_write_carries_the_peers_error() {
     let (client, _server) = ends(Completes::WhenSent);
     client.post(1, Operation::Write(wrong), 32);
     client.completes(Opcode::Write, 1);
+}
+
+/// A thread may poll until its very end: when what it has for itself is taken down, in whichever order. The main thread of a C
+/// program does so in what it asked to be called at exit.
+#[test]
+fn a_thread_that_is_ending_polls() {
+    struct PollsAtTheEnd(Arc<CompletionQueue>, Arc<AtomicBool>);
+    impl Drop for PollsAtTheEnd {
+        fn drop(&mut self) {
+            self.0.poll(1, |_| ()).unwrap();
+            self.1.store(true, Ordering::Relaxed);
+        }
+    }
+    // What is made first is taken down last.
+    thread_local!(static END: RefCell<Option<PollsAtTheEnd>> = const { RefCell::new(None) });
+
+    let (client, server) = ends(Completes::WhenSent);
+    // With more than one connection, a poll asks the kernel which of them has something.
+    let (near, far) = (client.side.pair(1, Completes::WhenSent), server.side.pair(1, Completes::WhenSent));
+    connect((&client.side, &near), (&server.side, &far));
+    let polled = Arc::new(AtomicBool::new(false));
+    let end = PollsAtTheEnd(Arc::clone(&client.side.cq), Arc::clone(&polled));
+    let thread = std::thread::spawn(move || {
+        let cq = Arc::clone(&end.0);
+        END.set(Some(end));
+        assert_eq!(cq.poll(1, |_| ()), Ok(0));
+    });
+    thread.join().unwrap();
+    assert!(polled.load(Ordering::Relaxed));
 }

@@ -3,7 +3,6 @@
 
 use super::socket::{Role, Socket};
 use super::stream::{Phase, Stream};
-use super::wait::{Patience, until};
 use super::{all, find, forked, lock, take};
 use crate::errno::{Errno, minus_one};
 
@@ -49,33 +48,21 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
 }
 
 #[unsafe(no_mangle)]
-pub extern "C-unwind" fn rclose(socket: c_int) -> c_int {
-    let patience = match find(socket).map(|socket| finish(&socket)) {
-        Ok(patience) => patience,
-        Err(errno) => return minus_one!(Err(errno)),
-    };
-    // Whatever comes of it, the socket is closed.
-    let _ = until(socket, patience, |socket| {
-        let Role::Connects(stream) = socket.role() else { return Ok(Some(())) };
-        let state = stream.latest();
-        Ok((state.phase != Phase::Connected || state.out.is_idle()).then_some(()))
-    });
-    minus_one!(take(socket).ok_or(Errno(libc::EBADF)).map(|socket| {
+pub extern "C" fn rclose(socket: c_int) -> c_int {
+    minus_one!(find(socket).and_then(|_| take(socket).ok_or(Errno(libc::EBADF))).map(|socket| {
+        let patience = match lock(socket.options()).linger {
+            Some(linger) => linger,
+            None if socket.is_nonblocking() => Duration::ZERO,
+            None => PATIENCE,
+        };
         socket.close_descriptor();
         let_go(&socket);
+        if let Ok(stream) = socket.stream() {
+            // The peer's adapter closes as well once it has everything, whatever its program does.
+            stream.pair().wait_closed(patience);
+        }
         sweep();
     }))
-}
-
-/// Says that no more comes. How long to wait until the peer has everything.
-fn finish(socket: &Socket) -> Patience {
-    let Ok(stream) = socket.stream() else { return Patience::None };
-    stream.finish(&mut stream.latest());
-    match lock(socket.options()).linger {
-        Some(linger) => Patience::Until(Instant::now() + linger),
-        None if socket.is_nonblocking() => Patience::None,
-        None => Patience::Until(Instant::now() + PATIENCE),
-    }
 }
 
 /// The program has no more to do with it.

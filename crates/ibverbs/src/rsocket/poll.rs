@@ -14,6 +14,13 @@ thread_local! {
     static LIST: RefCell<Vec<libc::pollfd>> = const { RefCell::new(Vec::new()) };
 }
 
+/// Calls `with` with the list of this thread. One that is ending has none any more, and gets another.
+fn with_list<T>(with: impl Fn(&mut Vec<libc::pollfd>) -> T) -> T {
+    let done = LIST.try_with(|list| with(&mut list.borrow_mut()));
+    // Leaked: what is in it is used after this. It is little, and the thread's last.
+    done.unwrap_or_else(|_| with(Box::leak(Box::default())))
+}
+
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rpoll(fds: *mut libc::pollfd, nfds: libc::nfds_t, timeout: c_int) -> c_int {
     let patience = match u64::try_from(timeout) {
@@ -78,7 +85,7 @@ struct Asked {
 }
 
 fn ask(list: &[libc::pollfd], waker: Option<c_int>) -> Asked {
-    LIST.with_borrow_mut(|asked| {
+    with_list(|asked| {
         asked.clear();
         asked.extend(list.iter().map(|it| libc::pollfd {
             fd: if it.fd >= 0 && find(it.fd).is_ok() { -1 } else { it.fd },
@@ -112,12 +119,12 @@ fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
             let errno = Errno::from(std::io::Error::last_os_error());
             return if errno.0 == libc::EINTR { Ok(ready) } else { Err(errno) };
         }
-        LIST.with_borrow(|asked| {
-            for (it, asked) in list.iter_mut().zip(asked).filter(|(_, asked)| asked.fd >= 0) {
-                it.revents = asked.revents;
-                ready += c_int::from(it.revents != 0);
-            }
-        });
+        // SAFETY: as above.
+        let asked = unsafe { std::slice::from_raw_parts(at, count) };
+        for (it, asked) in list.iter_mut().zip(asked).filter(|(_, asked)| asked.fd >= 0) {
+            it.revents = asked.revents;
+            ready += c_int::from(it.revents != 0);
+        }
     }
     Ok(ready)
 }

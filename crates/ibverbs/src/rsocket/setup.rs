@@ -145,22 +145,18 @@ pub unsafe extern "C-unwind" fn rconnect(
     // SAFETY: the caller's.
     let begun = find(socket).and_then(|socket| unsafe {
         let to = address::read(addr, addrlen, socket.family())?;
-        begin(&socket, to)?;
-        Ok(socket.patience(0))
+        Ok((begin(&socket, to)?, socket.patience(0)))
     });
-    let patience = match begun {
-        Ok(patience) => patience,
-        Err(errno) => return minus_one!(Err(errno)),
-    };
-    let connected = until(socket, patience, connected);
-    minus_one!(match connected {
-        Err(Errno(libc::EAGAIN)) if patience == Patience::None => Err(Errno(libc::EINPROGRESS)),
-        other => other,
+    minus_one!(match begun {
+        // However fast it is: programs expect to be told by poll.
+        Ok((true, Patience::None)) => Err(Errno(libc::EINPROGRESS)),
+        Ok((_, patience)) => until(socket, patience, connected),
+        Err(errno) => Err(errno),
     })
 }
 
-/// Dials, unless that was done before.
-fn begin(socket: &Socket, to: SocketAddr) -> Result<(), Errno> {
+/// Dials, unless that was done before. Whether it was done now.
+fn begin(socket: &Socket, to: SocketAddr) -> Result<bool, Errno> {
     let from = socket.bound();
     socket.set_role(|role| {
         match role {
@@ -169,7 +165,7 @@ fn begin(socket: &Socket, to: SocketAddr) -> Result<(), Errno> {
                 let state = stream.latest();
                 match state.phase {
                     Phase::Connecting => return Err(Errno(libc::EALREADY)),
-                    Phase::Connected if !state.announced => return Ok(()),
+                    Phase::Connected if !state.announced => return Ok(false),
                     Phase::Over if state.failed => {} // it may be tried again
                     _ => return Err(Errno(libc::EISCONN)),
                 }
@@ -181,7 +177,7 @@ fn begin(socket: &Socket, to: SocketAddr) -> Result<(), Errno> {
         let dial = ConnectOptions { from, private_data: stream.hello(), ..ConnectOptions::default() };
         engine()?.connect(stream.pair(), to, &dial).map_err(|error| Errno::from(&error))?;
         *role = Role::Connects(stream);
-        Ok(())
+        Ok(true)
     })
 }
 

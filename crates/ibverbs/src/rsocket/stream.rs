@@ -109,7 +109,8 @@ impl Stream {
             send_depth: options.send_queue as usize,
             receives: Receives::Own(options.receive_queue as usize),
             max_sges: 1,
-            completes: Completes::WhenAcknowledged,
+            // The peer has room for all that is sent, so there is nothing that it could say of it.
+            completes: Completes::WhenSent,
             rights: Rights::REMOTE_WRITE,
             events: Some(Arc::<Events>::clone(&events)),
             ..QueuePairAttributes::new(domain, &cq)

@@ -68,11 +68,6 @@ impl Outgoing {
         self.head += len;
     }
 
-    /// Whether all that was posted is with the peer.
-    pub(super) fn is_idle(&self) -> bool {
-        self.posted == 0
-    }
-
     /// The peer says what it has read and received. Whether that can be.
     pub(super) fn credit(&mut self, read: u64, received: u64) -> bool {
         let possible =

@@ -288,12 +288,13 @@ static void selects(int port)
 	FAILS(rsend(rs, "x", 1, 0), ENOTCONN);
 	FAILS(rshutdown(rs, SHUT_RDWR), ENOTCONN);
 	FAILS(raccept(rs, NULL, NULL), EINVAL);
-	if (fork() == 0) { /* a child is told that these are its parent's */
+	pid_t child = fork();
+	if (child == 0) { /* a child is told that these are its parent's */
 		FAILS(rsend(rs, "x", 1, 0), EOPNOTSUPP);
 		FAILS(rsocket(family, SOCK_STREAM, 0), EOPNOTSUPP);
 		_exit(0);
 	}
-	CHECK(wait(&value) > 0 && value == 0);
+	CHECK(waitpid(child, &value, 0) == child && value == 0);
 	CHECK(rclose(rs) == 0);
 }
 
