@@ -109,6 +109,14 @@ static void close_side(struct side *side)
 	CHECK(!ibv_close_device(side->context));
 }
 
+/* Sockets that lead somewhere: those of channels do not leave the process. */
+static int leads_somewhere(int fd)
+{
+	int domain;
+	socklen_t len = sizeof domain;
+	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX;
+}
+
 /* How many sockets and how many sets of them this process has. */
 static int sockets(void)
 {
@@ -117,7 +125,7 @@ static int sockets(void)
 	for (struct dirent *entry; (entry = readdir(folder));) {
 		char target[64] = "";
 		if (readlinkat(dirfd(folder), entry->d_name, target, sizeof target - 1) > 0)
-			found += !strncmp(target, "socket:", 7) || !strcmp(target, "anon_inode:[eventpoll]");
+			found += leads_somewhere(atoi(entry->d_name)) || !strcmp(target, "anon_inode:[eventpoll]");
 	}
 	closedir(folder);
 	return found;
