@@ -11,6 +11,7 @@ mod guest;
 mod instructions;
 mod memcheck;
 mod no_std;
+mod pages;
 mod programs;
 mod rdma_core_tests;
 mod setup;
@@ -80,6 +81,14 @@ const JOBS: &[Job] = &[
         &["unshare", "nsenter", "setpriv", "mpicc"],
         programs::run,
     ),
+    job(
+        pages::INSTALL_USAGE,
+        "run README's first screen in fresh Debian systems",
+        Ci,
+        &["debootstrap", "unshare", "setpriv"],
+        pages::install,
+    ),
+    job(pages::USAGE, "run the commands of docs/programs", Ci, &["unshare", "setpriv"], pages::run),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),
     job(

@@ -15,6 +15,7 @@ const DEBIAN: &[(&str, &str)] = &[
     ("qemu-system-x86_64", "qemu-system-x86"),
     ("ip", "iproute2"), // changes interfaces, in namespaces that `unshare` makes
     ("unshare", "util-linux"),
+    ("debootstrap", "debootstrap"),
 ];
 
 /// What `guest/build` makes the siw guest of. Most of it brings no command, so dpkg is asked for it.

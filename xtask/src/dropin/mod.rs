@@ -13,6 +13,8 @@
 mod symbols;
 mod unhide;
 
+pub(crate) use symbols::check_glibc;
+
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
 use std::fs;
@@ -49,8 +51,8 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
 pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
     let Dropin { file, command } = build(workspace, false)?;
     symbols::compare(&file, &Path::new(CRATE).join("compat.S"))?;
-    symbols::check_glibc(&file)?;
-    symbols::check_glibc(&command)
+    check_glibc(&file)?;
+    check_glibc(&command)
 }
 
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {

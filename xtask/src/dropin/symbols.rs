@@ -35,7 +35,7 @@ pub(super) fn compare(file: &Path, compat: &Path) -> Result {
 }
 
 /// States the glibc that a file needs: no newer one than we promise.
-pub(super) fn check_glibc(file: &Path) -> Result {
+pub(crate) fn check_glibc(file: &Path) -> Result {
     let Some((version, names)) = newest(&symbols(file)?) else {
         return Err(format!("{} needs no glibc?", file.display()));
     };

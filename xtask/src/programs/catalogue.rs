@@ -341,3 +341,19 @@ pub(super) const PROGRAMS: &[Program] = &[
     // It keeps its port in fifteen bits.
     Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]).at(13_260),
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_is_on_its_page() {
+        let page = include_str!("../../../docs/programs.md");
+        for program in PROGRAMS {
+            let personas = if program.personas == Personas::Both { "both" } else { "roce" };
+            let places = if program.representative { "one host, two (IPv4, IPv6)" } else { "one host" };
+            let row = format!("| {} | {personas} | {places} |", program.name);
+            assert!(page.contains(&row), "docs/programs.md has no row {row}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+//! docs/ci.md: the commands of its Dockerfile, and those of its job. Docker itself is not needed: they run in a Debian root
+//! directory, as they would in an image of that release.
+
+use super::document::{Step, Terminal, fenced};
+use crate::shell::Result;
+
+/// What is typed as root before the commands that follow it, with the network of the host; then these, in one of their own.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(super) struct Job {
+    pub(super) fetching: Vec<Step>,
+    pub(super) running: Vec<Step>,
+}
+
+/// The Dockerfile, as a job: `COPY` is done by a command that does the same.
+pub(super) fn dockerfile(page: &str) -> Result<Job> {
+    let (line, _, text) = find(page, "dockerfile")?;
+    let mut job = Job::default();
+    let mut user = "";
+    for instruction in text.replace("\\\n", " ").lines() {
+        let Some((word, rest)) = instruction.split_once(' ') else { continue };
+        let command = match word {
+            "RUN" => rest.to_owned(),
+            "COPY" => format!("cp {rest}"),
+            "ENV" => format!("export {rest}"),
+            // The shell's form of what the image does in the end.
+            "CMD" => format!("{user}{}", rest.trim_matches(['[', ']']).replace(',', " ")),
+            "USER" if rest == "nobody" => {
+                user = "setpriv --reuid=65534 --regid=65534 --clear-groups -- ";
+                continue;
+            }
+            "FROM" if rest == "debian:12" => continue,
+            other => return Err(format!("docs/ci.md:{line}: the test does not know {other}")),
+        };
+        job.add(line, command);
+    }
+    Ok(job)
+}
+
+/// The steps of the workflow that have commands.
+pub(super) fn workflow(page: &str) -> Result<Job> {
+    let (first, _, text) = find(page, "yaml")?;
+    let mut job = Job::default();
+    let mut lines = (first..).zip(text.lines()).peekable();
+    while let Some((number, line)) = lines.next() {
+        let Some((before, command)) = line.split_once("run: ") else { continue };
+        if command != "|" {
+            job.add(number, command.to_owned());
+            continue;
+        }
+        let mut commands = String::new();
+        while let Some((_, line)) = lines.next_if(|(_, line)| indent(line) > before.len()) {
+            commands += &format!("{}\n", line.trim());
+        }
+        job.add(number, commands);
+    }
+    Ok(job)
+}
+
+impl Job {
+    fn add(&mut self, line: usize, commands: String) {
+        let list = if commands.contains("apt-get") { &mut self.fetching } else { &mut self.running };
+        let commands = commands.trim_end().to_owned() + "\n";
+        list.push(Step { line, terminal: Terminal::Here, commands, output: None });
+    }
+}
+
+fn indent(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+fn find<'p>(page: &'p str, language: &str) -> Result<(usize, &'p str, String)> {
+    let blocks = fenced(page);
+    let found = blocks.into_iter().find(|(_, found, _)| *found == language);
+    found.ok_or_else(|| format!("docs/ci.md has no block of {language}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn commands(steps: &[Step]) -> Vec<&str> {
+        steps.iter().map(|step| step.commands.as_str()).collect()
+    }
+
+    #[test]
+    fn the_commands_of_a_dockerfile() -> Result {
+        let page = "```dockerfile\nFROM debian:12\nRUN apt-get update \\\n && apt-get install x\nCOPY a /b\nRUN c\nUSER nobody\nCMD [\"d\", \"e\"]\n```\n";
+        let job = dockerfile(page)?;
+        assert_eq!(commands(&job.fetching), ["apt-get update   && apt-get install x\n"]);
+        let [.., last] = &commands(&job.running)[..] else { return Err("no commands".into()) };
+        assert!(last.starts_with("setpriv") && last.ends_with(" \"d\"  \"e\"\n"), "{last}");
+        assert_eq!(commands(&job.running)[..2], ["cp a /b\n", "c\n"]);
+        Ok(())
+    }
+
+    #[test]
+    fn the_commands_of_a_workflow() -> Result {
+        let page = "```yaml\nsteps:\n  - uses: x\n  - run: a\n  - name: b\n    run: |\n      c\n      d\n  - run: e\n```\n";
+        assert_eq!(commands(&workflow(page)?.running), ["a\n", "c\nd\n", "e\n"]);
+        Ok(())
+    }
+}

@@ -1,0 +1,100 @@
+//! The commands of a page. A block of `sh` is typed into a terminal and must succeed. `sh server` is typed into another one,
+//! which is left alone once something listens there, and must have succeeded in the end; `sh server stays` never ends. A
+//! block `text output` is what the last one printed, but for its values.
+
+/// One block of commands.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Step {
+    /// Where in the page it begins.
+    pub(super) line: usize,
+    pub(super) terminal: Terminal,
+    pub(super) commands: String,
+    pub(super) output: Option<String>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Terminal {
+    Here,
+    Server,
+    /// A server that serves for ever.
+    Stays,
+}
+
+/// The steps of a page, in order.
+pub(super) fn steps(page: &str) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    for (line, language, text) in fenced(page) {
+        let step = |terminal| Step { line, terminal, commands: text.clone(), output: None };
+        match language {
+            "sh" => steps.push(step(Terminal::Here)),
+            "sh server" => steps.push(step(Terminal::Server)),
+            "sh server stays" => steps.push(step(Terminal::Stays)),
+            "text output" => {
+                if let Some(last) = steps.last_mut() {
+                    last.output = Some(text);
+                }
+            }
+            _ => {}
+        }
+    }
+    steps
+}
+
+/// The fenced blocks: the number of their first line, what is behind the fence, the text.
+pub(super) fn fenced(page: &str) -> Vec<(usize, &str, String)> {
+    let mut blocks = Vec::new();
+    let mut open: Option<(usize, &str, String)> = None;
+    for (number, line) in (1..).zip(page.lines()) {
+        match (&mut open, line.strip_prefix("```")) {
+            (None, Some(language)) => open = Some((number + 1, language.trim(), String::new())),
+            (Some(_), Some(_)) => blocks.extend(open.take()),
+            (Some((_, _, text)), None) => *text += &format!("{line}\n"),
+            (None, None) => {}
+        }
+    }
+    blocks
+}
+
+/// What differs between what a page shows and what was printed, if anything: values (numbers, addresses) may.
+pub(super) fn difference(shown: &str, printed: &str) -> Option<String> {
+    let lines = |text: &str| -> Vec<Vec<String>> {
+        let words = |line: &str| line.split_whitespace().map(stable).collect();
+        text.lines().filter(|line| !line.trim().is_empty()).map(words).collect()
+    };
+    let (shown, printed) = (lines(shown), lines(printed));
+    let other = shown.iter().zip(&printed).find(|(one, other)| one != other);
+    if let Some((one, other)) = other {
+        return Some(format!("shown is\n  {}\nprinted was\n  {}", one.join(" "), other.join(" ")));
+    }
+    (shown.len() != printed.len())
+        .then(|| format!("{} lines are shown, {} were printed", shown.len(), printed.len()))
+}
+
+/// A word as it is compared: one that begins as a number or an address does is a value.
+fn stable(word: &str) -> String {
+    let value = word.starts_with(|c: char| c.is_ascii_digit() || c == ':') || word.contains("::");
+    if value { "#".into() } else { word.into() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_become_steps() {
+        let page = "# A\n```sh server\na &\nb\n```\ntext\n```sh\nc\n```\n```text output\nd 1\n```\n```text\ne\n```\n";
+        let server = Step { line: 3, terminal: Terminal::Server, commands: "a &\nb\n".into(), output: None };
+        let here =
+            Step { line: 8, terminal: Terminal::Here, commands: "c\n".into(), output: Some("d 1\n".into()) };
+        assert_eq!(steps(page), [server, here]);
+    }
+
+    #[test]
+    fn values_may_differ_and_words_may_not() {
+        let shown = "GID ::ffff:127.0.0.1\n\n1000 iters in 0.5 seconds\n";
+        assert_eq!(difference(shown, "GID  ::1\n1000 iters in 12 seconds\n"), None);
+        assert!(difference(shown, "GID ::1\n1000 iters in vain\n").is_some());
+        assert!(difference(shown, "GID ::1\n").is_some());
+        assert!(difference(shown, "GID none\n1000 iters in 12 seconds\n").is_some());
+    }
+}

@@ -1,0 +1,83 @@
+//! `pages` and `install-test`: the commands of the documents, typed as they stand there.
+//!
+//! ```text
+//!  document.rs   a page → its commands, and what they are said to print
+//!  ci.rs         docs/ci.md → the commands of its Dockerfile and of its job
+//!  place.rs      where they run, and whether they print what is shown
+//!  install.rs    fresh Debian systems, in which README's first screen runs
+//! ```
+
+mod ci;
+mod document;
+mod install;
+mod place;
+
+pub(crate) use install::{USAGE as INSTALL_USAGE, run as install};
+
+use crate::shell::{Result, at, command, output, run as run_command};
+use crate::workspace::Workspace;
+use document::steps;
+use place::{Network, Place, User};
+use std::env;
+use std::fs;
+use std::path::Path;
+
+pub(crate) const USAGE: &str = "pages [NAME…]";
+
+/// A page for each family of programs.
+const PAGES: &str = "docs/programs";
+
+/// A page that has this is not for ordinary users.
+const AS_ROOT: &str = "<!-- commands as root -->";
+
+/// Runs what the pages say, on this system, as an ordinary user, with the drop-in that was built last.
+pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
+    need_root("the commands get a network and a user of their own")?;
+    let folder = env::temp_dir().join(format!("ironwarp-pages-{}", std::process::id()));
+    let home = folder.join("ironwarp");
+    fs::create_dir_all(&home).map_err(at(&home))?;
+    let built = workspace.target.join("dropin");
+    run_command(&mut command("cp", &["-a", &format!("{}/.", built.display()), &home.to_string_lossy()]))?;
+    let ran = run_pages(&folder, &home, names);
+    let _ = fs::remove_dir_all(&folder);
+    ran
+}
+
+fn run_pages(folder: &Path, home: &Path, names: &[String]) -> Result {
+    let mut pages: Vec<_> = fs::read_dir(PAGES).map_err(at(Path::new(PAGES)))?.flatten().collect();
+    pages.sort_by_key(fs::DirEntry::file_name);
+    for page in pages {
+        let path = page.path();
+        let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        let text = fs::read_to_string(&path).map_err(at(&path))?;
+        let steps = steps(&text);
+        if steps.is_empty() || !(names.is_empty() || names.contains(&name)) {
+            continue;
+        }
+        let work = folder.join(&name);
+        let place = Place {
+            root: None,
+            folder: &work.to_string_lossy(),
+            user: if text.contains(AS_ROOT) { User::Root } else { User::Ordinary },
+            network: Network::Own,
+            path: search_path(home)?,
+        };
+        place.run(&format!("{PAGES}/{name}.md"), &steps)?;
+        println!("{name}: {} blocks of commands", steps.len());
+    }
+    Ok(())
+}
+
+/// The drop-in's command first. rustc is found where it is, and not by way of a tool that looks into somebody's home.
+fn search_path(home: &Path) -> Result<String> {
+    let rust = output(&mut command("rustc", &["--print", "sysroot"]))?;
+    let path = env::var("PATH").unwrap_or_default();
+    Ok(format!("{}:{}/bin:{path}:/usr/sbin", home.join("bin").display(), rust.trim()))
+}
+
+fn need_root(why: &str) -> Result {
+    match output(&mut command("id", &["-u"]))?.trim() {
+        "0" => Ok(()),
+        _ => Err(format!("this job needs root: {why}")),
+    }
+}

@@ -1,0 +1,138 @@
+//! Where the commands of a page run: in a network and among processes of their own, so that they meet nobody else's ports and
+//! nothing of them stays; on this system, or in a root directory of another one.
+
+use super::document::{Step, Terminal, difference};
+use crate::shell::{Result, at, command};
+use std::fs;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::path::{Path, PathBuf};
+
+/// Where, and as whom.
+#[derive(Debug)]
+pub(super) struct Place<'p> {
+    /// The root directory; that of this system if there is none.
+    pub(super) root: Option<&'p Path>,
+    /// A folder to work in, as it is called inside.
+    pub(super) folder: &'p str,
+    pub(super) user: User,
+    pub(super) network: Network,
+    pub(super) path: String,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    Root,
+    Ordinary,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Network {
+    /// The loopback interface, and one with the address 192.0.2.1.
+    Own,
+    /// For who has to fetch something.
+    Host,
+}
+
+/// Nobody has this number in a fresh system.
+const ORDINARY: u32 = 4242;
+/// Longer than any page takes.
+const SECONDS: &str = "300";
+
+/// What runs first, as root, with the words of the command behind it.
+const OUTSIDE: &str = r#"set -eu
+if [ "$NETWORK" = own ]; then
+    ip link set lo up
+    ip link add iw0 type veth peer name iw1
+    ip addr add 192.0.2.1/24 dev iw0
+    ip link set iw0 up
+    ip link set iw1 up
+fi
+mount -t proc proc "$ROOT/proc"
+exec "$@""#;
+
+/// What the steps begin with.
+const INSIDE: &str = r#"set -eu
+cd "$HOME"
+listeners() { cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -c '^ *[0-9]*: [^ ]* [^ ]* 0A ' || true; }
+"#;
+
+impl Place<'_> {
+    /// Runs the steps; tells of the first that went wrong.
+    pub(super) fn run(&self, page: &str, steps: &[Step]) -> Result {
+        let folder = self.outside(self.folder);
+        self.prepare(&folder, steps)?;
+        let ran = self.command(&folder);
+        let printed =
+            |number: &str| fs::read_to_string(folder.join(format!("{number}.log"))).unwrap_or_default();
+        if let Err(error) = ran {
+            let number = fs::read_to_string(folder.join("at")).unwrap_or_default();
+            let number = number.trim();
+            let line = number.parse::<usize>().ok().and_then(|n| steps.get(n)).map_or(0, |step| step.line);
+            let others: Vec<String> = (0..steps.len()).map(|n| printed(&n.to_string())).collect();
+            return Err(format!("{page}:{line}: {error}\n{}", others.join("--\n")));
+        }
+        for (number, step) in (0..).zip(steps) {
+            let printed = printed(&i32::to_string(&number));
+            if let Some(why) = step.output.as_ref().and_then(|shown| difference(shown, &printed)) {
+                return Err(format!("{page}:{}: {why}\nall that was printed:\n{printed}", step.line));
+            }
+        }
+        Ok(())
+    }
+
+    fn outside(&self, path: &str) -> PathBuf {
+        self.root.map_or_else(|| path.into(), |root| root.join(path.trim_start_matches('/')))
+    }
+
+    fn prepare(&self, folder: &Path, steps: &[Step]) -> Result {
+        fs::create_dir_all(folder).map_err(at(folder))?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(0o777)).map_err(at(folder))?;
+        if self.user == User::Ordinary {
+            chown(folder, Some(ORDINARY), Some(ORDINARY)).map_err(at(folder))?;
+        }
+        let script = folder.join("steps.sh");
+        fs::write(&script, shell_script(steps)).map_err(at(&script))
+    }
+
+    fn command(&self, folder: &Path) -> Result {
+        let own: &[&str] = if self.network == Network::Own { &["--net"] } else { &[] };
+        let mut words = vec!["-s", "KILL", SECONDS, "unshare", "--mount", "--pid", "--fork", "--kill-child"];
+        words.extend(own);
+        words.extend(["--", "sh", "-c", OUTSIDE, "sh"]);
+        let root = self.root.map(|root| root.to_string_lossy().into_owned());
+        if let Some(root) = &root {
+            words.extend(["chroot", root.as_str()]);
+        }
+        let user = ORDINARY.to_string();
+        if self.user == User::Ordinary {
+            words.extend(["setpriv", "--reuid", &user, "--regid", &user, "--clear-groups", "--no-new-privs"]);
+        }
+        let (home, path) = (format!("HOME={}", self.folder), format!("PATH={}", self.path));
+        let script = format!("{}/steps.sh", self.folder);
+        words.extend(["env", "-i", &home, &path, "DEBIAN_FRONTEND=noninteractive", "sh", &script]);
+        let mut command = command("timeout", &words);
+        command.env("ROOT", root.as_deref().unwrap_or_default());
+        command.env("NETWORK", if self.network == Network::Own { "own" } else { "host" });
+        let status = command.current_dir(folder).status().map_err(|error| format!("timeout: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("the commands ended with {status}")) }
+    }
+}
+
+/// The steps as one script. What is typed here can change directory and environment of what follows, as in a terminal.
+fn shell_script(steps: &[Step]) -> String {
+    let mut script = INSIDE.to_owned();
+    for (n, Step { terminal, commands, .. }) in steps.iter().enumerate() {
+        script += &format!("echo {n} >\"$HOME/at\"\n");
+        script += &match terminal {
+            Terminal::Here => format!("{{\n{commands}}} >\"$HOME/{n}.log\" 2>&1 </dev/null\n"),
+            Terminal::Server | Terminal::Stays => format!(
+                "before=$(listeners)\n( set -e\n{commands}) >\"$HOME/{n}.log\" 2>&1 </dev/null &\nserver_{n}=$!\n\
+                 until [ \"$(listeners)\" -gt \"$before\" ]; do kill -0 $server_{n}; sleep 0.05; done\n"
+            ),
+        };
+    }
+    for (n, _) in steps.iter().enumerate().filter(|(_, step)| step.terminal == Terminal::Server) {
+        script += &format!("echo {n} >\"$HOME/at\"\nwait $server_{n}\n");
+    }
+    script
+}
