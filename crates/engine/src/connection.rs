@@ -58,7 +58,7 @@ impl Connection {
         let watch = Arc::new(Watch { connection: Arc::downgrade(&connection), began: Instant::now() });
         let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
         if let Some(faults) = engine.device().faults() {
-            let stream = pair.id().into();
+            let stream = pair.next_stream();
             carrier = faults.link(stream, carrier, Arc::<Watch>::clone(&watch));
             qp.set_faults(faults.asks(stream, Arc::<Watch>::clone(&watch)));
         }

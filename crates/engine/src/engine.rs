@@ -51,6 +51,7 @@ pub struct Engine {
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
+    next_qp: AtomicU32,
     capture: Option<Arc<Capture>>,
 }
 
@@ -106,6 +107,7 @@ impl Engine {
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
+            next_qp: AtomicU32::new(0),
             capture,
         }))
     }
@@ -182,7 +184,8 @@ impl Engine {
             })?,
             false => self.numbers.plain()?,
         };
-        Ok(QueuePair::new(number, &self.device, attributes))
+        let place = self.next_qp.fetch_add(1, Ordering::Relaxed);
+        Ok(QueuePair::new(number, place, &self.device, attributes))
     }
 
     /// A shared receive queue for `depth` receives of up to `max_sges` buffers in `domain`.

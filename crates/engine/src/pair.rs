@@ -16,7 +16,7 @@ use ironwarp_rnic::qp::{Attributes, Completes, IllegalTransition, Qp, Receives, 
 use ironwarp_rnic::queue::WorkRequest;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -24,6 +24,10 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct QueuePair {
     number: Number,
+    /// How many queue pairs of the adapter were created before it.
+    place: u32,
+    /// How many streams it has had; a reset lets it have another.
+    streams: AtomicU32,
     device: Arc<Device>,
     attributes: QueuePairAttributes,
     /// Replaced by a reset.
@@ -127,11 +131,18 @@ impl QueuePairAttributes {
 }
 
 impl QueuePair {
-    pub(crate) fn new(number: Number, device: &Arc<Device>, attributes: QueuePairAttributes) -> Arc<Self> {
+    pub(crate) fn new(
+        number: Number,
+        place: u32,
+        device: &Arc<Device>,
+        attributes: QueuePairAttributes,
+    ) -> Arc<Self> {
         Arc::new(Self {
             device: Arc::clone(device),
             qp: RwLock::new(Qp::new(number.value(), device, attributes.for_device())),
             number,
+            place,
+            streams: AtomicU32::new(0),
             attributes,
             connection: Mutex::default(),
             bring_up: Mutex::default(),
@@ -144,6 +155,12 @@ impl QueuePair {
     /// Its number.
     pub fn id(&self) -> u32 {
         self.number.value()
+    }
+
+    /// Which sequence of faults its next stream has. It follows from what the program does, and not from the queue pair's
+    /// number, in which there is a port that the kernel chose: the same seed is to mean the same tomorrow.
+    pub(crate) fn next_stream(&self) -> u64 {
+        u64::from(self.streams.fetch_add(1, Ordering::Relaxed)) << 32 | u64::from(self.place)
     }
 
     /// The device's queue pair that stands behind it now.

@@ -36,6 +36,10 @@ pub struct FaultyLink {
 /// One direction.
 #[derive(Debug)]
 struct Half {
+    /// What its calls do.
+    does: &'static str,
+    /// How many calls have moved bytes.
+    calls: u64,
     rng: Rng,
     /// What happens at the next call that moves bytes.
     next: Throw,
@@ -58,18 +62,18 @@ impl FaultyLink {
         inner: Arc<dyn Link>,
         pacer: Arc<dyn Pacer>,
     ) -> Self {
-        let half = |which| {
+        let half = |does, which| {
             let mut rng = sequence(faults.seed, stream, which);
             let next = Throw::new(&mut rng, &faults.plan);
-            Mutex::new(Half { rng, next, delayed_until: Duration::ZERO })
+            Mutex::new(Half { does, calls: 0, rng, next, delayed_until: Duration::ZERO })
         };
         Self {
             inner,
             faults: Arc::clone(faults),
             stream,
             pacer,
-            tx: half(Sequence::Send),
-            rx: half(Sequence::Recv),
+            tx: half("sends", Sequence::Send),
+            rx: half("receives", Sequence::Recv),
             stalled_until: Mutex::new(Duration::ZERO),
             is_cut: AtomicBool::new(false),
         }
@@ -92,6 +96,7 @@ impl FaultyLink {
         }
         let most = half.next.most_of(offered);
         let moved = pass(most)?;
+        half.calls += 1;
         let next = Throw::new(&mut half.rng, &self.faults.plan);
         let fault = std::mem::replace(&mut half.next, next).fault;
         // A split that something else was smaller than is none.
@@ -99,7 +104,7 @@ impl FaultyLink {
         else {
             return Ok(moved);
         };
-        self.faults.note(Some(self.stream), fault);
+        self.faults.note(Some(self.stream), fault, format_args!("call {} that {}", half.calls, half.does));
         match fault {
             Injected::Delay(time) => {
                 half.delayed_until = now.saturating_add(time);

@@ -147,7 +147,7 @@ impl Faults {
     pub fn fail_registration(&self) -> bool {
         let fails = lock(&self.registrations).hits(self.plan.no_register);
         if fails {
-            self.note(None, Injected::FailedRegistration);
+            self.note(None, Injected::FailedRegistration, format_args!("a registration"));
         }
         fails
     }
@@ -159,8 +159,8 @@ impl Faults {
         Report { plan: self.plan, seed: self.seed, counts: log.counts, recent }
     }
 
-    fn note(&self, stream: Option<u64>, fault: Injected) {
-        tracing::debug!(stream, %fault, "a fault was made");
+    fn note(&self, stream: Option<u64>, fault: Injected, at: fmt::Arguments<'_>) {
+        tracing::debug!(stream, %at, %fault, "a fault was made");
         let mut log = lock(&self.log);
         *log.counts.of(fault) += 1;
         if fault == Injected::Split {
@@ -179,7 +179,7 @@ impl Asks {
     pub fn withhold_receive(&self) -> bool {
         let withheld = lock(&self.receives).hits(self.faults.plan.no_receive);
         if withheld {
-            self.faults.note(Some(self.stream), Injected::WithheldReceive);
+            self.faults.note(Some(self.stream), Injected::WithheldReceive, format_args!("a message"));
             self.pacer.call_again(WITHHELD_FOR);
         }
         withheld
