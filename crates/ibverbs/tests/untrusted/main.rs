@@ -1,6 +1,5 @@
 //! Callers are not trusted: every function answers what no caller should give with an errno, and comes back.
 
-
 #[path = "../common/mod.rs"]
 mod common;
 
