@@ -407,7 +407,9 @@ impl State {
         add(IN, over || self.incoming.is_readable());
         add(OUT, over || self.out.is_closed() || self.out.room(usize::MAX) > 0);
         add(libc::POLLRDHUP, over || self.incoming.ended());
-        add(libc::POLLHUP, over || (self.incoming.ended() && self.out.is_closed()));
+        // As with TCP, a peer that closed as it should hangs up no more than one that ended its direction.
+        let ended = self.incoming.ended();
+        add(libc::POLLHUP, if ended { self.out.is_closed() } else { over });
         add(libc::POLLERR, self.error.is_some());
         ready
     }
