@@ -30,9 +30,7 @@ fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     let bound = Bound::new(at, BindOptions { share: options.share_port, both_versions })?;
     let local = bound.local_addr()?;
     id.set_local(local);
-    // With a loopback address no device is known yet, as on hosts where the device is on a network: a program that looks for
-    // addresses that its peers could use must not find this one.
-    if !local.ip().is_unspecified() && !local.ip().is_loopback() {
+    if !local.ip().is_unspecified() {
         id.set_device()?;
     }
     let mut state = id.shared().lock();

@@ -259,7 +259,7 @@ static void out_of_turn(void)
 	FAILS(rdma_bind_addr(id, (struct sockaddr *)&foreign), EADDRNOTAVAIL);
 	FAILS(rdma_bind_addr(id, NULL), EINVAL);
 	CHECK(rdma_bind_addr(id, loopback(0)) == 0);
-	CHECK(id->verbs == NULL); /* a loopback address is no device's */
+	CHECK(id->verbs != NULL);
 	FAILS(rdma_bind_addr(id, loopback(0)), EINVAL);
 	port = port_of(id);
 	CHECK(rdma_create_id(channel, &other, NULL, RDMA_PS_TCP) == 0);
