@@ -174,7 +174,10 @@ impl Verdict<'_> {
         let remote = matches!(fault, Fault::Remote(_));
         let expected = Events {
             fatal: usize::from(matches!(fault, Fault::Overrun(_))),
-            request_error: usize::from(!remote && fault.culprit() == Culprit::Peer),
+            // A peer that ends the stream for its own failure made no invalid request.
+            request_error: usize::from(
+                !remote && !matches!(fault, Fault::Terminated(_)) && fault.culprit() == Culprit::Peer,
+            ),
             access_error: usize::from(remote),
             last_receive: usize::from(shares && !line.fate.reset),
             established: line.events.established.min(1),
