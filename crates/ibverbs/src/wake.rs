@@ -5,7 +5,7 @@
 //! thread waits by looking at the byte and leaving it there, so that signals, cancellation and O_NONBLOCK do what they do
 //! with the kernel's own channels, and a thread that vanishes takes nothing along. As with these, there is never room to
 //! write: programs that wait for anything to happen (libiscsi) take that for a failure.
-#![expect(unsafe_code, reason = "the C library's recv, at which a program may cancel the thread")]
+#![expect(unsafe_code, reason = "the C library's recv and poll, at which a program may cancel the thread")]
 
 use crate::errno::Errno;
 use ironwarp_rnic::event::Wake;
@@ -74,6 +74,7 @@ fn send(from: &OwnedFd) -> bool {
 
 unsafe extern "C-unwind" {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
+    fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
 /// Waits until there is an event. The caller takes it, and waits again if another thread was faster. Fails as reading the
@@ -82,10 +83,21 @@ unsafe extern "C-unwind" {
 pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
     let mut byte = 0_u8;
     // SAFETY: one byte of our own.
-    if unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } == -1 {
-        return Err(std::io::Error::last_os_error().into());
+    let outcome = match unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
+        -1 => Err(Errno::from(std::io::Error::last_os_error())),
+        outcome => Ok(outcome),
+    };
+    match outcome {
+        // The other end is gone: the program destroyed the channel while this thread waits for it, as rping does at its end.
+        // The kernel's would wait for ever, and so do we, or rping takes it for a failure.
+        Ok(0) | Err(Errno(libc::ECONNRESET)) => {
+            // SAFETY: no descriptors.
+            unsafe { poll(std::ptr::null_mut(), 0, -1) };
+            Err(Errno(libc::EINTR))
+        }
+        Ok(_) => Ok(()),
+        Err(error) => Err(error),
     }
-    Ok(())
 }
 
 #[cfg(test)]

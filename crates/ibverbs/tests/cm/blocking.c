@@ -275,9 +275,32 @@ static void not_taken(void)
 	disconnect(&pair);
 }
 
+static void *wait_for_nothing(void *arg)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_get_cm_event(arg, &event) == 0);
+	return NULL;
+}
+
+/* As rping ends: the channel goes while a thread waits for its events. As with the kernel's, the thread waits on. */
+static void left_behind(void)
+{
+	struct rdma_event_channel *going = rdma_create_event_channel();
+	struct thread thread;
+
+	CHECK(going);
+	start(&thread, wait_for_nothing, going);
+	wait_until_in(&thread, SYS_recvfrom);
+	rdma_destroy_event_channel(going);
+	wait_until_in(&thread, SYS_poll);
+	CHECK(pthread_cancel(thread.id) == 0);
+	CHECK(join(&thread) == PTHREAD_CANCELED);
+}
+
 static const struct test TESTS[] = {
 	{ "cancelled", cancelled }, { "interrupted", interrupted }, { "unwilling", unwilling },
-	{ "together", together },   { "not_taken", not_taken },
+	{ "together", together },   { "not_taken", not_taken },     { "left_behind", left_behind },
 };
 
 RUN(TESTS)

@@ -61,6 +61,7 @@ cases! {
         a_descriptor_that_does_not_block_says_so: "unwilling";
         each_event_is_one_threads: "together";
         no_thread_of_ours_takes_a_signal: "not_taken";
+        a_thread_whose_channel_is_destroyed_waits_on: "left_behind";
     }
     "ids" as "roce" {
         two_ids_connect_and_disconnect: "connects";
