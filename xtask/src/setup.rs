@@ -13,7 +13,6 @@ const DEBIAN: &[(&str, &str)] = &[
     ("strip", "binutils"),
     ("g++", "g++"), // libFuzzer is C++
     ("qemu-system-x86_64", "qemu-system-x86"),
-    ("ip", "iproute2"), // changes interfaces, in namespaces that `unshare` makes
     ("unshare", "util-linux"),
     ("debootstrap", "debootstrap"),
 ];

@@ -288,14 +288,6 @@ pub(super) const PROGRAMS: &[Program] = &[
         &["disconnect"],
     )
     .server_stays(),
-    Program::new(
-        "rstream",
-        Pair {
-            server: &["rstream", "-b", "{addr}", "-p", "{port}"],
-            client: &["rstream", "-s", "{addr}", "-p", "{port}"],
-        },
-        &["64_lat", "1m_bw"],
-    ),
     rsocket!("rstream -T v", "rstream", "v").representative(),
     rsocket!("rstream -T b", "rstream", "b"),
     rsocket!("rstream -T n", "rstream", "n"),
