@@ -82,6 +82,8 @@ pub(crate) fn refused(call: &str, errno: Errno, why: Option<&str>) {
     let why = why.unwrap_or("an argument is not valid, or not possible now");
     let errno = ErrnoName(errno.0);
     match errno.0 {
+        // libfabric tries how much there can be.
+        libc::EINVAL if why.starts_with("max_inline_data") => tracing::info!(%errno, "{name}: {why}"),
         // The queue is full, which some programs count on.
         libc::ENOMEM if name.to_string().starts_with("ibv_post") => tracing::info!(%errno, "{name}: {why}"),
         // No fault: there is nothing yet, or a signal came.
