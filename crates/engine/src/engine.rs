@@ -161,7 +161,7 @@ impl Engine {
         if events.is_none() {
             *events = Some(AsyncEventQueue::open(self.device.events())?);
             // A sandbox may forbid to ask the kernel for its interfaces. All other events come.
-            if let Err(error) = self.watch_port(Arc::new(PortEvents(Arc::clone(&self.device)))) {
+            if let Err(error) = self.raise_port_events() {
                 tracing::warn!(%error, "changes of the port will not be told");
             }
         }
@@ -275,6 +275,11 @@ impl Engine {
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
         let monitor = Arc::new(Monitor::new(watcher)?);
         self.submit(Job::Monitor(monitor))
+    }
+
+    /// The same, as asynchronous events.
+    pub fn raise_port_events(&self) -> io::Result<()> {
+        self.watch_port(Arc::new(PortEvents(Arc::clone(&self.device))))
     }
 
     /// What this adapter agrees to, with these depths or its own.

@@ -8,16 +8,11 @@ use crate::errno::{Errno, minus_one};
 use crate::object::{find, put};
 use crate::wake::{ChannelWake, wait};
 use ironwarp_engine::Engine;
-use ironwarp_engine::gid::{PortChange, PortWatcher};
-use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::AsyncEvent;
 use std::collections::HashMap;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
-
-/// The number of the only port.
-const PORT: u32 = 1;
 
 /// Where the asynchronous events of a context come from, and whom they are about.
 #[derive(Debug)]
@@ -59,8 +54,7 @@ impl AsyncEventPort {
     /// Events of the port come from now on: not before somebody could want them, because it takes a thread.
     pub(crate) fn watch_port(&self) {
         self.watched.call_once(|| {
-            let watcher = Arc::new(PortEvents(Arc::clone(self.engine.device())));
-            if let Err(error) = self.engine.watch_port(watcher) {
+            if let Err(error) = self.engine.raise_port_events() {
                 tracing::warn!(%error, "changes of the port will not be told");
             }
         });
@@ -138,20 +132,6 @@ fn named(event: AsyncEvent) -> (ibv_event_type, Option<Subject>) {
         AsyncEvent::PortError(_) => (IBV_EVENT_PORT_ERR, None),
         AsyncEvent::GidChange(_) => (IBV_EVENT_GID_CHANGE, None),
         _ => (IBV_EVENT_DEVICE_FATAL, None),
-    }
-}
-
-/// Changes of the port, as asynchronous events.
-#[derive(Debug)]
-struct PortEvents(Arc<Device>);
-
-impl PortWatcher for PortEvents {
-    fn port_changed(&self, change: PortChange) {
-        self.0.raise(match change {
-            PortChange::Active => AsyncEvent::PortActive(PORT),
-            PortChange::Error => AsyncEvent::PortError(PORT),
-            PortChange::Gids => AsyncEvent::GidChange(PORT),
-        });
     }
 }
 
