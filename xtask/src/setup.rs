@@ -37,7 +37,6 @@ const GUEST: &[&str] = &[
 /// The programs that `programs` and `rdma-core-tests` run beside those above, and what they are built with.
 const PROGRAMS: &[&str] = &[
     "fio",
-    "gcc",
     "libfabric-bin",
     "libiscsi-bin",
     "libopenmpi-dev",

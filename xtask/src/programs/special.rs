@@ -36,9 +36,7 @@ pub(super) fn asyncwatch(scene: &Scene) -> Result {
 pub(super) fn rcopy(scene: &Scene) -> Result {
     let (from, to) = (scene.folder.join("from"), scene.folder.join("to"));
     let bytes = write_file(&from, 3_000_001)?;
-    let mut server = scene.start(End::Server, &["rcopy", "-p", "{port}"])?;
-    let port = scene.port;
-    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let _server = scene.serve(&["rcopy", "-p", "{port}"])?;
     let target = format!("{{addr}}:{}", to.display());
     let mut client = scene.start(End::Client, &["rcopy", "{dir}/from", &target, "-p", "{port}"])?;
     client.finish()?;
@@ -59,9 +57,7 @@ pub(super) fn fio(scene: &Scene) -> Result {
         let (server_file, client_file) = (scene.folder.join("server.fio"), scene.folder.join("client.fio"));
         fs::write(&server_file, server_job).map_err(at(&server_file))?;
         fs::write(&client_file, client_job).map_err(at(&client_file))?;
-        let mut server = scene.start(End::Server, &["fio", "{dir}/server.fio"])?;
-        let port = scene.port;
-        server.wait_until("it listens", |server| listens(server.id(), port))?;
+        let mut server = scene.serve(&["fio", "{dir}/server.fio"])?;
         let mut client = scene.start(End::Client, &["fio", "{dir}/client.fio"])?;
         let printed = client.finish()?;
         expect(&client, &printed, &["err= 0", "io=32.0MiB"])?;
@@ -83,9 +79,7 @@ fn with_env<'w>(variables: &[&'w str], words: &[&'w str]) -> Vec<&'w str> {
 pub(super) fn ucx_perftest(scene: &Scene) -> Result {
     for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_am_lat"] {
         let words = ["ucx_perftest", "-p", "{port}", "-t", test, "-n", "1000", "-w", "100"];
-        let mut server = scene.start(End::Server, &with_env(&UCX, &words))?;
-        let port = scene.port;
-        server.wait_until("it listens", |server| listens(server.id(), port))?;
+        let mut server = scene.serve(&with_env(&UCX, &words))?;
         let words = [&words[..], &["{oob}"]].concat();
         let mut client = scene.start(End::Client, &with_env(&UCX, &words))?;
         let printed = client.finish()?;
@@ -104,9 +98,7 @@ pub(super) fn ucp_client_server(scene: &Scene) -> Result {
     output(&mut command("cc", &["-o", &program, "-I", source, &file, "-lucp", "-lucs", "-luct"]))?;
     let cm = ["UCX_SOCKADDR_TLS_PRIORITY=rdmacm"];
     let variables = [&UCX[..], &cm].concat();
-    let mut server = scene.start(End::Server, &with_env(&variables, &[&program, "-p", "{port}"]))?;
-    let port = scene.port;
-    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let _server = scene.serve(&with_env(&variables, &[&program, "-p", "{port}"]))?;
     let words = with_env(&variables, &[&program, "-p", "{port}", "-a", "{addr}"]);
     let mut client = scene.start(End::Client, &words)?;
     client.finish().map(drop)
@@ -114,34 +106,26 @@ pub(super) fn ucp_client_server(scene: &Scene) -> Result {
 
 // --- libfabric ---
 
-fn fi_pingpong(scene: &Scene, kind: &[&str]) -> Result {
-    let words = [&["fi_pingpong"], kind, &["-c", "-I", "100", "-B", "{port}"]].concat();
-    let mut server = scene.start(End::Server, &words)?;
-    let port = scene.port;
-    server.wait_until("it listens", |server| listens(server.id(), port))?;
-    let words = [&["fi_pingpong"], kind, &["-c", "-I", "100", "-P", "{port}", "{addr}"]].concat();
-    let mut client = scene.start(End::Client, &words)?;
+/// Each size that the client prints is one that it moved and compared.
+fn fi_pingpong(scene: &Scene, kind: &[&str], sizes: &[&str]) -> Result {
+    let common = [&["fi_pingpong"], kind, &["-c", "-I", "100"]].concat();
+    let mut server = scene.serve(&[&common[..], &["-B", "{port}"]].concat())?;
+    let mut client = scene.start(End::Client, &[&common[..], &["-P", "{port}", "{addr}"]].concat())?;
     let printed = client.finish()?;
-    expect(&client, &printed, &["64", "1m"])?;
+    expect(&client, &printed, sizes)?;
     server.finish().map(drop)
 }
 
 pub(super) fn fi_pingpong_msg(scene: &Scene) -> Result {
-    fi_pingpong(scene, &["-p", "verbs", "-e", "msg"])
+    fi_pingpong(scene, &["-p", "verbs", "-e", "msg"], &["64", "1m"])
 }
 
 pub(super) fn fi_pingpong_rdm(scene: &Scene) -> Result {
-    fi_pingpong(scene, &["-p", "verbs;ofi_rxm", "-e", "rdm"])
+    fi_pingpong(scene, &["-p", "verbs;ofi_rxm", "-e", "rdm"], &["64", "1m"])
 }
 
 pub(super) fn fi_pingpong_dgram(scene: &Scene) -> Result {
-    let words = ["fi_pingpong", "-p", "verbs", "-e", "dgram", "-c", "-I", "100", "-S", "1024"];
-    let mut server = scene.start(End::Server, &[&words[..], &["-B", "{port}"]].concat())?;
-    let port = scene.port;
-    server.wait_until("it listens", |server| listens(server.id(), port))?;
-    let mut client = scene.start(End::Client, &[&words[..], &["-P", "{port}", "{addr}"]].concat())?;
-    client.finish()?;
-    server.finish().map(drop)
+    fi_pingpong(scene, &["-p", "verbs", "-e", "dgram", "-S", "1024"], &["1k"])
 }
 
 // --- MPI ---

@@ -259,6 +259,13 @@ impl Scene<'_> {
         Process::start(self.command(end, &words), &words[0], &log)
     }
 
+    /// Starts a server, and waits until it listens.
+    pub(super) fn serve(&self, words: &[&str]) -> Result<Process> {
+        let mut server = self.start(End::Server, words)?;
+        server.wait_until("it listens", |server| listens(server.id(), self.port))?;
+        Ok(server)
+    }
+
     fn alone(&self, program: &Program, words: &[&str]) -> Result {
         let mut process = self.start(End::Server, words)?;
         let printed = process.finish()?;
@@ -266,9 +273,7 @@ impl Scene<'_> {
     }
 
     fn pair(&self, program: &Program, server: &[&str], client: &[&str]) -> Result {
-        let mut server = self.start(End::Server, server)?;
-        let port = self.port;
-        server.wait_until("it listens", |server| listens(server.id(), port))?;
+        let mut server = self.serve(server)?;
         let mut client = self.start(End::Client, client)?;
         let printed =
             client.finish().map_err(|error| format!("{error}\n    {}", server.complaint("meanwhile")))?;
