@@ -6,6 +6,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, minus_one};
 use crate::object::{find, put};
+use crate::sync::lock;
 use crate::wake::{ChannelWake, wait};
 use ironwarp_engine::Engine;
 use ironwarp_rnic::event::AsyncEvent;
@@ -79,7 +80,7 @@ impl AsyncEventPort {
     }
 
     fn objects(&self) -> MutexGuard<'_, HashMap<Subject, Told>> {
-        self.objects.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.objects)
     }
 
     pub(crate) fn fd(&self) -> RawFd {

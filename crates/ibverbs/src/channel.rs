@@ -7,12 +7,13 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, destroyed, minus_one, object};
 use crate::object::{CObject, Use, Users, find, publish, put, take_back_unused};
+use crate::sync::lock;
 use crate::wake::{ChannelWake, wait};
 use ironwarp_rnic::event::CompletionHandler;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A completion channel: a completion handler of the adapter.
 #[repr(C)]
@@ -62,7 +63,7 @@ impl Channel {
     }
 
     fn queues(&self) -> MutexGuard<'_, HashMap<u32, &'static Cq>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.queues)
     }
 
     /// The next event: which queue has completions. It counts as delivered.

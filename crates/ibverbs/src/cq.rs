@@ -11,6 +11,7 @@ use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
 use crate::pd::Pd;
 use crate::report;
+use crate::sync::lock;
 use ironwarp_engine::CompletionQueue;
 use ironwarp_rnic::queue::{Arm, Status};
 use std::cell::UnsafeCell;
@@ -104,7 +105,7 @@ impl Cq {
         });
         context.events().add(Subject::Cq(id), cq.c());
         if let Some(channel) = channel {
-            *cq.channel.lock().unwrap_or_else(PoisonError::into_inner) = Some((channel, channel.add(cq)));
+            *lock(&cq.channel) = Some((channel, channel.add(cq)));
         }
         Ok(cq)
     }
@@ -124,22 +125,22 @@ impl Cq {
 
     /// It was made in this parent domain, which cannot be destroyed before it.
     pub(crate) fn made_in(&self, parent: &'static Pd) {
-        *self.parent.lock().unwrap_or_else(PoisonError::into_inner) = Some(parent.in_use());
+        *lock(&self.parent) = Some(parent.in_use());
     }
 
     pub(crate) fn event_delivered(&self) {
-        *self.pending.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        *lock(&self.pending) += 1;
     }
 
     pub(crate) fn events_acknowledged(&self, events: u32) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         *pending = pending.saturating_sub(events.into());
         self.acknowledged.notify_all();
     }
 
     /// A queue whose events are not all acknowledged is not destroyed before they are.
     fn wait_for_acknowledgements(&self) {
-        let mut pending = self.pending.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pending = lock(&self.pending);
         while *pending > 0 {
             pending = self.acknowledged.wait(pending).unwrap_or_else(PoisonError::into_inner);
         }
@@ -185,7 +186,7 @@ pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
     if cq.users.any() {
         return Err(cq.users.busy());
     }
-    let channel = cq.channel.lock().unwrap_or_else(PoisonError::into_inner).take();
+    let channel = lock(&cq.channel).take();
     if let Some((channel, _in_use)) = &channel {
         channel.remove(cq);
     }

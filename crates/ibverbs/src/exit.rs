@@ -7,9 +7,10 @@ use crate::object::each;
 use crate::qp::Qp;
 use crate::report;
 use crate::rsocket;
+use crate::sync::lock;
 use ironwarp_engine::Engine;
 use ironwarp_rnic::fault::{Counts, Faults};
-use std::sync::{Arc, Mutex, Once, PoisonError};
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
 /// Peers have so much time to close as well.
@@ -22,7 +23,7 @@ static FAULTS: Mutex<Vec<(u32, Arc<Faults>)>> = Mutex::new(Vec::new());
 pub(crate) fn prepare(engine: &Engine) {
     static ONCE: Once = Once::new();
     if let Some(faults) = engine.device().faults() {
-        let mut all = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&FAULTS);
         all.push((std::process::id(), Arc::clone(faults)));
     }
     ONCE.call_once(|| {
@@ -48,7 +49,7 @@ extern "C" fn close_all() {
 
 /// All adapters of the process have the same plan and seed.
 fn tell_faults() {
-    let all = FAULTS.lock().unwrap_or_else(PoisonError::into_inner);
+    let all = lock(&FAULTS);
     let mut ours = all.iter().filter(|(process, _)| *process == std::process::id()).map(|(_, faults)| faults);
     let Some(first) = ours.next() else { return };
     let (first, mut sum) = (first.report(), Counts::default());

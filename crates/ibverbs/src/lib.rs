@@ -19,7 +19,7 @@
 //! | `wake`, `async_event` | descriptors to wait on; what happens outside of any request |
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
 //! | `cm` | librdmacm |
-//! | `turn` | calls that belong together |
+//! | `turn`, `sync` | calls that belong together; locks |
 //! | `import` | the same device, domain or memory once more |
 //! | `rsocket` | sockets over RDMA |
 //! | `exit` | the end of the process |
@@ -65,6 +65,7 @@ mod query;
 mod report;
 mod rsocket;
 mod srq;
+mod sync;
 pub mod sysfs;
 pub mod text;
 mod turn;

@@ -5,11 +5,12 @@ use crate::abi::*;
 use crate::errno::{Errno, destroyed, here, object};
 use crate::object::{CObject, Use, find, publish, take_back};
 use crate::pd::Pd;
+use crate::sync::lock;
 use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
 use ironwarp_wire::Tag;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
     | IBV_ACCESS_REMOTE_WRITE
@@ -99,7 +100,7 @@ impl Mr {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     pub(crate) fn pd(&self) -> &'static Pd {

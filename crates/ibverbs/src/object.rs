@@ -10,11 +10,12 @@
 #![expect(unsafe_code, reason = "objects live behind raw pointers, because C holds them")]
 
 use crate::errno::Errno;
+use crate::sync::lock;
 use std::any::TypeId;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, Once};
 
 /// An object with a C structure in it.
 ///
@@ -78,7 +79,7 @@ pub(crate) fn generation() -> u32 {
 type Live = MutexGuard<'static, HashMap<usize, Entry>>;
 
 fn live() -> Live {
-    LIVE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&LIVE)
 }
 
 thread_local! {

@@ -11,6 +11,7 @@ pub(crate) use pairs::{forget, know, told};
 pub(crate) use teller::begin;
 
 use crate::errno::Errno;
+use crate::sync::lock;
 use ironwarp_engine::ConnectError;
 use ironwarp_rnic::config::ConfigError;
 use ironwarp_rnic::error::{Culprit, Fault, PostError};
@@ -19,7 +20,7 @@ use ironwarp_rnic::queue::{Completion, RequestError, Status, WrId};
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use tracing::field::display;
 
 /// A request failed.
@@ -100,7 +101,7 @@ pub(crate) fn refused(call: &str, errno: Errno, why: Option<&str>) {
 pub(crate) fn unsupported(call: &str, why: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let _ = crate::persona::config();
-    let first = SAID.lock().unwrap_or_else(PoisonError::into_inner).insert(call.to_owned());
+    let first = lock(&SAID).insert(call.to_owned());
     let errno = ErrnoName(libc::EOPNOTSUPP);
     if first {
         tracing::warn!(%errno, "{call}: {why}");

@@ -1,6 +1,7 @@
 //! Turns: calls that belong together, from a first to a last one, of one thread at a time. The extended interfaces are made
 //! of such: threads may share a queue pair or a completion queue, and then wait for each other between start and end.
 
+use crate::sync::lock;
 use std::sync::{Condvar, Mutex, PoisonError};
 
 /// Whose turn it is.
@@ -13,7 +14,7 @@ pub(crate) struct Turn {
 impl Turn {
     /// Waits until nobody has it, and takes it.
     pub(crate) fn take(&self) {
-        let mut taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut taken = lock(&self.taken);
         while *taken {
             taken = self.free.wait(taken).unwrap_or_else(PoisonError::into_inner);
         }
@@ -22,7 +23,7 @@ impl Turn {
 
     /// Gives it back. Whoever gives back what it has not does no harm.
     pub(crate) fn give_back(&self) {
-        *self.taken.lock().unwrap_or_else(PoisonError::into_inner) = false;
+        *lock(&self.taken) = false;
         self.free.notify_one();
     }
 }

@@ -8,12 +8,13 @@
 #![expect(unsafe_code, reason = "the C library's recv and poll, at which a program may cancel the thread")]
 
 use crate::errno::Errno;
+use crate::sync::lock;
 use ironwarp_rnic::event::Wake;
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
 use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// A semaphore with a descriptor.
 #[derive(Clone, Debug)]
@@ -44,7 +45,7 @@ impl ChannelWake {
 
 impl Ends {
     fn left(&self) -> MutexGuard<'_, u64> {
-        self.left.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.left)
     }
 }
 

@@ -6,12 +6,13 @@ use crate::context::Context;
 use crate::cq::{Cq, Wanted};
 use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, search, take_back_unused};
+use crate::sync::lock;
 use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// An XRC domain. Those that were opened by the same file in the same context are one. Processes cannot share one: an adapter
 /// lives in one process.
@@ -82,7 +83,7 @@ pub(crate) unsafe extern "C" fn open_xrcd(
         let file = file(attr.fd)?;
         // Looked for and made in one step: threads that open it at once get one domain.
         static OPENING: Mutex<()> = Mutex::new(());
-        let _one = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = lock(&OPENING);
         let by_it =
             |xrcd: &'static Xrcd| file.is_some() && xrcd.file == file && ptr::eq(xrcd.context, context);
         let inner = match (search::<Xrcd>(by_it), attr.oflags) {

@@ -7,13 +7,14 @@ use super::state::Shared;
 use crate::abi::*;
 use crate::errno::{Errno, minus_one, object};
 use crate::object::{CObject, find, publish, put, take_back};
+use crate::sync::lock;
 use crate::wake::{ChannelWake, wait};
 use ironwarp_rnic::event::Wake;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An event channel.
 #[repr(C)]
@@ -75,7 +76,7 @@ impl Queue {
     }
 
     fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.events)
     }
 }
 

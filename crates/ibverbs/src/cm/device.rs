@@ -8,9 +8,10 @@ use crate::errno::{Errno, object};
 use crate::object::{CObject, find, put};
 use crate::pd::Pd;
 use crate::qp;
+use crate::sync::lock;
 use crate::xrc::{Xrcd, open_xrcd};
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, OnceLock};
 
 /// The device, as ids have it.
 #[derive(Debug)]
@@ -50,7 +51,7 @@ impl CmDevice {
     pub(super) fn get() -> Result<&'static Self, Errno> {
         static DEVICE: Mutex<Option<(u32, &'static CmDevice)>> = Mutex::new(None);
         let process = std::process::id();
-        let mut device = DEVICE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut device = lock(&DEVICE);
         match *device {
             Some((owner, device)) if owner == process => Ok(device),
             _ => {

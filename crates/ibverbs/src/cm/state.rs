@@ -6,6 +6,7 @@ use super::event::{Event, Param};
 use super::header::Header;
 use super::option::Options;
 use crate::abi::{rdma_cm_event_type, rdma_port_space};
+use crate::sync::lock;
 use ironwarp_engine::sys::setup::Bound;
 use ironwarp_engine::{ConnectOptions, Incoming, Listening, QueuePair};
 use std::net::SocketAddr;
@@ -158,7 +159,7 @@ impl Shared {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     // --- Events ---
@@ -202,7 +203,7 @@ impl Shared {
     }
 
     fn acks(&self) -> MutexGuard<'_, Acks> {
-        self.acks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.acks)
     }
 }
 

@@ -19,13 +19,14 @@ use crate::pd::Pd;
 use crate::persona;
 use crate::qp_ex::{Builder, Building};
 use crate::report;
+use crate::sync::lock;
 use ironwarp_engine::{DatagramQueuePair, QueuePair};
 use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// How many requests a queue holds at most.
@@ -109,7 +110,7 @@ impl Qp {
     }
 
     fn attr(&self) -> MutexGuard<'_, ibv_qp_attr> {
-        self.attr.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.attr)
     }
 
     /// Keeps what a connection manager did to it, for queries.

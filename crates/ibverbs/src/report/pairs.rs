@@ -2,14 +2,15 @@
 //! the connection. Asked only when something failed.
 
 use super::{ended, not_connected};
+use crate::sync::lock;
 use ironwarp_engine::{ConnectionEvent, Peer, QueuePair, Watcher, What};
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 static PAIRS: Mutex<BTreeMap<u32, Weak<QueuePair>>> = Mutex::new(BTreeMap::new());
 
 fn pairs() -> MutexGuard<'static, BTreeMap<u32, Weak<QueuePair>>> {
-    PAIRS.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&PAIRS)
 }
 
 /// A queue pair was made.

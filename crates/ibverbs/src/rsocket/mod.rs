@@ -46,11 +46,12 @@ pub(crate) use close::close_all;
 use crate::errno::Errno;
 use crate::exit;
 use crate::persona::config;
+use crate::sync::lock;
 use ironwarp_engine::Engine;
 use socket::Socket;
 use std::collections::HashMap;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
 /// The adapter of all sockets of the process, made for the first of them.
 fn engine() -> Result<&'static Arc<Engine>, Errno> {
@@ -99,9 +100,4 @@ fn take(fd: RawFd) -> Option<Arc<Socket>> {
 fn all() -> Vec<Arc<Socket>> {
     let sockets = SOCKETS.read().unwrap_or_else(PoisonError::into_inner);
     sockets.iter().flatten().map(|(_, socket)| Arc::clone(socket)).collect()
-}
-
-/// A holder that panicked is a bug that has been reported; the data here stay consistent at every step.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
