@@ -157,7 +157,7 @@ impl Bench {
         assert!(fits || !proper);
         let _ = self.polled();
         self.link.0.lock().unwrap().push_back(bytes);
-        self.qp.drive(Ready { readable: true, writable: false });
+        self.qp.drive(Ready { readable: true, writable: false, ended: false });
         let received = self.polled().iter().any(|it| it.sender.is_some());
         assert!(fits || !received, "received without number or key: {header:?}");
     }

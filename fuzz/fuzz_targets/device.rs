@@ -100,8 +100,8 @@ impl World {
     }
 
     fn drive(&mut self) {
-        self.qp.drive(Ready { readable: true, writable: true });
-        self.qp.poll();
+        self.qp.drive(Ready { readable: true, writable: true, ended: false });
+        self.qp.poll(1);
         self.poll();
         while self.device.events().next().is_some() {}
     }

@@ -5,7 +5,7 @@
 
 use crate::shell::{Result, command, output, run as run_command};
 use crate::workspace::Workspace;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 pub(crate) const USAGE: &str = "guest [--self-test] [VARIANT...]";
 
@@ -13,17 +13,18 @@ const PLAIN: &str = "plain";
 
 /// For `guest/boot`: siw against itself, once with each part in each role. The server's line says when to connect.
 const SELF_TEST: &str = r#"
+steps="connect advert write=65536@0 send=8 read=65536@0 send=8 receive=8 written=65536 receive=8"
 session() {
-  peer server 10.0.2.15 7174 "$1" | {
+  peer server 10.0.2.15 7174 $1 $steps disconnected | {
     while read -r line; do
       echo "server $line"
-      if [ "$line" = "PEER ok listen" ]; then peer client 10.0.2.15 7174 "$2" & fi
+      if [ "$line" = "PEER ok listen" ]; then peer client 10.0.2.15 7174 $2 $steps disconnect & fi
     done
     wait
   }
 }
-session siw-against-siw ironwarp
-session ironwarp siw-against-siw
+session "" as-ironwarp
+session as-ironwarp ""
 "#;
 /// Two sessions of two ends.
 const SELF_TEST_PASSES: usize = 4;
@@ -36,20 +37,22 @@ struct Options<'a> {
 
 pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     let options = Options::parse(options)?;
-    let guests = workspace.target.join("siw-guest");
-    run_command(command("guest/build", &[]).arg(&guests).args(&options.variants))?;
+    build(workspace, &options.variants)?;
     if options.self_test {
+        let guests = folder(workspace);
         options.variants.iter().try_for_each(|variant| self_test(&guests, variant))?;
     }
     Ok(())
 }
 
-/// Builds the guest, and runs the tests that boot it: they are ignored where nobody built one.
-pub(crate) fn interop(workspace: &Workspace, _: &[String]) -> Result {
-    run(workspace, &[])?;
-    let arguments =
-        ["nextest", "run", "--locked", "--package", "ironwarp", "--test", "siw", "--run-ignored", "only"];
-    run_command(command("cargo", &arguments).env("IRONWARP_GUEST", workspace.target.join("siw-guest/plain")))
+/// Builds variants of the guest, unless they are there.
+pub(crate) fn build(workspace: &Workspace, variants: &[&str]) -> Result {
+    run_command(command("guest/build", &[]).arg(folder(workspace)).args(variants))
+}
+
+/// Where they are, each by its name.
+pub(crate) fn folder(workspace: &Workspace) -> PathBuf {
+    workspace.target.join("siw-guest")
 }
 
 impl<'a> Options<'a> {

@@ -3,19 +3,24 @@
 //! This file holds the table of jobs, picks the one asked for, and times it. A new job is one more row.
 
 mod api;
+mod bench;
 mod cargo;
 mod dist;
 mod dropin;
 mod fuzz;
 mod guest;
+mod inside;
 mod instructions;
+mod interop;
 mod memcheck;
 mod no_std;
 mod pages;
+mod process;
 mod programs;
 mod rdma_core_tests;
 mod setup;
 mod shell;
+mod siw_bench;
 mod tidy;
 mod workspace;
 
@@ -90,7 +95,21 @@ const JOBS: &[Job] = &[
     ),
     job(pages::USAGE, "run the commands of docs/programs", Ci, &["unshare", "setpriv"], pages::run),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
-    job("interop", "talk to Linux siw in a guest", Ci, GUEST, guest::interop),
+    job(interop::USAGE, "talk to Linux siw in a guest", Ci, INTEROP, interop::run),
+    job(
+        siw_bench::USAGE,
+        "measure TCP, siw and Ironwarp in one guest",
+        Neither,
+        &["qemu-system-x86_64", "cc", "cpio", "ldd"],
+        siw_bench::run,
+    ),
+    job(
+        bench::USAGE,
+        "measure Ironwarp beside bare TCP, UCX and libfabric",
+        Neither,
+        &["cc", "unshare", "nsenter"],
+        bench::run,
+    ),
     job(
         "memcheck",
         "run programs on the drop-in under valgrind",
@@ -103,7 +122,9 @@ const JOBS: &[Job] = &[
 ];
 
 /// What it takes to boot a guest.
-const GUEST: &[&str] = &["qemu-system-x86_64", "cargo-nextest"];
+const GUEST: &[&str] = &["qemu-system-x86_64"];
+/// What it takes to talk to it, and to look at what was said.
+const INTEROP: &[&str] = &["qemu-system-x86_64", "cargo-nextest", "unshare", "setpriv", "tshark"];
 
 const CHECK: &str = "check";
 const CI: &str = "ci";

@@ -1,5 +1,6 @@
 //! Running commands, and the errors of doing so: each says what happened, where, and what to do.
 
+use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -48,6 +49,12 @@ pub(crate) fn need(tool: &str) -> Result {
 /// Turns an I/O error into ours, with the path that it is about: `.map_err(at(path))`.
 pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
+}
+
+/// Writes what a job found, for tools to read.
+pub(crate) fn write_json(file: &str, found: &[serde_json::Value]) -> Result {
+    let text = serde_json::to_string_pretty(found).map_err(|error| error.to_string())?;
+    fs::write(file, text + "\n").map_err(at(Path::new(file)))
 }
 
 fn missing(tool: &str) -> String {

@@ -1,23 +1,27 @@
 //! A queue pair and its socket, from the end of the startup to the last byte.
 
 use crate::engine::Engine;
+use crate::event::{ConnectError, Established};
 use crate::lane::{Due, Job};
 use crate::pair::QueuePair;
 use crate::set::Set;
 use crate::sys::socket::TcpLink;
-use ironwarp_rnic::connect::{Agreed, Role};
+use ironwarp_rnic::connect::{Agreed, Role, Setup};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::qp::{AlreadyConnected, Attendant, Qp, Ready};
-use std::io;
+use ironwarp_rnic::qp::{Attendant, Qp, Ready};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+/// How long what was sent may wait for a receive of the peer's, once this end has hung up.
+const HANG_UP: Duration = Duration::from_millis(100);
 /// A peer that has sent nothing is nudged after so much time, then after twice as much, and so on, in case it missed what
 /// this end began with. Not any more when it would be longer than the last.
 const FIRST_NUDGE: Duration = Duration::from_millis(50);
 const LAST_NUDGE: Duration = Duration::from_secs(4);
+/// An initiator that agreed to no RTR, and has sent nothing for so long, is ready to receive, whoever has to speak first.
+const FIRST_WORD: Duration = Duration::from_millis(500);
 
 /// A connected queue pair. Lives in its set until both directions of the socket are closed.
 #[derive(Debug)]
@@ -43,9 +47,9 @@ impl Connection {
         engine: &Engine,
         link: &Arc<TcpLink>,
         pair: &Arc<QueuePair>,
-        agreed: &Agreed,
+        established: Established,
         early: Vec<u8>,
-    ) -> Result<Arc<Self>, BeginError> {
+    ) -> Result<Arc<Self>, ConnectError> {
         let set = engine.set_for(pair)?;
         let qp = pair.qp();
         let connection = Arc::new(Self {
@@ -62,11 +66,16 @@ impl Connection {
             carrier = faults.link(stream, carrier, Arc::<Watch>::clone(&watch));
             qp.set_faults(faults.asks(stream, Arc::<Watch>::clone(&watch)));
         }
-        qp.connect(&carrier, agreed, early, watch)?;
+        qp.connect(&carrier, &established.agreed, early, watch)?;
         pair.set_connection(&connection);
-        set.add(&connection)?;
-        if matches!(agreed.role, Role::Initiator { .. }) {
-            connection.listen_for(FIRST_NUDGE);
+        let agreed = established.agreed;
+        // Told before another thread can find the socket: what that finds may be the end, which comes after it.
+        pair.connected(established);
+        match set.add(&connection) {
+            // Another lane may have found it closed meanwhile, and have let go of it before it was here.
+            Ok(()) if qp.is_closed() => set.remove(&connection),
+            Ok(()) => connection.await_first_word(&agreed),
+            Err(error) => connection.cut(Fault::Lost(error.raw_os_error().unwrap_or_default())),
         }
         Ok(connection)
     }
@@ -85,7 +94,7 @@ impl Connection {
 
     /// Everything there is to do: after the beginning, or when a half was left with work.
     pub(crate) fn drive(&self) {
-        self.qp().drive(Ready { readable: true, writable: true });
+        self.qp().drive(Ready { readable: true, writable: true, ended: true });
         self.qp().acknowledge();
     }
 
@@ -125,11 +134,55 @@ impl Connection {
         self.remind();
     }
 
+    /// The same; but what waits for a receive of the peer's is not waited for: its program may post none before it is told that
+    /// this end has closed.
+    pub(crate) fn hang_up(self: &Arc<Self>) {
+        self.disconnect();
+        self.hang_up_later();
+    }
+
+    fn hang_up_later(self: &Arc<Self>) {
+        let due = Due::HangUp(Arc::downgrade(self));
+        self.set.lane().submit(Job::Remind(Instant::now() + HANG_UP, due));
+    }
+
+    /// The peer had time to post receives for what it was sent before this end closed.
+    pub(crate) fn hang_up_is_due(self: &Arc<Self>) {
+        if self.qp().is_finished() || self.qp().fault().is_some() {
+            return;
+        }
+        if self.qp().awaits_receive() {
+            self.cut(Fault::Disconnected);
+        } else {
+            self.hang_up_later();
+        }
+    }
+
     /// The peer had so much time to send something.
     pub(crate) fn nudge(self: &Arc<Self>, time: Duration) {
         if self.qp().nudge() {
             tracing::debug!(qp = self.qp().id(), "nothing came from the peer yet: nudged");
             self.listen_for(2 * time);
+        }
+    }
+
+    /// The peer had time to get ready, and its program speaks second.
+    pub(crate) fn speak_unasked(&self) {
+        if self.qp().speak_unasked() {
+            tracing::debug!(qp = self.qp().id(), "nothing came from the peer yet: it is spoken to");
+        }
+    }
+
+    /// Who may wait for the other's first message, and what is done about it.
+    fn await_first_word(self: &Arc<Self>, agreed: &Agreed) {
+        match agreed.role {
+            Role::Initiator { .. } => self.listen_for(FIRST_NUDGE),
+            // Who wants nothing but the RFCs on the wire waits for ever, as RFC 5044 §7.1.2 has it.
+            Role::Responder { .. } if agreed.setup != Setup::PeerToPeer && self.pair.config().private => {
+                let due = Due::Speak(Arc::downgrade(self));
+                self.set.lane().submit(Job::Remind(Instant::now() + FIRST_WORD, due));
+            }
+            Role::Responder { .. } => {}
         }
     }
 
@@ -189,13 +242,4 @@ impl Pacer for Watch {
             connection.set.lane().submit(Job::Remind(Instant::now() + after, due));
         }
     }
-}
-
-/// Why a stream could not begin.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum BeginError {
-    #[error(transparent)]
-    Connected(#[from] AlreadyConnected),
-    #[error(transparent)]
-    System(#[from] io::Error),
 }

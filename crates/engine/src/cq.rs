@@ -5,12 +5,40 @@ use crate::set::Set;
 use crate::sleep::Sleepers;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
 use ironwarp_rnic::queue::{Arm, Completion, Cq, Overrun};
+use std::cell::Cell;
 use std::io;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
 use std::time::{Duration, Instant};
 
 /// So long a thread polls before it sleeps: most answers come sooner than a sleeping thread wakes.
 const SPIN: Duration = Duration::from_micros(50);
+
+/// So many polls of a thread that find nothing, one after the other, are a wait.
+const PATIENT: u32 = 64;
+
+/// After so many, each looks at a socket several times: it is the socket that is waited for, and all around it takes as long as the
+/// look itself.
+const EAGER: u32 = 4;
+const LOOKS: usize = 4;
+
+thread_local! {
+    /// How often this thread has polled since it last found something.
+    static VAIN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// A poll of this thread found something, or nothing. After a while of nothing, others have the processor between two polls: the
+/// one that is waited for may be among them. A thread that has a processor to itself loses a fraction of a microsecond, at a time
+/// when it has waited for many.
+#[inline]
+fn polled(found: usize) {
+    if found > 0 {
+        VAIN.set(0);
+    } else if VAIN.get() < PATIENT {
+        VAIN.set(VAIN.get() + 1);
+    } else {
+        std::thread::yield_now();
+    }
+}
 
 /// A completion queue and the sets of sockets behind it.
 #[derive(Debug)]
@@ -40,16 +68,21 @@ impl CompletionQueue {
 
     /// Takes up to `most` completions. If none is there, looks what the sockets have, and tries again.
     pub fn poll(&self, most: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
-        let polled = self.cq.poll(most, &mut each)?;
-        if polled > 0 {
-            return Ok(polled);
+        let found = self.cq.poll(most, &mut each)?;
+        if found > 0 {
+            polled(found);
+            return Ok(found);
         }
-        self.progress();
-        let polled = self.cq.poll(most, &mut each)?;
-        if polled == 0 {
-            self.acknowledge();
+        if self.cq.is_armed() {
+            // Who has asked for an event looks once more before it sleeps. It will not poll the sockets again until it is
+            // woken: they stay with the lane, or nobody would look at them until the lane finds that out.
+            self.serve(Set::hand_over);
+        } else {
+            self.progress();
         }
-        Ok(polled)
+        let found = self.cq.poll(most, &mut each)?;
+        polled(found);
+        Ok(found)
     }
 
     /// Asks for one event at the next completion; it comes through the [handler](Self::set_handler). Returns whether a
@@ -79,7 +112,6 @@ impl CompletionQueue {
             if self.cq.overrun() || !self.cq.is_empty() {
                 return if self.cq.is_empty() { Err(Overrun { cq: self.cq.id() }) } else { Ok(true) };
             }
-            self.acknowledge();
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
                 return Ok(false);
@@ -91,8 +123,13 @@ impl CompletionQueue {
         }
     }
 
-    /// Moves what the sockets have.
+    /// Moves what the sockets have. From now on that is for the program to do.
     pub fn progress(&self) {
+        self.serve(Set::polled);
+    }
+
+    /// Moves what the sockets have, once it is settled who does so after this. If nothing completes, the caller is about to go idle.
+    fn serve(&self, settle: impl Fn(&Set)) {
         let sets = self.sets();
         // One socket is asked itself: one call instead of two. Unless it is full: the kernel tells when it is worth while
         // to send again, which is not as soon as there is room for a byte.
@@ -101,20 +138,21 @@ impl CompletionQueue {
             && let Some(connection) = set.only()
             && !connection.qp().is_blocked()
         {
-            set.polled();
-            connection.qp().poll();
-            set.acknowledge_if_left();
+            settle(set);
+            connection.qp().poll(if VAIN.get() < EAGER { 1 } else { LOOKS });
+            if self.cq.is_empty() {
+                set.acknowledge_with(Some(&connection));
+            } else {
+                set.acknowledge_if_left();
+            }
             return;
         }
         for set in sets.iter() {
-            set.polled();
+            settle(set);
             set.poll();
         }
-    }
-
-    fn acknowledge(&self) {
-        for set in self.sets().iter() {
-            set.acknowledge();
+        if self.cq.is_empty() {
+            sets.iter().for_each(|set| set.acknowledge());
         }
     }
 
@@ -122,6 +160,7 @@ impl CompletionQueue {
         let mut sets = self.sets.write().unwrap_or_else(PoisonError::into_inner);
         if sets.iter().all(|known| !Arc::ptr_eq(known, set)) {
             sets.push(Arc::clone(set));
+            set.looked_at_by(&self.cq);
         }
     }
 

@@ -1,7 +1,7 @@
 //! One per adapter: the device, its lanes, and what is connected.
 
 use crate::capture::Capture;
-use crate::connection::{BeginError, Connection};
+use crate::connection::Connection;
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher};
 use crate::gid::monitor::Monitor;
@@ -308,12 +308,7 @@ impl Engine {
         established: Established,
         early: Vec<u8>,
     ) -> Result<(), ConnectError> {
-        let connection =
-            Connection::begin(self, link, pair, &established.agreed, early).map_err(|error| match error {
-                BeginError::Connected(error) => ConnectError::from(error),
-                BeginError::System(error) => error.into(),
-            })?;
-        pair.connected(established);
+        let connection = Connection::begin(self, link, pair, established, early)?;
         connection.drive();
         if self.device.events().is_stopped() {
             connection.cut(Fault::Stopped);

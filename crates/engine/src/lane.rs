@@ -5,14 +5,13 @@
 use crate::byhand::Reminder;
 use crate::connection::Connection;
 use crate::gid::monitor::Monitor;
-use crate::set::{Look, Set, lock};
+use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
-use crate::sys::poller::{Epoll, EventFd, Events, Interest};
+use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
 use crate::sys::thread::spawn;
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
 use ironwarp_rnic::event::CompletionHandler;
-use ironwarp_rnic::qp::Ready;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -21,6 +20,8 @@ use std::sync::{Arc, Mutex, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+/// So long a lane leaves a set alone to which messages stream.
+const PAUSE: Duration = Duration::from_micros(50);
 /// How often the lane looks whether programs still poll, while any does.
 const TICK: Duration = Duration::from_millis(1);
 /// How often it looks at most whether threads that sleep still exist.
@@ -30,6 +31,8 @@ const BATCH: usize = 256;
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// What the lane's epoll calls its wake.
 const WAKE: u64 = 0;
+/// And the alarm that ends a pause.
+const ALARM: u64 = 1;
 
 /// The side of a lane that other threads see.
 #[derive(Debug)]
@@ -76,6 +79,8 @@ pub(crate) enum Job {
 pub(crate) enum Due {
     /// The peer closes.
     Close(Weak<Connection>),
+    /// The peer, on which this end has hung up, has posted receives for what it was sent.
+    HangUp(Weak<Connection>),
     /// The peer posts a receive for the message behind so many.
     Receive(Weak<Connection>, u64),
     /// A fault is over, and the stream goes on.
@@ -84,6 +89,8 @@ pub(crate) enum Due {
     Accept(u64),
     /// The peer has sent something; if not, it is nudged, and has twice the time.
     Hear(Weak<Connection>, Duration),
+    /// The initiator has spoken; if not, this end may.
+    Speak(Weak<Connection>),
     /// The startup with this token is done.
     Startup(u64),
     /// Something of queue pairs that are brought up by hand.
@@ -113,7 +120,7 @@ impl Lane {
             wake: EventFd::counter()?,
             inbox: Mutex::default(),
             sets: Mutex::default(),
-            tokens: AtomicU64::new(WAKE + 1),
+            tokens: AtomicU64::new(ALARM + 1),
             wakes: AtomicU64::new(0),
         });
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
@@ -178,6 +185,9 @@ struct Running {
     /// Sets that programs poll, and how often they had when last looked.
     polled: HashMap<u64, Option<u64>>,
     next_look: Instant,
+    /// Sets that the lane serves next when the alarm rings.
+    paused: Vec<u64>,
+    alarm: Option<Alarm>,
     events: Events,
     inner: Events,
     /// When to stop at the latest.
@@ -194,6 +204,8 @@ impl Running {
             timers: Timers::new(),
             polled: HashMap::new(),
             next_look: Instant::now(),
+            paused: Vec::new(),
+            alarm: None,
             events: Events::new(BATCH),
             inner: Events::new(BATCH),
             stop: None,
@@ -232,8 +244,11 @@ impl Running {
     fn event(&mut self, token: u64) {
         if token == WAKE {
             self.lane.wake.take();
+        } else if token == ALARM {
+            self.resume();
         } else if let Some(set) = self.lane.set(token) {
-            set.fired(&mut self.inner);
+            let fired = set.fired(&mut self.inner);
+            self.fired(token, fired);
         } else if self.setups.contains_key(&token) {
             self.progress(token);
         } else if let Some(listener) = self.listeners.get(&token).cloned() {
@@ -247,16 +262,47 @@ impl Running {
         }
     }
 
+    fn fired(&mut self, set: u64, fired: Fired) {
+        match fired {
+            Fired::Done => {}
+            Fired::Look(polls) => self.look_soon(set, Some(polls)),
+            Fired::Pause => self.pause(set),
+        }
+    }
+
+    fn pause(&mut self, set: u64) {
+        let alarm = match &self.alarm {
+            Some(alarm) => Ok(alarm),
+            None => Alarm::new().and_then(|alarm| {
+                self.lane.epoll.add(&alarm, ALARM, Interest::Edges)?;
+                Ok(&*self.alarm.insert(alarm))
+            }),
+        };
+        // One alarm is for all: who paused meanwhile goes on a little earlier.
+        let set_off = alarm.and_then(|alarm| if self.paused.is_empty() { alarm.set(PAUSE) } else { Ok(()) });
+        self.paused.push(set);
+        if set_off.is_err() {
+            self.resume();
+        }
+    }
+
+    /// The pause is over.
+    fn resume(&mut self) {
+        for token in std::mem::take(&mut self.paused) {
+            if let Some(set) = self.lane.set(token) {
+                let fired = set.resume(&mut self.inner);
+                self.fired(token, fired);
+            }
+        }
+    }
+
     fn jobs(&mut self) {
         let jobs = std::mem::take(&mut *lock(&self.lane.inbox));
         for job in jobs {
             match job {
                 Job::Drive(connection) => connection.drive(),
-                Job::DriveDatagrams(qp) => qp.drive(Ready { readable: true, writable: true }),
-                Job::Watch(set) => {
-                    self.polled.insert(set, None);
-                    self.next_look = Instant::now() + TICK;
-                }
+                Job::DriveDatagrams(qp) => qp.go_on(),
+                Job::Watch(set) => self.look_soon(set, None),
                 Job::Begin(setup) => self.begin(*setup),
                 Job::Listen(listener) => self.listen(listener),
                 Job::Unlisten(listener) => {
@@ -277,6 +323,14 @@ impl Running {
                 }
             }
         }
+    }
+
+    /// Looks in a while whether the program has polled this set since it had so often.
+    fn look_soon(&mut self, set: u64, polls: Option<u64>) {
+        if self.polled.is_empty() {
+            self.next_look = Instant::now() + TICK;
+        }
+        self.polled.insert(set, polls);
     }
 
     fn expire(&mut self) {
@@ -308,6 +362,11 @@ impl Running {
                     connection.close_is_due();
                 }
             }
+            Due::HangUp(connection) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.hang_up_is_due();
+                }
+            }
             Due::Drive(connection) => {
                 if let Some(connection) = connection.upgrade() {
                     connection.drive();
@@ -327,6 +386,11 @@ impl Running {
             Due::Hear(connection, time) => {
                 if let Some(connection) = connection.upgrade() {
                     connection.nudge(time);
+                }
+            }
+            Due::Speak(connection) => {
+                if let Some(connection) = connection.upgrade() {
+                    connection.speak_unasked();
                 }
             }
             Due::Startup(token) => {

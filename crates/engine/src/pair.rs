@@ -169,7 +169,7 @@ impl QueuePair {
     }
 
     /// Posts requests to the send queue, all or none.
-    pub fn post_send(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+    pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         self.qp().post_send(requests)
     }
 
@@ -226,6 +226,16 @@ impl QueuePair {
     /// Sends what was posted, then closes. The peer has the time that the settings give it to do the same. A connection that
     /// is in the making is closed when it is made: this comes before the look for it, there it is the other way round.
     pub fn disconnect(&self) {
+        self.close(Connection::disconnect);
+    }
+
+    /// The same, as the verbs have it: a message for which the peer's program has no receive is given up. The program may be
+    /// waiting for the end of the connection.
+    pub fn hang_up(&self) {
+        self.close(Connection::hang_up);
+    }
+
+    fn close(&self, close: impl FnOnce(&Arc<Connection>)) {
         self.given_up.store(true, Ordering::SeqCst);
         if self.end_bring_up() {
             self.qp().abort(Fault::Disconnected);
@@ -233,7 +243,7 @@ impl QueuePair {
         }
         let connection = lock(&self.connection).upgrade();
         if let Some(connection) = connection {
-            connection.disconnect();
+            close(&connection);
         }
     }
 

@@ -1,17 +1,17 @@
-//! The sockets that one completion queue has on one lane: an epoll set, which is itself one one-shot entry of the lane's
-//! epoll (design: "one polling structure").
+//! The sockets that one completion queue has on one lane: an epoll set, which is itself one entry of the lane's epoll (design:
+//! "one polling structure").
 //!
 //! Either the lane serves the set, or the program does by polling the completion queue; the entry is armed or not, which
 //! is one call however many sockets there are. A program that polls disarms it. Once it has not polled for a while, or
 //! wants to sleep, it is armed again.
 //!
 //! ```text
-//!            program polls                 entry fires
-//!   Polled <─────────────── Armed ───────────────────────> Serving
-//!      │  ───────────────>    ▲                               │
-//!      │    not for a while,  └───────────────────────────────┤ done
-//!      │    or wants to sleep                                 │
-//!      ▲──────────────────────────────────────────────────────┘ program polls meanwhile
+//!            program polls                 entry fires              messages stream
+//!   Polled <─────────────── Armed ───────────────────────> Serving ─────────────────> Paused
+//!      │  ───────────────>    ▲                               │  <─────────────────────  │
+//!      │    not for a while,  └───────────────────────────────┤ done     a moment later  │
+//!      │    or wants to sleep                                 │                          │
+//!      ▲──────────────────────────────────────────────────────┴──────────────────────────┘ program polls meanwhile
 //! ```
 
 use crate::connection::Connection;
@@ -22,11 +22,13 @@ use crate::sys::poller::{Epoll, Event, Events, Interest};
 use crate::sys::thread::Thread;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::qp::{Qp, Ready};
+use ironwarp_rnic::queue::Cq;
 use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::{Duration, Instant};
 
 /// So many events are taken from the kernel at once.
 const BATCH: usize = 64;
@@ -36,10 +38,68 @@ thread_local! {
     static EVENTS: RefCell<Events> = RefCell::new(Events::new(BATCH));
 }
 
+/// So soon after it was armed, an entry that fires is one of a stream of messages, not the answer to one.
+const QUICK: Duration = Duration::from_micros(10);
+/// After so many of these in a row, the lane pauses before it looks again.
+const STREAM: u32 = 3;
+
+/// How the entry of a set fires.
+#[derive(Debug, Default)]
+struct Pace {
+    armed: Option<Instant>,
+    /// It was armed because the program had stopped to poll.
+    taken_back: bool,
+    /// How often it fired at once, one time after the other.
+    quick: u32,
+}
+
+impl Pace {
+    /// It fires. Returns whether more will come in a moment, as a rule.
+    fn fires(&mut self, now: Instant) -> bool {
+        let quick = self.is_quick(now);
+        self.quick = if quick { self.quick.saturating_add(1) } else { 0 };
+        self.quick >= STREAM
+    }
+
+    fn is_quick(&self, now: Instant) -> bool {
+        self.armed.is_some_and(|armed| now.saturating_duration_since(armed) < QUICK)
+    }
+
+    /// Whether what is there had been waiting since the program stopped to poll.
+    fn is_late(&mut self, now: Instant) -> bool {
+        std::mem::take(&mut self.taken_back) && self.is_quick(now)
+    }
+}
+
+/// What the sockets had.
+#[derive(Clone, Copy, Debug, Default)]
+struct Served {
+    /// Something was received.
+    came: bool,
+    /// Large payload was among it.
+    bulk: bool,
+}
+
+/// What the lane is to do for a set whose entry fired.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "nobody else serves the set, or acknowledges, if the lane does not"]
+pub(crate) enum Fired {
+    /// Nothing.
+    Done,
+    /// Look whether the program, which had polled so often, does so now: it was just woken, and its answer may take the
+    /// acknowledgement along.
+    Look(u64),
+    /// Call [`Set::resume`] in a moment. Messages stream in, each with a call of its own at the other end: to wake for every one
+    /// costs both ends more than to take several at once.
+    Pause,
+}
+
 /// The sockets of a completion queue on a lane.
 #[derive(Debug)]
 pub(crate) struct Set {
     pub(crate) epoll: Epoll,
+    /// The completion queues that look at it.
+    cqs: Mutex<Vec<Weak<Cq>>>,
     lane: Arc<Lane>,
     /// What the lane's epoll calls it.
     token: u64,
@@ -54,6 +114,8 @@ pub(crate) struct Set {
     polled: AtomicBool,
     /// How often the program polled.
     polls: AtomicU64,
+    /// The lane's.
+    pace: Mutex<Pace>,
     /// Threads of the program that sleep on it, and on which completion queue: then nobody else serves it.
     sleepers: Mutex<Vec<(Thread, Weak<Sleepers>)>>,
     /// The lane looks from time to time whether the program still polls.
@@ -79,7 +141,10 @@ pub(crate) enum Look {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Armed,
+    /// The lane serves it. The entry is armed still: only the lane waits for it.
     Serving,
+    /// The lane does so in a moment, and the entry is not armed.
+    Paused,
     Polled,
 }
 
@@ -89,6 +154,7 @@ impl Set {
         let token = lane.token();
         let set = Arc::new(Self {
             epoll,
+            cqs: Mutex::default(),
             lane: Arc::clone(lane),
             token,
             members: Mutex::default(),
@@ -97,6 +163,7 @@ impl Set {
             state: Mutex::new(State::Armed),
             polled: AtomicBool::new(false),
             polls: AtomicU64::new(0),
+            pace: Mutex::default(),
             sleepers: Mutex::default(),
             watched: AtomicBool::new(false),
             guarded: AtomicBool::new(false),
@@ -104,8 +171,20 @@ impl Set {
             in_debt: AtomicBool::new(false),
         });
         lane.add_set(token, &set);
-        lane.epoll.add(&set.epoll, token, Interest::Once)?;
+        lane.epoll.add(&set.epoll, token, Interest::News)?;
         Ok(set)
+    }
+
+    /// A completion queue looks at it from now on.
+    pub(crate) fn looked_at_by(&self, cq: &Arc<Cq>) {
+        let mut cqs = lock(&self.cqs);
+        cqs.retain(|known| known.strong_count() > 0);
+        cqs.push(Arc::downgrade(cq));
+    }
+
+    /// At how many of them the program waits for an event.
+    fn armed(&self) -> usize {
+        lock(&self.cqs).iter().filter_map(Weak::upgrade).filter(|cq| cq.is_armed()).count()
     }
 
     pub(crate) fn lane(&self) -> &Arc<Lane> {
@@ -138,7 +217,7 @@ impl Set {
         lock(&self.inboxes).insert(token, inbox.clone());
         self.count.fetch_add(1, Ordering::Release);
         // Its first event may have come before it was here.
-        inbox.drive(Ready { readable: true, writable: true });
+        inbox.drive(Ready { readable: true, writable: true, ended: false });
         Ok(())
     }
 
@@ -199,14 +278,18 @@ impl Set {
     #[cold]
     fn take_over(&self) {
         let mut state = lock(&self.state);
-        if *state == State::Armed {
-            // A failure leaves it armed, which costs a wake and nothing else.
-            let _ = self.lane.epoll.modify(&self.epoll, self.token, Interest::Disarmed);
+        if matches!(*state, State::Armed | State::Serving) {
+            self.disarm();
         }
         *state = State::Polled;
         self.polled.store(true, Ordering::Relaxed);
         drop(state);
         self.watch();
+    }
+
+    /// A failure leaves it armed, which costs wakes and nothing else.
+    fn disarm(&self) {
+        let _ = self.lane.epoll.modify(&self.epoll, self.token, Interest::Disarmed);
     }
 
     fn watch(&self) {
@@ -221,12 +304,15 @@ impl Set {
         // when it exits, for example.
         let served = EVENTS.try_with(|events| self.serve(&mut events.borrow_mut()));
         if served.is_err() {
-            self.serve(&mut Events::new(BATCH));
+            let _ = self.serve(&mut Events::new(BATCH));
         }
     }
 
     /// The program wants to sleep until an event is raised: the lane serves the set.
     pub(crate) fn hand_over(&self) {
+        if !self.polled.load(Ordering::Relaxed) {
+            return;
+        }
         let mut state = lock(&self.state);
         if *state == State::Polled {
             self.arm(&mut state);
@@ -245,32 +331,86 @@ impl Set {
         lock(&self.sleepers).retain(|(sleeper, _)| *sleeper != thread);
     }
 
+    /// Whether the program serves it, and the lane does not.
+    #[cfg(test)]
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::SeqCst)
+    }
+
     /// Whether a thread sleeps on it, and the lane does not serve it.
     #[cfg(test)]
     pub(crate) fn is_slept_on(&self) -> bool {
-        self.polled.load(Ordering::SeqCst) && !lock(&self.sleepers).is_empty()
+        self.is_polled() && !lock(&self.sleepers).is_empty()
     }
 
     // --- The lane's side ---
 
     /// The lane's entry fired.
-    pub(crate) fn fired(&self, events: &mut Events) {
+    pub(crate) fn fired(&self, events: &mut Events) -> Fired {
         {
             let mut state = lock(&self.state);
-            if *state == State::Polled {
-                return; // the program was faster
+            if *state != State::Armed {
+                return Fired::Done; // the program was faster, or it is told later
             }
             *state = State::Serving;
         }
-        self.serve(events);
-        self.acknowledge();
+        let now = Instant::now();
+        let mut pace = lock(&self.pace);
+        let (late, streaming) = (pace.is_late(now), pace.fires(now));
+        drop(pace);
+        self.serve_for_lane(events, late, streaming)
+    }
+
+    /// The pause is over.
+    pub(crate) fn resume(&self, events: &mut Events) -> Fired {
+        {
+            let mut state = lock(&self.state);
+            if *state != State::Paused {
+                return Fired::Done; // the program polls
+            }
+            self.arm(&mut state);
+            *state = State::Serving;
+        }
+        self.serve_for_lane(events, false, false)
+    }
+
+    fn serve_for_lane(&self, events: &mut Events, late: bool, pause: bool) -> Fired {
+        let (armed, polls) = (self.armed(), self.polls.load(Ordering::Relaxed));
+        let Served { came, bulk } = self.serve(events);
+        // A program that polls until its own request is done, and then watches memory for what the peer writes, goes on now as if
+        // it had been woken. Its answer should take the acknowledgement along: alone, it would have the peer stop polling before
+        // the answer comes, and nobody be there for that.
+        let woken = (late && came) || self.armed() < armed;
+        if pause && !woken && !bulk {
+            let mut state = lock(&self.state);
+            if *state == State::Serving {
+                self.disarm();
+                *state = State::Paused;
+                return Fired::Pause;
+            }
+        }
+        if !woken {
+            self.acknowledge();
+        }
         let mut state = lock(&self.state);
         if *state == State::Serving {
-            self.arm(&mut state);
+            if events.is_full() {
+                self.arm(&mut state); // which tells of those that did not fit
+            } else {
+                *state = State::Armed;
+            }
+            lock(&self.pace).armed = Some(Instant::now());
         }
         drop(state);
+        if woken {
+            return match self.watched.swap(true, Ordering::AcqRel) {
+                true => Fired::Done,
+                false => Fired::Look(polls),
+            };
+        }
         // What a thread of the program found meanwhile, and left to the lane.
         self.acknowledge();
+        Fired::Done
     }
 
     /// Looks whether the program still polls, given how often it had when last looked.
@@ -283,6 +423,9 @@ impl Set {
         let mut state = lock(&self.state);
         let asleep = !lock(&self.sleepers).is_empty();
         if *state == State::Polled && !asleep {
+            let mut pace = lock(&self.pace);
+            (pace.armed, pace.taken_back) = (Some(Instant::now()), true);
+            drop(pace);
             self.arm(&mut state);
         }
         drop(state);
@@ -315,7 +458,7 @@ impl Set {
     fn arm(&self, state: &mut MutexGuard<'_, State>) {
         **state = State::Armed;
         self.polled.store(false, Ordering::SeqCst);
-        if let Err(error) = self.lane.epoll.modify(&self.epoll, self.token, Interest::Once) {
+        if let Err(error) = self.lane.epoll.modify(&self.epoll, self.token, Interest::News) {
             tracing::error!(%error, "a set of sockets could not be armed");
         }
     }
@@ -323,28 +466,34 @@ impl Set {
     // --- Both ---
 
     /// Takes the sockets' events, and moves what they have.
-    fn serve(&self, events: &mut Events) {
-        if let Err(error) = self.epoll.wait(events, Some(std::time::Duration::ZERO)) {
+    fn serve(&self, events: &mut Events) -> Served {
+        let mut served = Served::default();
+        if let Err(error) = self.epoll.wait(events, Some(Duration::ZERO)) {
             tracing::error!(%error, "a set of sockets cannot be read");
-            return;
+            return served;
         }
         for event in events.iter() {
             let Some(connection) = lock(&self.members).get(&event.data).cloned() else {
                 self.serve_inbox(event);
                 continue;
             };
+            let Event { readable, writable, ended, .. } = event;
             let qp = connection.qp();
-            qp.drive(Ready { readable: event.readable, writable: event.writable });
-            if event.readable {
+            qp.drive(Ready { readable, writable, ended });
+            if readable {
                 self.owes(qp);
             }
+            served.came |= readable;
+            served.bulk |= qp.receives_bulk();
         }
+        served
     }
 
     fn serve_inbox(&self, event: Event) {
         let inbox = lock(&self.inboxes).get(&event.data).cloned();
         if let Some(inbox) = inbox {
-            inbox.drive(Ready { readable: event.readable, writable: event.writable });
+            let Event { readable, writable, ended, .. } = event;
+            inbox.drive(Ready { readable, writable, ended });
         }
     }
 
@@ -372,13 +521,18 @@ impl Set {
 
     /// Whoever serves the set is about to go idle: acknowledgements wait for company no longer.
     pub(crate) fn acknowledge(&self) {
-        if self.len() == 1
-            && let Some(only) = self.only()
+        let only = if self.len() == 1 { self.only() } else { None };
+        self.acknowledge_with(only.as_deref());
+    }
+
+    /// The same, for one who has the only member at hand, if there is one.
+    pub(crate) fn acknowledge_with(&self, only: Option<&Connection>) {
+        if let Some(only) = only
             && only.qp().comes_to_owe()
         {
             only.qp().acknowledge();
         }
-        if !self.in_debt.swap(false, Ordering::AcqRel) {
+        if !self.in_debt.load(Ordering::Acquire) || !self.in_debt.swap(false, Ordering::AcqRel) {
             return;
         }
         let owing = std::mem::take(&mut *lock(&self.owing));
@@ -391,4 +545,26 @@ impl Set {
 /// A holder that panicked is a bug that has been reported; the data here stay consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_set_that_fires_at_once_again_and_again_is_streamed_to() {
+        let mut pace = Pace::default();
+        let start = Instant::now();
+        let after = |pace: &mut Pace, time: Duration| {
+            pace.armed = Some(start);
+            pace.fires(start + time)
+        };
+        assert!(!pace.fires(start), "it was never armed");
+        for _ in 1..STREAM {
+            assert!(!after(&mut pace, QUICK / 2));
+        }
+        assert!(after(&mut pace, QUICK / 2) && after(&mut pace, QUICK / 2));
+        assert!(!after(&mut pace, QUICK), "an answer takes longer");
+        assert!(!after(&mut pace, QUICK / 2), "and all begins anew");
+    }
 }

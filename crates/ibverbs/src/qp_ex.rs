@@ -172,7 +172,7 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     let first = builder.requests.first().map_or(0, |request| request.id);
     let requests = builder.requests.drain(..);
     let posted = match qp.kind() {
-        Kind::Stream(pair) => pair.post_send(requests.collect()),
+        Kind::Stream(pair) => pair.post_send(requests),
         Kind::Datagram(pair) => {
             let addressed = requests.zip(&builder.destinations).map(|(request, destination)| {
                 Some(DatagramRequest { request, destination: (*destination)? })

@@ -91,14 +91,17 @@ pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
     match outcome {
         // The other end is gone: the program destroyed the channel while this thread waits for it, as rping does at its end.
         // The kernel's would wait for ever, and so do we, or rping takes it for a failure.
-        Ok(0) | Err(Errno(libc::ECONNRESET)) => {
-            // SAFETY: no descriptors.
-            unsafe { poll(std::ptr::null_mut(), 0, -1) };
-            Err(Errno(libc::EINTR))
-        }
+        Ok(0) | Err(Errno(libc::ECONNRESET)) => Err(wait_for_ever()),
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     }
+}
+
+/// Waits for what will not come, until a signal does.
+pub(crate) fn wait_for_ever() -> Errno {
+    // SAFETY: no descriptors.
+    unsafe { poll(std::ptr::null_mut(), 0, -1) };
+    Errno(libc::EINTR)
 }
 
 #[cfg(test)]

@@ -1,25 +1,20 @@
-//! What the program gave up, and something still uses. Before this: a region or a window is dropped; after: its memory is
-//! freed.
+//! What the program gave up, and something still uses. Before this: a region or a window is dropped; after: its entry is given
+//! back, and its memory is freed.
 
 use crate::adapter::lock;
-use crate::memory::Contents;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::memory::DeregisterError;
 use ironwarp_wire::Tag;
-use std::sync::{Arc, Mutex};
+use std::sync::Mutex;
 
-/// What the program gave up, and something still uses: a region that a window is bound to, memory of which a registration is
-/// posted. Looked through whenever something else is given up.
+/// Entries that the program gave up, and something still uses: regions that a window is bound to. Looked through whenever something
+/// else is given up.
 #[derive(Debug, Default)]
 pub(crate) struct Attic(Mutex<Vec<Retired>>);
 
-/// Something the program gave up.
+/// The tags that an entry may have by now, the likeliest first.
 #[derive(Debug)]
-pub(crate) struct Retired {
-    /// The tags that the entry may have by now, the likeliest first; none if it is deregistered.
-    pub(crate) tags: Vec<Tag>,
-    pub(crate) contents: Option<Arc<Contents>>,
-}
+pub(crate) struct Retired(pub(crate) Vec<Tag>);
 
 impl Attic {
     /// Gives something up, and whatever was given up before, as far as it can go.
@@ -29,7 +24,7 @@ impl Attic {
         // A window that goes may be what a region waited for.
         loop {
             let before = attic.len();
-            attic.retain_mut(|retired| !retired.go(device));
+            attic.retain(|retired| !retired.go(device));
             if attic.len() == before || attic.is_empty() {
                 return;
             }
@@ -39,8 +34,8 @@ impl Attic {
 
 impl Retired {
     /// True: it is gone.
-    fn go(&mut self, device: &Device) -> bool {
-        for &tag in &self.tags {
+    fn go(&self, device: &Device) -> bool {
+        for &tag in &self.0 {
             match device.table().deregister(tag) {
                 Ok(()) => break,
                 Err(DeregisterError::Unknown(_)) => {}
@@ -48,11 +43,6 @@ impl Retired {
                 Err(_) => return false,
             }
         }
-        self.tags.clear();
-        match self.contents.as_mut().map(Arc::get_mut) {
-            Some(Some(contents)) => contents.is_idle(),
-            // Another region shares it, and will come here, too.
-            Some(None) | None => true,
-        }
+        true
     }
 }

@@ -102,9 +102,9 @@ impl MemoryRegion {
         self.access = access.unwrap_or(self.access);
         if let Some(contents) = contents {
             self.start = 0;
-            self.contents = contents; // the old registration has the only one now, and frees it
+            self.contents = contents;
         }
-        let registration = Registration::new(&shared, self.tag, Some(&self.contents));
+        let registration = Registration::new(&shared, self.tag);
         std::mem::replace(&mut self.registration, registration).forget();
         Ok(())
     }

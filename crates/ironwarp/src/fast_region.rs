@@ -59,7 +59,7 @@ impl FastRegion {
     ) -> Result<Self, RegisterError> {
         let contents = Contents::owned(shared.device(), buffers)?;
         let tag = shared.device().table().allocate(domain)?;
-        let registration = Registration::new(shared, tag, Some(&contents));
+        let registration = Registration::new(shared, tag);
         Ok(Self { contents, registration })
     }
 

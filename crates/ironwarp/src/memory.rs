@@ -6,31 +6,36 @@
 //! copies out of a region with [`Contents::read`] and into it with [`Contents::write`].
 //!
 //! # Why these copies are sound
-//! A [`Buffer`]'s memory is touched in two ways only. The device has the kernel copy from and to it, outside of Rust's
-//! memory model. Programs copy by relaxed atomic loads and stores of whole aligned words, never of another size, so two
-//! threads of the program do not race, and a word that changes meanwhile is old or new, never undefined. Who has seen
-//! the completion of a message sees all its bytes: the completion queue's lock orders the two.
+//! A [`Buffer`]'s memory is touched in two ways only. Large payload is copied outside of Rust's memory model: by the kernel, or by
+//! an instruction that the compiler does not look into. All else, of the device and of programs, are relaxed atomic loads and
+//! stores of whole aligned words, never of another size, so two threads do not race, and a word that changes meanwhile is old
+//! or new, never undefined. Who has seen the completion of a message sees all its bytes: the completion queue's lock orders the
+//! two.
 //!
 //! # Why memory outlives its use
 //! Whoever can still find the memory holds its [`Translation`]: the entry of a region, a window that is bound to it, a
-//! registration that is posted. [`Contents`] free their buffers only when they have the last one. Until then `attic.rs`
-//! keeps them.
+//! registration that is posted. The translation holds the buffers, so they are freed when nobody can find them any more.
 #![expect(unsafe_code, reason = "allocates memory that no reference may point to, and copies from and to it")]
+
+mod copy;
 
 use crate::error::{AccessError, OutOfMemory};
 use crate::protection_domain::ProtectionDomain;
 use crate::region::MemoryRegion;
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::host::Span;
+use ironwarp_rnic::host::{Held, Span};
 use ironwarp_rnic::memory::{Memory, RegisterError, Rights, Translation, TranslationError};
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const PAGE: usize = 4096;
 const WORD: usize = size_of::<u64>();
+/// From so many words on, one instruction for all of them is faster than one for each.
+const MANY: usize = 128;
 
 /// Memory of the program, page-aligned and zero, to be registered.
 ///
@@ -101,44 +106,48 @@ impl Buffer {
         Span { addr: self.start.as_ptr().expose_provenance() as u64, len: self.len }
     }
 
-    fn word(&self, index: usize) -> &AtomicU64 {
-        assert!(index < words(self.len), "a word outside of the buffer");
-        // SAFETY: the word is aligned and within the allocation, which lives as long as `self`. Nothing in this program
-        // reaches it but such atomics, all of this size.
-        unsafe { AtomicU64::from_ptr(self.start.as_ptr().add(index)) }
+    fn words(&self) -> &[AtomicU64] {
+        // SAFETY: the words are aligned and all of the allocation, which lives as long as `self`. Nothing that the compiler knows
+        // of reaches them but such atomics, all of this size.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), words(self.len)) }
     }
 
     fn read(&self, at: usize, into: &mut [u8]) {
+        assert!(at + into.len() <= self.len, "bytes outside of the buffer");
         let (head, body) = into.split_at_mut(up_to_word(at, into.len()));
-        let copy = |index: usize, within: usize, to: &mut [u8]| {
-            let word = self.word(index).load(Ordering::Relaxed).to_ne_bytes();
+        let part = |word: &AtomicU64, within: usize, to: &mut [u8]| {
+            let word = word.load(Ordering::Relaxed).to_ne_bytes();
             to.copy_from_slice(&word[within..][..to.len()]);
         };
         if !head.is_empty() {
-            copy(at / WORD, at % WORD, head);
+            part(&self.words()[at / WORD], at % WORD, head);
         }
-        let first = (at + head.len()) / WORD;
-        let mut chunks = body.chunks_exact_mut(WORD);
-        let mut index = first;
-        for chunk in &mut chunks {
-            copy(index, 0, chunk);
-            index += 1;
+        let words = &self.words()[(at + head.len()).div_ceil(WORD)..];
+        let (whole, tail) = body.as_chunks_mut::<WORD>();
+        let (words, behind) = words.split_at(whole.len());
+        if whole.len() < MANY || !copy::out(words, whole) {
+            for (word, to) in words.iter().zip(whole) {
+                *to = word.load(Ordering::Relaxed).to_ne_bytes();
+            }
         }
-        let tail = chunks.into_remainder();
         if !tail.is_empty() {
-            copy(index, 0, tail);
+            part(&behind[0], 0, tail);
         }
     }
 
     fn write(&self, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= self.len, "bytes outside of the buffer");
         let (head, body) = from.split_at(up_to_word(at, from.len()));
         if !head.is_empty() {
             self.merge(at / WORD, at % WORD, head);
         }
-        let first = (at + head.len()) / WORD;
+        let first = (at + head.len()).div_ceil(WORD);
         let (whole, tail) = body.as_chunks::<WORD>();
-        for (index, word) in (first..).zip(whole) {
-            self.word(index).store(u64::from_ne_bytes(*word), Ordering::Relaxed);
+        let words = &self.words()[first..][..whole.len()];
+        if whole.len() < MANY || !copy::into(whole, words) {
+            for (word, from) in words.iter().zip(whole) {
+                word.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
+            }
         }
         if !tail.is_empty() {
             self.merge(first + whole.len(), 0, tail);
@@ -152,14 +161,14 @@ impl Buffer {
             bytes[within..][..from.len()].copy_from_slice(from);
             Some(u64::from_ne_bytes(bytes))
         };
-        let _ = self.word(index).fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged);
+        let _ = self.words()[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged);
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         let layout = layout(self.len).expect("it was allocated with this layout");
-        // SAFETY: `new` allocated it with this layout. No entry of the table leads to it any more: see the drop of `Contents`.
+        // SAFETY: `new` allocated it with this layout. No entry of the table leads to it any more: its translation would hold it.
         unsafe { dealloc(self.start.as_ptr().cast(), layout) }
     }
 }
@@ -182,34 +191,62 @@ fn up_to_word(at: usize, len: usize) -> usize {
 /// The bytes of a region. They are copied in and out; nobody gets a reference, because peers may write at any time.
 pub struct Contents {
     translation: Arc<Translation>,
-    parts: Parts,
+    /// None if the program keeps the memory. Of its alignment and its other users nothing is known, so the kernel copies.
+    parts: Option<Arc<Parts>>,
     len: usize,
     device: Arc<Device>,
 }
 
+/// Buffers, and at which byte of the region each begins.
 #[derive(Debug)]
-enum Parts {
-    /// Buffers, and at which byte of the region each begins.
-    Owned(Vec<(usize, Buffer)>),
-    /// Memory that the program keeps. Of its alignment and its other users nothing is known, so the kernel copies.
-    Raw,
+struct Parts(Vec<(usize, Buffer)>);
+
+impl Held for Parts {
+    #[inline]
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.each(at, into.len(), |part, at, range| part.read(at, &mut into[range]));
+    }
+
+    #[inline]
+    fn write(&self, at: u64, from: &[u8]) {
+        self.each(at, from.len(), |part, at, range| part.write(at, &from[range]));
+    }
+}
+
+impl Parts {
+    /// Calls `each` for the parts that hold the `len` bytes from `at` on: with where in the part they begin, and which of the
+    /// bytes they are.
+    fn each(&self, at: u64, len: usize, mut each: impl FnMut(&Buffer, usize, Range<usize>)) {
+        let mut at = usize::try_from(at).expect("the range was checked");
+        let mut done = 0;
+        let first = self.0.partition_point(|(begin, part)| begin + part.len() <= at);
+        for (begin, part) in &self.0[first..] {
+            if done == len {
+                break;
+            }
+            let n = (begin + part.len() - at).min(len - done);
+            each(part, at - begin, done..done + n);
+            (at, done) = (at + n, done + n);
+        }
+    }
 }
 
 impl Contents {
     pub(crate) fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Arc<Self>, TranslationError> {
         let spans: Vec<Span> = buffers.iter().map(Buffer::span).collect();
-        let translation = Arc::new(match spans[..] {
+        let translation = match spans[..] {
             [one] => Translation::direct(one.addr, one.len as u64)?,
             _ => Translation::buffers(&spans)?,
-        });
+        };
         let mut len = 0;
         let parts = buffers.into_iter().map(|buffer| {
             let at = len;
             len += buffer.len();
             (at, buffer)
         });
-        let parts = Parts::Owned(parts.collect());
-        Ok(Arc::new(Self { translation, parts, len, device: Arc::clone(device) }))
+        let parts = Arc::new(Parts(parts.collect()));
+        let translation = Arc::new(translation.hold(Arc::clone(&parts) as Arc<dyn Held>));
+        Ok(Arc::new(Self { translation, parts: Some(parts), len, device: Arc::clone(device) }))
     }
 
     /// How many bytes.
@@ -242,11 +279,11 @@ impl Contents {
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), AccessError> {
         self.check(at, into.len())?;
         match &self.parts {
-            Parts::Owned(parts) => {
-                each_part(parts, at, into.len(), |part, at, range| part.read(at, &mut into[range]));
+            Some(parts) => {
+                parts.read(at as u64, into);
                 Ok(())
             }
-            Parts::Raw => {
+            None => {
                 let gathered = self.device.host().gather(&self.spans(at, into.len()), into);
                 gathered.map_err(|_| AccessError::Unmapped)
             }
@@ -269,11 +306,11 @@ impl Contents {
     pub fn write(&self, at: usize, from: &[u8]) -> Result<(), AccessError> {
         self.check(at, from.len())?;
         match &self.parts {
-            Parts::Owned(parts) => {
-                each_part(parts, at, from.len(), |part, at, range| part.write(at, &from[range]));
+            Some(parts) => {
+                parts.write(at as u64, from);
                 Ok(())
             }
-            Parts::Raw => {
+            None => {
                 let scattered = self.device.host().scatter(from, &self.spans(at, from.len()));
                 scattered.map_err(|_| AccessError::Unmapped)
             }
@@ -321,11 +358,6 @@ impl Contents {
         if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
     }
 
-    /// Whether nobody else can find the memory: who has no clone of the translation cannot make one.
-    pub(crate) fn is_idle(&mut self) -> bool {
-        Arc::get_mut(&mut self.translation).is_some()
-    }
-
     pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
         let translation = Arc::clone(&self.translation);
         Memory { start, len: self.len as u64, rights, one_touch: false, translation }
@@ -341,35 +373,6 @@ impl Contents {
 impl fmt::Debug for Contents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Contents").field("len", &self.len).finish_non_exhaustive()
-    }
-}
-
-impl Drop for Contents {
-    /// The attic waits for this; only the end of the adapter may come before it. Then memory is better lost than reused.
-    fn drop(&mut self) {
-        if !self.is_idle() {
-            std::mem::forget(std::mem::replace(&mut self.parts, Parts::Raw));
-        }
-    }
-}
-
-/// Calls `each` for the parts that hold the `len` bytes from `at` on: with where in the part they begin, and which of the
-/// bytes they are.
-fn each_part(
-    parts: &[(usize, Buffer)],
-    mut at: usize,
-    len: usize,
-    mut each: impl FnMut(&Buffer, usize, std::ops::Range<usize>),
-) {
-    let mut done = 0;
-    let first = parts.partition_point(|(begin, part)| begin + part.len() <= at);
-    for (begin, part) in &parts[first..] {
-        if done == len {
-            break;
-        }
-        let n = (begin + part.len() - at).min(len - done);
-        each(part, at - begin, done..done + n);
-        (at, done) = (at + n, done + n);
     }
 }
 
@@ -405,7 +408,36 @@ impl ProtectionDomain {
         let addr = start.expose_provenance() as u64;
         let translation = Arc::new(Translation::direct(addr, len as u64)?);
         let device = Arc::clone(self.shared.device());
-        let contents = Arc::new(Contents { translation, parts: Parts::Raw, len, device });
+        let contents = Arc::new(Contents { translation, parts: None, len, device });
         MemoryRegion::register(self, contents, addr, access)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Both ways to copy, at every alignment: what is around the bytes stays as it was.
+    #[test]
+    fn copies_of_any_length_from_and_to_any_byte() {
+        let pattern: Vec<u8> = (0..=250_u8).cycle().take(3 * MANY * WORD).collect();
+        let lengths = (0..20).chain([MANY * WORD - 1, MANY * WORD, MANY * WORD + 9, 2 * MANY * WORD + 5]);
+        for (len, at) in lengths.flat_map(|len| (0..2 * WORD).map(move |at| (len, at))) {
+            let buffer = Buffer::copy_of(&vec![0xee; at + len + 11]).unwrap();
+            buffer.write(at, &pattern[..len]);
+            let mut all = vec![0; buffer.len()];
+            buffer.read(0, &mut all);
+            let expected = [&vec![0xee; at][..], &pattern[..len], &[0xee; 11]].concat();
+            assert!(all == expected, "{len} bytes to {at}");
+            let mut some = vec![0; len];
+            buffer.read(at, &mut some);
+            assert!(some == pattern[..len], "{len} bytes from {at}");
+        }
+    }
+
+    #[test]
+    #[should_panic(expected = "outside of the buffer")]
+    fn no_byte_behind_the_last_is_reached() {
+        Buffer::new(13).unwrap().write(9, &[0; 5]);
     }
 }

@@ -617,7 +617,11 @@ impl QueuePair {
     /// # }
     /// ```
     pub fn post_send(&self, request: impl Into<WorkRequest>) -> Result<(), PostError> {
-        self.post_send_all(vec![request.into()])
+        let request = request.into();
+        match request.names {
+            None => self.inner.qp().post_send([request.inner]),
+            Some(_) => self.post_send_all(vec![request]),
+        }
     }
 
     /// Posts requests, all or none, in this order.
@@ -641,13 +645,13 @@ impl QueuePair {
     /// ```
     pub fn post_send_all(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
         if requests.iter().all(|request| request.names.is_none()) {
-            return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner).collect());
+            return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
         }
         // Nobody else may give an entry a tag between the choice of the tag and the post.
         let _naming = lock(&self.shared.naming);
         let table = self.shared.device().table();
         let mut named = Vec::new();
-        let requests = requests.into_iter().map(|request| name(table, request, &mut named)).collect();
+        let requests: Vec<_> = requests.into_iter().map(|request| name(table, request, &mut named)).collect();
         self.inner.qp().post_send(requests).inspect_err(|_| {
             for (name, before) in named.iter().rev() {
                 name.restore(*before);

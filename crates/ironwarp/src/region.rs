@@ -39,7 +39,6 @@ use std::sync::Arc;
 /// While windows are bound to it, it cannot go: then it goes with the last of them.
 #[must_use = "dropped, it is deregistered"]
 pub struct MemoryRegion {
-    /// Before `registration`, which is dropped after it and then has the only one.
     pub(crate) contents: Arc<Contents>,
     pub(crate) registration: Registration,
     pub(crate) domain: Domain,
@@ -87,7 +86,7 @@ impl MemoryRegion {
         tag: Tag,
         (start, access): (u64, Rights),
     ) -> Self {
-        let registration = Registration::new(shared, tag, Some(&contents));
+        let registration = Registration::new(shared, tag);
         Self { contents, registration, domain, tag, start, access }
     }
 
@@ -165,9 +164,7 @@ impl MemoryRegion {
     /// # }
     /// ```
     pub fn deregister(self) -> Result<(), DeregisterError> {
-        let Self { contents, registration, tag, .. } = self;
-        drop(contents);
-        registration.deregister(tag)
+        self.registration.deregister(self.tag)
     }
 }
 
@@ -186,15 +183,14 @@ impl fmt::Debug for MemoryRegion {
 pub(crate) struct Registration {
     pub(crate) shared: Arc<Shared>,
     pub(crate) name: Arc<Name>,
-    contents: Option<Arc<Contents>>,
     /// The entry is given back already, and may be another's by now.
     deregistered: bool,
 }
 
 impl Registration {
-    pub(crate) fn new(shared: &Arc<Shared>, tag: Tag, contents: Option<&Arc<Contents>>) -> Self {
+    pub(crate) fn new(shared: &Arc<Shared>, tag: Tag) -> Self {
         let name = Arc::new(Name::new(tag));
-        Self { shared: Arc::clone(shared), name, contents: contents.cloned(), deregistered: false }
+        Self { shared: Arc::clone(shared), name, deregistered: false }
     }
 
     /// The entry was given back with its last tag.
@@ -212,8 +208,7 @@ impl Registration {
 impl Drop for Registration {
     fn drop(&mut self) {
         let tags = if self.deregistered { Vec::new() } else { self.name.candidates() };
-        let retired = Retired { tags, contents: self.contents.take() };
-        self.shared.attic.retire(self.shared.device(), retired);
+        self.shared.attic.retire(self.shared.device(), Retired(tags));
     }
 }
 

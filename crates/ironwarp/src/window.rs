@@ -43,7 +43,7 @@ pub struct Window {
 impl Window {
     pub(crate) fn new(shared: &Arc<Shared>, domain: Domain) -> Result<Self, RegisterError> {
         let tag = shared.device().table().allocate_window(domain)?;
-        Ok(Self { registration: Registration::new(shared, tag, None) })
+        Ok(Self { registration: Registration::new(shared, tag) })
     }
 
     /// Its tag, as of the last binding that was posted.

@@ -3,7 +3,7 @@
 use crate::config::Config;
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Sizes, Wake};
 use crate::fault::{FaultPlan, Faults};
-use crate::host::Host;
+use crate::host::{Buffer, Host};
 use crate::memory::{Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table};
 use crate::stream::Train;
 use crate::sync::{Mutex, lock};
@@ -39,8 +39,9 @@ pub struct Device {
     events: Arc<AsyncEvents>,
     /// The completion handlers, by their number less [`FIRST_HANDLER`].
     handlers: Mutex<Vec<Weak<CompletionHandler>>>,
-    trains: Mutex<Vec<Train>>,
-    staging: Mutex<Vec<Box<[u8]>>>,
+    #[expect(clippy::vec_box, reason = "they are handed around for each message")]
+    trains: Mutex<Vec<Box<Train>>>,
+    staging: Mutex<Vec<Buffer>>,
 }
 
 impl Device {
@@ -154,20 +155,21 @@ impl Device {
         self.events.shut_down();
     }
 
-    pub(crate) fn take_train(&self) -> Train {
-        lock(&self.trains).pop().unwrap_or_default()
+    pub(crate) fn take_train(&self) -> Box<Train> {
+        let spare = lock(&self.trains).pop();
+        spare.unwrap_or_else(|| Box::new(Train::new(self.host())))
     }
 
-    pub(crate) fn put_train(&self, train: Train) {
+    pub(crate) fn put_train(&self, train: Box<Train>) {
         keep(&self.trains, train);
     }
 
-    pub(crate) fn take_staging(&self) -> Box<[u8]> {
+    pub(crate) fn take_staging(&self) -> Buffer {
         let spare = lock(&self.staging).pop();
-        spare.unwrap_or_else(|| vec![0; STAGING].into_boxed_slice())
+        spare.unwrap_or_else(|| self.host.buffer(STAGING))
     }
 
-    pub(crate) fn put_staging(&self, staging: Box<[u8]>) {
+    pub(crate) fn put_staging(&self, staging: Buffer) {
         keep(&self.staging, staging);
     }
 }

@@ -4,11 +4,11 @@
 //! which the holder drives. Program threads and lanes meet here.
 //!
 //! # Why no work is lost
-//! Whoever has work first makes it visible (puts it into a queue), then sets `work`, then tries the lock. If that fails
-//! it goes on. The holder clears `work` before each round, and looks at it once more *after* it let go of the lock. Both
-//! are read-modify-writes of one variable, so one comes first. If the setting does, the holder sees it and takes the
-//! lock again, or finds that yet another thread has it, of which the same can be said. If the look does, the release of
-//! the lock happened before the setting, so this holder was not the one that made the attempt fail.
+//! Whoever has work first makes it visible (puts it into a queue), then tries the lock. If that fails it sets `work`, and
+//! tries once more; if that fails too, it goes on. The holder takes `work` back *after* it let go of the lock. Both are
+//! read-modify-writes of one variable, so one comes first. If the setting does, the holder sees it and takes the lock again,
+//! or finds that yet another thread has it, of which the same can be said. If the taking back does, the release of the lock
+//! happened before the setting, so this holder was not the one that made the second attempt fail.
 
 mod lock;
 #[cfg(all(test, loom))]
@@ -16,7 +16,7 @@ mod loom_tests;
 #[cfg(all(test, not(loom)))]
 mod tests;
 
-use self::lock::Lock;
+use self::lock::{Guard, Lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
 /// How often one thread goes round before it leaves the rest to another.
@@ -53,19 +53,24 @@ impl<T> Half<T> {
     /// `round` does all it can, or a fair share of it: what it says it left counts as work that came meanwhile. It may
     /// call `run` of the same half; that returns at once, and a round follows.
     pub(crate) fn run(&self, mut round: impl FnMut(&mut T) -> Left) -> Left {
-        self.set();
         for _ in 0..ROUNDS {
-            let Some(mut state) = self.state.try_lock() else { return Left::Nothing };
-            self.work.swap(false, Ordering::AcqRel);
-            if round(&mut state) == Left::Work {
-                self.set();
-            }
+            let Some(mut state) = self.try_lock() else { return Left::Nothing };
+            let left = round(&mut state);
             drop(state);
-            if self.look() == Left::Nothing {
+            if self.look() == Left::Nothing && left == Left::Nothing {
                 return Left::Nothing;
             }
         }
+        self.set();
         Left::Work
+    }
+
+    /// `None`: another thread has it, and will see that there is work.
+    fn try_lock(&self) -> Option<Guard<'_, T>> {
+        self.state.try_lock().or_else(|| {
+            self.set();
+            self.state.try_lock()
+        })
     }
 
     /// Waits for the holder, then does `act`: for the control path only.
@@ -84,8 +89,9 @@ impl<T> Half<T> {
         self.work.swap(true, Ordering::AcqRel);
     }
 
-    /// Whether there is work, once the lock was released. A mere load could miss what another thread has just set.
+    /// Whether there is work, once the lock was released; if so, it is the caller's. A mere load could miss what another thread
+    /// has just set.
     fn look(&self) -> Left {
-        if self.work.fetch_or(false, Ordering::AcqRel) { Left::Work } else { Left::Nothing }
+        if self.work.swap(false, Ordering::AcqRel) { Left::Work } else { Left::Nothing }
     }
 }

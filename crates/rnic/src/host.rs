@@ -6,6 +6,7 @@
 //! copies within an arena of its own.
 
 use std::fmt;
+use std::ops::DerefMut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// What an atomic operation works on.
@@ -25,6 +26,20 @@ pub struct Span {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is not mapped, or write-protected")]
 pub struct Unmapped;
+
+/// Memory that the device keeps from going away, for as long as it can be found: copies need not ask the kernel whether it is there.
+///
+/// Its bytes are counted from its first one, wherever it lies.
+pub trait Held: Send + Sync + fmt::Debug {
+    /// Copies the bytes from `at` on to `into`.
+    fn read(&self, at: u64, into: &mut [u8]);
+
+    /// Copies `from` to the bytes from `at` on.
+    fn write(&self, at: u64, from: &[u8]);
+}
+
+/// Bytes of the device's own, between the link and the program's memory.
+pub type Buffer = Box<dyn DerefMut<Target = [u8]> + Send>;
 
 /// Copies from and to the program's memory. A bad address is an error, never a signal.
 pub trait Host: Send + Sync + fmt::Debug {
@@ -50,6 +65,11 @@ pub trait Host: Send + Sync + fmt::Debug {
             self.scatter(&after.to_ne_bytes(), &word)?;
         }
         Ok(before)
+    }
+
+    /// A buffer of so many bytes. A host may copy from its own kind in fewer steps than from others.
+    fn buffer(&self, len: usize) -> Buffer {
+        Box::new(vec![0; len])
     }
 
     /// Whether all of the span is mapped now; its cost does not depend on its length.

@@ -55,6 +55,12 @@ pub trait Link: Send + Sync + fmt::Debug {
         None
     }
 
+    /// Whether a receive that came back with less than it had room for has found all that was there, and what comes later is told
+    /// anew. Then nobody has to ask again just to hear that there is nothing, but for the end, which may have been told before.
+    fn tells_of_more(&self) -> bool {
+        false
+    }
+
     /// Nothing more will be sent: the peer is told once it has received all that was.
     fn finish(&self);
 

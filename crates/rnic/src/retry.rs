@@ -21,8 +21,10 @@ pub struct Retries {
 /// [`Retries::rnr_retry`]: never give up.
 const FOR_EVER: u8 = 7;
 
-/// A peer is not given up sooner than this, whatever the codes say: TCP repeats nothing in less than a fifth of it.
-pub const FLOOR: Duration = Duration::from_secs(1);
+/// A peer is not given up sooner than this, whatever the codes say. They are meant for adapters of silicon, which answer in
+/// microseconds whatever their host does. Ours are threads, which a busy machine has let wait for most of a second; and the
+/// first packet of a connection, if it is lost, TCP repeats after one second, then two.
+pub const FLOOR: Duration = Duration::from_secs(5);
 
 impl Default for Retries {
     fn default() -> Self {

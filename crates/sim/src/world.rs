@@ -21,7 +21,7 @@ use std::time::Duration;
 /// Once in so many times an acknowledgement leaves before the driver has nothing else to do.
 const HASTY: u64 = 4;
 
-const BOTH: Ready = Ready { readable: true, writable: true };
+const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
 
 /// Everything that happens, and its time. The seed decides on the order of what happens at one time.
 #[derive(Debug)]
@@ -211,7 +211,7 @@ impl End {
 
     /// The program polls: it drives the queue pair without knowing of a reason to.
     pub fn poll(&self) {
-        self.qp.poll();
+        self.qp.poll(1);
         self.take_note();
     }
 
@@ -239,7 +239,8 @@ impl End {
         let news = self.wire.take_ready();
         let called = std::mem::take(&mut lock(&self.notes.heard).call_again);
         let all = called | self.alarm.take_rung() | self.lose_patience();
-        let ready = if all { BOTH } else { Ready { readable: news.readable, writable: news.writable } };
+        let ready =
+            if all { BOTH } else { Ready { readable: news.readable, writable: news.writable, ended: false } };
         if ready != Ready::default() {
             self.qp.drive(ready);
             self.take_note();

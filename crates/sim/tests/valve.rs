@@ -7,7 +7,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{AsyncEvent, Wake};
 use ironwarp_rnic::fault::Faults;
-use ironwarp_rnic::host::Span;
+use ironwarp_rnic::host::{Host as _, Span};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
 use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, State};
@@ -22,8 +22,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-const BOTH: Ready = Ready { readable: true, writable: true };
+const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
 const WHOLE: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
+/// What comes of a segment with its header is staged.
+const DIRECT_BELOW: usize = 64 << 10;
 /// As much as there is.
 const OPEN: usize = usize::MAX;
 
@@ -35,6 +37,16 @@ struct Valve {
     room: Mutex<usize>,
     /// Happens once, when bytes have passed and the call that brought them has not returned.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+    received: Mutex<Received>,
+}
+
+/// How the device received.
+#[derive(Clone, Copy, Debug, Default)]
+struct Received {
+    /// So many calls brought something.
+    calls: usize,
+    /// So many bytes were not received where they belong.
+    staged: usize,
 }
 
 impl std::fmt::Debug for Valve {
@@ -67,11 +79,26 @@ impl Link for Valve {
     }
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
-        assert!(host.is_empty(), "nothing here is large");
         let mut inbox = self.inbox.lock().unwrap();
-        let n = own.len().min(inbox.len());
-        own.iter_mut().zip(inbox.drain(..n)).for_each(|(to, byte)| *to = byte);
-        if n == 0 { Err(LinkError::WouldBlock) } else { Ok(n) }
+        if inbox.is_empty() {
+            return Err(LinkError::WouldBlock);
+        }
+        let mut take = |len: usize| {
+            let len = len.min(inbox.len());
+            inbox.drain(..len).collect::<Vec<u8>>()
+        };
+        let mut placed = 0;
+        for &Span { addr, len } in host {
+            let bytes = take(len);
+            self.arena.scatter(&bytes, &[Span { addr, len: bytes.len() }]).unwrap();
+            placed += bytes.len();
+        }
+        let bytes = take(own.len());
+        own[..bytes.len()].copy_from_slice(&bytes);
+        let mut received = self.received.lock().unwrap();
+        received.calls += 1;
+        received.staged += bytes.len();
+        Ok(placed + bytes.len())
     }
 
     fn finish(&self) {}
@@ -149,7 +176,8 @@ fn pair(wish: &Wish) -> [End; 2] {
         let here = usize::from(number);
         let (inbox, outbox) = (Arc::clone(&pipes[here]), Arc::clone(&pipes[1 - here]));
         let (room, meanwhile) = (Mutex::new(0), Mutex::default());
-        let valve = Arc::new(Valve { arena: arena.clone(), inbox, outbox, room, meanwhile });
+        let received = Mutex::default();
+        let valve = Arc::new(Valve { arena: arena.clone(), inbox, outbox, room, meanwhile, received });
         End { arena, device, domain, cq, qp, valve }
     });
     for (number, end) in ends.iter().enumerate() {
@@ -261,7 +289,7 @@ fn receives_are_flushed_behind_the_request_that_failed() {
     let (here, there) = (Arc::clone(&near.qp), Arc::clone(&far.qp));
     *near.valve.meanwhile.lock().unwrap() = Some(Box::new(move || {
         there.drive(BOTH);
-        here.drive(Ready { readable: true, writable: false });
+        here.drive(Ready { readable: true, writable: false, ended: false });
     }));
     near.post(1, SEND, &[data]);
     assert_eq!(near.ended(), [(1, Status::RemoteOperation), (8, Status::Flushed)]);
@@ -289,6 +317,43 @@ fn what_did_not_leave_is_not_acknowledged_in_place_of_what_did() {
     settle(&ends);
     assert_eq!(near.ended(), [(2, Status::Success)]);
     assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
+/// Large messages one after the other, in whatever pieces they come: payload goes straight to its place, but for the front of the
+/// first; and no piece takes more calls than one, and one for each header in it.
+#[test]
+fn large_messages_are_received_where_they_belong() {
+    const LEN: usize = 200_000;
+    const MESSAGES: usize = 6;
+    for piece in [500, 9_000, 40_000, 64_800, 70_001, LEN] {
+        let ends = pair(&Wish::default());
+        let [near, far] = &ends;
+        settle(&ends);
+        let data = near.register(near.domain, LEN, WHOLE);
+        let there = far.register(far.domain, LEN, WHOLE | Rights::REMOTE_WRITE);
+        let pattern: Vec<u8> = (0..=250_u8).cycle().take(LEN).collect();
+        near.arena.scatter(&pattern, &[Span { addr: data.addr, len: LEN }]).unwrap();
+        near.let_pass(0);
+        *far.valve.received.lock().unwrap() = Received::default();
+        for id in 0..MESSAGES as u64 {
+            near.post(id, Operation::Write(place(there)), &[data]);
+        }
+        let (mut pieces, mut sent) = (0, 0);
+        while sent < MESSAGES * LEN {
+            near.let_pass(piece);
+            sent += far.valve.inbox.lock().unwrap().len();
+            far.qp.drive(BOTH);
+            pieces += 1;
+        }
+        settle(&ends);
+        assert_eq!(near.ended().len(), MESSAGES);
+        assert!(far.arena.read(Span { addr: there.addr, len: LEN }) == pattern, "in pieces of {piece}");
+        let Received { calls, staged } = *far.valve.received.lock().unwrap();
+        let segments = MESSAGES * LEN.div_ceil(64_000);
+        assert!(calls <= pieces + 2 * segments, "{calls} calls for {pieces} pieces of {piece}");
+        let first = piece.max(DIRECT_BELOW);
+        assert!(staged <= first + segments * 24 + 100, "{staged} bytes staged in pieces of {piece}");
+    }
 }
 
 #[test]

@@ -43,6 +43,9 @@ const OUTSIDE: &str = r#"set -eu
 if [ "$NETWORK" = own ]; then
     ip link set lo up
     ip link add iw0 type veth peer name iw1
+    # Link-local addresses come a second or two later: the GIDs would change while programs agree on them.
+    ip link set iw0 addrgenmode none
+    ip link set iw1 addrgenmode none
     ip addr add 192.0.2.1/24 dev iw0
     ip link set iw0 up
     ip link set iw1 up

@@ -330,8 +330,7 @@ pub(super) const PROGRAMS: &[Program] = &[
     Program::new("Open MPI, mtl ofi", Special(special::mpi_ofi), &[]),
     Program::new("QEMU migration", Special(special::qemu), &[]),
     Program::new("QEMU migration, pinned", Special(special::qemu_pinned), &[]),
-    // It keeps its port in fifteen bits.
-    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]).at(13_260),
+    Program::new("tgtd iSER, libiscsi", Special(special::iser), &[]),
 ];
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The monitor of a QEMU: one line of JSON each way.
 
-use super::process::Process;
+use crate::process::Process;
 use crate::shell::Result;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;

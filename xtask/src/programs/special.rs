@@ -1,7 +1,8 @@
 //! Programs that take more than a server and a client.
 
-use super::process::Process;
-use super::stage::{End, Scene, expect, listens};
+use super::stage::{End, Scene, expect};
+use crate::inside::listens;
+use crate::process::Process;
 use crate::shell::{Result, at, command, output};
 use std::fs;
 use std::path::Path;
@@ -91,11 +92,14 @@ pub(super) fn ucx_perftest(scene: &Scene) -> Result {
 
 /// UCX's own example, which checks what it receives, over its connection manager for rdma_cm.
 pub(super) fn ucp_client_server(scene: &Scene) -> Result {
-    let source = "/usr/share/doc/libucx-dev/examples";
-    let program = scene.folder.join("ucp_client_server");
+    let program = scene.stage.theatre().compiled("ucp_client_server", |program| {
+        let source = "/usr/share/doc/libucx-dev/examples";
+        let program = program.to_string_lossy();
+        let file = format!("{source}/ucp_client_server.c");
+        let words = ["-o", &program, "-I", source, &file, "-lucp", "-lucs", "-luct"];
+        output(&mut command("cc", &words)).map(drop)
+    })?;
     let program = program.to_string_lossy();
-    let file = format!("{source}/ucp_client_server.c");
-    output(&mut command("cc", &["-o", &program, "-I", source, &file, "-lucp", "-lucs", "-luct"]))?;
     let cm = ["UCX_SOCKADDR_TLS_PRIORITY=rdmacm"];
     let variables = [&UCX[..], &cm].concat();
     let _server = scene.serve(&with_env(&variables, &[&program, "-p", "{port}"]))?;
@@ -134,9 +138,12 @@ pub(super) fn fi_pingpong_dgram(scene: &Scene) -> Result {
 const MPI: &str = include_str!("exchange.c");
 
 fn mpi(scene: &Scene, how: &[&str]) -> Result {
-    let (source, program) = (scene.folder.join("exchange.c"), scene.folder.join("exchange"));
-    fs::write(&source, MPI).map_err(at(&source))?;
-    output(&mut command("mpicc", &["-o", &program.to_string_lossy(), &source.to_string_lossy()]))?;
+    let program = scene.stage.theatre().compiled("exchange", |program| {
+        let source = scene.folder.join("exchange.c");
+        fs::write(&source, MPI).map_err(at(&source))?;
+        let words = ["-o", &program.to_string_lossy(), &source.to_string_lossy()];
+        output(&mut command("mpicc", &words)).map(drop)
+    })?;
     let program = program.to_string_lossy();
     let common = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"];
     let mut run = scene.start(End::Server, &[&common[..], how, &[&program]].concat())?;
@@ -213,7 +220,7 @@ fn migrate(scene: &Scene, pinned: bool) -> Result {
 pub(super) fn iser(scene: &Scene) -> Result {
     let disk = scene.folder.join("disk");
     let bytes = write_file(&disk, 4 << 20)?;
-    let control = (scene.port % 30_000).to_string();
+    let control = scene.port.to_string();
     // Both transports want the same port, and TCP has only one of each number.
     let words = ["tgtd", "-f", "-C", &control, "--iser", "port={port}", "--iscsi", "portal=127.0.0.1:1"];
     let words = scene.fill(End::Server, &words)?;

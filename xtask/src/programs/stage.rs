@@ -1,19 +1,19 @@
 //! Where programs run: on one host, or on two, which are network namespaces joined by a veth pair. The job makes them as an
-//! ordinary user could, inside a user namespace of its own.
+//! ordinary user could, inside a user namespace of its own. There can be several such stages, each with hosts of its own.
 
 use super::catalogue::{Program, Shape};
-use super::process::Process;
-use crate::shell::{Result, at, command, output, run};
+use crate::inside::{Home, listens, network, network_host};
+use crate::process::Process;
+use crate::shell::{Result, command, output};
 use crate::workspace::Workspace;
-use std::env;
+use std::collections::HashMap;
 use std::fmt;
 use std::fs;
-use std::net::TcpListener;
-use std::os::unix::fs::PermissionsExt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, OnceLock};
 
 /// Where the two ends of a program are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,16 +43,21 @@ pub(super) enum End {
     Client,
 }
 
-/// The hosts, the drop-in, and a folder for what programs write.
+/// The drop-in, and a folder for what programs write.
 #[derive(Debug)]
-pub(super) struct Stage {
-    /// The drop-in as it is installed, where any user can read it.
-    home: PathBuf,
-    folder: PathBuf,
-    /// Keeps the other host's namespace alive.
-    other: Process,
+pub(super) struct Theatre {
+    home: Home,
     runs: AtomicU32,
-    root: bool,
+    /// Programs of our own, compiled once.
+    compiled: Mutex<HashMap<&'static str, PathBuf>>,
+}
+
+/// Two hosts, on which one program runs at a time.
+#[derive(Debug)]
+pub(super) struct Stage<'t> {
+    theatre: &'t Theatre,
+    /// Keep the namespaces of the hosts alive: of the server's, and of the client's if that is another.
+    hosts: [Process; 2],
     /// The indices of the GIDs of the two address families, at the two ends.
     gids: OnceLock<[[usize; 2]; 2]>,
 }
@@ -60,7 +65,7 @@ pub(super) struct Stage {
 /// One run of a program: what its arguments may name.
 #[derive(Debug)]
 pub(super) struct Scene<'s> {
-    pub(super) stage: &'s Stage,
+    pub(super) stage: &'s Stage<'s>,
     pub(super) persona: &'s str,
     pub(super) mode: Mode,
     pub(super) port: u16,
@@ -71,74 +76,70 @@ const SERVER4: &str = "10.77.0.1";
 const CLIENT4: &str = "10.77.0.2";
 const SERVER6: &str = "fd77::1";
 const CLIENT6: &str = "fd77::2";
+/// Each run has one of its own, below those that the kernel gives out. Nobody else is in these networks; but some programs name
+/// files after it. One keeps it in fifteen bits.
+const PORTS: Range<u16> = 10_000..32_000;
 
-/// Starts the job again, in namespaces of its own: user, network, mounts.
-pub(super) fn run_inside(arguments: &[String]) -> Result {
-    let me = env::current_exe().map_err(|error| error.to_string())?;
-    let me = me.to_string_lossy();
-    let user: &[&str] = if is_root() { &[] } else { &["--user", "--map-root-user"] };
-    let words = [user, &["--net", "--mount", "--", &me, "programs", "--inside"]].concat();
-    let mut inner = command("unshare", &words);
-    inner.args(arguments);
-    run(&mut inner)
-}
-
-fn is_root() -> bool {
-    fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
-        && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"))
-}
-
-impl Stage {
+impl Theatre {
     pub(super) fn new(workspace: &Workspace) -> Result<Self> {
-        let folder = env::temp_dir().join(format!("ironwarp-programs-{}", std::process::id()));
-        let home = folder.join("home");
-        fs::create_dir_all(&home).map_err(at(&folder))?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).map_err(at(&folder))?;
-        let built = workspace.target.join("dropin");
-        run(&mut command("cp", &["-a", &format!("{}/.", built.display()), &home.to_string_lossy()]))?;
-        let mut holder = Command::new("unshare");
-        holder.args(["--net", "--", "sleep", "infinity"]);
-        let mut other = Process::start(holder, "the other host", &folder.join("other.log"))?;
-        let own = fs::read_link("/proc/self/ns/net").map_err(at(Path::new("/proc/self/ns/net")))?;
-        other.wait_until("it has a network of its own", |other| {
-            fs::read_link(format!("/proc/{}/ns/net", other.id())).is_ok_and(|theirs| theirs != own)
-        })?;
+        let home = Home::new(workspace, "programs")?;
+        Ok(Self { home, runs: AtomicU32::new(0), compiled: Mutex::default() })
+    }
+
+    /// The program that `compile` makes, unless it has done so before.
+    pub(super) fn compiled(
+        &self,
+        name: &'static str,
+        compile: impl FnOnce(&Path) -> Result,
+    ) -> Result<PathBuf> {
+        let mut compiled = self.compiled.lock().map_err(|error| error.to_string())?;
+        if let Some(program) = compiled.get(name) {
+            return Ok(program.clone());
+        }
+        let program = self.home.file(name);
+        compile(&program)?;
+        compiled.insert(name, program.clone());
+        Ok(program)
+    }
+}
+
+impl<'t> Stage<'t> {
+    /// Makes the hosts. They are called by `number`, where there is more than one stage.
+    pub(super) fn new(theatre: &'t Theatre, number: usize) -> Result<Self> {
+        let host = |name: &str| network_host(name, &theatre.home.folder.join(format!("{name}-{number}.log")));
         let stage =
-            Self { home, folder, other, runs: AtomicU32::new(0), root: is_root(), gids: OnceLock::new() };
+            Self { theatre, hosts: [host("server-host")?, host("client-host")?], gids: OnceLock::new() };
         stage.join_hosts()?;
         Ok(stage)
     }
 
+    pub(super) fn theatre(&self) -> &Theatre {
+        self.theatre
+    }
+
     fn join_hosts(&self) -> Result {
-        let other = self.other.id().to_string();
-        let ip = |words: &[&str]| output(&mut command("ip", words)).map(drop);
-        ip(&["link", "set", "lo", "up"])?;
-        ip(&["link", "add", "iw0", "type", "veth", "peer", "name", "iw0", "netns", &other])?;
-        for (prefix, four, six) in [(None, SERVER4, SERVER6), (Some(&other), CLIENT4, CLIENT6)] {
-            let there = |words: &[&str]| match prefix {
-                None => ip(words),
-                Some(pid) => {
-                    let target = format!("--net=/proc/{pid}/ns/net");
-                    output(&mut command("nsenter", &[&[target.as_str(), "--", "ip"], words].concat()))
-                        .map(drop)
-                }
-            };
-            there(&["link", "set", "lo", "up"])?;
-            there(&["addr", "add", &format!("{four}/24"), "dev", "iw0"])?;
+        let [server, client] = self.hosts.each_ref().map(|host| host.id().to_string());
+        let ip = |host: &str, words: &[&str]| {
+            let target = network(host);
+            output(&mut command("nsenter", &[&[target.as_str(), "--", "ip"], words].concat())).map(drop)
+        };
+        ip(&server, &["link", "add", "iw0", "type", "veth", "peer", "name", "iw0", "netns", &client])?;
+        for (host, four, six) in [(&server, SERVER4, SERVER6), (&client, CLIENT4, CLIENT6)] {
+            ip(host, &["link", "set", "lo", "up"])?;
+            ip(host, &["addr", "add", &format!("{four}/24"), "dev", "iw0"])?;
             // Without duplicate address detection it can be used at once.
-            there(&["-6", "addr", "add", &format!("{six}/64"), "dev", "iw0", "nodad"])?;
-            there(&["link", "set", "iw0", "up"])?;
+            ip(host, &["-6", "addr", "add", &format!("{six}/64"), "dev", "iw0", "nodad"])?;
+            ip(host, &["link", "set", "iw0", "up"])?;
         }
         Ok(())
     }
 
     /// Runs a program once.
     pub(super) fn play(&self, program: &Program, persona: &str, mode: Mode) -> Result {
-        let number = self.runs.fetch_add(1, Ordering::Relaxed);
-        let folder = self.folder.join(number.to_string());
-        fs::create_dir(&folder).map_err(at(&folder))?;
-        fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).map_err(at(&folder))?;
-        let port = program.port.map_or_else(free_port, Ok)?;
+        let number = self.theatre.runs.fetch_add(1, Ordering::Relaxed);
+        let folder = self.theatre.home.room(&number.to_string())?;
+        let its_own = u16::try_from(number % u32::from(PORTS.end - PORTS.start)).unwrap_or_default();
+        let port = program.port.unwrap_or(PORTS.start + its_own);
         let scene = Scene { stage: self, persona, mode, port, folder };
         let outcome = match program.shape {
             Shape::Alone(words) => scene.alone(program, words),
@@ -152,18 +153,6 @@ impl Stage {
     }
 }
 
-impl Drop for Stage {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.home);
-    }
-}
-
-/// A port that nobody has now. The program gets it a moment later; nobody else is in this network.
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("0.0.0.0:0").and_then(|listener| listener.local_addr());
-    listener.map(|addr| addr.port()).map_err(|error| error.to_string())
-}
-
 impl Scene<'_> {
     /// The server's address, as the client names it.
     pub(super) fn server_address(&self) -> &'static str {
@@ -175,31 +164,15 @@ impl Scene<'_> {
 
     /// `ironwarp run -- words`, at one of the ends, as an ordinary user.
     pub(super) fn command(&self, end: End, words: &[String]) -> Command {
-        let nobody: &[&str] = match self.stage.root {
-            true => &["--reuid=65534", "--regid=65534", "--clear-groups"],
-            false => &["--bounding-set=-all"], // in a user namespace of our own, root is nobody outside
-        };
-        self.command_as(
-            &[&["setpriv", "--inh-caps=-all", "--no-new-privs"], nobody, &["--"]].concat(),
-            end,
-            words,
-        )
+        self.command_as(&self.stage.theatre.home.as_user(), end, words)
     }
 
     /// The same, for a program that wants to be root.
     pub(super) fn command_as(&self, user: &[&str], end: End, words: &[String]) -> Command {
-        let mut line: Vec<String> = Vec::new();
-        if end == End::Client && self.mode != Mode::Local {
-            line.extend([
-                "nsenter".into(),
-                format!("--net=/proc/{}/ns/net", self.stage.other.id()),
-                "--".into(),
-            ]);
-        }
+        let host = &self.stage.hosts[usize::from(end == End::Client && self.mode != Mode::Local)];
+        let mut line: Vec<String> = vec!["nsenter".into(), network(&host.id().to_string()), "--".into()];
         line.extend(user.iter().map(|word| (*word).to_owned()));
-        line.push(self.stage.home.join("bin/ironwarp").to_string_lossy().into_owned());
-        line.extend(["run", "--persona", self.persona, "--"].map(String::from));
-        line.extend_from_slice(words);
+        line.extend(self.stage.theatre.home.ironwarp(self.persona, words));
         let mut command = Command::new(&line[0]);
         command.args(&line[1..]).current_dir(&self.folder).env("HOME", &self.folder);
         command
@@ -275,8 +248,7 @@ impl Scene<'_> {
     fn pair(&self, program: &Program, server: &[&str], client: &[&str]) -> Result {
         let mut server = self.serve(server)?;
         let mut client = self.start(End::Client, client)?;
-        let printed =
-            client.finish().map_err(|error| format!("{error}\n    {}", server.complaint("meanwhile")))?;
+        let printed = client.finish().map_err(|error| format!("{error}\n    {}", server.meanwhile()))?;
         expect(&client, &printed, program.expect)?;
         if program.server_stays {
             return Ok(());
@@ -291,17 +263,4 @@ pub(super) fn expect(process: &Process, printed: &str, texts: &[&str]) -> Result
         Some(text) => Err(process.complaint(&format!("did not print {text:?}"))),
         None => Ok(()),
     }
-}
-
-/// Whether anybody listens at a port, in the network that this process is in.
-pub(super) fn listens(process: u32, port: u16) -> bool {
-    let wanted = format!(":{port:04X} ");
-    ["tcp", "tcp6"].iter().any(|file| {
-        let table = fs::read_to_string(format!("/proc/{process}/net/{file}")).unwrap_or_default();
-        table.lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            let local = words.next().unwrap_or_default();
-            format!("{local} ").ends_with(&wanted) && words.nth(1) == Some("0A")
-        })
-    })
 }

@@ -1,27 +1,26 @@
 //! What came of the programs: a table for people, JSON for tools, and the first failures in full.
 
 use super::stage::Mode;
-use crate::shell::Result;
+use crate::shell::{Result, write_json};
 use serde_json::json;
 use std::fmt;
-use std::fs;
 use std::time::Duration;
 
 /// One program in one mode.
 #[derive(Debug)]
 pub(super) struct Row {
     program: &'static str,
-    persona: &'static str,
-    mode: Mode,
-    runs: usize,
+    pub(super) persona: &'static str,
+    pub(super) mode: Mode,
+    pub(super) runs: usize,
     failures: Vec<String>,
     failed: usize,
     longest: Duration,
 }
 
 /// All of them.
-#[derive(Debug, Default)]
-pub(super) struct Table(Vec<Row>);
+#[derive(Debug)]
+pub(super) struct Table(pub(super) Vec<Row>);
 
 /// So many failures of a program are kept in full.
 const KEPT: usize = 3;
@@ -58,10 +57,6 @@ impl fmt::Display for Row {
 }
 
 impl Table {
-    pub(super) fn add(&mut self, row: Row) {
-        self.0.push(row);
-    }
-
     pub(super) fn print(&self) {
         println!("\n| program | persona | mode | runs | failed |\n|---|---|---|---|---|");
         for Row { program, persona, mode, runs, failed, .. } in &self.0 {
@@ -83,8 +78,7 @@ impl Table {
                 })
             })
             .collect();
-        let text = serde_json::to_string_pretty(&rows).map_err(|error| error.to_string())?;
-        fs::write(file, text + "\n").map_err(|error| format!("{file}: {error}"))
+        write_json(file, &rows)
     }
 
     pub(super) fn verdict(&self) -> Result {

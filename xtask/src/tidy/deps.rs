@@ -25,6 +25,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     (SIM, &[WIRE, RNIC]),
     (PCAP, &[WIRE, CAPTURE]),
     ("ironwarp-fuzz", &[WIRE, RNIC, ENGINE, IRONWARP, SIM, PCAP]),
+    ("ironwarp-bench", &[IRONWARP]),
     ("xtask", &[]),
 ];
 

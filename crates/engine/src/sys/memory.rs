@@ -6,11 +6,12 @@
 //! What it copies to or from on the other side is a *window*: a small file in memory that is mapped here too. A gather
 //! writes the program's bytes to the file and finds them in the mapping; a scatter puts bytes into the mapping and
 //! reads the file into the program's memory. One system call each, and no signal handler in somebody else's process.
+//! What the device stages (`staged.rs`) before it goes to the program lies in such a file from the start.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
 use super::size;
-use ironwarp_rnic::host::{Host, Span, Unmapped};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd};
+use ironwarp_rnic::host::{Buffer, Host, Span, Unmapped};
+use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
@@ -20,12 +21,15 @@ use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
 use std::ptr::{self, NonNull};
+use std::sync::Arc;
 
 mod pool;
+mod staged;
 #[cfg(test)]
 mod tests;
 
 use pool::Pool;
+use staged::Staged;
 
 /// How much one system call copies at most. By measurement: half of this or twice it makes copies of 64 KiB 10 to 30 %
 /// slower; small copies do not notice.
@@ -40,6 +44,7 @@ const BATCH: usize = 16;
 #[derive(Debug)]
 pub struct ProgramMemory {
     pool: Pool,
+    staged: Arc<Staged>,
     page: usize,
 }
 
@@ -53,13 +58,24 @@ impl ProgramMemory {
         // SAFETY: `sysconf` takes a number and touches no memory.
         let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
         let page = usize::try_from(page).map_err(|_| io::Error::last_os_error())?;
-        Ok(Self { pool: Pool::new(make)?, page })
+        Ok(Self { pool: Pool::new(make)?, staged: Arc::default(), page })
     }
 }
 
 impl Host for ProgramMemory {
     fn gather(&self, from: &[Span], mut into: &mut [u8]) -> Result<(), Unmapped> {
         let (mut cursor, mut vectors) = (Cursor::new(from, into.len()), Vectors::<BATCH>::new(WINDOW));
+        if let Some(mut place) = self.staged.find(into) {
+            // The call is not told this address, and writes there.
+            std::hint::black_box(into.as_mut_ptr());
+            let end = place.offset + into.len();
+            while place.offset < end {
+                let moved = write(place.file, place.offset, cursor.next(&mut vectors))?;
+                cursor.advance(moved);
+                place.offset += moved;
+            }
+            return Ok(());
+        }
         self.pool.with(|window| {
             while !into.is_empty() {
                 let moved = window.gather(cursor.next(&mut vectors), into)?;
@@ -72,6 +88,15 @@ impl Host for ProgramMemory {
 
     fn scatter(&self, mut from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
         let (mut cursor, mut vectors) = (Cursor::new(to, from.len()), Vectors::<BATCH>::new(WINDOW));
+        if let Some(mut place) = self.staged.find(from) {
+            while !from.is_empty() {
+                let moved = read(place.file, place.offset, cursor.next(&mut vectors))?;
+                cursor.advance(moved);
+                from = &from[moved..];
+                place.offset += moved;
+            }
+            return Ok(());
+        }
         self.pool.with(|window| {
             while !from.is_empty() {
                 let moved = window.scatter(from, cursor.next(&mut vectors))?;
@@ -80,6 +105,10 @@ impl Host for ProgramMemory {
             }
             Ok(())
         })
+    }
+
+    fn buffer(&self, len: usize) -> Buffer {
+        self.staged.buffer(len).unwrap_or_else(|_| Box::new(vec![0; len]))
     }
 
     /// One `msync`: it looks at the mappings, not at their pages, and answers ENOMEM for a hole. That is 0.15 µs for 64 GiB
@@ -200,17 +229,9 @@ impl Window {
     }
 
     fn file() -> io::Result<Self> {
-        // Beyond this limit a write raises SIGXFSZ before it fails.
-        let most = rustix::process::getrlimit(Resource::Fsize).current;
-        if most.is_some_and(|most| most < WINDOW as u64) {
-            return Err(Errno::FBIG.into());
-        }
-        let file =
-            rustix::fs::memfd_create(c"ironwarp-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
-        // Pages that are there, in a file that cannot shrink: the mapping cannot raise SIGBUS.
+        let (file, map) = file_in_memory(WINDOW)?;
+        // Now, and not in the middle of the first copy.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, WINDOW as u64)?;
-        rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-        let map = Map::new(&file)?;
         Ok(Self::File { file, map })
     }
 
@@ -224,16 +245,7 @@ impl Window {
     fn gather(&self, vectors: &[libc::iovec], into: &mut [u8]) -> Result<usize, Unmapped> {
         match self {
             Self::File { file, map } => {
-                let fd = file.as_raw_fd();
-                let moved = progress(|| match vectors {
-                    // SAFETY: the kernel reads from the address, or says that it cannot; nothing here is written but the
-                    // window, which nobody else has.
-                    &[one] => size(unsafe {
-                        libc::syscall(libc::SYS_pwrite64, fd, one.iov_base, one.iov_len, 0_i64)
-                    }),
-                    // SAFETY: as above, and the vectors live as long as the call.
-                    _ => unsafe { libc::pwritev(fd, vectors.as_ptr(), count(vectors), 0) },
-                })?;
+                let moved = write(file.as_raw_fd(), 0, vectors)?;
                 map.copy_out(&mut into[..moved]);
                 Ok(moved)
             }
@@ -253,16 +265,7 @@ impl Window {
         match self {
             Self::File { file, map } => {
                 map.copy_in(from);
-                let fd = file.as_raw_fd();
-                progress(|| match vectors {
-                    // SAFETY: the kernel writes to the address, or says that it cannot. It is memory that the program
-                    // registered for that, and to which the device holds no reference (`host.rs`).
-                    &[one] => size(unsafe {
-                        libc::syscall(libc::SYS_pread64, fd, one.iov_base, one.iov_len, 0_i64)
-                    }),
-                    // SAFETY: as above, and the vectors live as long as the call.
-                    _ => unsafe { libc::preadv(fd, vectors.as_ptr(), count(vectors), 0) },
-                })
+                read(file.as_raw_fd(), 0, vectors)
             }
             Self::Pipe { reader, writer } => {
                 let held =
@@ -280,42 +283,95 @@ impl Window {
     }
 }
 
-/// A window's file, mapped. Bytes go in and out by copy; nobody has a reference.
+/// A file of so many bytes, and its mapping.
+fn file_in_memory(len: usize) -> io::Result<(OwnedFd, Map)> {
+    // Beyond this limit a write raises SIGXFSZ before it fails.
+    let most = rustix::process::getrlimit(Resource::Fsize).current;
+    if most.is_some_and(|most| most < len as u64) {
+        return Err(Errno::FBIG.into());
+    }
+    let file = rustix::fs::memfd_create(c"ironwarp-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    // It cannot shrink: the mapping cannot raise SIGBUS. Its pages come when they are used, as those of any memory.
+    rustix::fs::ftruncate(&file, len as u64)?;
+    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
+    let map = Map::new(&file, len)?;
+    Ok((file, map))
+}
+
+/// Writes to a file of ours from the vectors, at least a byte. Short if memory is bad further on.
+fn write(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
+    let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
+    progress(|| match vectors {
+        // SAFETY: the kernel reads from the address, or says that it cannot. What it writes to is a window, which nobody else
+        // has, or the part of a staging buffer that the caller has to itself.
+        &[one] => size(unsafe { libc::syscall(libc::SYS_pwrite64, file, one.iov_base, one.iov_len, offset) }),
+        // SAFETY: as above, and the vectors live as long as the call.
+        _ => unsafe { libc::pwritev(file, vectors.as_ptr(), count(vectors), offset) },
+    })
+}
+
+/// Reads from a file of ours to the vectors, at least a byte. Short if memory is bad further on.
+fn read(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
+    let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
+    progress(|| match vectors {
+        // SAFETY: the kernel writes to the address, or says that it cannot. It is memory that the program registered for
+        // that, and to which the device holds no reference (`host.rs`).
+        &[one] => size(unsafe { libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, offset) }),
+        // SAFETY: as above, and the vectors live as long as the call.
+        _ => unsafe { libc::preadv(file, vectors.as_ptr(), count(vectors), offset) },
+    })
+}
+
+/// A file of ours, mapped. Of a window's, bytes go in and out by copy, and nobody has a reference.
 #[derive(Debug)]
-struct Map(NonNull<c_void>);
+struct Map {
+    start: NonNull<c_void>,
+    len: usize,
+}
 
 // SAFETY: the mapping belongs to the process, not to a thread, and to no one but this value.
 unsafe impl Send for Map {}
 
 impl Map {
-    fn new(file: impl AsFd) -> io::Result<Self> {
+    fn new(file: impl AsFd, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED | MapFlags::POPULATE;
+        let flags = MapFlags::SHARED;
         // SAFETY: no address is asked for, so the kernel takes one that is free.
-        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), WINDOW, access, flags, file, 0) }?;
-        let map = Self(NonNull::new(start).ok_or(Errno::NOMEM)?);
+        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
+        let map = Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len };
         // SAFETY: nobody has a reference to the mapping. A forked child would share the file, and mix its copies with ours.
-        unsafe { rustix::mm::madvise(start, WINDOW, Advice::LinuxDontFork) }?;
+        unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontFork) }?;
         Ok(map)
     }
 
+    /// Nobody writes to the file meanwhile: the kernel does so only for whoever has the bytes to itself.
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the mapping is there, all of it, as long as this value.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and nobody else has a reference.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len) }
+    }
+
     fn copy_in(&self, from: &[u8]) {
-        assert!(from.len() <= WINDOW);
+        assert!(from.len() <= self.len);
         // SAFETY: `from` is valid, and no longer than the mapping, which nobody has a reference to.
-        unsafe { ptr::copy(from.as_ptr(), self.0.as_ptr().cast(), from.len()) }
+        unsafe { ptr::copy(from.as_ptr(), self.start.as_ptr().cast(), from.len()) }
     }
 
     fn copy_out(&self, into: &mut [u8]) {
-        assert!(into.len() <= WINDOW);
+        assert!(into.len() <= self.len);
         // SAFETY: `into` is valid, and no longer than the mapping, which nobody has a reference to.
-        unsafe { ptr::copy(self.0.as_ptr().cast(), into.as_mut_ptr(), into.len()) }
+        unsafe { ptr::copy(self.start.as_ptr().cast(), into.as_mut_ptr(), into.len()) }
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
         // SAFETY: this is the mapping that `new` made, and nobody has a reference to it.
-        let unmapped = unsafe { rustix::mm::munmap(self.0.as_ptr(), WINDOW) };
+        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
         debug_assert_eq!(unmapped, Ok(()));
     }
 }

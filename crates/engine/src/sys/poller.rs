@@ -9,6 +9,7 @@ use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use rustix::time::{Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags};
 use std::fmt;
 use std::io;
 use std::time::Duration;
@@ -27,8 +28,8 @@ pub struct Epoll {
 pub enum Interest {
     /// It became readable or writable, or more so: once for each change. For sockets of streams.
     Edges,
-    /// It is readable: once, then it is disarmed until [`Epoll::modify`]. For sets within a lane's set.
-    Once,
+    /// It became readable, or more so: once for each change. For sets within a lane's set.
+    News,
     /// It is readable: again and again. For listeners and wakes.
     Readable,
     /// Not at all until `modify` arms it. For sets, which have no errors: a socket's would be reported once.
@@ -44,6 +45,8 @@ pub struct Event {
     pub readable: bool,
     /// Writing will not say "would block": there is room or an error.
     pub writable: bool,
+    /// There will be no more bytes: an end or an error is among what is there, or comes behind it.
+    pub ended: bool,
 }
 
 /// Room for the events of one wait, to be used again.
@@ -97,12 +100,40 @@ impl AsFd for Epoll {
     }
 }
 
+/// Rings once after a time, to the microsecond: an epoll that it is in tells. Timeouts of epoll itself count milliseconds on older
+/// kernels.
+#[derive(Debug)]
+pub struct Alarm {
+    fd: Fd,
+}
+
+impl Alarm {
+    pub fn new() -> io::Result<Self> {
+        let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
+        Ok(Self { fd: Fd::open(|| rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags))? })
+    }
+
+    /// Rings in this time, and no more for what was set before.
+    pub fn set(&self, time: Duration) -> io::Result<()> {
+        let it_value = Timespec::try_from(time).map_err(|_| Errno::INVAL)?;
+        let once = Itimerspec { it_interval: Timespec::default(), it_value };
+        rustix::time::timerfd_settime(&self.fd, TimerfdTimerFlags::empty(), &once)?;
+        Ok(())
+    }
+}
+
+impl AsFd for Alarm {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
 impl Interest {
     fn flags(self) -> epoll::EventFlags {
         use epoll::EventFlags as F;
         match self {
             Self::Edges => F::IN | F::OUT | F::RDHUP | F::ET,
-            Self::Once => F::IN | F::ONESHOT,
+            Self::News => F::IN | F::ET,
             Self::Readable => F::IN,
             Self::Disarmed => F::ONESHOT,
         }
@@ -150,6 +181,7 @@ impl Event {
             data: event.data.u64(),
             readable: flags.intersects(F::IN | F::RDHUP | F::HUP | F::ERR),
             writable: flags.intersects(F::OUT | F::HUP | F::ERR),
+            ended: flags.intersects(F::RDHUP | F::HUP | F::ERR),
         }
     }
 }

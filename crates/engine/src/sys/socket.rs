@@ -13,6 +13,7 @@ use std::ffi::{c_int, c_void};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 #[cfg(test)]
@@ -36,6 +37,8 @@ pub struct TcpLink {
     fd: Fd,
     /// Nobody's, as a rule. It is dropped when the socket is closed.
     tap: Option<Box<dyn Tap>>,
+    /// This end has sent all that it will.
+    finished: AtomicBool,
 }
 
 /// Sees what a connection moves. It is told after the fact, by the thread that moved it.
@@ -53,7 +56,7 @@ pub(crate) trait Tap: Send + Sync + fmt::Debug {
 impl TcpLink {
     /// Takes over a TCP socket.
     pub fn new(fd: Fd) -> Self {
-        Self { fd, tap: None }
+        Self { fd, tap: None, finished: AtomicBool::new(false) }
     }
 
     /// Has somebody look on. Before the first byte.
@@ -64,10 +67,14 @@ impl TcpLink {
     /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.
     pub fn connected(&self) -> io::Result<bool> {
         rustix::net::sockopt::socket_error(&self.fd)??;
+        Ok(self.has_peer()?)
+    }
+
+    fn has_peer(&self) -> Result<bool, rustix::io::Errno> {
         match rustix::net::getpeername(&self.fd) {
             Ok(_) => Ok(true),
             Err(rustix::io::Errno::NOTCONN) => Ok(false),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(error),
         }
     }
 
@@ -92,6 +99,49 @@ impl TcpLink {
         let peer = rustix::net::getpeername(&self.fd)?.ok_or(rustix::io::Errno::NOTCONN)?;
         Ok(peer.try_into()?)
     }
+
+    #[inline(never)] // a list takes 16 KiB of stack, which a short message should not touch
+    fn send_all(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
+        for piece in pieces {
+            match piece {
+                Piece::Own(bytes) => vectors.push(bytes.as_ptr().cast_mut().cast(), bytes.len()),
+                Piece::Host(span) => vectors.push_span(*span),
+            };
+        }
+        let fd = self.fd.as_raw_fd();
+        exactly(&mut vectors, |vectors| {
+            let header = header(vectors);
+            // SAFETY: the kernel reads the bytes, or says that it cannot. The header names vectors that live as long as the call.
+            size(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, SEND_FLAGS) })
+        })
+    }
+
+    #[inline(never)] // as above
+    fn recv_all(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
+        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
+        for span in host {
+            vectors.push_span(*span);
+        }
+        vectors.push(own.as_mut_ptr().cast(), own.len());
+        let fd = self.fd.as_raw_fd();
+        exactly(&mut vectors, |vectors| {
+            let mut header = header(vectors);
+            // SAFETY: the kernel writes to the bytes, or says that it cannot. They are `own`, or memory that the program
+            // registered for that and to which the device holds no reference (`host.rs`). The header names vectors that live as
+            // long as the call.
+            size(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) })
+        })
+    }
+
+    /// What it means that there is nothing more to receive. The kernel tells a reset once, to whoever calls first: if that was
+    /// the half that sends, the other finds an end. A socket that the peer closed in order is connected until this end has, too.
+    fn end(&self) -> LinkError {
+        match self.has_peer() == Ok(false) && !self.finished.load(Ordering::Acquire) {
+            true => LinkError::Lost(libc::ECONNRESET),
+            false => LinkError::Ended,
+        }
+    }
 }
 
 impl AsFd for TcpLink {
@@ -101,47 +151,41 @@ impl AsFd for TcpLink {
 }
 
 impl Link for TcpLink {
+    #[inline]
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
-        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
-        for piece in pieces {
-            match piece {
-                Piece::Own(bytes) => vectors.push(bytes.as_ptr().cast_mut().cast(), bytes.len()),
-                Piece::Host(span) => vectors.push_span(*span),
-            };
-        }
-        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT);
-        let sent = exactly(&mut vectors, |vectors| match vectors {
-            // SAFETY: the kernel reads the bytes, or says that it cannot.
-            [one] => size(unsafe {
-                libc::syscall(libc::SYS_sendto, fd, one.iov_base, one.iov_len, flags, NOBODY, 0_usize)
+        let sent = match pieces {
+            // Most trains are one run of bytes, and most of them are short: no list is made for it.
+            [Piece::Own(bytes)] if !bytes.is_empty() => outcome(|| {
+                let (fd, len) = (self.fd.as_raw_fd(), bytes.len());
+                // SAFETY: the kernel reads the bytes.
+                size(unsafe {
+                    libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), len, SEND_FLAGS, NOBODY, 0_usize)
+                })
             }),
-            // SAFETY: as above, and the header names vectors that live as long as the call.
-            _ => unsafe { libc::sendmsg(fd, &header(vectors), flags) },
-        });
+            _ => self.send_all(pieces),
+        };
         if let (Some(tap), Ok(len)) = (&self.tap, sent) {
             tap.sent(self, pieces, len);
         }
         sent
     }
 
+    #[inline]
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
-        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
-        for span in host {
-            vectors.push_span(*span);
-        }
-        vectors.push(own.as_mut_ptr().cast(), own.len());
-        let (fd, flags) = (self.fd.as_raw_fd(), libc::MSG_DONTWAIT);
-        let received = exactly(&mut vectors, |vectors| match vectors {
-            // SAFETY: the kernel writes to the bytes, or says that it cannot. They are `own`, or memory that the program
-            // registered for that and to which the device holds no reference (`host.rs`).
-            [one] => size(unsafe {
-                libc::syscall(libc::SYS_recvfrom, fd, one.iov_base, one.iov_len, flags, NOBODY, 0_usize)
-            }),
-            // SAFETY: as above, and the header names vectors that live as long as the call.
-            _ => unsafe { libc::recvmsg(fd, &mut header(vectors), flags) },
-        })?;
+        let received = if host.is_empty() {
+            assert!(!own.is_empty(), "{NOTHING}");
+            let (fd, start, len) = (self.fd.as_raw_fd(), own.as_mut_ptr(), own.len());
+            outcome(|| {
+                // SAFETY: the kernel writes to the bytes, which are nobody else's.
+                size(unsafe {
+                    libc::syscall(libc::SYS_recvfrom, fd, start, len, libc::MSG_DONTWAIT, NOBODY, 0_usize)
+                })
+            })?
+        } else {
+            self.recv_all(host, own)?
+        };
         if received == 0 {
-            return Err(LinkError::Ended);
+            return Err(self.end());
         }
         if let Some(tap) = &self.tap {
             tap.received(self, host, own, received);
@@ -156,7 +200,12 @@ impl Link for TcpLink {
         }
     }
 
+    fn tells_of_more(&self) -> bool {
+        true // epoll(7), of stream sockets and edges
+    }
+
     fn finish(&self) {
+        self.finished.store(true, Ordering::Release);
         // Fails only if the connection is gone, which the next call tells.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
@@ -189,7 +238,7 @@ fn exactly<const N: usize>(
     vectors: &mut Vectors<N>,
     call: impl Fn(&[libc::iovec]) -> libc::ssize_t,
 ) -> Result<usize, LinkError> {
-    let first = *vectors.as_slice().first().expect("there is something to move");
+    let first = *vectors.as_slice().first().expect(NOTHING);
     match outcome(|| call(vectors.as_slice())) {
         Err(LinkError::Unmapped) => {
             vectors.clear();
@@ -214,6 +263,11 @@ fn outcome(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
         }
     }
 }
+
+/// The kernel would take a call for no bytes for the end, or make it one.
+const NOTHING: &str = "there is something to move";
+
+const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// No address: the socket is connected.
 const NOBODY: *const c_void = std::ptr::null();

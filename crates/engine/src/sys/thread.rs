@@ -8,6 +8,7 @@ use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::process::Pid;
 use std::io;
 use std::ptr;
+use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -32,7 +33,16 @@ impl Thread {
 
 /// Starts a thread that no signal of the program is delivered to: handlers are not to run on a stack of ours, and a program that
 /// blocks a signal everywhere, to read it from a descriptor, does not know of our threads.
+///
+/// Returns when the thread runs. What the C library maps and unmaps for a new thread is over then: libfabric, which wants to
+/// hear of memory that goes, writes over the code of `munmap` while its caller has no other threads as far as it knows.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    let up = Arc::new(Barrier::new(2));
+    let begun = Arc::clone(&up);
+    let run = move || {
+        begun.wait();
+        run();
+    };
     // SAFETY: a set of bits, which the next call fills; then our own memory. A new thread begins with its maker's mask.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -43,6 +53,9 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
         libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
         spawned
     }
+    .inspect(|_| {
+        up.wait();
+    })
 }
 
 // The C library's own: unlike the calls of the data path, this is a point at which the program may cancel the thread, which
@@ -68,4 +81,31 @@ pub(crate) fn block(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
     let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
     // SAFETY: the list is as long as said, the timeout is null or valid, and both outlive the call.
     unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout, ptr::null()) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::sync::mpsc;
+
+    /// A thread names itself, behind all that the C library does for it.
+    #[test]
+    fn a_thread_runs_when_it_was_started() {
+        for round in 0..200 {
+            let name = format!("thread-{round}");
+            let (stop, stopped) = mpsc::channel::<()>();
+            let thread = spawn(&name, move || {
+                let _ = stopped.recv();
+            })
+            .unwrap();
+            let tasks = fs::read_dir("/proc/self/task").unwrap();
+            let named = tasks
+                .filter_map(|task| fs::read_to_string(task.ok()?.path().join("comm")).ok())
+                .any(|comm| comm.trim() == name);
+            drop(stop);
+            thread.join().unwrap();
+            assert!(named, "{name} has not begun");
+        }
+    }
 }

@@ -14,6 +14,7 @@ use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::Tag;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use std::cell::Cell;
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -235,4 +236,38 @@ fn memory_that_is_gone_fails_a_receive_and_the_queue_pair_but_nobody_else() {
     post.completes(Opcode::Receive, 2, Status::Flushed);
     assert_eq!(post.pair.qp().state(), State::Error);
     neighbour.leave();
+}
+
+/// The socket tells of room for every datagram that has left, and a lane hears of it. That does not come between a request and its
+/// completion: a program that posts, and does not poll, counts on what is there when the call returns.
+#[test]
+fn a_datagram_is_done_when_it_was_posted() {
+    /// So few that they never fill the socket, however late the kernel passes them on.
+    const AT_ONCE: u64 = 8;
+    let post = Post::new();
+    for batch in 0..1000 {
+        let received = Cell::new(0);
+        // The queue itself is asked, so that the sockets stay with the lane.
+        let sent = || {
+            let mut sent = Vec::new();
+            let each = |completion: Completion| match completion.opcode {
+                Opcode::Receive => received.set(received.get() + 1),
+                _ => sent.push(completion.wr_id),
+            };
+            post.cq.cq().poll(64, each).unwrap();
+            sent
+        };
+        for id in 0..AT_ONCE {
+            post.receive(id, 0, 64);
+        }
+        for id in 0..AT_ONCE {
+            post.send(id, Data::Inline([1, 2, 3].into()));
+            assert_eq!(sent(), [id], "in batch {batch}");
+        }
+        let start = Instant::now();
+        while received.get() < AT_ONCE {
+            assert!(start.elapsed() < PATIENCE, "{} received", received.get());
+            assert_eq!(sent(), [0; 0]);
+        }
+    }
 }

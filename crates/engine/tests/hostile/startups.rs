@@ -7,8 +7,9 @@ use ironwarp_engine::{ConnectError, ConnectOptions};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::StartupError;
 use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_rnic::queue::Operation;
 use ironwarp_wire::mpa::{Enhanced, Revision, Role, RtrSet};
-use ironwarp_wire::{Cause, MpaFault};
+use ironwarp_wire::{Cause, Header, MpaFault};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,11 @@ use std::time::{Duration, Instant};
 type Bend = fn(&mut Vec<u8>);
 
 const STARTUP: Duration = Duration::from_millis(300);
+
+const SEND: Operation = Operation::Send { invalidate: None };
+
+/// Revision 2, and no RTR: the initiator's program speaks first (RFC 6581 §9.2).
+const SPEAKS_FIRST: Enhanced = Enhanced { rtr: None, ..ENHANCED };
 
 fn hasty() -> Config {
     Config { startup: STARTUP, ..Config::default() }
@@ -179,6 +185,44 @@ fn silence_behind_the_request_is_not_the_peers_fault() {
     peer.finish();
     assert!(pair.wait_closed(PATIENCE));
     victim.survives();
+}
+
+/// Linux siw promises that its program speaks first, or says nothing of it (revision 1), and connects for programs that do not.
+/// It is spoken to all the same, but not before it had time to read the Reply: more than that behind it, and siw gives up.
+#[test]
+fn who_agreed_to_no_rtr_and_says_nothing_is_spoken_to() {
+    for revision in [Revision::Two(Some(SPEAKS_FIRST)), Revision::Two(None), Revision::One] {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked_by(Way { revision, ..Way::default() }, 1);
+        let begin = Instant::now();
+        attacked.post(7, SEND, victim.open.sge(0, 8));
+        let heard = attacked.peer.hear();
+        assert!(begin.elapsed() > Duration::from_millis(300), "{revision:?}: after {:?}", begin.elapsed());
+        assert!(
+            matches!(&heard, Heard::Message(Header::Send(send), payload, _) if send.msn == 1 && payload.len() == 8),
+            "{revision:?}: {heard:?}"
+        );
+        assert_eq!(attacked.one().wr_id, 7);
+        // What it says later is heard as ever.
+        attacked.goes_on(1);
+        victim.survives();
+    }
+}
+
+/// Whoever agreed to an RTR owes one, and who wants nothing but the RFCs waits for ever (RFC 5044 §7.1.2, RFC 6581 §9.2).
+#[test]
+fn who_owes_an_rtr_is_not_spoken_to() {
+    let strict = Config { private: false, ..Config::default() };
+    let speaks_first = Revision::Two(Some(SPEAKS_FIRST));
+    for (config, revision) in [(Config::default(), Way::default().revision), (strict, speaks_first)] {
+        let victim = Victim::with(config);
+        let mut attacked = victim.attacked_by(Way { revision, ..Way::default() }, 0);
+        attacked.post(7, SEND, victim.open.sge(0, 8));
+        assert_eq!(attacked.peer.hear_for(Duration::from_millis(1500)), Heard::Silence, "{revision:?}");
+        attacked.peer.open();
+        let heard = attacked.peer.hear();
+        assert!(matches!(&heard, Heard::Message(Header::Send(_), _, _)), "{revision:?}: {heard:?}");
+    }
 }
 
 /// Many at once that say nothing: others still get in.

@@ -30,6 +30,7 @@ use ironwarp_wire::{
     AtomicOp, AtomicRequest, Cause, Header, MpaFault, Operation, Place, Protection, Send, SendWord, Tag,
     Tagged, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
 };
+use std::sync::Arc;
 
 /// The peer sends something after its RTR, and the victim ends the stream with this cause. The peer's bytes and the fault.
 fn ends(attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>, cause: Cause) -> Fault {
@@ -473,4 +474,35 @@ fn local_catastrophe_when_the_completion_queue_overflows() {
     assert_eq!(*fault, Fault::Overrun(small.cq().id()));
     victim.untouched();
     victim.survives();
+}
+
+// --- A Terminate of the peer's ---
+
+/// Linux siw may call a Read of nothing a breach of protection, if it has just sent something inline, and ends the stream. What
+/// the Read asked after is known to be there all the same.
+#[test]
+fn who_complains_of_a_read_of_nothing_has_what_went_before() {
+    for (complaint, status) in [
+        (Cause::Protection(Protection::Tag), Status::Success),
+        (Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer), Status::Flushed), // says nothing of what it has
+    ] {
+        let victim = Victim::new();
+        let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
+        let mut peer = victim.connected(&pair, Way::default());
+        peer.open();
+        let mut attacked = Attacked { peer, pair, cq };
+        attacked.post(7, Request::Send { invalidate: None }, victim.open.sge(0, 8));
+        let sent = attacked.peer.hear();
+        assert!(matches!(sent, Heard::Message(Header::Send(_), ..)), "{sent:?}");
+        let asked = attacked.peer.hear();
+        assert!(matches!(asked, Heard::Message(Header::ReadRequest(read), ..) if read.len == 0), "{asked:?}");
+        // As siw has it: the length of what it sent, where the sequence number should be.
+        let blamed = attacked.peer.frame(&read(16, Tag(0), 0, 16), &[]);
+        attacked.peer.send(&Header::Terminate(Terminate::answer(complaint, &blamed)), &[]);
+        let completion = attacked.one();
+        assert_eq!((completion.wr_id, completion.status), (7, status), "{complaint:?}: {completion:?}");
+        let fault = Arc::clone(attacked.pair.qp().fault().expect("the stream is over"));
+        assert!(matches!(*fault, Fault::Terminated(_)), "{fault}");
+        victim.survives();
+    }
 }

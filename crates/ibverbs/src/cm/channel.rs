@@ -8,12 +8,13 @@ use crate::abi::*;
 use crate::errno::{Errno, minus_one, object};
 use crate::object::{CObject, find, publish, put, take_back};
 use crate::sync::lock;
-use crate::wake::{ChannelWake, wait};
+use crate::wake::{ChannelWake, wait, wait_for_ever};
 use ironwarp_rnic::event::Wake;
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
 use std::ffi::c_int;
 use std::os::fd::RawFd;
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An event channel.
@@ -22,6 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 pub(super) struct CmChannel {
     c: UnsafeCell<rdma_event_channel>,
     queue: Arc<Queue>,
+    /// The thread that took its last event; zero: nobody did yet.
+    reader: AtomicI32,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -85,7 +88,9 @@ impl CmChannel {
         let wake = ChannelWake::new()?;
         let c = UnsafeCell::new(rdma_event_channel { fd: wake.fd() });
         let queue = Arc::new(Queue { events: Mutex::default(), wake });
-        Ok(publish(Self { c, queue }))
+        let channel = publish(Self { c, queue, reader: AtomicI32::new(0) });
+        lock(&LEFT).retain(|(address, _)| *address != channel.c().addr());
+        Ok(channel)
     }
 
     pub(super) fn queue(&self) -> &Arc<Queue> {
@@ -97,8 +102,27 @@ impl CmChannel {
     }
 }
 
+/// Channels that one thread destroyed and another used to read: where they were, and who that was. A program that ends as rping
+/// does destroys its channel while its other thread takes events from it. Mostly that thread is in the call then, and stays
+/// there as it would with the kernel's ([`wait`]). If it is on its way back to it, it stays there, too: an error would be
+/// taken for a failure.
+static LEFT: Mutex<Vec<(usize, i32)>> = Mutex::new(Vec::new());
+
 pub(super) fn destroy(channel: *mut rdma_event_channel) -> Result<(), Errno> {
-    take_back::<CmChannel>(channel).map(drop)
+    let gone = take_back::<CmChannel>(channel)?;
+    let reader = gone.reader.load(Ordering::Relaxed);
+    if reader != 0 && reader != this_thread() {
+        lock(&LEFT).push((channel.addr(), reader));
+    }
+    Ok(())
+}
+
+fn this_thread() -> i32 {
+    rustix::thread::gettid().as_raw_pid()
+}
+
+fn was_left(channel: *mut rdma_event_channel) -> bool {
+    lock(&LEFT).contains(&(channel.addr(), this_thread()))
 }
 
 #[unsafe(no_mangle)]
@@ -116,10 +140,15 @@ pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
 /// The next event of a channel. Blocks in here, where the program may cancel the thread: nothing with a destructor is
 /// alive, here and in the callers.
 pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    let channel = find::<CmChannel>(channel)?;
+    let channel = match find::<CmChannel>(channel) {
+        Ok(channel) => channel,
+        Err(_) if was_left(channel) => return Err(wait_for_ever()),
+        Err(errno) => return Err(errno),
+    };
     loop {
         wait(channel.fd())?;
         if let Some(event) = take(channel) {
+            channel.reader.store(this_thread(), Ordering::Relaxed);
             return Ok(event);
         }
     }

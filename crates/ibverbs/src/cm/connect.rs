@@ -250,12 +250,12 @@ fn disconnect(id: &Id) -> Result<(), Errno> {
         }
         state.link.clone().ok_or(Errno::INVALID)?
     };
-    link.pair.disconnect();
+    link.pair.hang_up();
     if link.purpose == Purpose::Beside
         && let Ok(Some(qp)) = id.qp()
         && let Some(pair) = qp.stream()
     {
-        pair.disconnect();
+        pair.hang_up();
     }
     Ok(())
 }

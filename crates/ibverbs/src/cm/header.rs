@@ -114,6 +114,20 @@ mod tests {
         }
     }
 
+    /// The table of docs/wire.md.
+    #[test]
+    fn its_bytes_are_where_the_document_says() {
+        let header = Header {
+            qkey: 0x11ee7,
+            status: 3,
+            retry_count: 5,
+            srq: true,
+            ..Header::new(Kind::Lookup, 0xb2_deff)
+        };
+        let bytes = b"IRWC\x01\x02\x05\x07\x00\xb2\xde\xff\x00\x01\x1e\xe7\x00\x00\x00\x03\x03\x00\x00\x00";
+        assert_eq!(header.with(b""), bytes);
+    }
+
     #[test]
     fn what_is_no_header_is_the_programs() {
         let bytes = Header::new(Kind::Aside, 7).with(b"");

@@ -23,6 +23,9 @@ use std::time::{Duration, Instant};
 const INVALID_SERVICE_ID: i32 = 8;
 /// And what it says for a program that does not want it.
 const CONSUMER_DEFINED: i32 = 28;
+/// How long the end of a connection is kept from a program that has not polled what came before it, and how often that is looked at.
+const UNSEEN: Duration = Duration::from_millis(50);
+const LOOK: Duration = Duration::from_millis(1);
 /// How long after its end a connection's last packets could still come, on Ethernet.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
@@ -304,11 +307,35 @@ fn found(id: &Arc<Shared>, state: &mut State, header: Header, private_data: &[u8
 // --- It is over ---
 
 fn ended(id: &Arc<Shared>, qp: u32) {
+    tell_end(id, qp, Instant::now() + UNSEEN);
+}
+
+/// Tells the end of a connection, once the program has polled what went well before it, or at that time.
+///
+/// An adapter in hardware tells of completions within microseconds, and of the end within milliseconds. Programs count on that: libfabric
+/// closes its endpoint when it is told, and then never sees what the queue had for it.
+fn tell_end(id: &Arc<Shared>, qp: u32, at_the_latest: Instant) {
     let mut state = id.lock();
     if !state.is_about(qp) {
         return;
     }
     match state.phase {
+        Phase::Connected | Phase::Responded
+            if Instant::now() < at_the_latest
+                && state.link.as_ref().is_some_and(|link| link.pair.qp().has_unseen()) =>
+        {
+            drop(state);
+            let about = Arc::downgrade(id);
+            let call = move || {
+                if let Some(id) = about.upgrade() {
+                    tell_end(&id, qp, at_the_latest);
+                }
+            };
+            if let Ok(device) = CmDevice::get() {
+                let _ = device.context.engine().call_at(Instant::now() + LOOK, call);
+            }
+            return;
+        }
         Phase::Connected | Phase::Responded => {
             state.phase = Phase::Disconnected;
             state.queue.push(event(id, RDMA_CM_EVENT_DISCONNECTED, Param::None, &[]));

@@ -298,9 +298,49 @@ static void left_behind(void)
 	CHECK(join(&thread) == PTHREAD_CANCELED);
 }
 
+/* What two threads tell each other: the first event is here; the channel is gone. */
+static pthread_barrier_t told;
+
+static void *take_one_and_come_back(void *arg)
+{
+	struct rdma_cm_event *event;
+
+	CHECK(rdma_get_cm_event(arg, &event) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	pthread_barrier_wait(&told);
+	pthread_barrier_wait(&told);
+	CHECK(rdma_get_cm_event(arg, &event) == 0);
+	return NULL;
+}
+
+/* The same, with the thread on its way back to the call: it has handled an event, and main is faster. */
+static void left_on_the_way(void)
+{
+	struct rdma_event_channel *going = rdma_create_event_channel();
+	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(9) };
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *id;
+	struct thread thread;
+
+	CHECK(pthread_barrier_init(&told, NULL, 2) == 0);
+	CHECK(rdma_create_id(going, &id, NULL, RDMA_PS_TCP) == 0);
+	start(&thread, take_one_and_come_back, going);
+	CHECK(rdma_resolve_addr(id, NULL, (struct sockaddr *)&to, 1000) == 0);
+	pthread_barrier_wait(&told);
+	CHECK(rdma_destroy_id(id) == 0);
+	rdma_destroy_event_channel(going);
+	pthread_barrier_wait(&told);
+	wait_until_in(&thread, SYS_poll);
+	/* Who destroyed it is told. */
+	FAILS(rdma_get_cm_event(going, &event), EINVAL);
+	CHECK(pthread_cancel(thread.id) == 0);
+	CHECK(join(&thread) == PTHREAD_CANCELED);
+}
+
 static const struct test TESTS[] = {
 	{ "cancelled", cancelled }, { "interrupted", interrupted }, { "unwilling", unwilling },
 	{ "together", together },   { "not_taken", not_taken },     { "left_behind", left_behind },
+	{ "left_on_the_way", left_on_the_way },
 };
 
 RUN(TESTS)

@@ -542,7 +542,65 @@ static void options(void)
 	disconnect(&pair);
 }
 
+static long milliseconds(void)
+{
+	struct timespec now;
+
+	CHECK(clock_gettime(CLOCK_MONOTONIC, &now) == 0);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+/* Who has not polled what came before the end is not told of the end at once: it might close, and never see it. */
+static void end_after_all_else(void)
+{
+	struct pair pair = connected();
+	char out[32] = "a message", in[32] = "";
+	struct ibv_mr *from = rdma_reg_msgs(pair.client, out, sizeof out);
+	struct ibv_mr *to = rdma_reg_msgs(pair.server, in, sizeof in);
+	struct pollfd told = { .fd = pair.far->fd, .events = POLLIN };
+	struct ibv_wc wc;
+	long start;
+
+	CHECK(from && to);
+	CHECK(rdma_post_recv(pair.server, NULL, in, sizeof in, to) == 0);
+	CHECK(rdma_post_send(pair.client, NULL, out, sizeof out, from, 0) == 0);
+	CHECK(rdma_get_send_comp(pair.client, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	start = milliseconds();
+	CHECK(rdma_disconnect(pair.client) == 0);
+	pass(pair.near, RDMA_CM_EVENT_DISCONNECTED);
+	/* It is not kept for ever: on a busy machine that time may be over. */
+	CHECK(poll(&told, 1, 0) == 0 || milliseconds() - start >= 50);
+	CHECK(rdma_get_recv_comp(pair.server, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	pass(pair.far, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(rdma_dereg_mr(from) == 0 && rdma_dereg_mr(to) == 0);
+	destroy(pair.client);
+	destroy(pair.server);
+	destroy(pair.listens);
+}
+
+/* As qperf ends: one end disconnects while the other has no receive for what it was sent, and waits to be told. */
+static void unreceived(void)
+{
+	struct pair pair = connected();
+	char out[32] = "a message";
+	struct ibv_mr *from = rdma_reg_msgs(pair.client, out, sizeof out);
+	struct ibv_wc wc;
+
+	CHECK(from);
+	CHECK(rdma_post_send(pair.client, NULL, out, sizeof out, from, 0) == 0);
+	CHECK(rdma_disconnect(pair.client) == 0);
+	pass(pair.far, RDMA_CM_EVENT_DISCONNECTED);
+	pass(pair.near, RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(rdma_get_send_comp(pair.client, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
+	CHECK(rdma_dereg_mr(from) == 0);
+	destroy(pair.client);
+	destroy(pair.server);
+	destroy(pair.listens);
+}
+
 static const struct test TESTS[] = {
+	{ "unreceived", unreceived },
+	{ "end_after_all_else", end_after_all_else },
 	{ "connects", connects },
 	{ "flushes", flushes },
 	{ "rejects", rejects },

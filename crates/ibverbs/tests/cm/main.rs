@@ -62,8 +62,11 @@ cases! {
         each_event_is_one_threads: "together";
         no_thread_of_ours_takes_a_signal: "not_taken";
         a_thread_whose_channel_is_destroyed_waits_on: "left_behind";
+        a_thread_on_its_way_to_a_channel_that_another_destroyed_waits_too: "left_on_the_way";
     }
     "ids" as "roce" {
+        what_nobody_receives_does_not_keep_a_connection_open: "unreceived";
+        the_end_of_a_connection_is_told_after_what_came_before_it: "end_after_all_else";
         two_ids_connect_and_disconnect: "connects";
         receives_are_flushed_at_the_end: "flushes";
         a_rejection_has_the_programs_reason: "rejects";

@@ -1,41 +1,70 @@
 //! What was on the wire: the packets that QEMU recorded at the guest's network card. Before this: `session.rs`, which made
-//! them.
+//! them; after: `tshark.rs` has another opinion.
 
 use crate::relay::SEGMENT;
-use crate::session::{HALF, HELLO, HELLO_OF_SIW};
-use ironwarp::Completes;
-use ironwarp_pcap::{Connection, Conversation, Frame, Kind, connections, dissect, read};
+use crate::session::{Ending, Ours, Session, Variant};
+use crate::tshark;
+use ironwarp::{Cause, Completes, Setup};
+use ironwarp_pcap::{Capture, Connection, Conversation, Fault, Frame, Kind, connections, dissect, read};
+use ironwarp_wire::mpa::{Revision, RtrSet};
 use ironwarp_wire::{Fpdu, Header};
 use std::path::Path;
 
-/// What is known of a session before its packets are looked at.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Session {
-    /// Ironwarp connects to siw, not siw to Ironwarp.
-    pub(crate) connects: bool,
-    pub(crate) completes: Completes,
-}
+/// Frames of a connection that are too many for tshark.
+const MANY: usize = 10_000;
 
-/// Checks a file that holds the packets of these sessions.
-pub(crate) fn check(file: &Path, sessions: &[Session]) {
+/// Checks a file that holds the packets of these sessions, each a connection.
+pub(crate) fn check(file: &Path, variant: Variant, sessions: &[Session]) {
     let bytes = std::fs::read(file).unwrap();
     let recording = read(&bytes).unwrap();
     assert!(!recording.cut_off, "QEMU did not write all of {}", file.display());
-    let connections = connections(&recording.packets).unwrap();
-    assert_eq!(connections.len(), sessions.len());
+    let mut connections = connections(&recording.packets).unwrap();
+    // Those on which nobody says anything are siw's test of patience.
+    connections.retain(|connection| connection.streams.iter().any(|stream| !stream.bytes.is_empty()));
+    assert_eq!(connections.len(), sessions.len(), "each session is one connection");
+    let mut conversations = Vec::new();
     for (connection, session) in connections.iter().zip(sessions) {
-        println!("in the capture: {session:?}");
+        println!("in the capture: {} {session:?}", variant.name());
         let conversation = dissect(connection).expect("it begins with an MPA Request");
-        every_byte_decodes(connection, &conversation);
-        startup(&conversation, session.connects);
-        fpdus(&conversation, session.connects);
-        reads(&conversation, *session);
+        every_byte_decodes(connection, &conversation, session);
+        terminates(&conversation, session);
+        if let Ours::Connected(_) = session.ours {
+            startup(&conversation, session, variant);
+            fpdus(&conversation, session);
+            reads(&conversation, session, variant);
+        }
+        // What differs in a session of tens of thousands of FPDUs is their number.
+        if conversation.frames.len() < MANY {
+            conversations.push(conversation);
+        }
+    }
+    for (i, conversations) in without_reuse(conversations).into_iter().enumerate() {
+        let (others, start, cut_off) = (0, std::time::Duration::ZERO, false);
+        let recut = file.with_extension(format!("recut-{i}.pcap"));
+        tshark::check(&Capture { conversations, others, start, cut_off }, &recut);
     }
 }
 
-/// The frames of each direction follow one another from its first byte to its last.
-fn every_byte_decodes(connection: &Connection, conversation: &Conversation) {
-    assert_eq!(conversation.problems, []);
+/// As many lists as it takes for no pair of ports to come twice in one. The guest's kernel picks a port at random and may pick it again; tshark
+/// then takes the new Request and Reply for FPDUs of the connection before.
+fn without_reuse(conversations: Vec<Conversation>) -> Vec<Vec<Conversation>> {
+    let mut lists: Vec<Vec<Conversation>> = Vec::new();
+    for it in conversations {
+        let ends = |it: &Conversation| (it.initiator, it.responder);
+        match lists.iter_mut().find(|list| list.iter().all(|other| ends(other) != ends(&it))) {
+            Some(list) => list.push(it),
+            None => lists.push(vec![it]),
+        }
+    }
+    lists
+}
+
+/// The frames of each direction follow one another from its first byte to its last; but where an end was cut off.
+fn every_byte_decodes(connection: &Connection, conversation: &Conversation, session: &Session) {
+    for problem in &conversation.problems {
+        let cut = matches!(problem.fault, Fault::Cut { .. } | Fault::NoReply);
+        assert!(cut && session.ending == Ending::Broken, "{session:?}: {problem:?}");
+    }
     for (end, stream) in connection.ends.iter().zip(&connection.streams) {
         assert_eq!(stream.hole, None);
         let mut decoded = 0;
@@ -43,49 +72,72 @@ fn every_byte_decodes(connection: &Connection, conversation: &Conversation) {
             assert_eq!(frame.range.start, decoded);
             decoded = frame.range.end;
         }
-        assert_eq!(decoded, stream.bytes.len());
+        assert!(decoded == stream.bytes.len() || session.ending == Ending::Broken);
     }
 }
 
-/// The startup frames, byte for byte: flags (C and S), revision, length, IRD (and A), ORD (and C, D), private data.
-fn startup(conversation: &Conversation, connects: bool) {
-    let (request, reply) = if connects {
-        (request(), reply_of_siw())
-    } else {
-        let request = frame(b"Req", [0x10, 2, 0, 18, 0, 4, 0, 4], HELLO_OF_SIW);
-        (request, frame(b"Rep", [0x50, 2, 0, 23, 0, 4, 0, 4], HELLO))
+/// Who ended the stream, and why. Ironwarp says it in the RFC's form, siw in its own.
+fn terminates(conversation: &Conversation, session: &Session) {
+    let found: Vec<(bool, Cause, u8)> = conversation
+        .frames
+        .iter()
+        .filter_map(|frame| match fpdu(frame)?.header {
+            Header::Terminate(terminate) => {
+                Some((frame.from_initiator == session.connects, terminate.cause, frame.bytes[20]))
+            }
+            _ => None,
+        })
+        .collect();
+    match session.ending {
+        Ending::Quiet | Ending::Broken => assert_eq!(found, []),
+        Ending::Ours(cause) => {
+            let (layer, kind, _) = cause.to_wire();
+            assert_eq!(found, [(true, cause, layer << 4 | kind)], "RFC 5040 figure 9");
+        }
+        Ending::Siws(cause) => {
+            let (layer, kind, _) = cause.to_wire();
+            assert_eq!(found, [(false, cause, kind << 4 | layer)], "siw swaps the two halves of the byte");
+        }
+    }
+}
+
+/// What the startup frames say, as the variant has it.
+fn startup(conversation: &Conversation, session: &Session, variant: Variant) {
+    let mut startups = conversation.frames.iter().filter_map(|frame| match &frame.kind {
+        Kind::Startup(startup) => Some(startup),
+        Kind::Fpdu { .. } => None,
+    });
+    let (request, reply) = (startups.next().unwrap(), startups.next().unwrap());
+    let rtr = |revision| match revision {
+        Revision::One => None,
+        Revision::Two(word) => Some(word.expect("S is set").rtr),
     };
-    for (expected, initiator) in [(request, true), (reply, false)] {
-        let first = sent_by(conversation, initiator).next().unwrap();
-        assert_eq!(first.bytes, expected, "{first}");
-    }
-    // One end suffices.
-    assert!(conversation.from_initiator.crc && conversation.from_responder.crc);
-}
-
-/// Ironwarp's Request: peer-to-peer setup with an RTR by Write or Read, and CRCs.
-pub(crate) fn request() -> Vec<u8> {
-    frame(b"Req", [0x50, 2, 0, 23, 0x80, 4, 0xc0, 4], HELLO)
-}
-
-/// siw in its plain form does not ask for the peer-to-peer setup, but agrees to it. An RTR by Write suits it.
-pub(crate) fn reply_of_siw() -> Vec<u8> {
-    frame(b"Rep", [0x50, 2, 0, 18, 0x80, 4, 0x80, 4], HELLO_OF_SIW)
-}
-
-fn frame(kind: &[u8; 3], fields: [u8; 8], private_data: &[u8]) -> Vec<u8> {
-    [b"MPA ID ", &kind[..], b" Frame", &fields, private_data].concat()
+    let found = (rtr(request.revision), rtr(reply.revision));
+    let (write, both) = (Some(RtrSet::WRITE), Some(RtrSet::WRITE | RtrSet::READ));
+    // siw as a server follows its client, whatever it was built for; it would rather have an RTR by Write.
+    let expected = match (session.connects, session.shape.setup, variant) {
+        (true, Setup::PeerToPeer, _) => (Some(both), Some(write)),
+        // Ironwarp takes either, and says so.
+        (false, _, Variant::P2p) => (Some(both), Some(both)),
+        (true, Setup::ClientServer, _) | (false, _, Variant::Plain | Variant::Crc) => {
+            (Some(None), Some(None))
+        }
+        (true, Setup::Unenhanced, _) | (false, _, Variant::V1) => (None, None),
+    };
+    assert_eq!(found, expected, "{session:?}: the RTRs of Request and Reply, or revision 1");
+    assert!(!request.markers && !reply.markers);
+    let crc = conversation.from_initiator.crc && conversation.from_responder.crc;
+    assert_eq!(crc, session.crc(variant), "{session:?}");
 }
 
 /// Ironwarp treats siw as the stranger it is.
-fn fpdus(conversation: &Conversation, connects: bool) {
-    assert!(conversation.frames.iter().all(|frame| frame.name() != "Terminate"));
-
+fn fpdus(conversation: &Conversation, session: &Session) {
+    let ours = session.connects;
     let signals = |initiator| -> Vec<&Frame> {
         sent_by(conversation, initiator).filter(|frame| frame.name() == "Signal").collect()
     };
-    assert!(signals(!connects).is_empty(), "siw does not know signals");
-    if connects {
+    assert!(signals(!ours).is_empty(), "siw does not know signals");
+    if ours {
         // It is the RTR, too. Nobody answers it; it is repeated for a siw that missed it.
         let opening = sent_by(conversation, true).nth(1).unwrap();
         assert_eq!(opening.name(), "Signal");
@@ -95,8 +147,7 @@ fn fpdus(conversation: &Conversation, connects: bool) {
         assert!(signals(false).is_empty(), "nobody gave a signal, so none is answered");
     }
 
-    let largest = sent_by(conversation, connects).map(|frame| frame.bytes.len()).max().unwrap();
-    println!("  Ironwarp's largest FPDU has {largest} bytes");
+    let largest = sent_by(conversation, ours).map(|frame| frame.bytes.len()).max().unwrap();
     assert!(
         largest <= SEGMENT,
         "an FPDU of {largest} bytes on a path with segments of {SEGMENT} bytes or less"
@@ -104,21 +155,17 @@ fn fpdus(conversation: &Conversation, connects: bool) {
 }
 
 /// Each Read was answered with as much as was asked for, and Ironwarp sends empty ones where it has to know what siw got.
-fn reads(conversation: &Conversation, session: Session) {
-    let Session { connects, completes } = session;
-    let half = u32::try_from(HALF).unwrap();
-    assert_eq!(requests(conversation, !connects), [half, 0], "the Reads of siw");
-    assert_eq!(answers(conversation, connects), [half, 0], "what Ironwarp answered");
-
-    let asked = requests(conversation, connects);
-    match completes {
-        Completes::WhenSent => assert_eq!(asked, [half]),
-        // One each behind the advert, the Write, WRITTEN and DONE. The Read itself needs none.
-        Completes::WhenAcknowledged => assert_eq!(asked, [0, 0, 0, half, 0]),
+fn reads(conversation: &Conversation, session: &Session, variant: Variant) {
+    if session.ending != Ending::Quiet {
+        return;
     }
-    let answered = answers(conversation, !connects);
-    assert_eq!(answered.len(), asked.len(), "what siw answered: {answered:?}");
-    for (asked, answered) in asked.into_iter().zip(answered) {
+    let ours = session.connects;
+    assert_eq!(requests(conversation, !ours), answers(conversation, ours), "the Reads of siw");
+    let (asked, answered) = (requests(conversation, ours), answers(conversation, !ours));
+    // siw may close before it answers the one behind the last message.
+    let open = asked.len() - answered.len();
+    assert!(open <= usize::from(!session.we_part()), "what siw answered: {answered:?}");
+    for (&asked, answered) in asked.iter().zip(answered) {
         // A busy siw answers a Read of nothing with what it sent before: guest/README.md. It may, or may not.
         if asked == 0 && answered > 0 {
             println!("  siw answered a Read of nothing with {answered} bytes");
@@ -126,6 +173,11 @@ fn reads(conversation: &Conversation, session: Session) {
             assert_eq!(answered, asked);
         }
     }
+    let acknowledging = asked.contains(&0);
+    // With revision 1 nobody knows whether siw serves Reads, so none is sent to hear of it.
+    let enhanced =
+        if session.connects { session.shape.setup != Setup::Unenhanced } else { variant != Variant::V1 };
+    assert_eq!(acknowledging, session.completes == Completes::WhenAcknowledged && enhanced, "{session:?}");
 }
 
 /// The lengths of the Reads that one end asked for.

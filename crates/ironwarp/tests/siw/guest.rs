@@ -1,15 +1,19 @@
 //! The guest: a child process with Linux siw in it, and what it says on its console. After this: `session.rs` talks to it.
 
+use std::cell::RefCell;
 use std::io::{BufRead, BufReader, ErrorKind};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 /// How long the guest may take from one line to the next. A step of its session has 60 s, and says so when they are over.
 const PATIENCE: Duration = Duration::from_secs(100);
+/// So many of its last lines are shown when a session fails: those before are many, and tell little.
+const LAST: usize = 25;
 /// The port at which a server in the guest listens.
 pub(crate) const PORT: u16 = 7174;
 
@@ -18,47 +22,74 @@ pub(crate) const PORT: u16 = 7174;
 pub(crate) struct Guest {
     boot: Child,
     console: Receiver<String>,
+    /// What it said in the present session.
+    said: Arc<Mutex<Vec<String>>>,
+    /// What the program of the present session saw.
+    seen: RefCell<Vec<String>>,
 }
 
 impl Guest {
-    /// Boots a guest that runs these commands. Connections to `forwarded` lead to [`PORT`] in the guest. Its packets are
+    /// Boots a guest of this variant that runs these commands. Connections to `forwarded` lead to [`PORT`] in the guest. Its packets are
     /// recorded in the file `capture`.
-    pub(crate) fn boot(commands: &str, forwarded: SocketAddr, capture: &Path) -> Self {
-        let guest = std::env::var_os("IRONWARP_GUEST").expect("IRONWARP_GUEST: run `cargo xtask interop`");
+    pub(crate) fn boot(variant: &str, commands: &str, forwarded: SocketAddr, capture: &Path) -> Self {
+        let guests = std::env::var_os("IRONWARP_GUESTS").expect("IRONWARP_GUESTS: run `cargo xtask interop`");
         let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/boot");
         let mut boot = Command::new(boot)
-            .arg(PathBuf::from(guest))
+            .arg(PathBuf::from(guests).join(variant))
             .arg(commands)
             .arg(format!("tcp:{forwarded}-:{PORT}"))
             .env("GUEST_PCAP", capture)
-            .env("GUEST_SECONDS", "240")
+            .env("GUEST_SECONDS", "600")
             .stdout(Stdio::piped())
             .spawn()
             .expect("guest/boot starts");
         let (lines, console) = channel();
+        let said = Arc::<Mutex<Vec<String>>>::default();
+        let heard = Arc::clone(&said);
         let output = BufReader::new(boot.stdout.take().expect("it is piped"));
         thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
-                println!("siw guest: {line}");
+                heard.lock().unwrap().push(line.clone());
                 if lines.send(line).is_err() {
                     return;
                 }
             }
         });
-        Self { boot, console }
+        Self { boot, console, said, seen: RefCell::default() }
+    }
+
+    /// A session begins. What was said before concerns nobody any more.
+    pub(crate) fn begins(&self) {
+        self.said.lock().unwrap().clear();
     }
 
     /// Waits until the console says this. What it says before is skipped, unless it tells of a failure.
     pub(crate) fn says(&self, wanted: &str) {
+        while self.line(wanted) != wanted {}
+    }
+
+    /// Waits until the present session has ended, with this exit code; returns what its program saw.
+    pub(crate) fn ended(&self, exit: u8) -> Vec<String> {
+        let wanted = format!("PEER ENDED {exit}");
         loop {
-            match self.console.recv_timeout(PATIENCE) {
-                Ok(line) if line == wanted => return,
-                Ok(line) => {
-                    assert!(!line.contains(" FAIL "), "waited for `{wanted}`, and the guest says `{line}`");
-                }
-                Err(RecvTimeoutError::Timeout) => panic!("the guest does not say `{wanted}`"),
-                Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it said `{wanted}`"),
+            let line = self.line(&wanted);
+            if line == wanted {
+                return self.seen.take();
             }
+            assert!(!line.starts_with("PEER ENDED "), "waited for `{wanted}`, and the guest says `{line}`");
+        }
+    }
+
+    /// The next line, which must not tell of a failure.
+    fn line(&self, wanted: &str) -> String {
+        match self.console.recv_timeout(PATIENCE) {
+            Ok(line) => {
+                assert!(!line.contains(" FAIL "), "waited for `{wanted}`, and the guest says `{line}`");
+                self.seen.borrow_mut().extend(line.strip_prefix("PEER saw ").map(str::to_owned));
+                line
+            }
+            Err(RecvTimeoutError::Timeout) => panic!("the guest does not say `{wanted}`"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it said `{wanted}`"),
         }
     }
 
@@ -72,6 +103,11 @@ impl Guest {
 
 impl Drop for Guest {
     fn drop(&mut self) {
+        if thread::panicking() {
+            let said = self.said.lock().unwrap();
+            println!("the last that the guest said in this session:");
+            said.iter().rev().take(LAST).rev().for_each(|line| println!("  {line}"));
+        }
         if let Err(error) = self.boot.kill() {
             assert_eq!(error.kind(), ErrorKind::InvalidInput, "guest/boot cannot be killed: {error}");
         }

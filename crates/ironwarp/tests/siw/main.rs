@@ -8,54 +8,63 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 mod capture;
+mod doomed;
+mod end;
+mod endings;
 mod guest;
+mod operations;
+mod pattern;
 mod relay;
 mod session;
+mod shape;
+mod tshark;
+mod violations;
 
-use capture::Session;
-use guest::{Guest, PORT, free_address};
-use ironwarp::{Adapter, Completes, ConnectOptions};
-use relay::relay;
-use session::{End, HELLO};
+use guest::{Guest, free_address};
+use ironwarp::{Adapter, ConnectOptions};
+use session::{Bench, Session, Variant};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::path::Path;
 use std::time::Duration;
 
-/// One boot serves all sessions: booting is what takes the time.
 #[test]
 #[ignore = "boots a guest: cargo xtask interop"]
 fn linux_siw_and_ironwarp_understand_each_other() {
-    let sessions = [false, true].map(|connects| {
-        [Completes::WhenSent, Completes::WhenAcknowledged].map(|completes| Session { connects, completes })
-    });
-    let adapter = Adapter::new().unwrap();
-    let listener = adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    let inward = relay(listener.local_addr().unwrap());
-    let forwarded = free_address();
-    let outward = relay(forwarded);
+    boot(Variant::Plain);
+}
 
-    let commands = sessions.as_flattened().iter().map(|session| match session.connects {
-        false => format!("peer client 10.0.2.2 {}", inward.port()),
-        true => format!("peer server 10.0.2.15 {PORT}"),
-    });
-    let commands: Vec<String> = commands.collect();
-    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join("siw.pcap");
-    let guest = Guest::boot(&commands.join(" && "), forwarded, &capture);
-    for session in sessions.as_flattened() {
-        println!("{session:?}");
-        let end = End::new(&adapter, session.completes);
-        if session.connects {
-            guest.says("PEER ok listen");
-            end.connect(outward);
-        } else {
-            guest.says("PEER ok prepare");
-            end.serve(&listener);
-        }
-        guest.says("PEER PASS");
-    }
+#[test]
+#[ignore = "boots a guest: cargo xtask interop"]
+fn a_siw_that_asks_for_crcs() {
+    boot(Variant::Crc);
+}
+
+#[test]
+#[ignore = "boots a guest: cargo xtask interop"]
+fn a_siw_that_asks_for_peer_to_peer_setup() {
+    boot(Variant::P2p);
+}
+
+#[test]
+#[ignore = "boots a guest: cargo xtask interop"]
+fn a_siw_that_connects_with_mpa_revision_1() {
+    boot(Variant::V1);
+}
+
+/// One boot serves all sessions: booting is what takes the time. `IRONWARP_SESSION` has only those run whose name contains it.
+fn boot(variant: Variant) {
+    let wanted = std::env::var("IRONWARP_SESSION").unwrap_or_default();
+    let sessions = [operations::all(variant), violations::all(variant), endings::all(variant)];
+    let sessions: Vec<Session> =
+        sessions.into_iter().flatten().filter(|session| session.name.contains(&wanted)).collect();
+    let forwarded = free_address();
+    let bench = Bench::new(variant, forwarded);
+    let capture = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("siw-{}.pcap", variant.name()));
+    let guest = Guest::boot(variant.name(), &bench.commands(&sessions), forwarded, &capture);
+    bench.run(&sessions, &guest);
     guest.ends_well();
-    capture::check(&capture, sessions.as_flattened());
+    capture::check(&capture, variant, &sessions);
 }
 
 /// What arrives after siw's Reply is out, and before siw has told its socket who reads from now on, siw finds only when the
@@ -66,18 +75,25 @@ fn a_siw_that_missed_the_first_message_is_nudged() {
     let adapter = Adapter::new().unwrap();
     let cq = adapter.completion_queue(16).unwrap();
     let qp = adapter.protection_domain().queue_pair(&cq).create().unwrap();
-    let options = ConnectOptions::new().private_data(HELLO).ird(4).ord(4);
+    let private = pattern::SAID.bytes(0, 19, 0);
+    let options = ConnectOptions::new().private_data(&private).ird(4).ord(4);
     qp.connect_start(listener.local_addr().unwrap(), &options).unwrap();
 
     let (mut siw, _) = listener.accept().unwrap();
     siw.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut request = [0; 43];
     siw.read_exact(&mut request).unwrap();
-    assert_eq!(request[..], capture::request());
-    siw.write_all(&capture::reply_of_siw()).unwrap();
+    assert_eq!(request[..], frame(b"Req", [0x50, 2, 0, 23, 0x80, 4, 0xc0, 4], &private));
+    siw.write_all(&frame(b"Rep", [0x50, 2, 0, 18, 0x80, 4, 0x80, 4], b"hello-from-siw")).unwrap();
     let (mut missed, mut nudge) = ([0; 20], [0; 20]);
     siw.read_exact(&mut missed).unwrap();
     assert_eq!(missed[..4], [0, 14, 0xc1, 0x40], "an empty Write is the RTR");
     siw.read_exact(&mut nudge).expect("Ironwarp does not leave it at that");
     assert_eq!(nudge, missed);
+}
+
+/// What siw needs to be told, and how it answers. Byte for byte: flags (C and S), revision, length, IRD (and A), ORD (and C,
+/// D), private data.
+fn frame(kind: &[u8; 3], fields: [u8; 8], private_data: &[u8]) -> Vec<u8> {
+    [b"MPA ID ", &kind[..], b" Frame", &fields, private_data].concat()
 }

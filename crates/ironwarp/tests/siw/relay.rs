@@ -14,16 +14,26 @@ use std::thread;
 /// The receive buffers. A window is at most what Linux makes of that, twice as much; so no segment is larger than this.
 pub(crate) const SEGMENT: usize = 8192;
 
+/// On which side of a relay Ironwarp is. Only there the buffers are small: under load, Linux fills them by fits and starts,
+/// with a fifth of a second and more in between.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ironwarp {
+    Connects,
+    Listens,
+}
+
 /// Relays all connections to the address it returns to `to`, until the process ends.
-pub(crate) fn relay(to: SocketAddr) -> SocketAddr {
+pub(crate) fn relay(ironwarp: Ironwarp, to: SocketAddr) -> SocketAddr {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
-    set_socket_recv_buffer_size(&listener, SEGMENT).unwrap();
+    if ironwarp == Ironwarp::Connects {
+        set_socket_recv_buffer_size(&listener, SEGMENT).unwrap();
+    }
     let address = listener.local_addr().unwrap();
     thread::spawn(move || {
         for one in listener.incoming() {
             let one = one.unwrap();
-            let other =
-                connected(to).unwrap_or_else(|error| panic!("the relay cannot connect to {to}: {error}"));
+            let other = connected(ironwarp, to)
+                .unwrap_or_else(|error| panic!("the relay cannot connect to {to}: {error}"));
             for (from, to) in [(&one, &other), (&other, &one)] {
                 let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
                 thread::spawn(move || pass(&from, &to));
@@ -33,9 +43,11 @@ pub(crate) fn relay(to: SocketAddr) -> SocketAddr {
     address
 }
 
-fn connected(to: SocketAddr) -> io::Result<TcpStream> {
+fn connected(ironwarp: Ironwarp, to: SocketAddr) -> io::Result<TcpStream> {
     let socket = socket(AddressFamily::INET, SocketType::STREAM, None)?;
-    set_socket_recv_buffer_size(&socket, SEGMENT)?;
+    if ironwarp == Ironwarp::Listens {
+        set_socket_recv_buffer_size(&socket, SEGMENT)?;
+    }
     connect(&socket, &to)?;
     Ok(socket.into())
 }

@@ -1,198 +1,364 @@
-//! Ironwarp's part of the session that guest/README.md describes. Before this: a connection; after: `capture.rs` looks at
-//! what was on the wire.
+//! What a session is, and how one is run with siw. Before this: `operations.rs`, `violations.rs` and `endings.rs`, which list
+//! them; after: `end.rs` does Ironwarp's part, `capture.rs` looks at the packets.
 
-use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, ConnectOptions,
-    Established, Listener, MemoryRegion, Opcode, Place, ProtectionDomain, QueuePair, Setup, Tag, WorkRequest,
-};
+use crate::end::{DEPTH, End};
+use crate::guest::{Guest, PORT};
+use crate::relay::{Ironwarp, relay};
+use crate::shape::Shape;
+use ironwarp::{Adapter, Cause, Completes, Config, Established, Listener, Setup, WorkRequest};
+use std::fmt;
 use std::net::SocketAddr;
-use std::time::Duration;
 
-pub(crate) const HELLO: &[u8] = b"hello-from-ironwarp";
-pub(crate) const HELLO_OF_SIW: &[u8] = b"hello-from-siw";
-/// IRD and ORD of both ends.
-const DEPTH: u16 = 4;
-/// How many bytes each end writes, and reads.
-pub(crate) const HALF: usize = 65536;
-
-/// How many bytes each end's region has.
-const REGION: u32 = 131_072;
-const STEP: Duration = Duration::from_secs(60);
-const RECEIVES: usize = 4;
-const RECEIVE: usize = 256;
-const WRITTEN: &[u8] = b"WRITTEN\0";
-const DONE: &[u8] = b"DONE\0\0\0\0";
-
-/// Ironwarp's end.
-#[derive(Debug)]
-pub(crate) struct End {
-    qp: QueuePair,
-    sent: CompletionQueue,
-    received: CompletionQueue,
-    /// The first half is for siw to write, the second for siw to read.
-    region: MemoryRegion,
-    source: MemoryRegion,
-    sink: MemoryRegion,
-    receives: MemoryRegion,
-    /// How many messages were received.
-    messages: usize,
+/// How the siw in a guest was built.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Variant {
+    /// As the kernel has it.
+    Plain,
+    /// Asks for CRCs.
+    Crc,
+    /// Asks for peer-to-peer setup.
+    P2p,
+    /// Connects with MPA revision 1.
+    V1,
 }
 
-impl End {
-    pub(crate) fn new(adapter: &Adapter, completes: Completes) -> Self {
-        let domain = adapter.protection_domain();
-        let (sent, received) = (adapter.completion_queue(16).unwrap(), adapter.completion_queue(16).unwrap());
-        let qp = domain.queue_pair(&sent).receive_cq(&received).completes(completes).create().unwrap();
-        let remote = Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let held = [vec![0; HALF], holds()].concat();
-        let end = Self {
-            region: registered(&domain, &held, Access::LOCAL_WRITE | remote),
-            source: registered(&domain, &writes(), Access::LOCAL_READ),
-            sink: registered(&domain, &[0; HALF], Access::LOCAL_WRITE),
-            receives: registered(&domain, &[0; RECEIVES * RECEIVE], Access::LOCAL_WRITE),
-            qp,
-            sent,
-            received,
-            messages: 0,
-        };
-        for i in 0..RECEIVES {
-            end.qp.post_receive(i as u64, &[end.receives.slice(i * RECEIVE, RECEIVE).unwrap()]).unwrap();
+impl Variant {
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Plain => "plain",
+            Self::Crc => "crc",
+            Self::P2p => "p2p",
+            Self::V1 => "v1",
         }
+    }
+}
+
+/// The guest's buffers for sending: the kernel's, and such that never fill. siw 6.1 sent a CRC that was wrong now and then, over data that
+/// are right (docs/interop.md).
+const USUAL: &str = "4096 16384 4194304";
+const LARGE: &str = "4096 33554432 33554432";
+
+/// A step of siw's: from here on it has nothing to send. While it answers a Read, as the one with which Ironwarp asks what siw
+/// got, it sends no Terminate (`siw_send_terminate`). So it sends a message, and says when that is done.
+pub(crate) const IDLE: &str = "idle";
+const IDLE_MESSAGE: usize = 4;
+
+fn idle() -> String {
+    format!("send={IDLE_MESSAGE}")
+}
+
+/// Which of the adapters has Ironwarp's end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Settings {
+    #[default]
+    Usual,
+    /// A message without a receive ends the stream.
+    StrictReceive,
+    /// Does not ask for CRCs.
+    NoCrc,
+}
+
+/// Who ends a stream, and what the Terminate says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    /// Nobody complains.
+    Quiet,
+    /// Ironwarp sends this.
+    Ours(Cause),
+    /// siw does.
+    Siws(Cause),
+    /// siw's process or ours is killed, or gives up: the stream may end anywhere.
+    Broken,
+}
+
+type Connected = Box<dyn Fn(&mut End) + Send + Sync>;
+type Alone = Box<dyn Fn(&Bench, &Guest) + Send + Sync>;
+
+/// What Ironwarp does in a session.
+pub(crate) enum Ours {
+    /// This, once it is connected and the adverts are exchanged.
+    Connected(Connected),
+    /// This, and it connects itself, if at all.
+    Alone(Alone),
+}
+
+/// One session: what each end does, and how it must come out.
+pub(crate) struct Session {
+    pub(crate) name: String,
+    pub(crate) settings: Settings,
+    /// Ironwarp connects to siw, not siw to Ironwarp.
+    pub(crate) connects: bool,
+    pub(crate) completes: Completes,
+    pub(crate) shape: Shape,
+    /// What siw does from the connection on.
+    pub(crate) siw: String,
+    pub(crate) ours: Ours,
+    /// What Ironwarp does before siw comes to [`IDLE`].
+    first: Option<Connected>,
+    /// What siw's program says it saw; where it depends on the moment, all that it may have seen, with
+    /// bars between; what may be missing ends with one.
+    pub(crate) seen: Vec<String>,
+    pub(crate) ending: Ending,
+    /// siw's process ends with this.
+    pub(crate) exit: u8,
+}
+
+impl Session {
+    /// A session that goes well, of ends that are connected.
+    pub(crate) fn new(
+        name: &str,
+        siw: impl Into<String>,
+        ours: impl Fn(&mut End) + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(name, siw.into(), Ours::Connected(Box::new(ours)))
+    }
+
+    /// One in which Ironwarp connects itself, if at all.
+    pub(crate) fn alone(
+        name: &str,
+        siw: impl Into<String>,
+        ours: impl Fn(&Bench, &Guest) + Send + Sync + 'static,
+    ) -> Self {
+        Self::with(name, siw.into(), Ours::Alone(Box::new(ours)))
+    }
+
+    fn with(name: &str, siw: String, ours: Ours) -> Self {
+        Self {
+            name: name.to_owned(),
+            settings: Settings::Usual,
+            connects: false,
+            completes: Completes::WhenSent,
+            shape: Shape::default(),
+            siw,
+            ours,
+            first: None,
+            seen: Vec::new(),
+            ending: Ending::Quiet,
+            exit: 0,
+        }
+    }
+
+    pub(crate) fn connects(self, connects: bool) -> Self {
+        Self { connects, ..self }
+    }
+
+    pub(crate) fn completes(self, completes: Completes) -> Self {
+        Self { completes, ..self }
+    }
+
+    pub(crate) fn settings(self, settings: Settings) -> Self {
+        Self { settings, ..self }
+    }
+
+    pub(crate) fn half(mut self, half: usize) -> Self {
+        self.shape.half = half;
+        self
+    }
+
+    pub(crate) fn receives(mut self, receives: usize, receive: usize) -> Self {
+        (self.shape.receives, self.shape.receive) = (receives, receive);
+        self
+    }
+
+    pub(crate) fn ending(self, ending: Ending) -> Self {
+        Self { ending, ..self }
+    }
+
+    pub(crate) fn seen(self, seen: &[&str]) -> Self {
+        Self { seen: seen.iter().map(|&line| line.to_owned()).collect(), ..self }
+    }
+
+    /// Ironwarp does this before siw comes to [`IDLE`].
+    pub(crate) fn first(self, first: impl Fn(&mut End) + Send + Sync + 'static) -> Self {
+        Self { first: Some(Box::new(first)), ..self }
+    }
+
+    pub(crate) fn exit(self, exit: u8) -> Self {
+        Self { exit, ..self }
+    }
+
+    pub(crate) fn shape(self, change: impl FnOnce(&mut Shape)) -> Self {
+        let mut session = self;
+        change(&mut session.shape);
+        session
+    }
+
+    /// The command for the guest.
+    fn command(&self, bench: &Bench) -> String {
+        let Shape { half, receives, receive, srq, private, private_of_siw, .. } = self.shape;
+        let (role, address, port) = match self.connects {
+            false => ("client", "10.0.2.2", bench.desk(self.settings).inward.port()),
+            true => ("server", "10.0.2.15", PORT),
+        };
+        let srq = if srq { " srq" } else { "" };
+        let buffers = if self.crc(bench.variant) && self.ending == Ending::Quiet { LARGE } else { USUAL };
+        let parting = match (self.ending, &self.ours) {
+            (Ending::Quiet, Ours::Connected(_)) if self.we_part() => " parting disconnected",
+            (Ending::Quiet, Ours::Connected(_)) => " receive=4 disconnect",
+            _ => "",
+        };
+        format!(
+            "echo {buffers} > /proc/sys/net/ipv4/tcp_wmem; peer {role} {address} {port} half={half} receives={receives}@{receive} private={private_of_siw} \
+             their-private={private}{srq} {}{parting}; code=$?; [ $code = 0 ] || dmesg | tail -n 4; echo PEER ENDED $code",
+            self.siw.replace(IDLE, &idle())
+        )
+    }
+
+    /// Does Ironwarp's part. The guest has come to this session.
+    fn run(&self, bench: &Bench, guest: &Guest) {
+        match &self.ours {
+            Ours::Alone(run) => run(bench, guest),
+            Ours::Connected(run) => {
+                let mut end = self.connected(bench, guest);
+                end.advert();
+                // A siw that is still at its own Send sends no Terminate, and its program sees that Send fail.
+                guest.says("PEER ok advert");
+                if let Some(first) = &self.first {
+                    first(&mut end);
+                }
+                if self.siw.contains(IDLE) {
+                    end.receive(IDLE_MESSAGE);
+                    guest.says(&format!("PEER ok {}", idle()));
+                }
+                run(&mut end);
+                if self.ending == Ending::Quiet {
+                    self.part(&mut end, guest);
+                }
+            }
+        }
+        let seen = guest.ended(self.exit);
+        assert!(self.saw(&seen), "in {self:?} siw's program saw {seen:?}, not {:?}", self.seen);
+    }
+
+    /// Whoever connected also closes, as a rule.
+    pub(crate) fn we_part(&self) -> bool {
+        self.connects != self.shape.server_parts
+    }
+
+    fn part(&self, end: &mut End, guest: &Guest) {
+        if self.we_part() {
+            // A Send of siw's may be here, and yet not be done there: it would fail.
+            guest.says("PEER ok parting");
+            end.disconnect();
+        } else {
+            // Nor may siw close before what it got is acknowledged. Whether this message is, it does not matter.
+            let farewell = end.says(4);
+            end.qp.post_send(WorkRequest::send(6, &[farewell])).unwrap();
+            end.disconnected();
+        }
+    }
+
+    /// Whether siw's program saw what it should.
+    fn saw(&self, seen: &[String]) -> bool {
+        let mut seen = seen.iter().peekable();
+        let all = self.seen.iter().all(|expected| {
+            let mut alternatives = expected.split('|');
+            seen.next_if(|&line| alternatives.clone().any(|it| it == line)).is_some()
+                || alternatives.any(str::is_empty)
+        });
+        all && seen.next().is_none()
+    }
+
+    fn connected(&self, bench: &Bench, guest: &Guest) -> End {
+        let desk = bench.desk(self.settings);
+        let end = End::new(&desk.adapter, self.connects, self.completes, self.shape);
+        let established = if self.connects {
+            guest.says("PEER ok listen");
+            end.connect(bench.outward).unwrap()
+        } else {
+            guest.says("PEER ok prepare");
+            end.serve(&desk.listener)
+        };
+        if self.connects {
+            assert_eq!(&established.private_data[..], end.private_of_siw());
+        }
+        self.agreed(&established, bench.variant);
         end
     }
 
-    /// The session with siw as the client.
-    pub(crate) fn serve(mut self, listener: &Listener) {
-        let incoming = listener.accept(STEP).expect("siw connects");
-        assert_eq!(incoming.private_data(), HELLO_OF_SIW);
-        let options = AcceptOptions::new().private_data(HELLO).ird(DEPTH).ord(DEPTH);
-        agreed(&incoming.accept(&self.qp, &options).unwrap(), Setup::ClientServer);
-        let to = self.receive_advert();
-        self.send_advert();
-        self.transfer(to);
-        assert!(self.qp.wait_closed(STEP), "siw does not close the connection");
-        let fault = self.qp.fault().expect("siw closed first");
-        assert_eq!(fault.to_string(), "the peer closed the connection");
+    /// How the connection was set up, as the variant has it.
+    fn agreed(&self, established: &Established, variant: Variant) {
+        let agreed = established.agreed;
+        let setup = match variant {
+            _ if self.connects => self.shape.setup,
+            Variant::Plain | Variant::Crc => Setup::ClientServer,
+            Variant::P2p => Setup::PeerToPeer,
+            Variant::V1 => Setup::Unenhanced,
+        };
+        assert_eq!((agreed.setup, agreed.ird, agreed.ord), (setup, DEPTH, DEPTH));
+        for framing in [agreed.send, agreed.receive] {
+            assert_eq!((framing.crc, framing.markers), (self.crc(variant), false), "{self:?}");
+        }
     }
 
-    /// The session with siw as the server.
-    pub(crate) fn connect(mut self, to: SocketAddr) {
-        let options = ConnectOptions::new().private_data(HELLO).ird(DEPTH).ord(DEPTH);
-        let established = self.qp.connect(to, &options).unwrap();
-        assert_eq!(&established.private_data[..], HELLO_OF_SIW);
-        agreed(&established, Setup::PeerToPeer);
-        self.send_advert();
-        let to = self.receive_advert();
-        self.transfer(to);
-        self.qp.disconnect();
-        assert!(self.qp.wait_closed(STEP), "siw does not close its side of the connection");
-    }
-
-    /// Steps 3 to 5 of the session.
-    fn transfer(&mut self, to: Place) {
-        let source = self.source.slice(0, HALF).unwrap();
-        self.completes(WorkRequest::write(1, &[source], to), Opcode::Write, HALF);
-        self.completes(WorkRequest::send_inline(2, WRITTEN), Opcode::Send, WRITTEN.len());
-        let sink = self.sink.slice(0, HALF).unwrap();
-        let from = Place { offset: to.offset + HALF as u64, ..to };
-        self.completes(WorkRequest::read(3, &[sink], from), Opcode::Read, HALF);
-        assert!(self.sink.to_vec().unwrap() == held_by_siw(), "the bytes read are not those that siw holds");
-        self.completes(WorkRequest::send_inline(4, DONE), Opcode::Send, DONE.len());
-
-        assert_eq!(self.receive(), WRITTEN);
-        self.check_region();
-        assert_eq!(self.receive(), DONE);
-        self.check_region();
-    }
-
-    /// siw wrote what it should, and no more.
-    fn check_region(&self) {
-        let region = self.region.to_vec().unwrap();
-        let (first, second) = region.split_at(HALF);
-        assert!(first == written_by_siw(), "the first half of the region is not what siw writes");
-        assert!(second == holds(), "the second half of the region was changed");
-    }
-
-    fn send_advert(&self) {
-        let place = self.region.place(0).unwrap();
-        let fields =
-            [&place.offset.to_be_bytes()[..], &place.tag.0.to_be_bytes(), &REGION.to_be_bytes()].concat();
-        let advert = [&fields[..], &advert_tail()].concat();
-        self.completes(WorkRequest::send_inline(5, &advert), Opcode::Send, advert.len());
-    }
-
-    /// Where siw's region begins.
-    fn receive_advert(&mut self) -> Place {
-        let advert = self.receive();
-        let (fields, tail) = advert.split_at(16);
-        assert_eq!(tail, advert_tail());
-        assert_eq!(fields[12..], REGION.to_be_bytes());
-        let tag = Tag(u32::from_be_bytes(fields[8..12].try_into().unwrap()));
-        Place { tag, offset: u64::from_be_bytes(fields[..8].try_into().unwrap()) }
-    }
-
-    /// Posts a request, and waits for its completion.
-    fn completes(&self, request: impl Into<WorkRequest>, opcode: Opcode, len: usize) {
-        let request = request.into();
-        let id = request.id();
-        self.qp.post_send(request).unwrap();
-        let completion = next(&self.sent, "a request to complete");
-        assert_eq!((completion.wr_id, completion.opcode), (id, opcode));
-        assert_eq!(completion.byte_len as usize, len);
-    }
-
-    /// The next message. The receives are used in the order in which they were posted.
-    fn receive(&mut self) -> Vec<u8> {
-        let completion = next(&self.received, "a message");
-        let index = self.messages;
-        self.messages += 1;
-        assert_eq!((completion.wr_id, completion.opcode), (index as u64, Opcode::Receive));
-        let mut message = vec![0; completion.byte_len as usize];
-        self.receives.read(index * RECEIVE, &mut message).unwrap();
-        message
+    /// Whether CRCs are used. One end suffices; but a siw that wants them does not say so in a Reply.
+    pub(crate) fn crc(&self, variant: Variant) -> bool {
+        self.settings != Settings::NoCrc || (variant == Variant::Crc && !self.connects)
     }
 }
 
-/// siw in its plain form asks neither for CRCs nor for the peer-to-peer setup, but agrees to both.
-fn agreed(established: &Established, setup: Setup) {
-    let agreed = established.agreed;
-    assert_eq!((agreed.setup, agreed.ird, agreed.ord), (setup, DEPTH, DEPTH));
-    for framing in [agreed.send, agreed.receive] {
-        assert!(framing.crc && !framing.markers, "{framing:?}");
+impl fmt::Debug for Session {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = if self.connects { "Ironwarp connects" } else { "siw connects" };
+        write!(f, "{}: {role}, {:?}", self.name, self.completes)
     }
 }
 
-fn next(cq: &CompletionQueue, what: &str) -> Completion {
-    let completion = cq.wait(STEP).unwrap().unwrap_or_else(|| panic!("waited {STEP:?} for {what}"));
-    completion.success().unwrap_or_else(|error| panic!("waited for {what}: {error}"))
+/// An adapter that waits for siw.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    pub(crate) adapter: Adapter,
+    pub(crate) listener: Listener,
+    /// Where siw connects to.
+    inward: SocketAddr,
 }
 
-fn registered(domain: &ProtectionDomain, bytes: &[u8], access: Access) -> MemoryRegion {
-    domain.register(Buffer::copy_of(bytes).unwrap(), access).unwrap()
+impl Desk {
+    fn new(config: Config) -> Self {
+        let adapter = Adapter::open(config).unwrap();
+        let listener = adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let inward = relay(Ironwarp::Listens, listener.local_addr().unwrap());
+        Self { adapter, listener, inward }
+    }
 }
 
-/// Byte i of a message with an advert, from 16 on, is i.
-fn advert_tail() -> Vec<u8> {
-    (16..64).collect()
+/// What the sessions with one guest share.
+#[derive(Debug)]
+pub(crate) struct Bench {
+    pub(crate) variant: Variant,
+    /// Leads to siw, when it listens.
+    pub(crate) outward: SocketAddr,
+    desks: [Desk; 3],
 }
 
-/// Patterns of the session: A to D.
-fn written_by_siw() -> Vec<u8> {
-    pattern(7, 3)
-}
+impl Bench {
+    /// Connections to `forwarded` lead to the guest.
+    pub(crate) fn new(variant: Variant, forwarded: SocketAddr) -> Self {
+        let strict = Config { strict_receive: true, ..Config::default() };
+        let bare = Config { crc: false, ..Config::default() };
+        // siw gives up after ten seconds. That Ironwarp does, too, would hide it.
+        let usual = Config { startup: std::time::Duration::from_secs(40), ..Config::default() };
+        let desks = [usual, strict, bare].map(Desk::new);
+        Self { variant, outward: relay(Ironwarp::Connects, forwarded), desks }
+    }
 
-fn holds() -> Vec<u8> {
-    pattern(13, 5)
-}
+    pub(crate) fn desk(&self, settings: Settings) -> &Desk {
+        &self.desks[settings as usize]
+    }
 
-fn writes() -> Vec<u8> {
-    pattern(11, 1)
-}
+    /// The commands for all sessions, one after the other.
+    pub(crate) fn commands(&self, sessions: &[Session]) -> String {
+        let commands: Vec<String> = sessions.iter().map(|session| session.command(self)).collect();
+        commands.join("\n")
+    }
 
-fn held_by_siw() -> Vec<u8> {
-    pattern(17, 9)
-}
-
-fn pattern(factor: usize, summand: usize) -> Vec<u8> {
-    (0..HALF).map(|i| (factor * i + summand).to_le_bytes()[0]).collect()
+    pub(crate) fn run(&self, sessions: &[Session], guest: &Guest) {
+        for session in sessions {
+            let start = std::time::Instant::now();
+            guest.begins();
+            print!("{} {session:?} ", self.variant.name());
+            session.run(self, guest);
+            println!("took {} ms", start.elapsed().as_millis());
+        }
+    }
 }

@@ -120,6 +120,8 @@ pub struct DatagramQp {
     rq: Mutex<ReceiveQueue>,
     tx: Half<()>,
     rx: Half<()>,
+    /// The link had no room, and has not been tried since it said that it has.
+    blocked: AtomicBool,
     /// A completion queue had no room.
     overrun: AtomicBool,
     /// It was told that no receive of a shared queue is used any more.
@@ -172,6 +174,7 @@ impl DatagramQp {
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
             tx: Half::new(()),
             rx: Half::new(()),
+            blocked: AtomicBool::new(false),
             overrun: AtomicBool::new(false),
             last_receive: AtomicBool::new(false),
             drops: Default::default(),
@@ -331,13 +334,22 @@ impl DatagramQp {
     // --- Driving ---
 
     /// Moves what can be moved. Called when the link has changed, by whoever found out.
+    ///
+    /// A socket for datagrams tells of room for every one that has left. Unless that was waited for, it is nobody's business: a
+    /// request would be left to whoever looks, and not be done when the call that posts it returns.
     pub fn drive(&self, ready: Ready) {
-        if ready.writable {
+        if ready.writable && self.blocked.swap(false, Ordering::SeqCst) {
             self.drive_tx();
         }
         if ready.readable {
             self.drive_rx();
         }
+    }
+
+    /// Goes on where it was left with work.
+    pub fn go_on(&self) {
+        self.drive_tx();
+        self.drive_rx();
     }
 
     fn drive_tx(&self) {

@@ -98,7 +98,7 @@ impl DatagramQp {
     /// Copies what came into the program's memory, if it may be written (requirement M8).
     fn scatter(&self, receive: &Receive, bytes: &[u8]) -> Result<(), Fault> {
         let buffers = &receive.request.buffers;
-        let (mut spans, mut guards) = (Spans::new(), Guards::new());
+        let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let (domain, table) = (receive.domain, self.device.table());
         buffers.range(0, bytes.len(), |sge| {
             let guard =

@@ -187,7 +187,7 @@ impl Bench {
     /// A datagram comes in.
     fn arrives(&self, bytes: Vec<u8>) {
         self.network.arriving.lock().unwrap().push_back((bytes, 6000));
-        self.qp.drive(Ready { readable: true, writable: false });
+        self.qp.drive(Ready { readable: true, writable: false, ended: false });
     }
 
     fn bytes(&self, at: usize, len: usize) -> Vec<u8> {
@@ -426,7 +426,7 @@ fn a_full_link_makes_requests_wait_in_order() {
     bench.completes(1, Opcode::Send, Status::Success);
     assert!(bench.cq.is_empty());
     *bench.network.room.lock().unwrap() = None;
-    bench.qp.drive(Ready { readable: false, writable: true });
+    bench.qp.drive(Ready { readable: false, writable: true, ended: false });
     bench.completes(2, Opcode::Send, Status::Success);
     bench.completes(3, Opcode::Send, Status::Success);
     let last: Vec<_> = bench.sent().iter().map(|(_, bytes)| *bytes.last().unwrap()).collect();
@@ -509,7 +509,7 @@ fn a_drained_send_queue_keeps_its_requests_until_it_goes_on() {
     let bench = in_state(State::Drained);
     assert_eq!(bench.events(), [AsyncEvent::SqDrained(MINE)]);
     bench.send(1, inline(b"")).unwrap();
-    bench.qp.drive(Ready { readable: true, writable: true });
+    bench.qp.drive(Ready { readable: true, writable: true, ended: false });
     assert!(bench.sent().is_empty() && bench.cq.is_empty());
     bench.qp.modify(State::ReadyToSend).unwrap();
     bench.completes(1, Opcode::Send, Status::Success);
@@ -604,7 +604,7 @@ fn a_flood_is_received_in_bounded_shares() {
     let bench = Bench::new();
     let garbage = || std::iter::repeat_n((vec![0; 100], 6000), 10_000);
     bench.network.arriving.lock().unwrap().extend(garbage());
-    bench.qp.drive(Ready { readable: true, writable: true });
+    bench.qp.drive(Ready { readable: true, writable: true, ended: false });
     let left = bench.network.arriving.lock().unwrap().len();
     assert!((1..10_000).contains(&left), "{left} left");
     assert_eq!(bench.network.calls.load(Ordering::Relaxed), 1);

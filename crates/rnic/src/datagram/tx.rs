@@ -10,6 +10,7 @@ use crate::stream::Guards;
 use crate::sync::lock;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A header and the longest message.
 type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
@@ -40,10 +41,12 @@ impl DatagramQp {
             let packet = packet.get_or_insert([0; _]);
             match self.build(&request, packet) {
                 Ok(len) => {
-                    if self.send(&request.destination, &packet[..len]) == Sent::Full {
+                    if self.send(&request.destination, &packet[..len]) != Sent::Full {
+                        self.sent(seq);
+                    } else if self.blocked.swap(true, Ordering::SeqCst) {
                         return Left::Nothing; // the link tells when there is room
                     }
-                    self.sent(seq);
+                    // Otherwise once more: it may have told before that was to be seen.
                 }
                 Err(failure) => self.send_failed(seq, failure),
             }
@@ -84,7 +87,7 @@ impl DatagramQp {
     /// Copies what is to be sent out of the program's memory, if it may be read (requirement M8).
     fn gather(&self, sges: &Sges, into: &mut [u8]) -> Result<(), Failure> {
         let failed = |fault| Failure { status: Status::LocalProtection, fault };
-        let (mut spans, mut guards) = (Spans::new(), Guards::new());
+        let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let (domain, table) = (self.attributes.domain, self.device.table());
         sges.range(0, into.len(), |sge| {
             let guard =

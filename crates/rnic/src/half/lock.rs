@@ -1,14 +1,16 @@
 //! The lock of a half: a mutex that one need not wait for.
 
 #[cfg(loom)]
-pub(super) use modelled::Lock;
+pub(super) use modelled::{Guard, Lock};
 #[cfg(not(loom))]
-pub(super) use plain::Lock;
+pub(super) use plain::{Guard, Lock};
 
 #[cfg(not(loom))]
 mod plain {
-    use crate::sync::{Mutex, MutexGuard, lock};
+    use crate::sync::{Mutex, lock};
     use std::sync::TryLockError;
+
+    pub(in crate::half) use crate::sync::MutexGuard as Guard;
 
     #[derive(Debug)]
     pub(in crate::half) struct Lock<T>(Mutex<T>);
@@ -18,11 +20,11 @@ mod plain {
             Self(Mutex::new(state))
         }
 
-        pub(in crate::half) fn lock(&self) -> MutexGuard<'_, T> {
+        pub(in crate::half) fn lock(&self) -> Guard<'_, T> {
             lock(&self.0)
         }
 
-        pub(in crate::half) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+        pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
             match self.0.try_lock() {
                 Ok(guard) => Some(guard),
                 Err(TryLockError::WouldBlock) => None,

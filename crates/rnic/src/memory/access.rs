@@ -4,7 +4,8 @@
 
 use super::entry::{Body, State};
 use super::{
-    Check, Denied, Domain, EntryInfo, Guard, Kind, Rights, Spans, Stream, Table, Touch, index_of, instance_of,
+    Check, Denied, Domain, EntryInfo, Guard, Hold, Kind, Rights, Spans, Stream, Table, Touch, Translation,
+    index_of, instance_of,
 };
 use ironwarp_wire::{Place, Tag};
 
@@ -43,9 +44,25 @@ impl Table {
         need: Rights,
         spans: &mut Spans,
     ) -> Result<Guard<'_>, Denied> {
-        let kinds = Kinds::Only(Kind::Region);
-        let access = Access { tag, offset: at, len: len as u64, need, domain, qp: None, kinds };
-        self.admit(&access, len, spans, None)
+        let access = Access::local(domain, tag, at, len, need);
+        let mut hold = None;
+        self.admit(&mut hold, &access, None, |memory, at| memory.spans(at, len, spans))?;
+        Ok(hold.expect("what was admitted is guarded").guard)
+    }
+
+    /// The same, where `then` uses the memory at once, from this byte of its translation on. The guard is left in `hold`, for the
+    /// next access.
+    #[inline]
+    pub fn with_local<'t, R>(
+        &'t self,
+        hold: &mut Option<Hold<'t>>,
+        domain: Domain,
+        (tag, at): (Tag, u64),
+        len: usize,
+        need: Rights,
+        then: impl FnOnce(&Translation, u64) -> R,
+    ) -> Result<R, Denied> {
+        self.admit(hold, &Access::local(domain, tag, at, len, need), None, then)
     }
 
     /// Checks what a peer's message wants (requirement M9), and appends where it is to `spans`.
@@ -65,11 +82,36 @@ impl Table {
         spans: &mut Spans,
         message: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
+        let access = self.remotely(stream, place, len, need);
+        let mut hold = None;
+        self.admit(&mut hold, &access, Some(message), |memory, at| memory.spans(at, len, spans))?;
+        Ok(hold.expect("what was admitted is guarded").guard)
+    }
+
+    /// The same, where `then` uses the memory at once, from this byte of its translation on. The guard is left in `hold`, for the
+    /// next access.
+    #[inline]
+    pub fn with_remote<'t, R>(
+        &'t self,
+        hold: &mut Option<Hold<'t>>,
+        stream: Stream,
+        (place, len): (Place, usize),
+        need: Rights,
+        message: &mut Touch,
+        then: impl FnOnce(&Translation, u64) -> R,
+    ) -> Result<R, Denied> {
+        let one_touch = |hold: &mut Hold<'t>| hold.body.one_touch;
+        let done = self.admit(hold, &self.remotely(stream, place, len, need), Some(message), then);
+        // It may be shut for those behind this message, and whoever has a guard does not notice.
+        hold.take_if(one_touch);
+        done
+    }
+
+    #[inline]
+    fn remotely(&self, stream: Stream, place: Place, len: usize, need: Rights) -> Access {
         let Place { tag, offset } = place;
         let Stream { domain, qp } = stream;
-        let kinds = self.remote_kinds();
-        let access = Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds };
-        self.admit(&access, len, spans, Some(message))
+        Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds: self.remote_kinds() }
     }
 
     /// What peers can reach. In strict mode only windows.
@@ -77,37 +119,51 @@ impl Table {
         if self.is_strict() { Kinds::Only(Kind::Window) } else { Kinds::Any }
     }
 
+    /// Checks an access, and has `then` use the memory, from this byte of its translation on. The guard for it is in `hold` then.
     #[inline]
-    fn admit(
-        &self,
+    fn admit<'t, R>(
+        &'t self,
+        hold: &mut Option<Hold<'t>>,
         access: &Access,
-        len: usize,
-        spans: &mut Spans,
         message: Option<&mut Touch>,
-    ) -> Result<Guard<'_>, Denied> {
-        let Some((guard, state)) = self.guard(access.tag) else {
-            return Err(access.denied(Check::Valid, self.look_up_any(access.tag)));
+        then: impl FnOnce(&Translation, u64) -> R,
+    ) -> Result<R, Denied> {
+        let hold = match hold {
+            Some(held) if held.tag == access.tag => held,
+            _ => {
+                *hold = None; // before another: who holds two waits for one the longer
+                let Some((guard, state)) = self.guard(access.tag) else {
+                    return Err(access.denied(Check::Valid, self.look_up_any(access.tag)));
+                };
+                hold.insert(Hold { tag: access.tag, body: guard.entry().body(), state, guard })
+            }
         };
-        let body = guard.entry().body();
-        let mut checked = access.check(&body, state);
+        let Hold { body, state, guard, .. } = hold;
+        let mut checked = access.check(body, *state);
         if let (Ok(within), Some(message)) = (checked, message)
             && body.one_touch
         {
             checked = self.touch(guard.entry(), access.tag, message).map(|()| within);
         }
-        match checked {
-            Ok(within) => body.spans(within, len, spans),
+        let within = match checked {
+            Ok(within) => within,
             Err(check) => {
-                let info = guard.entry().info(&body, index_of(access.tag), state);
+                let info = guard.entry().info(body, index_of(access.tag), *state);
                 return Err(access.denied(check, Some(info)));
             }
-        }
-        drop(body);
-        Ok(guard)
+        };
+        let memory = body.translation.as_ref().expect("a valid entry has a translation");
+        Ok(then(memory, body.skip + within))
     }
 }
 
 impl Access {
+    #[inline]
+    fn local(domain: Domain, tag: Tag, at: u64, len: usize, need: Rights) -> Self {
+        let kinds = Kinds::Only(Kind::Region);
+        Self { tag, offset: at, len: len as u64, need, domain, qp: None, kinds }
+    }
+
     /// The checks after *valid*, which the guard implies. Returns how far into the entry's range the access begins.
     #[inline]
     pub(super) fn check(&self, body: &Body, state: State) -> Result<u64, Check> {
@@ -148,13 +204,5 @@ impl Access {
     pub(super) fn denied(&self, check: Check, entry: Option<EntryInfo>) -> Denied {
         let Self { tag, offset, len, need, domain, qp, kinds: _ } = *self;
         Denied { check, tag, offset, len, need, domain, qp, entry }
-    }
-}
-
-impl Body {
-    #[inline]
-    fn spans(&self, within: u64, len: usize, spans: &mut Spans) {
-        let translation = self.translation.as_ref().expect("a valid entry has a translation");
-        translation.spans(self.skip + within, len, spans);
     }
 }

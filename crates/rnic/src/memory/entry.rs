@@ -7,7 +7,8 @@
 
 use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
-use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, lock, read, wait, write};
+use crate::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, lock, read, wait, write};
+use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
@@ -18,6 +19,23 @@ use std::sync::Arc;
 pub struct Guard<'t> {
     entry: &'t Entry,
     departures: &'t Departures,
+}
+
+/// A guard that is kept for the next access, which as a rule names the same tag; and what was found under it.
+///
+/// The rules of a [`Guard`] hold for it: keep it while bytes move, and for no longer.
+pub struct Hold<'t> {
+    pub(super) tag: Tag,
+    pub(super) body: RwLockReadGuard<'t, Body>,
+    pub(super) state: State,
+    /// Behind the lock of the body: who waits for the guard, writes the body.
+    pub(super) guard: Guard<'t>,
+}
+
+impl fmt::Debug for Hold<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("tag", &self.tag).finish_non_exhaustive()
+    }
 }
 
 /// Where those who take an entry away wait for the last guard. One for the whole table: it is rare that a guard is out.
@@ -180,7 +198,7 @@ impl Entry {
     }
 
     #[inline]
-    pub(super) fn body(&self) -> impl std::ops::Deref<Target = Body> + '_ {
+    pub(super) fn body(&self) -> RwLockReadGuard<'_, Body> {
         read(&self.body)
     }
 }

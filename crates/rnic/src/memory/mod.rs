@@ -38,7 +38,7 @@ mod window;
 mod tests;
 
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
-pub use entry::Guard;
+pub use entry::{Guard, Hold};
 pub use reregister::{Bytes, Reregistration};
 pub use spans::Spans;
 pub use table::{Limits, Table};

@@ -1,6 +1,6 @@
 //! Where the bytes of an access lie: what a translation gives, and what the link and the host take.
 
-use crate::host::Span;
+use crate::host::{Host, Span};
 use smallvec::SmallVec;
 use std::ops::Deref;
 
@@ -8,12 +8,14 @@ use std::ops::Deref;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     list: SmallVec<[Span; 2]>,
+    /// Some of it may not be mapped.
+    doubtful: bool,
 }
 
 impl Spans {
     /// An empty list.
     pub fn new() -> Self {
-        Self { list: SmallVec::new() }
+        Self { list: SmallVec::new(), doubtful: false }
     }
 
     /// Appends a span. One that begins where the last one ends makes that one longer; an empty one is left out.
@@ -32,9 +34,19 @@ impl Spans {
         self.list.push(span);
     }
 
+    /// Of what is appended, nobody knows whether it is mapped.
+    pub(super) fn doubt(&mut self) {
+        self.doubtful = true;
+    }
+
+    /// Whether all of it is mapped now.
+    pub fn are_mapped(&self, host: &dyn Host) -> bool {
+        !self.doubtful || self.list.iter().all(|span| host.is_mapped(*span))
+    }
+
     /// Empties the list.
     pub fn clear(&mut self) {
-        self.list.clear();
+        *self = Self::new();
     }
 
     /// How many bytes all spans have together.

@@ -4,14 +4,17 @@
 //! several entries of the table may share one (requirement M5).
 
 use super::Spans;
-use crate::host::Span;
+use crate::host::{Held, Host, Span, Unmapped};
 use std::fmt;
+use std::sync::Arc;
 
 /// Where the bytes of a region are.
 pub struct Translation {
     form: Form,
     /// How many bytes it covers.
     len: u64,
+    /// The memory itself, if it is there as long as this.
+    held: Option<Arc<dyn Held>>,
 }
 
 enum Form {
@@ -115,14 +118,14 @@ impl Translation {
     /// One run of memory.
     pub fn direct(addr: u64, len: u64) -> Result<Self, TranslationError> {
         end_of(addr, len)?;
-        Ok(Self { form: Form::Direct { addr }, len })
+        Ok(Self { form: Form::Direct { addr }, len, held: None })
     }
 
     /// Pages, wherever they are, from byte `first` of the first one to the end of the last.
     pub fn pages(size: PageSize, first: u64, pages: Vec<u64>) -> Result<Self, TranslationError> {
         let layout = Layout { size, first };
         let len = layout.check(&pages)?;
-        Ok(Self { form: Form::Pages { layout, pages: pages.into() }, len })
+        Ok(Self { form: Form::Pages { layout, pages: pages.into() }, len, held: None })
     }
 
     /// Pages as above, in a table of tables, so that no table is long. All tables but the last have the same length, a
@@ -143,7 +146,7 @@ impl Translation {
         let len = layout.len(pages)?;
         let order = table_len.next_power_of_two().trailing_zeros();
         let tables = tables.into_iter().map(Vec::into_boxed_slice).collect();
-        Ok(Self { form: Form::PageTables { layout, order, tables }, len })
+        Ok(Self { form: Form::PageTables { layout, order, tables }, len, held: None })
     }
 
     /// Separate buffers of any length, one behind another.
@@ -158,7 +161,13 @@ impl Translation {
         if list.is_empty() {
             return Err(TranslationError::Empty);
         }
-        Ok(Self { form: Form::Buffers(list.into()), len })
+        Ok(Self { form: Form::Buffers(list.into()), len, held: None })
+    }
+
+    /// Keeps the memory from going away, and copies through it: the very bytes that these addresses name.
+    #[must_use]
+    pub fn hold(self, held: Arc<dyn Held>) -> Self {
+        Self { held: Some(held), ..self }
     }
 
     /// How many bytes it covers; never zero.
@@ -175,11 +184,50 @@ impl Translation {
     pub fn spans(&self, offset: u64, len: usize, spans: &mut Spans) {
         let end = offset.checked_add(len as u64);
         assert!(end.is_some_and(|end| end <= self.len), "a range outside of the translation was let through");
+        if self.held.is_none() {
+            spans.doubt();
+        }
         if let Form::Direct { addr } = self.form {
             spans.push(Span { addr: addr + offset, len });
         } else {
             self.indirect_spans(offset, len, spans);
         }
+    }
+
+    /// Copies the bytes from `offset` on to `into`.
+    ///
+    /// # Panics
+    /// As [`spans`](Self::spans) does.
+    #[inline]
+    pub fn read(&self, offset: u64, host: &dyn Host, into: &mut [u8]) -> Result<(), Unmapped> {
+        match &self.held {
+            Some(held) => {
+                held.read(offset, into);
+                Ok(())
+            }
+            None => host.gather(&self.all_spans(offset, into.len()), into),
+        }
+    }
+
+    /// Copies `from` to the bytes from `offset` on.
+    ///
+    /// # Panics
+    /// As [`spans`](Self::spans) does.
+    #[inline]
+    pub fn write(&self, offset: u64, host: &dyn Host, from: &[u8]) -> Result<(), Unmapped> {
+        match &self.held {
+            Some(held) => {
+                held.write(offset, from);
+                Ok(())
+            }
+            None => host.scatter(from, &self.all_spans(offset, from.len())),
+        }
+    }
+
+    fn all_spans(&self, offset: u64, len: usize) -> Spans {
+        let mut spans = Spans::new();
+        self.spans(offset, len, &mut spans);
+        spans
     }
 
     fn indirect_spans(&self, mut offset: u64, mut len: usize, spans: &mut Spans) {

@@ -93,6 +93,8 @@ pub struct Ready {
     pub readable: bool,
     /// There may be room to send.
     pub writable: bool,
+    /// The peer will send no more, or the connection is gone.
+    pub ended: bool,
 }
 
 /// This queue pair is, or was, connected: a stream is for once.

@@ -5,8 +5,8 @@ use crate::error::{Culprit, Fault};
 use crate::event::AsyncEvent;
 use crate::queue::{Completion, Cq, Opcode, Receive, SendQueue, Status, flushed};
 use crate::sync::lock;
-use ironwarp_wire::Terminate;
 use ironwarp_wire::ddp::DdpHeader;
+use ironwarp_wire::{Cause, Offender, Terminate};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -22,18 +22,27 @@ impl Qp {
     }
 
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
-        sq.retire(self.id, |completion| self.complete_send(completion));
+        let mut several = self.attributes.send_cq.several();
+        let silent = self.silent.load(Ordering::SeqCst);
+        sq.retire(self.id, |completion| {
+            if !silent && several.push(completion).is_err() {
+                self.overrun.store(true, Ordering::Relaxed);
+            }
+        });
     }
 
-    /// A call of the link returned, and what left is known: a failure that waited for that takes its course.
-    pub(crate) fn end_sending(&self) {
+    /// A call of the link returned, and what left is known: `note` writes it down, and a failure that waited for that takes its
+    /// course.
+    pub(crate) fn end_sending<R>(&self, note: impl FnOnce(&mut SendQueue) -> R) -> R {
         let mut sq = lock(&self.sq);
+        let noted = note(&mut sq);
         sq.end_sending(self.id, |completion| self.complete_send(completion));
         let due = sq.due_flush();
         drop(sq);
         if let Some(in_use) = due {
             self.flush_receives(in_use);
         }
+        noted
     }
 
     pub(super) fn complete_send(&self, completion: Completion) {
@@ -98,7 +107,7 @@ impl Qp {
             let mut owed = lock(&self.owed);
             // One that its program has destroyed says no more than goodbye: its requests may name memory that is gone, which is
             // nobody's mistake, and the peer's requests shall not fail for it.
-            owed.terminate = terminate.filter(|_| !self.silent.load(Ordering::SeqCst));
+            owed.terminate = terminate.filter(|_| !self.silent.load(Ordering::SeqCst)).map(Box::new);
             owed.finish = true;
         }
         {
@@ -157,6 +166,11 @@ impl Qp {
         self.link_closed(BOTH);
     }
 
+    /// Whether both directions of the link are closed.
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire) == BOTH
+    }
+
     fn link_closed(&self, direction: u8) {
         let before = self.closed.fetch_or(direction, Ordering::AcqRel);
         if before != BOTH
@@ -168,21 +182,37 @@ impl Qp {
     }
 }
 
-/// The request that the peer complains of in its Terminate: the one with the message sequence number, the Write that
-/// covers the place, or else the oldest. Where requests wait for an acknowledgement, one that does not come is the oldest's.
+/// The request that the peer complains of in its Terminate: the Read that it returns, the request with the message sequence
+/// number, the Write that covers the place, or else the oldest. A Read is found by what it asked for, because siw has its
+/// size where the number belongs. Where requests wait for an acknowledgement, one that does not come is the oldest's.
 fn blamed(sq: &mut SendQueue, completes: Completes, fault: &Fault) -> Option<(u64, Status)> {
     let status = fault.remote_status();
     let Fault::Terminated(terminate) = fault else {
         let waits = completes == Completes::WhenAcknowledged && status != Status::Flushed;
         return sq.oldest().filter(|_| waits).map(|seq| (seq, status));
     };
-    let seq = match terminate.offender.header {
-        Some(DdpHeader::Untagged(header)) => sq.find_msn(header.msn, header.queue == 1),
-        Some(DdpHeader::Tagged(header)) => sq.find_write(header.place),
-        None => sq.oldest(),
+    let Offender { header, read, .. } = &terminate.offender;
+    let seq = match (header, read) {
+        (_, Some(read)) => sq.find_read(read),
+        (Some(DdpHeader::Untagged(header)), _) => sq.find_msn(header.msn, header.queue == 1),
+        (Some(DdpHeader::Tagged(header)), _) => sq.find_write(header.place),
+        (None, _) => sq.oldest(),
     };
-    if let Some(seq) = seq {
-        sq.delivered_before(seq);
+    match seq {
+        Some(seq) => sq.delivered_before(seq),
+        None => complains_of_own_read(sq, terminate),
     }
     seq.map(|seq| (seq, status))
+}
+
+/// A Read of nothing cannot break any protection, but Linux siw may say so of one that it finds behind an inline message of its
+/// own (`siw_activate_tx`). It is one of the adapter's own, and asked whether the peer has what went before: it does.
+fn complains_of_own_read(sq: &mut SendQueue, terminate: &Terminate) {
+    let of_read = matches!(terminate.offender.header, Some(DdpHeader::Untagged(header)) if header.queue == 1);
+    if of_read
+        && matches!(terminate.cause, Cause::Protection(_))
+        && let Some(number) = sq.read().filter(|read| read.entry.is_none()).map(|read| read.number)
+    {
+        sq.acknowledge(number);
+    }
 }

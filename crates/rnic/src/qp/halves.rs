@@ -4,8 +4,7 @@ use super::{Completes, Qp, Receives, State};
 use crate::device::Device;
 use crate::error::Protocol;
 use crate::event::AsyncEvent;
-use crate::fault::Asks;
-use crate::memory::{Check, Denied, Guard, Rights, Spans, Stream, Touch};
+use crate::memory::{Check, Denied, Guard, Hold, Rights, Spans, Stream, Touch, Translation};
 use crate::queue::Receive;
 use crate::sync::lock;
 use ironwarp_wire::private::Capabilities;
@@ -54,32 +53,58 @@ impl Qp {
         spans: &mut Spans,
         message: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
-        let Stream { domain, qp } = self.stream();
         let table = self.device.table();
+        self.as_peer(place, len, need, |stream| table.remote(stream, place, len, need, spans, message))
+    }
+
+    /// The same, where `then` uses the memory at once. The guard is left in `hold`, for the next access.
+    pub(crate) fn with_remote<'q, R>(
+        &'q self,
+        hold: &mut Option<Hold<'q>>,
+        place: Place,
+        len: usize,
+        need: Rights,
+        message: &mut Touch,
+        mut then: impl FnMut(&Translation, u64) -> R,
+    ) -> Result<R, Denied> {
+        let table = self.device.table();
+        self.as_peer(place, len, need, |stream| {
+            table.with_remote(hold, stream, (place, len), need, message, |memory, at| then(memory, at))
+        })
+    }
+
+    /// Tries what the peer wants as a stream of this queue pair's domain: of XRC, of each domain that its shared queues have.
+    #[inline]
+    fn as_peer<R>(
+        &self,
+        place: Place,
+        len: usize,
+        need: Rights,
+        mut attempt: impl FnMut(Stream) -> Result<R, Denied>,
+    ) -> Result<R, Denied> {
+        let Stream { domain, qp } = self.stream();
         if !self.rights().contains(need) {
             let (tag, offset, len) = (place.tag, place.offset, len as u64);
             let check = Check::QueuePair;
             return Err(Denied { check, tag, offset, len, need, domain, qp: Some(qp), entry: None });
         }
-        let Receives::Named(xrc) = &self.attributes.receives else {
-            return table.remote(self.stream(), place, len, need, spans, message);
-        };
+        let Receives::Named(xrc) = &self.attributes.receives else { return attempt(self.stream()) };
         let mut denied = None;
         for domain in xrc.domains() {
-            match table.remote(Stream { domain, qp }, place, len, need, spans, message) {
+            match attempt(Stream { domain, qp }) {
                 Err(why) if why.check == Check::Domain => denied = Some(why),
                 found => return found,
             }
         }
         match denied {
             Some(denied) => Err(denied),
-            None => table.remote(self.stream(), place, len, need, spans, message),
+            None => attempt(self.stream()),
         }
     }
 
     /// The receive for a message that begins, which names a shared receive queue if this is XRC. `None`: it has to wait.
     pub(crate) fn take_receive(&self, srq: u32) -> Result<Option<Receive>, Protocol> {
-        if self.asks.get().is_some_and(Asks::withhold_receive) {
+        if self.asks.get().is_some_and(|asks| asks.withhold_receive()) {
             return Ok(None);
         }
         match &self.attributes.receives {

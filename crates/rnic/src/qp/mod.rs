@@ -37,6 +37,11 @@ use crate::stream::{Owed, Rx, Tx};
 use crate::sync::{Mutex, lock};
 use end::OUT;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+
+/// There is something to receive.
+pub(crate) const CAME: u8 = 1;
+/// And the end is there, or behind it.
+pub(crate) const ENDED: u8 = 2;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// A queue pair.
@@ -66,15 +71,15 @@ pub struct Qp {
     blamed: AtomicBool,
     attendant: OnceLock<Arc<dyn Attendant>>,
     /// Whether receives are withheld on purpose.
-    asks: OnceLock<Asks>,
+    asks: OnceLock<Box<Asks>>,
     /// How long it tries.
     retries: Mutex<Retries>,
     /// Which directions of the link are closed.
     closed: AtomicU8,
     /// A completion queue had no room.
     overrun: AtomicBool,
-    /// The link has changed, which is told once: whoever holds the rx half receives all there is.
-    drain: AtomicBool,
+    /// What the link has told since the rx half was last driven: [`CAME`], [`ENDED`].
+    news: AtomicU8,
     /// Messages wait for a receive.
     waiting: AtomicBool,
     /// It was told that no receive of a shared queue is used any more.
@@ -88,6 +93,8 @@ pub struct Qp {
     pub(crate) delivered: AtomicU64,
     /// The link did not take all there was to send.
     blocked: AtomicBool,
+    /// Large payload was the last that came.
+    pub(crate) bulk: AtomicBool,
     pub(crate) sq: Mutex<SendQueue>,
     pub(crate) rq: Mutex<ReceiveQueue>,
     pub(crate) owed: Mutex<Owed>,
@@ -119,13 +126,14 @@ impl Qp {
             retries: Mutex::new(Retries::default()),
             closed: AtomicU8::new(0),
             overrun: AtomicBool::new(false),
-            drain: AtomicBool::new(false),
+            news: AtomicU8::new(0),
             waiting: AtomicBool::new(false),
             last_receive: AtomicBool::new(false),
             listed: AtomicU64::new(0),
             debt: AtomicBool::new(false),
             delivered: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
+            bulk: AtomicBool::new(false),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
             owed: Mutex::default(),
@@ -265,7 +273,7 @@ impl Qp {
 
     /// Lets faults withhold receives. Before [`connect`](Self::connect).
     pub fn set_faults(&self, asks: Asks) {
-        let _ = self.asks.set(asks);
+        let _ = self.asks.set(Box::new(asks));
     }
 
     /// Begins a stream on a link whose startup is done. `early` came behind the startup frame. Drive it after this.
@@ -313,6 +321,22 @@ impl Qp {
         true
     }
 
+    /// Lets a responder speak that has heard nothing: its peer had time to get ready. Returns whether that was so.
+    ///
+    /// RFC 5044 §7.1.2 has a responder wait for the first FPDU, so that the initiator is ready to receive. Linux siw without
+    /// peer-to-peer setup connects for programs that wait for the responder's, all the same; siw as a responder does not wait.
+    /// Both would wait for ever.
+    pub fn speak_unasked(&self) -> bool {
+        let mut owed = lock(&self.owed);
+        if owed.open || owed.heard || self.is_ended() {
+            return false;
+        }
+        owed.unasked = true;
+        drop(owed);
+        self.drive_tx();
+        true
+    }
+
     /// Sends what was posted, then closes. No more can be posted.
     pub fn disconnect(&self) {
         if self.is_linked() && !self.is_ended() && !self.closing.swap(true, Ordering::AcqRel) {
@@ -350,7 +374,7 @@ impl Qp {
     // --- Posting ---
 
     /// Posts requests to the send queue, all or none, and sends what can be sent at once.
-    pub fn post_send(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+    pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         match self.state() {
             State::Init if !self.attributes.by_hand => return Err(PostError::NotConnected),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
@@ -404,14 +428,16 @@ impl Qp {
             self.drive_tx();
         }
         if ready.readable {
-            self.drain.store(true, Ordering::Release);
+            let news = if ready.ended { CAME | ENDED } else { CAME };
+            self.news.fetch_or(news, Ordering::Release);
             self.drive_rx();
         }
     }
 
-    /// Receives what is there, for a caller who does not know whether the link has changed and will ask again soon.
-    pub fn poll(&self) {
-        self.drive_rx();
+    /// Receives what is there, for a caller who does not know whether the link has changed and will ask again soon. Where
+    /// nothing is there, looks so many times before it says so.
+    pub fn poll(&self, looks: usize) {
+        self.look(looks);
     }
 
     /// The peer had time to post a receive for the message behind so many: if it has not, it is given up.
@@ -421,9 +447,27 @@ impl Qp {
         }
     }
 
+    /// Whether requests of it have succeeded, and the consumer has not polled that yet.
+    pub fn has_unseen(&self) -> bool {
+        let Attributes { send_cq, receive_cq, .. } = &self.attributes;
+        send_cq.has_success_of(self.id) || receive_cq.has_success_of(self.id)
+    }
+
+    /// Whether a message waits at the peer, whose program has posted no receive for it.
+    pub fn awaits_receive(&self) -> bool {
+        let (waits, left) = self.rx.with(|rx| rx.as_ref().is_some_and(|rx| rx.peer_waits(self)));
+        self.pass_on(left);
+        waits
+    }
+
     /// Whether the link did not take all there was to send. It tells when it takes more, and asking before is in vain.
     pub fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Relaxed)
+    }
+
+    /// Whether large payload was the last that came, and more of it comes as a rule.
+    pub fn receives_bulk(&self) -> bool {
+        self.bulk.load(Ordering::Relaxed)
     }
 
     /// Whether the peer waits to be told what was delivered.
@@ -434,7 +478,7 @@ impl Qp {
     /// The same, told once until [`acknowledge`](Self::acknowledge) is called, for whoever keeps a list.
     pub fn comes_to_owe(&self) -> bool {
         // Most polls find nothing new.
-        if !self.debt.swap(false, Ordering::SeqCst) {
+        if !self.debt.load(Ordering::SeqCst) || !self.debt.swap(false, Ordering::SeqCst) {
             return false;
         }
         let mut owed = lock(&self.owed);
@@ -459,9 +503,20 @@ impl Qp {
     }
 
     fn drive_rx(&self) {
+        self.look(1);
+    }
+
+    fn look(&self, looks: usize) {
         let mut owes = false;
         let left = self.rx.run(|rx| match rx {
-            Some(rx) => rx.drive(self, self.drain.swap(false, Ordering::AcqRel), &mut owes),
+            Some(rx) => {
+                // A mere look, as most polls are: what is missed here is told to a round that follows.
+                let news = match self.news.load(Ordering::Acquire) {
+                    0 => 0,
+                    _ => self.news.swap(0, Ordering::AcqRel),
+                };
+                rx.drive(self, news, looks, &mut owes)
+            }
             None => {
                 self.flush_receives(None);
                 Left::Nothing
@@ -481,4 +536,12 @@ impl Qp {
             attendant.call_again();
         }
     }
+}
+
+/// What an idle queue pair takes, besides a few pointers of the engine's: there may be 100,000 of them, and what few of them ever
+/// need is not in all of them.
+#[cfg(all(test, not(loom), target_pointer_width = "64"))]
+#[test]
+fn a_queue_pair_stays_small() {
+    assert!(size_of::<Qp>() <= 1360, "{}", size_of::<Qp>());
 }

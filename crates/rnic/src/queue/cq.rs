@@ -8,10 +8,10 @@
 //! does not run into the lock. A second lock, taken only to raise an event or to move the queue to another handler,
 //! keeps an event that is under way from reaching a handler the queue has left (requirement N4).
 
-use super::Completion;
+use super::{Completion, Status};
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Ticket, Wake};
-use crate::sync::atomic::{AtomicUsize, Ordering};
-use crate::sync::{Mutex, lock};
+use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use crate::sync::{Mutex, MutexGuard, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
@@ -39,6 +39,8 @@ pub struct Cq {
     id: u32,
     /// What a poll finds: how many completions, and [`OVERRUN`]. Written with `ring` locked.
     ready: AtomicUsize,
+    /// The same as `ring.armed.is_some()`, for those who need no more than a hint. Written with `ring` locked.
+    armed: AtomicBool,
     ring: Mutex<Ring>,
     target: Mutex<Target>,
     /// How many threads sleep on it, and what wakes them.
@@ -81,6 +83,7 @@ impl Cq {
         Self {
             id,
             ready: AtomicUsize::new(0),
+            armed: AtomicBool::new(false),
             ring: Mutex::new(Ring {
                 capacity,
                 completions,
@@ -154,25 +157,12 @@ impl Cq {
     ///
     /// An error is the stream's: its queue pair fails. The consumer is told by [`poll`](Self::poll), and woken for it.
     pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
-        let mut ring = lock(&self.ring);
-        let wakes = completion.wakes();
-        let overrun = ring.overrun;
-        let pushed = ring.push(completion, wakes);
-        self.ready.store(ring.ready(), Ordering::Relaxed);
-        let due = ring.fire(wakes || pushed.is_err());
-        drop(ring);
-        if due {
-            lock(&self.target).raise(self.id);
-        }
-        if self.sleepers.load(Ordering::Acquire) > 0
-            && let Some(alarm) = self.alarm.get()
-        {
-            alarm.signal();
-        }
-        if let (Err(Full), false, Some(reports)) = (&pushed, overrun, self.reports.get()) {
-            reports.raise(AsyncEvent::CqError(self.id));
-        }
-        pushed.map_err(|Full| Overrun { cq: self.id })
+        self.several().push(completion)
+    }
+
+    /// Appends any number of completions under one lock, which the first of them takes.
+    pub(crate) fn several(&self) -> Several<'_> {
+        Several { cq: self, ring: None, due: false, lost: false }
     }
 
     /// Takes up to `most` completions, the oldest first, and returns how many. `each` is called with the queue locked.
@@ -204,11 +194,17 @@ impl Cq {
     pub fn arm(&self, arm: Arm) -> bool {
         let mut ring = lock(&self.ring);
         ring.armed = ring.armed.max(Some(arm));
+        self.armed.store(true, Ordering::Relaxed);
         let there = match arm {
             Arm::Next => !ring.completions.is_empty(),
             Arm::Solicited => ring.waking > 0,
         };
         there || ring.overrun
+    }
+
+    /// Whether the event that was asked for has not come yet: whoever asked is asleep, or about to be.
+    pub fn is_armed(&self) -> bool {
+        self.armed.load(Ordering::Relaxed)
     }
 
     /// How many completions it holds at most.
@@ -243,6 +239,12 @@ impl Cq {
         before - ring.completions.len()
     }
 
+    /// Whether a request of this queue pair has succeeded, and the consumer has not polled that yet.
+    pub(crate) fn has_success_of(&self, qp: u32) -> bool {
+        let of = |completion: &Completion| completion.qp == qp && completion.status == Status::Success;
+        lock(&self.ring).completions.iter().any(of)
+    }
+
     /// The handler that it has now.
     pub fn handler(&self) -> Option<HandlerId> {
         lock(&self.target).handler.as_ref().map(|handler| handler.id())
@@ -271,6 +273,52 @@ impl Cq {
         let target = std::mem::replace(&mut *target, Target { closed: true, ..Target::default() });
         if let Some(handler) = target.handler {
             handler.revoke(self.id);
+        }
+    }
+}
+
+/// Completions that are appended together. Dropped, it lets go of the queue, and wakes who waits for one of them.
+pub(crate) struct Several<'c> {
+    cq: &'c Cq,
+    ring: Option<MutexGuard<'c, Ring>>,
+    /// The event is.
+    due: bool,
+    /// The first that ever was.
+    lost: bool,
+}
+
+impl Several<'_> {
+    /// As [`Cq::push`] does.
+    pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
+        let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
+        let wakes = completion.wakes();
+        let overrun = ring.overrun;
+        let pushed = ring.push(completion, wakes);
+        if ring.fire(wakes || pushed.is_err()) {
+            self.due = true;
+            self.cq.armed.store(false, Ordering::Relaxed);
+        }
+        self.lost |= pushed.is_err() && !overrun;
+        pushed.map_err(|Full| Overrun { cq: self.cq.id })
+    }
+}
+
+impl Drop for Several<'_> {
+    fn drop(&mut self) {
+        let Some(ring) = self.ring.take() else { return };
+        let cq = self.cq;
+        cq.ready.store(ring.ready(), Ordering::Relaxed);
+        drop(ring);
+        if self.due {
+            lock(&cq.target).raise(cq.id);
+        }
+        if cq.sleepers.load(Ordering::Acquire) > 0
+            && let Some(alarm) = cq.alarm.get()
+        {
+            alarm.signal();
+        }
+        if let (true, Some(reports)) = (self.lost, cq.reports.get()) {
+            reports.raise(AsyncEvent::CqError(cq.id));
         }
     }
 }

@@ -15,6 +15,12 @@ pub struct Sge {
     pub len: u32,
 }
 
+impl Sge {
+    pub(crate) fn place(&self) -> Place {
+        Place { tag: self.tag, offset: self.addr }
+    }
+}
+
 /// A scatter/gather list. Two elements need no allocation.
 #[derive(Clone, Debug)]
 pub enum Sges {
@@ -69,7 +75,7 @@ impl Sges {
     /// The place that stands for all of them: in a Read Request, whose sink the peer copies blindly into its answer, and in
     /// messages.
     pub(crate) fn place(&self) -> Place {
-        self.as_slice().first().map_or(Place::default(), |sge| Place { tag: sge.tag, offset: sge.addr })
+        self.as_slice().first().map_or(Place::default(), Sge::place)
     }
 
     /// Calls `each` for the elements, or parts of them, that hold the `len` bytes from `offset` on, in order.

@@ -10,7 +10,7 @@
 use super::{Completion, Opcode, Operation, Receive, Status, WorkRequest};
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
-use ironwarp_wire::{AtomicOp, Place};
+use ironwarp_wire::{AtomicOp, Place, ReadRequest};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ pub(crate) struct SendQueue {
     /// Messages are in a call of the link: whether they left is known when it returns.
     sending: bool,
     /// The stream failed meanwhile, by this request of ours and for this reason.
-    failure: Option<Failure>,
+    failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
     /// Its receives are flushed once the requests here have completed, the one in use first.
-    flush: Option<Option<Receive>>,
+    flush: Option<Option<Box<Receive>>>,
 }
 
 /// A request that is to blame, if one is, with its status; and the reason.
@@ -97,16 +97,20 @@ impl SendQueue {
     }
 
     /// Takes all of `requests`, or none.
-    pub(crate) fn post(&mut self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
-        if self.entries.len() + requests.len() > self.capacity {
-            return Err(PostError::Full { capacity: self.capacity });
+    pub(crate) fn post(&mut self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
+        let before = self.entries.len();
+        let posted = requests.into_iter().try_for_each(|request| {
+            if self.entries.len() == self.capacity {
+                return Err(PostError::Full { capacity: self.capacity });
+            }
+            check(&request, self.max_sges)?;
+            self.entries.push_back(Entry { request, number: 0, msn: 0, sent: false, done: false });
+            Ok(())
+        });
+        if posted.is_err() {
+            self.entries.truncate(before);
         }
-        for request in &requests {
-            check(request, self.max_sges)?;
-        }
-        let entry = |request| Entry { request, number: 0, msn: 0, sent: false, done: false };
-        self.entries.extend(requests.into_iter().map(entry));
-        Ok(())
+        posted
     }
 
     /// The request with this sequence number, if it was posted.
@@ -160,6 +164,23 @@ impl SendQueue {
         if let Some(entry) = self.entry(seq) {
             (entry.number, entry.msn) = (number, msn);
         }
+    }
+
+    /// Begins up to `most` requests from this one on, as far as `begin` takes them, which gives each its number and sequence number.
+    /// Returns whether there is none behind them.
+    pub(crate) fn begin_several(
+        &mut self,
+        seq: u64,
+        most: usize,
+        mut begin: impl FnMut(&WorkRequest) -> Option<(u64, u32)>,
+    ) -> bool {
+        let Some(first) = self.index(seq) else { return false };
+        let mut entries = self.entries.iter_mut().skip(first);
+        for entry in entries.by_ref().take(most) {
+            let Some((number, msn)) = begin(&entry.request) else { return false };
+            (entry.number, entry.msn) = (number, msn);
+        }
+        entries.next().is_none()
     }
 
     /// The messages of this request and those behind it were not sent after all: others may get their numbers, and be
@@ -263,7 +284,7 @@ impl SendQueue {
     /// What left is known. If the stream failed meanwhile, everything completes now.
     pub(crate) fn end_sending(&mut self, qp: u32, complete: impl FnMut(Completion)) {
         self.sending = false;
-        if let Some((failed, cause)) = self.failure.take() {
+        if let Some((failed, cause)) = self.failure.take().map(|failure| *failure) {
             self.complete_all(qp, failed, &cause, complete);
         }
     }
@@ -279,7 +300,7 @@ impl SendQueue {
     ) {
         self.failed = true;
         if self.sending {
-            self.failure.get_or_insert_with(|| (failed, Arc::clone(cause)));
+            self.failure.get_or_insert_with(|| Box::new((failed, Arc::clone(cause))));
         } else {
             self.complete_all(qp, failed, cause, complete);
         }
@@ -293,14 +314,15 @@ impl SendQueue {
         }
         let flush = self.flush.get_or_insert_default();
         if in_use.is_some() {
-            *flush = in_use.take();
+            *flush = in_use.take().map(Box::new);
         }
         false
     }
 
     /// The flush that had to wait, if it need not any more.
     pub(crate) fn due_flush(&mut self) -> Option<Option<Receive>> {
-        if self.failed && self.failure.is_none() { self.flush.take() } else { None }
+        let flush = if self.failed && self.failure.is_none() { self.flush.take() } else { None };
+        flush.map(|in_use| in_use.map(|receive| *receive))
     }
 
     fn complete_all(
@@ -344,6 +366,21 @@ impl SendQueue {
                     Operation::Read(_) | Operation::Atomic { .. } => read,
                     _ => false,
                 }
+        })
+    }
+
+    /// The Read that asked for this, or of which this is what is left. It has no answer yet, and answers come in order: if several
+    /// asked for the same, it is the oldest.
+    pub(crate) fn find_read(&self, asked: &ReadRequest) -> Option<u64> {
+        self.find(|entry| match entry.request.operation {
+            Operation::Read(source) => {
+                source.tag == asked.source.tag
+                    && (source.offset..=source.offset.saturating_add(entry.request.data.len()))
+                        .contains(&asked.source.offset)
+                    && entry.number > 0
+                    && !entry.done
+            }
+            _ => false,
         })
     }
 

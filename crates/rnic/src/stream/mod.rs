@@ -15,17 +15,32 @@ pub(crate) mod rx;
 mod train;
 pub(crate) mod tx;
 
-use crate::memory::Guard;
-use ironwarp_wire::Place;
+use crate::memory::{Guard, Hold};
+use ironwarp_wire::{Place, Tag};
 use smallvec::SmallVec;
 
-pub(crate) use owed::{Answer, Owed, Question, View};
+pub(crate) use owed::{Answer, Opening, Owed, Question, View};
 pub(crate) use rx::Rx;
 pub(crate) use train::Train;
 pub(crate) use tx::Tx;
 
 /// What is guarded during one call of the link: a few entries, as a rule one.
-pub(crate) type Guards<'q> = SmallVec<[Guard<'q>; 2]>;
+#[derive(Debug, Default)]
+pub(crate) struct Guards<'q> {
+    list: SmallVec<[Guard<'q>; 2]>,
+    /// The one whose memory was copied last, until the call.
+    pub(crate) hold: Option<Hold<'q>>,
+}
+
+impl<'q> Guards<'q> {
+    pub(crate) fn push(&mut self, guard: Guard<'q>) {
+        self.list.push(guard);
+    }
+}
+
+/// Where a message without bytes goes. Nobody may look (RFC 5041 §5.2), but a card might treat tag 0 as something special: siw,
+/// cxgb4 and irdma all name another in theirs.
+pub(crate) const NOWHERE: Place = Place { tag: Tag(1), offset: 0 };
 
 /// Where a message is when so much of it has passed.
 pub(crate) fn advance(place: Place, by: u64) -> Place {

@@ -2,22 +2,25 @@
 
 use crate::connect::{Agreed, Role, Rtr};
 use crate::memory::Touch;
+use crate::stream::NOWHERE;
 use ironwarp_wire::private::{Capabilities, Signal};
-use ironwarp_wire::{AtomicRequest, Header, Place, ReadRequest, Tag, Tagged, Terminate};
+use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
 use std::collections::VecDeque;
 
 /// A Write of nothing to nowhere.
-const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, place: Place { tag: Tag(0), offset: 0 } });
+const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, place: NOWHERE });
 
 /// Shared by the two halves of a stream, under a lock that is held for a few instructions.
 #[derive(Debug, Default)]
 pub(crate) struct Owed {
     /// This end may send. A responder must have received a message first (RFC 5044 §7.1.2).
     pub(crate) open: bool,
+    /// This end may send all the same: a responder that waited long enough.
+    pub(crate) unasked: bool,
     /// The stream is to be opened by an empty Read: the peer takes nothing else for an RTR (RFC 6581 §9.2).
     pub(crate) read_rtr: bool,
     /// The first message: the signal of what this end understands, or an empty Write where an RTR is due.
-    pub(crate) opening: Option<Header>,
+    pub(crate) opening: Option<Opening>,
     /// The peer has sent something.
     pub(crate) heard: bool,
     /// The first message is to be sent once more.
@@ -41,10 +44,26 @@ pub(crate) struct Owed {
     pub(crate) noted: bool,
     /// The acknowledgement shall not wait for company any longer.
     pub(crate) flush: bool,
-    /// The last message of the stream.
-    pub(crate) terminate: Option<Terminate>,
+    /// The last message of the stream. Few streams have one, and all would have the room for it.
+    pub(crate) terminate: Option<Box<Terminate>>,
     /// When all is sent, say so and send nothing more.
     pub(crate) finish: bool,
+}
+
+/// What a stream begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    Signal(Capabilities),
+    EmptyWrite,
+}
+
+impl Opening {
+    pub(crate) fn header(self) -> Header {
+        match self {
+            Self::Signal(capabilities) => Signal::Capabilities(capabilities).header(),
+            Self::EmptyWrite => EMPTY_WRITE,
+        }
+    }
 }
 
 /// An answer to be sent.
@@ -89,7 +108,7 @@ impl Owed {
     pub(crate) fn view(&self) -> View {
         let acknowledges = self.acknowledges();
         View {
-            open: self.open,
+            open: self.open || self.unasked,
             read_rtr: self.read_rtr,
             opening: self.opening.is_some(),
             nudge: self.nudge,
@@ -110,8 +129,8 @@ impl Owed {
             owed.open = true;
             owed.read_rtr = rtr == Some(Rtr::Read);
             owed.opening = match (signal, rtr) {
-                (Some(capabilities), _) => Some(Signal::Capabilities(capabilities).header()),
-                (None, Some(Rtr::Write)) => Some(EMPTY_WRITE),
+                (Some(capabilities), _) => Some(Opening::Signal(capabilities)),
+                (None, Some(Rtr::Write)) => Some(Opening::EmptyWrite),
                 (None, _) => None,
             };
         }
@@ -126,7 +145,7 @@ impl Owed {
     /// What makes the peer look, and means nothing the second time: to others of our kind the signal, to strangers an empty
     /// Write.
     pub(crate) fn take_nudge(&mut self) -> Option<Header> {
-        std::mem::take(&mut self.nudge).then(|| self.opening.unwrap_or(EMPTY_WRITE))
+        std::mem::take(&mut self.nudge).then(|| self.opening.unwrap_or(Opening::EmptyWrite).header())
     }
 
     /// Whether the peer wants to be told what was delivered.

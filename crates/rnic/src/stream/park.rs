@@ -10,10 +10,16 @@ use std::collections::VecDeque;
 /// Segments that wait for a receive.
 #[derive(Debug)]
 pub(crate) struct Park {
-    segments: VecDeque<Parked>,
-    bytes: usize,
+    /// None as a rule: most streams never have a message wait.
+    waiting: Option<Box<Waiting>>,
     /// At so many bytes the stream reads no more. It may be passed by what was read together with the last segment.
     limit: usize,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    segments: VecDeque<Parked>,
+    bytes: usize,
 }
 
 /// A whole segment, its CRC checked.
@@ -32,24 +38,25 @@ impl Parked {
 
 impl Park {
     pub(crate) fn new(limit: usize) -> Self {
-        Self { segments: VecDeque::new(), bytes: 0, limit }
+        Self { waiting: None, limit }
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.segments.is_empty()
+        self.waiting.is_none()
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.bytes >= self.limit
+        self.waiting.as_ref().is_some_and(|waiting| waiting.bytes >= self.limit)
     }
 
     pub(crate) fn front(&self) -> Option<&Parked> {
-        self.segments.front()
+        self.waiting.as_ref()?.segments.front()
     }
 
     /// How many messages for receives are whole, from the front on, before anything else.
     pub(crate) fn whole_sends(&self) -> u64 {
-        let sends = self.segments.iter().map_while(|parked| match parked.fpdu.header {
+        let segments = self.waiting.iter().flat_map(|waiting| &waiting.segments);
+        let sends = segments.map_while(|parked| match parked.fpdu.header {
             Header::Send(send) => Some(u64::from(send.last)),
             Header::SendImmediate(message) => Some(u64::from(message.send.last)),
             Header::Immediate(_) => Some(1),
@@ -60,15 +67,17 @@ impl Park {
 
     pub(crate) fn push(&mut self, fpdu: Fpdu, payload: Vec<u8>) {
         let parked = Parked { fpdu, payload };
-        self.bytes += parked.cost();
-        self.segments.push_back(parked);
+        let waiting = self.waiting.get_or_insert_default();
+        waiting.bytes += parked.cost();
+        waiting.segments.push_back(parked);
     }
 
     pub(crate) fn pop(&mut self) -> Option<Parked> {
-        let parked = self.segments.pop_front()?;
-        self.bytes -= parked.cost();
-        if self.segments.is_empty() {
-            self.segments = VecDeque::new(); // an idle stream keeps no buffer
+        let waiting = self.waiting.as_mut()?;
+        let parked = waiting.segments.pop_front()?;
+        waiting.bytes -= parked.cost();
+        if waiting.segments.is_empty() {
+            self.waiting = None; // an idle stream keeps no buffer
         }
         Some(parked)
     }

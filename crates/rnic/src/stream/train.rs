@@ -4,17 +4,21 @@
 //! Each frame remembers where the stream stands behind it, so that after a call that took only some of the bytes the
 //! stream can go back to the last frame that left.
 
-use super::tx::{Cursor, Did};
-use crate::host::Span;
+use super::tx::{Cursor, Did, Short};
+use crate::host::{Buffer, Host, Span};
 use crate::link::{Link, LinkError, Piece};
 use ironwarp_wire::Header;
 use ironwarp_wire::mpa::{FpduWriter, MAX_HEAD, MAX_TAIL};
 use std::convert::Infallible;
+use std::fmt;
+use std::ops::Deref;
 
 /// So many bytes at most leave in one call: larger calls bring no more (limits of the kernel's TCP), and keep guards longer.
 const MAX_LEN: usize = 1 << 20;
 /// So many of its own, which bounds the memory of a train.
 const MAX_OWN: usize = 256 << 10;
+/// There is room for a frame behind that, with its markers.
+const OWN: usize = MAX_OWN + (128 << 10);
 /// The kernel takes 1024 pieces in one call; a frame has at most so many as its payload has spans, and two.
 const MAX_PARTS: usize = 512;
 const MAX_FRAMES: usize = 1024;
@@ -22,12 +26,16 @@ const MAX_FRAMES: usize = 1024;
 /// Every header and every length comes from `tx`, which cuts messages to fit.
 const ENCODABLE: &str = "a segment that fits the wire";
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Train {
-    own: Vec<u8>,
+    /// Where the stream stands in front of it: there it goes back to if nothing of it leaves.
+    start: Option<Cursor>,
+    own: Own,
     parts: Vec<Part>,
     frames: Vec<Frame>,
     len: usize,
+    /// Room for requests on their way in. Empty between calls.
+    shorts: Vec<Short>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -47,12 +55,64 @@ pub(crate) struct Frame {
     pub(crate) did: Did,
 }
 
+/// Bytes in a buffer of the host's, from its front.
+struct Own {
+    buffer: Buffer,
+    len: usize,
+}
+
+impl Own {
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len;
+        self.len += bytes.len();
+        self.buffer[start..self.len].copy_from_slice(bytes);
+    }
+}
+
+impl Deref for Own {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Own").field(&self.len).finish()
+    }
+}
+
 impl Train {
-    pub(crate) fn clear(&mut self) {
-        self.own.clear();
+    pub(crate) fn new(host: &dyn Host) -> Self {
+        let own = Own { buffer: host.buffer(OWN), len: 0 };
+        Self { start: None, own, parts: Vec::new(), frames: Vec::new(), len: 0, shorts: Vec::new() }
+    }
+
+    /// Empties it, for what comes next in a stream that stands here.
+    pub(crate) fn begin(&mut self, start: Cursor) {
+        self.start = Some(start);
+        self.own.len = 0;
         self.parts.clear();
         self.frames.clear();
         self.len = 0;
+    }
+
+    /// The stream has gone on, and will not go back behind this.
+    pub(crate) fn set_start(&mut self, start: Cursor) {
+        self.start = Some(start);
+    }
+
+    pub(crate) fn start(&self) -> Cursor {
+        self.start.expect("a train has begun when it leaves")
+    }
+
+    pub(crate) fn take_shorts(&mut self) -> Vec<Short> {
+        std::mem::take(&mut self.shorts)
+    }
+
+    pub(crate) fn put_shorts(&mut self, shorts: Vec<Short>) {
+        self.shorts = shorts;
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -93,17 +153,10 @@ impl Train {
             fill(&mut payload)?;
             writer.write(header, &payload, |bytes| self.own.extend_from_slice(bytes)).expect(ENCODABLE);
         } else {
-            let before = *writer;
-            self.open(writer, header, len);
-            let payload_at = self.own.len();
-            self.own.resize(payload_at + len, 0);
-            if let Err(error) = fill(&mut self.own[payload_at..]) {
-                self.own.truncate(start);
-                *writer = before;
-                return Err(error);
-            }
-            writer.cover(&self.own[payload_at..]);
-            self.close(writer);
+            let out = &mut self.own.buffer[start..];
+            let payload = writer.begin_whole(header, len, out).expect(ENCODABLE);
+            fill(&mut out[payload.clone()])?;
+            self.own.len += writer.end_whole(payload, out);
         }
         self.add_own(start);
         Ok(())

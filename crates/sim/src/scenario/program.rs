@@ -184,7 +184,7 @@ impl Program {
         }
         let count = rng.part_of(may);
         let some = this.posted..this.posted + count;
-        let list = this.requests[some.clone()].iter().map(|request| request.posted.clone()).collect();
+        let list: Vec<_> = this.requests[some.clone()].iter().map(|request| request.posted.clone()).collect();
         for request in &this.requests[some.clone()] {
             let (id, len) = (request.posted.id, request.here.span.len);
             self.note(format_args!("posts {id:x}, {:?}, {len} bytes, {:?}", request.verb, request.crime));

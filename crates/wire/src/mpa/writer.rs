@@ -5,6 +5,7 @@ use super::passage::Passage;
 use super::{CRC_FIELD, Crc, Framing, LENGTH_FIELD, padding};
 use crate::rdmap::MAX_HEADER;
 use crate::{Header, Misuse};
+use core::ops::Range;
 
 /// Room for what [`FpduWriter::open`] writes: the longest header, and a marker in front of or inside it.
 pub const MAX_HEAD: usize = MAX_HEADER + MARKER_LEN;
@@ -155,22 +156,39 @@ impl FpduWriter {
     /// Not for a direction with markers.
     #[inline]
     pub fn whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
-        let framing = self.passage.framing;
-        if framing.markers {
+        let place = self.begin_whole(header, payload.len(), out)?;
+        out[place.clone()].copy_from_slice(payload);
+        Ok(self.end_whole(place, out))
+    }
+
+    /// The first half of [`whole`](Self::whole), for a payload that is fetched to where it leaves from: the header is written.
+    /// Returns where the payload goes in `out`, which has room for all of the FPDU.
+    #[inline]
+    pub fn begin_whole(
+        &self,
+        header: &Header,
+        payload: usize,
+        out: &mut [u8],
+    ) -> Result<Range<usize>, Misuse> {
+        if self.passage.framing.markers {
             return Err(Misuse::Markers);
         }
-        let have = out.len();
-        let end = LENGTH_FIELD + header.encoded_len() + payload.len();
+        let (have, end) = (out.len(), LENGTH_FIELD + header.encoded_len() + payload);
+        let need = (end + padding(end - LENGTH_FIELD) + CRC_FIELD).max(MAX_HEADER);
+        let front = out.get_mut(..need).and_then(<[u8]>::first_chunk_mut);
+        let at = header.emit(payload, front.ok_or(Misuse::BufferTooShort { have, need })?)?;
+        Ok(at..end)
+    }
+
+    /// The second half: the payload is there, and padding and CRC follow. Returns the length of the FPDU.
+    #[inline]
+    pub fn end_whole(&self, payload: Range<usize>, out: &mut [u8]) -> usize {
+        let end = payload.end;
         let covered = end + padding(end - LENGTH_FIELD);
-        let need = (covered + CRC_FIELD).max(MAX_HEADER);
-        let out = out.get_mut(..need).ok_or(Misuse::BufferTooShort { have, need })?;
-        let front = out.first_chunk_mut().ok_or(Misuse::BufferTooShort { have, need })?;
-        let at = header.emit(payload.len(), front)?;
-        out[at..end].copy_from_slice(payload);
         out[end..end + CRC_FIELD].fill(0); // the padding, and then some
-        let crc = if framing.crc { Crc::of(&out[..covered]).to_bytes() } else { [0; CRC_FIELD] };
+        let crc = if self.passage.framing.crc { Crc::of(&out[..covered]).to_bytes() } else { [0; CRC_FIELD] };
         out[covered..covered + CRC_FIELD].copy_from_slice(&crc);
-        Ok(covered + CRC_FIELD)
+        covered + CRC_FIELD
     }
 
     /// Copies `bytes` to `out`, with the markers due in front of, inside and directly behind them. What follows belongs to

@@ -61,8 +61,39 @@ fn copies_are_right_byte_by_byte() {
             // And nothing beside the spans.
             memory.scatter(&gathered, &spans).unwrap();
             assert_eq!(pages.read(), all);
+
+            // The same from anywhere in a buffer of its own.
+            let at = random.below(5000);
+            let mut staging = memory.buffer(at + news.len());
+            staging[at..].copy_from_slice(&news);
+            memory.scatter(&staging[at..], &spans).unwrap();
+            assert_eq!(expected(&pages, &pages.read(), &spans), news);
         }
     }
+}
+
+/// A buffer of its own is known as long as it lives, so that memory that takes its place is not taken for it.
+#[test]
+fn a_staging_buffer_is_found_again_and_forgotten() {
+    let memory = ProgramMemory::new().unwrap();
+    let (one, other) = (memory.buffer(3 * PAGE), memory.buffer(PAGE));
+    assert_eq!(memory.staged.find(&one[5..]).map(|place| place.offset), Some(5));
+    assert_eq!(memory.staged.find(&other).map(|place| place.offset), Some(0));
+    assert!(memory.staged.find(&[1, 2, 3]).is_none());
+    assert_eq!(memory.staged.count(), 2);
+    drop(one);
+    assert_eq!(memory.staged.count(), 1);
+    assert_eq!(memory.staged.find(&other).map(|place| place.offset), Some(0));
+}
+
+/// Half of it is there, and the rest is not.
+#[test]
+fn staged_bytes_for_bad_memory_are_an_error() {
+    let memory = ProgramMemory::new().unwrap();
+    let pages = Pages::new(2);
+    pages.unmap(1);
+    let staging = memory.buffer(2 * PAGE);
+    assert_eq!(memory.scatter(&staging, &[pages.span(0, 2 * PAGE)]), Err(Unmapped));
 }
 
 #[test]
@@ -176,7 +207,7 @@ fn own_memory_is_memory_too() {
     }
     let memory = ProgramMemory::with_windows(Window::file).unwrap();
     let window = memory.pool.with(|window| match window {
-        Window::File { map, .. } => map.0.as_ptr().expose_provenance() as u64,
+        Window::File { map, .. } => map.start.as_ptr().expose_provenance() as u64,
         Window::Pipe { .. } => unreachable!(),
     });
     memory.scatter(&[1, 2, 3], &[Span { addr: window, len: 3 }]).unwrap();
@@ -315,7 +346,7 @@ fn a_window_keeps_its_size_and_is_not_inherited() {
     let Window::File { file, map } = Window::file().unwrap() else { unreachable!() };
     assert_eq!(rustix::fs::ftruncate(&file, 0), Err(Errno::PERM));
     let maps = std::fs::read_to_string("/proc/self/smaps").unwrap();
-    let (_, ours) = maps.split_once(&format!("{:x}-", map.0.as_ptr().addr())).unwrap();
+    let (_, ours) = maps.split_once(&format!("{:x}-", map.start.as_ptr().addr())).unwrap();
     let flags = ours.lines().find(|line| line.starts_with("VmFlags:")).unwrap();
     assert!(flags.split(' ').any(|flag| flag == "dc"), "{flags}");
 }

@@ -187,6 +187,28 @@ fn aborting_resets_at_once() {
     a.abort();
 }
 
+/// The kernel tells it once. The half that receives learns of it, even if the half that sends was told.
+#[test]
+fn a_reset_that_a_send_was_told_is_no_orderly_end() {
+    let (a, b) = pair();
+    a.abort();
+    wait(&b, PollFlags::IN);
+    assert_eq!(b.send(&[Piece::Own(b"x")]), Err(LinkError::Lost(libc::ECONNRESET)));
+    assert_eq!(b.recv(&[], &mut [0; 8]), Err(LinkError::Lost(libc::ECONNRESET)));
+}
+
+/// Both have closed, and nothing is left of the connection: that is the end that both wanted.
+#[test]
+fn an_end_on_both_sides_is_an_orderly_end() {
+    let (a, b) = pair();
+    b.finish();
+    wait(&a, PollFlags::IN);
+    assert_eq!(a.recv(&[], &mut [0; 8]), Err(LinkError::Ended));
+    a.finish();
+    wait(&b, PollFlags::IN);
+    assert_eq!(b.recv(&[], &mut [0; 8]), Err(LinkError::Ended));
+}
+
 #[test]
 fn the_path_tells_its_segment_size() {
     let (a, b) = pair();

@@ -141,7 +141,7 @@ impl Home {
             let data = Data::Memory(self.sge(at).into());
             WorkRequest::new(id, operation, data)
         };
-        self.near.qp().post_send(requests.into_iter().map(request).collect()).unwrap();
+        self.near.qp().post_send(requests.into_iter().map(request)).unwrap();
     }
 
     fn complete(&self, ids: &[u64]) {

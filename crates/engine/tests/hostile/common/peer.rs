@@ -2,10 +2,10 @@
 
 use super::PATIENCE;
 use ironwarp_wire::mpa::{
-    Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Revision, Role, RtrSet, Startup,
+    Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{Capabilities, Signal};
-use ironwarp_wire::{Dialect, Fpdu, Header, Parse, Place, Tagged, Terminate};
+use ironwarp_wire::{Dialect, Header, Parse, Place, Tagged, Terminate};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
@@ -37,6 +37,7 @@ pub(crate) struct Peer {
     pub(crate) stream: TcpStream,
     writer: FpduWriter,
     reader: FpduReader,
+    hears_markers: bool,
     read: Vec<u8>,
 }
 
@@ -65,15 +66,32 @@ impl Peer {
         // A victim that does not read must not hang the test.
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let reader = FpduReader::new(Framing { crc: framing.crc, markers: false });
-        Self { stream, writer: FpduWriter::new(framing), reader, read: Vec::new() }
+        let writer = FpduWriter::new(framing);
+        Self { stream, writer, reader, hears_markers: false, read: Vec::new() }
+    }
+
+    /// A connection that was made by other means, on which nothing was said yet.
+    pub(crate) fn on(stream: TcpStream) -> Self {
+        Self::new(stream, Framing::default())
     }
 
     /// Takes a connection from a victim that dials, and reads its Request.
     pub(crate) fn accepts(listener: &TcpListener) -> Self {
-        let mut peer = Self::new(listener.accept().unwrap().0, Framing::default());
+        let mut peer = Self::on(listener.accept().unwrap().0);
         let len = peer.startup_frame(|bytes| Startup::parse_request(bytes).unwrap());
         peer.read.drain(..len);
         peer
+    }
+
+    /// All bytes that came, once there are as many as a startup frame has: 20, and those of which its length field tells.
+    pub(crate) fn hear_startup(&mut self) -> Vec<u8> {
+        loop {
+            let due = self.read.get(18..20).map(|len| 20 + usize::from(u16::from_be_bytes([len[0], len[1]])));
+            if due.is_some_and(|due| self.read.len() >= due) {
+                return std::mem::take(&mut self.read);
+            }
+            assert_eq!(self.receive(PATIENCE), None, "a startup frame was due");
+        }
     }
 
     /// The same, and answers it.
@@ -86,8 +104,17 @@ impl Peer {
 
     /// From now on there are FPDUs.
     pub(crate) fn begins(&mut self, way: Way) {
-        self.writer = FpduWriter::new(Framing { crc: way.crc, markers: way.markers });
-        self.reader = FpduReader::new(Framing { crc: way.crc, markers: false });
+        self.begins_with(
+            Framing { crc: way.crc, markers: way.markers },
+            Framing { crc: way.crc, markers: false },
+        );
+    }
+
+    /// The same, with the framing of what it sends and of what it hears.
+    pub(crate) fn begins_with(&mut self, sends: Framing, hears: Framing) {
+        self.writer = FpduWriter::new(sends);
+        self.reader = FpduReader::new(hears);
+        self.hears_markers = hears.markers;
     }
 
     /// Sends the Request.
@@ -198,13 +225,8 @@ impl Peer {
     pub(crate) fn hear_for(&mut self, patience: Duration) -> Heard {
         let deadline = Instant::now() + patience;
         loop {
-            let mut input = &self.read[..];
-            if let Some((Fpdu { header, .. }, payload)) =
-                self.reader.whole(&mut input, Dialect::Standard).unwrap()
-            {
-                let payload = payload.to_vec();
-                let used = self.read.len() - input.len();
-                return Heard::Message(header, payload, self.read.drain(..used).collect());
+            if let Some(message) = self.whole() {
+                return message;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if let Some(heard) = self.receive(left) {
@@ -215,6 +237,28 @@ impl Peer {
                 return heard;
             }
         }
+    }
+
+    /// The FPDU at the front of what was read, once all of it is there. What the victim sends must be right.
+    fn whole(&mut self) -> Option<Heard> {
+        if !self.hears_markers {
+            let mut input = &self.read[..];
+            let (fpdu, payload) = self.reader.whole(&mut input, Dialect::Standard).unwrap()?;
+            let (payload, used) = (payload.to_vec(), self.read.len() - input.len());
+            return Some(Heard::Message(fpdu.header, payload, self.read.drain(..used).collect()));
+        }
+        let (mut input, mut reader) = (&self.read[..], self.reader.clone());
+        let (mut header, mut payload) = (None, Vec::new());
+        loop {
+            match reader.next(&mut input, Dialect::Standard).unwrap()? {
+                Piece::Header(fpdu) => header = Some(fpdu.header),
+                Piece::Payload(bytes) => payload.extend_from_slice(bytes),
+                Piece::End => break,
+            }
+        }
+        let used = self.read.len() - input.len();
+        self.reader = reader;
+        Some(Heard::Message(header?, payload, self.read.drain(..used).collect()))
     }
 
     pub(crate) fn hear(&mut self) -> Heard {

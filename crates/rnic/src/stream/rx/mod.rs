@@ -9,6 +9,7 @@
 //! arrive whole. Such bytes may be wrong, but lie where the peer was allowed to write; the message never completes, and
 //! the stream ends.
 
+mod place;
 mod segment;
 
 use super::park::Park;
@@ -18,22 +19,20 @@ use crate::error::Fault;
 use crate::half::Left;
 use crate::host::Span;
 use crate::link::{Link, LinkError};
-use crate::memory::{Spans, Touch};
-use crate::qp::Qp;
+use crate::memory::{Hold, Spans, Touch};
+use crate::qp::{CAME, ENDED, Qp};
 use crate::queue::{Receive, Status};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, FpduReader, Piece, RtrSet};
 use ironwarp_wire::{Dialect, Header, MAX_HEADER, Place, Terminate};
 use segment::{Failure, Judged, Target};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// So often may one thread ask the link before others get their turn.
 const READS: usize = 16;
 /// In the middle of a large segment more is on its way: asking again costs less than sleeping (limits of the kernel's TCP).
 const PATIENCE: usize = 8;
-/// Behind large payload, so much is read into the staging buffer: the end of the FPDU and the header of the next.
-const BEHIND: usize = 64;
-
 /// The receiving half of a stream.
 #[derive(Debug)]
 pub(crate) struct Rx {
@@ -70,8 +69,10 @@ pub(crate) struct Rx {
     answering: bool,
     /// The segment of which the header has come, and the end has not.
     segment: Option<Segment>,
-    /// The payload of the last segment was large.
-    large: bool,
+    /// The last segment was large, or the end of a large message: then more of its kind comes as a rule. What is behind its payload
+    /// up to the payload of the next has so many bytes; nothing more is staged, so that all payload goes straight to its place.
+    /// None otherwise.
+    behind: u8,
     /// How many messages of the request class were delivered.
     delivered: u64,
     /// The same, as far as the tx half knows.
@@ -83,8 +84,7 @@ pub(crate) struct Rx {
     vouched: u64,
     /// Bytes that came behind the startup frame.
     early: Vec<u8>,
-    /// The link has changed, and nobody has found it empty since: the change is told once, so this is kept until all is
-    /// received.
+    /// The link has told something that it tells once, and nobody has found it empty since: this is kept until all is received.
     drain: bool,
     /// The peer will send nothing more.
     ended: bool,
@@ -155,7 +155,7 @@ impl Rx {
             touch: Touch::default(),
             answering: false,
             segment: None,
-            large: false,
+            behind: 0,
             delivered: 0,
             published: 0,
             park: Park::new(park_limit),
@@ -170,12 +170,18 @@ impl Rx {
         }
     }
 
-    /// Receives until nothing is there, or a fair share is done. Returns whether the tx half got something to do.
-    pub(crate) fn drive(&mut self, qp: &Qp, drain: bool, owes: &mut bool) -> Left {
+    /// Receives until nothing is there, at so many looks, or a fair share is done. Returns whether the tx half got something to
+    /// do.
+    pub(crate) fn drive(&mut self, qp: &Qp, news: u8, looks: usize, owes: &mut bool) -> Left {
         let mut staging = qp.device().take_staging();
-        self.drain |= drain;
-        let left = self.rounds(qp, &mut staging);
+        let told = if self.link.tells_of_more() { ENDED } else { CAME };
+        self.drain |= news & told != 0;
+        let left = self.rounds(qp, looks, &mut staging);
         qp.device().put_staging(staging);
+        let bulk = self.behind > 0;
+        if qp.receives_bulk() != bulk {
+            qp.bulk.store(bulk, Ordering::Relaxed);
+        }
         self.publish(qp);
         *owes |= std::mem::take(&mut self.owes);
         left
@@ -191,7 +197,7 @@ impl Rx {
         }
     }
 
-    fn rounds(&mut self, qp: &Qp, staging: &mut [u8]) -> Left {
+    fn rounds(&mut self, qp: &Qp, mut looks: usize, staging: &mut [u8]) -> Left {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
             self.take(qp, &early);
@@ -216,6 +222,7 @@ impl Rx {
             match received {
                 Some(short) if !short || self.drain => {}
                 Some(_) => return Left::Nothing,
+                None if looks > 1 => looks -= 1,
                 None => {
                     self.drain = false;
                     return Left::Nothing;
@@ -237,11 +244,12 @@ impl Rx {
 
     /// One call of the link. `None`: nothing came. Otherwise, whether less came than there was room for.
     fn receive(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
-        if !self.crc && self.reader.run() >= DIRECT && !self.over {
+        let large = !self.crc && self.behind > 0;
+        let least = if large { 1 } else { DIRECT };
+        if !self.crc && self.reader.run() >= least && !self.over {
             return self.receive_directly(qp, staging);
         }
-        // Behind large payload there is more of it as a rule: just its header, so that the rest goes straight to its place.
-        let room = if self.large && !self.crc { BEHIND } else { staging.len() };
+        let room = if large { self.behind.into() } else { staging.len() };
         match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
                 self.take(qp, &staging[..n]);
@@ -255,11 +263,11 @@ impl Rx {
     fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
         let run = self.reader.run();
         let segment = self.segment.take()?;
-        let (mut spans, mut guards) = (Spans::new(), Guards::new());
+        let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
         let received = match resolved {
             Ok(()) if spans.is_empty() => self.link.recv(&[], staging), // parked
-            Ok(()) => self.receive_patiently(&spans, &mut staging[..BEHIND]),
+            Ok(()) => self.receive_patiently(&spans, &mut staging[..self.behind.into()]),
             Err(failure) => {
                 drop(guards);
                 self.fail(qp, failure, &segment.fpdu);
@@ -335,8 +343,9 @@ impl Rx {
 
     /// Takes bytes of the stream apart.
     fn take(&mut self, qp: &Qp, mut bytes: &[u8]) {
+        let mut hold = None;
         while !self.over
-            && let Some(more) = self.step(qp, &mut bytes)
+            && let Some(more) = self.step(qp, &mut bytes, &mut hold)
         {
             if !more {
                 break;
@@ -345,21 +354,23 @@ impl Rx {
     }
 
     /// One FPDU, if it is all there, or one piece of it. `None`: the stream failed. `Some(false)`: all bytes are used up.
-    fn step(&mut self, qp: &Qp, bytes: &mut &[u8]) -> Option<bool> {
+    fn step<'q>(&mut self, qp: &'q Qp, bytes: &mut &[u8], hold: &mut Option<Hold<'q>>) -> Option<bool> {
         let dialect = self.dialect;
         let before = *bytes;
         let piece = match self.reader.whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
-                return self.whole(qp, &fpdu, payload).then_some(true);
+                return self.whole(qp, &fpdu, payload, hold).then_some(true);
             }
-            Ok(None) => self.reader.next(bytes, dialect),
+            Ok(None) => {
+                *hold = None;
+                self.reader.next(bytes, dialect)
+            }
             Err(violation) => Err(violation),
         };
         let done = match piece {
             Ok(None) => return Some(false),
-            Ok(Some(Piece::Header(fpdu))) => match self.begin(qp, &fpdu) {
+            Ok(Some(Piece::Header(fpdu))) => match self.begin_and_note(qp, &fpdu, false) {
                 Ok(target) => {
-                    self.large = usize::from(fpdu.payload_len) >= DIRECT;
                     self.segment = Some(Segment { fpdu, target, done: 0 });
                     Ok(())
                 }
@@ -387,21 +398,52 @@ impl Rx {
         Some(true)
     }
 
-    /// A segment that arrived in one piece: the same three steps.
-    fn whole(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8]) -> bool {
-        self.large = payload.len() >= DIRECT;
-        let begun = self.begin(qp, fpdu);
-        self.go_on(qp, fpdu, payload, begun)
+    /// The first step, and what it tells of what will come.
+    fn begin_and_note(&mut self, qp: &Qp, fpdu: &Fpdu, whole: bool) -> Judged<Target> {
+        let large =
+            usize::from(fpdu.payload_len) >= DIRECT || (self.behind > 0 && self.goes_on(&fpdu.header));
+        self.behind = if large { behind(fpdu) } else { 0 };
+        self.begin(qp, fpdu, whole)
+    }
+
+    /// Whether this is not the first segment of its message.
+    fn goes_on(&self, header: &Header) -> bool {
+        match header {
+            Header::Write(_) => matches!(self.message, Message::Write(_)),
+            Header::ReadResponse(_) => self.answering,
+            Header::Send(send) => send.offset > 0,
+            _ => false,
+        }
+    }
+
+    /// A segment that arrived in one piece: the same three steps. Writes that come together share a guard; the end of another
+    /// message may have to wait for guards.
+    fn whole<'q>(&mut self, qp: &'q Qp, fpdu: &Fpdu, payload: &[u8], hold: &mut Option<Hold<'q>>) -> bool {
+        let begun = self.begin_and_note(qp, fpdu, true);
+        match fpdu.header {
+            Header::Write(_) => self.go_on(qp, fpdu, payload, begun, hold),
+            _ => {
+                *hold = None;
+                self.go_on(qp, fpdu, payload, begun, &mut None)
+            }
+        }
     }
 
     /// The second and the third step of a segment that is all there.
-    fn go_on(&mut self, qp: &Qp, fpdu: &Fpdu, payload: &[u8], begun: Judged<Target>) -> bool {
+    fn go_on<'q>(
+        &mut self,
+        qp: &'q Qp,
+        fpdu: &Fpdu,
+        payload: &[u8],
+        begun: Judged<Target>,
+        hold: &mut Option<Hold<'q>>,
+    ) -> bool {
         let done = begun.and_then(|target| {
-            self.segment = Some(Segment { fpdu: *fpdu, target, done: 0 });
+            let mut segment = Segment { fpdu: *fpdu, target, done: 0 };
             if !payload.is_empty() {
-                self.place(qp, payload)?;
+                self.place_of(qp, &mut segment, payload, hold)?;
             }
-            self.end(qp)
+            self.end_of(qp, segment)
         });
         if let Err(failure) = done {
             self.fail(qp, failure, fpdu);
@@ -423,16 +465,14 @@ impl Rx {
                 }
             }
             let Some(parked) = self.park.pop() else { return };
-            let segment = self.segment.take();
             if self.park.is_empty() {
                 qp.stop_waiting();
             }
             // It has waited: those behind it, which still do, are no reason to wait again.
-            let begun = supplied.and_then(|_| self.judge(qp, &parked.fpdu));
-            if !self.go_on(qp, &parked.fpdu, &parked.payload, begun) {
+            let begun = supplied.and_then(|_| self.judge(qp, &parked.fpdu, true));
+            if !self.go_on(qp, &parked.fpdu, &parked.payload, begun, &mut None) {
                 return;
             }
-            self.segment = segment;
         }
     }
 
@@ -479,4 +519,10 @@ impl Rx {
         };
         qp.flush_receives(open);
     }
+}
+
+/// From the end of this payload to the next payload, if the next segment is like this one.
+fn behind(fpdu: &Fpdu) -> u8 {
+    let len = fpdu.total_len() - usize::from(fpdu.payload_len);
+    u8::try_from(len).expect("a header, padding and a CRC")
 }

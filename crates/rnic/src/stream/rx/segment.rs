@@ -1,20 +1,20 @@
-//! A segment in three steps: [`begin`](Rx::begin) judges its header, [`place`](Rx::place) moves its payload, [`end`](Rx::end)
-//! takes note that it was whole, and delivers the message that it ends. Step 6 of the path.
+//! A segment in three steps: [`begin`](Rx::begin) judges its header, [`place`](Rx::place) (in `place.rs`) moves its payload,
+//! [`end`](Rx::end) takes note that it was whole, and delivers the message that it ends. Step 6 of the path.
 //!
 //! Checks come in the order of the layers: sequence of the stream first (RFC 5041 §7), then the memory (requirement M9).
 
 use super::{Message, Opens, Rx, Segment};
-use crate::error::{Fault, Protocol, UNMAPPED};
+use crate::error::{Fault, Protocol};
 use crate::memory::{Denied, Rights, Spans, Touch};
 use crate::qp::{Completes, Qp};
 use crate::queue::{Asked, Completion, Data, Opcode, Status};
-use crate::stream::{Answer, Guards, Question, advance, atomic};
+use crate::stream::{Answer, Guards, Opening, Question, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::{SendImmediate, Signal};
 use ironwarp_wire::{
-    AtomicRequest, AtomicResponse, Cause, Dialect, Header, Immediate, Place, ReadRequest, Send, SendWord,
-    Tagged, Violation,
+    AtomicRequest, AtomicResponse, Cause, Dialect, Header, Immediate, ReadRequest, Send, SendWord, Tagged,
+    Violation,
 };
 use std::sync::atomic::Ordering;
 
@@ -44,12 +44,12 @@ impl Failure {
         Self { cause: Some(violation.cause()), fault: Fault::Violation(violation), receive: None }
     }
 
-    fn remote(denied: Denied, cause: Cause) -> Self {
+    pub(super) fn remote(denied: Denied, cause: Cause) -> Self {
         Self { fault: Fault::Remote(denied), cause: Some(cause), receive: None }
     }
 
     /// This end's own buffer is not what it should be.
-    fn local(fault: Fault) -> Self {
+    pub(super) fn local(fault: Fault) -> Self {
         Self { fault, cause: Some(Cause::LocalCatastrophic), receive: Some(Status::LocalProtection) }
     }
 
@@ -75,7 +75,8 @@ impl Rx {
     // --- Begin ---
 
     /// Judges a header: what the segment is, whether it may come now, and whether its payload may go where it says.
-    pub(super) fn begin(&mut self, qp: &Qp, fpdu: &Fpdu) -> Judged<Target> {
+    /// `whole`: the payload is there, and is placed next.
+    pub(super) fn begin(&mut self, qp: &Qp, fpdu: &Fpdu, whole: bool) -> Judged<Target> {
         let len = usize::from(fpdu.payload_len);
         if self.begins_stream(qp, fpdu) {
             return Ok(Target::Nowhere);
@@ -86,14 +87,14 @@ impl Rx {
             }
             return Ok(Target::Park(Vec::with_capacity(len)));
         }
-        self.judge(qp, fpdu)
+        self.judge(qp, fpdu, whole)
     }
 
     /// Judges a header whose turn has come.
-    pub(super) fn judge(&mut self, qp: &Qp, fpdu: &Fpdu) -> Judged<Target> {
+    pub(super) fn judge(&mut self, qp: &Qp, fpdu: &Fpdu, whole: bool) -> Judged<Target> {
         let len = usize::from(fpdu.payload_len);
         match &fpdu.header {
-            Header::Write(tagged) => self.begin_write(qp, tagged, len)?,
+            Header::Write(tagged) => self.begin_write(qp, tagged, len, whole)?,
             Header::Send(send) => self.begin_send(send, len)?,
             Header::ReadRequest(read) => self.begin_read(qp, read)?,
             Header::ReadResponse(tagged) => self.begin_response(qp, tagged, len)?,
@@ -190,7 +191,7 @@ impl Rx {
         Ok(supplied)
     }
 
-    fn begin_write(&mut self, qp: &Qp, tagged: &Tagged, len: usize) -> Judged {
+    fn begin_write(&mut self, qp: &Qp, tagged: &Tagged, len: usize, whole: bool) -> Judged {
         if signal_of(qp, tagged, len).is_some() {
             return Ok(()); // it overtakes what waits for a receive, so a message may be open
         }
@@ -200,9 +201,9 @@ impl Rx {
             _ => return Err(Protocol::Interleaved.into()),
         }
         self.touch.segment(tagged.last);
-        if len > 0 {
-            let mut spans = Spans::new();
-            qp.remote(tagged.place, len, Rights::REMOTE_WRITE, &mut spans, &mut self.touch)
+        // All of it is checked before a byte is placed: where all is placed at once, then.
+        if len > 0 && !whole {
+            qp.with_remote(&mut None, tagged.place, len, Rights::REMOTE_WRITE, &mut self.touch, |_, _| ())
                 .map_err(|denied| Failure::remote(denied, denied.write_cause()))?;
         }
         Ok(())
@@ -261,9 +262,15 @@ impl Rx {
         self.touch = Touch::of_request();
         if read.len > 0 {
             // Checked again when it is served: the program may revoke it in between.
-            let mut spans = Spans::new();
-            qp.remote(read.source, read.len as usize, Rights::REMOTE_READ, &mut spans, &mut self.touch)
-                .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
+            qp.with_remote(
+                &mut None,
+                read.source,
+                read.len as usize,
+                Rights::REMOTE_READ,
+                &mut self.touch,
+                |_, _| (),
+            )
+            .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
         }
         Ok(())
     }
@@ -310,101 +317,16 @@ impl Rx {
         Ok(())
     }
 
-    // --- Place ---
-
-    /// Moves payload of the segment in progress to where it belongs.
-    pub(super) fn place(&mut self, qp: &Qp, payload: &[u8]) -> Judged {
-        let Some(mut segment) = self.segment.take() else { return Ok(()) };
-        let placed = match &mut segment.target {
-            Target::Nowhere => Ok(()),
-            Target::Park(parked) => {
-                parked.extend_from_slice(payload);
-                Ok(())
-            }
-            Target::Memory => self.place_in_memory(qp, &segment, payload),
-        };
-        segment.done += payload.len();
-        self.segment = Some(segment);
-        placed
-    }
-
-    fn place_in_memory(&mut self, qp: &Qp, segment: &Segment, payload: &[u8]) -> Judged {
-        let (mut spans, mut guards) = (Spans::new(), Guards::new());
-        self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
-        if spans.is_empty() {
-            return Ok(()); // the stream failed meanwhile, and the Read that this answers with it
-        }
-        let scattered = qp.device().host().scatter(payload, &spans);
-        drop(guards);
-        scattered.map_err(|_| self.unmapped(&segment.fpdu, segment.done, payload.len()))
-    }
-
-    /// Finds the memory for the next `len` bytes of a segment, and guards it.
-    pub(super) fn resolve<'q>(
-        &mut self,
-        qp: &'q Qp,
-        segment: &Segment,
-        len: usize,
-        spans: &mut Spans,
-        guards: &mut Guards<'q>,
-    ) -> Judged {
-        let table = qp.device().table();
-        // A shared receive queue has a domain of its own.
-        let domain = match (&segment.fpdu.header, &self.message) {
-            (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => receive.domain,
-            _ => qp.stream().domain,
-        };
-        let mut local = |sge: crate::queue::Sge| {
-            let need = Rights::LOCAL_WRITE;
-            let guard = table.local(domain, sge.tag, sge.addr, sge.len as usize, need, spans);
-            guards.push(guard.map_err(|denied| Failure::local(Fault::Local(denied)))?);
-            Ok(())
-        };
-        match (&segment.target, &segment.fpdu.header, &self.message) {
-            (Target::Memory, Header::Write(write), _) => {
-                let place = advance(write.place, segment.done as u64);
-                let guard = qp.remote(place, len, Rights::REMOTE_WRITE, spans, &mut self.touch);
-                guards.push(guard.map_err(|denied| Failure::remote(denied, denied.write_cause()))?);
-                Ok(())
-            }
-            (
-                Target::Memory,
-                Header::Send(_) | Header::SendImmediate(_),
-                Message::Send { receive, received, .. },
-            ) => receive.request.buffers.range(received + segment.done as u64, len, local),
-            (Target::Memory, Header::ReadResponse(_), _) => {
-                let mut sq = lock(&qp.sq);
-                let Some(read) = sq.read().cloned() else { return Ok(()) };
-                let Some(Data::Memory(sges)) = sq.sink(&read) else { return Ok(()) };
-                let sges = sges.clone();
-                drop(sq);
-                sges.range(u64::from(read.received) + segment.done as u64, len, &mut local)
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// The memory was registered, and is not there.
-    pub(super) fn unmapped(&self, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
-        let fault = |place, remote| Fault::Unmapped { place, len, remote };
-        match (&fpdu.header, &self.message) {
-            (Header::Write(write), _) => {
-                let fault = fault(advance(write.place, done as u64), true);
-                Failure { fault, cause: Some(UNMAPPED), receive: None }
-            }
-            (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => {
-                Failure::local(fault(receive.request.buffers.place(), false))
-            }
-            (Header::ReadResponse(response), _) => Failure::local(fault(response.place, false)),
-            _ => Failure::local(fault(Place::default(), false)),
-        }
-    }
-
     // --- End ---
 
     /// The segment was whole, and its CRC right.
     pub(super) fn end(&mut self, qp: &Qp) -> Judged {
-        let Some(Segment { fpdu, target, .. }) = self.segment.take() else { return Ok(()) };
+        self.segment.take().map_or(Ok(()), |segment| self.end_of(qp, segment))
+    }
+
+    /// The same, of a segment that is at hand.
+    pub(super) fn end_of(&mut self, qp: &Qp, segment: Segment) -> Judged {
+        let Segment { fpdu, target, .. } = segment;
         match std::mem::take(&mut self.opens) {
             Opens::No => self.deliver(qp, fpdu, target),
             Opens::Yes => {
@@ -499,7 +421,7 @@ impl Rx {
                 if owed.peer.is_none() {
                     owed.peer = Some(capabilities);
                     self.dialect = Dialect::Ironwarp;
-                    owed.opening = owed.opening.or(Some(Signal::Capabilities(qp.capabilities()).header()));
+                    owed.opening = owed.opening.or(Some(Opening::Signal(qp.capabilities())));
                     let acknowledges = owed.is_acknowledged();
                     drop(owed);
                     if acknowledges && qp.completes() == Completes::WhenAcknowledged {
@@ -536,11 +458,15 @@ impl Rx {
         Ok(())
     }
 
+    /// Whether the peer has no receive for a message of this end's.
+    pub(crate) fn peer_waits(&self, qp: &Qp) -> bool {
+        self.peer_waits.is_some_and(|number| lock(&qp.sq).acknowledged() <= number)
+    }
+
     /// Both ends wait for a receive of the other's, and their programs may post none before their Sends are complete. So
     /// that nobody waits for ever, the Sends that wait here count as delivered: they have arrived, and this end keeps them.
     fn vouch(&mut self, qp: &Qp) {
-        let waits = self.peer_waits.is_some_and(|number| lock(&qp.sq).acknowledged() <= number);
-        if waits && !self.park.is_empty() {
+        if self.peer_waits(qp) && !self.park.is_empty() {
             self.vouched = self.delivered + self.park.whole_sends();
             lock(&qp.owed).flush = true;
             self.owes = true;
@@ -615,7 +541,7 @@ impl Rx {
         };
         drop(sq);
         let original = response.original.to_ne_bytes();
-        let (mut spans, mut guards) = (Spans::new(), Guards::new());
+        let (mut spans, mut guards) = (Spans::new(), Guards::default());
         sges.range(0, original.len(), |sge| {
             let (domain, need) = (qp.stream().domain, Rights::LOCAL_WRITE);
             let table = qp.device().table();

@@ -1,12 +1,13 @@
 //! How a train is put together: which message has its turn, how it is cut, and where its payload comes from.
 
+use super::payload::{Source, check};
 use super::{Cursor, Did, Doing, Tx};
 use crate::broken;
 use crate::error::{Fault, UNMAPPED};
-use crate::memory::{Rights, Spans, Touch};
+use crate::memory::{Rights, Touch};
 use crate::qp::Qp;
-use crate::queue::{Asked, Data, Operation, OutstandingRead, Sges, Status, WorkRequest};
-use crate::stream::{DIRECT, Guards, Question, Train, advance, atomic};
+use crate::queue::{Asked, Data, Operation, OutstandingRead, Status, WorkRequest};
+use crate::stream::{Guards, NOWHERE, Opening, Question, Train, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
@@ -34,13 +35,6 @@ pub(super) struct Failure {
     terminate: Terminate,
     /// The work request, if it was one.
     request: Option<(u64, Status)>,
-}
-
-/// Where the payload of a segment comes from.
-enum Source<'a> {
-    Sges(&'a Sges, u32),
-    Inline(&'a [u8]),
-    Remote(Place, Touch),
 }
 
 /// What a segment of a work request is made of.
@@ -73,6 +67,7 @@ impl Tx {
                 break stop;
             }
         };
+        guards.hold = None; // what was copied needs none
         let more = !matches!(stop, Stop::Idle);
         match stop {
             Stop::Failed(failure) if train.is_empty() => {
@@ -136,7 +131,7 @@ impl Tx {
             return false;
         }
         let mut owed = lock(&qp.owed);
-        let header = if opening { owed.opening } else { owed.take_nudge() };
+        let header = if opening { owed.opening.map(Opening::header) } else { owed.take_nudge() };
         drop(owed);
         self.cursor.opening |= opening;
         self.owed.nudge &= opening;
@@ -147,7 +142,7 @@ impl Tx {
 
     /// The Terminate, if there is one. RFC 5040 §4.8: nothing follows it, and it may cut a message short.
     fn add_last_word(&mut self, qp: &Qp, train: &mut Train) -> bool {
-        let Some(terminate) = lock(&qp.owed).terminate.filter(|_| !self.cursor.terminate) else {
+        let Some(terminate) = lock(&qp.owed).terminate.clone().filter(|_| !self.cursor.terminate) else {
             return false;
         };
         // Then the peer knows which of its messages is meant: the first that was not delivered.
@@ -158,7 +153,7 @@ impl Tx {
         }
         self.cursor.terminate = true;
         self.cursor.doing = Doing::Nothing;
-        self.add_empty(train, &Header::Terminate(terminate), Did::Terminate);
+        self.add_empty(train, &Header::Terminate(*terminate), Did::Terminate);
         true
     }
 
@@ -179,7 +174,7 @@ impl Tx {
     }
 
     /// Tells the peer what was delivered, if there is more to tell than it knows.
-    fn acknowledge(&mut self, qp: &Qp, train: &mut Train) {
+    pub(super) fn acknowledge(&mut self, qp: &Qp, train: &mut Train) {
         let Some(delivered) = self.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
             return;
         };
@@ -205,8 +200,7 @@ impl Tx {
 
     /// An empty Read of the adapter's own.
     fn add_probe(&mut self, qp: &Qp, train: &mut Train) {
-        let nowhere = Place::default();
-        let read = ReadRequest { msn: self.cursor.read_msn, sink: nowhere, len: 0, source: nowhere };
+        let read = ReadRequest { msn: self.cursor.read_msn, sink: NOWHERE, len: 0, source: NOWHERE };
         self.add_question(qp, train, None, &Header::ReadRequest(read));
     }
 
@@ -239,6 +233,9 @@ impl Tx {
         guards: &mut Guards<'q>,
     ) -> Result<(), Stop> {
         if self.cursor.doing == Doing::Nothing {
+            if self.add_shorts(qp, train, guards)? {
+                return Ok(());
+            }
             if self.begin(qp, train)? == Begun::Probe {
                 return Ok(());
             }
@@ -264,7 +261,7 @@ impl Tx {
     fn begin(&mut self, qp: &Qp, train: &mut Train) -> Result<Begun, Stop> {
         loop {
             let seq = self.cursor.seq;
-            let sq = lock(&qp.sq);
+            let mut sq = lock(&qp.sq);
             let Some(request) = sq.request(seq).filter(|_| qp.may_begin()) else {
                 let probe = sq.wants_probe(self.cursor.requests) && sq.reads() < self.ord;
                 drop(sq);
@@ -285,13 +282,19 @@ impl Tx {
                     drop(sq);
                     return self.recognise(qp, train, seq, probe);
                 }
-                let data = request.data.clone();
-                drop(sq);
-                self.measure_path(&data);
-                // What fits one segment is checked when that is put together, which is before it leaves.
-                if right == Rights::LOCAL_WRITE || data.len() > self.room(UNTAGGED_LEN) as u64 {
-                    check(qp, &data, right).map_err(|fault| Stop::Failed(local(fault, seq)))?;
+                let request = request.clone();
+                if !asks {
+                    // It is complete with the last of its messages; the peer may complain from the first segment on.
+                    let messages = 1 + u64::from(!is_send && request.immediate.is_some());
+                    sq.numbered(seq, self.cursor.requests + messages, self.cursor.send_msn);
                 }
+                drop(sq);
+                // What fits one segment is checked when that is put together, which is before it leaves.
+                if asks || request.data.len() > self.room(UNTAGGED_LEN) as u64 {
+                    self.measure_path(&request.data);
+                    check(qp, &request.data, right).map_err(|fault| Stop::Failed(local(fault, seq)))?;
+                }
+                self.current = Some((seq, request));
                 return Ok(Begun::Request);
             }
             // Revocation waits for guards, and the train holds some.
@@ -302,7 +305,7 @@ impl Tx {
             drop(sq);
             execute(qp, seq, &request).map_err(Stop::Failed)?;
             self.cursor.seq += 1;
-            self.start = self.cursor; // it is done, whatever becomes of the train
+            train.set_start(self.cursor); // it is done, whatever becomes of the train
         }
     }
 
@@ -374,20 +377,20 @@ impl Tx {
                     Header::Send(send)
                 };
                 self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
-                self.add_payload_of(qp, train, guards, &segment, &header, msn)
+                self.add_payload_of(qp, train, guards, &segment, &header)
             }
             Operation::Write(to) => {
                 let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
                 // An empty Write leaves with nothing in these fields, so that none is taken for a signal. With Immediate it
                 // leaves as well: Immediate Data alone would tell of the Write before it.
-                let place = if data.is_empty() { Place::default() } else { advance(to, offset.into()) };
+                let place = if data.is_empty() { NOWHERE } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
-                self.add_payload_of(qp, train, guards, &segment, &header, self.cursor.send_msn)
+                self.add_payload_of(qp, train, guards, &segment, &header)
             }
             Operation::Read(source) => {
                 let sink = match data {
                     Data::Memory(sges) => sges.place(),
-                    Data::Inline(_) => Place::default(),
+                    Data::Inline(_) => NOWHERE,
                 };
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 let read = ReadRequest { msn: self.cursor.read_msn, sink, len, source };
@@ -436,7 +439,6 @@ impl Tx {
         guards: &mut Guards<'q>,
         segment: &Segment<'_>,
         header: &Header,
-        msn: u32,
     ) -> Result<(), Stop> {
         let &Segment { seq, data, len, last, immediate } = segment;
         let source = match data {
@@ -445,10 +447,6 @@ impl Tx {
         };
         self.add_payload(qp, train, guards, header, &source, len)
             .map_err(|fault| Stop::Failed(local(fault, seq)))?;
-        if self.cursor.offset == 0 {
-            // The request is complete with the last of its messages; the peer may complain from the first segment on.
-            lock(&qp.sq).numbered(seq, self.cursor.requests + 1 + u64::from(immediate), msn);
-        }
         if last {
             self.cursor.requests += 1;
         }
@@ -551,7 +549,7 @@ impl Tx {
     // --- Segments ---
 
     /// How much payload a segment may have.
-    fn room(&self, header_len: usize) -> usize {
+    pub(super) fn room(&self, header_len: usize) -> usize {
         let longest = if self.owed.large { MAX_ULPDU } else { self.mulpdu };
         // Multiples of eight: the segments of an aligned buffer stay aligned.
         (longest - header_len) & !7
@@ -566,95 +564,12 @@ impl Tx {
         *doing = then;
         train.seal(self.cursor, did);
     }
-
-    /// Puts a segment with its payload together: checks the memory, then copies it or points to it.
-    fn add_payload<'q>(
-        &mut self,
-        qp: &'q Qp,
-        train: &mut Train,
-        guards: &mut Guards<'q>,
-        header: &Header,
-        source: &Source<'_>,
-        len: usize,
-    ) -> Result<(), Fault> {
-        let writer = &mut self.cursor.writer;
-        if len == 0 {
-            train.empty(writer, header);
-            return Ok(());
-        }
-        if let Source::Inline(bytes) = source {
-            return train.copied(writer, header, len, |to| {
-                to.copy_from_slice(bytes);
-                Ok(())
-            });
-        }
-        let (held, host) = (guards.len(), qp.device().host());
-        let mut spans = Spans::new();
-        let place = resolve(qp, source, len, &mut spans, guards)?;
-        let remote = matches!(source, Source::Remote(..));
-        let gone = Fault::Unmapped { place, len, remote };
-        let framing = writer.framing();
-        if framing.crc || framing.markers || len < DIRECT {
-            train.copied(writer, header, len, |to| host.gather(&spans, to).map_err(|_| gone))?;
-            guards.truncate(held);
-        } else if spans.iter().all(|span| host.is_mapped(*span)) {
-            train.referenced(writer, header, len, &spans);
-        } else {
-            return Err(gone);
-        }
-        Ok(())
-    }
 }
 
 #[derive(PartialEq, Eq)]
 enum Begun {
     Request,
     Probe,
-}
-
-/// Finds the memory of a segment, and guards it. Returns where it begins, for messages.
-fn resolve<'q>(
-    qp: &'q Qp,
-    source: &Source<'_>,
-    len: usize,
-    spans: &mut Spans,
-    guards: &mut Guards<'q>,
-) -> Result<Place, Fault> {
-    let (table, stream) = (qp.device().table(), qp.stream());
-    match source {
-        Source::Inline(_) => Ok(Place::default()),
-        Source::Remote(place, touch) => {
-            let mut touch = *touch; // claimed when the request came
-            let guard = qp.remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
-            guards.push(guard.map_err(Fault::Remote)?);
-            Ok(*place)
-        }
-        Source::Sges(sges, offset) => {
-            let mut begins = None;
-            sges.range(u64::from(*offset), len, |sge| {
-                begins.get_or_insert(Place { tag: sge.tag, offset: sge.addr });
-                let right = Rights::LOCAL_READ;
-                let guard = table.local(stream.domain, sge.tag, sge.addr, sge.len as usize, right, spans);
-                guards.push(guard.map_err(Fault::Local)?);
-                Ok(())
-            })?;
-            Ok(begins.unwrap_or_default())
-        }
-    }
-}
-
-/// Whether all of this memory may be used.
-fn check(qp: &Qp, data: &Data, right: Rights) -> Result<(), Fault> {
-    let Data::Memory(sges) = data else { return Ok(()) };
-    let mut spans = Spans::new();
-    for sge in sges.as_slice().iter().filter(|sge| sge.len > 0) {
-        let table = qp.device().table();
-        spans.clear();
-        table
-            .local(qp.stream().domain, sge.tag, sge.addr, sge.len as usize, right, &mut spans)
-            .map_err(Fault::Local)?;
-    }
-    Ok(())
 }
 
 /// An operation of the adapter's own: nothing leaves, but it has its turn.
@@ -680,7 +595,7 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Box<Failure>>
     Ok(())
 }
 
-fn local(fault: Fault, seq: u64) -> Box<Failure> {
+pub(super) fn local(fault: Fault, seq: u64) -> Box<Failure> {
     let request = Some((seq, Status::LocalProtection));
     Box::new(Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request })
 }

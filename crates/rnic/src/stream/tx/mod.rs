@@ -6,6 +6,8 @@
 //! behind it are taken back. So no memory of the program is needed after the call, and revocation is final.
 
 mod build;
+mod payload;
+mod short;
 
 use super::train::Frame;
 use super::{Guards, Train, View};
@@ -15,11 +17,13 @@ use crate::half::Left;
 use crate::link::{Link, LinkError, Piece};
 use crate::memory::Touch;
 use crate::qp::Qp;
-use crate::queue::WorkRequest;
+use crate::queue::{SendQueue, WorkRequest};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{FpduWriter, Framing, max_ulpdu};
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+pub(crate) use short::Short;
 
 /// So many trains may one thread send before others get their turn.
 const TRAINS: usize = 16;
@@ -29,14 +33,10 @@ const TRAINS: usize = 16;
 pub(crate) struct Tx {
     link: Arc<dyn Link>,
     cursor: Cursor,
-    /// Where the train begins that is being put together: there it goes back to if nothing of it leaves.
-    start: Cursor,
     /// How many Reads may be outstanding.
     ord: usize,
-    /// The tail of the FPDU that the link took in part, how much of that is gone, and what the FPDU was.
-    rest: Vec<u8>,
-    rest_at: usize,
-    rest_did: Did,
+    /// The tail of the FPDU that the link took in part. A stream that is not stuck has none.
+    rest: Option<Box<Rest>>,
     /// The request in progress, with its sequence number: what the send queue holds, at hand.
     current: Option<(u64, WorkRequest)>,
     /// The longest segment that the path carries.
@@ -45,6 +45,16 @@ pub(crate) struct Tx {
     owed: View,
     /// The last byte is out: nothing may follow.
     finished: bool,
+}
+
+/// What the link did not take of an FPDU.
+#[derive(Debug)]
+struct Rest {
+    bytes: Vec<u8>,
+    /// How much of that is gone.
+    sent: usize,
+    /// What the FPDU was.
+    did: Did,
 }
 
 /// Where a stream stands between two FPDUs. Plain data, so that it can be set back.
@@ -130,11 +140,8 @@ impl Tx {
             mulpdu: max_ulpdu(link.segment_size(), framing.markers),
             link,
             cursor,
-            start: cursor,
             ord: ord.into(),
-            rest: Vec::new(),
-            rest_at: 0,
-            rest_did: Did::Other,
+            rest: None,
             current: None,
             owed: View::default(),
             finished: false,
@@ -153,7 +160,7 @@ impl Tx {
             }
         }
         qp.device().put_train(train);
-        if qp.is_draining() && self.rest.is_empty() && self.cursor.is_between_requests() {
+        if qp.is_draining() && self.rest.is_none() && self.cursor.is_between_requests() {
             qp.drained_to(self.cursor.seq);
         }
         left
@@ -164,9 +171,8 @@ impl Tx {
         if self.finished || !self.send_rest(qp) {
             return false;
         }
-        self.start = self.cursor;
-        let mut guards = Guards::new();
-        train.clear();
+        let mut guards = Guards::default();
+        train.begin(self.cursor);
         let more = self.build(qp, train, &mut guards);
         if train.is_empty() {
             self.finish(qp);
@@ -186,26 +192,24 @@ impl Tx {
 
     /// Sends the tail of an FPDU that was cut. False: the link does not take it yet.
     fn send_rest(&mut self, qp: &Qp) -> bool {
-        if self.rest.is_empty() {
-            return true;
-        }
+        let Some(mut rest) = self.rest.take() else { return true };
         lock(&qp.sq).begin_sending();
         let stuck = loop {
-            match self.link.send(&[Piece::Own(&self.rest[self.rest_at..])]) {
-                Ok(n) => self.rest_at += n,
+            match self.link.send(&[Piece::Own(&rest.bytes[rest.sent..])]) {
+                Ok(n) => rest.sent += n,
                 Err(error) => break Some(error),
             }
-            if self.rest_at == self.rest.len() {
+            if rest.sent == rest.bytes.len() {
                 break None;
             }
         };
-        if stuck.is_none() {
-            // A stream that is not stuck keeps no buffer.
-            self.rest = Vec::new();
-            self.rest_at = 0;
-            self.left(qp, [self.rest_did]);
+        match stuck {
+            Some(_) => {
+                self.rest = Some(rest);
+                qp.end_sending(|_| ());
+            }
+            None => self.left(qp, [rest.did]),
         }
-        qp.end_sending();
         match stuck {
             Some(error) => self.not_sent(qp, error),
             None => !self.finished,
@@ -232,40 +236,32 @@ impl Tx {
     /// Takes note of what left: the first `n` bytes.
     fn account(&mut self, qp: &Qp, train: &Train, n: usize) {
         let frames = train.frames();
+        if n == train.len() {
+            return self.left(qp, frames.iter().map(|frame| frame.did));
+        }
         let mut kept = frames.partition_point(|frame| frame.end <= n);
-        self.left(qp, frames[..kept].iter().map(|frame| frame.did));
+        note(qp, &mut lock(&qp.sq), frames[..kept].iter().map(|frame| frame.did));
         let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end);
         if n > whole {
             // The link has the front of this one, so it must get the tail, whatever happens to the memory.
             let frame = &frames[kept];
             let host = qp.device().host();
             match train.copy(n, frame.end, |span, to| host.gather(&[span], to)) {
-                Ok(rest) => (self.rest, self.rest_did) = (rest, frame.did),
+                Ok(bytes) => self.rest = Some(Box::new(Rest { bytes, sent: 0, did: frame.did })),
                 Err(_) => self.give_up(qp, Fault::HalfSent),
             }
             kept += 1;
         }
         if kept < frames.len() && !broken::is("train") {
-            self.cursor = kept.checked_sub(1).map_or(self.start, |last| frames[last].after);
+            self.cursor = kept.checked_sub(1).map_or(train.start(), |last| frames[last].after);
             self.take_back(qp, &frames[kept..]);
         }
-        qp.end_sending();
+        qp.end_sending(|_| ());
     }
 
-    /// These frames are out: what was only waiting for that completes.
+    /// All that was handed to the link is out: what was only waiting for that completes.
     fn left(&mut self, qp: &Qp, frames: impl IntoIterator<Item = Did>) {
-        let mut last = false;
-        let mut sq = lock(&qp.sq);
-        for did in frames {
-            match did {
-                Did::Request(seq) | Did::Read(Some(seq)) => sq.sent(seq),
-                Did::Read(None) | Did::Answer | Did::Other => {}
-                Did::Terminate => last = true,
-            }
-        }
-        qp.retire_from(&mut sq);
-        drop(sq);
-        if last {
+        if qp.end_sending(|sq| note(qp, sq, frames)) {
             self.end(qp);
         }
     }
@@ -322,4 +318,19 @@ impl Tx {
         self.link.finish();
         qp.link_finished();
     }
+}
+
+/// These frames are out: what was only waiting for that completes. Returns whether nothing can follow, because the last of them
+/// was the last word.
+fn note(qp: &Qp, sq: &mut SendQueue, frames: impl IntoIterator<Item = Did>) -> bool {
+    let mut last = false;
+    for did in frames {
+        match did {
+            Did::Request(seq) | Did::Read(Some(seq)) => sq.sent(seq),
+            Did::Read(None) | Did::Answer | Did::Other => {}
+            Did::Terminate => last = true,
+        }
+    }
+    qp.retire_from(sq);
+    last
 }

@@ -1,16 +1,17 @@
 //! One process of a program under test: its output goes to a file, it has a time limit, and it leaves nothing running.
 
 use crate::shell::Result;
+use std::fmt;
 use std::fs::{self, File};
 use std::io;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 /// No program of the catalogue takes longer.
-pub(super) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 /// So many lines of its output are shown if it fails: from the beginning, and from the end.
 const FIRST: usize = 6;
 const LAST: usize = 6;
@@ -19,16 +20,34 @@ const LOOK: Duration = Duration::from_millis(2);
 
 /// A running program. Dropped, it and all its children are killed.
 #[derive(Debug)]
-pub(super) struct Process {
+pub(crate) struct Process {
     child: Child,
     log: PathBuf,
     name: String,
     deadline: Instant,
 }
 
+/// What came of a program.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    /// Its exit code; that of a program which a signal killed is 128 and the signal's number, as in shells.
+    pub(crate) code: i32,
+    pub(crate) output: String,
+}
+
+impl fmt::Display for Ended {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ended with {}", self.code)?;
+        let lines: Vec<_> = self.output.lines().collect();
+        lines[lines.len().saturating_sub(FIRST + LAST)..]
+            .iter()
+            .try_for_each(|line| write!(f, "\n      {line}"))
+    }
+}
+
 impl Process {
     /// Starts a command, with its output in `log`.
-    pub(super) fn start(mut command: Command, name: &str, log: &Path) -> Result<Self> {
+    pub(crate) fn start(mut command: Command, name: &str, log: &Path) -> Result<Self> {
         let failed = |error: io::Error| format!("{name}: {error}");
         let out = File::create(log).map_err(failed)?;
         let err = out.try_clone().map_err(failed)?;
@@ -38,18 +57,18 @@ impl Process {
         Ok(Self { child, log: log.to_owned(), name: name.to_owned(), deadline })
     }
 
-    pub(super) fn id(&self) -> u32 {
+    pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
 
     /// What it has printed so far.
-    pub(super) fn output(&self) -> String {
+    pub(crate) fn output(&self) -> String {
         let bytes = fs::read(&self.log).unwrap_or_default();
         String::from_utf8_lossy(&bytes).into_owned()
     }
 
     /// Waits until it ends. It must end well.
-    pub(super) fn finish(&mut self) -> Result<String> {
+    pub(crate) fn finish(&mut self) -> Result<String> {
         let status = self.wait()?;
         if status.success() {
             Ok(self.output())
@@ -58,8 +77,20 @@ impl Process {
         }
     }
 
+    /// Waits until it ends, well or not.
+    pub(crate) fn ended(&mut self) -> Result<Ended> {
+        let status = self.wait()?;
+        let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1);
+        Ok(Ended { code, output: self.output() })
+    }
+
+    /// It has so long from now on.
+    pub(crate) fn patience(&mut self, time: Duration) {
+        self.deadline = Instant::now() + time;
+    }
+
     /// Waits until `ready` holds, as long as the process lives.
-    pub(super) fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) -> Result {
+    pub(crate) fn wait_until(&mut self, what: &str, mut ready: impl FnMut(&Self) -> bool) -> Result {
         while !ready(self) {
             if let Some(status) = self.try_wait()? {
                 return Err(self.complaint(&format!("ended with {status} before {what}")));
@@ -88,8 +119,17 @@ impl Process {
         self.child.try_wait().map_err(|error| format!("{}: {error}", self.name))
     }
 
+    /// What has become of it, while another failed.
+    pub(super) fn meanwhile(&mut self) -> String {
+        match self.try_wait() {
+            Ok(Some(status)) => self.complaint(&format!("had ended with {status}")),
+            Ok(None) => self.complaint("was running"),
+            Err(error) => error,
+        }
+    }
+
     /// An error with the last of what it printed.
-    pub(super) fn complaint(&self, what: &str) -> String {
+    pub(crate) fn complaint(&self, what: &str) -> String {
         // What it says on standard error is in front: the C library keeps the rest until the end.
         let output = self.output();
         let lines: Vec<_> = output.lines().collect();

@@ -1,0 +1,113 @@
+//! A message there and one back: in the thread that waits for it, or received by a helper into memory that is watched, as the
+//! target of an RDMA Write sees it.
+
+use super::{read_all, write_all};
+use crate::Result;
+use crate::control::{PATIENCE, Server};
+use crate::measure::{Measured, ping_pong};
+use crate::turn::Turn;
+use std::net::{Shutdown, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+#[derive(Debug)]
+struct Ball {
+    stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+pub(super) fn run(turn: &Turn, server: &Server, stream: TcpStream) -> Result<Measured> {
+    stream.set_nonblocking(!turn.blocking)?;
+    let mut ball = Ball { stream, buffer: vec![0; turn.size] };
+    let ping = |ball: &mut Ball, number: u64| {
+        ball.buffer[0] = number.to_le_bytes()[0];
+        write_all(&mut ball.stream, &ball.buffer)?;
+        match read_all(&mut ball.stream, &mut ball.buffer)? {
+            true => Ok(()),
+            false => Err("the server has closed".into()),
+        }
+    };
+    let check = |ball: &Ball, number: u64| match ball.buffer[0] == number.to_le_bytes()[0] {
+        true => Ok(()),
+        false => Err("an answer is not what was sent".into()),
+    };
+    ping_pong(server, turn, &mut ball, ping, check)
+}
+
+pub(super) fn serve(turn: &Turn, mut stream: TcpStream) -> Result {
+    stream.set_nonblocking(!turn.blocking)?;
+    let mut buffer = vec![0; turn.size];
+    while read_all(&mut stream, &mut buffer)? {
+        write_all(&mut stream, &buffer)?;
+    }
+    Ok(())
+}
+
+/// Memory that a helper thread receives into, eight bytes at a time. All ones mean that the peer has closed.
+#[derive(Debug)]
+struct Watched {
+    stream: TcpStream,
+    memory: Arc<AtomicU64>,
+}
+
+const CLOSED: u64 = u64::MAX;
+
+impl Watched {
+    fn new(stream: TcpStream) -> Result<Self> {
+        let memory = Arc::new(AtomicU64::new(0));
+        let (mut from, to) = (stream.try_clone()?, Arc::clone(&memory));
+        thread::spawn(move || {
+            let mut word = [0; 8];
+            while read_all(&mut from, &mut word).unwrap_or(false) {
+                to.store(u64::from_le_bytes(word), Ordering::Release);
+            }
+            to.store(CLOSED, Ordering::Release);
+        });
+        Ok(Self { stream, memory })
+    }
+
+    /// Spins until something else is there.
+    fn changes_from(&self, before: u64) -> u64 {
+        let start = Instant::now();
+        for spins in 0_u64.. {
+            let now = self.memory.load(Ordering::Acquire);
+            if now != before {
+                return now;
+            }
+            if spins.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+                break;
+            }
+            std::hint::spin_loop();
+        }
+        CLOSED
+    }
+}
+
+pub(super) fn run_watching(turn: &Turn, server: &Server, stream: TcpStream) -> Result<Measured> {
+    let mut watched = Watched::new(stream)?;
+    let ping = |watched: &mut Watched, _: u64| {
+        let before = watched.memory.load(Ordering::Acquire);
+        write_all(&mut watched.stream, &(before + 1).to_le_bytes())?;
+        match watched.changes_from(before) == before + 1 {
+            true => Ok(()),
+            false => Err("an answer is not what was sent".into()),
+        }
+    };
+    let measured = ping_pong(server, turn, &mut watched, ping, |_, _| Ok(()))?;
+    watched.stream.shutdown(Shutdown::Both)?;
+    Ok(measured)
+}
+
+pub(super) fn serve_watching(stream: TcpStream) -> Result {
+    let mut watched = Watched::new(stream)?;
+    let mut last = 0;
+    loop {
+        last = watched.changes_from(last);
+        if last == CLOSED {
+            return Ok(());
+        }
+        write_all(&mut watched.stream, &last.to_le_bytes())?;
+    }
+}

@@ -1,0 +1,129 @@
+//! The two processes: the client starts the server as a child, each keeps to a processor of its own, and they tell each other
+//! by lines of text what is not part of the measurement.
+
+use crate::Result;
+use crate::turn::Turn;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+/// The first word on the command line of the server.
+pub(crate) const SERVE: &str = "serve";
+
+/// No step takes longer, unless it hangs.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Before any thread is started: threads inherit the processor. As many files as may be, for thousands of connections. True if
+/// there was more than one processor to choose from.
+pub(crate) fn prepare(which: usize) -> Result<bool> {
+    let may = sched_getaffinity(None)?;
+    let processors: Vec<_> = (0..CpuSet::MAX_CPU).filter(|processor| may.is_set(*processor)).collect();
+    let mut own = CpuSet::new();
+    own.set(processors[which % processors.len()]);
+    sched_setaffinity(None, &own)?;
+    let files = getrlimit(Resource::Nofile);
+    setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })?;
+    Ok(processors.len() > 1)
+}
+
+/// A server whose client was killed shall not go on, polling.
+pub(crate) fn end_with_client() -> Result {
+    Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
+}
+
+/// The server, as the client has it. Dropped, it ends.
+#[derive(Debug)]
+pub(crate) struct Server {
+    child: Child,
+    to: ChildStdin,
+    from: BufReader<ChildStdout>,
+    /// It has to have a processor of its own.
+    apart: bool,
+}
+
+impl Server {
+    /// Starts it, and only then takes a processor: the server would inherit it, and then both had the same one.
+    pub(crate) fn start(turn: &Turn) -> Result<Self> {
+        let me = std::env::current_exe()?;
+        let mut command = match turn.network.as_str() {
+            "" => Command::new(me),
+            network => {
+                let mut enter = Command::new("nsenter");
+                enter.arg(format!("--net={network}")).arg("--").arg(me);
+                enter
+            }
+        };
+        command.arg(SERVE).args(turn.to_string().split(' '));
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let (to, from) = (child.stdin.take().ok_or("no input")?, child.stdout.take().ok_or("no output")?);
+        Ok(Self { child, to, from: BufReader::new(from), apart: prepare(0)? })
+    }
+
+    /// The next line that the server says.
+    fn line(&mut self) -> Result<String> {
+        let mut line = String::new();
+        match self.from.read_line(&mut line)? {
+            0 => Err("the server has ended".into()),
+            _ => Ok(line.trim().to_owned()),
+        }
+    }
+
+    /// Where it listens: the first that it says. By then it has its processor.
+    pub(crate) fn address(&mut self) -> Result<SocketAddr> {
+        let address = self.line()?.parse()?;
+        if self.apart && sched_getaffinity(None)? == sched_getaffinity(Some(Pid::from_child(&self.child)))? {
+            return Err("client and server have the same processor".into());
+        }
+        Ok(address)
+    }
+
+    /// What it has in its memory, in the end.
+    pub(crate) fn holds(&mut self) -> Result<String> {
+        writeln!(self.to)?;
+        self.line()
+    }
+
+    /// How long the threads of both processes have run, in seconds: the client's, the server's.
+    pub(crate) fn processor_time(&self) -> Result<[f64; 2]> {
+        Ok([threads_have_run("self")?, threads_have_run(&self.child.id().to_string())?])
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn threads_have_run(process: &str) -> Result<f64> {
+    let mut nanos = 0;
+    for thread in fs::read_dir(Path::new("/proc").join(process).join("task"))? {
+        let schedule = fs::read_to_string(thread?.path().join("schedstat"))?;
+        nanos += schedule.split(' ').next().unwrap_or_default().parse::<u64>()?;
+    }
+    Ok(Duration::from_nanos(nanos).as_secs_f64())
+}
+
+/// The server's side: says where it listens.
+pub(crate) fn say_address(at: SocketAddr) {
+    println!("{at}");
+}
+
+/// Waits until the client wants to know what is there. It does so when it has measured, or not at all.
+pub(crate) fn wait_until_asked() -> Result {
+    let mut line = String::new();
+    match std::io::stdin().lock().read_line(&mut line)? {
+        0 => Err("the client has ended".into()),
+        _ => Ok(()),
+    }
+}
+
+pub(crate) fn say_holds(what: &str) {
+    println!("{what}");
+}

@@ -1,0 +1,124 @@
+//! Requests and answers on many queue pairs, all behind one completion queue.
+
+use super::Host;
+use crate::Result;
+use crate::control::{self, PATIENCE, Server};
+use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
+use crate::scattered::Scattered;
+use crate::turn::Turn;
+use ironwarp::{AcceptOptions, Buffer, ConnectOptions, Listener, MemoryRegion, QueuePair, WorkRequest};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// Each has one message on its way at most, in each direction.
+const DEPTH: usize = 2;
+
+/// Queue pairs, and a place for each in one region: what it received last.
+#[derive(Debug)]
+struct Many<'h> {
+    host: &'h Host,
+    pairs: Vec<QueuePair>,
+    region: MemoryRegion,
+    size: usize,
+}
+
+impl<'h> Many<'h> {
+    fn new(turn: &Turn, host: &'h Host) -> Result<Self> {
+        let region = host.region(Buffer::new(turn.connections * turn.size)?)?;
+        Ok(Self { host, pairs: Vec::with_capacity(turn.connections), region, size: turn.size })
+    }
+
+    /// A queue pair for the next connection. Its receive is posted before there can be a message.
+    fn next_pair(&self, turn: &Turn) -> Result<QueuePair> {
+        let pair = self.host.pair(turn, DEPTH)?;
+        post_receive(&pair, &self.region, self.pairs.len(), self.size)?;
+        Ok(pair)
+    }
+
+    /// Calls `each` for every message that came: which queue pair's, and how long it is. Polls once.
+    fn poll(&self, completions: &mut Vec<ironwarp::Completion>) -> Result {
+        completions.clear();
+        self.host.cq.poll(completions, POLLED)?;
+        Ok(())
+    }
+}
+
+/// So many completions are taken at once.
+const POLLED: usize = 64;
+
+fn post_receive(pair: &QueuePair, region: &MemoryRegion, which: usize, size: usize) -> Result {
+    Ok(pair.post_receive(which as u64, &[region.slice(which * size, size)?])?)
+}
+
+pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Measured> {
+    let host = Host::open(turn)?;
+    let mut many = Many::new(turn, &host)?;
+    while many.pairs.len() < turn.connections {
+        let pair = many.next_pair(turn)?;
+        pair.connect(at, &ConnectOptions::new()).map_err(|error| error.to_string())?;
+        many.pairs.push(pair);
+    }
+    let request = pattern(turn.size);
+    exchange(turn, &many, &request, turn.warm_up())?;
+    let watch = Stopwatch::start(server)?;
+    let messages = exchange(turn, &many, &request, turn.time())?;
+    let measured = watch.stop(server, messages, turn.size)?;
+    many.pairs[0].post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message is the last one
+    compare(&edges(&many.region.to_vec()?[..turn.size]), &request)?;
+    compare(&server.holds()?, &request)?;
+    Ok(measured)
+}
+
+fn exchange(turn: &Turn, many: &Many<'_>, request: &[u8], time: Duration) -> Result<u64> {
+    let ask = |which: usize| many.pairs[which].post_send(WorkRequest::send_inline(0, request).unsignaled());
+    let start = Instant::now();
+    let mut order = Scattered::new(many.pairs.len());
+    let (mut outstanding, mut done) = (0, 0);
+    for _ in 0..turn.queued.min(many.pairs.len()) {
+        ask(order.next())?;
+        outstanding += 1;
+    }
+    let mut completions = Vec::with_capacity(POLLED);
+    while outstanding > 0 {
+        many.poll(&mut completions)?;
+        for completion in completions.drain(..) {
+            let which = usize::try_from(completion.success()?.wr_id)?;
+            post_receive(&many.pairs[which], &many.region, which, many.size)?;
+            order.done(which);
+            (outstanding, done) = (outstanding - 1, done + 1);
+            if start.elapsed() < time {
+                ask(order.next())?;
+                outstanding += 1;
+            }
+        }
+    }
+    Ok(done)
+}
+
+pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
+    let mut many = Many::new(turn, host)?;
+    while many.pairs.len() < turn.connections {
+        let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+        let pair = many.next_pair(turn)?;
+        incoming.accept(&pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
+        many.pairs.push(pair);
+    }
+    let mut request = vec![0; turn.size];
+    let mut completions = Vec::with_capacity(POLLED);
+    loop {
+        many.poll(&mut completions)?;
+        for completion in completions.drain(..) {
+            let completion = completion.success()?;
+            if completion.byte_len == 0 {
+                control::wait_until_asked()?;
+                control::say_holds(&edges(&request));
+                return Ok(());
+            }
+            let which = usize::try_from(completion.wr_id)?;
+            // The answer is a copy of the request, so its place can receive the next one.
+            many.region.read(which * turn.size, &mut request)?;
+            post_receive(&many.pairs[which], &many.region, which, turn.size)?;
+            many.pairs[which].post_send(WorkRequest::send_inline(0, &request).unsignaled())?;
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! Writes, Reads or Sends one way, with as many outstanding as the turn says. They use the same memory again and again, as the
+//! loop over bare TCP does.
+
+use super::{End, Host};
+use crate::Result;
+use crate::control::{self, PATIENCE, Server};
+use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
+use crate::turn::{Operation, Turn};
+use ironwarp::{Buffer, Listener, MemoryRegion, QueuePair, WorkRequest};
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+/// What the target of a Write has to do: nothing. That of Sends posts receives.
+pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
+    let buffer = match turn.operation {
+        Operation::Read => Buffer::copy_of(&pattern(turn.size))?,
+        _ => Buffer::new(turn.size)?,
+    };
+    let end = End::accept(turn, host, listener, host.region(buffer)?, |pair, region| match turn.operation {
+        Operation::Send => (0..receives(turn)).try_for_each(|_| post_receive(turn, pair, region)),
+        _ => Ok(()),
+    })?;
+    if turn.operation == Operation::Send {
+        // An empty message is the last one.
+        while host.completion(turn)?.byte_len > 0 {
+            post_receive(turn, &end.pair, &end.region)?;
+        }
+    }
+    control::wait_until_asked()?;
+    control::say_holds(&edges(&end.region.to_vec()?));
+    Ok(())
+}
+
+/// The sender is never kept waiting for one.
+fn receives(turn: &Turn) -> usize {
+    turn.queued.max(super::DEPTH)
+}
+
+fn post_receive(turn: &Turn, pair: &QueuePair, region: &MemoryRegion) -> Result {
+    Ok(pair.post_receive(0, &[region.slice(0, turn.size)?])?)
+}
+
+pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Measured> {
+    let host = Host::open(turn)?;
+    let message = pattern(turn.size);
+    let buffer = match turn.operation {
+        Operation::Read => Buffer::new(turn.size)?,
+        _ => Buffer::copy_of(&message)?,
+    };
+    let end = End::connect(turn, &host, at, host.region(buffer)?, |_, _| Ok(()))?;
+    // Behind all others: that it is done says that they have arrived.
+    let fence = host.region(Buffer::new(1)?)?;
+    phase(turn, &end, &fence, turn.warm_up())?;
+    let watch = Stopwatch::start(server)?;
+    let messages = phase(turn, &end, &fence, turn.time())?;
+    let measured = watch.stop(server, messages, turn.size)?;
+    if turn.operation == Operation::Send {
+        end.pair.post_send(WorkRequest::send(0, &[]))?;
+        host.completion(turn)?;
+    }
+    match turn.operation {
+        Operation::Read => compare(&edges(&end.region.to_vec()?), &message)?,
+        _ => compare(&server.holds()?, &message)?,
+    }
+    Ok(measured)
+}
+
+/// Keeps requests outstanding for so long, then sees to it that all have arrived. Returns how many.
+fn phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Result<u64> {
+    let list = [end.region.slice(0, turn.size)?];
+    let request = || match turn.operation {
+        Operation::Write => WorkRequest::write(0, &list, end.peer),
+        Operation::Read => WorkRequest::read(0, &list, end.peer),
+        Operation::Send => WorkRequest::send(0, &list).into(),
+    };
+    let (mut posted, mut done) = (0, 0);
+    let mut completions = Vec::with_capacity(turn.queued);
+    let start = Instant::now();
+    loop {
+        let open = start.elapsed() < time;
+        if !open && done == posted {
+            break;
+        }
+        if open {
+            // One call for many, where the turn allows it: but not one for each that gets free.
+            while turn.queued - (posted - done) >= turn.batch.div_ceil(2) {
+                let room = (turn.queued - (posted - done)).min(turn.batch);
+                match room {
+                    1 => end.pair.post_send(request())?,
+                    _ => end.pair.post_send_all((0..room).map(|_| request()).collect())?,
+                }
+                posted += room;
+            }
+        }
+        if turn.blocking {
+            completions.extend(end.host.cq.wait(PATIENCE)?);
+        }
+        end.host.cq.poll(&mut completions, turn.queued)?;
+        done += completions.len();
+        for completion in completions.drain(..) {
+            completion.success()?;
+        }
+    }
+    if !turn.acked && turn.operation != Operation::Read {
+        end.pair.post_send(WorkRequest::read(0, &[fence.slice(0, 1)?], end.peer))?;
+        end.host.completion(turn)?;
+    }
+    Ok(posted as u64)
+}

@@ -1,0 +1,191 @@
+//! A card connects to us.
+
+use crate::card::{A, C, CARDS, CXGB4, Card, IRDMA, M, READ, Refused, S, WRITE};
+use crate::common::PATIENCE;
+use crate::common::peer::Heard;
+use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
+use crate::path;
+use crate::session::{By, accepted, adapter, connected, dials, is_enhanced, sends_rtr, takes_reply, talk};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::Operation;
+use std::time::Duration;
+
+/// Long enough for what should not come.
+const A_WHILE: Duration = Duration::from_millis(100);
+
+/// cxgb4 offers the Read alone, and looks for the Write first in the answer: with the bit C in it, it takes the answer for one
+/// that has the wrong RTR, and ends the stream.
+#[test]
+fn cxgb4_is_answered_with_the_read_as_rtr_and_nothing_else() {
+    let adapter = adapter();
+    let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+    let mut peer = dials(&adapter, &CXGB4, b"");
+    accepted(&adapter, &pair, b"");
+    let (_, ord) = is_enhanced(&takes_reply(&mut peer, &CXGB4).unwrap());
+    assert_eq!(ord & (WRITE | READ), READ);
+}
+
+/// irdma takes no Reply of revision 2 without the bit A and one of the bits C and D.
+#[test]
+fn irdma_is_answered_with_the_peer_to_peer_model_and_an_rtr_that_it_offered() {
+    let adapter = adapter();
+    let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+    let mut peer = dials(&adapter, &IRDMA, b"");
+    accepted(&adapter, &pair, b"");
+    is_enhanced(&takes_reply(&mut peer, &IRDMA).unwrap());
+}
+
+/// The RTR of both is an empty Read with tags that nobody gave out. It is answered, and no program hears of it.
+#[test]
+fn the_rtr_of_a_card_is_answered_whatever_tags_it_names_and_no_program_hears_of_it() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let mut session = connected(&adapter, card, By::Card);
+        session.cq.poll(1, |it| panic!("the RTR gave a completion: {it:?}")).unwrap();
+        talk(&adapter, &mut session, 1);
+        adapter.untouched_but(&[(adapter.private.at, 10)]);
+    }
+}
+
+/// irdma offers a Write, too, and may send it if we name both.
+#[test]
+fn an_empty_write_from_a_card_is_an_rtr_as_well() {
+    let adapter = adapter();
+    let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+    let mut peer = dials(&adapter, &IRDMA, b"");
+    accepted(&adapter, &pair, b"");
+    let reply = takes_reply(&mut peer, &IRDMA).unwrap();
+    assert_ne!(reply.word.unwrap().1 & WRITE, 0, "it is not named, so it would not come");
+    peer.open();
+    pair.wait_connected(PATIENCE).unwrap();
+    talk(&adapter, &mut Session { peer, pair, cq }, 1);
+}
+
+/// cxgb4 takes what comes with the Reply for a part of it, and gives up; irdma has not handed the connection to the card yet.
+/// So nothing is sent before the card has spoken (RFC 5044 §7.1.2), whatever our program has posted.
+#[test]
+fn nothing_follows_our_reply_until_the_card_has_sent_its_rtr() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+        let peer = dials(&adapter, card, b"");
+        accepted(&adapter, &pair, b"");
+        pair.wait_connected(PATIENCE).unwrap();
+        let mut session = Session { peer, pair, cq };
+        session.post(1, Operation::Send { invalidate: None }, adapter.readable.sge(0, 8));
+        takes_reply(&mut session.peer, card).unwrap();
+        assert_eq!(session.peer.hear_for(A_WHILE), Heard::Silence);
+        assert_eq!(path::segments_received(&session.peer.stream), 1);
+        session.peer.send(&ironwarp_wire::Header::ReadRequest(card.rtr), &[]);
+        let messages = [session.peer.hear_message(), session.peer.hear_message()];
+        let sent = |it: &Heard| matches!(it, Heard::Message(ironwarp_wire::Header::Send(_), ..));
+        assert_eq!(messages.iter().filter(|it| sent(it)).count(), 1, "{messages:?}");
+    }
+}
+
+/// irdma looks at one segment at a time.
+#[test]
+fn our_reply_comes_in_one_segment_however_long_it_is() {
+    let adapter = adapter();
+    for len in [0, 252, 508] {
+        let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+        let mut peer = dials(&adapter, &IRDMA, b"");
+        accepted(&adapter, &pair, &vec![7; len]);
+        assert_eq!(takes_reply(&mut peer, &IRDMA).unwrap().private_data.len(), len);
+        assert_eq!(path::segments_received(&peer.stream), 1);
+    }
+}
+
+/// A card that falls back, or was told to, uses revision 1 and must be answered in it. CRCs are in use all the same.
+fn answered_in_revision_1(adapter: &Victim, card: &Card) -> Session {
+    let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+    let mut peer = dials(adapter, card, b"card");
+    accepted(adapter, &pair, b"ours");
+    let reply = takes_reply(&mut peer, card).unwrap();
+    assert_eq!((reply.revision, reply.flags), (1, C), "{reply:?}");
+    assert_eq!(reply.private_data, b"ours");
+    pair.wait_connected(PATIENCE).unwrap();
+    Session { peer, pair, cq }
+}
+
+/// In revision 1 nobody says so, but cxgb4 begins with its Read all the same.
+#[test]
+fn cxgb4_sends_a_read_as_rtr_in_revision_1_too_and_it_is_answered() {
+    let card = Card { revision: 1, ..CXGB4 };
+    let adapter = adapter();
+    let mut session = answered_in_revision_1(&adapter, &card);
+    sends_rtr(&mut session.peer, &card);
+    session.cq.poll(1, |it| panic!("the RTR gave a completion: {it:?}")).unwrap();
+    session.goes_on(1);
+}
+
+/// The same for a program that wants no Read of its peer at all: the RTR still finds room.
+#[test]
+fn the_read_of_cxgb4_in_revision_1_finds_room_though_the_program_grants_none() {
+    let card = Card { revision: 1, ..CXGB4 };
+    let adapter = adapter();
+    let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+    let mut peer = dials(&adapter, &card, b"");
+    let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).unwrap();
+    incoming.accept(&pair, adapter.engine.terms(Some(0), Some(0)), &[]).unwrap();
+    takes_reply(&mut peer, &card).unwrap();
+    sends_rtr(&mut peer, &card);
+    pair.wait_connected(PATIENCE).unwrap();
+    Session { peer, pair, cq }.goes_on(1);
+}
+
+/// irdma that was reset in revision 2 tries revision 1.
+#[test]
+fn irdma_is_answered_in_revision_1_after_a_reset() {
+    let card = Card { revision: 1, ..IRDMA };
+    answered_in_revision_1(&adapter(), &card).goes_on(1);
+}
+
+/// irdma looks at the model and the RTR of a Reply before it looks whether it is a rejection: without them it reports an error,
+/// and our program's reasons are lost.
+#[test]
+fn our_rejection_has_all_that_a_card_wants_of_a_reply() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let mut peer = dials(&adapter, card, b"");
+        let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).unwrap();
+        incoming.reject(b"not today").unwrap();
+        assert_eq!(
+            takes_reply(&mut peer, card),
+            Err(Refused::Rejected(b"not today".to_vec())),
+            "{}",
+            card.name
+        );
+        assert_eq!(peer.hear(), Heard::End);
+    }
+}
+
+#[test]
+fn our_rejection_in_revision_1_is_understood() {
+    for card in &CARDS {
+        let (adapter, card) = (adapter(), Card { revision: 1, ..*card });
+        let mut peer = dials(&adapter, &card, b"");
+        adapter.listener().incoming().wait(Some(PATIENCE)).unwrap().reject(b"not today").unwrap();
+        assert_eq!(
+            takes_reply(&mut peer, &card),
+            Err(Refused::Rejected(b"not today".to_vec())),
+            "{}",
+            card.name
+        );
+    }
+}
+
+#[test]
+fn our_replies_never_ask_for_markers() {
+    for card in CARDS {
+        for revision in [1, 2] {
+            let (adapter, card) = (adapter(), Card { revision, ..card });
+            let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+            let mut peer = dials(&adapter, &card, b"");
+            accepted(&adapter, &pair, b"");
+            let reply = takes_reply(&mut peer, &card).unwrap();
+            assert_eq!(reply.flags & M, 0, "{reply:?}");
+            assert_eq!(reply.flags & S != 0, reply.word.is_some_and(|(ird, _)| ird & A != 0), "{reply:?}");
+        }
+    }
+}

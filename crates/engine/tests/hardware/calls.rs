@@ -1,0 +1,186 @@
+//! We connect to a card.
+
+use crate::card::{CARDS, CXGB4, Card, DEPTH, IRDMA, M, READ, Refused, S, WRITE};
+use crate::common::PATIENCE;
+use crate::common::peer::Heard;
+use crate::common::victim::{Attacked as Session, RECEIVES};
+use crate::path;
+use crate::session::{By, accepts, adapter, connected, hears_request, is_enhanced, reached, takes_rtr, talk};
+use ironwarp_engine::{ConnectError, ConnectOptions};
+use ironwarp_rnic::connect::Setup;
+use ironwarp_rnic::qp::{Completes, State};
+
+fn options() -> ConnectOptions {
+    ConnectOptions::default()
+}
+
+/// cxgb4 and irdma use revision 2 with CRCs. irdma takes no frame without the bit A and one of the bits C and D; cxgb4 knows
+/// D alone. So our Request has them all.
+#[test]
+fn our_request_has_the_flags_and_the_rtrs_that_every_card_demands() {
+    let adapter = adapter();
+    for card in &CARDS {
+        let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+        let (_peer, request) = reached(&adapter.engine, &pair, card, &options());
+        let (ird, ord) = is_enhanced(&request);
+        assert_eq!(ord & !DEPTH, WRITE | READ);
+        assert!((1..DEPTH).contains(&ird) && (1..DEPTH).contains(&(ord & DEPTH)), "{request:?}");
+    }
+}
+
+/// irdma looks at one segment at a time: a frame that comes in two is one that is too short.
+#[test]
+fn our_request_comes_in_one_segment_however_long_it_is() {
+    let adapter = adapter();
+    for len in [0, 252, 508] {
+        let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+        let with_data = ConnectOptions { private_data: vec![7; len], ..options() };
+        let listener = path::listener();
+        adapter.engine.connect(&pair, listener.local_addr().unwrap(), &with_data).unwrap();
+        let (peer, request) = hears_request(&listener, &IRDMA);
+        assert_eq!(request.unwrap().private_data.len(), len);
+        assert_eq!(path::segments_received(&peer.stream), 1);
+    }
+}
+
+/// Both answer a Request that offers the Read with the Read alone.
+#[test]
+fn a_card_that_names_the_read_as_rtr_gets_one_before_anything_else() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let mut session = connected(&adapter, card, By::Us);
+        session.cq.poll(1, |it| panic!("the RTR gave a completion: {it:?}")).unwrap();
+        talk(&adapter, &mut session, 1);
+    }
+}
+
+/// The program's first message waits for its turn, though it was posted while the connection was made.
+#[test]
+fn what_the_program_sends_comes_behind_the_rtr() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+        let (peer, _) = reached(&adapter.engine, &pair, card, &options());
+        let mut session = Session { peer, pair, cq };
+        let send = ironwarp_rnic::queue::Operation::Send { invalidate: None };
+        session.post(1, send, adapter.readable.sge(0, 8));
+        takes_rtr(&mut session.peer);
+        assert!(matches!(session.peer.hear_message(), Heard::Message(ironwarp_wire::Header::Send(_), ..)));
+    }
+}
+
+/// irdma names the Write if the Read was not among what it was offered; cxgb4 does if it was configured so.
+#[test]
+fn a_card_that_names_the_write_as_rtr_gets_one() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+        let listener = path::listener();
+        adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options()).unwrap();
+        let (mut peer, request) = hears_request(&listener, card);
+        let request = request.unwrap();
+        let mut reply = card.reply(&request, b"");
+        reply[22] = reply[22] & !0x40 | 0x80; // of D and C, the other
+        peer.raw(&reply);
+        peer.begins(crate::common::peer::Way::default());
+        let Heard::Message(ironwarp_wire::Header::Write(write), payload, _) = peer.hear() else {
+            panic!("the RTR is due");
+        };
+        assert!(write.last && payload.is_empty(), "{write:?}");
+        pair.wait_connected(PATIENCE).unwrap();
+        talk(&adapter, &mut Session { peer, pair, cq }, 1);
+    }
+}
+
+/// A card refuses revision 2, and is asked again.
+fn falls_back(card: &Card, why: &'static str, options: &ConnectOptions) {
+    let adapter = adapter();
+    let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+    let listener = path::listener();
+    adapter.engine.connect(&pair, listener.local_addr().unwrap(), options).unwrap();
+    let (peer, request) = hears_request(&listener, card);
+    assert_eq!(request, Err(Refused::Reset(why)));
+    peer.reset();
+    let (mut peer, request) = hears_request(&listener, card);
+    let request = request.unwrap();
+    assert_eq!((request.revision, request.flags & (S | M)), (1, 0), "{request:?}");
+    assert_eq!(request.private_data, options.private_data, "the program's data come along");
+    accepts(&mut peer, card, &request);
+    pair.wait_connected(PATIENCE).unwrap();
+    let mut session = Session { peer, pair, cq };
+    let send = ironwarp_rnic::queue::Operation::Send { invalidate: None };
+    // In revision 1 it is for the initiator's program to begin.
+    session.post(1, send, adapter.readable.sge(0, 8));
+    let Heard::Message(ironwarp_wire::Header::Send(send), ..) = session.peer.hear_message() else {
+        panic!("a Send is due");
+    };
+    assert_eq!((send.msn, session.one().wr_id), (1, 1));
+    session.goes_on(1);
+}
+
+/// cxgb4 that was told to use revision 1 (`mpa_rev`) resets a connection that begins with a later one.
+#[test]
+fn cxgb4_of_revision_1_is_asked_again_in_revision_1_after_its_reset() {
+    let options = ConnectOptions { private_data: b"hello".to_vec(), ..options() };
+    falls_back(&Card { revision: 1, ..CXGB4 }, "the revision", &options);
+}
+
+/// irdma knows no client-server model in revision 2: whoever asks for it gets there in revision 1.
+#[test]
+fn irdma_is_asked_again_in_revision_1_if_the_program_does_not_want_the_peer_to_peer_model() {
+    let options = ConnectOptions { way: Setup::ClientServer, ..options() };
+    falls_back(&IRDMA, "not the peer-to-peer model", &options);
+}
+
+/// A card that resets both has another reason, and is not asked a third time.
+#[test]
+fn a_card_that_resets_revision_1_as_well_is_left_alone() {
+    let adapter = adapter();
+    let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+    let listener = path::listener();
+    adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options()).unwrap();
+    for _ in 0..2 {
+        hears_request(&listener, &CXGB4).0.reset();
+    }
+    let error = pair.wait_connected(PATIENCE).unwrap_err();
+    assert!(matches!(*error, ConnectError::Closed | ConnectError::System(_)), "{error}");
+    listener.set_nonblocking(true).unwrap();
+    assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "a third time");
+}
+
+/// A rejection is a Reply like any other with the bit R, and the FIN may come with it. It is an answer: nobody is asked
+/// again.
+#[test]
+fn a_card_that_rejects_is_understood_and_not_asked_again() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+        let listener = path::listener();
+        adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options()).unwrap();
+        let (mut peer, request) = hears_request(&listener, card);
+        peer.raw(&card.rejection(&request.unwrap(), b"not today"));
+        peer.finish();
+        let error = pair.wait_connected(PATIENCE).unwrap_err();
+        let ConnectError::Rejected { private_data, depths } = &*error else { panic!("{error}") };
+        assert_eq!(&private_data[..], b"not today");
+        assert_eq!(depths.ird, Some(card.ird), "{depths:?}");
+        assert_eq!(peer.hear(), Heard::End);
+        assert_eq!(pair.qp().state(), State::Init);
+        listener.set_nonblocking(true).unwrap();
+        assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "{}", card.name);
+    }
+}
+
+/// Markers are a demand on the other end (RFC 5044 §7.1.1), which a card meets in firmware at best: we make none.
+#[test]
+fn our_requests_never_ask_for_markers() {
+    let adapter = adapter();
+    for way in [Setup::PeerToPeer, Setup::Unenhanced] {
+        for card in &CARDS {
+            let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+            let (_peer, request) =
+                reached(&adapter.engine, &pair, card, &ConnectOptions { way, ..options() });
+            assert_eq!(request.flags & M, 0, "{request:?}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! How many Reads each end may have outstanding. A card has so many places for Reads and no more: one too many ends the
+//! stream.
+
+use crate::card::{CARDS, CXGB4, Card, DEPTH, IRDMA};
+use crate::common::PATIENCE;
+use crate::common::peer::{Heard, Peer};
+use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
+use crate::session::{
+    By, accepted, adapter, answers, connected, dials, each, first_read, is_enhanced, sends_rtr, takes_reply,
+};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Opcode, Operation};
+use ironwarp_wire::{Header, Place, ReadRequest};
+use std::time::Duration;
+
+/// As many as the send queue holds.
+const READS: u64 = 64;
+
+/// Our adapter may have more Reads outstanding than the card holds: what the card said counts, in either role.
+#[test]
+fn we_never_have_more_reads_outstanding_than_a_card_holds() {
+    each(|card, by| {
+        let card = Card { ird: card.ird.min(48), ..*card }; // of irdma, a program asked for less
+        let adapter = Victim::alone(Config { ord: 200, ..Config::default() });
+        let mut session = connected(&adapter, &card, by);
+        let from = Place { tag: ironwarp_wire::Tag(7), offset: 0 };
+        for id in 0..READS {
+            session.post(id, Operation::Read(from), adapter.open.sge(8 * id, 8));
+        }
+        let mut asked: Vec<_> = (0..card.ird).map(|_| hears_read(&mut session.peer)).collect();
+        assert_eq!(asked[0].msn, first_read(By::Us, by));
+        assert_eq!(session.peer.hear_for(Duration::from_millis(100)), Heard::Silence, "one too many");
+        for id in 0..READS {
+            let read = asked.remove(0);
+            answers(&mut session.peer, read.sink, &id.to_be_bytes());
+            assert_eq!(session.one().wr_id, id);
+            if id + u64::from(card.ird) < READS {
+                asked.push(hears_read(&mut session.peer));
+            }
+        }
+        for id in 0..READS {
+            let at = adapter.open.at + 8 * usize::try_from(id).unwrap();
+            assert_eq!(adapter.memory.read(at, 8), id.to_be_bytes());
+        }
+    });
+}
+
+fn hears_read(peer: &mut Peer) -> ReadRequest {
+    match peer.hear_message() {
+        Heard::Message(Header::ReadRequest(read), ..) => read,
+        other => panic!("a Read is due, not {other:?}"),
+    }
+}
+
+/// What our frame says of our IRD holds: a card may use it up at once, and is answered in order.
+#[test]
+fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
+    each(|card, by| {
+        let adapter = adapter();
+        let mut session = connected(&adapter, card, by);
+        let ours = Config::default().ird;
+        let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
+        let sink = |i: u16| Place { tag: ironwarp_wire::Tag(0x5151), offset: u64::from(i) << 8 };
+        let mut burst = Vec::new();
+        for i in 0..ours.min(card.ord) {
+            let msn = first_read(By::Card, by) + u32::from(i);
+            let read = ReadRequest { msn, sink: sink(i), len: 8, source };
+            burst.extend(session.peer.frame(&Header::ReadRequest(read), &[]));
+        }
+        session.peer.raw(&burst);
+        for i in 0..ours.min(card.ord) {
+            let Heard::Message(Header::ReadResponse(it), payload, _) = session.peer.hear_message() else {
+                panic!("a Read Response is due");
+            };
+            assert_eq!((it.last, it.place), (true, sink(i)));
+            assert_eq!(payload, adapter.memory.read(adapter.readable.at, 8));
+        }
+        session.goes_on(1);
+    });
+}
+
+/// RFC 6581 §9.1, and irdma resets a connection whose Reply has an ORD above its own IRD.
+#[test]
+fn our_reply_grants_the_reads_that_a_card_asks_for_and_asks_for_no_more_than_it_holds() {
+    for (card, ours) in CARDS.into_iter().flat_map(|card| [1, 16, 32, 300].map(|ours| (card, ours))) {
+        let adapter = Victim::alone(Config { ird: ours, ord: ours, ..Config::default() });
+        let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+        let mut peer = dials(&adapter, &card, b"");
+        accepted(&adapter, &pair, b"");
+        let (ird, ord) = is_enhanced(&takes_reply(&mut peer, &card).unwrap());
+        assert_eq!(ord & DEPTH, ours.min(card.ird), "{}", card.name);
+        assert!(ird >= ours.min(card.ord), "{}: {ird}", card.name);
+    }
+}
+
+/// irdma resets a connection whose Reply names the Read as RTR and an IRD of nothing; cxgb4 sends the Read anyway.
+#[test]
+fn our_reply_has_room_for_the_read_as_rtr_though_nobody_grants_reads() {
+    for card in &CARDS {
+        let adapter = Victim::alone(Config { ird: 0, ord: 0, ..Config::default() });
+        let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
+        let mut peer = dials(&adapter, card, b"");
+        accepted(&adapter, &pair, b"");
+        let (ird, _) = is_enhanced(&takes_reply(&mut peer, card).unwrap());
+        assert_eq!(ird, 1);
+        sends_rtr(&mut peer, card);
+        pair.wait_connected(PATIENCE).unwrap();
+        Session { peer, pair, cq }.goes_on(1);
+    }
+}
+
+/// cxgb4 lowers its IRD to the ORD of our Reply. If that is nothing, not even the empty Read may be sent by which this adapter
+/// otherwise learns that a stranger has all that came before: requests complete when they are sent.
+#[test]
+fn whoever_told_a_card_that_it_will_not_read_does_not_read() {
+    for card in &CARDS {
+        let adapter = adapter();
+        let (pair, cq) = adapter.queue_pair(Completes::WhenAcknowledged, RECEIVES);
+        let mut peer = dials(&adapter, card, b"");
+        let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).unwrap();
+        incoming.accept(&pair, adapter.engine.terms(None, Some(0)), &[]).unwrap();
+        let (_, ord) = is_enhanced(&takes_reply(&mut peer, card).unwrap());
+        assert_eq!(ord & DEPTH, 0);
+        sends_rtr(&mut peer, card);
+        pair.wait_connected(PATIENCE).unwrap();
+        let mut session = Session { peer, pair, cq };
+        session.post(1, Operation::Send { invalidate: None }, adapter.readable.sge(0, 8));
+        assert!(matches!(session.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        let done = session.one();
+        assert_eq!((done.wr_id, done.opcode), (1, Opcode::Send), "{done:?}");
+        assert_eq!(session.peer.hear_for(Duration::from_millis(100)), Heard::Silence);
+    }
+}
+
+/// Where it may read, an empty Read behind a Send is what tells that a card has it, and it counts as one of those it holds.
+#[test]
+fn a_card_is_asked_by_an_empty_read_whether_it_has_what_was_sent() {
+    each(|card, by| {
+        let adapter = adapter();
+        let mut session = crate::session::connected_with(&adapter, card, by, Completes::WhenAcknowledged);
+        session.post(1, Operation::Send { invalidate: None }, adapter.readable.sge(0, 8));
+        assert!(matches!(session.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        let read = hears_read(&mut session.peer);
+        assert_eq!((read.msn, read.len), (first_read(By::Us, by), 0));
+        session.cq.poll(1, |it| panic!("too early: {it:?}")).unwrap();
+        answers(&mut session.peer, read.sink, &[]);
+        assert_eq!(session.one().wr_id, 1);
+    });
+}
+
+/// irdma that does not negotiate depths says so by all ones, and is answered in kind (RFC 6581 §9.1).
+#[test]
+fn irdma_that_does_not_negotiate_depths_is_answered_in_kind() {
+    let card = Card { ird: DEPTH, ord: DEPTH, ..IRDMA };
+    let adapter = adapter();
+    let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+    let mut peer = dials(&adapter, &card, b"");
+    accepted(&adapter, &pair, b"");
+    let (ird, ord) = is_enhanced(&takes_reply(&mut peer, &card).unwrap());
+    assert_eq!((ird, ord & DEPTH), (DEPTH, DEPTH));
+}
+
+/// cxgb4 in revision 1 reads as many as it can: the adapter holds its default, though no frame told of it.
+#[test]
+fn cxgb4_in_revision_1_may_read_as_much_as_it_can() {
+    let card = Card { revision: 1, ..CXGB4 };
+    let adapter = adapter();
+    let mut session = connected(&adapter, &card, By::Card);
+    let source = Place { tag: adapter.readable.tag, offset: adapter.readable.addr };
+    let burst: Vec<u8> = (0..u32::from(card.ord))
+        .flat_map(|i| {
+            let read = ReadRequest { msn: 2 + i, sink: crate::common::SINK, len: 8, source };
+            session.peer.frame(&Header::ReadRequest(read), &[])
+        })
+        .collect();
+    session.peer.raw(&burst);
+    for _ in 0..card.ord {
+        assert!(matches!(session.peer.hear_message(), Heard::Message(Header::ReadResponse(_), ..)));
+    }
+    session.goes_on(1);
+}

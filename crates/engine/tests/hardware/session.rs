@@ -1,0 +1,184 @@
+//! An adapter of ours and a card, connected: by the one, or by the other.
+
+use crate::card::{C, Card, Frame, M, READ, Refused};
+use crate::common::peer::{Heard, Peer};
+use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
+use crate::common::{PATIENCE, SINK};
+use crate::path;
+use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::qp::Completes;
+use ironwarp_wire::mpa::Framing;
+use ironwarp_wire::{Header, Place, ReadRequest, Tagged};
+use std::net::TcpListener;
+use std::sync::Arc;
+
+/// Who makes the connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum By {
+    Us,
+    Card,
+}
+
+/// Each card in each role.
+pub(crate) fn each(does: impl Fn(&Card, By)) {
+    for card in &crate::card::CARDS {
+        for by in [By::Us, By::Card] {
+            eprintln!("{}, connected by {by:?}", card.name); // shown if it fails
+            does(card, by);
+        }
+    }
+}
+
+/// An adapter with the default settings, and memory.
+pub(crate) fn adapter() -> Victim {
+    Victim::alone(Config::default())
+}
+
+/// A connection over which both ends are free to send: the RTR has been sent and answered.
+pub(crate) fn connected(adapter: &Victim, card: &Card, by: By) -> Session {
+    connected_with(adapter, card, by, Completes::WhenSent)
+}
+
+pub(crate) fn connected_with(adapter: &Victim, card: &Card, by: By, completes: Completes) -> Session {
+    let (pair, cq) = adapter.queue_pair(completes, RECEIVES);
+    let peer = match by {
+        By::Us => {
+            let (mut peer, _) = reached(&adapter.engine, &pair, card, &ConnectOptions::default());
+            takes_rtr(&mut peer);
+            peer
+        }
+        By::Card => {
+            let mut peer = dials(adapter, card, b"card");
+            accepted(adapter, &pair, b"ours");
+            takes_reply(&mut peer, card).unwrap();
+            sends_rtr(&mut peer, card);
+            peer
+        }
+    };
+    pair.wait_connected(PATIENCE).unwrap();
+    Session { peer, pair, cq }
+}
+
+/// The number of the first Read of an end, if it is the one that made the connection: its RTR was the one before.
+pub(crate) fn first_read(of: By, by: By) -> u32 {
+    if of == by { 2 } else { 1 }
+}
+
+// --- We connect to a card ---
+
+/// We connect, and the card takes the Request and accepts it. The Request is returned, too.
+pub(crate) fn reached(
+    engine: &Arc<Engine>,
+    pair: &Arc<QueuePair>,
+    card: &Card,
+    options: &ConnectOptions,
+) -> (Peer, Frame) {
+    let listener = path::listener();
+    engine.connect(pair, listener.local_addr().unwrap(), options).unwrap();
+    let (mut peer, request) = hears_request(&listener, card);
+    let request = request.unwrap();
+    accepts(&mut peer, card, &request);
+    pair.wait_connected(PATIENCE).unwrap();
+    (peer, request)
+}
+
+/// The card hears who connects to it.
+pub(crate) fn hears_request(listener: &TcpListener, card: &Card) -> (Peer, Result<Frame, Refused>) {
+    let mut peer = Peer::on(listener.accept().unwrap().0);
+    let bytes = peer.hear_startup();
+    (peer, card.takes_request(&bytes))
+}
+
+pub(crate) fn accepts(peer: &mut Peer, card: &Card, request: &Frame) {
+    peer.raw(&card.reply(request, b"card"));
+    begins(peer, card, request);
+}
+
+/// The first message must be the Read that the card named as RTR, and it answers it.
+pub(crate) fn takes_rtr(peer: &mut Peer) -> ReadRequest {
+    match peer.hear() {
+        Heard::Message(Header::ReadRequest(read), _, _) => {
+            assert_eq!((read.msn, read.len), (1, 0), "it is no RTR");
+            answers(peer, read.sink, &[]);
+            read
+        }
+        other => panic!("the RTR is due, not {other:?}"),
+    }
+}
+
+// --- A card connects to us ---
+
+/// It sends its Request.
+pub(crate) fn dials(adapter: &Victim, card: &Card, private_data: &[u8]) -> Peer {
+    let mut peer = Peer::on(path::dial(adapter.addr()));
+    peer.raw(&card.request(private_data));
+    peer
+}
+
+/// Our program accepts it.
+pub(crate) fn accepted(adapter: &Victim, pair: &Arc<QueuePair>, private_data: &[u8]) {
+    let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).expect("the Request arrived");
+    incoming.accept(pair, adapter.engine.terms(None, None), private_data).unwrap();
+}
+
+/// The card reads our Reply.
+pub(crate) fn takes_reply(peer: &mut Peer, card: &Card) -> Result<Frame, Refused> {
+    let bytes = peer.hear_startup();
+    let reply = card.takes_reply(&bytes)?;
+    begins(peer, card, &reply);
+    Ok(reply)
+}
+
+/// It sends its RTR, which is answered: an empty Read Response for the place that it named.
+pub(crate) fn sends_rtr(peer: &mut Peer, card: &Card) {
+    peer.send(&Header::ReadRequest(card.rtr), &[]);
+    let response = Header::ReadResponse(Tagged { last: true, place: card.rtr.sink });
+    match peer.hear_message() {
+        Heard::Message(header, payload, _) => assert_eq!((header, payload), (response, vec![])),
+        other => panic!("the answer to the RTR is due, not {other:?}"),
+    }
+}
+
+// --- Both ---
+
+/// From now on there are FPDUs, with CRCs, because every card wants them.
+fn begins(peer: &mut Peer, card: &Card, ours: &Frame) {
+    let crc = true;
+    peer.begins_with(Framing { crc, markers: ours.flags & M != 0 }, Framing { crc, markers: card.markers });
+}
+
+/// A Read Response of one segment.
+pub(crate) fn answers(peer: &mut Peer, sink: Place, payload: &[u8]) {
+    peer.send(&Header::ReadResponse(Tagged { last: true, place: sink }), payload);
+}
+
+/// What every frame of ours must be, whoever begins: CRCs asked for, markers not, and nothing reserved. Returns the words.
+pub(crate) fn is_enhanced(frame: &Frame) -> (u16, u16) {
+    assert_eq!((frame.revision, frame.flags), (2, C | crate::card::S), "{frame:?}");
+    let (ird, ord) = frame.word.expect("the word of revision 2");
+    assert_ne!(ird & crate::card::A, 0, "the peer-to-peer model");
+    assert_eq!(ird & crate::card::B, 0, "an empty Send would take a receive of the program's");
+    assert_ne!(ord & READ, 0, "the RTR that every card knows");
+    (ird & crate::card::DEPTH, ord)
+}
+
+/// Both programs say something, and it arrives: `msn` is the number of the card's next Send and of ours.
+pub(crate) fn talk(adapter: &Victim, session: &mut Session, msn: u32) {
+    use ironwarp_rnic::queue::Operation;
+    session.goes_on(msn);
+    session.post(100, Operation::Send { invalidate: None }, adapter.readable.sge(0, 10));
+    match session.peer.hear_message() {
+        Heard::Message(header, payload, _) => {
+            assert_eq!(header, crate::common::send(msn));
+            assert_eq!(payload, adapter.memory.read(adapter.readable.at, 10));
+        }
+        other => panic!("a Send is due, not {other:?}"),
+    }
+    assert_eq!(session.one().wr_id, 100);
+}
+
+/// The card reads `len` bytes of ours; `msn` is the number of its Read.
+pub(crate) fn fetch(session: &mut Session, msn: u32, source: Place, len: u32) {
+    session.peer.send(&Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source }), &[]);
+}

@@ -1,0 +1,198 @@
+//! How a connection ends: the Terminate in the form of RFC 5040 §4.8, which is the cards'. The first byte is
+//! `layer << 4 | type`, the third has M, D and R in its top bits, and what follows is the offending FPDU from its length
+//! field on. Where the layer is MPA, the cards say type 3, and the RFC type 0.
+
+use crate::card::CXGB4;
+use crate::common::peer::Heard;
+use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
+use crate::common::{PATIENCE, read, write};
+use crate::path;
+use crate::session::{By, adapter, connected, connected_with, each, first_read, hears_request};
+use ironwarp_engine::ConnectOptions;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::{Operation, Status};
+use ironwarp_wire::mpa::Crc;
+use ironwarp_wire::{Cause, Header, MpaFault, Place, Protection, Tag, Terminate};
+
+const SEND: Operation = Operation::Send { invalidate: None };
+const THERE: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
+
+/// A Terminate as a card puts it on the wire: control words, and what it copied of the offending FPDU.
+fn terminate(control: [u8; 4], copied: &[u8]) -> Vec<u8> {
+    let len = u16::try_from(22 + copied.len()).unwrap().to_be_bytes();
+    let (queue, msn) = (2_u32.to_be_bytes(), 1_u32.to_be_bytes());
+    let mut fpdu = [&len, &[0x41, 0x47][..], &[0; 4], &queue, &msn, &[0; 4], &control, copied].concat();
+    fpdu.resize(fpdu.len().next_multiple_of(4), 0);
+    let crc = Crc::of(&fpdu).to_bytes();
+    [&fpdu[..], &crc].concat()
+}
+
+/// A card does something that it may not; `control` and so many bytes of its FPDU are what it must hear.
+fn hears(control: [u8; 4], copied: usize, crime: impl Fn(&Victim, &mut Session, u32) -> Vec<u8>) {
+    each(|card, by| {
+        let adapter = adapter();
+        let mut session = connected(&adapter, card, by);
+        let fpdu = crime(&adapter, &mut session, first_read(By::Card, by));
+        let Heard::Message(Header::Terminate(_), _, bytes) = session.peer.hear_message() else {
+            panic!("a Terminate is due")
+        };
+        assert_eq!(bytes, terminate(control, &fpdu[..copied]));
+        assert_eq!(session.peer.hear(), Heard::End);
+        session.closed();
+        session.fault(RECEIVES);
+    });
+}
+
+/// Length field and tagged header.
+const TAGGED: usize = 2 + 14;
+/// Length field, untagged header and the words of a Read Request.
+const READ_REQUEST: usize = 2 + 18 + 28;
+
+#[test]
+fn a_card_that_writes_where_it_may_not_hears_of_rdmap_rights() {
+    hears([0x01, 0x02, 0xc0, 0], TAGGED, |adapter, session, _| {
+        session.peer.send(&write(adapter.readable.tag, adapter.readable.addr), &[0xee; 64])
+    });
+}
+
+#[test]
+fn a_card_that_writes_to_no_tag_hears_of_ddp() {
+    hears([0x11, 0x00, 0xc0, 0], TAGGED, |adapter, session, _| {
+        session.peer.send(&write(Tag(0x1234_5678), adapter.open.addr), &[0xee; 64])
+    });
+}
+
+#[test]
+fn a_card_that_writes_out_of_bounds_hears_of_ddp() {
+    hears([0x11, 0x01, 0xc0, 0], TAGGED, |adapter, session, _| {
+        session.peer.send(&write(adapter.open.tag, adapter.open.end() - 8), &[0xee; 64])
+    });
+}
+
+#[test]
+fn a_card_that_reads_from_no_tag_hears_of_rdmap_with_its_request() {
+    hears([0x01, 0x00, 0xe0, 0], READ_REQUEST, |adapter, session, msn| {
+        session.peer.send(&read(msn, Tag(0x1234_5678), adapter.open.addr, 64), &[])
+    });
+}
+
+#[test]
+fn a_card_that_sends_an_unknown_opcode_hears_of_rdmap_operations() {
+    hears([0x02, 0x06, 0xc0, 0], 2 + 18, |_, session, _| {
+        session.peer.send_changed(&crate::common::send(1), b"what", |segment| segment[1] = 0x4c)
+    });
+}
+
+#[test]
+fn a_card_whose_crc_is_wrong_hears_of_mpa_in_the_rfcs_form() {
+    hears([0x20, 0x02, 0, 0], 0, |_, session, _| {
+        let mut fpdu = session.peer.frame(&crate::common::send(1), b"bent");
+        *fpdu.last_mut().unwrap() ^= 1;
+        session.peer.raw(&fpdu);
+        fpdu
+    });
+}
+
+/// A card ends the stream with these words; our adapter reports the cause.
+fn reports(session: &mut Session, control: [u8; 4], copied: &[u8], cause: Cause) -> Terminate {
+    session.peer.raw(&terminate(control, copied));
+    session.peer.finish();
+    assert!(session.pair.wait_closed(PATIENCE));
+    let Fault::Terminated(terminate) = **session.pair.qp().fault().unwrap() else { panic!() };
+    assert_eq!(terminate.cause, cause);
+    terminate
+}
+
+/// cxgb4 and irdma report errors of MPA as type 3.
+#[test]
+fn an_mpa_error_of_type_3_is_one_of_mpa() {
+    let codes =
+        [(2, MpaFault::Crc), (3, MpaFault::Length), (6, MpaFault::InsufficientIrd), (7, MpaFault::NoRtr)];
+    for (code, fault) in codes {
+        each(|card, by| {
+            let adapter = adapter();
+            let mut session = connected(&adapter, card, by);
+            reports(&mut session, [0x23, code, 0, 0], &[], Cause::Mpa(fault));
+            session.fault(RECEIVES);
+        });
+    }
+}
+
+/// The Terminate of a card names the request: the Read that it refuses is the one that fails.
+#[test]
+fn the_read_that_a_card_refuses_is_the_one_that_fails() {
+    each(|card, by| {
+        let adapter = adapter();
+        let mut session = connected(&adapter, card, by);
+        session.post(1, Operation::Read(THERE), adapter.open.sge(0, 64));
+        session.post(2, Operation::Read(Place { tag: Tag(5), ..THERE }), adapter.open.sge(64, 64));
+        let Heard::Message(Header::ReadRequest(good), ..) = session.peer.hear_message() else { panic!() };
+        let Heard::Message(Header::ReadRequest(_), _, bad) = session.peer.hear_message() else { panic!() };
+        crate::session::answers(&mut session.peer, good.sink, &[1; 64]);
+        assert_eq!(session.one().wr_id, 1);
+        let cause = Cause::Protection(Protection::Tag);
+        let told = reports(&mut session, [0x01, 0x00, 0xe0, 0], &bad[..READ_REQUEST], cause);
+        assert_eq!(told.offender.length, Some(46));
+        assert_eq!(told.offender.read.unwrap().source, Place { tag: Tag(5), ..THERE });
+        let failed = session.failed(RECEIVES);
+        assert_eq!((failed.wr_id, failed.status), (2, Status::RemoteAccess), "{failed:?}");
+        assert!(matches!(failed.cause.as_deref(), Some(Fault::Terminated(_))), "{failed:?}");
+    });
+}
+
+/// The same of a Write, where requests complete when the card has them. Cards say that the right is missing, not the tag.
+#[test]
+fn the_write_that_a_card_refuses_is_the_one_that_fails() {
+    each(|card, by| {
+        let adapter = adapter();
+        let mut session = connected_with(&adapter, card, by, Completes::WhenAcknowledged);
+        let bad = Place { tag: Tag(5), ..THERE };
+        session.post(1, Operation::Write(THERE), adapter.open.sge(0, 64));
+        session.post(2, Operation::Write(bad), adapter.open.sge(0, 64));
+        session.post(3, SEND, adapter.open.sge(0, 64));
+        let mut refused = None;
+        while refused.is_none() {
+            match session.peer.hear_message() {
+                Heard::Message(Header::Write(it), _, bytes) if it.place == bad => refused = Some(bytes),
+                Heard::Message(..) => {}
+                other => panic!("{other:?}"),
+            }
+        }
+        let cause = Cause::Protection(Protection::Access);
+        let told = reports(&mut session, [0x01, 0x02, 0xc0, 0], &refused.unwrap()[..TAGGED], cause);
+        assert_eq!(told.offender.length, Some(14 + 64));
+        let mut done = session.completions(3 + RECEIVES);
+        done.retain(|it| it.opcode != ironwarp_rnic::queue::Opcode::Receive);
+        let ends: Vec<_> = done.iter().map(|it| (it.wr_id, it.status)).collect();
+        assert_eq!(ends, [(1, Status::Success), (2, Status::RemoteAccess), (3, Status::Flushed)]);
+    });
+}
+
+/// cxgb4 that does not find its RTR in a Reply says so behind it, and the program is told. Ours never make it: see
+/// `cxgb4_is_answered_with_the_read_as_rtr_and_nothing_else`.
+#[test]
+fn cxgb4_that_does_not_find_its_rtr_is_understood() {
+    let adapter = adapter();
+    let mut session = connected(&adapter, &CXGB4, By::Card);
+    reports(&mut session, [0x23, 7, 0, 0], &[], Cause::Mpa(MpaFault::NoRtr));
+    session.fault(RECEIVES);
+}
+
+/// A card that has no RTR in common with us is told so, in the RFC's form, and nothing else is sent (RFC 6581 §8).
+#[test]
+fn a_card_that_wants_an_empty_send_as_rtr_is_told_that_there_is_none() {
+    let adapter = adapter();
+    let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
+    let listener = path::listener();
+    adapter.engine.connect(&pair, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    let (mut peer, request) = hears_request(&listener, &CXGB4);
+    let mut reply = CXGB4.reply(&request.unwrap(), b"");
+    (reply[20], reply[22]) = (0xc0, 0);
+    peer.raw(&reply);
+    peer.begins(crate::common::peer::Way::default());
+    let Heard::Message(_, _, bytes) = peer.hear() else { panic!("a Terminate is due") };
+    assert_eq!(bytes, terminate([0x20, 7, 0, 0], &[]));
+    assert_eq!(peer.hear(), Heard::End);
+    pair.wait_connected(PATIENCE).unwrap_err();
+}

@@ -1,0 +1,374 @@
+//! What no end should do to the other: what Ironwarp answers siw, what siw answers Ironwarp, and what the programs are told.
+//! Before this: `main.rs`; after: `session.rs` runs them, `capture.rs` finds the Terminates.
+
+use crate::end::{End, What, next};
+use crate::session::{Ending, Session, Settings, Variant};
+use ironwarp::{
+    Cause, Check, Completes, Completion, Fault, Opcode, Place, RequestError, Status, Tag, Terminate,
+    WorkRequest,
+};
+use ironwarp_wire::ddp::DdpHeader;
+use ironwarp_wire::{Operation, Protection, TaggedBuffer, UntaggedBuffer};
+
+/// Bytes of a Write or Read that is not allowed.
+const SHORT: u32 = 64;
+const FLUSHED: &str = "receive: Work Request Flushed Error";
+/// siw's Writes and Sends are done when they have left; one that is still at it when the Terminate comes, is not.
+const WRITE_LEFT: &str = "write: success|write: local QP operation error|write: Work Request Flushed Error";
+const READ_LEFT: &str = "read: Work Request Flushed Error|read: local QP operation error";
+const STILL_AT_IT: &str = "event: local work queue catastrophic error|";
+const SEND_LEFT: &str = "send: success|send: local QP operation error|send: Work Request Flushed Error";
+
+/// Ways to name memory that may not be used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    Bounds,
+    Wrap,
+    Tag,
+    Key,
+    Rights,
+    Domain,
+    Gone,
+}
+
+const ALL: [Why; 7] = [Why::Bounds, Why::Wrap, Why::Tag, Why::Key, Why::Rights, Why::Domain, Why::Gone];
+
+pub(crate) fn all(variant: Variant) -> Vec<Session> {
+    let mut all = Vec::new();
+    for connects in [false, true] {
+        for why in ALL {
+            all.extend([write_by_siw(why), read_by_siw(why)].map(|session| session.connects(connects)));
+        }
+        all.extend(
+            [too_long_by_siw(), invalidate_by_siw(), waits(), strict()].map(|it| it.connects(connects)),
+        );
+        for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
+            // With revision 1 nobody knows whether siw serves Reads, so none is sent to hear of it.
+            let told = if variant == Variant::V1 && !connects { Completes::WhenSent } else { completes };
+            let mut sessions: Vec<Session> =
+                ALL.into_iter().flat_map(|why| [write_by_us(why, told), read_by_us(why)]).collect();
+            sessions.extend([too_long_by_us(told), no_receive(told), after_invalidation(told)]);
+            if connects || completes == Completes::WhenSent {
+                sessions.push(bad_invalidate_by_us(connects));
+            }
+            all.extend(sessions.into_iter().map(|session| session.connects(connects).completes(completes)));
+        }
+    }
+    all
+}
+
+// --- siw does it ---
+
+impl Why {
+    const fn word(self) -> &'static str {
+        match self {
+            Self::Bounds => "bounds",
+            Self::Wrap => "wrap",
+            Self::Tag => "tag",
+            Self::Key => "key",
+            Self::Rights => "rights",
+            Self::Domain => "domain",
+            Self::Gone => "gone",
+        }
+    }
+
+    /// Which check of ours finds it.
+    const fn check(self) -> Check {
+        match self {
+            Self::Bounds => Check::Range,
+            Self::Wrap => Check::Wrap,
+            Self::Tag | Self::Gone => Check::Valid,
+            Self::Key => Check::Instance,
+            Self::Rights => Check::Right,
+            Self::Domain => Check::Domain,
+        }
+    }
+
+    /// What answers a Write (RFC 5041 §7.2; it has no code for missing rights, RFC 5040 figure 9 has).
+    const fn of_write(self) -> Cause {
+        Cause::TaggedBuffer(match self {
+            Self::Rights => return Cause::Protection(Protection::Access),
+            Self::Bounds => TaggedBuffer::Bounds,
+            Self::Wrap => TaggedBuffer::Wrap,
+            Self::Tag | Self::Gone | Self::Key => TaggedBuffer::Tag,
+            Self::Domain => TaggedBuffer::Stream,
+        })
+    }
+
+    /// What answers a Read (RFC 5040 figure 9).
+    const fn of_read(self) -> Cause {
+        Cause::Protection(match self {
+            Self::Rights => Protection::Access,
+            Self::Bounds => Protection::Bounds,
+            Self::Wrap => Protection::Wrap,
+            Self::Tag | Self::Gone | Self::Key => Protection::Tag,
+            Self::Domain => Protection::Stream,
+        })
+    }
+}
+
+/// The end of a stream in which siw used memory of ours as it may not: nothing happened to the memory.
+fn denied(end: &mut End, why: Why) {
+    let text = end.ended();
+    let fault = end.qp.fault().unwrap();
+    let Fault::Remote(denied) = &*fault else { panic!("{text}") };
+    assert_eq!((denied.check, denied.len), (why.check(), SHORT.into()), "{text}");
+    println!("  {why:?}: {text}");
+    end.written(0);
+    let receive = next(&end.received, "a receive to be flushed");
+    assert_eq!(receive.status, Status::Flushed);
+}
+
+fn write_by_siw(why: Why) -> Session {
+    let siw = format!("connect advert bad-write={} see untouched", why.word());
+    Session::new(&format!("siw writes: {why:?}"), siw, move |end| denied(end, why))
+        .ending(Ending::Ours(why.of_write()))
+        .seen(&[WRITE_LEFT, FLUSHED, STILL_AT_IT])
+}
+
+fn read_by_siw(why: Why) -> Session {
+    let siw = format!("connect advert bad-read={} see untouched", why.word());
+    Session::new(&format!("siw reads: {why:?}"), siw, move |end| denied(end, why))
+        .ending(Ending::Ours(why.of_read()))
+        .seen(&[READ_LEFT, FLUSHED, STILL_AT_IT])
+}
+
+fn too_long_by_siw() -> Session {
+    let ours = |end: &mut End| {
+        let receive = next(&end.received, "a receive to fail");
+        assert_eq!(receive.status, Status::LocalLength, "{receive:?}");
+        assert_eq!(
+            end.ended(),
+            "the peer broke the protocol: a message of at least 260 bytes for a receive of 256"
+        );
+    };
+    Session::new("siw sends more than a receive holds", "connect advert bad-send=260 see", ours)
+        .ending(Ending::Ours(Cause::UntaggedBuffer(UntaggedBuffer::TooLong)))
+        .seen(&[SEND_LEFT, FLUSHED, STILL_AT_IT])
+}
+
+/// libsiw puts another field of the request on the wire than its program filled in: it is always tag 0.
+fn invalidate_by_siw() -> Session {
+    let ours = |end: &mut End| {
+        let text = end.ended();
+        let fault = end.qp.fault().unwrap();
+        let Fault::Remote(denied) = &*fault else { panic!("{text}") };
+        assert_eq!(denied.tag, Tag(0), "{text}");
+        end.written(0);
+    };
+    Session::new("siw invalidates", "connect advert bad-invalidate=8 see untouched", ours)
+        .ending(Ending::Ours(Cause::Protection(Protection::Invalidate)))
+        .seen(&[SEND_LEFT, FLUSHED, STILL_AT_IT])
+}
+
+/// Ironwarp has a message wait for a receive.
+fn waits() -> Session {
+    let ours = |end: &mut End| {
+        end.post_receive(1);
+        end.receive(8);
+        end.send(8);
+    };
+    let siw = "connect advert send=8 receive=8";
+    Session::new("siw sends before the receive is posted", siw, ours).shape(|shape| shape.few = true)
+}
+
+/// Unless it was told not to.
+fn strict() -> Session {
+    let ours = |end: &mut End| {
+        assert_eq!(end.ended(), "the peer broke the protocol: a message, and no receive is posted");
+    };
+    Session::new("siw sends, and no receive is posted", "connect advert bad-send=8 see", ours)
+        .settings(Settings::StrictReceive)
+        .shape(|shape| shape.few = true)
+        .ending(Ending::Ours(Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer)))
+        .seen(&[SEND_LEFT, FLUSHED, STILL_AT_IT])
+}
+
+// --- Ironwarp does it ---
+
+impl Why {
+    /// Memory of siw's that may not be used.
+    fn place(self, end: &End, without_right: What) -> Place {
+        let main = end.their(What::Main);
+        let Place { tag, offset } = main.place;
+        match self {
+            Self::Bounds => Place { tag, offset: offset + u64::from(main.len - SHORT / 2) },
+            Self::Wrap => Place { tag, offset: u64::MAX - u64::from(SHORT / 2) },
+            Self::Tag => Place { tag: Tag(tag.0 ^ 0x4000_0000), offset },
+            Self::Key => Place { tag: Tag(tag.0 ^ 0xff), offset },
+            Self::Rights => end.their(without_right).place,
+            Self::Domain => end.their(What::Domain).place,
+            Self::Gone => end.their(What::Gone).place,
+        }
+    }
+}
+
+/// siw's Terminate: its cause, and the header of the segment that it is about.
+fn terminated(fault: &Fault) -> Terminate {
+    let Fault::Terminated(terminate) = fault else { panic!("{fault}") };
+    println!("  {fault}");
+    *terminate
+}
+
+/// The fault of a request of ours that siw refused. If requests complete when they have left, a Write or Send is long done;
+/// the queue pair knows why the stream ended. Otherwise it is on the request.
+fn refused(
+    end: &End,
+    result: Result<Completion, RequestError>,
+    completes: Completes,
+    status: Status,
+) -> Terminate {
+    match (completes, result) {
+        (Completes::WhenSent, result) => drop(result.expect("it left")),
+        (Completes::WhenAcknowledged, result) => {
+            let RequestError(completion) = result.expect_err("siw refuses it");
+            assert_eq!(completion.status, status, "{completion:?}");
+            terminated(completion.cause.as_ref().expect("there is a reason"));
+        }
+    }
+    end.ended();
+    terminated(&end.qp.fault().unwrap())
+}
+
+/// What siw says to a Write, where that is not what the RFC has.
+const fn siw_of_write(why: Why) -> Cause {
+    match why {
+        Why::Rights => Cause::TaggedBuffer(TaggedBuffer::Tag),
+        // The sum wraps in siw, too (`siw_check_mem`); it is only when it looks for the page that it finds none.
+        Why::Wrap => Cause::DdpCatastrophic,
+        _ => why.of_write(),
+    }
+}
+
+fn write_by_us(why: Why, completes: Completes) -> Session {
+    let ours = move |end: &mut End| {
+        let place = why.place(end, What::ReadOnly);
+        let source = end.source.slice(0, SHORT as usize).unwrap();
+        let result = end.posted(WorkRequest::write(1, &[source], place));
+        let status = if why == Why::Wrap { Status::RemoteOperation } else { Status::RemoteAccess };
+        let terminate = refused(end, result, completes, status);
+        assert_eq!(terminate.cause, siw_of_write(why));
+        let Some(DdpHeader::Tagged(header)) = terminate.offender.header else { panic!("{terminate:?}") };
+        assert_eq!(header.place, place);
+    };
+    let event = match why {
+        Why::Tag | Why::Key | Why::Wrap | Why::Gone => None,
+        _ => Some("event: local access violation work queue error"),
+    };
+    let seen: Vec<&str> = [FLUSHED].into_iter().chain(event).collect();
+    Session::new(&format!("Ironwarp writes: {why:?}"), "connect advert idle see untouched", ours)
+        .ending(Ending::Siws(siw_of_write(why)))
+        .seen(&seen)
+}
+
+/// siw looks at no right when it is read.
+fn read_by_us(why: Why) -> Session {
+    let name = format!("Ironwarp reads: {why:?}");
+    if why == Why::Rights {
+        let ours = |end: &mut End| {
+            let sink = end.sink.slice(0, SHORT as usize).unwrap();
+            let from = end.their(What::WriteOnly).place;
+            end.completes(WorkRequest::read(3, &[sink], from), Opcode::Read, SHORT as usize);
+            end.send(8);
+        };
+        return Session::new(&name, "connect advert receive=8 untouched", ours);
+    }
+    if why == Why::Wrap {
+        // It finds no page to send, and that is the end, without a word.
+        let ours = move |end: &mut End| {
+            let sink = end.sink.slice(0, SHORT as usize).unwrap();
+            let from = why.place(end, What::WriteOnly);
+            let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], from)).unwrap_err();
+            assert_eq!(completion.cause.as_deref(), Some(&Fault::Closed));
+            end.disconnected();
+        };
+        return Session::new(&name, "connect advert see untouched", ours)
+            .ending(Ending::Broken)
+            .seen(&[FLUSHED, "event: invalid request local work queue error|"]);
+    }
+    let ours = move |end: &mut End| {
+        let place = why.place(end, What::WriteOnly);
+        let sink = end.sink.slice(0, SHORT as usize).unwrap();
+        let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], place)).unwrap_err();
+        assert_eq!(
+            (completion.status, completion.opcode),
+            (Status::RemoteAccess, Opcode::Read),
+            "{completion:?}"
+        );
+        let terminate = terminated(completion.cause.as_ref().unwrap());
+        assert_eq!(terminate.cause, why.of_read());
+        let read = terminate.offender.read.expect("siw sends it back");
+        assert_eq!((read.source, read.len), (place, SHORT));
+        end.ended();
+    };
+    Session::new(&name, "connect advert idle see untouched", ours)
+        .ending(Ending::Siws(why.of_read()))
+        .seen(&[FLUSHED, "event: invalid request local work queue error|"])
+}
+
+/// A message of so many bytes, for which siw has no receive, or says so.
+fn finds_no_buffer(end: &mut End, len: usize, completes: Completes) {
+    let message = end.says(len);
+    let result = end.posted(WorkRequest::send(2, &[message]));
+    let terminate = refused(end, result, completes, Status::RemoteInvalidRequest);
+    assert_eq!(terminate.cause, Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer));
+}
+
+/// siw takes a receive that is too short for none at all.
+fn too_long_by_us(completes: Completes) -> Session {
+    let ours = move |end: &mut End| finds_no_buffer(end, 260, completes);
+    Session::new("Ironwarp sends more than a receive holds", "connect advert idle see", ours)
+        .ending(Ending::Siws(Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer)))
+        .seen(&["receive: local length error", FLUSHED, "event: local work queue catastrophic error"])
+}
+
+fn no_receive(completes: Completes) -> Session {
+    let ours = move |end: &mut End| finds_no_buffer(end, 8, completes);
+    Session::new("Ironwarp sends, and no receive is posted", "receives=1@256 connect advert idle see", ours)
+        .ending(Ending::Siws(Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer)))
+}
+
+/// siw lets its peers invalidate any region, and knows it no more afterwards.
+fn after_invalidation(completes: Completes) -> Session {
+    let ours = move |end: &mut End| {
+        let spare = end.their(What::Spare).place;
+        let source = end.source.slice(0, SHORT as usize).unwrap();
+        let result = end.posted(WorkRequest::write(1, &[source], spare));
+        let terminate = refused(end, result, completes, Status::RemoteAccess);
+        assert_eq!(terminate.cause, Cause::TaggedBuffer(TaggedBuffer::Tag));
+    };
+    let invalidates = |end: &mut End| {
+        let tag = end.their(What::Spare).place.tag;
+        end.send_as(8, |request| request.invalidate(tag));
+    };
+    Session::new("Ironwarp invalidates, and writes", "connect advert receive=8 idle see untouched", ours)
+        .first(invalidates)
+        .ending(Ending::Siws(Cause::TaggedBuffer(TaggedBuffer::Tag)))
+        .seen(&[FLUSHED, "event: local access violation work queue error"])
+}
+
+/// siw tells its program, and the stream goes on. Its Terminate waits until siw disconnects, and then blames the message that
+/// came last; if Ironwarp disconnects first, it never comes. Nor does it while siw answers the Read with which Ironwarp asks what
+/// siw got, so here it is not asked.
+fn bad_invalidate_by_us(connects: bool) -> Session {
+    let cause = Cause::Operation(Operation::Invalidate);
+    let ours = move |end: &mut End| {
+        let tag = end.their(What::Main).place.tag.0 ^ 0x4000_0000;
+        end.send_as(8, |request| request.invalidate(Tag(tag)));
+        end.receive(8);
+        end.write(64, 0);
+        end.send(8);
+        if !connects {
+            end.ended();
+            assert_eq!(terminated(&end.qp.fault().unwrap()).cause, cause);
+        }
+    };
+    let name = "Ironwarp invalidates what is not there";
+    let siw = "connect advert receive-status send=8 receive-status";
+    let session = if connects {
+        Session::new(name, siw, ours)
+    } else {
+        Session::new(name, format!("{siw} disconnect"), ours).ending(Ending::Siws(cause))
+    };
+    session.seen(&["receive: remote invalid request error", "receive: success"])
+}

@@ -1,0 +1,240 @@
+//! Instructions of each step of a message of 8 bytes, by itself: a request is posted, cut into a segment and handed to the link;
+//! a segment is taken apart and placed, completes a receive, and the completion is polled. `cargo xtask instructions` runs it
+//! under callgrind and holds each step to its ceiling, which SPECIFICATION.md states too.
+//!
+//! Link and host are mocks that do next to nothing: what is counted is the device.
+#![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
+
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::connect::{Agreed, Depths, Role, Setup};
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::host::{Host, Span, Unmapped};
+use ironwarp_rnic::link::{Link, LinkError, Piece};
+use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives};
+use ironwarp_rnic::queue::{Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, WorkRequest};
+use ironwarp_wire::mpa::{FpduWriter, Framing, RtrSet};
+use ironwarp_wire::{Header, Send, SendWord};
+use std::hint::black_box;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+/// How often a case is run.
+const REPEATS: usize = 1000;
+const FRAMING: Framing = Framing { crc: true, markers: false };
+const LEN: u32 = 8;
+
+const CASES: &[(&str, u64)] =
+    &[("loop", 0), ("post", 810), ("segment", 1170), ("place", 1540), ("complete", 200), ("poll", 90)];
+
+fn main() {
+    let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
+    match argument.as_deref() {
+        Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
+        Some("loop") => measured_loop(),
+        Some("post") => measured_post(&End::new()),
+        Some("segment") => {
+            let end = End::new();
+            measured_post(&end);
+            end.comes(1);
+            measured_segment(&end);
+            assert_eq!(end.tape.sent.load(Ordering::Relaxed), REPEATS * 32, "all of them left");
+        }
+        Some("place") => {
+            let end = End::new();
+            end.comes(REPEATS);
+            measured_place(&end);
+            assert_eq!(end.cq.len(), REPEATS, "all of them are there");
+        }
+        Some("complete") => measured_complete(&End::new()),
+        Some("poll") => {
+            let end = End::new();
+            measured_complete(&end);
+            measured_poll(&end);
+            assert!(end.cq.is_empty());
+        }
+        _ => println!("run by `cargo xtask instructions`"),
+    }
+}
+
+#[inline(never)]
+fn measured_loop() {
+    for i in 0..REPEATS {
+        black_box(i);
+    }
+}
+
+/// The stream is not open yet, so that nothing leaves.
+#[inline(never)]
+fn measured_post(end: &End) {
+    for id in 0..REPEATS as u64 {
+        let data = Data::Memory(end.sge().into());
+        let send = Operation::Send { invalidate: None };
+        let request = WorkRequest { signaled: false, ..WorkRequest::new(id, send, data) };
+        end.qp.post_send([black_box(request)]).unwrap();
+    }
+}
+
+// The next two differ in a constant, or the compiler would make one of them.
+
+/// All that was posted leaves, many with one call.
+#[inline(never)]
+fn measured_segment(end: &End) {
+    black_box("segment");
+    end.qp.drive(Ready { readable: true, writable: false, ended: false });
+}
+
+/// All that has come is placed, and completes.
+#[inline(never)]
+fn measured_place(end: &End) {
+    black_box("place");
+    end.qp.drive(Ready { readable: true, writable: false, ended: false });
+}
+
+#[inline(never)]
+fn measured_complete(end: &End) {
+    for id in 0..REPEATS as u64 {
+        end.cq.push(black_box(Completion::succeeded(id, Opcode::Receive, 1, LEN))).unwrap();
+    }
+}
+
+#[inline(never)]
+fn measured_poll(end: &End) {
+    for _ in 0..REPEATS {
+        assert_eq!(end.cq.poll(1, |completion| drop(black_box(completion))), Ok(1));
+    }
+}
+
+/// A queue pair that accepted a connection and has heard nothing yet. Receives for all that will come are posted.
+struct End {
+    qp: Arc<Qp>,
+    cq: Arc<Cq>,
+    tape: Arc<Tape>,
+    tag: ironwarp_wire::Tag,
+}
+
+impl End {
+    fn new() -> Self {
+        let device = Device::new(Config::default(), Arc::new(MockHost));
+        let domain = device.allocate_domain();
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
+        let tag = device.register(domain, Memory::direct(0x1000, 0x1000, rights).unwrap()).unwrap();
+        let cq = Arc::new(Cq::new(1, 2 * REPEATS));
+        let attributes = Attributes {
+            domain,
+            send_cq: Arc::clone(&cq),
+            receive_cq: Arc::clone(&cq),
+            send_depth: REPEATS,
+            max_sges: 1,
+            completes: Completes::WhenSent,
+            receives: Receives::Own(REPEATS),
+            rights: Rights::empty(),
+            by_hand: false,
+        };
+        let end = Self { qp: Qp::new(1, &device, attributes), cq, tape: Arc::default(), tag };
+        for id in 0..REPEATS as u64 {
+            end.qp.post_receive(ReceiveRequest { id, buffers: end.sge().into() }).unwrap();
+        }
+        let agreed = Agreed {
+            role: Role::Responder { rtr: RtrSet::empty() },
+            setup: Setup::ClientServer,
+            send: FRAMING,
+            receive: FRAMING,
+            ird: 1,
+            ord: 1,
+            peer: Depths::default(),
+        };
+        let link: Arc<dyn Link> = Arc::<Tape>::clone(&end.tape);
+        end.qp.connect(&link, &agreed, Vec::new(), Arc::new(Nobody)).unwrap();
+        end
+    }
+
+    fn sge(&self) -> Sge {
+        Sge { tag: self.tag, addr: 0x1000, len: LEN }
+    }
+
+    /// So many messages of the peer's.
+    fn comes(&self, count: usize) {
+        let writer = FpduWriter::new(FRAMING);
+        let mut bytes = Vec::new();
+        for msn in 1..=u32::try_from(count).unwrap() {
+            let word = SendWord::Srq(0);
+            let send = Send { msn, last: true, offset: 0, solicited: false, word };
+            let mut fpdu = [0; 128];
+            let n = writer.whole(&Header::Send(send), &[7; LEN as usize], &mut fpdu).unwrap();
+            bytes.extend_from_slice(&fpdu[..n]);
+        }
+        *self.tape.received.lock().unwrap() = bytes;
+    }
+}
+
+/// A link that takes everything and brings what it was given, all at once.
+#[derive(Debug, Default)]
+struct Tape {
+    received: Mutex<Vec<u8>>,
+    sent: AtomicUsize,
+}
+
+impl Link for Tape {
+    fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        let n = pieces.iter().map(Piece::len).sum();
+        self.sent.fetch_add(n, Ordering::Relaxed);
+        Ok(n)
+    }
+
+    fn recv(&self, _: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
+        let bytes = std::mem::take(&mut *self.received.lock().unwrap());
+        own.get_mut(..bytes.len())
+            .filter(|own| !own.is_empty())
+            .ok_or(LinkError::WouldBlock)?
+            .copy_from_slice(&bytes);
+        Ok(bytes.len())
+    }
+
+    fn finish(&self) {}
+
+    fn abort(&self) {}
+
+    fn segment_size(&self) -> usize {
+        1448
+    }
+}
+
+/// Memory that is nowhere.
+#[derive(Debug)]
+struct MockHost;
+
+impl Host for MockHost {
+    fn gather(&self, from: &[Span], into: &mut [u8]) -> Result<(), Unmapped> {
+        black_box((from, into));
+        Ok(())
+    }
+
+    fn scatter(&self, from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
+        black_box((from, to));
+        Ok(())
+    }
+
+    fn is_mapped(&self, _: Span) -> bool {
+        true
+    }
+}
+
+#[derive(Debug)]
+struct Nobody;
+
+impl Attendant for Nobody {
+    fn call_again(&self) {}
+
+    fn opened(&self) {}
+
+    fn peer_not_ready(&self, _: u64, _: Duration) {}
+
+    fn ended(&self, fault: &Arc<Fault>) {
+        panic!("{fault}");
+    }
+
+    fn closed(&self) {}
+}

@@ -1,0 +1,339 @@
+//! What is measured on one host: which contenders do the same, and what their figures have to be. `wan.rs` has what is measured
+//! between two.
+
+use super::contender::{Contender, Figure, How};
+use super::group::{Baseline, Group, Metric, metric};
+use super::peers::{Peer, Tool};
+
+// Names that several groups have.
+const BARE: &str = "bare TCP";
+const BARE_DEFAULT: &str = "bare TCP, system's congestion control";
+const BARE_POLLED: &str = "bare TCP, polled";
+const BARE_BATCHED: &str = "bare TCP, as many per call";
+const SENT: &str = "Ironwarp";
+const ACKED: &str = "Ironwarp, acknowledged";
+const UCX_TAG: &str = "UCX tag";
+const UCX_PUT: &str = "UCX put";
+const FI_MSG: &str = "libfabric msg";
+const FI_RDM: &str = "libfabric rdm";
+
+const MIB: usize = 1 << 20;
+
+pub(super) fn all() -> Vec<Group> {
+    let mut groups = vec![
+        polled(),
+        blocking(),
+        watched(),
+        bulk(),
+        queued(
+            "write_64k",
+            "64 KiB Writes, 16 queued",
+            65_536,
+            [("write_64k", 1.2, 1.5), ("write_64k_acked", 1.2, 1.5)],
+        ),
+        queued(
+            "write_4k",
+            "4 KiB Writes, 16 queued",
+            4096,
+            [("write_4k", 3.0, 4.5), ("write_4k_acked", 3.0, 4.5)],
+        ),
+        rate(),
+        single(),
+        requests(),
+        idle(),
+    ];
+    groups.extend(super::wan::groups());
+    groups
+}
+
+fn ours(name: &'static str, words: &str) -> Contender {
+    Contender { name, how: How::Ours(words.to_owned()) }
+}
+
+fn peer(name: &'static str, tool: Tool, test: &'static str, size: usize, a_second: u64) -> Contender {
+    Contender { name, how: How::Peer(Peer { tool, test, size, a_second, crc: size <= 8 }) }
+}
+
+fn group(name: &'static str, title: &'static str, figure: Figure) -> Group {
+    Group { name, title, figure, patience: 1, link: None, contenders: Vec::new(), metrics: Vec::new() }
+}
+
+fn polled() -> Group {
+    const PERFTEST: &str = "perftest ib_send_lat";
+    Group {
+        contenders: vec![
+            ours(BARE, "who=bare what=pingpong"),
+            ours(BARE_DEFAULT, "who=bare what=pingpong reno=false"),
+            ours(SENT, "what=pingpong"),
+            ours(ACKED, "what=pingpong acked=true"),
+            peer(UCX_TAG, Tool::Ucx, "tag_lat", 8, 80_000),
+            peer(FI_MSG, Tool::Fabric, "msg", 8, 80_000),
+            peer(FI_RDM, Tool::Fabric, "rdm", 8, 80_000),
+            peer(PERFTEST, Tool::Perftest, "ib_send_lat", 8, 80_000),
+        ],
+        metrics: vec![
+            metric("send_8b_polled", SENT, &[BARE], 1.10, 1.05),
+            metric("send_8b_polled_acked", ACKED, &[BARE], 1.10, 1.05),
+            metric("perftest_send_lat", PERFTEST, &[ACKED], 1.10, 1.03),
+        ],
+        ..group("send_8b_polled", "8 B there and back, polled", Figure::Latency)
+    }
+}
+
+fn blocking() -> Group {
+    Group {
+        contenders: vec![
+            ours(BARE, "who=bare what=pingpong blocking=true"),
+            ours(SENT, "what=pingpong blocking=true"),
+            ours(ACKED, "what=pingpong blocking=true acked=true"),
+        ],
+        metrics: vec![
+            metric("send_8b_blocking", SENT, &[BARE], 1.15, 1.05),
+            metric("send_8b_blocking_acked", ACKED, &[BARE], 1.15, 1.05),
+        ],
+        ..group("send_8b_blocking", "8 B there and back, sleeping", Figure::Latency)
+    }
+}
+
+fn watched() -> Group {
+    const POLLS: &str = "Ironwarp, as perftest does it";
+    const PERFTEST: &str = "perftest ib_write_lat";
+    Group {
+        contenders: vec![
+            ours(BARE, "who=bare what=watch"),
+            ours(SENT, "what=watch"),
+            ours(ACKED, "what=watch acked=true"),
+            ours(POLLS, "what=watch acked=true polls=true"),
+            peer(UCX_PUT, Tool::Ucx, "ucp_put_lat", 8, 40_000),
+            peer(PERFTEST, Tool::Perftest, "ib_write_lat", 8, 80_000),
+        ],
+        metrics: vec![
+            metric("write_8b_latency", SENT, &[BARE], 1.15, 1.05),
+            metric("write_8b_latency_acked", ACKED, &[BARE], 1.15, 1.05),
+            metric("write_8b_latency_vs_ucx", SENT, &[UCX_PUT], 1.0, 1.0),
+            metric("perftest_write_lat", PERFTEST, &[POLLS], 1.10, 1.03),
+        ],
+        ..group("write_8b_latency", "8 B written there and back, memory watched", Figure::Latency)
+    }
+}
+
+fn bulk() -> Group {
+    const WRITE_CRC: &str = "Ironwarp, CRC";
+    const WRITE_CRC_ACKED: &str = "Ironwarp, CRC, acknowledged";
+    const READ: &str = "Ironwarp Read";
+    const SEND: &str = "Ironwarp Send";
+    const SEND_ACKED: &str = "Ironwarp Send, acknowledged";
+    const THERE_AND_BACK: &str = "Ironwarp Send, there and back";
+    const PERFTEST_WRITE: &str = "perftest ib_write_bw";
+    const PERFTEST_READ: &str = "perftest ib_read_bw";
+    let own = |name, words: &str| {
+        ours(name, &format!("size={MIB} queued={} crc=false {words}", super::peers::DEPTH))
+    };
+    Group {
+        contenders: vec![
+            own(BARE, "who=bare blocking=true"),
+            own(BARE_POLLED, "who=bare"),
+            own(BARE_DEFAULT, "who=bare blocking=true reno=false"),
+            own(SENT, ""),
+            own(ACKED, "acked=true"),
+            own(WRITE_CRC, "crc=true"),
+            own(WRITE_CRC_ACKED, "crc=true acked=true"),
+            own(READ, "operation=read"),
+            own(SEND, "operation=send"),
+            own(SEND_ACKED, "operation=send acked=true"),
+            own(THERE_AND_BACK, "what=pingpong"),
+            peer(UCX_TAG, Tool::Ucx, "tag_bw", MIB, 5_000),
+            peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", MIB, 600),
+            peer(FI_MSG, Tool::Fabric, "msg", MIB, 2_000),
+            peer(FI_RDM, Tool::Fabric, "rdm", MIB, 2_000),
+            peer(PERFTEST_WRITE, Tool::Perftest, "ib_write_bw", MIB, 4_000),
+            peer(PERFTEST_READ, Tool::Perftest, "ib_read_bw", MIB, 4_000),
+        ],
+        metrics: vec![
+            metric("write_1m", SENT, &[BARE], 0.90, 1.0),
+            metric("write_1m_acked", ACKED, &[BARE], 0.90, 1.0),
+            metric("read_1m", READ, &[BARE], 0.90, 1.0),
+            metric("send_1m", SEND, &[BARE], 0.90, 1.0),
+            metric("send_1m_acked", SEND_ACKED, &[BARE], 0.90, 1.0),
+            metric("write_1m_crc", WRITE_CRC, &[BARE], 0.80, 0.90),
+            metric("write_1m_crc_acked", WRITE_CRC_ACKED, &[BARE], 0.80, 0.90),
+            metric("write_1m_vs_ucx", SENT, &[UCX_TAG, UCX_PUT], 1.0, 1.15),
+            metric("write_1m_vs_ucx_acked", ACKED, &[UCX_TAG, UCX_PUT], 1.0, 1.15),
+            metric("write_1m_vs_fi", SENT, &[FI_MSG, FI_RDM], 1.0, 1.15),
+            metric("write_1m_vs_fi_acked", ACKED, &[FI_MSG, FI_RDM], 1.0, 1.15),
+            metric("pingpong_1m_vs_fi", THERE_AND_BACK, &[FI_MSG, FI_RDM], None, 1.15),
+            metric("perftest_write_bw", PERFTEST_WRITE, &[ACKED], 0.90, 0.97),
+            metric("perftest_read_bw", PERFTEST_READ, &[READ], 0.90, 0.97),
+        ],
+        ..group("bulk", "1 MiB messages", Figure::Bandwidth)
+    }
+}
+
+/// Many messages of some size, where we may hand over all that are queued with one call.
+fn queued(
+    name: &'static str,
+    title: &'static str,
+    size: usize,
+    [sent, acked]: [(&'static str, f64, f64); 2],
+) -> Group {
+    let own = |name, words: &str| ours(name, &format!("size={size} queued=16 crc=false {words}"));
+    let batched = if size == 4096 { "write_4k_batched" } else { "write_64k_batched" };
+    Group {
+        contenders: vec![
+            own(BARE, "who=bare blocking=true"),
+            own(BARE_BATCHED, "who=bare blocking=true batch=16"),
+            own(SENT, "batch=16"),
+            own(ACKED, "batch=16 acked=true"),
+            peer(UCX_TAG, Tool::Ucx, "tag_bw", size, if size == 4096 { 150_000 } else { 40_000 }),
+            peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", size, if size == 4096 { 150_000 } else { 15_000 }),
+        ],
+        metrics: vec![
+            metric(sent.0, SENT, &[BARE], sent.1, sent.2),
+            metric(acked.0, ACKED, &[BARE], acked.1, acked.2),
+            metric(batched, SENT, &[BARE_BATCHED], None, 0.9),
+        ],
+        ..group(name, title, Figure::Bandwidth)
+    }
+}
+
+/// An 8 B Write is a frame of about 30 bytes: so many are what bare TCP moves.
+const FRAME: usize = 30;
+
+fn rate() -> Group {
+    Group {
+        contenders: vec![
+            ours(BARE_BATCHED, &format!("who=bare blocking=true size={FRAME} queued=64 batch=64")),
+            ours(SENT, "size=8 queued=64 batch=64"),
+            ours(ACKED, "size=8 queued=64 batch=64 acked=true"),
+            peer(UCX_TAG, Tool::Ucx, "tag_bw", 8, 250_000),
+            peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", 8, 250_000),
+        ],
+        metrics: vec![
+            metric("write_8b_rate", SENT, &[BARE_BATCHED], 0.3, 0.6),
+            metric("write_8b_rate_acked", ACKED, &[BARE_BATCHED], 0.3, 0.6),
+            metric("write_8b_rate_vs_ucx", SENT, &[UCX_TAG, UCX_PUT], 10.0, 20.0),
+            metric("write_8b_rate_vs_ucx_acked", ACKED, &[UCX_TAG, UCX_PUT], 10.0, 20.0),
+        ],
+        ..group("write_8b_rate", "8 B Writes, 64 queued, CRC", Figure::Rate)
+    }
+}
+
+fn single() -> Group {
+    Group {
+        contenders: vec![
+            ours(BARE, &format!("who=bare blocking=true size={FRAME}")),
+            ours(SENT, "size=8 queued=64"),
+            ours(ACKED, "size=8 queued=64 acked=true"),
+        ],
+        metrics: vec![
+            metric("write_8b_single", SENT, &[BARE], 0.9, 1.0),
+            metric("write_8b_single_acked", ACKED, &[BARE], 0.9, 1.0),
+        ],
+        ..group("write_8b_single", "8 B Writes, 64 outstanding, one call for each", Figure::Rate)
+    }
+}
+
+fn requests() -> Group {
+    const BARE_MANY: &str = "bare TCP, 9,000";
+    const BARE_FEW: &str = "bare TCP, 100";
+    const MANY: &str = "Ironwarp, 9,000";
+    const FEW: &str = "Ironwarp, 100";
+    const ACKED_MANY: &str = "Ironwarp, acknowledged, 9,000";
+    const ACKED_FEW: &str = "Ironwarp, acknowledged, 100";
+    let own = |name, words: &str| ours(name, &format!("what=requests size=64 queued=32 {words}"));
+    Group {
+        contenders: vec![
+            own(BARE_FEW, "who=bare connections=100"),
+            own(BARE_MANY, "who=bare connections=9000"),
+            own(FEW, "connections=100"),
+            own(MANY, "connections=9000"),
+            own(ACKED_FEW, "connections=100 acked=true"),
+            own(ACKED_MANY, "connections=9000 acked=true"),
+        ],
+        metrics: vec![
+            metric("qps_9k", MANY, &[FEW], 0.65, 0.70),
+            metric("qps_9k_acked", ACKED_MANY, &[ACKED_FEW], 0.65, 0.70),
+            metric("qps_9k_bare", BARE_MANY, &[BARE_FEW], None, None),
+            metric("qps_9k_vs_bare", MANY, &[BARE_MANY], None, None),
+        ],
+        patience: 2,
+        ..group("qps_9k", "64 B requests and answers, 32 outstanding, by connections", Figure::Rate)
+    }
+}
+
+fn idle() -> Group {
+    let memory = Metric {
+        name: "qp_idle_bytes",
+        of: SENT,
+        baseline: Baseline::Fixed(2048.0, "2 KiB"),
+        must: Some(1.0),
+        aim: Some(0.5),
+    };
+    Group {
+        contenders: vec![ours(SENT, "what=idle connections=5000")],
+        metrics: vec![memory],
+        patience: 2,
+        ..group("qp_idle_bytes", "Memory of an idle connected queue pair", Figure::Memory)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn metrics_have_names_of_their_own_and_compare_contenders_of_their_group() {
+        let mut names = BTreeSet::new();
+        for group in all() {
+            let contenders: Vec<_> = group.contenders.iter().map(|contender| contender.name).collect();
+            for Metric { name, of, baseline, must, aim } in &group.metrics {
+                assert!(names.insert(*name), "{name} twice");
+                assert!(contenders.contains(of), "{name}: {of}");
+                if let Baseline::Best(best) = baseline {
+                    assert!(best.iter().all(|one| contenders.contains(one)), "{name}: {best:?}");
+                }
+                if let (Some(must), Some(aim)) = (must, aim) {
+                    assert!(if group.figure.less_is_better() { aim <= must } else { aim >= must }, "{name}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn every_metric_of_the_table_is_there() {
+        let groups = all();
+        let names: BTreeSet<_> =
+            groups.iter().flat_map(|group| &group.metrics).map(|metric| metric.name).collect();
+        for name in [
+            "send_8b_polled",
+            "send_8b_blocking",
+            "write_8b_latency",
+            "write_1m",
+            "read_1m",
+            "send_1m",
+            "write_1m_crc",
+            "write_1m_vs_ucx",
+            "write_1m_vs_fi",
+            "write_64k",
+            "write_4k",
+            "write_8b_rate_vs_ucx",
+            "write_8b_rate",
+            "write_8b_single",
+            "perftest_write_bw",
+            "perftest_write_lat",
+            "perftest_send_lat",
+            "perftest_read_bw",
+            "qps_9k",
+            "qp_idle_bytes",
+            "wan_1ms_write_1m",
+            "wan_20ms_write_1m",
+            "wan_20ms_loss_write_1m",
+            "wan_1ms_write_64k_acked",
+            "wan_20ms_write_64k_acked",
+            "wan_20ms_loss_write_64k_acked",
+        ] {
+            assert!(names.contains(name), "{name}");
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! The figures in docs/performance.md: between two markers, written by a run and by nobody else. Pictures beside it.
+
+use super::curves::Curve;
+use super::report::{Row, lines};
+use super::rounds::Played;
+use super::write_pictures;
+use crate::shell::{Result, at};
+use std::fs;
+use std::path::Path;
+
+const PAGE: &str = "docs/performance.md";
+/// The pictures, beside the page.
+const FOLDER: &str = "performance";
+const BEGIN: &str = "<!-- figures: begin -->";
+const END: &str = "<!-- figures: end -->";
+
+pub(super) fn update(root: &Path, rows: &[Row<'_>], played: &[Played], curves: &[Curve]) -> Result {
+    let page = root.join(PAGE);
+    let text = fs::read_to_string(&page).map_err(at(&page))?;
+    let text =
+        replaced(&text, &figures(rows, played, curves)).ok_or_else(|| format!("{PAGE}: no markers"))?;
+    write_pictures(&root.join("docs").join(FOLDER), played, curves)?;
+    fs::write(&page, text).map_err(at(&page))
+}
+
+fn figures(rows: &[Row<'_>], played: &[Played], curves: &[Curve]) -> String {
+    let attempts = || played.iter().flat_map(|played| &played.judged);
+    let (all, repeated) = (attempts().count(), attempts().filter(|judged| !judged.counts).count());
+    let disturbed = attempts().filter(|judged| judged.counts && judged.disturbance.is_too_much()).count();
+    let mut text = format!(
+        "{} rounds of one run; {repeated} more were repeated, and {disturbed} of those that count were disturbed.\n\n",
+        all - repeated
+    );
+    text +=
+        "| metric | median | beside | ratio (quartiles) | must | aim | |\n|---|---|---|---|---|---|---|\n";
+    rows.iter().for_each(|row| text += &format!("{}\n", row.markdown()));
+    for link in played.iter().filter_map(|played| played.link).take(1) {
+        text += &format!("\nThe links of `wan_*` were made of {link}.\n");
+    }
+    text +=
+        "\nWhat a second of processor time moves, bytes or messages, at the client and at the server:\n\n";
+    text += "| group | who | client | server |\n|---|---|---|---|\n";
+    let lines = played.iter().flat_map(lines);
+    lines.filter_map(|line| line.markdown()).for_each(|row| text += &format!("{row}\n"));
+    let groups = played.iter().map(|played| (played.group.title, played.group.name));
+    for (title, name) in groups.chain(curves.iter().map(|curve| (curve.title, curve.name))) {
+        text += &format!("\n![{title}]({FOLDER}/{name}.svg)\n");
+    }
+    text
+}
+
+/// What is between the markers, and nothing else, becomes this.
+fn replaced(page: &str, figures: &str) -> Option<String> {
+    let (before, rest) = page.split_once(BEGIN)?;
+    let (_, behind) = rest.split_once(END)?;
+    Some(format!("{before}{BEGIN}\n\n{figures}\n{END}{behind}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_between_the_markers_changes() {
+        let page = format!("a\n{BEGIN}\nold\n{END}\nb\n");
+        let once = replaced(&page, "new").unwrap();
+        assert_eq!(once, format!("a\n{BEGIN}\n\nnew\n{END}\nb\n"));
+        assert_eq!(replaced(&once, "new").unwrap(), once);
+        assert_eq!(replaced("no markers", "new"), None);
+    }
+
+    #[test]
+    fn the_page_has_the_markers() {
+        assert!(replaced(include_str!("../../../docs/performance.md"), "").is_some());
+    }
+}

@@ -1,0 +1,186 @@
+//! The foreign programs: UCX's and libfabric's own benchmarks, and stock perftest under `ironwarp run`. Each is a server and a
+//! client that are started for one turn, with a processor each.
+
+use super::contender::{Figure, Place};
+use super::judge::Load;
+use crate::inside::listens;
+use crate::process::Process;
+use crate::shell::Result;
+use std::process::Command;
+use std::sync::atomic::{AtomicU16, Ordering};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tool {
+    /// `ucx_perftest`, over TCP alone.
+    Ucx,
+    /// `fi_pingpong` with the provider `tcp`.
+    Fabric,
+    /// A program of perftest, on the drop-in.
+    Perftest,
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub(super) struct Peer {
+    pub(super) tool: Tool,
+    /// UCX: the test. libfabric: the type of endpoint. perftest: the program.
+    pub(super) test: &'static str,
+    pub(super) size: usize,
+    /// So many messages take about a second.
+    pub(super) a_second: u64,
+    pub(super) crc: bool,
+}
+
+impl Peer {
+    pub(super) fn messages(&self, millis: u64) -> u64 {
+        (self.a_second * millis / 1000).max(20)
+    }
+
+    /// The command lines of the server and of the client.
+    fn lines(&self, port: u16, place: &Place) -> [Vec<String>; 2] {
+        let count = self.messages(place.millis);
+        let Self { test, size, .. } = self;
+        let words = |line: String| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        match self.tool {
+            Tool::Ucx => [
+                words(format!("ucx_perftest -p {port}")),
+                words(format!(
+                    "ucx_perftest {SERVER} -p {port} -t {test} -s {size} -n {count} -w {} -f -v",
+                    (count / 4).max(1)
+                )),
+            ],
+            Tool::Fabric => {
+                let common = format!("fi_pingpong -p tcp -e {test} -S {size} -I {count}");
+                [words(format!("{common} -B {port}")), words(format!("{common} -P {port} {SERVER}"))]
+            }
+            Tool::Perftest => {
+                let run = [&*place.ironwarp.to_string_lossy(), "run", "--"].map(str::to_owned).to_vec();
+                let depth = if test.ends_with("_bw") { format!(" -t {DEPTH} -Q 1") } else { String::new() };
+                let common = format!("{test} -R -F -p {port} -s {size} -n {count}{depth}");
+                [
+                    [run.clone(), words(common.clone())].concat(),
+                    [run, words(format!("{common} {SERVER}"))].concat(),
+                ]
+            }
+        }
+    }
+
+    /// The figure in what the client printed.
+    pub(super) fn read(&self, text: &str, figure: Figure) -> Option<f64> {
+        let last = |separator: fn(char) -> bool| -> Option<Vec<f64>> {
+            let mut lines =
+                text.lines().rev().map(|line| line.split(separator).filter(|word| !word.is_empty()));
+            lines.find_map(|line| {
+                let words: Vec<_> = line.collect();
+                let numbers: Vec<f64> = words.iter().filter_map(|word| word.trim().parse().ok()).collect();
+                (words.len() >= 4 && numbers.len() + 5 >= words.len() && numbers.len() >= 3)
+                    .then_some(numbers)
+            })
+        };
+        let blank: fn(char) -> bool = char::is_whitespace;
+        const MIB: f64 = 1_048_576.0;
+        match (self.tool, figure) {
+            // iterations, median, mean now, mean; MiB/s now, MiB/s; messages/s now, messages/s
+            (Tool::Ucx, _) => match (figure, *last(|c| c == ',')?.first_chunk::<8>()?) {
+                (Figure::Latency, [_, median, ..]) => Some(median),
+                (Figure::Bandwidth, [.., mib, _, _]) => Some(mib * MIB / 1e9),
+                (Figure::Rate, [.., rate]) => Some(rate / 1e6),
+                _ => None,
+            },
+            // bytes, sent, acknowledged, total, time (with letters behind them), MB/s, µs for one, millions a second
+            (Tool::Fabric, Figure::Latency) => last(blank)?.iter().rev().nth(1).copied(),
+            (Tool::Fabric, Figure::Bandwidth) => Some(last(blank)?.iter().rev().nth(2)? / 1e3),
+            // bytes, iterations, least, most, typical, …
+            (Tool::Perftest, Figure::Latency) => last(blank)?.get(4).copied(),
+            // bytes, iterations, peak, mean in MiB/s, millions of messages
+            (Tool::Perftest, Figure::Bandwidth) => Some(last(blank)?.get(3)? * MIB / 1e9),
+            _ => None,
+        }
+    }
+}
+
+/// All of them talk to the same host.
+const SERVER: &str = "127.0.0.1";
+/// Outstanding, where our own loops have as many.
+pub(super) const DEPTH: usize = 4;
+
+/// Runs both. Returns what the client printed, and how much had been worked when it had ended, but not the server.
+pub(super) fn run(peer: &Peer, place: &Place) -> Result<(String, Load)> {
+    let port = next_port();
+    let start = |line: &[String], processor: &str, log: &str| {
+        let mut command = Command::new("taskset");
+        command.args(["-c", processor]).args(line).env("UCX_TLS", "tcp");
+        if !peer.crc {
+            command.env("IRONWARP_CRC", "off");
+        }
+        Process::start(command, peer.test, &place.folder.join(log))
+    };
+    let [server, client] = peer.lines(port, place);
+    let mut server = start(&server, "1", "server.log")?;
+    server.wait_until("it listens", |server| listens(server.id(), port))?;
+    let mut client = start(&client, "0", "client.log")?;
+    let text = client.finish().map_err(|error| format!("{error}\n    {}", server.meanwhile()))?;
+    let between = Load::now()?;
+    server.finish()?;
+    Ok((text, between))
+}
+
+/// All of them have to be here: what is not measured is missing in the result, and nobody would see why. Not all of them can
+/// say their version, so it is looked for the files.
+pub(super) fn need_tools() -> Result {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let missing = |tool: &&&str| !std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
+    match TOOLS.iter().find(missing) {
+        Some(tool) => Err(format!("`{tool}` is missing: run `cargo xtask setup`")),
+        None => Ok(()),
+    }
+}
+
+const TOOLS: &[&str] = &[
+    "fi_pingpong",
+    "ib_read_bw",
+    "ib_send_lat",
+    "ib_write_bw",
+    "ib_write_lat",
+    "ip",
+    "tc",
+    "taskset",
+    "timeout",
+    "ucx_perftest",
+];
+
+/// Foreign programs want to be told a port. Each turn has the next one: below those that the kernel gives out, and nobody else is
+/// in this network.
+fn next_port() -> u16 {
+    static NEXT: AtomicU16 = AtomicU16::new(0);
+    10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(tool: Tool, text: &str, figure: Figure) -> Option<f64> {
+        Peer { tool, test: "", size: 8, a_second: 1, crc: true }.read(text, figure)
+    }
+
+    #[test]
+    fn figures_are_found_in_what_programs_print() {
+        let ucx = "iterations,50.0_percentile_lat,avg_lat,overall_lat,avg_bw,overall_bw,avg_mr,overall_mr\n \
+                   500,0.497,2051.1,2051.2,487.5,1000,487,488000\n";
+        assert_eq!(read(Tool::Ucx, ucx, Figure::Latency), Some(0.497));
+        assert_eq!(read(Tool::Ucx, ucx, Figure::Bandwidth), Some(1.048576));
+        assert_eq!(read(Tool::Ucx, ucx, Figure::Rate), Some(0.488));
+        let fabric = "bytes   #sent   #ack     total       time     MB/sec    usec/xfer   Mxfers/sec\n\
+                      1m      200     =200     400m        1.86s    225.55    4649.01       0.00\n";
+        assert_eq!(read(Tool::Fabric, fabric, Figure::Latency), Some(4649.01));
+        assert_eq!(read(Tool::Fabric, fabric, Figure::Bandwidth), Some(0.22555));
+        let many = "1m      1k      =1k      1.9g        0.37s   5697.30     184.05       0.01\n";
+        assert_eq!(read(Tool::Fabric, many, Figure::Bandwidth), Some(5.6973));
+        let bandwidth = " 1048576    500              3154.62            1000.00\t\t   0.001331\n------\n";
+        assert_eq!(read(Tool::Perftest, bandwidth, Figure::Bandwidth), Some(1.048576));
+        let latency = " 8  2000  4.78  4352.26  5.18     \t  21.65  \t156.71 \t\t877.70  \t2863.41 \n-----\n";
+        assert_eq!(read(Tool::Perftest, latency, Figure::Latency), Some(5.18));
+        assert_eq!(read(Tool::Perftest, "nothing\n", Figure::Latency), None);
+    }
+}

@@ -1,0 +1,270 @@
+//! What came of a run: a table for people, and JSON for tools.
+
+use super::contender::Figure;
+use super::group::{Baseline, Metric};
+use super::rounds::Played;
+use super::statistics::Summary;
+use serde_json::{Value, json};
+use std::fmt;
+
+/// One line of the table, and one object of the JSON.
+#[derive(Debug)]
+pub(super) struct Row<'p> {
+    played: &'p Played,
+    pub(super) metric: &'p Metric,
+    value: Summary,
+    ratio: Summary,
+    ratios: Vec<f64>,
+}
+
+/// How a figure stands to what it has to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Verdict {
+    Missed,
+    Met,
+    Aim,
+    /// There is nothing that it has to be.
+    Open,
+}
+
+impl Verdict {
+    fn of(figure: Figure, ratio: f64, must: Option<f64>, aim: Option<f64>) -> Self {
+        let reached = |wanted: f64| if figure.less_is_better() { ratio <= wanted } else { ratio >= wanted };
+        match (must.map(reached), aim.map(reached)) {
+            (Some(false), _) => Self::Missed,
+            (_, Some(true)) => Self::Aim,
+            (Some(true), _) => Self::Met,
+            (None, _) => Self::Open,
+        }
+    }
+
+    pub(super) fn word(self) -> &'static str {
+        match self {
+            Self::Missed => "missed",
+            Self::Met => "met",
+            Self::Aim => "aim",
+            Self::Open => "",
+        }
+    }
+}
+
+pub(super) fn rows(played: &[Played]) -> Vec<Row<'_>> {
+    let metrics =
+        played.iter().flat_map(|played| played.group.metrics.iter().map(move |metric| (played, metric)));
+    metrics
+        .map(|(played, metric)| {
+            let compared = played.compare(metric);
+            Row { played, metric, value: compared.value, ratio: compared.ratio, ratios: compared.ratios }
+        })
+        .collect()
+}
+
+impl Row<'_> {
+    pub(super) fn verdict(&self) -> Verdict {
+        Verdict::of(self.played.group.figure, self.ratio.median, self.metric.must, self.metric.aim)
+    }
+
+    fn baseline(&self) -> String {
+        match &self.metric.baseline {
+            Baseline::Best(names) => names.join(" or "),
+            Baseline::Fixed(_, name) => (*name).to_owned(),
+        }
+    }
+
+    /// What is wanted of the ratio.
+    fn wanted(&self, limit: Option<f64>) -> String {
+        let sign = if self.played.group.figure.less_is_better() { '≤' } else { '≥' };
+        limit.map(|limit| format!("{sign} {limit}")).unwrap_or_default()
+    }
+
+    /// The same for docs/performance.md.
+    pub(super) fn markdown(&self) -> String {
+        let Self { metric, value, ratio, .. } = self;
+        let unit = self.played.group.figure.unit();
+        let [low, high] = ratio.quartiles;
+        format!(
+            "| `{}` | {} {unit} | {} | {} ({}–{}) | {} | {} | {} |",
+            metric.name,
+            digits(value.median),
+            self.baseline(),
+            digits(ratio.median),
+            digits(low),
+            digits(high),
+            self.wanted(metric.must),
+            self.wanted(metric.aim),
+            self.verdict().word(),
+        )
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let Self { played, metric, value, ratio, ratios } = self;
+        let judged: Vec<_> = played.judged.iter().map(super::judge::Judged::json).collect();
+        json!({
+            "metric": metric.name,
+            "value": value.median,
+            "unit": played.group.figure.unit(),
+            "baseline": self.baseline(),
+            "ratio": ratio.median,
+            "spread": ratio.quartiles,
+            "better": if played.group.figure.less_is_better() { "less" } else { "more" },
+            "must": metric.must,
+            "aim": metric.aim,
+            "met": self.verdict().word(),
+            "of": metric.of,
+            "group": played.group.name,
+            "link": played.link,
+            "rounds": ratios,
+            "repeated": played.judged.iter().filter(|judged| !judged.counts).count(),
+            "attempts": judged,
+        })
+    }
+}
+
+pub(super) const HEADING: &str =
+    "metric                                  value              ratio  quartiles         must     aim";
+
+impl fmt::Display for Row<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { metric, value, ratio, .. } = self;
+        let quartiles = ratio.quartiles.map(digits).join("–");
+        write!(f, "{:<32}{:>14} {:<5}", metric.name, digits(value.median), self.played.group.figure.unit())?;
+        write!(f, "{:>8} × {quartiles:<16}", digits(ratio.median))?;
+        let (must, aim) = (self.wanted(metric.must), self.wanted(metric.aim));
+        write!(f, "{must:<9}{aim:<9}{:<8}× {}", self.verdict().word(), self.baseline())
+    }
+}
+
+/// One contender: what it reached, and what that took of processors.
+#[derive(Debug)]
+pub(super) struct Line {
+    pub(super) name: &'static str,
+    group: &'static str,
+    figure: Figure,
+    pub(super) value: Summary,
+    /// Medians, for each second of processor time, at the client and at the server.
+    bytes: [f64; 2],
+    messages: [f64; 2],
+}
+
+pub(super) fn lines(played: &Played) -> Vec<Line> {
+    let contenders = played.group.contenders.iter();
+    contenders
+        .map(|contender| {
+            let samples = played.samples(contender.name);
+            let median =
+                |read: fn(&super::contender::Sample) -> f64| Summary::of(samples.iter().map(read)).median;
+            Line {
+                name: contender.name,
+                group: played.group.name,
+                figure: played.group.figure,
+                value: Summary::of(played.values(contender.name)),
+                bytes: [median(|sample| sample.bytes[0]), median(|sample| sample.bytes[1])],
+                messages: [median(|sample| sample.messages[0]), median(|sample| sample.messages[1])],
+            }
+        })
+        .collect()
+}
+
+impl Line {
+    pub(super) fn json(&self, judged: &Played) -> Value {
+        let base = judged.group.contenders.first().map_or("", |contender| contender.name);
+        let ratios =
+            judged.values(self.name).into_iter().zip(judged.values(base)).map(|(own, base)| own / base);
+        let ratio = Summary::of(ratios);
+        json!({
+            "metric": format!("{}: {}", self.group, self.name),
+            "value": self.value.median,
+            "unit": self.figure.unit(),
+            "baseline": base,
+            "ratio": ratio.median,
+            "spread": ratio.quartiles,
+            "value_spread": self.value.quartiles,
+            "bytes_per_cpu_second": { "client": self.bytes[0], "server": self.bytes[1] },
+            "completions_per_cpu_second": { "client": self.messages[0], "server": self.messages[1] },
+        })
+    }
+
+    /// A row of what it took of processors. None where nothing is moved one way, as much as there is room for.
+    pub(super) fn markdown(&self) -> Option<String> {
+        let Self { name, group, figure, bytes, messages, .. } = self;
+        let moved = match figure {
+            Figure::Bandwidth => bytes.map(|it| format!("{} GB", digits(it / 1e9))),
+            Figure::Rate => messages.map(|it| format!("{} M", digits(it / 1e6))),
+            Figure::Latency | Figure::Memory => return None,
+        };
+        Some(format!("| {group} | {name} | {} | {} |", moved[0], moved[1]))
+    }
+}
+
+impl fmt::Display for Line {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { name, figure, value, bytes, messages, .. } = self;
+        let quartiles = value.quartiles.map(digits).join("–");
+        write!(f, "  {name:<40}{:>9} {:<5} {quartiles:<18}", digits(value.median), figure.unit())?;
+        if *figure != Figure::Memory {
+            let [bytes, messages] = [bytes.map(|it| digits(it / 1e9)), messages.map(|it| digits(it / 1e6))];
+            write!(f, "{:>8} {:>8} GB   {:>8} {:>8} M", bytes[0], bytes[1], messages[0], messages[1])?;
+        }
+        Ok(())
+    }
+}
+
+/// Three digits that matter.
+pub(super) fn digits(value: f64) -> String {
+    match value.abs() {
+        100.0.. => format!("{value:.0}"),
+        10.0.. => format!("{value:.1}"),
+        1.0.. => format!("{value:.2}"),
+        0.0 => "0".to_owned(),
+        _ => format!("{value:.3}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::rounds::tests::played;
+    use super::*;
+
+    #[test]
+    fn the_json_has_what_it_promises() {
+        let all = [played(Figure::Bandwidth, &["a", "b", "c"], &[&[1.0, 2.0, 1.0], &[3.0, 4.0, 1.0]])];
+        let row = rows(&all)[0].json();
+        assert_eq!(
+            (&row["metric"], &row["unit"], &row["baseline"]),
+            (&json!("m"), &json!("GB/s"), &json!("b or c"))
+        );
+        assert_eq!((&row["value"], &row["ratio"]), (&json!(2.0), &json!(0.625)));
+        assert_eq!(row["spread"], json!([0.5625, 0.6875]));
+        assert_eq!((&row["rounds"], &row["met"]), (&json!([0.5, 0.75]), &json!("met")));
+        let line = lines(&all[0])[1].json(&all[0]);
+        assert_eq!(
+            (&line["metric"], &line["value"], &line["baseline"]),
+            (&json!("g: b"), &json!(3.0), &json!("a"))
+        );
+        assert_eq!(line["bytes_per_cpu_second"], json!({ "client": 4.0, "server": 2.0 }));
+    }
+
+    #[test]
+    fn targets_are_met_from_the_right_side() {
+        let verdict = |figure, ratio| {
+            Verdict::of(figure, ratio, Some(1.0), Some(if figure == Figure::Rate { 2.0 } else { 0.5 }))
+        };
+        assert_eq!(
+            [0.9, 1.0, 2.0].map(|ratio| verdict(Figure::Rate, ratio)),
+            [Verdict::Missed, Verdict::Met, Verdict::Aim]
+        );
+        assert_eq!(
+            [0.5, 1.0, 1.1].map(|ratio| verdict(Figure::Latency, ratio)),
+            [Verdict::Aim, Verdict::Met, Verdict::Missed]
+        );
+        assert_eq!(Verdict::of(Figure::Rate, 0.5, None, Some(0.9)), Verdict::Open);
+    }
+
+    #[test]
+    fn three_digits_are_enough() {
+        assert_eq!(
+            [1234.5, 12.345, 1.2345, 0.123_45, 0.0].map(digits),
+            ["1234", "12.3", "1.23", "0.123", "0"]
+        );
+    }
+}

@@ -1,0 +1,181 @@
+//! One group, round after round: in each, every contender takes its turn.
+
+use super::contender::{Place, Sample, Unread};
+use super::group::{Baseline, Group, Metric};
+use super::judge::{Judged, Load, REPEATS};
+use super::statistics::Summary;
+use crate::shell::Result;
+use std::time::{Duration, Instant};
+
+/// What a group's rounds gave.
+#[derive(Debug)]
+pub(super) struct Played {
+    pub(super) group: Group,
+    /// For each round, the samples of all contenders in the order of the group.
+    pub(super) rounds: Vec<Vec<Sample>>,
+    pub(super) judged: Vec<Judged>,
+    /// What the link between two hosts was made of, if there was one.
+    pub(super) link: Option<&'static str>,
+}
+
+/// Plays all rounds. What repeating takes is taken from `allowance`, and without one no round is repeated: the run shall end when
+/// it was promised to.
+pub(super) fn play(group: Group, place: &Place, rounds: usize, allowance: &mut Duration) -> Result<Played> {
+    let (mut samples, mut judged) = (Vec::new(), Vec::new());
+    for round in 1..=rounds {
+        println!("  {}: round {round} of {rounds}", group.name);
+        let turns = || take_turns(&group, place, round);
+        let unread = attempts(round, &mut judged, allowance, Load::now, turns)?;
+        let read = group.contenders.iter().zip(&unread);
+        samples.push(
+            read.map(|(contender, turn)| contender.read(turn, group.figure, place)).collect::<Result<_>>()?,
+        );
+    }
+    Ok(Played { group, rounds: samples, judged, link: None })
+}
+
+/// Repeats a round while the machine does too much else. What was measured then is thrown away as it is.
+fn attempts<T>(
+    round: usize,
+    judged: &mut Vec<Judged>,
+    allowance: &mut Duration,
+    mut load: impl FnMut() -> Result<Load>,
+    mut turns: impl FnMut() -> Result<T>,
+) -> Result<T> {
+    for attempt in 0.. {
+        let (before, start) = (load()?, Instant::now());
+        let unread = turns()?;
+        let disturbance = before.until(&load()?);
+        let counts = !disturbance.is_too_much() || attempt == REPEATS || allowance.is_zero();
+        judged.push(Judged { round, disturbance, counts });
+        if counts {
+            return Ok(unread);
+        }
+        *allowance = allowance.saturating_sub(start.elapsed());
+    }
+    Err("no attempt counts".into())
+}
+
+/// The first of a round is another one in each: so nobody always comes behind the same.
+fn take_turns(group: &Group, place: &Place, round: usize) -> Result<Vec<Unread>> {
+    let len = group.contenders.len();
+    let mut turns: Vec<Option<Unread>> = (0..len).map(|_| None).collect();
+    for step in 0..len {
+        let which = (step + round) % len;
+        turns[which] = Some(group.contenders[which].take_turn(place)?);
+    }
+    Ok(turns.into_iter().flatten().collect())
+}
+
+/// A metric of a group that was played.
+#[derive(Debug)]
+pub(super) struct Compared {
+    pub(super) value: Summary,
+    pub(super) ratio: Summary,
+    /// Round by round.
+    pub(super) ratios: Vec<f64>,
+}
+
+impl Played {
+    fn index(&self, name: &str) -> Option<usize> {
+        self.group.contenders.iter().position(|contender| contender.name == name)
+    }
+
+    pub(super) fn values(&self, name: &str) -> Vec<f64> {
+        self.samples(name).into_iter().map(|sample| sample.value).collect()
+    }
+
+    /// Of all rounds.
+    pub(super) fn samples(&self, name: &str) -> Vec<Sample> {
+        let Some(index) = self.index(name) else { return Vec::new() };
+        self.rounds.iter().map(|round| round[index]).collect()
+    }
+
+    /// A ratio is of values of one round; the metric is the median of those.
+    pub(super) fn compare(&self, metric: &Metric) -> Compared {
+        let values = self.values(metric.of);
+        let bases: Vec<f64> = match &metric.baseline {
+            Baseline::Fixed(value, _) => vec![*value; values.len()],
+            Baseline::Best(names) => {
+                let all: Vec<Vec<f64>> = names.iter().map(|name| self.values(name)).collect();
+                let better = if self.group.figure.less_is_better() { f64::min } else { f64::max };
+                let best = |round: usize| all.iter().map(|values| values[round]).reduce(better);
+                (0..values.len()).map(|round| best(round).unwrap_or(f64::NAN)).collect()
+            }
+        };
+        let ratios: Vec<f64> = values.iter().zip(bases).map(|(value, base)| value / base).collect();
+        Compared { value: Summary::of(values), ratio: Summary::of(ratios.iter().copied()), ratios }
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::super::contender::{Contender, Figure, How};
+    use super::super::group::metric;
+    use super::*;
+
+    /// A group that was played: its contenders' values, round by round.
+    pub(in super::super) fn played(figure: Figure, names: &[&'static str], rounds: &[&[f64]]) -> Played {
+        let contenders = names.iter().map(|name| Contender { name, how: How::Ours(String::new()) }).collect();
+        let metrics = vec![metric("m", names[0], &["b", "c"], 0.5, 1.0)];
+        let group = Group { name: "g", title: "G", figure, patience: 1, link: None, contenders, metrics };
+        let sample = |value: &f64| Sample { value: *value, bytes: [4.0, 2.0], messages: [2.0, 1.0] };
+        let rounds = rounds.iter().map(|round| round.iter().map(sample).collect()).collect();
+        Played { group, rounds, judged: Vec::new(), link: None }
+    }
+
+    #[test]
+    fn ratios_are_of_one_round_and_of_the_best() {
+        // The machine is ten times as fast in the second round: the ratio does not see that.
+        let played = played(
+            Figure::Bandwidth,
+            &["a", "b", "c"],
+            &[&[1.0, 2.0, 1.0], &[10.0, 10.0, 20.0], &[3.0, 1.0, 1.0]],
+        );
+        let compared = played.compare(&played.group.metrics[0]);
+        assert_eq!(compared.ratios, [0.5, 0.5, 3.0]);
+        assert_eq!((compared.ratio.median, compared.value.median), (0.5, 3.0));
+    }
+
+    #[test]
+    fn the_best_has_the_least_where_less_is_better() {
+        let played = played(Figure::Latency, &["a", "b", "c"], &[&[4.0, 2.0, 1.0]]);
+        assert_eq!(played.compare(&played.group.metrics[0]).ratios, [4.0]);
+    }
+
+    /// Plays one round with these shares of foreign time, and returns which attempt counted.
+    fn attempt(foreign: &[u64], mut allowance: Duration) -> (usize, Vec<Judged>) {
+        let (mut judged, mut looked, mut turn) = (Vec::new(), 0, 0);
+        let mut busy = 0;
+        let load = || {
+            // Looked at before and after each attempt. In between 1,000 ticks pass.
+            if looked % 2 == 1 {
+                busy += foreign[looked / 2];
+            }
+            looked += 1;
+            let idle = looked as u64 / 2 * 1000 - busy;
+            let machine = format!("cpu  {busy} 0 0 {idle} 0 0 0 0 0 0\n");
+            Ok(Load::for_test(&machine))
+        };
+        let turns = || {
+            turn += 1;
+            Ok(turn)
+        };
+        let counted = attempts(1, &mut judged, &mut allowance, load, turns).unwrap();
+        (counted, judged)
+    }
+
+    #[test]
+    fn a_round_is_repeated_while_others_work_and_three_times_at_most() {
+        assert_eq!(attempt(&[0], Duration::MAX).0, 1);
+        assert_eq!(attempt(&[500, 500, 10], Duration::MAX).0, 3);
+        let (counted, judged) = attempt(&[500; 4], Duration::MAX);
+        assert_eq!((counted, judged.len()), (4, 4));
+        assert_eq!(
+            judged.iter().map(|judged| judged.counts).collect::<Vec<_>>(),
+            [false, false, false, true]
+        );
+        assert!(judged[3].disturbance.is_too_much());
+        assert_eq!(attempt(&[500], Duration::ZERO).0, 1, "there is no time to repeat it");
+    }
+}

@@ -1,0 +1,44 @@
+//! Medians and quartiles: what becomes of the rounds.
+
+/// The middle of some values, and between which two the middle half of them is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Summary {
+    pub(super) median: f64,
+    pub(super) quartiles: [f64; 2],
+}
+
+impl Summary {
+    /// Of at least one value.
+    pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        let mut sorted: Vec<f64> = values.into_iter().collect();
+        sorted.sort_by(f64::total_cmp);
+        let at = |share| quantile(&sorted, share);
+        Self { median: at(0.5), quartiles: [at(0.25), at(0.75)] }
+    }
+}
+
+/// Between two values if none is just there.
+fn quantile(sorted: &[f64], share: f64) -> f64 {
+    let position = share * (sorted.len().saturating_sub(1)) as f64;
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "an index, and never negative"
+    )]
+    let below = position.floor() as usize;
+    let (Some(low), high) = (sorted.get(below), sorted.get(below + 1)) else { return f64::NAN };
+    low + (high.unwrap_or(low) - low) * position.fract()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_middle_and_its_neighbours() {
+        assert_eq!(Summary::of([3.0, 1.0, 2.0]), Summary { median: 2.0, quartiles: [1.5, 2.5] });
+        assert_eq!(Summary::of([4.0, 1.0, 3.0, 2.0]).median, 2.5);
+        assert_eq!(Summary::of([7.0]), Summary { median: 7.0, quartiles: [7.0, 7.0] });
+        assert!(Summary::of([]).median.is_nan());
+    }
+}

@@ -1,0 +1,158 @@
+//! Which programs are run against siw, and what they must print. Before this: nothing. After: `stage.rs` runs them.
+
+use std::fmt;
+
+/// A program, or one way to run it. Words in braces are filled in: where the server is, as each end sees it.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) name: &'static str,
+    pub(super) server: &'static [&'static str],
+    pub(super) client: &'static [&'static str],
+    /// What both must print, besides ending well.
+    pub(super) prints: Prints,
+    pub(super) personas: &'static [&'static str],
+    pub(super) path: Path,
+    /// What its end on siw says if it fails, behind its results, by a fault of siw's that is a matter of chance. Empty:
+    /// it must not fail.
+    pub(super) may_say: &'static [&'static str],
+}
+
+/// How its client gets to its server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Path {
+    Direct,
+    /// By way of `relay.rs`, because many connect at once.
+    Crowd,
+    /// By way of `relay.rs`, because the server listens twice, and the client does not wait for that.
+    ListensTwice,
+}
+
+#[derive(Debug)]
+pub(super) struct Prints {
+    pub(super) server: &'static [&'static str],
+    pub(super) client: &'static [&'static str],
+}
+
+/// Who connects.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Direction {
+    /// Ironwarp connects to siw.
+    Out,
+    /// siw connects to Ironwarp.
+    In,
+}
+
+impl fmt::Display for Direction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Out => "to siw",
+            Self::In => "from siw",
+        })
+    }
+}
+
+/// The guests: siw as it is, and with each of its constants changed.
+pub(super) const VARIANTS: [&str; 4] = ["plain", "crc", "p2p", "v1"];
+
+const BOTH: &[&str] = &["roce", "iwarp"];
+const IWARP: &[&str] = &["iwarp"];
+
+/// rping compares every byte of what comes back. 65535 is the largest size that it takes.
+macro_rules! rping {
+    ($size:literal) => {
+        Program {
+            name: concat!("rping -S ", $size),
+            server: &["rping", "-s", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-S", $size],
+            client: &["rping", "-c", "-a", "{addr}", "-p", "{port}", "-C", "100", "-V", "-S", $size],
+            prints: Prints { server: &[], client: &[] },
+            personas: BOTH,
+            path: Path::Direct,
+            may_say: &[],
+        }
+    };
+}
+
+/// perftest connects by the connection manager. What it moves is little: the guest's processors are emulated.
+macro_rules! perftest {
+    ($name:literal, [$($more:literal),*], $server:expr, $client:expr) => {
+        Program {
+            name: concat!($name, " -R"),
+            server: &[$name, "-p", "{port}", "-R", "-F", "-n", "100" $(, $more)*],
+            client: &[$name, "-p", "{port}", "-R", "-F", "-n", "100" $(, $more)*, "{addr}"],
+            prints: Prints { server: $server, client: $client },
+            personas: IWARP,
+            path: Path::ListensTwice,
+            may_say: LAST_SEND,
+        }
+    };
+}
+
+/// siw calls a Send failed that has arrived, if the peer closes before siw's sender looks again (`siw_qp_sq_proc_tx`, where
+/// `tx_suspend` is set meanwhile). perftest closes right behind its last answer, and the guest is slow.
+const LAST_SEND: &[&str] = &["Bad wc status 2", "Failed to close connection between server and client"];
+
+/// The lines of results: size and iterations.
+const BANDWIDTH: &[&str] = &[" 4096       100 "];
+const LATENCY: &[&str] = &[" 2       100 "];
+
+/// Many connections at once, and it says how they ended.
+pub(super) const UCMATOSE: Program = Program {
+    name: "ucmatose -c 20",
+    server: &["ucmatose", "-b", "{addr}", "-p", "{port}", "-c", "20"],
+    client: &["ucmatose", "-s", "{addr}", "-p", "{port}", "-c", "20"],
+    prints: Prints {
+        server: &["data transfers complete", "return status 0"],
+        client: &["data transfers complete", "return status 0"],
+    },
+    personas: BOTH,
+    path: Path::Crowd,
+    may_say: &[],
+};
+
+pub(super) const PROGRAMS: &[Program] = &[
+    rping!("64"),
+    rping!("1024"),
+    rping!("4096"),
+    rping!("65535"),
+    UCMATOSE,
+    Program {
+        name: "rdma_server, rdma_client",
+        server: &["rdma_server", "-s", "{addr}", "-p", "{port}"],
+        client: &["rdma_client", "-s", "{addr}", "-p", "{port}"],
+        prints: Prints { server: &["rdma_server: end 0"], client: &["rdma_client: end 0"] },
+        personas: BOTH,
+        path: Path::Direct,
+        may_say: &[],
+    },
+    perftest!("ib_write_bw", ["-s", "4096"], BANDWIDTH, BANDWIDTH),
+    // Over revision 1 nobody says how many Reads may be outstanding, and each end would take what its own device can do.
+    perftest!("ib_read_bw", ["-s", "4096", "-o", "16"], BANDWIDTH, BANDWIDTH),
+    perftest!("ib_send_bw", ["-s", "4096"], BANDWIDTH, BANDWIDTH),
+    perftest!("ib_write_lat", [], LATENCY, LATENCY),
+    perftest!("ib_read_lat", ["-o", "16"], &[], LATENCY), // who is read from measures nothing
+    perftest!("ib_send_lat", [], LATENCY, LATENCY),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_program_is_on_its_page() {
+        let page = include_str!("../../../docs/interop.md");
+        for Program { name, personas, .. } in PROGRAMS {
+            let row = format!("| {name} | {} |", if personas.len() == 2 { "both" } else { personas[0] });
+            assert!(page.contains(&row), "docs/interop.md has no row {row}");
+        }
+    }
+
+    #[test]
+    fn both_ends_run_the_same_program() {
+        for Program { name, server, client, path, .. } in PROGRAMS {
+            assert_eq!(*path == Path::ListensTwice, server[0].starts_with("ib_"), "{name}");
+            // Options apart from who is who must agree: perftest does not find out if they do not.
+            let options = |words: &[&str]| words.iter().filter(|word| word.parse::<u32>().is_ok()).count();
+            assert_eq!(options(server), options(client), "{name}");
+        }
+    }
+}

@@ -1,0 +1,205 @@
+//! `interop`: Linux siw in a guest, and Ironwarp on this host. First the project's own program (crates/ironwarp/tests/siw), then
+//! stock programs of Debian at both ends, against each variant of siw, in both directions.
+//!
+//! ```text
+//!  catalogue.rs   which programs, with which arguments, and what they must print
+//!  guest.rs       a guest that runs, with a shell in it
+//!  stage.rs       one program, one end here and one there
+//!  relay.rs       between the two, for programs whose client connects too early
+//!  cannot.rs      what siw cannot do
+//!  many.rs        1,000 connections each way, and what is left of them
+//!  captures.rs    the packets of all that
+//!  table.rs       what came of it, for people and as JSON
+//! ```
+
+mod cannot;
+mod captures;
+mod catalogue;
+mod guest;
+mod many;
+mod relay;
+mod stage;
+mod table;
+
+use crate::dropin;
+use crate::inside::{Home, run_inside};
+use crate::shell::{Result, at, command, run as run_command};
+use crate::workspace::Workspace;
+use catalogue::{Direction, PROGRAMS, VARIANTS};
+use guest::Guest;
+use stage::Stage;
+use std::fs;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+use table::Table;
+
+pub(crate) const USAGE: &str = "interop [--json FILE] [--only TEXT] [--variant NAME] [--jobs N]";
+
+/// The first port of the first variant, and how many each has.
+const FIRST_PORT: u16 = 20_000;
+const PORTS: u16 = 1000;
+
+struct Options {
+    json: Option<String>,
+    only: Option<String>,
+    variant: Option<String>,
+    /// So many variants run at once, each in a guest of its own.
+    jobs: usize,
+    /// Set once the job runs in a network of its own.
+    inside: bool,
+}
+
+pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
+    let options = parse(arguments)?;
+    if !options.inside {
+        crate::guest::build(workspace, &VARIANTS)?;
+        if options.only.is_none() {
+            own_program(workspace)?;
+        }
+        dropin::build(workspace, true)?;
+        run_command(&mut command(
+            "cargo",
+            &["build", "--release", "--locked", "--package", "ironwarp-pcap"],
+        ))?;
+        return run_inside("interop", &["--net"], arguments);
+    }
+    run_command(&mut command("ip", &["link", "set", "lo", "up"]))?;
+    let home = Home::new(workspace, "interop")?;
+    let table = Table::default();
+    let variants: Vec<_> = VARIANTS.iter().enumerate().collect();
+    let wanted: Vec<_> =
+        variants.into_iter().filter(|(_, variant)| is_wanted(options.variant.as_ref(), variant)).collect();
+    let next = AtomicUsize::new(0);
+    let work = || {
+        while let Some((index, variant)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let ports = FIRST_PORT + u16::try_from(*index).unwrap_or_default() * PORTS;
+            let run = Run { variant, ports, workspace, home: &home, options: &options, table: &table };
+            if let Err(why) = run.all() {
+                table.note("the guest itself", (variant, "both", "both".into()), || Err(why));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> = (0..options.jobs).map(|_| scope.spawn(work)).collect();
+        workers.into_iter().try_for_each(|worker| worker.join().map_err(|_| "a worker panicked"))
+    })?;
+    table.print();
+    if let Some(file) = &options.json {
+        table.write_json(file)?;
+    }
+    table.verdict()
+}
+
+/// The tests that boot a guest are ignored where nobody built one.
+fn own_program(workspace: &Workspace) -> Result {
+    let arguments =
+        ["nextest", "run", "--locked", "--package", "ironwarp", "--test", "siw", "--run-ignored", "only"];
+    run_command(command("cargo", &arguments).env("IRONWARP_GUESTS", crate::guest::folder(workspace)))
+}
+
+/// One variant.
+struct Run<'r> {
+    variant: &'static str,
+    /// Ports from here on are its own.
+    ports: u16,
+    workspace: &'r Workspace,
+    home: &'r Home,
+    options: &'r Options,
+    table: &'r Table,
+}
+
+impl Run<'_> {
+    /// All that is wanted of a variant, in one boot. Then its packets are looked at.
+    fn all(&self) -> Result {
+        let Self { variant, ports, workspace, home, table, .. } = *self;
+        let folder = home.room(variant)?;
+        let kept = workspace.target.join("interop");
+        fs::create_dir_all(&kept).map_err(at(&kept))?;
+        let capture = kept.join(format!("{variant}.pcap"));
+        let start = Instant::now();
+        let guest = crate::guest::folder(workspace).join(variant);
+        let guest = Guest::boot(&guest, ports, &folder.join("console.log"), &capture)?;
+        println!("  {variant:6} booted in {:.1} s", start.elapsed().as_secs_f64());
+        let mut stage = Stage::new(home, guest, folder.clone());
+        self.programs(&mut stage);
+        stage.guest.power_off()?;
+        let _ = fs::remove_dir_all(&folder);
+        table.note("capture", (variant, "both", "both".into()), || {
+            captures::check(workspace, &capture).map(|counted| println!("  {variant:6} {counted}"))
+        });
+        Ok(())
+    }
+
+    fn programs(&self, stage: &mut Stage) {
+        let Self { variant, table, .. } = *self;
+        let is_wanted = |name: &str| is_wanted(self.options.only.as_ref(), name);
+        for program in PROGRAMS.iter().filter(|program| is_wanted(program.name)) {
+            for persona in program.personas {
+                for direction in [Direction::Out, Direction::In] {
+                    let place = (variant, *persona, direction.to_string());
+                    table.note(program.name, place, || stage.play(program, persona, direction));
+                }
+            }
+        }
+        if variant == "v1" && is_wanted(cannot::NAME) {
+            let place = (variant, "none", "siw to siw".into());
+            table.note(cannot::NAME, place, || cannot::read_over_revision_1(stage));
+        }
+        if variant == VARIANTS[0] && is_wanted(many::NAME) {
+            for direction in [Direction::Out, Direction::In] {
+                let place = (variant, many::PERSONA, direction.to_string());
+                table.note(many::NAME, place, || many::connections(stage, direction));
+            }
+        }
+    }
+}
+
+fn is_wanted(wanted: Option<&String>, text: &str) -> bool {
+    wanted.is_none_or(|wanted| text.contains(wanted.as_str()))
+}
+
+fn parse(arguments: &[String]) -> Result<Options> {
+    let jobs = thread::available_parallelism().map_or(1, NonZero::get);
+    let mut options = Options { json: None, only: None, variant: None, jobs, inside: false };
+    let mut words = arguments.iter();
+    while let Some(word) = words.next() {
+        let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
+        match word.as_str() {
+            "--inside" => options.inside = true,
+            "--json" => options.json = Some(value()?),
+            "--only" => options.only = Some(value()?),
+            "--variant" => options.variant = Some(value()?),
+            "--jobs" => {
+                let text = value()?;
+                options.jobs = text.parse().map_err(|_| format!("{word} {text}: a number is wanted"))?;
+            }
+            other => return Err(format!("unknown option {other}: {USAGE}")),
+        }
+    }
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{is_wanted, parse};
+
+    #[test]
+    fn options_must_be_right() {
+        let words = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let options = parse(&words("--only rping --variant v1 --jobs 1 --json out.json")).unwrap();
+        assert_eq!((options.only.as_deref(), options.variant.as_deref()), (Some("rping"), Some("v1")));
+        assert_eq!((options.jobs, options.json.as_deref(), options.inside), (1, Some("out.json"), false));
+        for wrong in ["--only", "--jobs many", "--full", "rping"] {
+            assert!(parse(&words(wrong)).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn everything_is_wanted_unless_something_is_named() {
+        assert!(is_wanted(None, "rping -S 64"));
+        assert!(is_wanted(Some(&"rping".to_owned()), "rping -S 64"));
+        assert!(!is_wanted(Some(&"ucmatose".to_owned()), "rping -S 64"));
+    }
+}
