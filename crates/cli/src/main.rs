@@ -5,6 +5,7 @@ mod explain;
 mod ping;
 mod run;
 mod say;
+mod show;
 
 use clap::{Parser, Subcommand};
 use say::Failure;
@@ -24,6 +25,7 @@ enum Command {
     Devices(devices::Arguments),
     Explain(explain::Arguments),
     Ping(ping::Arguments),
+    Show(show::Arguments),
 }
 
 fn main() -> ExitCode {
@@ -32,6 +34,7 @@ fn main() -> ExitCode {
         Command::Devices(arguments) => exit_code(devices::run(&arguments)),
         Command::Explain(arguments) => exit_code(explain::run(&arguments)),
         Command::Ping(arguments) => exit_code(ping::run(&arguments)),
+        Command::Show(arguments) => exit_code(show::run(&arguments)),
     }
 }
 

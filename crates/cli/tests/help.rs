@@ -20,7 +20,7 @@ fn on_the_page(name: &str) -> &'static str {
 
 #[test]
 fn the_page_shows_the_help_of_every_command() {
-    let commands = ["run", "devices", "explain", "ping"];
+    let commands = ["run", "devices", "explain", "ping", "show"];
     for name in commands {
         let help = ironwarp(&[name, "--help"]);
         assert!(help.status.success(), "{help:?}");

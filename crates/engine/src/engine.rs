@@ -13,6 +13,7 @@ use crate::port::Port;
 use crate::qpn::Numbers;
 use crate::set::{Set, lock};
 use crate::setup::{Desk, Dial, Incoming, ListenerCore, Setup};
+use crate::show::Shown;
 use crate::sys::memory::ProgramMemory;
 use crate::sys::reserve::{Kind, Reservation};
 use crate::sys::setup::{Bound, Keepalive};
@@ -274,7 +275,7 @@ impl Engine {
     /// Tells of changes to the port and its GIDs from now on, until the adapter is gone.
     pub fn watch_port(&self, watcher: Arc<dyn PortWatcher>) -> io::Result<()> {
         let monitor = Arc::new(Monitor::new(watcher)?);
-        self.submit(Job::Monitor(monitor))
+        self.submit(Job::Attend(monitor))
     }
 
     /// The same, as asynchronous events.
@@ -368,9 +369,20 @@ impl Engine {
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
             self.device.events().set_stop(Box::new(StopLanes(lanes.clone())));
+            self.show(&lanes);
             self.lanes.get_or_init(|| lanes);
         }
         Ok(())
+    }
+}
+
+impl Engine {
+    /// Answers `ironwarp show` from now on. An adapter that cannot be shown works all the same.
+    fn show(&self, lanes: &[Arc<Lane>]) {
+        match Shown::new(&self.device, lanes) {
+            Ok(shown) => lanes[0].submit(Job::Attend(Arc::new(shown))),
+            Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
+        }
     }
 }
 

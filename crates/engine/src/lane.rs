@@ -4,19 +4,19 @@
 
 use crate::byhand::Reminder;
 use crate::connection::Connection;
-use crate::gid::monitor::Monitor;
 use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
-use crate::sys::thread::spawn;
+use crate::sys::thread::{Thread, spawn};
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
 use ironwarp_rnic::event::CompletionHandler;
 use std::collections::HashMap;
 use std::io;
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -44,6 +44,13 @@ pub(crate) struct Lane {
     tokens: AtomicU64,
     /// How often its thread woke.
     wakes: AtomicU64,
+    thread: OnceLock<Thread>,
+}
+
+/// Something else that a lane waits for.
+pub(crate) trait Attended: AsFd + Send + Sync + std::fmt::Debug {
+    /// Its descriptor is readable. It must not wait. After an error it is not waited for any more.
+    fn look(&self) -> io::Result<()>;
 }
 
 /// What a lane is asked to do.
@@ -63,8 +70,8 @@ pub(crate) enum Job {
     Accept(u64, Box<Accept>),
     /// All jobs before this one are done.
     Fence(Sender<()>),
-    /// Tell of changes to the port.
-    Monitor(Arc<Monitor>),
+    /// Look after this one from now on.
+    Attend(Arc<dyn Attended>),
     Remind(Instant, Due),
     /// Both directions of this one are closed.
     Release(Arc<Connection>),
@@ -122,10 +129,14 @@ impl Lane {
             sets: Mutex::default(),
             tokens: AtomicU64::new(ALARM + 1),
             wakes: AtomicU64::new(0),
+            thread: OnceLock::new(),
         });
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
         let its_own = Arc::clone(&lane);
-        let run = move || Running::new(&its_own).run();
+        let run = move || {
+            let _ = its_own.thread.set(Thread::current());
+            Running::new(&its_own).run();
+        };
         let thread = spawn(name, run)?;
         Ok((lane, thread))
     }
@@ -137,6 +148,11 @@ impl Lane {
 
     pub(crate) fn wakes(&self) -> u64 {
         self.wakes.load(Ordering::Relaxed)
+    }
+
+    /// The thread, once it runs.
+    pub(crate) fn thread(&self) -> Option<Thread> {
+        self.thread.get().copied()
     }
 
     pub(crate) fn submit(&self, job: Job) {
@@ -157,7 +173,7 @@ impl Lane {
         self.submit(Job::Watch(set));
     }
 
-    fn all_sets(&self) -> Vec<Arc<Set>> {
+    pub(crate) fn all_sets(&self) -> Vec<Arc<Set>> {
         lock(&self.sets).values().filter_map(Weak::upgrade).collect()
     }
 
@@ -180,7 +196,7 @@ struct Running {
     lane: Arc<Lane>,
     setups: HashMap<u64, Setup>,
     listeners: HashMap<u64, Arc<ListenerCore>>,
-    monitors: HashMap<u64, Arc<Monitor>>,
+    attended: HashMap<u64, Arc<dyn Attended>>,
     timers: Timers<Due>,
     /// Sets that programs poll, and how often they had when last looked.
     polled: HashMap<u64, Option<u64>>,
@@ -200,7 +216,7 @@ impl Running {
             lane: Arc::clone(lane),
             setups: HashMap::new(),
             listeners: HashMap::new(),
-            monitors: HashMap::new(),
+            attended: HashMap::new(),
             timers: Timers::new(),
             polled: HashMap::new(),
             next_look: Instant::now(),
@@ -253,12 +269,12 @@ impl Running {
             self.progress(token);
         } else if let Some(listener) = self.listeners.get(&token).cloned() {
             self.accept(token, &listener);
-        } else if let Some(monitor) = self.monitors.get(&token)
-            && let Err(error) = monitor.look()
+        } else if let Some(attended) = self.attended.get(&token)
+            && let Err(error) = attended.look()
         {
-            tracing::error!(%error, "changes to the port are not told any more");
-            let _ = self.lane.epoll.delete(&**monitor);
-            self.monitors.remove(&token);
+            tracing::error!(%error, ?attended, "a lane lets go of it");
+            let _ = self.lane.epoll.delete(&**attended);
+            self.attended.remove(&token);
         }
     }
 
@@ -313,7 +329,7 @@ impl Running {
                 Job::Fence(waiting) => {
                     let _ = waiting.send(()); // or nobody waits any more
                 }
-                Job::Monitor(monitor) => self.monitor(monitor),
+                Job::Attend(attended) => self.attend(attended),
                 Job::Remind(at, due) => self.timers.add(at, due),
                 Job::Release(connection) => connection.release(),
                 Job::Cut => self.lane.all_sets().iter().for_each(|set| set.cut()),
@@ -458,13 +474,13 @@ impl Running {
         }
     }
 
-    fn monitor(&mut self, monitor: Arc<Monitor>) {
+    fn attend(&mut self, attended: Arc<dyn Attended>) {
         let token = self.lane.token();
-        match self.lane.epoll.add(&*monitor, token, Interest::Readable) {
+        match self.lane.epoll.add(&*attended, token, Interest::Readable) {
             Ok(()) => {
-                self.monitors.insert(token, monitor);
+                self.attended.insert(token, attended);
             }
-            Err(error) => tracing::error!(%error, "the port cannot be watched"),
+            Err(error) => tracing::error!(%error, ?attended, "it cannot be waited for"),
         }
     }
 

@@ -17,6 +17,7 @@
 //! | [`qpn`] | numbers of queue pairs |
 //! | [`gid`] | the addresses of this host, and what happens to them |
 //! | `capture` | its traffic in a file, for packet analysers |
+//! | [`show`] | what an adapter is doing, for whoever asks |
 //! | `timers` | what has to happen by when |
 //! | [`sys`] | system calls |
 
@@ -35,6 +36,7 @@ mod port;
 pub mod qpn;
 mod set;
 mod setup;
+pub mod show;
 mod sleep;
 pub mod sys;
 mod timers;

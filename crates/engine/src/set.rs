@@ -182,6 +182,21 @@ impl Set {
         cqs.push(Arc::downgrade(cq));
     }
 
+    /// The completion queues that look at it.
+    pub(crate) fn completion_queues(&self) -> Vec<Arc<Cq>> {
+        lock(&self.cqs).iter().filter_map(Weak::upgrade).collect()
+    }
+
+    /// Its connections.
+    pub(crate) fn connections(&self) -> Vec<Arc<Connection>> {
+        lock(&self.members).values().cloned().collect()
+    }
+
+    /// Whether the program serves it, and not the lane.
+    pub(crate) fn is_polled(&self) -> bool {
+        self.polled.load(Ordering::SeqCst)
+    }
+
     /// At how many of them the program waits for an event.
     fn armed(&self) -> usize {
         lock(&self.cqs).iter().filter_map(Weak::upgrade).filter(|cq| cq.is_armed()).count()
@@ -234,8 +249,7 @@ impl Set {
         for token in inboxes {
             self.remove_inbox(token);
         }
-        let members: Vec<_> = lock(&self.members).values().cloned().collect();
-        for connection in members {
+        for connection in self.connections() {
             connection.disconnect();
         }
     }
@@ -246,10 +260,7 @@ impl Set {
         for inbox in inboxes {
             inbox.stop();
         }
-        let members: Vec<_> = lock(&self.members).values().cloned().collect();
-        for connection in members {
-            connection.cut(Fault::Stopped);
-        }
+        self.connections().iter().for_each(|connection| connection.cut(Fault::Stopped));
     }
 
     /// How many sockets are in it.
@@ -329,12 +340,6 @@ impl Set {
     pub(crate) fn wake(&self, thread: Thread) {
         self.watch();
         lock(&self.sleepers).retain(|(sleeper, _)| *sleeper != thread);
-    }
-
-    /// Whether the program serves it, and the lane does not.
-    #[cfg(test)]
-    pub(crate) fn is_polled(&self) -> bool {
-        self.polled.load(Ordering::SeqCst)
     }
 
     /// Whether a thread sleeps on it, and the lane does not serve it.

@@ -147,11 +147,14 @@ impl Device {
         CompletionHandler::new(HandlerId::PRIVATE, wake, Some(self.events()))
     }
 
+    /// The completion handlers that have a number, in its order.
+    pub fn handlers(&self) -> Vec<Arc<CompletionHandler>> {
+        lock(&self.handlers).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// The adapter goes away: no event is raised any more (requirement N11). What was raised can still be taken.
     pub fn shut_down(&self) {
-        for handler in lock(&self.handlers).iter().filter_map(Weak::upgrade) {
-            handler.shut_down();
-        }
+        self.handlers().iter().for_each(|handler| handler.shut_down());
         self.events.shut_down();
     }
 

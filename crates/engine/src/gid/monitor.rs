@@ -2,6 +2,7 @@
 //! read anew, and compared with what was told last. So a change that is undone before anybody looks is not told.
 
 use super::{GidTable, Standing};
+use crate::lane::Attended;
 use crate::set::lock;
 use crate::sys::netlink::Netlink;
 use std::fmt;
@@ -44,9 +45,11 @@ impl Monitor {
         let told = Mutex::new(table.refresh()?);
         Ok(Self { netlink, table, told, watcher })
     }
+}
 
+impl Attended for Monitor {
     /// There are notices.
-    pub(crate) fn look(&self) -> io::Result<()> {
+    fn look(&self) -> io::Result<()> {
         if !self.netlink.take_notices()? {
             return Ok(());
         }

@@ -9,6 +9,7 @@
 //! | `netlink` | interfaces, addresses and routes | |
 //! | `udp` | one UDP port at several addresses, for datagrams | |
 //! | `shared_file` | a file that several processes add to | |
+//! | `bulletin` | a text for whoever asks on this machine | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
 //! | `reserve` | ports that are ours before anybody listens there | |
 //! | `thread` | threads of the program: whether they exist, how they sleep | the C library's poll |
@@ -17,6 +18,7 @@
 //! be cancelled (pthread_cancel), which must not happen in the middle of a stream, and which costs 40 ns a call. A thread
 //! that sleeps can be cancelled.
 
+pub(crate) mod bulletin;
 pub mod fork;
 pub mod memory;
 pub(crate) mod netlink;

@@ -41,6 +41,16 @@ pub struct TcpLink {
     finished: AtomicBool,
 }
 
+/// What the kernel has counted of a connection.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Traffic {
+    pub(crate) received: u64,
+    /// What the peer has.
+    pub(crate) acknowledged: u64,
+    pub(crate) round_trip: Duration,
+    pub(crate) retransmissions: u32,
+}
+
 /// Sees what a connection moves. It is told after the fact, by the thread that moved it.
 pub(crate) trait Tap: Send + Sync + fmt::Debug {
     /// The first `len` bytes of these were sent.
@@ -98,6 +108,28 @@ impl TcpLink {
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = rustix::net::getpeername(&self.fd)?.ok_or(rustix::io::Errno::NOTCONN)?;
         Ok(peer.try_into()?)
+    }
+
+    /// What the kernel has counted (TCP_INFO, tcp(7)). Zero is what it does not tell: Linux 4.1 and later tell all of it.
+    pub(crate) fn traffic(&self) -> Traffic {
+        let mut info = [0_u64; 256 / 8];
+        let mut len: libc::socklen_t = 256;
+        // SAFETY: the kernel writes no more than `len` bytes, and every word may be anything.
+        let told = unsafe {
+            let to = info.as_mut_ptr().cast::<c_void>();
+            libc::getsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
+        };
+        if told != 0 {
+            return Traffic::default();
+        }
+        // Eight bytes, then words of 32 bits up to the 26th, then of 64.
+        let word = |at: usize| (info[at / 8] >> (at % 8 * 8)) & u64::from(u32::MAX);
+        Traffic {
+            received: info[128 / 8],
+            acknowledged: info[120 / 8],
+            round_trip: Duration::from_micros(word(68)),
+            retransmissions: u32::try_from(word(100)).unwrap_or_default(),
+        }
     }
 
     #[inline(never)] // a list takes 16 KiB of stack, which a short message should not touch

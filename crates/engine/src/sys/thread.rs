@@ -21,11 +21,16 @@ impl Thread {
         Self(rustix::thread::gettid())
     }
 
+    /// Its number, as /proc has it.
+    pub(crate) fn number(self) -> i32 {
+        self.0.as_raw_nonzero().get()
+    }
+
     /// Whether it still runs. (Numbers are used again, but not soon.) In a child made by fork, threads of the parent do not
     /// exist.
     pub(crate) fn exists(self) -> bool {
         let process = rustix::process::getpid().as_raw_nonzero().get();
-        let thread = self.0.as_raw_nonzero().get();
+        let thread = self.number();
         // SAFETY: numbers only, and signal zero is none.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
     }

@@ -79,7 +79,6 @@ fn gone(end: &End) {
     let text = end.ended();
     let fault = end.qp.fault().unwrap();
     assert!(matches!(&*fault, Fault::CutShort | Fault::Closed | Fault::Lost(_)), "{text}");
-    println!("  {text}");
     let receive = next(&end.received, "a receive to be flushed");
     assert_eq!((receive.status, receive.cause), (Status::Flushed, Some(fault)));
 }
@@ -109,7 +108,6 @@ fn siw_is_killed_while_it_is_written() -> Session {
         let sent = ends.next().unwrap();
         let ends: Vec<Status> = ends.collect();
         let good = ends.iter().take_while(|&&status| status == Status::Success).count();
-        println!("  {good} of {WRITES} Writes were done, then {:?}", ends.get(good));
         assert!(sent == Status::Success || good == 0, "{sent:?}, then {ends:?}");
         assert!(good < WRITES, "siw was gone before it could take all");
         assert!(matches!(ends[good], Status::RetryExceeded | Status::Flushed), "{sent:?}, then {ends:?}");

@@ -354,11 +354,20 @@ impl Bench {
 
     pub(crate) fn run(&self, sessions: &[Session], guest: &Guest) {
         for session in sessions {
-            let start = std::time::Instant::now();
+            let _told = Told(format!("in {}: {session:?}", self.variant.name()));
             guest.begins();
-            print!("{} {session:?} ", self.variant.name());
             session.run(self, guest);
-            println!("took {} ms", start.elapsed().as_millis());
+        }
+    }
+}
+
+/// What is going on, told if it fails: of hundreds of sessions only that one matters.
+pub(crate) struct Told(pub(crate) String);
+
+impl Drop for Told {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            println!("{}", self.0);
         }
     }
 }

@@ -113,7 +113,6 @@ fn denied(end: &mut End, why: Why) {
     let fault = end.qp.fault().unwrap();
     let Fault::Remote(denied) = &*fault else { panic!("{text}") };
     assert_eq!((denied.check, denied.len), (why.check(), SHORT.into()), "{text}");
-    println!("  {why:?}: {text}");
     end.written(0);
     let receive = next(&end.received, "a receive to be flushed");
     assert_eq!(receive.status, Status::Flushed);
@@ -206,7 +205,6 @@ impl Why {
 /// siw's Terminate: its cause, and the header of the segment that it is about.
 fn terminated(fault: &Fault) -> Terminate {
     let Fault::Terminated(terminate) = fault else { panic!("{fault}") };
-    println!("  {fault}");
     *terminate
 }
 

@@ -2,7 +2,7 @@
 
 use super::code::{Code, Event};
 use super::consumer::Consumer;
-use super::queue::{Refused, Sizes};
+use super::queue::{Refused, Sizes, Standing};
 use super::wake::Wake;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use std::fmt;
@@ -166,6 +166,11 @@ impl AsyncEvents {
     /// Takes back the events that `of` chooses: those of an object that is destroyed. Returns how many.
     pub fn revoke(&self, mut of: impl FnMut(AsyncEvent) -> bool) -> usize {
         self.consumer.revoke(|event| of(AsyncEvent::of(event)))
+    }
+
+    /// What its event queue has done so far.
+    pub fn standing(&self) -> Standing {
+        self.consumer.queue().standing()
     }
 
     /// Whether the adapter has stopped.

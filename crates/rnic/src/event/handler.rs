@@ -5,7 +5,7 @@
 use super::asynchronous::{AsyncEvent, AsyncEvents};
 use super::code::{Code, Event};
 use super::consumer::Consumer;
-use super::queue::{Refused, Sizes, Ticket};
+use super::queue::{Refused, Sizes, Standing, Ticket};
 use super::wake::{Timer, Wake};
 use std::sync::Arc;
 use std::time::Duration;
@@ -60,6 +60,11 @@ impl CompletionHandler {
                 return Some(CqEvent { cq: event.object });
             }
         }
+    }
+
+    /// What its event queue has done so far.
+    pub fn standing(&self) -> Standing {
+        self.consumer.queue().standing()
     }
 
     /// Takes back the events of a completion queue that has left.

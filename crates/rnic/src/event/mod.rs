@@ -25,5 +25,5 @@ pub use channel::Channel;
 pub use code::{Code, Event};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
-pub use queue::{EventQueue, QueueState, Reader, Refused, Sizes, Ticket};
+pub use queue::{EventQueue, QueueState, Reader, Refused, Sizes, Standing, Ticket};
 pub use wake::{Timer, Wake};

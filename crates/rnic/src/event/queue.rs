@@ -48,6 +48,21 @@ pub enum QueueState {
     Armed,
 }
 
+/// What an event queue has done so far, and how it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Standing {
+    /// Where it is in its life.
+    pub state: QueueState,
+    /// How many events were written.
+    pub written: u64,
+    /// How many of them nobody has taken yet.
+    pub unread: u64,
+    /// How often its reader was woken.
+    pub wakes: u64,
+    /// How many entries its ring has.
+    pub size: usize,
+}
+
 /// Why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refused {
@@ -71,6 +86,8 @@ pub struct EventQueue {
     written: AtomicU64,
     /// The reader was woken, and has not asked for more since.
     woken: AtomicBool,
+    /// How often it was.
+    wakes: AtomicU64,
     writer: Mutex<Writer>,
     wake: Box<dyn Wake>,
     moderation: Mutex<Option<(Duration, Arc<dyn Timer>)>>,
@@ -105,6 +122,7 @@ impl EventQueue {
             register: AtomicU64::new(Register::new(number).0),
             written: AtomicU64::new(0),
             woken: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
             writer: Mutex::new(Writer { ring: Arc::clone(&ring), most: sizes.most, filled: 0 }),
             wake,
             moderation: Mutex::new(None),
@@ -125,6 +143,20 @@ impl EventQueue {
             (false, _) => QueueState::Undefined,
             (true, false) => QueueState::Unarmed,
             (true, true) => QueueState::Armed,
+        }
+    }
+
+    /// What it has done so far. The fields are of one moment, as far as they can be.
+    pub fn standing(&self) -> Standing {
+        let writer = lock(&self.writer);
+        let written = self.written.load(Ordering::Acquire);
+        let unread = self.register().unread(written);
+        Standing {
+            state: self.state(),
+            written,
+            unread: u64::try_from(unread).unwrap_or_default(),
+            wakes: self.wakes.load(Ordering::Relaxed),
+            size: writer.ring.size(),
         }
     }
 
@@ -216,6 +248,7 @@ impl EventQueue {
     }
 
     fn rouse(&self) {
+        self.wakes.fetch_add(1, Ordering::Relaxed);
         self.wake.signal();
         self.woken.store(true, Ordering::Release);
     }

@@ -173,6 +173,11 @@ impl Qp {
         !lock(&self.sq).is_idle()
     }
 
+    /// How many requests are not complete, and how many receives of its own wait for a message.
+    pub fn posted(&self) -> (usize, usize) {
+        (lock(&self.sq).len(), lock(&self.rq).len())
+    }
+
     /// What is to be known of it (requirement N10).
     pub fn query(&self) -> Context {
         Context {

@@ -113,6 +113,11 @@ impl SendQueue {
         posted
     }
 
+    /// How many requests are not complete.
+    pub(crate) fn len(&self) -> usize {
+        self.entries.len()
+    }
+
     /// The request with this sequence number, if it was posted.
     pub(crate) fn request(&self, seq: u64) -> Option<&WorkRequest> {
         self.entries.get(self.index(seq)?).map(|entry| &entry.request)

@@ -1,0 +1,298 @@
+//! `ironwarp show`: what adapters of this machine are doing now. The programs themselves answer (the engine's `show`).
+
+use crate::say::{self, Failure};
+use clap::Args;
+use ironwarp_engine::show::{self, Adapter, Row};
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::num::NonZero;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const MORE: &str = "\
+A program is found once it has connected or listens, and if it is yours, or you are root. It need not be started in any special way.
+Rates are of the time between two looks: a quarter of a second, or as often as --watch looks.
+
+  busy, waits    how much of the time the lane's thread ran, and was ready to run but had no processor
+  served by      who moves the bytes: a lane, or the program, because it polls
+  event queue    of a completion handler, by its number, or of asynchronous events; armed: its reader waits";
+
+/// Show what running programs do with the adapter: lanes, event queues, completion queues, queue pairs
+#[derive(Debug, Args)]
+#[command(after_help = MORE)]
+pub(crate) struct Arguments {
+    /// Only this process
+    process: Option<i32>,
+    /// Look again and again, every so many seconds
+    #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
+    watch: Option<NonZero<u32>>,
+    /// All queue pairs and completion queues, not only the busiest
+    #[arg(long)]
+    all: bool,
+}
+
+/// The time between the two looks that rates come of.
+const SHORT: Duration = Duration::from_millis(250);
+/// So many of a kind are shown.
+const MANY: usize = 16;
+
+/// All that was seen at one time, by name.
+struct Look {
+    at: Instant,
+    adapters: Vec<(String, Adapter)>,
+}
+
+/// Runs the command. False: there is nothing to show.
+pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
+    let interval = arguments.watch.map_or(SHORT, |seconds| Duration::from_secs(seconds.get().into()));
+    let mut before = Look::new(arguments.process)?;
+    let mut shown = false;
+    while !before.adapters.is_empty() {
+        thread::sleep(interval);
+        let now = Look::new(arguments.process)?;
+        if arguments.watch.is_some() && io::stdout().is_terminal() {
+            say::line("\x1b[H\x1b[2J")?;
+        }
+        for (name, adapter) in &now.adapters {
+            let earlier = before.adapters.iter().find(|(known, _)| known == name).map(|(_, adapter)| adapter);
+            let page = Page { now: adapter, earlier, time: now.at - before.at, all: arguments.all };
+            say::line(page.text())?;
+            shown = true;
+        }
+        if arguments.watch.is_none() && shown {
+            return Ok(true);
+        }
+        before = now;
+    }
+    if !shown {
+        say::error(&*Failure::from(nothing(arguments.process)));
+    }
+    Ok(shown)
+}
+
+fn nothing(process: Option<i32>) -> String {
+    match process {
+        Some(process) => format!(
+            "process {process} shows no adapter: it is not there, or is another user's, or has not connected yet; `ironwarp \
+             show` lists those that do"
+        ),
+        None => "no program of yours on this machine has connected with the adapter; one that has is shown while it runs"
+            .to_owned(),
+    }
+}
+
+impl Look {
+    fn new(process: Option<i32>) -> Result<Self, Failure> {
+        let names = show::adapters().map_err(|error| format!("/proc/net/unix cannot be read: {error}"))?;
+        let mut adapters = Vec::new();
+        for name in names {
+            match show::look(&name) {
+                Ok(adapter) if process.is_none_or(|process| process == adapter.process) => {
+                    adapters.push((name, adapter));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    say::notice(format_args!("{name} does not answer: is the program stopped?"));
+                }
+                // Another one's, or gone since.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        Ok(Self { at: Instant::now(), adapters })
+    }
+}
+
+/// One adapter, for a person.
+struct Page<'p> {
+    now: &'p Adapter,
+    earlier: Option<&'p Adapter>,
+    time: Duration,
+    all: bool,
+}
+
+impl Page<'_> {
+    fn text(&self) -> String {
+        let tables = [self.lanes(), self.event_queues(), self.completion_queues(), self.queue_pairs()];
+        [vec![self.heading()], tables.into_iter().flatten().collect()].concat().join("\n\n") + "\n"
+    }
+
+    fn rows(&self, kind: &str) -> impl Iterator<Item = &Row> {
+        self.now.rows.iter().filter(move |row| row.kind == kind)
+    }
+
+    fn heading(&self) -> String {
+        let process = self.now.process;
+        let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
+        let title = say::bold(format_args!("{} (process {process})", program.trim_end()));
+        let Some(adapter) = self.rows("adapter").next() else { return title };
+        let stopped = if adapter.text("stopped") == "true" { ", STOPPED after an overflow" } else { "" };
+        format!(
+            "{title}: persona {}, {} of {} tags in use{stopped}",
+            adapter.text("persona"),
+            adapter.text("tags"),
+            adapter.text("most_tags")
+        )
+    }
+
+    /// How much a field grew in a second. What was not there before has no rate yet.
+    fn rate(&self, row: &Row, name: &str, field: &str) -> Option<f64> {
+        let earlier = self.earlier?.rows.iter();
+        let mut same = earlier.filter(|it| it.kind == row.kind && it.text(name) == row.text(name));
+        let grown = row.number(field).checked_sub(same.next()?.number(field))?;
+        Some(grown as f64 / self.time.as_secs_f64())
+    }
+
+    fn lanes(&self) -> Option<String> {
+        let rows = self.rows("lane").map(|row| {
+            let share = |field| percent(self.rate(row, "thread", field));
+            let wakes = count(self.rate(row, "thread", "wakes"));
+            let (busy, waits) = (share("ran_ns"), share("waited_ns"));
+            [row.text("number").to_owned(), busy, waits, wakes, row.text("connections").to_owned()]
+        });
+        table(["lane", "busy", "waits", "wakes/s", "connections"], rows.collect(), 0)
+    }
+
+    fn event_queues(&self) -> Option<String> {
+        let rows = self.rows("event queue").map(|row| {
+            let rate = |field| count(self.rate(row, "of", field));
+            let text = |field| row.text(field).to_owned();
+            [text("of"), text("state"), text("unread"), rate("written"), rate("wakes"), text("size")]
+        });
+        table(["event queue", "state", "unread", "events/s", "wakes/s", "ring"], rows.collect(), 0)
+    }
+
+    fn completion_queues(&self) -> Option<String> {
+        let mut queues: Vec<_> = self.rows("cq").collect();
+        queues.sort_by_key(|row| std::cmp::Reverse(row.number("completions")));
+        let (queues, more) = self.first(queues);
+        let rows = queues.into_iter().map(|row| {
+            let waiting = format!("{} of {}", row.text("completions"), row.text("capacity"));
+            let overrun = if row.text("overrun") == "true" { "OVERRUN" } else { "" };
+            let armed = if row.text("armed") == "true" { "yes" } else { "no" };
+            let text = |field| row.text(field).to_owned();
+            [text("number"), waiting, armed.to_owned(), text("handler"), overrun.to_owned()]
+        });
+        table(["CQ", "completions", "armed", "handler", ""], rows.collect(), more)
+    }
+
+    fn queue_pairs(&self) -> Option<String> {
+        let rate = |row: &Row, field| self.rate(row, "number", field);
+        let traffic = |row: &Row| {
+            rate(row, "received").unwrap_or_default() + rate(row, "acknowledged").unwrap_or_default()
+        };
+        let mut pairs: Vec<_> = self.rows("qp").collect();
+        pairs.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)));
+        let (pairs, more) = self.first(pairs);
+        let rows = pairs.into_iter().map(|row| {
+            let text = |field| row.text(field).to_owned();
+            let cqs = format!("{}/{}", row.text("send_cq"), row.text("receive_cq"));
+            let posted = format!("{}/{}", row.text("sends"), row.text("receives"));
+            let round_trip = format!("{} µs", row.text("round_trip_us"));
+            let (coming, going) = (bytes(rate(row, "received")), bytes(rate(row, "acknowledged")));
+            let line = [text("number"), text("state"), text("lane"), text("served"), text("peer")];
+            let rest = [cqs, posted, coming, going, round_trip, remark(row)];
+            let mut cells = line.into_iter().chain(rest);
+            std::array::from_fn(|_| cells.next().unwrap_or_default())
+        });
+        let heads: [_; 11] = [
+            "QP",
+            "state",
+            "lane",
+            "served by",
+            "peer",
+            "CQs",
+            "sends/receives",
+            "in",
+            "out",
+            "round trip",
+            "",
+        ];
+        table(heads, rows.collect(), more)
+    }
+
+    /// The first ones, and how many there are behind them.
+    fn first<'r>(&self, mut rows: Vec<&'r Row>) -> (Vec<&'r Row>, usize) {
+        let shown = if self.all { rows.len() } else { rows.len().min(MANY) };
+        let more = rows.len() - shown;
+        rows.truncate(shown);
+        (rows, more)
+    }
+}
+
+/// What a person should look at.
+fn remark(row: &Row) -> String {
+    let mut remarks = Vec::new();
+    if row.text("awaits_receive") == "true" {
+        remarks.push("waits for a receive".to_owned());
+    }
+    if row.text("blocked") == "true" {
+        remarks.push("the peer takes no more".to_owned());
+    }
+    if row.number("retransmissions") > 0 {
+        remarks.push(format!("{} retransmissions", row.text("retransmissions")));
+    }
+    remarks.extend(Some(row.text("fault").to_owned()).filter(|fault| !fault.is_empty()));
+    remarks.join("; ")
+}
+
+/// Columns under their heads; words to the left, numbers to the right.
+fn table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>, more: usize) -> Option<String> {
+    let width = |at: usize| {
+        let cells = rows.iter().map(|row| row[at].chars().count());
+        cells.chain([heads[at].chars().count()]).max().unwrap_or_default()
+    };
+    let is_number = |cell: &String| cell.starts_with(|first: char| first.is_ascii_digit() || first == '-');
+    let right: [bool; N] = std::array::from_fn(|at| rows.iter().all(|row| is_number(&row[at])));
+    let line = |cells: [&str; N]| {
+        let cells = (0..N).map(|at| match right[at] {
+            true => format!("{:>1$}", cells[at], width(at)),
+            false => format!("{:<1$}", cells[at], width(at)),
+        });
+        format!("  {}", cells.collect::<Vec<_>>().join("  ")).trim_end().to_owned()
+    };
+    let mut lines = vec![line(heads)];
+    lines.extend(rows.iter().map(|row| line(std::array::from_fn(|at| row[at].as_str()))));
+    if more > 0 {
+        lines.push(format!("  and {more} more: --all"));
+    }
+    (!rows.is_empty()).then(|| lines.join("\n"))
+}
+
+fn percent(nanoseconds_in_a_second: Option<f64>) -> String {
+    nanoseconds_in_a_second.map_or_else(|| "-".to_owned(), |time| format!("{:.0} %", time / 1e7))
+}
+
+fn count(rate: Option<f64>) -> String {
+    rate.map_or_else(|| "-".to_owned(), |rate| format!("{rate:.0}"))
+}
+
+fn bytes(rate: Option<f64>) -> String {
+    let Some(rate) = rate else { return "-".to_owned() };
+    let units = [(1e9, "GB/s"), (1e6, "MB/s"), (1e3, "kB/s")];
+    let unit = units.into_iter().find(|(size, _)| rate >= *size);
+    unit.map_or_else(|| format!("{rate:.0} B/s"), |(size, name)| format!("{:.1} {name}", rate / size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn columns_are_as_wide_as_what_is_in_them() {
+        let row = |cells: [&str; 3]| cells.map(str::to_owned);
+        let rows = vec![row(["7", "RTS", "12 kB/s"]), row(["1024", "Error", "-"])];
+        let expected =
+            "    QP  state       in\n     7  RTS    12 kB/s\n  1024  Error        -\n  and 3 more: --all";
+        assert_eq!(table(["QP", "state", "in"], rows, 3).expect("rows"), expected);
+        assert_eq!(table(["QP"], Vec::new(), 0), None);
+    }
+
+    #[test]
+    fn rates_have_units() {
+        assert_eq!(bytes(Some(999.0)), "999 B/s");
+        assert_eq!(bytes(Some(1.25e9)), "1.2 GB/s");
+        assert_eq!(
+            (bytes(None), percent(Some(5e8)), count(Some(3.4))),
+            ("-".into(), "50 %".into(), "3".into())
+        );
+    }
+}

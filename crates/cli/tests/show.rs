@@ -1,0 +1,117 @@
+//! `ironwarp show`, beside a program that pings another for as long as it is looked at.
+
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
+
+/// A process whose first line was read, killed when the test is done with it.
+struct Running {
+    process: Child,
+    first: String,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn start(arguments: &[&str]) -> Self {
+        let mut process = ironwarp(arguments).stdout(Stdio::piped()).spawn().expect("starts");
+        let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
+        let first = lines.next().expect("it says something").expect("a line");
+        Self { process, first, lines }
+    }
+
+    fn number(&self) -> String {
+        self.process.id().to_string()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn ironwarp(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ironwarp"));
+    command.args(arguments).stdin(Stdio::null());
+    command
+}
+
+/// A server, and a client that pings it without end.
+fn pinging() -> (Running, Running, String) {
+    let server = Running::start(&["ping", "--listen", "127.0.0.1:0"]);
+    let address = server.first.strip_prefix("listening at ").and_then(|rest| rest.split(';').next());
+    let address = address.expect("an address").to_owned();
+    // Its first line comes once it is connected, its first pings are soon behind.
+    let client = Running::start(&["ping", &address, "-c", "0", "-i", "0", "-s", "1000"]);
+    (server, client, address)
+}
+
+fn show(arguments: &[&str]) -> Output {
+    ironwarp(&["show"]).args(arguments).output().expect("runs")
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).expect("text")
+}
+
+/// The cells of the first row of a table, by the heads of the columns, which are two spaces apart or more.
+fn row(page: &str, first_head: &str) -> Vec<(String, String)> {
+    let cells = |line: &str| -> Vec<String> {
+        line.trim().split("  ").filter(|cell| !cell.is_empty()).map(|cell| cell.trim().to_owned()).collect()
+    };
+    let mut lines = page.lines().skip_while(|line| !line.trim_start().starts_with(first_head));
+    let heads = cells(lines.next().unwrap_or_else(|| panic!("no table of {first_head} in\n{page}")));
+    heads.into_iter().zip(cells(lines.next().expect("a row"))).collect()
+}
+
+fn cell(row: &[(String, String)], head: &str) -> String {
+    row.iter()
+        .find(|(known, _)| known == head)
+        .map(|(_, cell)| cell.clone())
+        .unwrap_or_else(|| panic!("{row:?}"))
+}
+
+#[test]
+fn a_program_that_runs_is_shown_and_no_other() {
+    let (server, client, address) = pinging();
+    let shown = show(&[&client.number()]);
+    assert!(shown.status.success(), "{shown:?}");
+    let page = text(shown.stdout);
+    assert!(page.starts_with(&format!("ironwarp (process {}): persona roce, ", client.number())), "{page}");
+    assert!(!page.contains(&format!("process {}", server.number())), "{page}");
+    assert!(cell(&row(&page, "lane"), "busy").ends_with(" %"), "{page}");
+    assert_eq!(cell(&row(&page, "event queue"), "event queue"), "asynchronous");
+    assert_eq!(cell(&row(&page, "CQ"), "handler"), "its own");
+    let qp = row(&page, "QP");
+    assert_eq!((cell(&qp, "state"), cell(&qp, "peer")), ("ready to send".to_owned(), address), "{page}");
+    for rate in ["in", "out"] {
+        let rate = cell(&qp, rate);
+        assert!(rate.ends_with("B/s") && rate != "0 B/s", "it pings all the time: {page}");
+    }
+    let both = text(show(&[]).stdout);
+    for process in [&server, &client] {
+        assert!(both.contains(&format!("(process {})", process.number())), "{both}");
+    }
+}
+
+#[test]
+fn watching_goes_on_until_the_program_ends() {
+    let (_server, client, _) = pinging();
+    let number = client.number();
+    let mut watch = Running::start(&["show", &number, "--watch"]);
+    let heading = watch.first.clone();
+    assert!(heading.contains(&format!("(process {number})")), "{heading}");
+    assert!(watch.lines.by_ref().any(|line| line.expect("a line") == heading), "there is a second page");
+    drop(client);
+    watch.lines.by_ref().for_each(drop);
+    assert!(watch.process.wait().expect("ends").success());
+}
+
+#[test]
+fn who_shows_nothing_is_told_of() {
+    let shown = show(&[&std::process::id().to_string()]);
+    assert_eq!(shown.status.code(), Some(1));
+    let expected = format!("ironwarp: process {} shows no adapter: it is not there, ", std::process::id());
+    let error = text(shown.stderr);
+    assert!(error.starts_with(&expected), "{error}");
+}

@@ -1,0 +1,230 @@
+//! What an adapter is doing, for whoever asks on this machine (`ironwarp show`). A lane answers. Nothing is counted for it on the
+//! path: queues know how long they are, the kernel what sockets moved and how long threads ran.
+//!
+//! Under the name `ironwarp/PROCESS/NUMBER` in the abstract namespace, each adapter that has connections, or listens, hands out a
+//! text: a line for each thing, fields with tabs between them.
+
+use crate::connection::Connection;
+use crate::lane::{Attended, Lane};
+use crate::sys::bulletin::{Bulletin, ask};
+use crate::sys::thread::Thread;
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::event::{HandlerId, QueueState, Standing};
+use ironwarp_rnic::queue::Cq;
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+const PREFIX: &str = "ironwarp/";
+
+/// One thing of an adapter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    /// What it is: `adapter`, `lane`, `event queue`, `cq` or `qp`.
+    pub kind: String,
+    fields: Vec<(String, String)>,
+}
+
+/// An adapter of a process of this machine, as it was when asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// The process.
+    pub process: i32,
+    /// What it said of itself.
+    pub rows: Vec<Row>,
+}
+
+impl Row {
+    fn new(kind: &str) -> Self {
+        Self { kind: kind.to_owned(), fields: Vec::new() }
+    }
+
+    fn with(mut self, name: &str, value: impl Display) -> Self {
+        self.fields.push((name.to_owned(), value.to_string().replace(['\t', '\n'], " ")));
+        self
+    }
+
+    /// A field; nothing if it has none of that name.
+    pub fn text(&self, name: &str) -> &str {
+        self.fields.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+    }
+
+    /// A field that is a number; zero if it is none.
+    pub fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or_default()
+    }
+
+    fn parse(line: &str) -> Option<Self> {
+        let (kind, fields) = line.split_once('\t')?;
+        let fields = fields.split('\t').filter_map(|field| field.split_once('='));
+        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
+        Some(Self { kind: kind.to_owned(), fields })
+    }
+}
+
+impl Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.kind)?;
+        self.fields.iter().try_for_each(|(name, value)| write!(f, "\t{name}={value}"))
+    }
+}
+
+/// The names of all adapters on this machine that can be asked, in the order of their processes.
+pub fn adapters() -> io::Result<Vec<String>> {
+    let sockets = fs::read_to_string("/proc/net/unix")?;
+    // The last column is the name; an abstract one begins with @. Those that are being answered have it, too.
+    let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let mut names: Vec<_> = names.filter(|name| key(name).is_some()).map(str::to_owned).collect();
+    names.sort_by_key(|name| key(name));
+    names.dedup();
+    Ok(names)
+}
+
+/// The process and the number in a name.
+fn key(name: &str) -> Option<(u32, u32)> {
+    let (process, number) = name.strip_prefix(PREFIX)?.split_once('/')?;
+    Some((process.parse().ok()?, number.parse().ok()?))
+}
+
+/// Asks an adapter what it is doing.
+pub fn look(name: &str) -> io::Result<Adapter> {
+    let (process, text) = ask(name)?;
+    Ok(Adapter { process, rows: text.lines().filter_map(Row::parse).collect() })
+}
+
+/// An adapter that answers.
+#[derive(Debug)]
+pub(crate) struct Shown {
+    bulletin: Bulletin,
+    device: Arc<Device>,
+    lanes: Vec<Arc<Lane>>,
+}
+
+impl Shown {
+    pub(crate) fn new(device: &Arc<Device>, lanes: &[Arc<Lane>]) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let bulletin = Bulletin::new(&format!("{PREFIX}{}/{number}", std::process::id()))?;
+        Ok(Self { bulletin, device: Arc::clone(device), lanes: lanes.to_vec() })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for row in self.rows() {
+            text += &format!("{row}\n");
+        }
+        text
+    }
+
+    fn rows(&self) -> Vec<Row> {
+        let config = self.device.config();
+        let adapter = Row::new("adapter").with("persona", config.persona).with("crc", config.crc);
+        let adapter = adapter.with("tags", self.device.table().len()).with("most_tags", config.tags);
+        let mut rows = vec![adapter.with("stopped", self.device.events().is_stopped())];
+        let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());
+        for (number, lane) in self.lanes.iter().enumerate() {
+            let sets = lane.all_sets();
+            let mut connections = 0;
+            for set in &sets {
+                cqs.extend(set.completion_queues().into_iter().map(|cq| (cq.id(), cq)));
+                let members = set.connections();
+                connections += members.len();
+                let served = if set.is_polled() { "program" } else { "lane" };
+                let row = |connection: &Arc<Connection>| qp_row(connection, number).with("served", served);
+                qps.extend(members.iter().map(|it| (it.qp().id(), row(it))));
+            }
+            rows.push(lane_row(lane, number).with("connections", connections));
+        }
+        rows.push(event_queue_row("asynchronous", self.device.events().standing()));
+        let handlers = self.device.handlers();
+        rows.extend(handlers.iter().map(|it| event_queue_row(&it.id().0.to_string(), it.standing())));
+        rows.extend(cqs.values().map(|cq| cq_row(cq)));
+        rows.extend(qps.into_values());
+        rows
+    }
+}
+
+impl AsFd for Shown {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.bulletin.as_fd()
+    }
+}
+
+impl Attended for Shown {
+    fn look(&self) -> io::Result<()> {
+        self.bulletin.answer(|| self.text())
+    }
+}
+
+/// How long its thread ran, and how long it waited for a processor: proc(5), schedstat.
+fn lane_row(lane: &Lane, number: usize) -> Row {
+    let thread = lane.thread().map_or(0, Thread::number);
+    let times = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
+    let mut times = times.split_whitespace();
+    let mut next = || times.next().unwrap_or("0").to_owned();
+    let row = Row::new("lane").with("number", number).with("thread", thread);
+    row.with("ran_ns", next()).with("waited_ns", next()).with("wakes", lane.wakes())
+}
+
+fn event_queue_row(of: &str, standing: Standing) -> Row {
+    let state = match standing.state {
+        QueueState::Undefined => "undefined",
+        QueueState::Unarmed => "unarmed",
+        QueueState::Armed => "armed",
+    };
+    let row = Row::new("event queue").with("of", of).with("state", state).with("size", standing.size);
+    row.with("written", standing.written).with("unread", standing.unread).with("wakes", standing.wakes)
+}
+
+fn cq_row(cq: &Cq) -> Row {
+    let handler = match cq.handler() {
+        Some(HandlerId::PRIVATE) => "its own".to_owned(),
+        Some(HandlerId(number)) => number.to_string(),
+        None => "none".to_owned(),
+    };
+    let row = Row::new("cq").with("number", cq.id()).with("completions", cq.len());
+    let row = row.with("capacity", cq.capacity()).with("armed", cq.is_armed()).with("handler", handler);
+    row.with("overrun", cq.overrun())
+}
+
+fn qp_row(connection: &Connection, lane: usize) -> Row {
+    let (qp, link) = (connection.qp(), connection.link());
+    let (sends, receives) = qp.posted();
+    let attributes = qp.attributes();
+    let traffic = link.traffic();
+    let peer = link.peer_addr().map_or_else(|_| String::new(), |peer| peer.to_string());
+    let row = Row::new("qp").with("number", qp.id()).with("state", qp.state()).with("lane", lane);
+    let row = row.with("peer", peer).with("sends", sends).with("receives", receives);
+    let row = row.with("send_cq", attributes.send_cq.id()).with("receive_cq", attributes.receive_cq.id());
+    let row = row.with("received", traffic.received).with("acknowledged", traffic.acknowledged);
+    let row = row.with("round_trip_us", traffic.round_trip.as_micros());
+    let row = row.with("retransmissions", traffic.retransmissions);
+    let row = row.with("blocked", qp.is_blocked()).with("awaits_receive", qp.awaits_receive());
+    row.with("fault", qp.fault().map_or_else(String::new, ToString::to_string))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_survives_the_text() {
+        let row = Row::new("qp").with("number", 7).with("fault", "the peer\tclosed\n").with("none", "");
+        let read = Row::parse(&row.to_string()).unwrap();
+        assert_eq!(read, row);
+        assert_eq!((read.number("number"), read.text("fault")), (7, "the peer closed "));
+        assert_eq!((read.number("fault"), read.text("unknown")), (0, ""));
+    }
+
+    #[test]
+    fn names_are_of_a_process_and_a_number() {
+        assert_eq!(key("ironwarp/12/3"), Some((12, 3)));
+        for other in ["ironwarp/12", "ironwarp/a/3", "other/12/3", "ironwarp/12/3/4"] {
+            assert_eq!(key(other), None, "{other}");
+        }
+    }
+}
