@@ -2,6 +2,7 @@
 
 use crate::capture::Capture;
 use crate::connection::Connection;
+use crate::control::ControlQueue;
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher};
 use crate::gid::monitor::Monitor;
@@ -172,6 +173,11 @@ impl Engine {
     /// A completion queue for `capacity` completions, with no handler.
     pub fn create_cq(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
         CompletionQueue::new(self.next_cq.fetch_add(1, Ordering::Relaxed), capacity, self.device.events())
+    }
+
+    /// A control queue for `depth` operations, which complete on `cq` (requirement X6).
+    pub fn create_control_queue(&self, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<ControlQueue> {
+        ControlQueue::start(self.numbers.plain()?, depth, cq)
     }
 
     // --- Queue pairs ---

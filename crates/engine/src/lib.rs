@@ -9,6 +9,7 @@
 //! | `sleep` | threads that sleep until it has something |
 //! | [`handler`] | completion handlers and asynchronous events, for programs that wait on a descriptor |
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
+//! | [`control`] | operations that may take long, done in order by a thread of their own |
 //! | `connection` | a queue pair and its socket |
 //! | [`datagram`] | a connectionless queue pair and its sockets |
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
@@ -24,6 +25,7 @@
 pub mod byhand;
 mod capture;
 mod connection;
+pub mod control;
 pub mod cq;
 pub mod datagram;
 pub mod engine;
@@ -42,6 +44,7 @@ pub mod sys;
 mod timers;
 
 pub use byhand::{BringUpError, BringUpOptions, Local, Remote};
+pub use control::ControlQueue;
 pub use cq::CompletionQueue;
 pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use engine::{ConnectOptions, Engine, Listener, Listening, Statistics};

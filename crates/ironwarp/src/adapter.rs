@@ -3,6 +3,8 @@
 use crate::attic::Attic;
 use crate::completion_handler::{AsyncEvents, CompletionHandler};
 use crate::completion_queue::CompletionQueue;
+use crate::control_queue::ControlQueue;
+use crate::error::CreateError;
 use crate::listener::Listener;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive_queue::XrcDomain;
@@ -127,6 +129,19 @@ impl Adapter {
     /// ```
     pub fn async_events(&self) -> io::Result<AsyncEvents> {
         AsyncEvents::new(&self.shared)
+    }
+
+    /// A control queue for `depth` operations, which complete on `cq` (requirement X6). It fails if no thread can be started.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let cq = adapter.completion_queue(64)?;
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// assert_eq!(control.depth(), 16);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn control_queue(&self, cq: &CompletionQueue, depth: usize) -> Result<ControlQueue, CreateError> {
+        ControlQueue::new(&self.shared, cq, depth)
     }
 
     /// What the adapter can do: *Query RNIC* (requirement N1).

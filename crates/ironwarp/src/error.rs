@@ -1,6 +1,7 @@
 //! What a caller can do wrong. Errors of connections, posts and completions are the device's, and re-exported.
 
-use ironwarp_rnic::memory::ReregisterError;
+use ironwarp_rnic::error::PostError;
+use ironwarp_rnic::memory::{RegisterError, ReregisterError};
 
 /// Memory that cannot be had.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +46,21 @@ pub enum CreateError {
     /// There is no number for it, or no port to go into the number ([`Config::ports`](crate::Config::ports)).
     #[error("{0}")]
     NoNumber(#[from] std::io::Error),
+}
+
+/// Why an operation was not posted to a control queue.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// The protection domain is another adapter's.
+    #[error("the protection domain is of another adapter than the control queue: take both from one adapter")]
+    OtherAdapter,
+    /// The queue has no room.
+    #[error(transparent)]
+    Post(#[from] PostError),
+    /// There is no tag for the memory, or it cannot be registered at all.
+    #[error(transparent)]
+    Register(#[from] RegisterError),
 }
 
 /// Why a region was not changed. It is as it was.

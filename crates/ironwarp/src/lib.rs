@@ -7,6 +7,7 @@
 //!           │                       ├─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
 //!           │                       └─ datagram_queue_pair(&cq) ─▶ DatagramQueuePair ─ address_handle(), …
 //!           ├─ completion_queue() ─▶ CompletionQueue ─ poll(), wait(), arm()
+//!           ├─ control_queue(&cq) ─▶ ControlQueue ─ register() and more, posted
 //!           ├─ completion_handler() ─▶ CompletionHandler ─ wait() for many completion queues
 //!           ├─ async_events() ─▶ AsyncEvents ─ wait()
 //!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
@@ -60,6 +61,7 @@ mod change;
 mod completion_handler;
 mod completion_queue;
 mod connect;
+mod control_queue;
 mod datagram;
 pub mod detail;
 mod error;
@@ -85,8 +87,9 @@ pub use change::RegionChange;
 pub use completion_handler::{AsyncEvents, CompletionHandler};
 pub use completion_queue::CompletionQueue;
 pub use connect::{AcceptOptions, ConnectOptions};
+pub use control_queue::{ControlQueue, Pending};
 pub use datagram::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest};
-pub use error::{AccessError, ChangeError, CreateError, OutOfMemory};
+pub use error::{AccessError, ChangeError, ControlError, CreateError, OutOfMemory};
 pub use fast_region::FastRegion;
 pub use listener::{Incoming, Listener};
 pub use memory::{Buffer, Contents};

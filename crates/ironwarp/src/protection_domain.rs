@@ -44,6 +44,20 @@ impl ProtectionDomain {
         self.register_list(vec![buffer], access)
     }
 
+    /// Registers memory, and has all of its pages made: no message, and no peer, waits for one later. That takes as long as the
+    /// kernel needs to clear them, and a [control queue](crate::ControlQueue) does it in the background.
+    ///
+    /// ```
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register_prefaulted(Buffer::new(1 << 20)?, Access::LOCAL_WRITE)?;
+    /// assert_eq!(region.len(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn register_prefaulted(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        MemoryRegion::prefaulted(self, buffer, access)
+    }
+
     /// Registers memory that serves one message of a peer's: when that has ended, its tag names nothing any more. The peer is
     /// not told; what it sends next is refused (requirement M10). The program reads what came, and then
     /// [deregisters](MemoryRegion::deregister) the region or drops it.

@@ -79,6 +79,27 @@ impl MemoryRegion {
         Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, (start, access)))
     }
 
+    /// A region whose registration a control queue will do.
+    pub(crate) fn begin(
+        domain: &ProtectionDomain,
+        contents: Arc<Contents>,
+        access: Rights,
+    ) -> Result<Self, RegisterError> {
+        let tag = domain.shared.device().table().begin(domain.domain())?;
+        Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, (0, access)))
+    }
+
+    pub(crate) fn prefaulted(
+        domain: &ProtectionDomain,
+        buffer: Buffer,
+        access: Rights,
+    ) -> Result<Self, RegisterError> {
+        let contents = Contents::owned(domain.shared.device(), vec![buffer])?;
+        let memory = contents.memory(0, access);
+        let tag = domain.shared.device().register_prefaulted(domain.domain(), memory)?;
+        Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, (0, access)))
+    }
+
     fn with_tag(
         shared: &Arc<Shared>,
         domain: Domain,
@@ -118,6 +139,12 @@ impl MemoryRegion {
     /// What may be done with it.
     pub fn access(&self) -> Rights {
         self.access
+    }
+
+    /// Whether its registration, which was posted to a [control queue](crate::ControlQueue), is not done yet. Requests that name
+    /// it wait until then.
+    pub fn is_pending(&self) -> bool {
+        self.registration.shared.device().table().is_pending(self.tag)
     }
 
     /// A part of it, for the lists of work requests.

@@ -98,6 +98,24 @@ impl Device {
         self.table.register_on_demand(domain, memory)
     }
 
+    /// Registers memory by a call, and has all of its pages made.
+    pub fn register_prefaulted(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
+        memory.prepare(self.host(), true)?;
+        self.register(domain, memory)
+    }
+
+    /// Ends a registration that was [begun](Table::begin).
+    pub fn finish_registration(
+        &self,
+        domain: Domain,
+        tag: Tag,
+        memory: Memory,
+        prefaulted: bool,
+    ) -> Result<(), RegisterError> {
+        let prepared = self.may_register().and_then(|()| memory.prepare(self.host(), prefaulted));
+        self.table.finish(domain, tag, memory, prepared)
+    }
+
     /// Changes a region that was registered by a call, and returns its new tag.
     pub fn reregister(&self, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
         self.may_register()?;

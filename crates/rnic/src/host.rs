@@ -49,6 +49,11 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// Copies `from` to the spans, one after another, which are together as long as it.
     fn scatter(&self, from: &[u8], to: &[Span]) -> Result<(), Unmapped>;
 
+    /// Has the pages of this memory made and writable, where there are pages. An error if some of it is not mapped.
+    fn prefault(&self, _memory: Span) -> Result<(), Unmapped> {
+        Ok(())
+    }
+
     /// Replaces the 64-bit word at `addr`, which is aligned, by what `new` makes of it, and returns what it was. Between
     /// the two no other call of this, on this or another adapter of the process, changes it (RFC 7306 §5.4, rule 2).
     ///

@@ -18,6 +18,12 @@ mod grh;
 mod link;
 mod request;
 mod rx;
+impl Stalled for DatagramQp {
+    fn registered(&self) {
+        self.link.call_again();
+    }
+}
+
 impl Drop for DatagramQp {
     /// Events that nobody took are about nothing any more.
     fn drop(&mut self) {
@@ -37,14 +43,14 @@ use crate::device::Device;
 use crate::error::{Fault, PostError};
 use crate::event::AsyncEvent;
 use crate::half::{Half, Left};
-use crate::memory::Domain;
+use crate::memory::{Domain, Stalled};
 use crate::qp::Ready;
 use crate::queue::{Completion, Cq, ReceiveQueue, ReceiveRequest, SharedReceiveQueue};
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
 use request::SendQueue;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
 
 /// How many bytes a message has at most: what verbs report as the port's largest MTU, so that programs which rely on it
 /// work. On a path with a smaller MTU, IP cuts the datagram into fragments and puts it together again.
@@ -109,6 +115,8 @@ pub struct Drops {
 #[derive(Debug)]
 pub struct DatagramQp {
     id: u32,
+    /// Itself, for who calls it when memory is registered.
+    me: Weak<Self>,
     device: Arc<Device>,
     attributes: DatagramAttributes,
     link: Arc<dyn DatagramLink>,
@@ -162,8 +170,9 @@ impl DatagramQp {
         link: Arc<dyn DatagramLink>,
     ) -> Arc<Self> {
         let DatagramAttributes { domain, send_depth, receive_depth, max_sges, qkey, .. } = attributes;
-        Arc::new(Self {
+        Arc::new_cyclic(|me| Self {
             id,
+            me: Weak::clone(me),
             device: Arc::clone(device),
             attributes,
             link,

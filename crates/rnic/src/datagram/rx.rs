@@ -17,7 +17,7 @@ use crate::error::{Fault, Protocol};
 use crate::event::AsyncEvent;
 use crate::half::Left;
 use crate::memory::{Rights, Spans};
-use crate::queue::{Completion, Opcode, Receive, Sender, Status};
+use crate::queue::{Completion, Opcode, Receive, ReceiveRequest, Sender, Status};
 use crate::state::State;
 use crate::stream::Guards;
 use crate::sync::lock;
@@ -112,9 +112,14 @@ impl DatagramQp {
     }
 
     fn take_receive(&self) -> Option<Receive> {
+        // One whose memory is being registered (requirement X6) is not posted yet, and a datagram does not wait.
+        let table = self.device.table();
+        let ready = |request: &ReceiveRequest| {
+            !table.has_pending() || !request.buffers.as_slice().iter().any(|sge| table.is_pending(sge.tag))
+        };
         match &self.attributes.shared {
-            Some(queue) => queue.take(),
-            None => lock(&self.rq).take(),
+            Some(queue) => queue.take_if(ready),
+            None => lock(&self.rq).take_if(ready),
         }
     }
 

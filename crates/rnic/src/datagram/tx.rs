@@ -3,14 +3,15 @@
 use super::{BATCH, DatagramQp, DatagramRequest, Destination, Dropped, MAX_PAYLOAD, Sent, port_of};
 use crate::error::Fault;
 use crate::half::Left;
-use crate::memory::{Rights, Spans};
+use crate::memory::{Check, Denied, Rights, Spans, Stalled};
 use crate::queue::{Completion, Data, Opcode, Sges, Status};
 use crate::state::State;
 use crate::stream::Guards;
 use crate::sync::lock;
+use ironwarp_wire::Tag;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, Weak};
 
 /// A header and the longest message.
 type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
@@ -48,10 +49,22 @@ impl DatagramQp {
                     }
                     // Otherwise once more: it may have told before that was to be seen.
                 }
+                // Its memory is being registered (requirement X6): it waits, or goes on if that is done by now.
+                Err(Failure { fault: Fault::Local(Denied { check: Check::Pending, tag, .. }), .. }) => {
+                    if self.stalls(tag) {
+                        return Left::Nothing;
+                    }
+                }
                 Err(failure) => self.send_failed(seq, failure),
             }
         }
         Left::Work
+    }
+
+    /// Whether the registration of this tag is under way. If so, the halves are driven when it is done.
+    fn stalls(&self, tag: Tag) -> bool {
+        let me: Weak<Self> = Weak::clone(&self.me);
+        self.device.table().stalls(tag, &(me as Weak<dyn Stalled>))
     }
 
     /// The header, and behind it a copy of the payload. Returns how long both are.

@@ -69,7 +69,7 @@ pub enum VendorError {
 const MARK: u32 = 0x49 << 24;
 
 /// The checks by their numbers. New ones come at the end.
-const CHECKS: [Check; 14] = [
+const CHECKS: [Check; 15] = [
     Check::Valid,
     Check::Kind,
     Check::Domain,
@@ -84,6 +84,7 @@ const CHECKS: [Check; 14] = [
     Check::Idle,
     Check::Invalidate,
     Check::Windows,
+    Check::Pending,
 ];
 
 impl VendorError {

@@ -133,7 +133,7 @@ impl Table {
             _ => {
                 *hold = None; // before another: who holds two waits for one the longer
                 let Some((guard, state)) = self.guard(access.tag) else {
-                    return Err(access.denied(Check::Valid, self.look_up_any(access.tag)));
+                    return Err(self.refusal(access));
                 };
                 hold.insert(Hold { tag: access.tag, body: guard.entry().body(), state, guard })
             }

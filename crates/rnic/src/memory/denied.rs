@@ -38,6 +38,8 @@ pub enum Check {
     Invalidate,
     /// What is to be invalidated has no windows bound to it.
     Windows,
+    /// Its registration is done (requirement X6). This end's own requests wait for that.
+    Pending,
 }
 
 /// The check alone, without whose memory it was.
@@ -58,6 +60,7 @@ impl fmt::Display for Check {
             Self::Idle => "it is valid already",
             Self::Invalidate => "it cannot be invalidated",
             Self::Windows => "windows are bound to it",
+            Self::Pending => "its registration is pending",
         })
     }
 }
@@ -148,6 +151,7 @@ impl Denied {
             Check::Idle => write!(f, "the {kind} is valid already"),
             Check::Invalidate => write!(f, "this {kind} cannot be invalidated"),
             Check::Windows => f.write_str("windows are bound to it"),
+            Check::Pending => write!(f, "the registration of the {kind} is pending"),
         }
     }
 }

@@ -102,6 +102,8 @@ const VALID: u64 = 1 << 40;
 const TAKEN: u64 = 1 << 41;
 /// Somebody waits for the last guard.
 const AWAITED: u64 = 1 << 42;
+/// Its registration is under way (requirement X6): it is not valid yet.
+const PENDING: u64 = 1 << 43;
 
 /// Who changes an entry holds this: no other change happens meanwhile.
 #[derive(Debug)]
@@ -118,6 +120,10 @@ impl State {
 
     pub(super) const fn is_taken(self) -> bool {
         self.0 & TAKEN != 0
+    }
+
+    pub(super) const fn is_pending(self) -> bool {
+        self.0 & PENDING != 0
     }
 
     const fn guards(self) -> u64 {
@@ -229,6 +235,11 @@ impl Change<'_> {
     /// Makes the entry somebody's, with a body that is not valid yet.
     pub(super) fn keep(&mut self, instance: u8, body: Body) {
         self.store(instance, TAKEN, body);
+    }
+
+    /// The same, and its registration is under way.
+    pub(super) fn keep_pending(&mut self, instance: u8, body: Body) {
+        self.store(instance, TAKEN | PENDING, body);
     }
 
     /// Gives the entry back, under the next instance: the old tag is not honoured again (requirement M4).

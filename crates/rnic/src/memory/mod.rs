@@ -17,6 +17,7 @@
 //! | registration, and how it ends | `table.rs` |
 //! | windows: bind, unbind | `window.rs` |
 //! | a new registration for an old one | `reregister.rs` |
+//! | a registration that is under way, and who waits for it | `pending.rs` |
 //! | memory that serves one message, and the table of when it ends | `touch.rs` |
 //! | guards, and how revocation waits for them | `entry.rs` |
 //! | where entries live, and which index is used next | `slab.rs` |
@@ -25,6 +26,7 @@
 mod access;
 mod denied;
 mod entry;
+mod pending;
 mod reregister;
 mod slab;
 mod spans;
@@ -39,6 +41,7 @@ mod tests;
 
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{Guard, Hold};
+pub use pending::Stalled;
 pub use reregister::{Bytes, Reregistration};
 pub use spans::Spans;
 pub use table::{Limits, Table};

@@ -5,6 +5,7 @@
 
 use super::access::{Access, Kinds};
 use super::entry::{Body, Change, Control, Departures, Entry, State};
+use super::pending::Pending;
 use super::slab::Slab;
 use super::{
     Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Memory, RegisterError, Rights, Spans,
@@ -28,6 +29,7 @@ pub struct Limits {
 pub struct Table {
     pub(super) slab: Slab,
     pub(super) departures: Departures,
+    pub(super) pending: Pending,
     strict: bool,
     /// How many messages have claimed one-touch memory: each has a number.
     pub(super) touches: AtomicU64,
@@ -39,6 +41,7 @@ impl Table {
         Self {
             slab: Slab::new(limits.entries),
             departures: Departures::default(),
+            pending: Pending::default(),
             strict: limits.strict,
             touches: AtomicU64::new(0),
         }
@@ -62,7 +65,7 @@ impl Table {
         // Whose the region is does not matter: this is a call of the program that owns both domains.
         let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
         let Some((guard, state)) = self.guard(tag) else {
-            return Err(access.denied(Check::Valid, self.look_up_any(tag)).into());
+            return Err(self.refusal(&access).into());
         };
         let body = guard.entry().body().clone();
         let denied = |check| access.denied(check, Some(guard.entry().info(&body, index_of(tag), state)));
@@ -111,7 +114,7 @@ impl Table {
             let current = change.tag(index_of(tag));
             if change.control.used { following(current) } else { current }
         };
-        if change.entry.state().is_valid() {
+        if change.entry.state().is_valid() || change.entry.state().is_pending() {
             return Err(change.denied(&access, Check::Idle).into());
         }
         if tag != due {
@@ -165,8 +168,12 @@ impl Table {
         }
         change.revoke();
         self.unbind(&mut change);
+        let pending = entry.state().is_pending();
         change.release();
         drop(change);
+        if pending {
+            self.pending.cleared(tag);
+        }
         self.slab.give_back(index);
         Ok(())
     }

@@ -5,7 +5,7 @@
 
 use super::access::{Access, Kinds};
 use super::entry::{Body, Change};
-use super::{Check, Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
+use super::{Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
 use ironwarp_wire::Tag;
 
 /// What a window is to be bound to.
@@ -94,7 +94,8 @@ impl Table {
         let mut change = self.change(&access)?;
         let state = change.entry.state();
         if !state.is_valid() {
-            return Err(change.denied(&access, Check::Valid));
+            drop(change);
+            return Err(self.refusal(&access));
         }
         let checked = access.check(&change.entry.body(), state);
         let within = checked.map_err(|check| change.denied(&access, check))?;

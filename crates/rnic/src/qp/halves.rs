@@ -107,6 +107,9 @@ impl Qp {
         if self.asks.get().is_some_and(|asks| asks.withhold_receive()) {
             return Ok(None);
         }
+        if self.device.table().has_pending() {
+            return self.take_registered_receive(srq);
+        }
         match &self.attributes.receives {
             Receives::Own(_) => Ok(lock(&self.rq).take()),
             Receives::Shared(queue) => Ok(queue.take()),

@@ -16,10 +16,12 @@
 //! | `attributes` | what it is made of, and who attends to it |
 //! | `halves` | what a half asks of it while it is driven |
 //! | `end` | how requests complete, and how a stream ends |
+//! | `stall` | requests and receives whose memory is being registered |
 
 mod attributes;
 mod end;
 mod halves;
+mod stall;
 
 pub use crate::retry::Retries;
 pub use crate::state::{IllegalTransition, State};

@@ -117,7 +117,7 @@ pub enum Opcode {
     FetchAdd,
     /// Bind of a window.
     Bind,
-    /// Registration through the send queue.
+    /// Registration by work request, or through a control queue.
     Register,
     /// Invalidation of a tag of ours.
     Invalidate,
@@ -125,6 +125,16 @@ pub enum Opcode {
     Receive,
     /// A receive that a Write with Immediate used up: the data are where the Write put them.
     ReceiveWrite,
+    /// Deregistration through a control queue (requirement X6), and what else goes through one.
+    Deregister,
+    /// Creation of a queue pair.
+    CreateQueuePair,
+    /// Destruction of a queue pair.
+    DestroyQueuePair,
+    /// Creation of a completion queue.
+    CreateCompletionQueue,
+    /// Destruction of a completion queue.
+    DestroyCompletionQueue,
 }
 
 /// How a request ended. In the order of the verbs' `ibv_wc_status`, with its meanings.

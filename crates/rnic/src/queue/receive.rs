@@ -66,6 +66,11 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    /// The receive for the message that begins, if it is `ready`.
+    pub(crate) fn take_if(&mut self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
+        if self.posted.front().is_some_and(ready) { self.take() } else { None }
+    }
+
     /// The receive for the message that begins.
     pub(crate) fn take(&mut self) -> Option<Receive> {
         let request = self.posted.pop_front()?;

@@ -126,8 +126,17 @@ impl SharedReceiveQueue {
 
     /// The receive for a message that begins.
     pub(crate) fn take(&self) -> Option<Receive> {
+        self.take_by(ReceiveQueue::take)
+    }
+
+    /// The same, if it is `ready`.
+    pub(crate) fn take_if(&self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
+        self.take_by(|queue| queue.take_if(ready))
+    }
+
+    fn take_by(&self, take: impl FnOnce(&mut ReceiveQueue) -> Option<Receive>) -> Option<Receive> {
         let mut inner = lock(&self.inner);
-        let receive = inner.queue.take()?;
+        let receive = take(&mut inner.queue)?;
         let due = inner.is_low();
         drop(inner);
         self.raise(due);

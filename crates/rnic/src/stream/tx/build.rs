@@ -4,7 +4,7 @@ use super::payload::{Source, check};
 use super::{Cursor, Did, Doing, Tx};
 use crate::broken;
 use crate::error::{Fault, UNMAPPED};
-use crate::memory::{Rights, Touch};
+use crate::memory::{Check, Denied, Rights, Touch};
 use crate::qp::Qp;
 use crate::queue::{Asked, Data, Operation, OutstandingRead, Status, WorkRequest};
 use crate::stream::{Guards, NOWHERE, Opening, Question, Train, advance, atomic};
@@ -14,7 +14,7 @@ use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
 use ironwarp_wire::private::{SendImmediate, Signal};
 use ironwarp_wire::{
     AtomicRequest, AtomicResponse, Header, Immediate, ImmediateData, MAX_HEADER, Place, ReadRequest, Send,
-    SendWord, Tagged, Terminate,
+    SendWord, Tag, Tagged, Terminate,
 };
 use std::sync::atomic::Ordering;
 
@@ -24,6 +24,8 @@ pub(super) enum Stop {
     Idle,
     /// What is in the train has to leave first.
     Full,
+    /// The next work request names memory whose registration is under way (requirement X6).
+    Pending(Tag),
     /// The stream cannot go on.
     Failed(Box<Failure>),
 }
@@ -63,8 +65,16 @@ impl Tx {
             if train.is_full() {
                 break Stop::Full;
             }
-            if let Err(stop) = self.add(qp, train, guards) {
-                break stop;
+            match self.add(qp, train, guards) {
+                Ok(()) => {}
+                // It waits, and so do those behind it; the half is called when it need not. If that is so by now, it goes on.
+                Err(Stop::Pending(tag)) => {
+                    lock(&qp.sq).take_back_numbers(self.cursor.seq);
+                    if qp.stalls(tag) {
+                        break Stop::Idle;
+                    }
+                }
+                Err(stop) => break stop,
             }
         };
         guards.hold = None; // what was copied needs none
@@ -76,7 +86,7 @@ impl Tx {
                 self.add_last_word(qp, train);
             }
             // What was built leaves first; the failure will be met again.
-            Stop::Failed(_) | Stop::Full => {}
+            Stop::Failed(_) | Stop::Full | Stop::Pending(_) => {}
             Stop::Idle => {
                 self.add_not_ready(qp, train);
                 self.add_acknowledgement(qp, train);
@@ -110,7 +120,10 @@ impl Tx {
                 added => added,
             },
             Doing::Nothing => match self.add_request(qp, train, guards) {
-                Err(Stop::Idle) => self.add_answer(qp, train, guards),
+                Err(stop @ (Stop::Idle | Stop::Pending(_))) => match self.add_answer(qp, train, guards) {
+                    Err(Stop::Idle) => Err(stop),
+                    added => added,
+                },
                 added => added,
             },
         }
@@ -292,7 +305,7 @@ impl Tx {
                 // What fits one segment is checked when that is put together, which is before it leaves.
                 if asks || request.data.len() > self.room(UNTAGGED_LEN) as u64 {
                     self.measure_path(&request.data);
-                    check(qp, &request.data, right).map_err(|fault| Stop::Failed(local(fault, seq)))?;
+                    check(qp, &request.data, right).map_err(|fault| Stop::local(fault, seq))?;
                 }
                 self.current = Some((seq, request));
                 return Ok(Begun::Request);
@@ -303,7 +316,7 @@ impl Tx {
             }
             let request = request.clone();
             drop(sq);
-            execute(qp, seq, &request).map_err(Stop::Failed)?;
+            execute(qp, seq, &request)?;
             self.cursor.seq += 1;
             train.set_start(self.cursor); // it is done, whatever becomes of the train
         }
@@ -377,7 +390,8 @@ impl Tx {
                     Header::Send(send)
                 };
                 self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
-                self.add_payload_of(qp, train, guards, &segment, &header)
+                let added = self.add_payload_of(qp, train, guards, &segment, &header);
+                added.inspect_err(|_| self.cursor.send_msn = msn)
             }
             Operation::Write(to) => {
                 let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
@@ -446,7 +460,7 @@ impl Tx {
             Data::Inline(bytes) => Source::Inline(&bytes[self.cursor.offset as usize..][..len]),
         };
         self.add_payload(qp, train, guards, header, &source, len)
-            .map_err(|fault| Stop::Failed(local(fault, seq)))?;
+            .map_err(|fault| Stop::local(fault, seq))?;
         if last {
             self.cursor.requests += 1;
         }
@@ -573,7 +587,7 @@ enum Begun {
 }
 
 /// An operation of the adapter's own: nothing leaves, but it has its turn.
-fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Box<Failure>> {
+fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Stop> {
     let (device, stream) = (qp.device(), qp.stream());
     let done = match &request.operation {
         Operation::Bind { window, binding } => {
@@ -588,16 +602,27 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Box<Failure>>
         Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(Fault::Local),
         _ => Ok(()), // not an operation of the adapter's own
     };
-    let request = Some((seq, Status::WindowBind));
-    done.map_err(|fault| Box::new(Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request }))?;
+    done.map_err(|fault| Stop::own(fault, (seq, Status::WindowBind)))?;
     lock(&qp.sq).executed(seq);
     qp.retire();
     Ok(())
 }
 
-pub(super) fn local(fault: Fault, seq: u64) -> Box<Failure> {
-    let request = Some((seq, Status::LocalProtection));
-    Box::new(Failure { fault, terminate: Terminate::LOCAL_CATASTROPHE, request })
+impl Stop {
+    /// A request named memory that it may not use.
+    pub(super) fn local(fault: Fault, seq: u64) -> Self {
+        Self::own(fault, (seq, Status::LocalProtection))
+    }
+
+    /// A request of this end's cannot be done; or not yet.
+    #[cold]
+    fn own(fault: Fault, request: (u64, Status)) -> Self {
+        if let Fault::Local(Denied { check: Check::Pending, tag, .. }) = fault {
+            return Self::Pending(tag);
+        }
+        let terminate = Terminate::LOCAL_CATASTROPHE;
+        Self::Failed(Box::new(Failure { fault, terminate, request: Some(request) }))
+    }
 }
 
 /// The peer asked for memory that it may not read, or not any more. RFC 5040 §4.8: of a Read that was served in part, the

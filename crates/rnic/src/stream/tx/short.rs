@@ -1,7 +1,7 @@
 //! Requests of one segment, several at a time: the send queue is locked once for all of them, and each takes the straight way into
 //! the train. All others, and what answers take turns with, go through `build.rs`.
 
-use super::build::{Stop, local};
+use super::build::Stop;
 use super::payload::Source;
 use super::{Did, Doing, Tx};
 use crate::qp::Qp;
@@ -132,7 +132,7 @@ impl Tx {
             Message::Write(place) => (Header::Write(Tagged { last: true, place }), 0),
         };
         self.add_payload(qp, train, guards, &header, &source, len)
-            .map_err(|fault| Stop::Failed(local(fault, seq)))?;
+            .map_err(|fault| Stop::local(fault, seq))?;
         self.cursor.send_msn = msn.wrapping_add(sends);
         self.cursor.requests += 1;
         self.cursor.seq += 1;
