@@ -10,6 +10,7 @@
 //!  scattered.rs which of many connections is next
 //!  bare/        the loops over plain sockets
 //!  native/      the same over queue pairs
+//!  registration.rs, neighbour.rs   registration by call and by control queue: a table of its own
 //! ```
 //!
 //! Turns last a time, not a count: so a run of many turns takes as long as it was planned to, on any machine.
@@ -18,6 +19,8 @@ mod bare;
 mod control;
 mod measure;
 mod native;
+mod neighbour;
+mod registration;
 mod scattered;
 mod turn;
 
@@ -32,6 +35,7 @@ fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let done = match words.split_first() {
         Some((first, words)) if first == control::SERVE => serve(words),
+        Some((first, words)) if first == "registration" => registration::run(words),
         _ => run(&words),
     };
     match done {

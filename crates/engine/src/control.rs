@@ -39,6 +39,8 @@ struct Queue {
     operations: VecDeque<Operation>,
     /// One of them is being done, and still takes its place.
     busy: bool,
+    /// The thread waits to be woken; who posts while it is busy need not call it.
+    asleep: bool,
     ended: bool,
 }
 
@@ -79,8 +81,11 @@ impl ControlQueue {
         }
         let (returned, act) = prepare()?;
         queue.operations.push_back(Operation { id, opcode, act });
+        let asleep = std::mem::take(&mut queue.asleep);
         drop(queue);
-        self.posted.changed.notify_one();
+        if asleep {
+            self.posted.changed.notify_one();
+        }
         Ok(returned)
     }
 }
@@ -111,6 +116,7 @@ impl Posted {
             if queue.ended {
                 return None;
             }
+            queue.asleep = true;
             queue = self.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
     }

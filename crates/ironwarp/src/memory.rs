@@ -53,6 +53,8 @@ const MANY: usize = 128;
 pub struct Buffer {
     /// The first of `words(len)` words that this value owns.
     start: NonNull<u64>,
+    /// The allocation that they are in.
+    block: NonNull<u8>,
     len: usize,
 }
 
@@ -73,9 +75,10 @@ impl Buffer {
     pub fn new(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len).ok_or(OutOfMemory { len })?;
         // SAFETY: the layout is at least a page long.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start.cast()).ok_or(OutOfMemory { len })?;
-        Ok(Self { start, len })
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(OutOfMemory { len })?;
+        // SAFETY: the layout has a page more than is needed, and this skips less.
+        let start = unsafe { block.add(block.align_offset(PAGE)) }.cast();
+        Ok(Self { start, block, len })
     }
 
     /// A copy of these bytes.
@@ -169,14 +172,15 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         let layout = layout(self.len).expect("it was allocated with this layout");
         // SAFETY: `new` allocated it with this layout. No entry of the table leads to it any more: its translation would hold it.
-        unsafe { dealloc(self.start.as_ptr().cast(), layout) }
+        unsafe { dealloc(self.block.as_ptr(), layout) }
     }
 }
 
-/// Whole pages, at least one.
+/// Whole pages, at least one, and one more to be aligned in: an allocator that is asked to align them writes the zeros itself, and
+/// makes all pages for it. Otherwise the kernel has them, and makes them when they are first used.
 fn layout(len: usize) -> Option<Layout> {
-    let size = len.max(1).checked_next_multiple_of(PAGE)?;
-    Layout::from_size_align(size, PAGE).ok()
+    let size = len.max(1).checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
+    Layout::from_size_align(size, WORD).ok()
 }
 
 const fn words(len: usize) -> usize {

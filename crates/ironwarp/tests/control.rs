@@ -148,3 +148,33 @@ fn a_dropped_control_queue_does_what_was_posted() {
         assert_eq!(next(&cq).success().unwrap().wr_id, id);
     }
 }
+
+/// All pages are made, by call and by control queue; otherwise none is.
+#[test]
+fn prefaulted_memory_is_there_before_it_is_used() {
+    const LEN: usize = 64 << 20;
+    let adapter = Adapter::open(Config::default()).unwrap();
+    let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
+    let control = adapter.control_queue(&cq, 16).unwrap();
+    let grown = |register: &dyn Fn(Buffer) -> ironwarp::MemoryRegion| {
+        let before = resident();
+        let region = register(Buffer::new(LEN).unwrap());
+        while region.is_pending() {
+            next(&cq).success().unwrap();
+        }
+        let grown = resident() - before;
+        assert_eq!(region.len(), LEN);
+        grown
+    };
+    let posted = |buffer| control.register_prefaulted(1, &domain, buffer, Access::LOCAL_READ).unwrap();
+    assert!(grown(&|buffer| domain.register(buffer, Access::LOCAL_READ).unwrap()) < LEN / 2);
+    assert!(grown(&|buffer| domain.register_prefaulted(buffer, Access::LOCAL_READ).unwrap()) > LEN / 2);
+    assert!(grown(&posted) > LEN / 2);
+}
+
+/// The memory of this process that is there, in bytes. Each test is a process of its own.
+fn resident() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse::<usize>().unwrap() * 1024
+}

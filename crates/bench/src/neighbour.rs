@@ -1,0 +1,110 @@
+//! A queue pair that goes on while something else is measured: 8 bytes there and back, both ends asleep in between. How long that
+//! takes says what the others notice.
+
+use crate::Result;
+use crate::control::PATIENCE;
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, MemoryRegion, ProtectionDomain,
+    QueuePair, WorkRequest,
+};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// One end of a connection, with memory that its peer may reach.
+#[derive(Debug)]
+pub(crate) struct End {
+    pub(crate) pair: QueuePair,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) region: MemoryRegion,
+    pub(crate) domain: ProtectionDomain,
+    pub(crate) adapter: Adapter,
+}
+
+/// A connection of these two adapters.
+pub(crate) fn connect(here: &Adapter, there: &Adapter) -> Result<(End, End)> {
+    let (near, far) = (End::of(here)?, End::of(there)?);
+    let listener = there.listen("127.0.0.1:0".parse()?)?;
+    near.pair.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+    let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+    incoming.accept(&far.pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
+    near.pair.wait_connected(PATIENCE).map_err(|error| error.to_string())?;
+    Ok((near, far))
+}
+
+impl End {
+    fn of(adapter: &Adapter) -> Result<Self> {
+        let (cq, domain) = (adapter.completion_queue(256)?, adapter.protection_domain());
+        let region = domain.register(Buffer::new(4096)?, Access::all())?;
+        let pair = domain.queue_pair(&cq).create()?;
+        Ok(Self { pair, cq, region, domain, adapter: adapter.clone() })
+    }
+}
+
+/// A ping-pong in the background, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    stop: Arc<AtomicBool>,
+    pings: Arc<Mutex<Vec<Duration>>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl Neighbour {
+    /// Between two other queue pairs of these adapters.
+    pub(crate) fn start(here: &Adapter, there: &Adapter) -> Result<Self> {
+        let (near, far) = connect(here, there)?;
+        let (stop, pings) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<Duration>>>::default());
+        let (stopped, times) = (Arc::clone(&stop), Arc::clone(&pings));
+        let ping = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                if exchange(&near, true).is_err() {
+                    break;
+                }
+                times.lock().unwrap_or_else(PoisonError::into_inner).push(start.elapsed());
+            }
+            near.pair.disconnect();
+        });
+        let pong = std::thread::spawn(move || while exchange(&far, false).is_ok() {});
+        Ok(Self { stop, pings, threads: vec![ping, pong] })
+    }
+
+    /// Forgets what was measured before.
+    pub(crate) fn begin(&self) {
+        self.pings.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+
+    /// Half a round trip since then: the median and the 99th percentile.
+    pub(crate) fn end(&self) -> (Duration, Duration) {
+        let mut pings = std::mem::take(&mut *self.pings.lock().unwrap_or_else(PoisonError::into_inner));
+        pings.sort_unstable();
+        let at = |share: usize| pings.get(pings.len() * share / 100).map_or(Duration::ZERO, |ping| *ping / 2);
+        (at(50), at(99))
+    }
+}
+
+/// One message to the peer and one from it; `first`: in this order.
+fn exchange(end: &End, first: bool) -> Result {
+    end.pair.post_receive(1, &[end.region.slice(0, 8)?])?;
+    let send = || end.pair.post_send(WorkRequest::send(2, &[end.region.slice(64, 8)?]).unsignaled()).map_err(Into::into);
+    let receive = || -> Result {
+        end.cq.wait(PATIENCE)?.ok_or("no answer in time")?.success()?;
+        Ok(())
+    };
+    if first {
+        send().and_then(|()| receive())
+    } else {
+        receive()?;
+        send()
+    }
+}
+
+impl Drop for Neighbour {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! Registration by call and by control queue (requirement X6), side by side: how long a program is kept from its first request, and
+//! what a neighbour notices. `ironwarp-bench registration [ROUNDS]` prints a table.
+//!
+//! A program registers all that it has, with its pages made, and then posts a Write from what it registered last.
+
+use crate::Result;
+use crate::control::PATIENCE;
+use crate::neighbour::{End, Neighbour, connect};
+use ironwarp::{Access, Adapter, Buffer, ControlQueue, MemoryRegion, WorkRequest};
+use std::time::{Duration, Instant};
+
+/// What is registered: how many regions, and how long each is.
+const CASES: [(usize, usize); 2] = [(10_000, 64 << 10), (1, 4 << 30)];
+/// How long the neighbour is watched while nothing is registered.
+const ALONE: Duration = Duration::from_secs(1);
+
+/// What was measured of one way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Times {
+    /// The first request is posted.
+    posted: Duration,
+    /// It is done.
+    done: Duration,
+    /// All is registered.
+    total: Duration,
+    median: Duration,
+    tail: Duration,
+}
+
+pub(crate) fn run(words: &[String]) -> Result {
+    let rounds = words.first().map_or(Ok(5), |word| word.parse())?;
+    let (here, there) = (Adapter::new()?, Adapter::new()?);
+    let neighbour = Neighbour::start(&here, &there)?;
+    let (near, far) = connect(&here, &there)?;
+    neighbour.begin();
+    std::thread::sleep(ALONE);
+    let (median, tail) = neighbour.end();
+    println!("| registered | how | first request posted | it is done | all registered | neighbour: median | 99 % |");
+    println!("|---|---|---|---|---|---|---|");
+    println!("| nothing | | | | | {} | {} |", micros(median), micros(tail));
+    for (count, len) in CASES {
+        let mut ways = [Vec::new(), Vec::new()];
+        for _ in 0..rounds {
+            for (queued, times) in ways.iter_mut().enumerate() {
+                times.push(measure(&near, &far, &neighbour, (count, len), queued == 1)?);
+            }
+        }
+        for (how, times) in ["call", "control queue"].iter().zip(&ways) {
+            let of = |field: fn(&Times) -> Duration| {
+                let mut values: Vec<_> = times.iter().map(field).collect();
+                values.sort_unstable();
+                values[values.len() / 2]
+            };
+            println!(
+                "| {count} × {} | {how} | {} | {} | {} | {} | {} |",
+                size(len),
+                millis(of(|times| times.posted)),
+                millis(of(|times| times.done)),
+                millis(of(|times| times.total)),
+                micros(of(|times| times.median)),
+                micros(of(|times| times.tail)),
+            );
+        }
+    }
+    println!("\nMedians of {rounds} rounds, in which the two ways take turns.");
+    Ok(())
+}
+
+/// Registers all of it, posts a Write, and waits for both.
+fn measure(
+    near: &End,
+    far: &End,
+    neighbour: &Neighbour,
+    (count, len): (usize, usize),
+    queued: bool,
+) -> Result<Times> {
+    let done = near.adapter.completion_queue(count + 1)?;
+    let control = near.adapter.control_queue(&done, count)?;
+    let buffers: Vec<_> = (0..count).map(|_| Buffer::new(len)).collect::<std::result::Result<_, _>>()?;
+    neighbour.begin();
+    let start = Instant::now();
+    let regions = buffers
+        .into_iter()
+        .map(|buffer| register(near, queued.then_some(&control), buffer))
+        .collect::<Result<Vec<_>>>()?;
+    let last = regions.last().ok_or("nothing to register")?;
+    near.pair.post_send(WorkRequest::write(1, &[last.slice(len - 8, 8)?], far.region.place(0)?))?;
+    let posted = start.elapsed();
+    if queued {
+        for _ in 0..count {
+            done.wait(PATIENCE)?.ok_or("not registered in time")?.success()?;
+        }
+    }
+    // By call, all is registered before the request is posted.
+    let total = if queued { start.elapsed() } else { posted };
+    near.cq.wait(PATIENCE)?.ok_or("not done in time")?.success()?;
+    let all = start.elapsed();
+    let (median, tail) = neighbour.end();
+    Ok(Times { posted, done: all, total, median, tail })
+}
+
+fn register(end: &End, control: Option<&ControlQueue>, buffer: Buffer) -> Result<MemoryRegion> {
+    Ok(match control {
+        Some(control) => control.register_prefaulted(0, &end.domain, buffer, Access::LOCAL_READ)?,
+        None => end.domain.register_prefaulted(buffer, Access::LOCAL_READ)?,
+    })
+}
+
+fn millis(time: Duration) -> String {
+    format!("{:.2} ms", time.as_secs_f64() * 1e3)
+}
+
+fn micros(time: Duration) -> String {
+    format!("{:.1} µs", time.as_secs_f64() * 1e6)
+}
+
+fn size(len: usize) -> String {
+    match len {
+        len if len >= 1 << 30 => format!("{} GiB", len >> 30),
+        len => format!("{} KiB", len >> 10),
+    }
+}
