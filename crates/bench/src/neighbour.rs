@@ -87,7 +87,9 @@ impl Neighbour {
 /// One message to the peer and one from it; `first`: in this order.
 fn exchange(end: &End, first: bool) -> Result {
     end.pair.post_receive(1, &[end.region.slice(0, 8)?])?;
-    let send = || end.pair.post_send(WorkRequest::send(2, &[end.region.slice(64, 8)?]).unsignaled()).map_err(Into::into);
+    let send = || {
+        end.pair.post_send(WorkRequest::send(2, &[end.region.slice(64, 8)?]).unsignaled()).map_err(Into::into)
+    };
     let receive = || -> Result {
         end.cq.wait(PATIENCE)?.ok_or("no answer in time")?.success()?;
         Ok(())

@@ -35,7 +35,9 @@ pub(crate) fn run(words: &[String]) -> Result {
     neighbour.begin();
     std::thread::sleep(ALONE);
     let (median, tail) = neighbour.end();
-    println!("| registered | how | first request posted | it is done | all registered | neighbour: median | 99 % |");
+    println!(
+        "| registered | how | first request posted | it is done | all registered | neighbour: median | 99 % |"
+    );
     println!("|---|---|---|---|---|---|---|");
     println!("| nothing | | | | | {} | {} |", micros(median), micros(tail));
     for (count, len) in CASES {

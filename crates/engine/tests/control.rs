@@ -10,15 +10,14 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope};
 use ironwarp_rnic::qp::Completes;
-use ironwarp_rnic::queue::{
-    Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest,
-};
+use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-const RIGHTS: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE).union(Rights::BIND);
+const RIGHTS: Rights =
+    Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE).union(Rights::BIND);
 
 /// Two ends with two connections each, and memory of the client's whose registration is under way.
 struct Scene {
@@ -106,16 +105,56 @@ fn a_request_that_overtakes_its_registration_waits_alone() {
     }
 }
 
-/// Each kind of request, the first on its queue: in one segment and in several, fenced, as a list, as the sink of a Read.
+/// Each kind of request, the first that its queue has to hold up: in one segment and in several, fenced, with immediate data, as
+/// the sink of a Read, as the region of a window. What is behind it goes on as if it had not waited.
 #[test]
 fn every_kind_of_request_waits_for_its_registration() {
-    let scene = Scene::new(Completes::WhenAcknowledged);
-    let (client, server) = (&scene.client, &scene.server);
-    let there = server.place();
-    let at = |offset| Place { offset: there.offset + offset, ..there };
-    let memory = |from: Sge| Data::Memory(from.into());
-    server.receive(&scene.far[0], 20, 3500, 100);
-    let window = client.engine.device().table().allocate_window(client.domain).unwrap();
+    for kind in 0..6 {
+        let scene = Scene::new(Completes::WhenAcknowledged);
+        let (client, server) = (&scene.client, &scene.server);
+        let there = server.place();
+        let memory = |at, len| Data::Memory(scene.late(at, len).into());
+        let (request, opcode) = match kind {
+            0 => (WorkRequest::new(1, SEND, memory(8, 32)), Opcode::Send),
+            1 => (WorkRequest { fence: true, ..WorkRequest::new(1, SEND, memory(8, 32)) }, Opcode::Send),
+            2 => (WorkRequest::new(1, SEND, memory(0, 4000)), Opcode::Send),
+            3 => {
+                let write = WorkRequest::new(1, Operation::Write(there), memory(8, 32));
+                (WorkRequest { immediate: Some(7), ..write }, Opcode::Write)
+            }
+            4 => {
+                let from = Place { offset: there.offset + 2000, ..there };
+                (WorkRequest::new(1, Operation::Read(from), memory(100, 32)), Opcode::Read)
+            }
+            _ => (WorkRequest::new(1, bind(&scene), Data::Inline(Arc::from([]))), Opcode::Bind),
+        };
+        let uses_receive = matches!(kind, 0..=3);
+        for id in [20, 21].into_iter().filter(|id| uses_receive || *id == 21) {
+            server.receive(&scene.far[0], id, 0, 4096);
+        }
+        let behind = WorkRequest::new(2, SEND, Data::Inline(Arc::from(*b"behind")));
+        scene.pairs[0].post_send([request, behind]).unwrap();
+        scene.is_quiet();
+        scene.register();
+        succeeds(client, opcode, 1);
+        succeeds(client, Opcode::Send, 2);
+        if uses_receive {
+            let first = if kind == 3 { Opcode::ReceiveWrite } else { Opcode::Receive };
+            succeeds(server, first, 20);
+        }
+        succeeds(server, Opcode::Receive, 21);
+        assert_eq!(&server.memory[..6], b"behind");
+        match kind {
+            0 | 1 | 3 => assert_eq!(server.memory[6..32], scene.late[14..40]),
+            2 => assert_eq!(server.memory[6..4000], scene.late[6..4000]),
+            4 => assert_eq!(scene.late[100..132], [0; 32]),
+            _ => {}
+        }
+    }
+}
+
+fn bind(scene: &Scene) -> Operation {
+    let window = scene.client.engine.device().table().allocate_window(scene.client.domain).unwrap();
     let binding = Binding {
         region: scene.tag,
         at: scene.late.as_ptr() as u64,
@@ -125,23 +164,7 @@ fn every_kind_of_request_waits_for_its_registration() {
         zero_based: true,
         scope: Scope::Domain,
     };
-    let requests = [
-        WorkRequest::new(1, Operation::Bind { window, binding }, Data::Inline(Arc::from([]))),
-        WorkRequest { fence: true, ..WorkRequest::new(2, SEND, memory(scene.late(8, 32))) },
-        WorkRequest { immediate: Some(7), ..WorkRequest::new(3, Operation::Write(at(0)), memory(scene.late(0, 64))) },
-        WorkRequest::new(4, Operation::Read(at(0)), memory(scene.late(2050, 64))),
-    ];
-    server.receive(&scene.far[0], 21, 3600, 100);
-    scene.pairs[0].post_send(requests).unwrap();
-    scene.is_quiet();
-    scene.register();
-    for (opcode, id) in [(Opcode::Bind, 1), (Opcode::Send, 2), (Opcode::Write, 3), (Opcode::Read, 4)] {
-        succeeds(client, opcode, id);
-    }
-    succeeds(server, Opcode::Receive, 20);
-    succeeds(server, Opcode::ReceiveWrite, 21);
-    assert_eq!(server.memory[3500..3532], scene.late[8..40]);
-    assert_eq!(scene.late[2050..2114], scene.late[..64]);
+    Operation::Bind { window, binding }
 }
 
 /// A message whose receive names such memory waits as if none was posted; and the send queue of that end goes on.
@@ -179,7 +202,9 @@ fn a_registration_that_fails_fails_the_request_that_waited() {
     assert!(matches!(failed, Err(RegisterError::Unmapped(_))), "{failed:?}");
     let completion = one(&scene.client);
     assert_eq!((completion.wr_id, completion.status), (1, Status::LocalProtection));
-    assert!(matches!(completion.cause.as_deref(), Some(Fault::Local(denied)) if denied.check == Check::Valid));
+    assert!(
+        matches!(completion.cause.as_deref(), Some(Fault::Local(denied)) if denied.check == Check::Valid)
+    );
     assert_eq!(one(&scene.client).status, Status::Flushed);
     scene.post(1, 3, Operation::Write(scene.server.place()), scene.client.sge(0, 8));
     succeeds(&scene.client, Opcode::Write, 3);
@@ -195,7 +220,8 @@ fn a_pending_tag_can_be_deregistered() {
     let completion = one(&scene.client);
     assert_eq!((completion.wr_id, completion.status), (1, Status::LocalProtection));
     let memory = Memory::direct(scene.late.as_ptr() as u64, 64, RIGHTS).unwrap();
-    let late = scene.client.engine.device().finish_registration(scene.client.domain, scene.tag, memory, false);
+    let late =
+        scene.client.engine.device().finish_registration(scene.client.domain, scene.tag, memory, false);
     assert!(matches!(late, Err(RegisterError::Denied(_))), "{late:?}");
 }
 

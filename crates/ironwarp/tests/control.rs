@@ -97,7 +97,8 @@ fn queues_are_created_and_destroyed() {
     let made = control.create_completion_queue(1, 64).unwrap();
     next(&done).success().unwrap();
     let cq = made.take().unwrap().unwrap();
-    let [one, another] = [2, 3].map(|id| control.create_queue_pair(id, domain.queue_pair(&cq).by_hand()).unwrap());
+    let [one, another] =
+        [2, 3].map(|id| control.create_queue_pair(id, domain.queue_pair(&cq).by_hand()).unwrap());
     for id in [2, 3] {
         assert_eq!(next(&done).success().unwrap().wr_id, id);
     }
@@ -129,7 +130,8 @@ fn a_full_control_queue_says_so() {
     let other = Adapter::open(Config::default()).unwrap();
     assert!(other.control_queue(&cq, 16).is_err());
     let control = adapter.control_queue(&cq, 16).unwrap();
-    let foreign = control.register(1, &other.protection_domain(), Buffer::new(64).unwrap(), Access::LOCAL_READ);
+    let foreign =
+        control.register(1, &other.protection_domain(), Buffer::new(64).unwrap(), Access::LOCAL_READ);
     assert_eq!(foreign.unwrap_err(), ControlError::OtherAdapter);
 }
 
@@ -140,8 +142,9 @@ fn a_dropped_control_queue_does_what_was_posted() {
     let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
     let control = adapter.control_queue(&cq, 16).unwrap();
     let buffer = || Buffer::new(1 << 20).unwrap();
-    let regions: Vec<_> =
-        (0..8).map(|id| control.register_prefaulted(id, &domain, buffer(), Access::LOCAL_READ).unwrap()).collect();
+    let regions: Vec<_> = (0..8)
+        .map(|id| control.register_prefaulted(id, &domain, buffer(), Access::LOCAL_READ).unwrap())
+        .collect();
     drop(control);
     assert!(regions.iter().all(|region| !region.is_pending()));
     for id in 0..8 {

@@ -104,7 +104,9 @@ fn of_check(check: Check) -> Lines {
         Check::Idle => &["a registration by work request of memory that is valid"],
         Check::Invalidate => &["a region that was registered by call cannot be invalidated by message"],
         Check::Windows => &["windows are still bound to the region"],
-        Check::Pending => &["the peer was told of a region before its registration by a control queue was done"],
+        Check::Pending => {
+            &["the peer was told of a region before its registration by a control queue was done"]
+        }
         _ => &[],
     }
 }

@@ -16,8 +16,8 @@ use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A queue with a request that waits for a registration.
 pub trait Stalled: Send + Sync {

@@ -459,8 +459,7 @@ impl Tx {
             Data::Memory(sges) => Source::Sges(sges, self.cursor.offset),
             Data::Inline(bytes) => Source::Inline(&bytes[self.cursor.offset as usize..][..len]),
         };
-        self.add_payload(qp, train, guards, header, &source, len)
-            .map_err(|fault| Stop::local(fault, seq))?;
+        self.add_payload(qp, train, guards, header, &source, len).map_err(|fault| Stop::local(fault, seq))?;
         if last {
             self.cursor.requests += 1;
         }
