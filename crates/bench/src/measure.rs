@@ -19,15 +19,17 @@ pub(crate) struct Measured {
     pub(crate) half: f64,
     /// What a connection takes of memory, in bytes; zero where that is not measured.
     pub(crate) resident: f64,
+    /// How often a consumer that sleeps was woken, for each completion.
+    pub(crate) wakes: f64,
     /// Seconds that the processors worked for the client, and for the server.
     pub(crate) processor: [f64; 2],
 }
 
 impl fmt::Display for Measured {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seconds, messages, bytes, half, resident, processor: [client, server] } = self;
+        let Self { seconds, messages, bytes, half, resident, wakes, processor: [client, server] } = self;
         write!(f, "seconds={seconds} messages={messages} bytes={bytes} half={half} resident={resident} ")?;
-        write!(f, "client={client} server={server}")
+        write!(f, "wakes={wakes} client={client} server={server}")
     }
 }
 

@@ -24,6 +24,8 @@ pub(crate) enum What {
     Stream,
     /// Requests and answers on many connections.
     Requests,
+    /// A message there, and one back, beside bulk traffic: half of what 99 of 100 take at most.
+    Priority,
     /// What a connection takes of memory while it does nothing.
     Idle,
 }
@@ -58,6 +60,11 @@ pub(crate) struct Turn {
     /// The congestion control of bare sockets is reno, not the system's choice.
     pub(crate) reno: bool,
     pub(crate) connections: usize,
+    /// The server of a stream of Sends sleeps at a completion handler, which wakes it for so many completions at a time; zero: it does as
+    /// the rest of the turn says.
+    pub(crate) events: usize,
+    /// So many connections carry bulk traffic meanwhile.
+    pub(crate) load: usize,
     /// Where the server listens.
     pub(crate) at: IpAddr,
     /// The network namespace of the server, as a file; none if it is the client's.
@@ -70,6 +77,7 @@ const WHAT: &[(&str, What)] = &[
     ("watch", What::Watch),
     ("stream", What::Stream),
     ("requests", What::Requests),
+    ("priority", What::Priority),
     ("idle", What::Idle),
 ];
 const OPERATION: &[(&str, Operation)] =
@@ -91,6 +99,8 @@ impl Turn {
             polls: false,
             reno: true,
             connections: 1,
+            events: 0,
+            load: 0,
             at: Ipv4Addr::LOCALHOST.into(),
             network: String::new(),
         };
@@ -110,6 +120,8 @@ impl Turn {
                 "polls" => turn.polls = number(word, value)?,
                 "reno" => turn.reno = number(word, value)?,
                 "connections" => turn.connections = number(word, value)?,
+                "events" => turn.events = number(word, value)?,
+                "load" => turn.load = number(word, value)?,
                 "at" => turn.at = number(word, value)?,
                 "network" => value.clone_into(&mut turn.network),
                 _ => return Err(format!("{word}: no such word").into()),
@@ -133,13 +145,27 @@ impl Turn {
 impl fmt::Display for Turn {
     /// The words that make it again.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { size, queued, batch, millis, blocking, crc, acked, polls, reno, connections, at, .. } =
-            self;
+        let Self {
+            size,
+            queued,
+            batch,
+            millis,
+            blocking,
+            crc,
+            acked,
+            polls,
+            reno,
+            connections,
+            events,
+            load,
+            at,
+            ..
+        } = self;
         let (who, what) = (name(WHO, self.who), name(WHAT, self.what));
         let operation = name(OPERATION, self.operation);
         write!(f, "who={who} what={what} operation={operation} size={size} queued={queued} batch={batch} ")?;
         write!(f, "millis={millis} blocking={blocking} crc={crc} acked={acked} polls={polls} reno={reno} ")?;
-        write!(f, "connections={connections} at={at}")
+        write!(f, "connections={connections} events={events} load={load} at={at}")
     }
 }
 

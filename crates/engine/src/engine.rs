@@ -7,7 +7,7 @@ use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher};
 use crate::gid::monitor::Monitor;
 use crate::gid::{PortChange, PortWatcher};
-use crate::handler::{AsyncEventQueue, CompletionHandler};
+use crate::handler::{AsyncEventQueue, CompletionHandler, LaneTimer};
 use crate::lane::{Call, Due, Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
 use crate::port::Port;
@@ -26,7 +26,7 @@ use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{AsyncEvent, Stop};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::Domain;
-use ironwarp_rnic::queue::{SharedReceiveQueue, XrcDomain};
+use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, XrcDomain};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -154,6 +154,17 @@ impl Engine {
     /// The consumer of a handler is woken at most once in each `interval`; zero: whenever there is an event (requirement I10).
     pub fn moderate(&self, handler: &CompletionHandler, interval: Duration) -> io::Result<()> {
         handler.moderate(interval, self.lane()?);
+        Ok(())
+    }
+
+    /// The event of a completion queue waits until `count` completions have come for it, or until `period` has passed since the first
+    /// (requirement I10). A count of one or less: for nothing. A period of zero: as long as it takes.
+    pub fn moderate_cq(&self, cq: &CompletionQueue, count: usize, period: Duration) -> io::Result<()> {
+        let moderation = match count {
+            0 | 1 => None,
+            _ => Some(Moderation { count, period, timer: Arc::new(LaneTimer::new(self.lane()?, cq.cq())) }),
+        };
+        cq.cq().moderate(moderation);
         Ok(())
     }
 

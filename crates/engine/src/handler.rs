@@ -3,7 +3,7 @@
 
 use crate::event::{EventFdWake, wait_for};
 use crate::lane::{Due, Job, Lane};
-use ironwarp_rnic::event::{self, AsyncEvent, AsyncEvents, CqEvent, HandlerId, Timer};
+use ironwarp_rnic::event::{self, AsyncEvent, AsyncEvents, CqEvent, HandlerId, Moderated, Standing, Timer};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Weak};
@@ -30,6 +30,11 @@ impl CompletionHandler {
         self.inner.id()
     }
 
+    /// What it has done so far.
+    pub fn standing(&self) -> Standing {
+        self.inner.standing()
+    }
+
     /// Takes the oldest event, if there is one. Does not wait.
     pub fn next(&self) -> Option<CqEvent> {
         self.inner.next()
@@ -43,7 +48,7 @@ impl CompletionHandler {
     /// Wakes its consumer at most once in each interval, on this lane's clock (requirement I10).
     pub(crate) fn moderate(&self, interval: Duration, lane: Arc<Lane>) {
         let moderation = (!interval.is_zero()).then(|| {
-            let timer: Arc<dyn Timer> = Arc::new(LaneTimer { lane, handler: Arc::downgrade(&self.inner) });
+            let timer: Arc<dyn Timer> = Arc::new(LaneTimer::new(lane, &self.inner));
             (interval, timer)
         });
         self.inner.moderate(moderation);
@@ -59,14 +64,21 @@ impl AsFd for CompletionHandler {
 
 /// Moderation by a lane's timers.
 #[derive(Debug)]
-struct LaneTimer {
+pub(crate) struct LaneTimer {
     lane: Arc<Lane>,
-    handler: Weak<event::CompletionHandler>,
+    of: Weak<dyn Moderated>,
+}
+
+impl LaneTimer {
+    pub(crate) fn new<M: Moderated + 'static>(lane: Arc<Lane>, of: &Arc<M>) -> Self {
+        let of = Arc::downgrade(of);
+        Self { lane, of }
+    }
 }
 
 impl Timer for LaneTimer {
     fn start(&self, after: Duration) {
-        self.lane.submit(Job::Remind(Instant::now() + after, Due::Expired(Weak::clone(&self.handler))));
+        self.lane.submit(Job::Remind(Instant::now() + after, Due::Expired(Weak::clone(&self.of))));
     }
 }
 

@@ -10,7 +10,7 @@ use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
 use crate::sys::thread::{Thread, spawn};
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
-use ironwarp_rnic::event::CompletionHandler;
+use ironwarp_rnic::event::Moderated;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
@@ -102,8 +102,8 @@ pub(crate) enum Due {
     Startup(u64),
     /// Something of queue pairs that are brought up by hand.
     ByHand(Reminder),
-    /// A completion handler may wake its consumer again.
-    Expired(Weak<CompletionHandler>),
+    /// What was held back waits no longer.
+    Expired(Weak<dyn Moderated>),
     /// Another look whether the threads still exist that sleep on this set; the next in twice the time.
     Sleepers(u64, Duration),
     /// Somebody outside of the adapter is called.
@@ -417,9 +417,9 @@ impl Running {
                     setup.timed_out();
                 }
             }
-            Due::Expired(handler) => {
-                if let Some(handler) = handler.upgrade() {
-                    handler.expired();
+            Due::Expired(moderated) => {
+                if let Some(moderated) = moderated.upgrade() {
+                    moderated.expired();
                 }
             }
             Due::Call(Call(call)) => call(),

@@ -116,6 +116,7 @@ fn tables() -> verbs_context {
     verbs.query_device_ex = Some(query::query_device_ex);
     verbs.query_rt_values = Some(query::query_rt_values);
     verbs.create_cq_ex = Some(cq_ex::create_cq_ex);
+    verbs.modify_cq = Some(cq::modify_cq);
     verbs.create_qp_ex = Some(qp::create_qp_ex);
     verbs.open_qp = Some(qp::open_qp);
     verbs.create_srq_ex = Some(srq::create_srq_ex);

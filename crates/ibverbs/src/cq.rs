@@ -17,6 +17,7 @@ use ironwarp_rnic::queue::{Arm, Status};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::time::Duration;
 
 /// The largest queue that is made.
 pub(crate) const MOST: c_int = 1 << 22;
@@ -173,6 +174,27 @@ pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
         // SAFETY: resizing and reading this field at once is the caller's mistake.
         unsafe { (*cq.c.get()).cqe = cqe };
         Ok(())
+    }))
+}
+
+/// Moderation is all that can be changed. As the manual has it, a count or a period of zero is no limit.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    code!(find::<Cq>(cq.cast()).and_then(|cq| {
+        // SAFETY: NULL, or the caller's structure, as ibv_modify_cq(3) has it.
+        let Some(ibv_modify_cq_attr { attr_mask, moderate }) = (unsafe { attr.as_ref() }) else {
+            return Err(Errno::INVALID.because("there are no attributes"));
+        };
+        if *attr_mask != IBV_CQ_ATTR_MODERATE {
+            return Err(Errno::INVALID.because(format_args!(
+                "attr_mask {attr_mask:#x}: IBV_CQ_ATTR_MODERATE is all that there is"
+            )));
+        }
+        let period = Duration::from_micros(moderate.cq_period.into());
+        let count = match moderate.cq_count {
+            0 if !period.is_zero() => usize::MAX,
+            count => count.into(),
+        };
+        Ok(cq.context.engine().moderate_cq(&cq.inner, count, period)?)
     }))
 }
 

@@ -89,6 +89,7 @@ fn device_attr_ex(context: &Context) -> ibv_device_attr_ex {
     attr.completion_timestamp_mask = u64::MAX;
     attr.hca_core_clock = 1_000_000; // in kHz: nanoseconds
     attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags.into();
+    attr.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
     attr.max_dm_size = DEVICE_MEMORY;
     attr.phys_port_cnt_ex = 1;
     attr

@@ -176,7 +176,6 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
         create_wq(*mut ibv_context, *mut ibv_wq_init_attr) -> *mut ibv_wq: "there are no queues of raw packets";
         ibv_create_flow(*mut ibv_qp, *mut ibv_flow_attr) -> *mut ibv_flow: "there are no flows of raw packets";
         ;
-        modify_cq(*mut ibv_cq, *mut ibv_modify_cq_attr): "completion events are not moderated";
         modify_qp_rate_limit(*mut ibv_qp, *mut ibv_qp_rate_limit_attr): "rates are not limited: TCP sees to that";
         post_srq_ops(*mut ibv_srq, *mut ibv_ops_wr, *mut *mut ibv_ops_wr): "there is no matching of tags";
     }

@@ -2,8 +2,8 @@
 //! that are armed, and objects of the adapter to which something happens.
 
 use crate::adapter::Shared;
-use ironwarp_engine::{AsyncEventQueue, CompletionHandler as Inner};
-use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId};
+use ironwarp_engine::{AsyncEventQueue, CompletionHandler as Inner, Engine};
+use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId, Standing};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
@@ -47,6 +47,10 @@ impl CompletionHandler {
         Self { shared: Arc::clone(shared), inner }
     }
 
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
     /// What no other handler of the adapter has; those that belong to one completion queue have [`HandlerId::PRIVATE`].
     ///
     /// ```
@@ -56,6 +60,17 @@ impl CompletionHandler {
     /// ```
     pub fn id(&self) -> HandlerId {
         self.inner.id()
+    }
+
+    /// How many events it was told, and how often it woke its consumer.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.completion_handler()?.standing().wakes, 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn standing(&self) -> Standing {
+        self.inner.standing()
     }
 
     /// Takes the oldest event, if there is one. Does not wait.

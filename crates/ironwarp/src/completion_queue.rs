@@ -226,6 +226,31 @@ impl CompletionQueue {
         &self.own
     }
 
+    /// From now on the event that was [asked for](Self::arm) waits until `count` completions have come for it, or until `period` has
+    /// passed since the first of them (requirement I10): fewer wakes, with more to do at each. Errors do not wait, nor does what is
+    /// polled or [waited](Self::wait) for. A count of one: for nothing; a period of zero: as long as it takes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Arm, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[])?;
+    /// # server.qp.post_receive(2, &[])?;
+    /// server.cq.moderate(2, Duration::ZERO)?;
+    /// assert!(!server.cq.arm(Arm::Next));
+    /// client.qp.post_send(WorkRequest::send_inline(1, b""))?;
+    /// client.qp.post_send(WorkRequest::send_inline(2, b""))?;
+    /// let handler = server.cq.own_handler();
+    /// handler.wait(Duration::from_secs(5)).expect("one event for both");
+    /// assert!(server.cq.poll_one()?.is_some() && server.cq.poll_one()?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn moderate(&self, count: usize, period: Duration) -> io::Result<()> {
+        self.own.engine().moderate_cq(&self.inner, count, period)
+    }
+
     /// How many completions it has room for.
     pub fn capacity(&self) -> usize {
         self.inner.cq().capacity()

@@ -108,7 +108,7 @@ pub use ironwarp_rnic::config::{Config, ConfigError, LogLevel, Persona, PortRang
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
-pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId};
+pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId, QueueState, Standing};
 pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::gid::Gid;
 pub use ironwarp_rnic::memory::{

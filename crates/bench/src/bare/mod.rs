@@ -22,6 +22,7 @@ pub(crate) fn run(turn: &Turn, server: &mut Server) -> Result<Measured> {
         What::Stream => stream::run(turn, server, connect(turn, at)?),
         What::Requests => requests::run(turn, server, at),
         What::Idle => Err("a bare socket has no memory in the process".into()),
+        What::Priority => Err("a bare socket has no class".into()),
     }
 }
 
@@ -33,7 +34,7 @@ pub(crate) fn serve(turn: &Turn) -> Result {
         What::Watch => pingpong::serve_watching(accept(turn, &listener)?),
         What::Stream => stream::serve(turn, accept(turn, &listener)?),
         What::Requests => requests::serve(turn, &listener),
-        What::Idle => Ok(()),
+        What::Idle | What::Priority => Ok(()),
     }
 }
 

@@ -1,11 +1,13 @@
 //! Ironwarp through its native API, as a program uses it: no setting but those that the turn names.
 //!
-//! `pingpong.rs`, `stream.rs`, `requests.rs` and `idle.rs` hold the loops, which mirror those of `bare`; this file makes the
-//! ends that they use.
+//! `pingpong.rs`, `stream.rs`, `requests.rs` and `idle.rs` hold the loops, which mirror those of `bare`; `priority.rs` has no
+//! counterpart there. This file makes the ends that they use.
 
 mod idle;
 mod pingpong;
+mod priority;
 mod requests;
+mod sleeper;
 mod stream;
 
 use crate::Result;
@@ -25,6 +27,7 @@ pub(crate) fn run(turn: &Turn, server: &mut Server) -> Result<Measured> {
         What::Watch => pingpong::run_watching(turn, server, at),
         What::Stream => stream::run(turn, server, at),
         What::Requests => requests::run(turn, server, at),
+        What::Priority => priority::run(turn, server, at),
         What::Idle => idle::run(turn, at),
     }
 }
@@ -38,6 +41,7 @@ pub(crate) fn serve(turn: &Turn) -> Result {
         What::Watch => pingpong::serve_watching(turn, &host, &listener),
         What::Stream => stream::serve(turn, &host, &listener),
         What::Requests => requests::serve(turn, &host, &listener),
+        What::Priority => priority::serve(turn, &host, &listener),
         What::Idle => idle::serve(turn, &host, &listener),
     }
 }

@@ -1,6 +1,7 @@
 //! Writes, Reads or Sends one way, with as many outstanding as the turn says. They use the same memory again and again, as the
 //! loop over bare TCP does.
 
+use super::sleeper::Sleeper;
 use super::{End, Host};
 use crate::Result;
 use crate::control::{self, PATIENCE, Server};
@@ -20,16 +21,28 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
         Operation::Send => (0..receives(turn)).try_for_each(|_| post_receive(turn, pair, region)),
         _ => Ok(()),
     })?;
+    let sleeper = match turn.events {
+        0 => None,
+        _ => Some(Sleeper::at(host, host.cq.clone())?),
+    };
+    let mut completions = 0;
     if turn.operation == Operation::Send {
+        host.cq.moderate(turn.events, HELD)?;
+        let next = || sleeper.as_ref().map_or_else(|| host.completion(turn), Sleeper::next);
         // An empty message is the last one.
-        while host.completion(turn)?.byte_len > 0 {
+        while next()?.byte_len > 0 {
+            completions += 1;
             post_receive(turn, &end.pair, &end.region)?;
         }
     }
     control::wait_until_asked()?;
-    control::say_holds(&edges(&end.region.to_vec()?));
+    let wakes = sleeper.map_or(0, |sleeper| sleeper.handler.standing().wakes);
+    control::say_holds(&format!("{} {wakes} {completions}", edges(&end.region.to_vec()?)));
     Ok(())
 }
+
+/// So long an event is held back at most, where events are.
+const HELD: Duration = Duration::from_micros(100);
 
 /// The sender is never kept waiting for one.
 fn receives(turn: &Turn) -> usize {
@@ -58,11 +71,15 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
         end.pair.post_send(WorkRequest::send(0, &[]))?;
         host.completion(turn)?;
     }
+    let holds = server.holds()?;
+    let mut words = holds.rsplitn(3, ' ');
+    let (completions, wakes, there) = (words.next(), words.next(), words.next());
     match turn.operation {
         Operation::Read => compare(&edges(&end.region.to_vec()?), &message)?,
-        _ => compare(&server.holds()?, &message)?,
+        _ => compare(there.unwrap_or_default(), &message)?,
     }
-    Ok(measured)
+    let number = |word: Option<&str>| word.unwrap_or_default().parse::<f64>();
+    Ok(Measured { wakes: number(wakes)? / number(completions)?.max(1.0), ..measured })
 }
 
 /// Keeps requests outstanding for so long, then sees to it that all have arrived. Returns how many.

@@ -154,3 +154,27 @@ fn moderation_delays_the_wake_and_loses_nothing() {
     complete(&queues[0]);
     assert!(readable(&handler), "moderated no more");
 }
+
+/// The clock is a lane's. What waits can be polled all the while.
+#[test]
+fn the_event_of_a_queue_waits_for_company_or_for_a_time() {
+    const PERIOD: Duration = Duration::from_millis(300);
+    let engine = engine();
+    let (handler, queues) = queues(&engine, 1);
+    let queue = &queues[0];
+    engine.moderate_cq(queue, 3, PERIOD).unwrap();
+    complete(queue);
+    complete(queue);
+    assert!(!readable(&handler) && !queue.cq().is_empty());
+    complete(queue);
+    assert!(readable(&handler), "three are enough");
+    assert_eq!((handler.next(), queue.poll(9, drop)), (Some(event(queue)), Ok(3)));
+
+    // The clock that the first of them started may still run, and end this wait early, too.
+    engine.moderate_cq(queue, 3, PERIOD).unwrap();
+    assert!(!queue.arm(Arm::Next));
+    let began = Instant::now();
+    complete(queue);
+    assert_eq!(handler.wait(Some(PATIENCE)), Some(event(queue)));
+    assert!(began.elapsed() < PATIENCE, "nobody else comes");
+}

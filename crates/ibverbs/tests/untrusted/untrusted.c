@@ -230,6 +230,10 @@ static void arguments(void)
 	NONE(ibv_create_cq(context, 1, NULL, NULL, INT_MAX), EINVAL);
 	CODE(ibv_resize_cq(cq, 0), EINVAL);
 	CODE(ibv_resize_cq(cq, INT_MIN), EINVAL);
+	CODE(ibv_modify_cq(cq, NULL), EINVAL);
+	CODE(ibv_modify_cq(cq, (&(struct ibv_modify_cq_attr){.attr_mask = UINT32_MAX})), EINVAL);
+	CODE(ibv_modify_cq(cq, (&(struct ibv_modify_cq_attr){.attr_mask = IBV_CQ_ATTR_MODERATE, .moderate = {UINT16_MAX, UINT16_MAX}})), 0);
+	CODE(ibv_modify_cq(cq, (&(struct ibv_modify_cq_attr){.attr_mask = IBV_CQ_ATTR_MODERATE})), 0);
 	MINUS(ibv_get_async_event(context, NULL), EINVAL);
 	VOID(ibv_ack_async_event(NULL));
 	NONE(ibv_reg_mr(pd, memory, 0, 0), EINVAL);

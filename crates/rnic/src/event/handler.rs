@@ -6,7 +6,7 @@ use super::asynchronous::{AsyncEvent, AsyncEvents};
 use super::code::{Code, Event};
 use super::consumer::Consumer;
 use super::queue::{Refused, Sizes, Standing, Ticket};
-use super::wake::{Timer, Wake};
+use super::wake::{Moderated, Timer, Wake};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,11 +77,6 @@ impl CompletionHandler {
         self.consumer.moderate(moderation);
     }
 
-    /// The interval of [`moderate`](Self::moderate) is over.
-    pub fn expired(&self) {
-        self.consumer.queue().expired();
-    }
-
     /// From now on no event is raised here (requirement N11). What is there can still be taken.
     pub fn shut_down(&self) {
         self.consumer.queue().shut_down();
@@ -102,5 +97,12 @@ impl CompletionHandler {
                 }
             }
         }
+    }
+}
+
+impl Moderated for CompletionHandler {
+    /// The interval of [`moderate`](Self::moderate) is over.
+    fn expired(&self) {
+        self.consumer.queue().expired();
     }
 }

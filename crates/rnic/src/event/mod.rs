@@ -26,4 +26,4 @@ pub use code::{Code, Event};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
 pub use queue::{EventQueue, QueueState, Reader, Refused, Sizes, Standing, Ticket};
-pub use wake::{Timer, Wake};
+pub use wake::{Moderated, Timer, Wake};

@@ -26,6 +26,12 @@ impl<W: Wake + ?Sized> Wake for Arc<W> {
 
 /// The clock of moderation, which the device does not have.
 pub trait Timer: Send + Sync + fmt::Debug {
-    /// Calls [`EventQueue::expired`](super::EventQueue::expired) once after so much time.
+    /// Calls [`Moderated::expired`] once after so much time.
     fn start(&self, after: Duration);
+}
+
+/// What raises fewer events than it could, and is told when a time is over.
+pub trait Moderated: Send + Sync + fmt::Debug {
+    /// The time that was [started](Timer::start) is over.
+    fn expired(&self);
 }

@@ -8,12 +8,14 @@
 //! does not run into the lock. A second lock, taken only to raise an event or to move the queue to another handler,
 //! keeps an event that is under way from reaching a handler the queue has left (requirement N4).
 
+use super::moderation::{Fate, Held, Moderation};
 use super::{Completion, Status};
-use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Ticket, Wake};
+use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Moderated, Ticket, Timer, Wake};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 /// Which completion raises the event (requirement N8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -63,6 +65,8 @@ struct Ring {
     overrun: bool,
     /// What tells the time at which a completion came.
     clock: Option<fn() -> u64>,
+    /// What holds events back.
+    held: Option<Held>,
 }
 
 #[derive(Debug, Default)]
@@ -91,6 +95,7 @@ impl Cq {
                 armed: None,
                 overrun: false,
                 clock: None,
+                held: None,
             }),
             target: Mutex::new(Target::default()),
             sleepers: AtomicUsize::new(0),
@@ -162,7 +167,7 @@ impl Cq {
 
     /// Appends any number of completions under one lock, which the first of them takes.
     pub(crate) fn several(&self) -> Several<'_> {
-        Several { cq: self, ring: None, due: false, lost: false }
+        Several { cq: self, ring: None, due: false, lost: false, timer: None }
     }
 
     /// Takes up to `most` completions, the oldest first, and returns how many. `each` is called with the queue locked.
@@ -200,6 +205,25 @@ impl Cq {
             Arm::Solicited => ring.waking > 0,
         };
         there || ring.overrun
+    }
+
+    /// From now on its event waits for more completions, or for a time (requirement I10); `None`: for nothing. An event that waits now
+    /// is raised.
+    pub fn moderate(&self, by: Option<Moderation>) {
+        let mut ring = lock(&self.ring);
+        let before = std::mem::replace(&mut ring.held, by.map(Held::new));
+        self.raise_held(ring, before.is_some_and(|held| held.holds()));
+    }
+
+    fn raise_held(&self, mut ring: MutexGuard<'_, Ring>, held: bool) {
+        let due = held && ring.armed.take().is_some();
+        if due {
+            self.armed.store(false, Ordering::Relaxed);
+        }
+        drop(ring);
+        if due {
+            lock(&self.target).raise(self.id);
+        }
     }
 
     /// Whether the event that was asked for has not come yet: whoever asked is asleep, or about to be.
@@ -277,6 +301,15 @@ impl Cq {
     }
 }
 
+impl Moderated for Cq {
+    /// The time of [`moderate`](Cq::moderate) is over.
+    fn expired(&self) {
+        let mut ring = lock(&self.ring);
+        let held = ring.held.as_mut().is_some_and(Held::expired);
+        self.raise_held(ring, held);
+    }
+}
+
 /// Completions that are appended together. Dropped, it lets go of the queue, and wakes who waits for one of them.
 pub(crate) struct Several<'c> {
     cq: &'c Cq,
@@ -285,18 +318,26 @@ pub(crate) struct Several<'c> {
     due: bool,
     /// The first that ever was.
     lost: bool,
+    /// The event waits, and this is to be started.
+    timer: Option<(Duration, Arc<dyn Timer>)>,
 }
 
 impl Several<'_> {
     /// As [`Cq::push`] does.
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
         let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
-        let wakes = completion.wakes();
+        let (wakes, failed) = (completion.wakes(), completion.status != Status::Success);
         let overrun = ring.overrun;
         let pushed = ring.push(completion, wakes);
-        if ring.fire(wakes || pushed.is_err()) {
-            self.due = true;
-            self.cq.armed.store(false, Ordering::Relaxed);
+        if ring.is_due(wakes || pushed.is_err()) {
+            match ring.fire(failed || pushed.is_err()) {
+                Fate::Raised => {
+                    self.due = true;
+                    self.cq.armed.store(false, Ordering::Relaxed);
+                }
+                Fate::Timed(period, timer) => self.timer = Some((period, timer)),
+                Fate::Waits => {}
+            }
         }
         self.lost |= pushed.is_err() && !overrun;
         pushed.map_err(|Full| Overrun { cq: self.cq.id })
@@ -309,6 +350,9 @@ impl Drop for Several<'_> {
         let cq = self.cq;
         cq.ready.store(ring.ready(), Ordering::Relaxed);
         drop(ring);
+        if let Some((period, timer)) = self.timer.take() {
+            timer.start(period);
+        }
         if self.due {
             lock(&cq.target).raise(cq.id);
         }
@@ -359,13 +403,25 @@ impl Ring {
         self.completions.len() | if self.overrun { OVERRUN } else { 0 }
     }
 
-    /// Whether an event is due now. It disarms: exactly one event for each time the queue was armed (requirement I2).
-    fn fire(&mut self, wakes: bool) -> bool {
-        let due = self.armed.is_some_and(|arm| arm == Arm::Next || wakes);
-        if due {
+    /// Whether an event is due for a completion.
+    fn is_due(&self, wakes: bool) -> bool {
+        self.armed.is_some_and(|arm| arm == Arm::Next || wakes)
+    }
+
+    /// It is. Raised, it disarms: exactly one event for each time the queue was armed (requirement I2).
+    fn fire(&mut self, failed: bool) -> Fate {
+        let fate = match &mut self.held {
+            None => Fate::Raised,
+            Some(held) if failed => {
+                held.failed();
+                Fate::Raised
+            }
+            Some(held) => held.came(),
+        };
+        if let Fate::Raised = fate {
             self.armed = None;
         }
-        due
+        fate
     }
 }
 

@@ -5,6 +5,7 @@
 
 mod completion;
 mod cq;
+mod moderation;
 mod receive;
 mod request;
 mod send;
@@ -12,6 +13,7 @@ mod shared;
 
 pub use completion::{Completion, Opcode, RequestError, Sender, Status, WrId};
 pub use cq::{Arm, Cq, Overrun, TooSmall};
+pub use moderation::Moderation;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{Asked, OutstandingRead, SendQueue};

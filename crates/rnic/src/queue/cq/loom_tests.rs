@@ -194,3 +194,40 @@ fn overrun_is_never_silent() {
         assert_eq!(cq.poll(9, |_| ()), next);
     });
 }
+
+#[derive(Debug)]
+struct NoClock;
+
+impl Timer for NoClock {
+    fn start(&self, _: Duration) {}
+}
+
+/// The time is over when the last completion that the event waits for comes: there is one event all the same.
+#[test]
+fn expiry_against_the_last_that_was_waited_for() {
+    loom::model(|| {
+        let (cq, count) = cq(4);
+        cq.moderate(Some(Moderation { count: 2, period: Duration::from_secs(1), timer: Arc::new(NoClock) }));
+        assert!(!cq.arm(Arm::Next));
+        cq.push(completion(1, 0)).unwrap();
+        let other = pusher(&cq, 1, 1..2);
+        cq.expired();
+        other.join().unwrap();
+        assert_eq!((count.events(), cq.is_armed()), (1, false));
+    });
+}
+
+/// Moderation ends while the event waits, and another completion comes.
+#[test]
+fn the_end_of_moderation_against_push() {
+    loom::model(|| {
+        let (cq, count) = cq(4);
+        cq.moderate(Some(Moderation { count: 9, period: Duration::ZERO, timer: Arc::new(NoClock) }));
+        assert!(!cq.arm(Arm::Next));
+        let other = pusher(&cq, 1, 0..1);
+        cq.moderate(None);
+        other.join().unwrap();
+        cq.expired();
+        assert_eq!((count.events(), poll(&cq)), (1, 1));
+    });
+}

@@ -319,3 +319,85 @@ fn completions_have_the_time_at_which_they_came() {
     cq.poll(2, |completion| times.push(completion.time)).unwrap();
     assert_eq!(times, [0, 42]);
 }
+
+/// A clock that is never started by itself, and counts how often it was asked to.
+#[derive(Debug, Default)]
+struct Clock(AtomicUsize);
+
+impl Timer for Clock {
+    fn start(&self, after: Duration) {
+        assert_eq!(after, PERIOD);
+        self.0.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+const PERIOD: Duration = Duration::from_micros(50);
+
+fn moderated(count: usize, period: Duration) -> (Cq, Count, Arc<Clock>) {
+    let (cq, events) = cq(16);
+    let clock = Arc::<Clock>::default();
+    cq.moderate(Some(Moderation { count, period, timer: Arc::<Clock>::clone(&clock) }));
+    (cq, events, clock)
+}
+
+#[test]
+fn an_event_waits_for_company() {
+    let (cq, events, clock) = moderated(3, PERIOD);
+    for round in 1..=2 {
+        assert!(!cq.arm(Arm::Next));
+        for wr_id in 1..=2 {
+            cq.push(plain(wr_id)).unwrap();
+            assert_eq!(events.events(), round - 1, "what came can be polled, and wakes nobody");
+        }
+        cq.push(plain(3)).unwrap();
+        assert_eq!((events.events(), poll(&cq, 9)), (round, Ok(vec![1, 2, 3])));
+    }
+    cq.push(plain(4)).unwrap();
+    assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (2, 1), "it is not armed; the clock runs");
+}
+
+#[test]
+fn an_event_waits_for_a_time_and_no_longer() {
+    let (cq, events, clock) = moderated(3, PERIOD);
+    assert!(!cq.arm(Arm::Next));
+    cq.push(plain(1)).unwrap();
+    cq.push(plain(2)).unwrap();
+    assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (0, 1), "started by the first alone");
+    cq.expired();
+    assert_eq!(events.events(), 1);
+    cq.expired();
+    assert_eq!(events.events(), 1, "nothing waits any more");
+    assert!(cq.arm(Arm::Next), "what was not polled is still there");
+    cq.push(plain(3)).unwrap();
+    assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (1, 2));
+    cq.expired();
+    assert_eq!(events.events(), 2);
+}
+
+#[test]
+fn without_a_period_no_clock_is_started() {
+    let (cq, events, clock) = moderated(2, Duration::ZERO);
+    assert!(!cq.arm(Arm::Next));
+    cq.push(plain(1)).unwrap();
+    assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (0, 0));
+    cq.push(plain(2)).unwrap();
+    assert_eq!(events.events(), 1);
+}
+
+#[test]
+fn errors_and_the_end_of_moderation_do_not_wait() {
+    let (cq, events, _) = moderated(9, PERIOD);
+    assert!(!cq.arm(Arm::Solicited));
+    cq.push(plain(1)).unwrap();
+    cq.expired();
+    assert_eq!(events.events(), 0, "it is not for this one");
+    cq.push(flushed(2)).unwrap();
+    assert_eq!(events.events(), 1);
+    assert!(cq.arm(Arm::Solicited));
+    cq.push(solicited(3)).unwrap();
+    assert_eq!(events.events(), 1);
+    cq.moderate(None);
+    assert_eq!(events.events(), 2);
+    cq.moderate(None);
+    assert_eq!(events.events(), 2);
+}

@@ -1,0 +1,146 @@
+//! How long a small message takes there and back while bulk traffic keeps both processors busy. Nobody polls: every consumer sleeps
+//! until its completion handler wakes it. The figure is the 99th percentile, which is what classes of handlers are for
+//! (requirement N6).
+
+use super::Host;
+use super::sleeper::Sleeper;
+use crate::Result;
+use crate::control::{PATIENCE, Server};
+use crate::measure::{Measured, Stopwatch};
+use crate::turn::Turn;
+use ironwarp::{
+    AcceptOptions, Access, Buffer, ConnectOptions, Listener, MemoryRegion, QueuePair, WorkRequest,
+};
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Instant;
+
+/// A message of the load, and how many of them each connection has under way.
+const BULK: usize = 64 << 10;
+const QUEUED: usize = 16;
+
+/// The connections of the load, and a thread that keeps them busy.
+#[derive(Debug)]
+struct Load {
+    moved: Arc<AtomicU64>,
+}
+
+impl Load {
+    /// `again` posts what was done once more.
+    fn start(
+        sleeper: Sleeper,
+        pairs: Vec<QueuePair>,
+        region: MemoryRegion,
+        again: fn(&QueuePair, u64, &MemoryRegion) -> Result,
+    ) -> Self {
+        let moved = Arc::<AtomicU64>::default();
+        let counter = Arc::clone(&moved);
+        thread::spawn(move || -> std::result::Result<(), String> {
+            // It ends with the process: then there is nothing to tell.
+            loop {
+                let done = sleeper.next().map_err(|error| error.to_string())?;
+                counter.fetch_add(BULK as u64, Ordering::Relaxed);
+                let index = usize::try_from(done.wr_id).map_err(|error| error.to_string())?;
+                again(&pairs[index], done.wr_id, &region).map_err(|error| error.to_string())?;
+            }
+        });
+        Self { moved }
+    }
+
+    fn moved(&self) -> u64 {
+        self.moved.load(Ordering::Relaxed)
+    }
+}
+
+fn send(pair: &QueuePair, id: u64, region: &MemoryRegion) -> Result {
+    Ok(pair.post_send(WorkRequest::send(id, &[region.slice(0, BULK)?]))?)
+}
+
+fn receive(pair: &QueuePair, id: u64, region: &MemoryRegion) -> Result {
+    Ok(pair.post_receive(id, &[region.slice(0, BULK)?])?)
+}
+
+fn region(host: &Host, size: usize) -> Result<MemoryRegion> {
+    Ok(host.domain.register(Buffer::new(size)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?)
+}
+
+fn accept(listener: &Listener, pair: &QueuePair) -> Result {
+    let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+    incoming.accept(pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+/// The first connection is the one that counts, the others are the load.
+pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
+    let quick = Sleeper::new(host, 2 * QUEUED)?;
+    let (pair, memory) = (quick.pair(host, QUEUED)?, region(host, turn.size)?);
+    let slice = || memory.slice(0, turn.size);
+    pair.post_receive(0, &[slice()?])?;
+    pair.post_receive(0, &[slice()?])?;
+    accept(listener, &pair)?;
+    let bulk = Sleeper::new(host, 2 * QUEUED * turn.load.max(1))?;
+    let room = region(host, BULK)?;
+    let mut pairs = Vec::new();
+    for index in 0..turn.load as u64 {
+        let pair = bulk.pair(host, QUEUED)?;
+        (0..QUEUED).try_for_each(|_| receive(&pair, index, &room))?;
+        accept(listener, &pair)?;
+        pairs.push(pair);
+    }
+    let _load = Load::start(bulk, pairs, room, receive);
+    loop {
+        // Sends are done without a word. An empty message is the last one.
+        if quick.next()?.byte_len == 0 {
+            return Ok(());
+        }
+        pair.post_send(WorkRequest::send(0, &[slice()?]).unsignaled())?;
+        pair.post_receive(0, &[slice()?])?;
+    }
+}
+
+pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measured> {
+    let host = Host::open(turn)?;
+    let quick = Sleeper::new(&host, 2 * QUEUED)?;
+    let (pair, memory) = (quick.pair(&host, QUEUED)?, region(&host, turn.size)?);
+    let slice = || memory.slice(0, turn.size);
+    let connect = |pair: &QueuePair| -> Result {
+        pair.connect(at, &ConnectOptions::new()).map_err(|error| error.to_string())?;
+        Ok(())
+    };
+    connect(&pair)?;
+    let bulk = Sleeper::new(&host, 2 * QUEUED * turn.load.max(1))?;
+    let source = region(&host, BULK)?;
+    let pairs: Vec<_> = (0..turn.load).map(|_| bulk.pair(&host, QUEUED)).collect::<Result<_>>()?;
+    for (index, pair) in pairs.iter().enumerate() {
+        connect(pair)?;
+        (0..QUEUED).try_for_each(|_| send(pair, index as u64, &source))?;
+    }
+    let load = Load::start(bulk, pairs, source, send);
+    let ping = || -> Result {
+        pair.post_receive(0, &[slice()?])?;
+        pair.post_send(WorkRequest::send(0, &[slice()?]).unsignaled())?;
+        quick.next().map(drop)
+    };
+    let (mut pings, mut watch, mut before) = (Vec::new(), Stopwatch::start(server)?, 0);
+    for time in [turn.warm_up(), turn.time()] {
+        pings.clear();
+        (watch, before) = (Stopwatch::start(server)?, load.moved());
+        let begin = Instant::now();
+        while begin.elapsed() < time || pings.is_empty() {
+            let start = Instant::now();
+            ping()?;
+            pings.push(start.elapsed());
+        }
+    }
+    let moved = load.moved() - before;
+    if turn.load > 0 && moved == 0 {
+        return Err("there was no load".into());
+    }
+    let measured = watch.stop(server, 2 * pings.len() as u64, turn.size)?;
+    pings.sort();
+    let ninety_ninth = pings[(pings.len() * 99 / 100).min(pings.len() - 1)];
+    pair.post_send(WorkRequest::send(0, &[]).unsignaled())?;
+    Ok(Measured { half: ninety_ninth.as_secs_f64() / 2.0, bytes: measured.bytes + moved, ..measured })
+}
