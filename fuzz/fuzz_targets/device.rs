@@ -311,6 +311,7 @@ fn new_qp(
         send_cq: Arc::clone(cq),
         receive_cq: Arc::clone(cq),
         send_depth: 8,
+        shared_send: None,
         max_sges: 2,
         completes: if options[0] & 4 != 0 { Completes::WhenAcknowledged } else { Completes::WhenSent },
         receives: match options[1] & 3 {

@@ -11,6 +11,7 @@
 //!  bare/        the loops over plain sockets
 //!  native/      the same over queue pairs
 //!  registration.rs, neighbour.rs   registration by call and by control queue: a table of its own
+//!  shared_send.rs   private send queues and a shared one: another
 //! ```
 //!
 //! Turns last a time, not a count: so a run of many turns takes as long as it was planned to, on any machine.
@@ -22,6 +23,7 @@ mod native;
 mod neighbour;
 mod registration;
 mod scattered;
+mod shared_send;
 mod turn;
 
 use std::error::Error;
@@ -36,6 +38,7 @@ fn main() -> ExitCode {
     let done = match words.split_first() {
         Some((first, words)) if first == control::SERVE => serve(words),
         Some((first, words)) if first == "registration" => registration::run(words),
+        Some((first, words)) if first == "shared_send" => shared_send::run(words),
         _ => run(&words),
     };
     match done {

@@ -13,7 +13,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Attributes, Completes, IllegalTransition, Qp, Receives, State};
-use ironwarp_rnic::queue::WorkRequest;
+use ironwarp_rnic::queue::{SharedSendQueue, WorkRequest};
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -80,6 +80,8 @@ pub struct QueuePairAttributes {
     pub receive_cq: Arc<CompletionQueue>,
     /// How many work requests its send queue holds.
     pub send_depth: usize,
+    /// The send queue that feeds it instead of one of its own.
+    pub shared_send: Option<Arc<SharedSendQueue>>,
     /// Where its receives come from.
     pub receives: Receives,
     /// How many scatter/gather elements a request has at most.
@@ -105,6 +107,7 @@ impl QueuePairAttributes {
             send_cq: Arc::clone(cq),
             receive_cq: Arc::clone(cq),
             send_depth: 16,
+            shared_send: None,
             receives: Receives::Own(16),
             max_sges: 4,
             completes: Completes::WhenSent,
@@ -121,6 +124,7 @@ impl QueuePairAttributes {
             send_cq: Arc::clone(self.send_cq.cq()),
             receive_cq: Arc::clone(self.receive_cq.cq()),
             send_depth: self.send_depth,
+            shared_send: self.shared_send.clone(),
             max_sges: self.max_sges,
             completes: self.completes,
             receives: self.receives.clone(),

@@ -43,6 +43,11 @@ pub enum CreateError {
     /// A completion queue is another adapter's.
     #[error("a completion queue is of another adapter than the protection domain: take all from one adapter")]
     OtherAdapter,
+    /// The shared send queue is another protection domain's.
+    #[error(
+        "the shared send queue is of another protection domain than the queue pair: take both from one domain"
+    )]
+    OtherDomain,
     /// There is no number for it, or no port to go into the number ([`Config::ports`](crate::Config::ports)).
     #[error("{0}")]
     NoNumber(#[from] std::io::Error),

@@ -78,6 +78,7 @@ mod query;
 mod queue_pair;
 mod region;
 mod shared_receive_queue;
+mod shared_send_queue;
 mod window;
 mod work_request;
 
@@ -98,6 +99,7 @@ pub use query::Context;
 pub use queue_pair::{QueuePair, QueuePairBuilder};
 pub use region::MemoryRegion;
 pub use shared_receive_queue::{SharedReceiveQueue, XrcDomain};
+pub use shared_send_queue::SharedSendQueue;
 pub use window::Window;
 pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 

@@ -8,6 +8,7 @@ use crate::memory::Buffer;
 use crate::queue_pair::{QueuePairBuilder, SGES};
 use crate::region::MemoryRegion;
 use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
+use crate::shared_send_queue::SharedSendQueue;
 use crate::window::Window;
 use ironwarp_rnic::memory::{Domain, RegisterError, Rights};
 use std::fmt;
@@ -155,6 +156,23 @@ impl ProtectionDomain {
     /// ```
     pub fn shared_receive_queue(&self, depth: usize) -> SharedReceiveQueue {
         SharedReceiveQueue::new(&self.shared, self.domain, (depth, SGES))
+    }
+
+    /// A send queue that feeds many queue pairs, for `depth` requests, which complete on `cq` (requirement X7).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let ssq = domain.shared_send_queue(&cq, 64);
+    /// let qp = domain.queue_pair(&cq).shared_send_queue(&ssq).create()?;
+    /// # let _ = qp;
+    /// assert_eq!(ssq.depth(), 64);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_send_queue(&self, cq: &CompletionQueue, depth: usize) -> SharedSendQueue {
+        SharedSendQueue::new(self, cq, depth)
     }
 
     /// A queue of receives that peers name by its number (XRC). Its receives complete on `cq`.

@@ -22,7 +22,7 @@ pub struct Context {
     pub receive_cq: u32,
     /// The completion handlers of the two.
     pub handlers: [Option<HandlerId>; 2],
-    /// How many requests its send queue holds.
+    /// How many requests its own send queue holds; none if it is fed by a shared one.
     pub send_depth: usize,
     /// How many receives its own queue holds; `None` if they come from a shared one.
     pub receive_depth: Option<usize>,

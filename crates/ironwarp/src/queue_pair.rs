@@ -10,6 +10,7 @@ use crate::name::{Name, Named};
 use crate::protection_domain::ProtectionDomain;
 use crate::query::Context;
 use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
+use crate::shared_send_queue::SharedSendQueue;
 use crate::work_request::WorkRequest;
 use ironwarp_engine::{
     BringUpError, ConnectError, ConnectionEvent, Established, EventChannel, QueuePair as Inner,
@@ -17,7 +18,7 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights, Table};
-use ironwarp_rnic::qp::{AlreadyConnected, Completes, IllegalTransition, Receives, Retries, State};
+use ironwarp_rnic::qp::{AlreadyConnected, Completes, IllegalTransition, Qp, Receives, Retries, State};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::fmt;
 use std::net::SocketAddr;
@@ -61,6 +62,7 @@ pub struct QueuePairBuilder {
     send_cq: CompletionQueue,
     receive_cq: CompletionQueue,
     send_depth: usize,
+    shared_send: Option<SharedSendQueue>,
     receives: Receives,
     /// The shared receive queue is another adapter's.
     foreign: bool,
@@ -79,6 +81,7 @@ impl QueuePairBuilder {
             send_cq: cq.clone(),
             receive_cq: cq.clone(),
             send_depth: DEPTH,
+            shared_send: None,
             receives: Receives::Own(DEPTH),
             foreign: false,
             max_sges: SGES,
@@ -98,6 +101,24 @@ impl QueuePairBuilder {
     /// How many requests the send queue holds; 128 if this is not called.
     pub fn send_depth(mut self, requests: usize) -> Self {
         self.send_depth = requests;
+        self
+    }
+
+    /// Is fed by a shared send queue, and has none of its own. Requests complete where that has them complete.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let ssq = domain.shared_send_queue(&cq, 64);
+    /// let one = domain.queue_pair(&cq).shared_send_queue(&ssq).create()?;
+    /// assert!(adapter.protection_domain().queue_pair(&cq).shared_send_queue(&ssq).create().is_err());
+    /// # let _ = one;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_send_queue(mut self, ssq: &SharedSendQueue) -> Self {
+        self.shared_send = Some(ssq.clone());
         self
     }
 
@@ -227,7 +248,11 @@ impl QueuePairBuilder {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn create(self) -> Result<QueuePair, CreateError> {
+    pub fn create(mut self) -> Result<QueuePair, CreateError> {
+        if let Some(ssq) = &self.shared_send {
+            self.send_cq = ssq.cq.clone();
+            self.send_depth = 0;
+        }
         for cq in [&self.send_cq, &self.receive_cq] {
             if !Arc::ptr_eq(&cq.shared, &self.shared) {
                 return Err(CreateError::OtherAdapter);
@@ -236,9 +261,13 @@ impl QueuePairBuilder {
         if self.foreign {
             return Err(CreateError::OtherAdapter);
         }
+        if self.shared_send.as_ref().is_some_and(|ssq| ssq.domain != self.domain) {
+            return Err(CreateError::OtherDomain);
+        }
         let inner = self.shared.engine.create_qp(QueuePairAttributes {
             by_hand: self.by_hand,
             send_depth: self.send_depth,
+            shared_send: self.shared_send.map(|ssq| ssq.inner),
             receives: self.receives,
             rights: self.rights,
             max_sges: self.max_sges,
@@ -647,12 +676,24 @@ impl QueuePair {
         if requests.iter().all(|request| request.names.is_none()) {
             return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
         }
+        self.post_named(requests, |qp, requests| qp.post_send(requests))
+    }
+
+    /// Gives requests the tags that they name or give, and posts them.
+    pub(crate) fn post_named(
+        &self,
+        requests: Vec<WorkRequest>,
+        post: impl FnOnce(&Qp, Vec<InnerRequest>) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        if requests.iter().all(|request| request.names.is_none()) {
+            return post(&self.inner.qp(), requests.into_iter().map(|request| request.inner).collect());
+        }
         // Nobody else may give an entry a tag between the choice of the tag and the post.
         let _naming = lock(&self.shared.naming);
         let table = self.shared.device().table();
         let mut named = Vec::new();
         let requests: Vec<_> = requests.into_iter().map(|request| name(table, request, &mut named)).collect();
-        self.inner.qp().post_send(requests).inspect_err(|_| {
+        post(&self.inner.qp(), requests).inspect_err(|_| {
             for (name, before) in named.iter().rev() {
                 name.restore(*before);
             }

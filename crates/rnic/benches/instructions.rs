@@ -127,6 +127,7 @@ impl End {
             send_cq: Arc::clone(&cq),
             receive_cq: Arc::clone(&cq),
             send_depth: REPEATS,
+            shared_send: None,
             max_sges: 1,
             completes: Completes::WhenSent,
             receives: Receives::Own(REPEATS),

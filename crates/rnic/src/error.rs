@@ -297,6 +297,12 @@ pub enum PostError {
     /// The queue pair uses a shared receive queue, or receives nothing.
     #[error("this queue pair has no receive queue of its own")]
     NoReceiveQueue,
+    /// The queue pair is fed by a shared send queue (requirement X7).
+    #[error("this queue pair has no send queue of its own: post to the shared one that feeds it")]
+    NoSendQueue,
+    /// The shared send queue does not feed this queue pair.
+    #[error("this shared send queue does not feed the queue pair: create the queue pair with it")]
+    OtherSendQueue,
     /// A connectionless queue pair has no peer whose memory could be reached.
     #[error("a connectionless queue pair sends plain messages and nothing else")]
     Connectionless,

@@ -166,6 +166,7 @@ fn pair(wish: &Wish) -> [End; 2] {
             send_cq: cq.clone(),
             receive_cq: cq.clone(),
             send_depth: 16,
+            shared_send: None,
             max_sges: 2,
             completes: wish.completes,
             receives: (wish.receives)(&device, domain),

@@ -3,7 +3,7 @@
 use super::{Retries, State};
 use crate::error::Fault;
 use crate::memory::{Domain, Rights};
-use crate::queue::{Cq, SharedReceiveQueue, XrcDomain};
+use crate::queue::{Cq, SharedReceiveQueue, SharedSendQueue, XrcDomain};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,6 +29,8 @@ pub struct Attributes {
     pub receive_cq: Arc<Cq>,
     /// How many work requests its send queue holds.
     pub send_depth: usize,
+    /// The send queue that feeds it instead of one of its own.
+    pub shared_send: Option<Arc<SharedSendQueue>>,
     /// How many scatter/gather elements a request has at most.
     pub max_sges: usize,
     /// When Sends and Writes complete.

@@ -8,7 +8,7 @@
 //! | `sq`, `rq` | posted requests | an entry is added or taken; a completion is pushed |
 //! | `owed` | what rx wants tx to send | a field is read or written |
 //!
-//! Order: a half before `sq`, `rq`, `owed`; these never two at a time; a completion queue last.
+//! Order: a half before `sq`, `rq`, `owed`; these never two at a time; then a shared send queue; a completion queue last.
 //!
 //! | file | for |
 //! |---|---|
@@ -34,7 +34,7 @@ use crate::fault::Asks;
 use crate::half::{Half, Left};
 use crate::link::Link;
 use crate::memory::Rights;
-use crate::queue::{ReceiveQueue, ReceiveRequest, SendQueue, WorkRequest};
+use crate::queue::{ReceiveQueue, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest};
 use crate::stream::{Owed, Rx, Tx};
 use crate::sync::{Mutex, lock};
 use end::OUT;
@@ -136,7 +136,7 @@ impl Qp {
             delivered: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
             bulk: AtomicBool::new(false),
-            sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes)),
+            sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes, attributes.shared_send.clone())),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
             owed: Mutex::default(),
             tx: Half::new(None),
@@ -256,6 +256,7 @@ impl Qp {
     /// it. What it was asked to send is still sent.
     pub fn hush(&self) {
         self.silent.store(true, Ordering::SeqCst);
+        lock(&self.sq).hush(self.id);
         let Attributes { send_cq, receive_cq, .. } = &self.attributes;
         send_cq.purge(self.id);
         receive_cq.purge(self.id);
@@ -382,6 +383,20 @@ impl Qp {
 
     /// Posts requests to the send queue, all or none, and sends what can be sent at once.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
+        self.post(|sq| sq.post(requests))
+    }
+
+    /// The same, from a shared send queue that feeds it (requirement X7).
+    pub(crate) fn post_shared(
+        &self,
+        from: &SharedSendQueue,
+        requests: impl IntoIterator<Item = WorkRequest>,
+    ) -> Result<(), PostError> {
+        self.post(|sq| sq.post_shared(from, requests))
+    }
+
+    #[inline]
+    fn post(&self, post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>) -> Result<(), PostError> {
         match self.state() {
             State::Init if !self.attributes.by_hand => return Err(PostError::NotConnected),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
@@ -392,7 +407,7 @@ impl Qp {
             _ => {}
         }
         let mut sq = lock(&self.sq);
-        sq.post(requests)?;
+        post(&mut sq)?;
         if let Some(fault) = self.fault.get() {
             sq.fail(self.id, None, fault, |completion| self.complete_send(completion));
             return Ok(());

@@ -7,7 +7,7 @@
 //! What the peer can answer is written down *before* it is sent (the answer may be here before the sender's next line
 //! runs), and taken back if it was not sent after all.
 
-use super::{Completion, Opcode, Operation, Receive, Status, WorkRequest};
+use super::{Completion, Opcode, Operation, Receive, SharedSendQueue, Status, WorkRequest};
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
 use ironwarp_wire::{AtomicOp, Place, ReadRequest};
@@ -37,13 +37,23 @@ pub(crate) struct SendQueue {
     failed: bool,
     /// Its receives are flushed once the requests here have completed, the one in use first.
     flush: Option<Option<Box<Receive>>>,
+    /// The requests are those of a shared send queue, for this connection (requirement X7).
+    feed: Option<Box<Feed>>,
+}
+
+/// What stands between this and a shared send queue.
+#[derive(Debug)]
+struct Feed {
+    queue: Arc<SharedSendQueue>,
+    /// Nothing completes any more.
+    silent: bool,
 }
 
 /// A request that is to blame, if one is, with its status; and the reason.
 type Failure = (Option<(u64, Status)>, Arc<Fault>);
 
 #[derive(Debug)]
-struct Entry {
+pub(super) struct Entry {
     request: WorkRequest,
     /// Its message is the n-th of the request class; it is complete when so many were acknowledged.
     number: u64,
@@ -53,6 +63,8 @@ struct Entry {
     sent: bool,
     /// A Read that was answered, a local operation that was executed.
     done: bool,
+    /// Of a shared send queue: its number in the order of transmission. Zero: it has none yet.
+    transmitted: u64,
 }
 
 /// A Read Request, or an Atomic Request, without its answer.
@@ -79,8 +91,14 @@ pub(crate) enum Asked {
 }
 
 impl SendQueue {
-    pub(crate) fn new(capacity: usize, max_sges: usize, completes: Completes) -> Self {
+    pub(crate) fn new(
+        capacity: usize,
+        max_sges: usize,
+        completes: Completes,
+        shared: Option<Arc<SharedSendQueue>>,
+    ) -> Self {
         Self {
+            feed: shared.map(|queue| Box::new(Feed { queue, silent: false })),
             capacity,
             max_sges,
             completes,
@@ -98,19 +116,67 @@ impl SendQueue {
 
     /// Takes all of `requests`, or none.
     pub(crate) fn post(&mut self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
+        if self.feed.is_some() {
+            return Err(PostError::NoSendQueue);
+        }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
             if self.entries.len() == self.capacity {
                 return Err(PostError::Full { capacity: self.capacity });
             }
             check(&request, self.max_sges)?;
-            self.entries.push_back(Entry { request, number: 0, msn: 0, sent: false, done: false });
+            self.entries.push_back(Entry::new(request));
             Ok(())
         });
         if posted.is_err() {
             self.entries.truncate(before);
         }
         posted
+    }
+
+    /// The same, from a shared send queue.
+    pub(crate) fn post_shared(
+        &mut self,
+        from: &SharedSendQueue,
+        requests: impl IntoIterator<Item = WorkRequest>,
+    ) -> Result<(), PostError> {
+        let Some(feed) = self.feed.as_ref().filter(|feed| std::ptr::eq(&*feed.queue, from)) else {
+            return Err(PostError::OtherSendQueue);
+        };
+        if self.entries.capacity() == 0 {
+            self.entries = feed.queue.lend();
+        }
+        let before = self.entries.len();
+        let posted = requests.into_iter().try_for_each(|request| {
+            check(&request, self.max_sges)?;
+            from.reserve()?;
+            self.entries.push_back(Entry::new(request));
+            Ok(())
+        });
+        if posted.is_err() {
+            from.release(self.entries.len() - before);
+            self.entries.truncate(before);
+            self.return_ring();
+        }
+        posted
+    }
+
+    /// A ring is lent by a shared send queue while there are requests.
+    fn return_ring(&mut self) {
+        if let Some(feed) = &self.feed
+            && self.entries.is_empty()
+            && self.entries.capacity() > 0
+        {
+            feed.queue.take_back(std::mem::take(&mut self.entries));
+        }
+    }
+
+    /// From now on nothing completes on a shared send queue.
+    pub(crate) fn hush(&mut self, qp: u32) {
+        if let Some(feed) = &mut self.feed {
+            feed.silent = true;
+            feed.queue.purge(qp);
+        }
     }
 
     /// How many requests are not complete.
@@ -199,15 +265,21 @@ impl SendQueue {
 
     /// The link took all of a request's message.
     pub(crate) fn sent(&mut self, seq: u64) {
-        if let Some(entry) = self.entry(seq) {
+        if let Some(index) = self.index(seq)
+            && let Some(entry) = self.entries.get_mut(index)
+        {
             entry.sent = true;
+            if let Some(feed) = &self.feed {
+                entry.transmitted = feed.queue.transmitted();
+            }
         }
     }
 
     /// A local operation was executed.
     pub(crate) fn executed(&mut self, seq: u64) {
+        self.sent(seq);
         if let Some(entry) = self.entry(seq) {
-            (entry.sent, entry.done) = (true, true);
+            entry.done = true;
         }
     }
 
@@ -258,10 +330,14 @@ impl SendQueue {
         {
             let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
-            if entry.request.signaled {
+            let signaled = entry.request.signaled;
+            if let Some(feed) = &self.feed {
+                feed.finish(&entry, signaled.then(|| succeeded(&entry.request, qp)));
+            } else if signaled {
                 complete(succeeded(&entry.request, qp));
             }
         }
+        self.return_ring();
     }
 
     fn is_complete(&self, entry: &Entry) -> bool {
@@ -349,12 +425,16 @@ impl SendQueue {
                 _ => Status::Flushed,
             };
             flushing |= status != Status::Success;
-            if status != Status::Success {
+            let completion = if status != Status::Success {
                 let opcode = opcode(&entry.request);
                 let cause = Some(Arc::clone(cause));
-                complete(Completion::failed(entry.request.id, opcode, qp, status, cause));
-            } else if entry.request.signaled {
-                complete(succeeded(&entry.request, qp));
+                Some(Completion::failed(entry.request.id, opcode, qp, status, cause))
+            } else {
+                entry.request.signaled.then(|| succeeded(&entry.request, qp))
+            };
+            match &self.feed {
+                Some(feed) => feed.finish(&entry, completion),
+                None => completion.into_iter().for_each(&mut complete),
             }
         }
         self.reads.clear();
@@ -419,6 +499,27 @@ impl SendQueue {
 
     fn index(&self, seq: u64) -> Option<usize> {
         usize::try_from(seq.checked_sub(self.first)?).ok()
+    }
+}
+
+impl Entry {
+    fn new(request: WorkRequest) -> Self {
+        Self { request, number: 0, msn: 0, sent: false, done: false, transmitted: 0 }
+    }
+}
+
+impl Feed {
+    fn finish(&self, entry: &Entry, completion: Option<Completion>) {
+        self.queue.finish(entry.transmitted, completion.filter(|_| !self.silent));
+    }
+}
+
+impl Drop for SendQueue {
+    /// Requests that nobody will complete take no place of a shared send queue.
+    fn drop(&mut self) {
+        if let Some(feed) = &self.feed {
+            self.entries.iter().for_each(|entry| feed.finish(entry, None));
+        }
     }
 }
 

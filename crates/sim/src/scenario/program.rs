@@ -128,6 +128,7 @@ impl Program {
             send_cq: cq(self.watches.first()),
             receive_cq: cq(self.watches.last()),
             send_depth: DEPTH,
+            shared_send: None,
             max_sges: 3,
             completes: self.completes,
             receives: match (&self.rules.receiving, &self.supplies[..]) {

@@ -1,0 +1,206 @@
+//! Many connections with send queues of their own, and fed by one shared send queue (requirement X7), side by side: what they take
+//! of memory once each was used, and how fast requests are posted. `ironwarp-bench shared_send [CONNECTIONS]` prints a table.
+//!
+//! The server is a process of its own. Each way has an adapter of its own, and all of its connections; the two take turns.
+
+use crate::Result;
+use crate::control::{self, PATIENCE};
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion, Place,
+    ProtectionDomain, QueuePair, SharedSendQueue, WorkRequest,
+};
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::SocketAddr;
+use std::process::{Child, Command, Stdio};
+use std::time::Instant;
+
+/// The word that makes this program the server.
+const SERVE: &str = "serve";
+/// Requests of each send queue, or of the shared one.
+const DEPTH: usize = 64;
+/// So many turns has each way.
+const ROUNDS: usize = 9;
+/// So many requests are posted in a turn.
+const POSTS: usize = 100_000;
+/// Bytes of a request.
+const SIZE: usize = 8;
+
+pub(crate) fn run(words: &[String]) -> Result {
+    match words {
+        [first, connections] if first == SERVE => serve(connections.parse()?),
+        [] => measure(5000),
+        [connections] => measure(connections.parse()?),
+        _ => Err("shared_send [CONNECTIONS]".into()),
+    }
+}
+
+/// One way, with its connections.
+struct Way {
+    name: &'static str,
+    cq: CompletionQueue,
+    shared: Option<SharedSendQueue>,
+    pairs: Vec<QueuePair>,
+    /// Of the peer's memory.
+    to: Place,
+    region: MemoryRegion,
+    /// Bytes of resident memory for each connection: connected, and when each has had a full queue.
+    idle: f64,
+    used: f64,
+    /// Posts in a second, of each turn.
+    rates: Vec<f64>,
+}
+
+fn measure(connections: usize) -> Result {
+    control::prepare(0)?;
+    let mut server = Server::start(2 * connections)?;
+    let mut ways = [
+        Way::open("private", &server, connections, false)?,
+        Way::open("one shared", &server, connections, true)?,
+    ];
+    for _ in 0..ROUNDS {
+        for way in &mut ways {
+            way.turn()?;
+        }
+    }
+    println!("| {connections} send queues | connected | each was full once | posts |");
+    println!("|---|---|---|---|");
+    for way in &mut ways {
+        way.rates.sort_by(f64::total_cmp);
+        let Way { name, idle, used, rates, .. } = way;
+        println!("| {name} | {idle:.0} B | {used:.0} B | {:.3} M/s |", rates[ROUNDS / 2] / 1e6);
+    }
+    println!(
+        "\nMemory for each connection, as the resident set of the process grew. Posts: the median of {ROUNDS} turns."
+    );
+    server.child.kill()?;
+    Ok(())
+}
+
+impl Way {
+    fn open(name: &'static str, server: &Server, connections: usize, shared: bool) -> Result<Self> {
+        let adapter = Adapter::new()?;
+        let domain = adapter.protection_domain();
+        let cq = adapter.completion_queue(2 * DEPTH)?;
+        let region = domain.register(Buffer::new(4096)?, Access::LOCAL_READ)?;
+        let shared = shared.then(|| domain.shared_send_queue(&cq, DEPTH));
+        let before = resident()?;
+        let (mut pairs, mut to) = (Vec::with_capacity(connections), None);
+        for _ in 0..connections {
+            let (pair, place) = connect(&domain, &cq, shared.as_ref(), server.address)?;
+            to = Some(place);
+            pairs.push(pair);
+        }
+        let each = |bytes: f64| (bytes - before) / connections as f64;
+        let (idle, to) = (each(resident()?), to.ok_or("no connections")?);
+        let rates = Vec::new();
+        let mut way = Self { name, cq, shared, pairs, to, region, idle, used: 0.0, rates };
+        for index in 0..connections {
+            let requests = (0..DEPTH).map(|_| way.request()).collect::<Result<Vec<_>>>()?;
+            way.post(index, requests)?;
+            way.complete(DEPTH)?;
+        }
+        way.used = each(resident()?);
+        Ok(way)
+    }
+
+    fn request(&self) -> Result<WorkRequest> {
+        Ok(WorkRequest::write(1, &[self.region.slice(0, SIZE)?], self.to))
+    }
+
+    fn post(&self, index: usize, requests: Vec<WorkRequest>) -> Result {
+        let pair = &self.pairs[index];
+        Ok(match &self.shared {
+            Some(shared) => shared.post_all(pair, requests)?,
+            None => pair.post_send_all(requests)?,
+        })
+    }
+
+    fn complete(&self, count: usize) -> Result {
+        for _ in 0..count {
+            self.cq.wait(PATIENCE)?.ok_or("not done in time")?.success()?;
+        }
+        Ok(())
+    }
+
+    /// One request for each connection after another, and its completion is polled when the queue is full.
+    fn turn(&mut self) -> Result {
+        let (start, mut outstanding) = (Instant::now(), 0);
+        for number in 0..POSTS {
+            if outstanding == DEPTH {
+                self.complete(DEPTH)?;
+                outstanding = 0;
+            }
+            self.post(number % self.pairs.len(), vec![self.request()?])?;
+            outstanding += 1;
+        }
+        self.complete(outstanding)?;
+        self.rates.push(POSTS as f64 / start.elapsed().as_secs_f64());
+        Ok(())
+    }
+}
+
+fn connect(
+    domain: &ProtectionDomain,
+    cq: &CompletionQueue,
+    shared: Option<&SharedSendQueue>,
+    to: SocketAddr,
+) -> Result<(QueuePair, Place)> {
+    let builder = domain.queue_pair(cq).send_depth(DEPTH).receive_depth(1).max_sges(1);
+    let pair = match shared {
+        Some(shared) => builder.shared_send_queue(shared),
+        None => builder,
+    };
+    let pair = pair.create()?;
+    let established = pair.connect(to, &ConnectOptions::new()).map_err(|error| error.to_string())?;
+    let place = Place::from_bytes(&established.private_data).ok_or("the server says no place")?;
+    Ok((pair, place))
+}
+
+/// The server, as a process of its own.
+struct Server {
+    child: Child,
+    address: SocketAddr,
+}
+
+impl Server {
+    fn start(connections: usize) -> Result<Self> {
+        let mut child = Command::new(std::env::current_exe()?)
+            .args(["shared_send", SERVE, &connections.to_string()])
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().ok_or("no output")?).read_line(&mut line)?;
+        Ok(Self { child, address: line.trim().parse()? })
+    }
+}
+
+fn serve(connections: usize) -> Result {
+    control::end_with_client()?;
+    control::prepare(1)?;
+    let adapter = Adapter::new()?;
+    let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(64)?);
+    let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    let region = domain.register(Buffer::new(4096)?, access)?;
+    let listener: Listener = adapter.listen("127.0.0.1:0".parse()?)?;
+    println!("{}", listener.local_addr()?);
+    let mut pairs = Vec::with_capacity(connections);
+    while pairs.len() < connections {
+        let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+        let pair = domain.queue_pair(&cq).receive_depth(1).create()?;
+        let options = AcceptOptions::new().private_data(&region.place(0)?.to_bytes());
+        incoming.accept(&pair, &options).map_err(|error| error.to_string())?;
+        pairs.push(pair);
+    }
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Of this process, in bytes.
+fn resident() -> Result<f64> {
+    let status = fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;
+    let kib: f64 = line.trim().trim_end_matches(" kB").trim().parse()?;
+    Ok(kib * 1024.0)
+}

@@ -1,0 +1,210 @@
+//! Shared send queues (requirement X7) through the native API.
+#![allow(clippy::unwrap_used, reason = "a test may stop")]
+
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, ConnectOptions,
+    MemoryRegion, PostError, ProtectionDomain, QueuePair, SharedSendQueue, Status, WorkRequest,
+};
+use std::time::Duration;
+
+const SOON: Duration = Duration::from_secs(20);
+const LEN: usize = 64;
+
+/// Connections of a client, all fed by one send queue, to one server.
+struct Star {
+    ssq: SharedSendQueue,
+    sent: CompletionQueue,
+    /// What the client receives.
+    heard: CompletionQueue,
+    received: CompletionQueue,
+    region: MemoryRegion,
+    _server: ProtectionDomain,
+    near: Vec<QueuePair>,
+    far: Vec<QueuePair>,
+}
+
+fn star(connections: usize, depth: usize, completes: Completes) -> Star {
+    let (here, there) = (Adapter::new().unwrap(), Adapter::new().unwrap());
+    let sent = here.completion_queue(1024).unwrap();
+    let (heard, received) = (here.completion_queue(1024).unwrap(), there.completion_queue(1024).unwrap());
+    let (client, server) = (here.protection_domain(), there.protection_domain());
+    let region = server.register(Buffer::new(connections * LEN).unwrap(), Access::all()).unwrap();
+    let ssq = client.shared_send_queue(&sent, depth);
+    let listener = there.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (mut near, mut far) = (Vec::new(), Vec::new());
+    for _ in 0..connections {
+        let qp = client.queue_pair(&heard).shared_send_queue(&ssq).completes(completes).create().unwrap();
+        qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+        let other = server.queue_pair(&received).create().unwrap();
+        listener.accept(SOON).unwrap().accept(&other, &AcceptOptions::new()).unwrap();
+        qp.wait_connected(SOON).unwrap();
+        near.push(qp);
+        far.push(other);
+    }
+    Star { ssq, sent, heard, received, region, _server: server, near, far }
+}
+
+fn next(cq: &CompletionQueue) -> Completion {
+    cq.wait(SOON).unwrap().expect("a completion comes")
+}
+
+impl Star {
+    fn receive(&self, connection: usize, id: u64) {
+        let place = self.region.slice(connection * LEN, LEN).unwrap();
+        self.far[connection].post_receive(id, &[place]).unwrap();
+    }
+
+    /// The peer of this connection says something, and the client hears it: with it, all that this peer has acknowledged.
+    fn hear(&self, connection: usize) {
+        self.near[connection].post_receive(9, &[]).unwrap();
+        self.far[connection].post_send(WorkRequest::send(9, &[]).unsignaled()).unwrap();
+        next(&self.heard).success().unwrap();
+    }
+}
+
+/// Requests of all kinds, over many connections in no order, with more of them than the queue holds. All data arrives; what one
+/// connection was told comes in order; each request completes once, with the number of its queue pair.
+#[test]
+fn one_queue_feeds_many_connections() {
+    for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
+        const CONNECTIONS: usize = 40;
+        const ROUNDS: usize = 30;
+        let star = star(CONNECTIONS, 16, completes);
+        let mut outstanding = Vec::new();
+        let done = |star: &Star, outstanding: &mut Vec<(u64, u32)>| {
+            let completion = next(&star.sent).success().unwrap();
+            let at = outstanding.iter().position(|posted| *posted == (completion.wr_id, completion.qp));
+            outstanding.remove(at.unwrap_or_else(|| panic!("{completion:?} is not outstanding")));
+        };
+        let mut last = vec![0_u8; CONNECTIONS];
+        for round in 0..ROUNDS {
+            for step in 0..CONNECTIONS {
+                let connection = (step * 7 + round * 13) % CONNECTIONS;
+                let (id, qp) = ((round * CONNECTIONS + step) as u64, &star.near[connection]);
+                let byte = u8::try_from((round * 31 + connection) % 251).unwrap();
+                let to = star.region.place(connection * LEN).unwrap();
+                last[connection] = byte;
+                while outstanding.len() == 16 {
+                    done(&star, &mut outstanding);
+                }
+                star.ssq.post(qp, WorkRequest::write_inline(id, &[byte; LEN], to)).unwrap();
+                outstanding.push((id, qp.id()));
+            }
+        }
+        while !outstanding.is_empty() {
+            done(&star, &mut outstanding);
+        }
+        assert_eq!(star.ssq.outstanding(), 0);
+        for connection in 0..CONNECTIONS {
+            star.receive(connection, connection as u64);
+            let message = WorkRequest::send_inline(7, &[last[connection]; LEN]);
+            star.ssq.post(&star.near[connection], message).unwrap();
+            let received = next(&star.received).success().unwrap();
+            assert_eq!((received.wr_id, received.byte_len as usize), (connection as u64, LEN));
+            assert_eq!(next(&star.sent).success().unwrap().qp, star.near[connection].id());
+        }
+        let bytes = star.region.to_vec().unwrap();
+        assert!(bytes.chunks(LEN).zip(&last).all(|(chunk, byte)| chunk == [*byte; LEN]));
+    }
+}
+
+/// A request that its peer has not answered yet makes those wait that were transmitted after it, on whichever connection.
+#[test]
+fn completions_come_in_the_order_of_transmission() {
+    let star = star(2, 8, Completes::WhenAcknowledged);
+    star.receive(1, 11);
+    star.ssq.post(&star.near[0], WorkRequest::send_inline(1, b"no receive is posted for it")).unwrap();
+    star.ssq.post(&star.near[1], WorkRequest::send_inline(2, b"delivered at once")).unwrap();
+    star.ssq.post(&star.near[1], WorkRequest::read(3, &[], star.region.place(0).unwrap())).unwrap();
+    assert_eq!(next(&star.received).success().unwrap().wr_id, 11);
+    star.hear(1);
+    assert!(star.sent.poll_one().unwrap().is_none());
+    assert_eq!(star.ssq.outstanding(), 3);
+    star.receive(0, 10);
+    for (id, connection) in [(1, 0), (2, 1), (3, 1)] {
+        let completion = next(&star.sent).success().unwrap();
+        assert_eq!((completion.wr_id, completion.qp), (id, star.near[connection].id()));
+    }
+    assert_eq!(star.ssq.outstanding(), 0);
+}
+
+/// A connection that takes no more does not hold up the others: they are transmitted before what it has left, and complete before.
+#[test]
+fn a_connection_that_is_full_is_overtaken() {
+    let star = star(2, 64, Completes::WhenSent);
+    // Nobody receives it: the peer stops to read, and the socket is full in the middle of one of these.
+    let long = vec![7; 16 << 20];
+    for id in 0..3 {
+        star.ssq.post(&star.near[0], WorkRequest::send_inline(id, &long)).unwrap();
+    }
+    for id in 100..120 {
+        star.receive(1, id);
+        star.ssq.post(&star.near[1], WorkRequest::send_inline(id, b"goes on")).unwrap();
+        assert_eq!(next(&star.received).success().unwrap().wr_id, id);
+        let completion = next(&star.sent).success().unwrap();
+        assert_eq!((completion.wr_id, completion.qp), (id, star.near[1].id()));
+    }
+    let room = star._server.register(Buffer::new(long.len()).unwrap(), Access::LOCAL_WRITE).unwrap();
+    for id in 0..3 {
+        star.far[0].post_receive(id, &[room.slice(0, long.len()).unwrap()]).unwrap();
+        assert_eq!(next(&star.sent).success().unwrap().wr_id, id);
+    }
+    for id in 0..3 {
+        let received = next(&star.received).success().unwrap();
+        assert_eq!((received.wr_id, received.byte_len as usize), (id, long.len()));
+    }
+    assert_eq!(room.to_vec().unwrap(), long);
+}
+
+/// The requests of a connection that fails are flushed, in their turn; those of others succeed, before and after.
+#[test]
+fn a_connection_that_fails_takes_its_own_requests_along() {
+    let mut star = star(3, 8, Completes::WhenAcknowledged);
+    for id in [1, 2] {
+        star.ssq.post(&star.near[0], WorkRequest::send_inline(id, b"no receive is posted for it")).unwrap();
+    }
+    star.receive(1, 11);
+    star.ssq.post(&star.near[1], WorkRequest::send_inline(3, b"delivered")).unwrap();
+    assert_eq!(next(&star.received).success().unwrap().wr_id, 11);
+    drop(star.far.remove(0));
+    for id in [1, 2] {
+        let failed = next(&star.sent);
+        assert_eq!((failed.wr_id, failed.qp), (id, star.near[0].id()));
+        assert_ne!(failed.status, Status::Success);
+    }
+    assert_eq!(next(&star.sent).success().unwrap().wr_id, 3);
+    star.ssq.post(&star.near[0], WorkRequest::send_inline(4, b"too late")).map_or_else(
+        |error| assert_eq!(error, PostError::NotConnected),
+        |()| assert_eq!(next(&star.sent).status, Status::Flushed),
+    );
+    let place = star.region.slice(2 * LEN, LEN).unwrap();
+    star.far[1].post_receive(12, &[place]).unwrap();
+    star.ssq.post(&star.near[2], WorkRequest::send_inline(5, b"goes on")).unwrap();
+    assert_eq!(next(&star.sent).success().unwrap().wr_id, 5);
+    assert_eq!(star.ssq.outstanding(), 0);
+}
+
+/// It is bounded once, for all connections together; a list is taken whole or not at all.
+#[test]
+fn a_full_queue_is_full_for_all_connections() {
+    let star = star(2, 4, Completes::WhenAcknowledged);
+    let waits = |id| WorkRequest::send_inline(id, b"no receive is posted for it").into();
+    star.ssq.post_all(&star.near[0], vec![waits(1), waits(2), waits(3)]).unwrap();
+    let two = vec![waits(4), waits(5)];
+    assert_eq!(star.ssq.post_all(&star.near[1], two), Err(PostError::Full { capacity: 4 }));
+    star.ssq.post(&star.near[1], WorkRequest::send_inline(6, b"fits")).unwrap();
+    assert_eq!(star.ssq.post(&star.near[1], waits(7)), Err(PostError::Full { capacity: 4 }));
+    for id in 1..4 {
+        star.receive(0, id);
+    }
+    star.receive(1, 6);
+    for id in [1, 2, 3, 6] {
+        assert_eq!(next(&star.sent).success().unwrap().wr_id, id);
+    }
+    star.receive(1, 8);
+    star.ssq.post(&star.near[1], waits(8)).unwrap();
+    assert_eq!(next(&star.sent).success().unwrap().wr_id, 8);
+    assert_eq!(star.near[0].post_send(WorkRequest::send(9, &[])), Err(PostError::NoSendQueue));
+    assert_eq!(star.far[0].query().send_depth, 128);
+    assert_eq!(star.near[0].query().send_depth, 0);
+}
