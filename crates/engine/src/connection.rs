@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::event::{ConnectError, Established};
-use crate::lane::{Due, Job};
+use crate::lane::{Due, Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::Set;
 use crate::sys::socket::TcpLink;
@@ -50,7 +50,8 @@ impl Connection {
         established: Established,
         early: Vec<u8>,
     ) -> Result<Arc<Self>, ConnectError> {
-        let set = engine.set_for(pair)?;
+        let cqs = (&**pair.receive_cq(), &**pair.send_cq());
+        let set = engine.set_for(cqs, (established.peer, established.local))?;
         let qp = pair.qp();
         let connection = Arc::new(Self {
             token: set.lane().token(),
@@ -86,6 +87,10 @@ impl Connection {
 
     pub(crate) fn link(&self) -> &TcpLink {
         &self.link
+    }
+
+    pub(crate) fn lane(&self) -> &Arc<Lane> {
+        self.set.lane()
     }
 
     pub(crate) fn qp(&self) -> &Arc<Qp> {
@@ -143,7 +148,7 @@ impl Connection {
 
     fn hang_up_later(self: &Arc<Self>) {
         let due = Due::HangUp(Arc::downgrade(self));
-        self.set.lane().submit(Job::Remind(Instant::now() + HANG_UP, due));
+        self.lane().submit(Job::Remind(Instant::now() + HANG_UP, due));
     }
 
     /// The peer had time to post receives for what it was sent before this end closed.
@@ -180,7 +185,7 @@ impl Connection {
             // Who wants nothing but the RFCs on the wire waits for ever, as RFC 5044 §7.1.2 has it.
             Role::Responder { .. } if agreed.setup != Setup::PeerToPeer && self.pair.config().private => {
                 let due = Due::Speak(Arc::downgrade(self));
-                self.set.lane().submit(Job::Remind(Instant::now() + FIRST_WORD, due));
+                self.lane().submit(Job::Remind(Instant::now() + FIRST_WORD, due));
             }
             Role::Responder { .. } => {}
         }
@@ -188,20 +193,20 @@ impl Connection {
 
     fn listen_for(self: &Arc<Self>, time: Duration) {
         if time <= LAST_NUDGE {
-            self.set.lane().submit(Job::Remind(Instant::now() + time, Due::Hear(Arc::downgrade(self), time)));
+            self.lane().submit(Job::Remind(Instant::now() + time, Due::Hear(Arc::downgrade(self), time)));
         }
     }
 
     fn remind(self: &Arc<Self>) {
         let at = Instant::now() + self.pair.config().close;
-        self.set.lane().submit(Job::Remind(at, Due::Close(Arc::downgrade(self))));
+        self.lane().submit(Job::Remind(at, Due::Close(Arc::downgrade(self))));
     }
 }
 
 impl Attendant for Watch {
     fn call_again(&self) {
         if let Some(connection) = self.connection.upgrade() {
-            let lane = Arc::clone(connection.set.lane());
+            let lane = Arc::clone(connection.lane());
             lane.submit(Job::Drive(connection));
         }
     }
@@ -211,7 +216,7 @@ impl Attendant for Watch {
     fn peer_not_ready(&self, number: u64, patience: Duration) {
         if let Some(connection) = self.connection.upgrade() {
             let due = Due::Receive(Weak::clone(&self.connection), number);
-            connection.set.lane().submit(Job::Remind(Instant::now() + patience, due));
+            connection.lane().submit(Job::Remind(Instant::now() + patience, due));
         }
     }
 
@@ -225,7 +230,7 @@ impl Attendant for Watch {
     fn closed(&self) {
         // Told by a half that is being driven: it is let go of when nobody does.
         if let Some(connection) = self.connection.upgrade() {
-            let lane = Arc::clone(connection.set.lane());
+            let lane = Arc::clone(connection.lane());
             lane.submit(Job::Release(connection));
         }
     }
@@ -239,7 +244,7 @@ impl Pacer for Watch {
     fn call_again(&self, after: Duration) {
         if let Some(connection) = self.connection.upgrade() {
             let due = Due::Drive(Weak::clone(&self.connection));
-            connection.set.lane().submit(Job::Remind(Instant::now() + after, due));
+            connection.lane().submit(Job::Remind(Instant::now() + after, due));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! A completion queue that makes progress when it is polled, and that a thread can sleep on. Steps 7 and 8 of the path.
 
 use crate::handler::CompletionHandler;
+use crate::lane::Lane;
 use crate::set::Set;
 use crate::sleep::Sleepers;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
@@ -154,6 +155,14 @@ impl CompletionQueue {
         if self.cq.is_empty() {
             sets.iter().for_each(|set| set.acknowledge());
         }
+    }
+
+    /// The set of its sockets on a lane.
+    pub(crate) fn set_on(&self, lane: &Arc<Lane>) -> io::Result<Arc<Set>> {
+        let known = self.sets().iter().find(|set| Arc::ptr_eq(set.lane(), lane)).cloned();
+        let set = known.map_or_else(|| Set::new(lane), Ok)?;
+        self.add_set(&set);
+        Ok(set)
     }
 
     pub(crate) fn add_set(&self, set: &Arc<Set>) {

@@ -14,7 +14,7 @@ use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::{Ready, State};
 use ironwarp_rnic::queue::SharedReceiveQueue;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// What a connectionless queue pair is created with.
@@ -95,8 +95,8 @@ impl Engine {
         udp: UdpPort,
     ) -> io::Result<Arc<DatagramQueuePair>> {
         let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
-        let set = self.set_between(receive_cq, send_cq)?;
         let number = number_of(udp.port());
+        let set = self.set_for((receive_cq, send_cq), addresses(&udp))?;
         let mailbox = Arc::new(Mailbox {
             udp,
             lane: Arc::clone(set.lane()),
@@ -128,6 +128,13 @@ impl Engine {
 fn local_address(gid: Gid, known: &[GidEntry]) -> Option<LocalAddress> {
     let interface = || known.iter().find(|entry| entry.gid == gid).map_or(0, |entry| entry.interface_index);
     Some(LocalAddress { ip: gid.ip()?, scope: if gid.is_link_local() { interface() } else { 0 } })
+}
+
+/// What a connectionless queue pair is steered by: it has no peer, but a port of its own.
+fn addresses(udp: &UdpPort) -> (SocketAddr, SocketAddr) {
+    let ip = udp.sockets().first().and_then(|socket| socket.gid().ip());
+    let nobody = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+    ((nobody, 0).into(), (ip.unwrap_or(nobody), udp.port()).into())
 }
 
 impl DatagramQueuePairAttributes {

@@ -14,7 +14,7 @@ use crate::port::Port;
 use crate::qpn::Numbers;
 use crate::set::{Set, lock};
 use crate::setup::{Desk, Dial, Incoming, ListenerCore, Setup};
-use crate::show::Shown;
+use crate::steering::Steering;
 use crate::sys::memory::ProgramMemory;
 use crate::sys::reserve::{Kind, Reservation};
 use crate::sys::setup::{Bound, Keepalive};
@@ -23,15 +23,14 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
-use ironwarp_rnic::event::{AsyncEvent, Stop};
+use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, XrcDomain};
 use std::io;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
-use std::thread::JoinHandle;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
@@ -47,9 +46,7 @@ pub struct Engine {
     device: Arc<Device>,
     /// Its asynchronous events, once somebody asked for them.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
-    lanes: OnceLock<Vec<Arc<Lane>>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
-    next_lane: AtomicUsize,
+    steering: Steering,
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -100,12 +97,11 @@ impl Engine {
     pub fn new(config: Config) -> io::Result<Arc<Self>> {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let capture = Capture::of(&config, &host);
+        let device = Device::new(config, host);
         Ok(Arc::new(Self {
-            device: Device::new(config, host),
+            steering: Steering::new(device.config(), device.events())?,
+            device,
             events: Mutex::default(),
-            lanes: OnceLock::new(),
-            threads: Mutex::default(),
-            next_lane: AtomicUsize::new(0),
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
@@ -131,8 +127,13 @@ impl Engine {
 
     /// What the lanes did so far.
     pub fn statistics(&self) -> Statistics {
-        let lanes = self.lanes.get().map_or(&[][..], |lanes| lanes);
+        let lanes = self.steering.running();
         Statistics { lane_wakes: lanes.iter().map(|lane| lane.wakes()).sum(), lanes: lanes.len() }
+    }
+
+    /// Its lanes, and which of them serves what.
+    pub fn steering(&self) -> &Steering {
+        &self.steering
     }
 
     // --- Notification ---
@@ -153,7 +154,7 @@ impl Engine {
 
     /// The consumer of a handler is woken at most once in each `interval`; zero: whenever there is an event (requirement I10).
     pub fn moderate(&self, handler: &CompletionHandler, interval: Duration) -> io::Result<()> {
-        handler.moderate(interval, self.lane()?);
+        handler.moderate(interval, self.steering.default_lane()?);
         Ok(())
     }
 
@@ -162,7 +163,11 @@ impl Engine {
     pub fn moderate_cq(&self, cq: &CompletionQueue, count: usize, period: Duration) -> io::Result<()> {
         let moderation = match count {
             0 | 1 => None,
-            _ => Some(Moderation { count, period, timer: Arc::new(LaneTimer::new(self.lane()?, cq.cq())) }),
+            _ => Some(Moderation {
+                count,
+                period,
+                timer: Arc::new(LaneTimer::new(self.steering.default_lane()?, cq.cq())),
+            }),
         };
         cq.cq().moderate(moderation);
         Ok(())
@@ -238,8 +243,7 @@ impl Engine {
     ) -> Result<(), ConnectError> {
         let terms = self.terms(options.ird, options.ord);
         let dial = Dial::new(self, pair, (to, options.from), (options.way, terms), &options.private_data)?;
-        self.submit(Job::Begin(Box::new(Setup::Dial(dial))))?;
-        Ok(())
+        Ok(self.begin_setup(Box::new(Setup::Dial(dial)))?)
     }
 
     /// Listens at an address; port 0 lets the kernel choose.
@@ -279,7 +283,7 @@ impl Engine {
 
     fn attend(self: &Arc<Self>, core: ListenerCore) -> io::Result<Listening> {
         let core = Arc::new(core);
-        let lane = self.lane()?;
+        let lane = self.steering.default_lane()?;
         lane.submit(Job::Listen(Arc::clone(&core)));
         Ok(Listening { core, lane })
     }
@@ -337,69 +341,32 @@ impl Engine {
         Ok(())
     }
 
-    /// The set of sockets for a queue pair: that of its receive queue's completion queue, on the next lane. Its other
-    /// completion queue looks at it, too.
-    pub(crate) fn set_for(&self, pair: &QueuePair) -> io::Result<Arc<Set>> {
-        self.set_between(pair.receive_cq(), pair.send_cq())
-    }
-
-    pub(crate) fn set_between(
+    /// The set of sockets for a connection between these addresses, whose completions go to these queues: that of the queue for
+    /// receives, on the lane that it is steered to. The other one looks at it, too.
+    pub(crate) fn set_for(
         &self,
-        receive_cq: &CompletionQueue,
-        send_cq: &CompletionQueue,
+        (receive_cq, send_cq): (&CompletionQueue, &CompletionQueue),
+        (peer, local): (SocketAddr, SocketAddr),
     ) -> io::Result<Arc<Set>> {
-        let lane = self.lane()?;
-        let known = receive_cq.sets().iter().find(|set| Arc::ptr_eq(set.lane(), &lane)).cloned();
-        let set = match known {
-            Some(set) => set,
-            None => Set::new(&lane)?,
-        };
-        receive_cq.add_set(&set);
+        let set = receive_cq.set_on(&self.steering.lane_of(peer, local)?)?;
         send_cq.add_set(&set);
         Ok(set)
     }
 
-    /// Gives the next lane something to do.
+    /// Begins to make a connection, on the lane that it is steered to.
+    pub(crate) fn begin_setup(&self, setup: Box<Setup>) -> io::Result<()> {
+        let lane = match setup.addresses() {
+            Some((peer, local)) => self.steering.lane_of(peer, local)?,
+            None => self.steering.default_lane()?,
+        };
+        lane.submit(Job::Begin(setup));
+        Ok(())
+    }
+
+    /// Gives the default lane something to do.
     pub(crate) fn submit(&self, job: Job) -> io::Result<()> {
-        self.lane()?.submit(job);
+        self.steering.default_lane()?.submit(job);
         Ok(())
-    }
-
-    /// The next lane; the first call starts them.
-    fn lane(&self) -> io::Result<Arc<Lane>> {
-        if self.lanes.get().is_none() {
-            self.start_lanes()?;
-        }
-        let lanes = self.lanes.get().map_or(&[][..], |lanes| lanes);
-        let next = self.next_lane.fetch_add(1, Ordering::Relaxed) % lanes.len();
-        Ok(Arc::clone(&lanes[next]))
-    }
-
-    #[cold]
-    fn start_lanes(&self) -> io::Result<()> {
-        let mut threads = lock(&self.threads);
-        if self.lanes.get().is_none() {
-            let processors = std::thread::available_parallelism().map_or(1, usize::from);
-            let count = self.config().lanes.clamp(1, processors);
-            let started: io::Result<Vec<_>> =
-                (0..count).map(|number| Lane::start(&format!("ironwarp-{number}"))).collect();
-            let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
-            threads.extend(running);
-            self.device.events().set_stop(Box::new(StopLanes(lanes.clone())));
-            self.show(&lanes);
-            self.lanes.get_or_init(|| lanes);
-        }
-        Ok(())
-    }
-}
-
-impl Engine {
-    /// Answers `ironwarp show` from now on. An adapter that cannot be shown works all the same.
-    fn show(&self, lanes: &[Arc<Lane>]) {
-        match Shown::new(&self.device, lanes) {
-            Ok(shown) => lanes[0].submit(Job::Attend(Arc::new(shown))),
-            Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
-        }
     }
 }
 
@@ -420,29 +387,9 @@ impl PortWatcher for PortEvents {
 impl Drop for Engine {
     /// Closing loses nothing: connections that are being closed have the time that the settings give them.
     fn drop(&mut self) {
-        let within = self.config().close;
-        for lane in self.lanes.get().into_iter().flatten() {
-            lane.submit(Job::Stop(within));
-        }
-        let me = std::thread::current().id();
-        for thread in lock(&self.threads).drain(..) {
-            // A lane may be the last to hold the adapter; it cannot wait for itself.
-            if thread.thread().id() != me && thread.join().is_err() {
-                tracing::error!("a lane panicked");
-            }
-        }
+        self.steering.stop(self.config().close);
         // What was accepted is complete or flushed.
         self.device.shut_down();
-    }
-}
-
-/// Ends what the lanes do once the adapter has failed.
-#[derive(Debug)]
-struct StopLanes(Vec<Arc<Lane>>);
-
-impl Stop for StopLanes {
-    fn stop(&self) {
-        self.0.iter().for_each(|lane| lane.submit(Job::Cut));
     }
 }
 

@@ -33,10 +33,13 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 const WAKE: u64 = 0;
 /// And the alarm that ends a pause.
 const ALARM: u64 = 1;
+/// The bits from this one on tell of which lane a token is.
+const LANE: u32 = 48;
 
 /// The side of a lane that other threads see.
 #[derive(Debug)]
 pub(crate) struct Lane {
+    number: usize,
     pub(crate) epoll: Epoll,
     wake: EventFd,
     inbox: Mutex<Vec<Job>>,
@@ -121,13 +124,14 @@ impl std::fmt::Debug for Call {
 
 impl Lane {
     /// Starts the thread.
-    pub(crate) fn start(name: &str) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+    pub(crate) fn start(number: usize) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let lane = Arc::new(Self {
+            number,
             epoll: Epoll::new()?,
             wake: EventFd::counter()?,
             inbox: Mutex::default(),
             sets: Mutex::default(),
-            tokens: AtomicU64::new(ALARM + 1),
+            tokens: AtomicU64::new((number as u64) << LANE | (ALARM + 1)),
             wakes: AtomicU64::new(0),
             thread: OnceLock::new(),
         });
@@ -137,11 +141,16 @@ impl Lane {
             let _ = its_own.thread.set(Thread::current());
             Running::new(&its_own).run();
         };
-        let thread = spawn(name, run)?;
+        let thread = spawn(&format!("ironwarp-{number}"), run)?;
         Ok((lane, thread))
     }
 
-    /// A number that nothing else on this lane has.
+    /// Its place among the lanes of the adapter.
+    pub(crate) fn number(&self) -> usize {
+        self.number
+    }
+
+    /// A number that nothing else on the lanes of the adapter has: what is moved takes it along.
     pub(crate) fn token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
@@ -488,6 +497,7 @@ impl Running {
         // As many as came together; then others have their turn.
         for _ in 0..BATCH {
             match listener.accept() {
+                // Answered here, in order of arrival; its stream goes where it is steered to.
                 Ok(Some(link)) => self.begin(Setup::Answer(Answer::new(link, listener, &self.lane))),
                 Ok(None) => return,
                 Err(error) => {

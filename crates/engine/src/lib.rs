@@ -3,6 +3,7 @@
 //! | file | for |
 //! |---|---|
 //! | [`engine`] | one per adapter: the device, its lanes, what is connected |
+//! | [`steering`] | its lanes, and which of them serves what |
 //! | `lane` | a thread that waits for sockets and moves what they have, while the program does not |
 //! | `set` | the sockets that one completion queue has on one lane, as one entry of the lane |
 //! | [`cq`] | a completion queue that makes progress when it is polled |
@@ -40,6 +41,7 @@ mod set;
 mod setup;
 pub mod show;
 mod sleep;
+pub mod steering;
 pub mod sys;
 mod timers;
 
@@ -52,3 +54,4 @@ pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, Watche
 pub use handler::{AsyncEventQueue, CompletionHandler};
 pub use pair::{Peer, QueuePair, QueuePairAttributes};
 pub use setup::Incoming;
+pub use steering::{NoSuchLane, Steering};

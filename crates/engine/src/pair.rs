@@ -282,6 +282,11 @@ impl QueuePair {
         *lock(&self.connection) = Arc::downgrade(connection);
     }
 
+    /// The lane that serves its connection while the program does not; `None` if there is none.
+    pub fn lane(&self) -> Option<usize> {
+        Some(lock(&self.connection).upgrade()?.lane().number())
+    }
+
     /// Waits until the connection is there or will not be.
     pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
         self.wait(timeout, |progress| progress.outcome.clone())

@@ -141,6 +141,15 @@ impl Setup {
         }
     }
 
+    /// The peer's address and this end's, as far as they are known.
+    pub(crate) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
+        let peer = match self {
+            Self::Dial(dial) => dial.to, // whether it is connected yet or not
+            Self::Answer(_) | Self::Itself(_) => self.link().peer_addr().ok()?,
+        };
+        Some((peer, self.link().local_addr().ok()?))
+    }
+
     pub(crate) fn deadline(&self) -> Instant {
         match self {
             Self::Dial(dial) => dial.deadline,

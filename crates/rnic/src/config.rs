@@ -9,6 +9,7 @@ pub use dropin::{DEVICE_NAME, LogLevel, NoSuchWord, Persona};
 pub use ports::{NoPortRange, PortRange};
 
 use crate::fault::FaultPlan;
+use crate::steering::HashKey;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::PathBuf;
@@ -94,6 +95,9 @@ settings! {
     listen_everywhere: bool = false,
     /// How many lanes there are at most. There are never more than processors that the process may use.
     lanes: usize = 4,
+    /// The secret key, 80 hexadecimal digits, of the hash that steers new connections to lanes (requirement I7). If not set, every
+    /// adapter makes one of its own: for tests that have to know the lane.
+    steering_key: HashKey = HashKey::default(),
     /// Faults to inject, such as `split=0.2,cut@0.001`: for programs that shall meet them in tests.
     faults: FaultPlan = FaultPlan::default(),
     /// What the faults' random choices follow from: the same seed, the same choices.
@@ -276,7 +280,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan, PortRange, Persona, LogLevel);
+plain!(u16, u64, usize, FaultPlan, HashKey, PortRange, Persona, LogLevel);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()

@@ -18,5 +18,6 @@ pub mod qp;
 pub mod queue;
 pub mod retry;
 pub mod state;
+pub mod steering;
 mod stream;
 mod sync;

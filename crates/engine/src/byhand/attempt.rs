@@ -4,7 +4,6 @@ use super::{BringUpError, BringUpOptions, Local, Remote, ToItself};
 use crate::engine::Engine;
 use crate::event::{ConnectError, Established};
 use crate::gid::{GidTable, socket_addr};
-use crate::lane::Job;
 use crate::pair::QueuePair;
 use crate::port::Port;
 use crate::qpn::port_of;
@@ -196,7 +195,7 @@ impl BringUp {
     pub(crate) fn start(self: &Arc<Self>, engine: &Engine, first: First) {
         let begun = match first {
             First::Wait => Ok(()),
-            First::Dial(setup) => engine.submit(Job::Begin(setup)).map_err(Into::into),
+            First::Dial(setup) => engine.begin_setup(setup).map_err(Into::into),
             First::DialAgain(error) => Err(error),
         };
         if let Err(error) = begun {
@@ -236,7 +235,7 @@ impl BringUp {
             return;
         }
         let dialled = self.new_dial(&engine, &pair).and_then(|dial| {
-            engine.submit(Job::Begin(Box::new(dial)))?;
+            engine.begin_setup(Box::new(dial))?;
             Ok(())
         });
         if let Err(error) = dialled {

@@ -1,0 +1,169 @@
+//! The lanes of an adapter, and which of them serves what: the one place that chooses (requirement I7).
+//!
+//! A connection goes where the hash of its addresses leads, through the [redirection table](RedirectionTable). What has no
+//! addresses, such as a listener or a timer, goes to the default lane.
+
+use crate::lane::{Job, Lane};
+use crate::set::lock;
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::event::{AsyncEvents, Stop};
+use ironwarp_rnic::steering::{KEY_LEN, RedirectionTable, Tuple, toeplitz};
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Where what has no addresses goes.
+const DEFAULT: usize = 0;
+
+/// A lane that there is not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("there is no lane {lane}: they count from 0 to {}", .lanes - 1)]
+pub struct NoSuchLane {
+    /// The number that was given.
+    pub lane: usize,
+    /// How many lanes there are.
+    pub lanes: usize,
+}
+
+/// The lanes of an adapter and its redirection table.
+pub struct Steering {
+    key: [u8; KEY_LEN],
+    table: RwLock<RedirectionTable>,
+    /// How many lanes there are, started or not.
+    count: usize,
+    lanes: OnceLock<Vec<Arc<Lane>>>,
+    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// Who tells them that the adapter has failed.
+    events: Arc<AsyncEvents>,
+}
+
+impl Steering {
+    /// No lane runs yet.
+    pub(crate) fn new(config: &Config, events: &Arc<AsyncEvents>) -> io::Result<Self> {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let count = config.lanes.clamp(1, processors);
+        Ok(Self {
+            key: config.steering_key.bytes().map_or_else(random_key, |key| Ok(*key))?,
+            table: RwLock::new(RedirectionTable::spread(count)),
+            count,
+            lanes: OnceLock::new(),
+            threads: Mutex::default(),
+            events: Arc::clone(events),
+        })
+    }
+
+    /// How many lanes there are.
+    pub fn lanes(&self) -> usize {
+        self.count
+    }
+
+    /// The redirection table as it is now.
+    pub fn table(&self) -> RedirectionTable {
+        self.table.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Changes the redirection table, while traffic flows (requirement I9). New connections go by it; those that there are stay
+    /// where they are.
+    pub fn set_table(&self, table: RedirectionTable) -> Result<(), NoSuchLane> {
+        for entry in table.entries() {
+            self.check(usize::from(*entry))?;
+        }
+        *self.table.write().unwrap_or_else(PoisonError::into_inner) = table;
+        Ok(())
+    }
+
+    /// The hash of a connection between these addresses.
+    pub fn hash(&self, peer: SocketAddr, local: SocketAddr) -> u32 {
+        toeplitz(&self.key, &Tuple::new(peer, local))
+    }
+
+    fn check(&self, lane: usize) -> Result<(), NoSuchLane> {
+        if lane < self.count { Ok(()) } else { Err(NoSuchLane { lane, lanes: self.count }) }
+    }
+
+    // --- For the engine ---
+
+    /// The lane of a connection between these addresses.
+    pub(crate) fn lane_of(&self, peer: SocketAddr, local: SocketAddr) -> io::Result<Arc<Lane>> {
+        let hash = self.hash(peer, local);
+        let lane = self.table.read().unwrap_or_else(PoisonError::into_inner).lane(hash);
+        Ok(Arc::clone(&self.started()?[lane]))
+    }
+
+    /// The lane of what has no addresses.
+    pub(crate) fn default_lane(&self) -> io::Result<Arc<Lane>> {
+        Ok(Arc::clone(&self.started()?[DEFAULT]))
+    }
+
+    /// The lanes that run: all of them, or none yet.
+    pub(crate) fn running(&self) -> &[Arc<Lane>] {
+        self.lanes.get().map_or(&[], |lanes| lanes)
+    }
+
+    /// The lanes; the first call starts them.
+    fn started(&self) -> io::Result<&[Arc<Lane>]> {
+        if self.lanes.get().is_none() {
+            self.start()?;
+        }
+        Ok(self.running())
+    }
+
+    #[cold]
+    fn start(&self) -> io::Result<()> {
+        let mut threads = lock(&self.threads);
+        if self.lanes.get().is_none() {
+            let started: io::Result<Vec<_>> = (0..self.count).map(Lane::start).collect();
+            let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
+            threads.extend(running);
+            self.events.set_stop(Box::new(StopLanes(lanes.clone())));
+            self.lanes.get_or_init(|| lanes);
+        }
+        Ok(())
+    }
+
+    /// Ends the lanes when all connections are closed, or so much time has passed.
+    pub(crate) fn stop(&self, within: Duration) {
+        for lane in self.running() {
+            lane.submit(Job::Stop(within));
+        }
+        let me = std::thread::current().id();
+        for thread in lock(&self.threads).drain(..) {
+            // A lane may be the last to hold the adapter; it cannot wait for itself.
+            if thread.thread().id() != me && thread.join().is_err() {
+                tracing::error!("a lane panicked");
+            }
+        }
+    }
+}
+
+/// Without the key, which is a secret.
+impl fmt::Debug for Steering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Steering")
+            .field("lanes", &self.count)
+            .field("table", &self.table())
+            .finish_non_exhaustive()
+    }
+}
+
+fn random_key() -> io::Result<[u8; KEY_LEN]> {
+    let mut key = [0; KEY_LEN];
+    let mut filled = 0;
+    while filled < KEY_LEN {
+        filled += rustix::rand::getrandom(&mut key[filled..], rustix::rand::GetRandomFlags::empty())?;
+    }
+    Ok(key)
+}
+
+/// Ends what the lanes do once the adapter has failed.
+#[derive(Debug)]
+struct StopLanes(Vec<Arc<Lane>>);
+
+impl Stop for StopLanes {
+    fn stop(&self) {
+        self.0.iter().for_each(|lane| lane.submit(Job::Cut));
+    }
+}

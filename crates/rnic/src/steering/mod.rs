@@ -1,0 +1,66 @@
+//! Steering (requirement I7): which lane serves a new connection. The tuple of its addresses is hashed with a secret key, the hash
+//! is masked, and what is left is a place in the redirection table. Before this: a socket whose two addresses are known; after:
+//! the lane whose thread waits for it.
+
+mod key;
+mod toeplitz;
+
+pub use key::{HashKey, KEY_LEN, NoHashKey};
+pub use toeplitz::{Tuple, toeplitz};
+
+/// How many entries the redirection table has: a power of two, as receive-side scaling has it.
+pub const ENTRIES: usize = 128;
+/// What of a hash is a place in the table.
+const MASK: u32 = ENTRIES as u32 - 1;
+
+/// The redirection table: an entry is the number of a lane, and a lane may have many entries or none.
+///
+/// ```
+/// use ironwarp_rnic::steering::{ENTRIES, RedirectionTable};
+///
+/// let mut table = RedirectionTable::spread(2);
+/// assert_eq!((table.lane(0), table.lane(1), table.lane(ENTRIES as u32)), (0, 1, 0));
+/// table.entries_mut().fill(1);
+/// assert_eq!(table.lane(0), 1);
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RedirectionTable([u16; ENTRIES]);
+
+impl RedirectionTable {
+    /// Every lane has as many entries as the others, or one more.
+    pub fn spread(lanes: usize) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "a place in the table")]
+        Self(std::array::from_fn(|at| (at % lanes.max(1)) as u16))
+    }
+
+    /// The entries.
+    pub fn entries(&self) -> &[u16; ENTRIES] {
+        &self.0
+    }
+
+    /// The same, to be changed.
+    pub fn entries_mut(&mut self) -> &mut [u16; ENTRIES] {
+        &mut self.0
+    }
+
+    /// The lane for a hash.
+    pub fn lane(&self, hash: u32) -> usize {
+        usize::from(self.0[(hash & MASK) as usize])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_lane_has_its_share_of_the_table() {
+        for lanes in 1..=9 {
+            let table = RedirectionTable::spread(lanes);
+            let share = |lane| table.entries().iter().filter(|entry| usize::from(**entry) == lane).count();
+            let shares: Vec<_> = (0..lanes).map(share).collect();
+            assert_eq!(shares.iter().sum::<usize>(), ENTRIES, "{lanes} lanes");
+            assert!(shares.iter().all(|share| *share >= ENTRIES / lanes), "{lanes} lanes: {shares:?}");
+        }
+    }
+}
