@@ -4,14 +4,16 @@ use crate::engine::Engine;
 use crate::event::{ConnectError, Established};
 use crate::lane::{Due, Job, Lane};
 use crate::pair::QueuePair;
-use crate::set::Set;
+use crate::set::{Set, lock};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{Agreed, Role, Setup};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Attendant, Qp, Ready};
-use std::sync::{Arc, Weak};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// How long what was sent may wait for a receive of the peer's, once this end has hung up.
@@ -31,7 +33,20 @@ pub(crate) struct Connection {
     /// The queue pair behind `pair` that this connection is for: a reset puts another in its place.
     qp: Arc<Qp>,
     pair: Arc<QueuePair>,
+    /// Where its socket is waited for. A [move](Self::move_to) puts another in its place.
+    home: Mutex<Home>,
+    /// The same set's token, for the fast path.
+    place: AtomicU64,
+    /// How often it was served since somebody last asked.
+    served: AtomicU64,
+}
+
+/// The set of a connection.
+#[derive(Debug)]
+struct Home {
     set: Arc<Set>,
+    /// It was added there, and may have been removed since.
+    entered: bool,
 }
 
 /// What the device, or its faults, tell of a connection. It holds nothing alive: the queue pair holds it.
@@ -58,7 +73,9 @@ impl Connection {
             link: Arc::clone(link),
             qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
-            set: Arc::clone(&set),
+            place: AtomicU64::new(set.token()),
+            home: Mutex::new(Home { set, entered: false }),
+            served: AtomicU64::new(0),
         });
         let watch = Arc::new(Watch { connection: Arc::downgrade(&connection), began: Instant::now() });
         let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
@@ -72,9 +89,9 @@ impl Connection {
         let agreed = established.agreed;
         // Told before another thread can find the socket: what that finds may be the end, which comes after it.
         pair.connected(established);
-        match set.add(&connection) {
+        match connection.enter() {
             // Another lane may have found it closed meanwhile, and have let go of it before it was here.
-            Ok(()) if qp.is_closed() => set.remove(&connection),
+            Ok(()) if qp.is_closed() => connection.leave(),
             Ok(()) => connection.await_first_word(&agreed),
             Err(error) => connection.cut(Fault::Lost(error.raw_os_error().unwrap_or_default())),
         }
@@ -89,8 +106,80 @@ impl Connection {
         &self.link
     }
 
-    pub(crate) fn lane(&self) -> &Arc<Lane> {
-        self.set.lane()
+    /// The lane that serves it while the program does not.
+    pub(crate) fn lane(&self) -> Arc<Lane> {
+        Arc::clone(lock(&self.home).set.lane())
+    }
+
+    pub(crate) fn pair(&self) -> &Arc<QueuePair> {
+        &self.pair
+    }
+
+    /// Whether nobody else is in the set that it was found in, and it is there still. If not, that set does not acknowledge for it.
+    #[inline]
+    pub(crate) fn is_alone_in(&self, set: &Set) -> bool {
+        self.place.load(Ordering::SeqCst) == set.token() && set.len() == 1
+    }
+
+    /// It is served. (Counts of two threads at once may be one too few: it is for comparison.)
+    #[inline]
+    pub(crate) fn count(&self) {
+        self.served.store(self.served.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// How often it was served since this was last asked.
+    pub(crate) fn take_count(&self) -> u64 {
+        self.served.swap(0, Ordering::Relaxed)
+    }
+
+    /// Adds it to its set.
+    fn enter(self: &Arc<Self>) -> io::Result<()> {
+        let mut home = lock(&self.home);
+        home.entered = true;
+        let (set, only) = (Arc::clone(&home.set), home.set.only());
+        let added = set.insert(self);
+        drop(home);
+        set.has_company(only.as_deref());
+        added
+    }
+
+    /// Nobody waits for its socket any more.
+    fn leave(&self) {
+        lock(&self.home).set.remove(self);
+    }
+
+    /// Moves it to another set, whose lane serves it from then on (requirement I9). False if it is closed.
+    ///
+    /// Between two calls a stream is plain data, and whoever drives it finds it where the last one left it; so it can be moved at any
+    /// time, in the middle of a message too. Only who is told of its socket changes. What the socket told in between is told by the
+    /// new set again; what nobody heard, the new lane looks for.
+    pub(crate) fn move_to(self: &Arc<Self>, to: &Arc<Set>) -> io::Result<bool> {
+        let only = to.only();
+        {
+            // Against a release, which must find it where it is.
+            let mut home = lock(&self.home);
+            if Arc::ptr_eq(&home.set, to) {
+                return Ok(true);
+            }
+            if home.entered {
+                if !home.set.remove(self) {
+                    return Ok(false);
+                }
+                if let Err(error) = to.insert(self) {
+                    to.remove(self);
+                    home.set.insert(self)?;
+                    return Err(error);
+                }
+            }
+            self.place.store(to.token(), Ordering::SeqCst);
+            home.set = Arc::clone(to);
+        }
+        // It may have been polled as the only one of the old set, and another as the only one of the new: who did either sees the
+        // change and acknowledges, or what came of it is acknowledged now. On the lane, because the caller may hold locks.
+        for connection in only.iter().chain([self]) {
+            to.lane().submit(Job::Drive(Arc::clone(connection)));
+        }
+        Ok(true)
     }
 
     pub(crate) fn qp(&self) -> &Arc<Qp> {
@@ -123,7 +212,7 @@ impl Connection {
 
     /// Both directions are closed: the socket goes.
     pub(crate) fn release(&self) {
-        self.set.remove(self);
+        self.leave();
         self.qp().release();
         self.pair.closed();
         if self.qp().is_gone()
@@ -206,7 +295,7 @@ impl Connection {
 impl Attendant for Watch {
     fn call_again(&self) {
         if let Some(connection) = self.connection.upgrade() {
-            let lane = Arc::clone(connection.lane());
+            let lane = connection.lane();
             lane.submit(Job::Drive(connection));
         }
     }
@@ -230,7 +319,7 @@ impl Attendant for Watch {
     fn closed(&self) {
         // Told by a half that is being driven: it is let go of when nobody does.
         if let Some(connection) = self.connection.upgrade() {
-            let lane = Arc::clone(connection.lane());
+            let lane = connection.lane();
             lane.submit(Job::Release(connection));
         }
     }

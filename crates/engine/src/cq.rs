@@ -134,7 +134,7 @@ impl CompletionQueue {
         let sets = self.sets();
         // One socket is asked itself: one call instead of two. Unless it is full: the kernel tells when it is worth while
         // to send again, which is not as soon as there is room for a byte.
-        if let [set] = &sets[..]
+        if let Some(set) = lone(&sets)
             && set.len() == 1
             && let Some(connection) = set.only()
             && !connection.qp().is_blocked()
@@ -143,8 +143,10 @@ impl CompletionQueue {
             connection.qp().poll(if VAIN.get() < EAGER { 1 } else { LOOKS });
             if self.cq.is_empty() {
                 set.acknowledge_with(Some(&connection));
-            } else {
+            } else if connection.is_alone_in(set) {
                 set.acknowledge_if_left();
+            } else {
+                connection.qp().acknowledge(); // it got company, or was moved, and nobody else knows what came of this
             }
             return;
         }
@@ -176,6 +178,16 @@ impl CompletionQueue {
     pub(crate) fn sets(&self) -> RwLockReadGuard<'_, Vec<Arc<Set>>> {
         self.sets.read().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// The only set with sockets in it. When all of a lane's connections were moved, theirs is empty.
+#[inline]
+fn lone(sets: &[Arc<Set>]) -> Option<&Arc<Set>> {
+    if let [set] = sets {
+        return Some(set);
+    }
+    let mut occupied = sets.iter().filter(|set| set.len() > 0);
+    occupied.next().filter(|_| occupied.next().is_none())
 }
 
 impl Drop for CompletionQueue {

@@ -46,7 +46,7 @@ pub struct Engine {
     device: Arc<Device>,
     /// Its asynchronous events, once somebody asked for them.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
-    steering: Steering,
+    steering: Arc<Steering>,
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -132,7 +132,7 @@ impl Engine {
     }
 
     /// Its lanes, and which of them serves what.
-    pub fn steering(&self) -> &Steering {
+    pub fn steering(&self) -> &Arc<Steering> {
         &self.steering
     }
 

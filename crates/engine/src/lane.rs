@@ -6,6 +6,7 @@ use crate::byhand::Reminder;
 use crate::connection::Connection;
 use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
+use crate::steering::{LaneLoad, Steering};
 use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
 use crate::sys::thread::{Thread, spawn};
 use crate::timers::Timers;
@@ -29,6 +30,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const BATCH: usize = 256;
 /// How long a listener waits that found no descriptor for a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+/// After so many wakes, a lane looks whether another has less to do.
+const REBALANCE: u64 = 256;
 /// What the lane's epoll calls its wake.
 const WAKE: u64 = 0;
 /// And the alarm that ends a pause.
@@ -47,6 +50,7 @@ pub(crate) struct Lane {
     tokens: AtomicU64,
     /// How often its thread woke.
     wakes: AtomicU64,
+    /// Its thread, once that runs.
     thread: OnceLock<Thread>,
 }
 
@@ -124,7 +128,7 @@ impl std::fmt::Debug for Call {
 
 impl Lane {
     /// Starts the thread.
-    pub(crate) fn start(number: usize) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+    pub(crate) fn start(number: usize, steering: Weak<Steering>) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let lane = Arc::new(Self {
             number,
             epoll: Epoll::new()?,
@@ -139,7 +143,7 @@ impl Lane {
         let its_own = Arc::clone(&lane);
         let run = move || {
             let _ = its_own.thread.set(Thread::current());
-            Running::new(&its_own).run();
+            Running::new(&its_own, steering).run();
         };
         let thread = spawn(&format!("ironwarp-{number}"), run)?;
         Ok((lane, thread))
@@ -162,6 +166,12 @@ impl Lane {
     /// The thread, once it runs.
     pub(crate) fn thread(&self) -> Option<Thread> {
         self.thread.get().copied()
+    }
+
+    pub(crate) fn load(&self) -> LaneLoad {
+        let sockets = self.all_sets().iter().map(|set| set.len()).sum();
+        let busy = self.thread.get().map_or(Duration::ZERO, |thread| thread.processor_time());
+        LaneLoad { sockets, busy, wakes: self.wakes() }
     }
 
     pub(crate) fn submit(&self, job: Job) {
@@ -203,6 +213,8 @@ impl Lane {
 /// The side of a lane that its thread has for itself.
 struct Running {
     lane: Arc<Lane>,
+    /// Who moves connections to lanes with less to do; nobody, if that is not wanted.
+    steering: Weak<Steering>,
     setups: HashMap<u64, Setup>,
     listeners: HashMap<u64, Arc<ListenerCore>>,
     attended: HashMap<u64, Arc<dyn Attended>>,
@@ -220,9 +232,10 @@ struct Running {
 }
 
 impl Running {
-    fn new(lane: &Arc<Lane>) -> Self {
+    fn new(lane: &Arc<Lane>, steering: Weak<Steering>) -> Self {
         Self {
             lane: Arc::clone(lane),
+            steering,
             setups: HashMap::new(),
             listeners: HashMap::new(),
             attended: HashMap::new(),
@@ -245,13 +258,19 @@ impl Running {
                 tracing::error!(%error, "a lane cannot wait for its sockets and stops");
                 return;
             }
-            self.lane.wakes.fetch_add(1, Ordering::Relaxed);
+            let wakes = self.lane.wakes.fetch_add(1, Ordering::Relaxed);
             for event in events.iter() {
                 self.event(event.data);
             }
             self.events = events;
             self.jobs();
             self.expire();
+            // Only a lane that is busy gets here often.
+            if wakes.is_multiple_of(REBALANCE)
+                && let Some(steering) = self.steering.upgrade()
+            {
+                steering.rebalance();
+            }
         }
     }
 

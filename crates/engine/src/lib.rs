@@ -54,4 +54,4 @@ pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, Watche
 pub use handler::{AsyncEventQueue, CompletionHandler};
 pub use pair::{Peer, QueuePair, QueuePairAttributes};
 pub use setup::Incoming;
-pub use steering::{NoSuchLane, Steering};
+pub use steering::{LaneLoad, MoveError, NoSuchLane, Steering};

@@ -284,7 +284,11 @@ impl QueuePair {
 
     /// The lane that serves its connection while the program does not; `None` if there is none.
     pub fn lane(&self) -> Option<usize> {
-        Some(lock(&self.connection).upgrade()?.lane().number())
+        Some(self.connection()?.lane().number())
+    }
+
+    pub(crate) fn connection(&self) -> Option<Arc<Connection>> {
+        lock(&self.connection).upgrade()
     }
 
     /// Waits until the connection is there or will not be.

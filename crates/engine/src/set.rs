@@ -206,31 +206,44 @@ impl Set {
         &self.lane
     }
 
-    pub(crate) fn add(&self, connection: &Arc<Connection>) -> io::Result<()> {
-        // The only member was not on the list of those that owe: with another, it has to be.
-        if let Some(only) = self.only() {
-            self.owes(only.qp());
-        }
+    /// What its lane's epoll, and every connection in it, call it.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    /// Adds a connection. Nothing is driven, because locks may be held; who was the only member before this [has
+    /// company](Self::has_company) now.
+    pub(crate) fn insert(&self, connection: &Arc<Connection>) -> io::Result<()> {
         lock(&self.members).insert(connection.token(), Arc::clone(connection));
-        self.count.fetch_add(1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::SeqCst);
         self.epoll.add(connection.link(), connection.token(), Interest::Edges)
     }
 
-    pub(crate) fn remove(&self, connection: &Connection) {
-        if lock(&self.members).remove(&connection.token()).is_some() {
-            self.count.fetch_sub(1, Ordering::Release);
-            // Gone already, if the socket was closed.
-            let _ = self.epoll.delete(connection.link());
+    /// The only member was not on the list of those that owe: with another, it has to be. Who polled it meanwhile sees the other, or
+    /// what came of the poll is seen here.
+    pub(crate) fn has_company(&self, only: Option<&Connection>) {
+        if let Some(only) = only {
+            self.owes(only.qp());
         }
     }
 
-    pub(crate) fn add_inbox(&self, token: u64, inbox: Inbox) -> io::Result<()> {
-        if let Some(only) = self.only() {
-            self.owes(only.qp()); // as above
+    /// Returns whether it was there.
+    pub(crate) fn remove(&self, connection: &Connection) -> bool {
+        let there = lock(&self.members).remove(&connection.token()).is_some();
+        if there {
+            self.count.fetch_sub(1, Ordering::SeqCst);
+            // Gone already, if the socket was closed.
+            let _ = self.epoll.delete(connection.link());
         }
+        there
+    }
+
+    pub(crate) fn add_inbox(&self, token: u64, inbox: Inbox) -> io::Result<()> {
+        let only = self.only();
         self.epoll.add(inbox.socket(), token, Interest::Edges)?;
         lock(&self.inboxes).insert(token, inbox.clone());
-        self.count.fetch_add(1, Ordering::Release);
+        self.count.fetch_add(1, Ordering::SeqCst);
+        self.has_company(only.as_deref());
         // Its first event may have come before it was here.
         inbox.drive(Ready { readable: true, writable: true, ended: false });
         Ok(())
@@ -238,7 +251,7 @@ impl Set {
 
     pub(crate) fn remove_inbox(&self, token: u64) {
         if let Some(inbox) = lock(&self.inboxes).remove(&token) {
-            self.count.fetch_sub(1, Ordering::Release);
+            self.count.fetch_sub(1, Ordering::SeqCst);
             let _ = self.epoll.delete(inbox.socket());
         }
     }
@@ -263,9 +276,17 @@ impl Set {
         self.connections().iter().for_each(|connection| connection.cut(Fault::Stopped));
     }
 
+    /// The connections in it that only the lane moves: none, while the program polls.
+    pub(crate) fn served_by_lane(&self) -> Vec<Arc<Connection>> {
+        match self.polled.load(Ordering::SeqCst) {
+            true => Vec::new(),
+            false => lock(&self.members).values().cloned().collect(),
+        }
+    }
+
     /// How many sockets are in it.
     pub(crate) fn len(&self) -> usize {
-        self.count.load(Ordering::Acquire)
+        self.count.load(Ordering::SeqCst)
     }
 
     /// The only member, if there is one and no other.
@@ -483,6 +504,7 @@ impl Set {
                 continue;
             };
             let Event { readable, writable, ended, .. } = event;
+            connection.count();
             let qp = connection.qp();
             qp.drive(Ready { readable, writable, ended });
             if readable {

@@ -8,6 +8,7 @@ use crate::error::CreateError;
 use crate::listener::Listener;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive_queue::XrcDomain;
+use crate::steering::Steering;
 use ironwarp_engine::gid::{GidEntry, GidTable};
 use ironwarp_engine::{Engine, Statistics};
 use ironwarp_rnic::config::Config;
@@ -188,6 +189,17 @@ impl Adapter {
     /// ```
     pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
         GidTable::of_process().entries()
+    }
+
+    /// Which of its threads serves which queue pair.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.steering().load().len(), adapter.steering().lanes());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn steering(&self) -> Steering {
+        Steering::new(&self.shared)
     }
 
     /// What its threads did so far.

@@ -10,6 +10,7 @@
 //!           ├─ control_queue(&cq) ─▶ ControlQueue ─ register() and more, posted
 //!           ├─ completion_handler() ─▶ CompletionHandler ─ wait() for many completion queues
 //!           ├─ async_events() ─▶ AsyncEvents ─ wait()
+//!           ├─ steering() ─▶ Steering ─ which of its threads serves which queue pair
 //!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
 //! ```
 //!
@@ -79,6 +80,7 @@ mod queue_pair;
 mod region;
 mod shared_receive_queue;
 mod shared_send_queue;
+mod steering;
 mod window;
 mod work_request;
 
@@ -100,12 +102,14 @@ pub use queue_pair::{QueuePair, QueuePairBuilder};
 pub use region::MemoryRegion;
 pub use shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 pub use shared_send_queue::SharedSendQueue;
+pub use steering::Steering;
 pub use window::Window;
 pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 
 pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
+pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
 pub use ironwarp_rnic::config::{Config, ConfigError, LogLevel, Persona, PortRange};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
@@ -120,4 +124,5 @@ pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
 pub use ironwarp_rnic::queue::{
     Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status, TooSmall,
 };
+pub use ironwarp_rnic::steering::{HashKey, NoHashKey, RedirectionTable};
 pub use ironwarp_wire::{AtomicOp, Cause, Place, Tag, Terminate};

@@ -462,6 +462,20 @@ impl QueuePair {
         self.inner.qp().recognised()
     }
 
+    /// The lane that serves its connection while the program does not: see [`Steering`](crate::Steering). `None` while there is no
+    /// connection.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// assert!(client.qp.lane().is_some_and(|lane| lane < client.adapter.steering().lanes()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lane(&self) -> Option<usize> {
+        self.inner.lane()
+    }
+
     // --- Connecting ---
 
     /// Connects to a listener, and waits until that is done; [`Config::startup`](crate::Config::startup) bounds it.

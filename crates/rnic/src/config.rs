@@ -98,6 +98,9 @@ settings! {
     /// The secret key, 80 hexadecimal digits, of the hash that steers new connections to lanes (requirement I7). If not set, every
     /// adapter makes one of its own: for tests that have to know the lane.
     steering_key: HashKey = HashKey::default(),
+    /// A lane that uses so many percent of a processor gives a queue pair to one that uses less than half as much, if both are better
+    /// off then (requirement I9). 0: queue pairs stay where they are, unless the program moves them.
+    rebalance: u16 = 50,
     /// Faults to inject, such as `split=0.2,cut@0.001`: for programs that shall meet them in tests.
     faults: FaultPlan = FaultPlan::default(),
     /// What the faults' random choices follow from: the same seed, the same choices.

@@ -1,17 +1,24 @@
 //! The lanes of an adapter, and which of them serves what: the one place that chooses (requirement I7).
 //!
 //! A connection goes where the hash of its addresses leads, through the [redirection table](RedirectionTable). What has no
-//! addresses, such as a listener or a timer, goes to the default lane.
+//! addresses, such as a listener or a timer, goes to the default lane. Connections can be [moved](Steering::move_queue_pair) to
+//! another lane while traffic flows, and `rebalance` does so by itself (requirement I9).
 
+mod rebalance;
+
+use crate::connection::Connection;
 use crate::lane::{Job, Lane};
+use crate::pair::QueuePair;
 use crate::set::lock;
 use ironwarp_rnic::config::Config;
+use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{AsyncEvents, Stop};
 use ironwarp_rnic::steering::{KEY_LEN, RedirectionTable, Tuple, toeplitz};
+use rebalance::Rebalancer;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -28,6 +35,33 @@ pub struct NoSuchLane {
     pub lanes: usize,
 }
 
+/// A queue pair that was not moved.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MoveError {
+    /// There is no such lane.
+    #[error("{0}")]
+    NoSuchLane(#[from] NoSuchLane),
+    /// It has no connection, or none any more.
+    #[error("the queue pair is not connected")]
+    NotConnected,
+    /// The operating system says no. It is where it was.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}
+
+/// What a lane has to do, and did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct LaneLoad {
+    /// How many sockets of queue pairs it waits for, while their program does not.
+    pub sockets: usize,
+    /// How much time of a processor its thread has used.
+    pub busy: Duration,
+    /// How often its thread woke.
+    pub wakes: u64,
+}
+
 /// The lanes of an adapter and its redirection table.
 pub struct Steering {
     key: [u8; KEY_LEN],
@@ -38,21 +72,26 @@ pub struct Steering {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Who tells them that the adapter has failed.
     events: Arc<AsyncEvents>,
+    /// Held while a connection is moved; true once the lanes were told to stop, which each hears at a time of its own.
+    stopped: Mutex<bool>,
+    rebalancer: Option<Rebalancer>,
 }
 
 impl Steering {
     /// No lane runs yet.
-    pub(crate) fn new(config: &Config, events: &Arc<AsyncEvents>) -> io::Result<Self> {
+    pub(crate) fn new(config: &Config, events: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = config.lanes.clamp(1, processors);
-        Ok(Self {
+        Ok(Arc::new(Self {
             key: config.steering_key.bytes().map_or_else(random_key, |key| Ok(*key))?,
             table: RwLock::new(RedirectionTable::spread(count)),
             count,
             lanes: OnceLock::new(),
             threads: Mutex::default(),
             events: Arc::clone(events),
-        })
+            stopped: Mutex::new(false),
+            rebalancer: Rebalancer::new(config.rebalance, count),
+        }))
     }
 
     /// How many lanes there are.
@@ -75,6 +114,34 @@ impl Steering {
         Ok(())
     }
 
+    /// What each lane has to do, and did so far.
+    pub fn load(&self) -> Vec<LaneLoad> {
+        let idle = vec![LaneLoad::default(); self.count];
+        if self.running().is_empty() { idle } else { self.running().iter().map(|lane| lane.load()).collect() }
+    }
+
+    /// Moves the connection of a queue pair to another lane, while traffic flows: nothing is lost, doubled or reordered. Its completion
+    /// queues are polled and waited on as before. (A connectionless queue pair stays where it is.)
+    pub fn move_queue_pair(&self, pair: &QueuePair, to: usize) -> Result<(), MoveError> {
+        self.check(to)?;
+        let connection = pair.connection().ok_or(MoveError::NotConnected)?;
+        self.transfer(&connection, to)
+    }
+
+    fn transfer(&self, connection: &Arc<Connection>, to: usize) -> Result<(), MoveError> {
+        let stopped = lock(&self.stopped);
+        let lane = self.running().get(to).filter(|_| !*stopped).ok_or(MoveError::NotConnected)?;
+        let pair = connection.pair();
+        let set = pair.receive_cq().set_on(lane)?;
+        pair.send_cq().add_set(&set);
+        let moved = connection.move_to(&set)?;
+        drop(stopped);
+        if self.events.is_stopped() {
+            connection.cut(Fault::Stopped); // its new lane may have cut all others before
+        }
+        if moved { Ok(()) } else { Err(MoveError::NotConnected) }
+    }
+
     /// The hash of a connection between these addresses.
     pub fn hash(&self, peer: SocketAddr, local: SocketAddr) -> u32 {
         toeplitz(&self.key, &Tuple::new(peer, local))
@@ -87,14 +154,14 @@ impl Steering {
     // --- For the engine ---
 
     /// The lane of a connection between these addresses.
-    pub(crate) fn lane_of(&self, peer: SocketAddr, local: SocketAddr) -> io::Result<Arc<Lane>> {
+    pub(crate) fn lane_of(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr) -> io::Result<Arc<Lane>> {
         let hash = self.hash(peer, local);
         let lane = self.table.read().unwrap_or_else(PoisonError::into_inner).lane(hash);
         Ok(Arc::clone(&self.started()?[lane]))
     }
 
     /// The lane of what has no addresses.
-    pub(crate) fn default_lane(&self) -> io::Result<Arc<Lane>> {
+    pub(crate) fn default_lane(self: &Arc<Self>) -> io::Result<Arc<Lane>> {
         Ok(Arc::clone(&self.started()?[DEFAULT]))
     }
 
@@ -104,7 +171,7 @@ impl Steering {
     }
 
     /// The lanes; the first call starts them.
-    fn started(&self) -> io::Result<&[Arc<Lane>]> {
+    fn started(self: &Arc<Self>) -> io::Result<&[Arc<Lane>]> {
         if self.lanes.get().is_none() {
             self.start()?;
         }
@@ -112,10 +179,13 @@ impl Steering {
     }
 
     #[cold]
-    fn start(&self) -> io::Result<()> {
+    fn start(self: &Arc<Self>) -> io::Result<()> {
         let mut threads = lock(&self.threads);
         if self.lanes.get().is_none() {
-            let started: io::Result<Vec<_>> = (0..self.count).map(Lane::start).collect();
+            // Weakly: a lane that nobody rebalances has nobody to tell.
+            let me = self.rebalancer.as_ref().map_or_else(Weak::new, |_| Arc::downgrade(self));
+            let started: io::Result<Vec<_>> =
+                (0..self.count).map(|number| Lane::start(number, Weak::clone(&me))).collect();
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
             self.events.set_stop(Box::new(StopLanes(lanes.clone())));
@@ -126,6 +196,7 @@ impl Steering {
 
     /// Ends the lanes when all connections are closed, or so much time has passed.
     pub(crate) fn stop(&self, within: Duration) {
+        *lock(&self.stopped) = true;
         for lane in self.running() {
             lane.submit(Job::Stop(within));
         }

@@ -36,6 +36,23 @@ impl Thread {
     }
 }
 
+impl Thread {
+    /// How much time of a processor it has used; none, if it does not run any more.
+    pub(crate) fn processor_time(self) -> Duration {
+        // As the kernel makes it of a thread's number (clock_getcpuclockid(3) is for processes alone): the complement, and that
+        // scheduled time of a thread is meant.
+        let clock = !self.0.as_raw_nonzero().get() << 3 | 0b110;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a number, and memory of ours that the call may write to.
+        let known = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
+        let part = |value: i64| u64::try_from(value).unwrap_or_default();
+        match known {
+            true => Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec)),
+            false => Duration::ZERO,
+        }
+    }
+}
+
 /// Starts a thread that no signal of the program is delivered to: handlers are not to run on a stack of ours, and a program that
 /// blocks a signal everywhere, to read it from a descriptor, does not know of our threads.
 ///

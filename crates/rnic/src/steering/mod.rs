@@ -11,7 +11,7 @@ pub use toeplitz::{Tuple, toeplitz};
 /// How many entries the redirection table has: a power of two, as receive-side scaling has it.
 pub const ENTRIES: usize = 128;
 /// What of a hash is a place in the table.
-const MASK: u32 = ENTRIES as u32 - 1;
+const MASK: usize = ENTRIES - 1;
 
 /// The redirection table: an entry is the number of a lane, and a lane may have many entries or none.
 ///
@@ -45,7 +45,7 @@ impl RedirectionTable {
 
     /// The lane for a hash.
     pub fn lane(&self, hash: u32) -> usize {
-        usize::from(self.0[(hash & MASK) as usize])
+        usize::from(self.0[hash as usize & MASK])
     }
 }
 

@@ -1,0 +1,275 @@
+//! Queue pairs on the move (requirement I9): data is verified while they go from lane to lane, whoever serves them.
+#![allow(clippy::unwrap_used, reason = "a test")]
+
+mod common;
+
+use common::{ALL, SOON, pattern};
+use ironwarp::{
+    AcceptOptions, Adapter, Arm, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
+    MemoryRegion, Opcode, QueuePair, RedirectionTable, WorkRequest,
+};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Instant;
+
+const PAIRS: usize = 3;
+/// So many messages of a queue pair are on their way at once.
+const WINDOW: u64 = 4;
+/// Of one segment, of several, and more than a socket takes at once.
+const SIZES: [usize; 4] = [16, 3000, 200, 60_000];
+const LARGEST: usize = 60_000;
+/// Where in the pattern messages begin: each at another place than those before and after it.
+const PLACES: u64 = 251;
+
+/// How a program waits for completions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    Polling,
+    Sleeping,
+    ForEvents,
+}
+
+/// One side: its queue pairs share a completion queue.
+struct Side {
+    adapter: Adapter,
+    cq: CompletionQueue,
+    qps: Vec<QueuePair>,
+    /// What is sent is here.
+    source: MemoryRegion,
+    /// And what is received, one place for each message of the window of each queue pair.
+    sink: MemoryRegion,
+    waits: Waits,
+}
+
+impl Side {
+    fn new(config: Config, waits: Waits) -> Self {
+        let adapter = Adapter::open(config).unwrap();
+        let cq = adapter.completion_queue(256).unwrap();
+        let domain = adapter.protection_domain();
+        let places = usize::try_from(PLACES).unwrap();
+        let source = domain.register(Buffer::copy_of(&pattern(0, LARGEST + places)).unwrap(), ALL).unwrap();
+        let slots = PAIRS * usize::try_from(WINDOW).unwrap();
+        let sink = domain.register(Buffer::new(slots * LARGEST).unwrap(), ALL).unwrap();
+        let qp = || domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create().unwrap();
+        let qps = std::iter::repeat_with(qp).take(PAIRS).collect();
+        Self { adapter, cq, qps, source, sink, waits }
+    }
+
+    fn slot(which: usize, number: u64) -> usize {
+        (which * usize::try_from(WINDOW).unwrap() + usize::try_from(number % WINDOW).unwrap()) * LARGEST
+    }
+
+    fn receive(&self, which: usize, number: u64) {
+        let into = self.sink.slice(Self::slot(which, number), LARGEST).unwrap();
+        self.qps[which].post_receive(number, &[into]).unwrap();
+    }
+
+    fn send(&self, which: usize, number: u64) {
+        let at = usize::try_from(number % PLACES).unwrap();
+        let list = [self.source.slice(at, length(number)).unwrap()];
+        self.qps[which].post_send(WorkRequest::send(number, &list)).unwrap();
+    }
+
+    /// A message came: it must be the one with this number, byte by byte.
+    fn verify(&self, which: usize, number: u64, completion: &Completion, expected: &[u8]) {
+        assert_eq!(
+            (completion.wr_id, completion.byte_len as usize),
+            (number, length(number)),
+            "{completion:?}"
+        );
+        let mut bytes = vec![0; length(number)];
+        self.sink.read(Self::slot(which, number), &mut bytes).unwrap();
+        let at = usize::try_from(number % PLACES).unwrap();
+        assert!(bytes == expected[at..][..bytes.len()], "message {number} of queue pair {which} is another");
+    }
+
+    fn next(&self) -> Completion {
+        let deadline = Instant::now() + SOON;
+        let completion = match self.waits {
+            Waits::Sleeping => self.cq.wait(SOON).unwrap(),
+            Waits::Polling => loop {
+                let found = self.cq.poll_one().unwrap();
+                if found.is_some() || Instant::now() > deadline {
+                    break found;
+                }
+            },
+            Waits::ForEvents => loop {
+                let found = self.cq.poll_one().unwrap();
+                if found.is_some() {
+                    break found;
+                }
+                if !self.cq.arm(Arm::Next) && self.cq.own_handler().wait(SOON).is_none() {
+                    break None;
+                }
+            },
+        };
+        completion.expect("something completes in time").success().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn which(&self, completion: &Completion) -> usize {
+        self.qps.iter().position(|qp| qp.id() == completion.qp).unwrap()
+    }
+}
+
+fn length(number: u64) -> usize {
+    SIZES[usize::try_from(number).unwrap() % SIZES.len()]
+}
+
+fn connected(config: &Config, (near, far): (Waits, Waits)) -> (Side, Side) {
+    let (client, server) = (Side::new(config.clone(), near), Side::new(config.clone(), far));
+    for side in [&client, &server] {
+        side.adapter.steering().set_table(RedirectionTable::spread(1)).unwrap();
+        for which in 0..PAIRS {
+            (0..WINDOW).for_each(|number| side.receive(which, number));
+        }
+    }
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    for (one, other) in client.qps.iter().zip(&server.qps) {
+        one.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+        let incoming = listener.accept(SOON).unwrap();
+        incoming.accept(other, &AcceptOptions::new()).unwrap();
+        one.wait_connected(SOON).unwrap();
+        other.wait_connected(SOON).unwrap();
+    }
+    (client, server)
+}
+
+/// What the two sides of a talk, and who watches it, have in common.
+struct Talk {
+    /// It is to end.
+    over: AtomicBool,
+    /// With so many messages in each direction of each queue pair, once that is known.
+    last: [AtomicUsize; PAIRS],
+    /// How many there were so far.
+    messages: AtomicUsize,
+}
+
+/// Both sides send each other messages on all queue pairs, each a window ahead of what has come, until the talk is over; then both
+/// have all that was sent.
+fn talk(side: &Side, talk: &Talk) {
+    let last = &talk.last;
+    let expected = side.source.to_vec().unwrap();
+    let (mut sent, mut done, mut received) = ([WINDOW; PAIRS], [0; PAIRS], [0; PAIRS]);
+    for which in 0..PAIRS {
+        (0..WINDOW).for_each(|number| side.send(which, number));
+    }
+    let limit = |which: usize| last[which].load(Ordering::SeqCst) as u64;
+    while (0..PAIRS).any(|which| received[which] < limit(which) || done[which] < limit(which)) {
+        let completion = side.next();
+        let which = side.which(&completion);
+        if completion.opcode == Opcode::Receive {
+            side.verify(which, received[which], &completion, &expected);
+            received[which] += 1;
+            talk.messages.fetch_add(1, Ordering::SeqCst);
+            side.receive(which, received[which] + WINDOW - 1);
+        } else {
+            assert_eq!(completion.wr_id, done[which], "in order: {completion:?}");
+            done[which] += 1;
+        }
+        // The peer has a receive for it: it answers each message with one.
+        while sent[which] < (received[which].min(done[which]) + WINDOW).min(limit(which)) {
+            side.send(which, sent[which]);
+            sent[which] += 1;
+        }
+        if talk.over.load(Ordering::SeqCst) {
+            for (which, last) in last.iter().enumerate() {
+                let _ = last.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |known| {
+                    (known == usize::MAX).then(|| usize::try_from(sent[which] + 2 * WINDOW).unwrap())
+                });
+            }
+        }
+    }
+}
+
+/// Lets both sides talk for as long as `meanwhile`, which is told how many messages there were, returns true.
+fn talk_while(client: &Side, server: &Side, mut meanwhile: impl FnMut(usize) -> bool) {
+    let last = std::array::from_fn(|_| AtomicUsize::new(usize::MAX));
+    let the = Talk { over: AtomicBool::new(false), last, messages: AtomicUsize::new(0) };
+    std::thread::scope(|scope| {
+        let ends = [client, server].map(|side| scope.spawn(|| talk(side, &the)));
+        let _over = Over(&the.over);
+        while meanwhile(the.messages.load(Ordering::SeqCst))
+            && !ends.iter().any(ScopedJoinHandle::is_finished)
+        {}
+    });
+}
+
+/// Ends a talk, though a test fails: who talks would do so for ever.
+struct Over<'t>(&'t AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// Thousands of moves, and of messages between them.
+fn moved_back_and_forth(waits: (Waits, Waits)) {
+    let config = Config { rebalance: 0, ..Config::default() };
+    let (client, server) = connected(&config, waits);
+    let mut moves = 0;
+    talk_while(&client, &server, |messages| {
+        for side in [&client, &server] {
+            let steering = side.adapter.steering();
+            let (qp, to) = (&side.qps[moves % PAIRS], (moves / PAIRS) % steering.lanes());
+            steering.move_queue_pair(qp, to).unwrap();
+            assert_eq!(qp.lane(), Some(to));
+        }
+        moves += 1;
+        moves < 5000 || messages < 5000
+    });
+}
+
+#[test]
+fn nothing_is_lost_while_lanes_serve_and_queue_pairs_move() {
+    moved_back_and_forth((Waits::ForEvents, Waits::ForEvents));
+}
+
+#[test]
+fn nothing_is_lost_while_programs_poll_and_queue_pairs_move() {
+    moved_back_and_forth((Waits::Polling, Waits::Polling));
+}
+
+#[test]
+fn nothing_is_lost_while_programs_sleep_and_queue_pairs_move() {
+    moved_back_and_forth((Waits::Sleeping, Waits::ForEvents));
+}
+
+/// How many of a side's queue pairs are on a lane other than the first, where all began.
+fn elsewhere(side: &Side) -> usize {
+    side.qps.iter().filter(|qp| qp.lane() != Some(0)).count()
+}
+
+#[test]
+fn a_lane_with_much_to_do_gives_queue_pairs_to_one_with_little() {
+    let config = Config { rebalance: 1, ..Config::default() };
+    let (client, server) = connected(&config, (Waits::ForEvents, Waits::ForEvents));
+    talk_while(&client, &server, |_| elsewhere(&client) == 0);
+    assert!(elsewhere(&client) < PAIRS, "some stay");
+    let load = client.adapter.steering().load();
+    assert_eq!(load.iter().map(|lane| lane.sockets).sum::<usize>(), PAIRS);
+    assert!(load.iter().all(|lane| lane.sockets > 0 && !lane.busy.is_zero()), "{load:?}");
+}
+
+#[test]
+fn queue_pairs_stay_where_they_are_if_that_is_wanted() {
+    let config = Config { rebalance: 0, ..Config::default() };
+    let (client, server) = connected(&config, (Waits::ForEvents, Waits::ForEvents));
+    talk_while(&client, &server, |messages| messages < 3000);
+    assert_eq!((elsewhere(&client), elsewhere(&server)), (0, 0));
+}
+
+#[test]
+fn what_cannot_be_moved_is_told() {
+    let config = Config::default();
+    let (client, server) = connected(&config, (Waits::Sleeping, Waits::Sleeping));
+    let steering = client.adapter.steering();
+    let lanes = steering.lanes();
+    let told = steering.move_queue_pair(&client.qps[0], lanes).unwrap_err().to_string();
+    assert_eq!(told, format!("there is no lane {lanes}: they count from 0 to {}", lanes - 1));
+    server.qps[0].disconnect();
+    client.qps[0].disconnect();
+    assert!(client.qps[0].wait_closed(SOON));
+    let told = steering.move_queue_pair(&client.qps[0], lanes - 1).unwrap_err().to_string();
+    assert_eq!(told, "the queue pair is not connected");
+}
