@@ -99,7 +99,7 @@ impl Engine {
         let capture = Capture::of(&config, &host);
         let device = Device::new(config, host);
         Ok(Arc::new(Self {
-            steering: Steering::new(device.config(), device.events())?,
+            steering: Steering::new(&device)?,
             device,
             events: Mutex::default(),
             numbers: Numbers::new(),

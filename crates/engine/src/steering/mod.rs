@@ -10,9 +10,10 @@ use crate::connection::Connection;
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::lock;
-use ironwarp_rnic::config::Config;
+use crate::show::Shown;
+use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
-use ironwarp_rnic::event::{AsyncEvents, Stop};
+use ironwarp_rnic::event::Stop;
 use ironwarp_rnic::steering::{KEY_LEN, RedirectionTable, Tuple, toeplitz};
 use rebalance::Rebalancer;
 use std::fmt;
@@ -71,7 +72,7 @@ pub struct Steering {
     lanes: OnceLock<Vec<Arc<Lane>>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Who tells them that the adapter has failed.
-    events: Arc<AsyncEvents>,
+    device: Arc<Device>,
     /// Held while a connection is moved; true once the lanes were told to stop, which each hears at a time of its own.
     stopped: Mutex<bool>,
     rebalancer: Option<Rebalancer>,
@@ -79,7 +80,8 @@ pub struct Steering {
 
 impl Steering {
     /// No lane runs yet.
-    pub(crate) fn new(config: &Config, events: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
+        let config = device.config();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = config.lanes.clamp(1, processors);
         Ok(Arc::new(Self {
@@ -88,7 +90,7 @@ impl Steering {
             count,
             lanes: OnceLock::new(),
             threads: Mutex::default(),
-            events: Arc::clone(events),
+            device: Arc::clone(device),
             stopped: Mutex::new(false),
             rebalancer: Rebalancer::new(config.rebalance, count),
         }))
@@ -136,7 +138,7 @@ impl Steering {
         pair.send_cq().add_set(&set);
         let moved = connection.move_to(&set)?;
         drop(stopped);
-        if self.events.is_stopped() {
+        if self.device.events().is_stopped() {
             connection.cut(Fault::Stopped); // its new lane may have cut all others before
         }
         if moved { Ok(()) } else { Err(MoveError::NotConnected) }
@@ -188,10 +190,19 @@ impl Steering {
                 (0..self.count).map(|number| Lane::start(number, Weak::clone(&me))).collect();
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
-            self.events.set_stop(Box::new(StopLanes(lanes.clone())));
+            self.device.events().set_stop(Box::new(StopLanes(lanes.clone())));
+            self.show(&lanes);
             self.lanes.get_or_init(|| lanes);
         }
         Ok(())
+    }
+
+    /// Answers `ironwarp show` from now on. An adapter that cannot be shown works all the same.
+    fn show(&self, lanes: &[Arc<Lane>]) {
+        match Shown::new(&self.device, lanes) {
+            Ok(shown) => lanes[DEFAULT].submit(Job::Attend(Arc::new(shown))),
+            Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
+        }
     }
 
     /// Ends the lanes when all connections are closed, or so much time has passed.
