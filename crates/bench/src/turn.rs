@@ -65,6 +65,8 @@ pub(crate) struct Turn {
     pub(crate) events: usize,
     /// So many connections carry bulk traffic meanwhile.
     pub(crate) load: usize,
+    /// The one that is measured beside them is of the low-latency class.
+    pub(crate) urgent: bool,
     /// Where the server listens.
     pub(crate) at: IpAddr,
     /// The network namespace of the server, as a file; none if it is the client's.
@@ -101,6 +103,7 @@ impl Turn {
             connections: 1,
             events: 0,
             load: 0,
+            urgent: false,
             at: Ipv4Addr::LOCALHOST.into(),
             network: String::new(),
         };
@@ -122,6 +125,7 @@ impl Turn {
                 "connections" => turn.connections = number(word, value)?,
                 "events" => turn.events = number(word, value)?,
                 "load" => turn.load = number(word, value)?,
+                "urgent" => turn.urgent = number(word, value)?,
                 "at" => turn.at = number(word, value)?,
                 "network" => value.clone_into(&mut turn.network),
                 _ => return Err(format!("{word}: no such word").into()),
@@ -158,6 +162,7 @@ impl fmt::Display for Turn {
             connections,
             events,
             load,
+            urgent,
             at,
             ..
         } = self;
@@ -165,7 +170,7 @@ impl fmt::Display for Turn {
         let operation = name(OPERATION, self.operation);
         write!(f, "who={who} what={what} operation={operation} size={size} queued={queued} batch={batch} ")?;
         write!(f, "millis={millis} blocking={blocking} crc={crc} acked={acked} polls={polls} reno={reno} ")?;
-        write!(f, "connections={connections} events={events} load={load} at={at}")
+        write!(f, "connections={connections} events={events} load={load} urgent={urgent} at={at}")
     }
 }
 

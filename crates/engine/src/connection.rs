@@ -12,7 +12,7 @@ use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Attendant, Qp, Ready};
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,8 @@ pub(crate) struct Connection {
     place: AtomicU64,
     /// How often it was served since somebody last asked.
     served: AtomicU64,
+    /// Its lane will drive it when its turn comes.
+    waits: AtomicBool,
 }
 
 /// The set of a connection.
@@ -76,6 +78,7 @@ impl Connection {
             place: AtomicU64::new(set.token()),
             home: Mutex::new(Home { set, entered: false }),
             served: AtomicU64::new(0),
+            waits: AtomicBool::new(false),
         });
         let watch = Arc::new(Watch { connection: Arc::downgrade(&connection), began: Instant::now() });
         let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
@@ -92,7 +95,11 @@ impl Connection {
         match connection.enter() {
             // Another lane may have found it closed meanwhile, and have let go of it before it was here.
             Ok(()) if qp.is_closed() => connection.leave(),
-            Ok(()) => connection.await_first_word(&agreed),
+            Ok(()) => {
+                connection.await_first_word(&agreed);
+                // The class of its completion queue may have been changed before it could be found there.
+                engine.steering().settle_new(&connection)?;
+            }
             Err(error) => connection.cut(Fault::Lost(error.raw_os_error().unwrap_or_default())),
         }
         Ok(connection)
@@ -130,6 +137,16 @@ impl Connection {
     /// How often it was served since this was last asked.
     pub(crate) fn take_count(&self) -> u64 {
         self.served.swap(0, Ordering::Relaxed)
+    }
+
+    /// It is left with work, and its lane will drive it when its turn comes; or that is now.
+    pub(crate) fn awaits_turn(&self, waits: bool) {
+        self.waits.store(waits, Ordering::SeqCst);
+    }
+
+    /// Whether its lane will drive it in a while, whatever its socket tells meanwhile.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits.load(Ordering::SeqCst)
     }
 
     /// Adds it to its set.

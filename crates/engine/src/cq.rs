@@ -1,14 +1,16 @@
 //! A completion queue that makes progress when it is polled, and that a thread can sleep on. Steps 7 and 8 of the path.
 
+use crate::class::{Class, SharedClass};
 use crate::handler::CompletionHandler;
 use crate::lane::Lane;
-use crate::set::Set;
+use crate::set::{Set, lock};
 use crate::sleep::Sleepers;
+use crate::steering::Steering;
 use ironwarp_rnic::event::{AsyncEvent, AsyncEvents};
 use ironwarp_rnic::queue::{Arm, Completion, Cq, Overrun};
 use std::cell::Cell;
 use std::io;
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, Weak};
 use std::time::{Duration, Instant};
 
 /// So long a thread polls before it sleeps: most answers come sooner than a sleeping thread wakes.
@@ -52,14 +54,31 @@ pub struct CompletionQueue {
     sleepers: Arc<Sleepers>,
     /// Where an overrun is reported.
     reports: Arc<AsyncEvents>,
+    /// The handler's, which may be gone.
+    class: SharedClass,
+    handler: Mutex<Weak<CompletionHandler>>,
+    steering: Arc<Steering>,
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(id: u32, capacity: usize, reports: &Arc<AsyncEvents>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(
+        id: u32,
+        capacity: usize,
+        reports: &Arc<AsyncEvents>,
+        steering: &Arc<Steering>,
+    ) -> io::Result<Arc<Self>> {
         let cq = Arc::new(Cq::new(id, capacity));
         cq.set_reports(reports);
         let sleepers = Sleepers::new(&cq)?;
-        Ok(Arc::new(Self { cq, sets: RwLock::default(), sleepers, reports: Arc::clone(reports) }))
+        Ok(Arc::new(Self {
+            cq,
+            sets: RwLock::default(),
+            sleepers,
+            reports: Arc::clone(reports),
+            class: SharedClass::new(Class::USUAL),
+            handler: Mutex::default(),
+            steering: Arc::clone(steering),
+        }))
     }
 
     /// The queue itself.
@@ -99,9 +118,49 @@ impl CompletionQueue {
         there
     }
 
-    /// Moves it to another completion handler, or to none (*Modify CQ*, requirement N4). Nothing is lost or doubled.
-    pub fn set_handler(&self, handler: Option<&CompletionHandler>) {
+    /// Moves it to another completion handler, or to none (*Modify CQ*, requirement N4). Nothing is lost or doubled. Its queue pairs are
+    /// served as the new handler's class has it (requirement N6).
+    pub fn set_handler(self: &Arc<Self>, handler: Option<&Arc<CompletionHandler>>) {
+        let next = handler.map_or_else(Weak::new, Arc::downgrade);
+        let before = std::mem::replace(&mut *lock(&self.handler), next).upgrade();
+        if let Some(before) = before {
+            before.serves_no_more(self);
+        }
         self.cq.set_handler(handler.map(|handler| Arc::clone(handler.inner())));
+        let followed = match handler {
+            Some(handler) => {
+                handler.serves(self);
+                self.follow(handler)
+            }
+            None => self.set_class(Class::USUAL),
+        };
+        if let Err(error) = followed {
+            tracing::warn!(%error, cq = self.cq.id(), "its queue pairs stay on the lanes where they are");
+        }
+    }
+
+    /// Takes over the class of a handler, if it still is its own.
+    pub(crate) fn follow(&self, handler: &CompletionHandler) -> io::Result<()> {
+        match std::ptr::eq(lock(&self.handler).as_ptr(), handler) {
+            true => self.set_class(handler.class()),
+            false => Ok(()),
+        }
+    }
+
+    /// How urgent it is what completes here.
+    pub(crate) fn class(&self) -> Class {
+        self.class.get()
+    }
+
+    fn set_class(&self, class: Class) -> io::Result<()> {
+        let before = self.class();
+        self.class.set(class);
+        if (before == Class::LowLatency) == (class == Class::LowLatency) {
+            return Ok(()); // they stay on their lanes
+        }
+        let connections: Vec<_> = self.sets().iter().flat_map(|set| set.connections()).collect();
+        let own = connections.iter().filter(|it| std::ptr::eq(&raw const **it.pair().receive_cq(), self));
+        own.into_iter().try_for_each(|connection| self.steering.settle(connection))
     }
 
     /// Waits until a completion is there, or `timeout` is over; true if one is.

@@ -188,7 +188,8 @@ impl Engine {
 
     /// A completion queue for `capacity` completions, with no handler.
     pub fn create_cq(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
-        CompletionQueue::new(self.next_cq.fetch_add(1, Ordering::Relaxed), capacity, self.device.events())
+        let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
+        CompletionQueue::new(number, capacity, self.device.events(), &self.steering)
     }
 
     /// A control queue for `depth` operations, which complete on `cq` (requirement X6).
@@ -342,13 +343,13 @@ impl Engine {
     }
 
     /// The set of sockets for a connection between these addresses, whose completions go to these queues: that of the queue for
-    /// receives, on the lane that it is steered to. The other one looks at it, too.
+    /// receives, on the lane that it is steered to, or that its class has. The other one looks at it, too.
     pub(crate) fn set_for(
         &self,
         (receive_cq, send_cq): (&CompletionQueue, &CompletionQueue),
         (peer, local): (SocketAddr, SocketAddr),
     ) -> io::Result<Arc<Set>> {
-        let set = receive_cq.set_on(&self.steering.lane_of(peer, local)?)?;
+        let set = receive_cq.set_on(&self.steering.lane_for(receive_cq.class(), peer, local)?)?;
         send_cq.add_set(&set);
         Ok(set)
     }

@@ -1,12 +1,16 @@
 //! Completion handlers and asynchronous events with file descriptors: where a program waits that does not poll. Before this:
 //! a completion queue, or whatever else found that an event is due, on a lane or a thread of the program's.
 
+use crate::class::{Class, SharedClass};
+use crate::cq::CompletionQueue;
 use crate::event::{EventFdWake, wait_for};
 use crate::lane::{Due, Job, Lane};
+use crate::set::lock;
+use crate::sys::thread::take_short_turns;
 use ironwarp_rnic::event::{self, AsyncEvent, AsyncEvents, CqEvent, HandlerId, Moderated, Standing, Timer};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// A completion handler: one descriptor for any number of completion queues.
@@ -14,11 +18,14 @@ use std::time::{Duration, Instant};
 pub struct CompletionHandler {
     inner: Arc<event::CompletionHandler>,
     wake: EventFdWake,
+    class: SharedClass,
+    /// The completion queues that it serves.
+    queues: Mutex<Vec<Weak<CompletionQueue>>>,
 }
 
 impl CompletionHandler {
     pub(crate) fn new(inner: Arc<event::CompletionHandler>, wake: EventFdWake) -> Arc<Self> {
-        Arc::new(Self { inner, wake })
+        Arc::new(Self { inner, wake, class: SharedClass::new(Class::USUAL), queues: Mutex::default() })
     }
 
     pub(crate) fn inner(&self) -> &Arc<event::CompletionHandler> {
@@ -28,6 +35,31 @@ impl CompletionHandler {
     /// What tells it from others.
     pub fn id(&self) -> HandlerId {
         self.inner.id()
+    }
+
+    /// How urgent it is what it tells.
+    pub fn class(&self) -> Class {
+        self.class.get()
+    }
+
+    /// Gives it another class, while completions arrive (requirement N6): the queue pairs of its completion queues are served accordingly
+    /// from now on.
+    pub fn set_class(&self, class: Class) -> io::Result<()> {
+        self.class.set(class);
+        let queues: Vec<_> = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
+        queues.iter().try_for_each(|queue| queue.follow(self))
+    }
+
+    /// Serves this completion queue from now on, and not the one that is gone.
+    pub(crate) fn serves(&self, queue: &Arc<CompletionQueue>) {
+        let mut queues = lock(&self.queues);
+        queues.retain(|known| known.strong_count() > 0 && !std::ptr::eq(known.as_ptr(), &raw const **queue));
+        queues.push(Arc::downgrade(queue));
+    }
+
+    /// Serves this one no more.
+    pub(crate) fn serves_no_more(&self, queue: &CompletionQueue) {
+        lock(&self.queues).retain(|known| !std::ptr::eq(known.as_ptr(), &raw const *queue));
     }
 
     /// What it has done so far.
@@ -41,7 +73,12 @@ impl CompletionHandler {
     }
 
     /// Waits for an event and takes it; `None` if `timeout` is over first.
+    ///
+    /// A thread that waits for what is urgent has short turns at the processor from then on, like the lane that serves it.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
+        if self.class() == Class::LowLatency {
+            take_short_turns();
+        }
         wait_for(&self.wake, timeout, || self.next())
     }
 

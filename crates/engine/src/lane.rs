@@ -3,12 +3,13 @@
 //! What only the thread touches is in [`Running`]; what others touch is in [`Lane`]: its epoll, its inbox, its sets.
 
 use crate::byhand::Reminder;
+use crate::class::Shares;
 use crate::connection::Connection;
 use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::steering::{LaneLoad, Steering};
 use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
-use crate::sys::thread::{Thread, spawn};
+use crate::sys::thread::{Thread, spawn, take_short_turns};
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
 use ironwarp_rnic::event::Moderated;
@@ -28,6 +29,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often it looks at most whether threads that sleep still exist.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const BATCH: usize = 256;
+/// So many connections that were left with work have a turn before sockets are looked at again.
+const TURNS: usize = 16;
 /// How long a listener waits that found no descriptor for a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// After so many wakes, a lane looks whether another has less to do.
@@ -129,6 +132,20 @@ impl std::fmt::Debug for Call {
 impl Lane {
     /// Starts the thread.
     pub(crate) fn start(number: usize, steering: Weak<Steering>) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        Self::run(number, format!("ironwarp-{number}"), steering, false)
+    }
+
+    /// Starts the thread of a lane for what is urgent: it has short turns at the processor, and gives nothing to other lanes.
+    pub(crate) fn start_urgent(number: usize) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        Self::run(number, "ironwarp-urgent".to_owned(), Weak::new(), true)
+    }
+
+    fn run(
+        number: usize,
+        name: String,
+        steering: Weak<Steering>,
+        urgent: bool,
+    ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let lane = Arc::new(Self {
             number,
             epoll: Epoll::new()?,
@@ -143,9 +160,12 @@ impl Lane {
         let its_own = Arc::clone(&lane);
         let run = move || {
             let _ = its_own.thread.set(Thread::current());
+            if urgent {
+                take_short_turns();
+            }
             Running::new(&its_own, steering).run();
         };
-        let thread = spawn(&format!("ironwarp-{number}"), run)?;
+        let thread = spawn(&name, run)?;
         Ok((lane, thread))
     }
 
@@ -219,6 +239,8 @@ struct Running {
     listeners: HashMap<u64, Arc<ListenerCore>>,
     attended: HashMap<u64, Arc<dyn Attended>>,
     timers: Timers<Due>,
+    /// Connections that were left with work.
+    backlog: Shares<Arc<Connection>>,
     /// Sets that programs poll, and how often they had when last looked.
     polled: HashMap<u64, Option<u64>>,
     next_look: Instant,
@@ -240,6 +262,7 @@ impl Running {
             listeners: HashMap::new(),
             attended: HashMap::new(),
             timers: Timers::new(),
+            backlog: Shares::new(),
             polled: HashMap::new(),
             next_look: Instant::now(),
             paused: Vec::new(),
@@ -264,6 +287,7 @@ impl Running {
             }
             self.events = events;
             self.jobs();
+            self.take_turns();
             self.expire();
             // Only a lane that is busy gets here often.
             if wakes.is_multiple_of(REBALANCE)
@@ -279,6 +303,9 @@ impl Running {
     }
 
     fn timeout(&self) -> Option<Duration> {
+        if !self.backlog.is_empty() {
+            return Some(Duration::ZERO);
+        }
         let now = Instant::now();
         let look = (!self.polled.is_empty()).then(|| self.next_look.saturating_duration_since(now));
         let stop = self.stop.map(|at| at.saturating_duration_since(now));
@@ -344,7 +371,10 @@ impl Running {
         let jobs = std::mem::take(&mut *lock(&self.lane.inbox));
         for job in jobs {
             match job {
-                Job::Drive(connection) => connection.drive(),
+                Job::Drive(connection) => {
+                    connection.awaits_turn(true);
+                    self.backlog.push(connection.pair().receive_cq().class(), connection);
+                }
                 Job::DriveDatagrams(qp) => qp.go_on(),
                 Job::Watch(set) => self.look_soon(set, None),
                 Job::Begin(setup) => self.begin(*setup),
@@ -366,6 +396,17 @@ impl Running {
                     self.lane.all_sets().iter().for_each(|set| set.disconnect());
                 }
             }
+        }
+    }
+
+    /// Connections that were left with work have turns, by the shares of their classes (requirement N6). Then the sockets are looked at
+    /// again: others may have little to do, and should not wait for all of this.
+    fn take_turns(&mut self) {
+        for _ in 0..TURNS {
+            let Some(connection) = self.backlog.pop() else { return };
+            // Before it is driven: what comes from now on is told by its socket again.
+            connection.awaits_turn(false);
+            connection.drive();
         }
     }
 

@@ -8,6 +8,7 @@
 //! | `set` | the sockets that one completion queue has on one lane, as one entry of the lane |
 //! | [`cq`] | a completion queue that makes progress when it is polled |
 //! | `sleep` | threads that sleep until it has something |
+//! | `class` | how urgent handlers are: a lane of their own, or a share of all lanes' turns |
 //! | [`handler`] | completion handlers and asynchronous events, for programs that wait on a descriptor |
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | [`control`] | operations that may take long, done in order by a thread of their own |
@@ -25,6 +26,7 @@
 
 pub mod byhand;
 mod capture;
+mod class;
 mod connection;
 pub mod control;
 pub mod cq;
@@ -46,6 +48,7 @@ pub mod sys;
 mod timers;
 
 pub use byhand::{BringUpError, BringUpOptions, Local, Remote};
+pub use class::Class;
 pub use control::ControlQueue;
 pub use cq::CompletionQueue;
 pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};

@@ -71,6 +71,13 @@ impl Pace {
     }
 }
 
+/// Who serves a set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum By {
+    Lane,
+    Program,
+}
+
 /// What the sockets had.
 #[derive(Clone, Copy, Debug, Default)]
 struct Served {
@@ -334,9 +341,9 @@ impl Set {
     pub(crate) fn poll(&self) {
         // A thread that is ending has no room of its own any more, and may still poll: in what a program asked to be called
         // when it exits, for example.
-        let served = EVENTS.try_with(|events| self.serve(&mut events.borrow_mut()));
+        let served = EVENTS.try_with(|events| self.serve(&mut events.borrow_mut(), By::Program));
         if served.is_err() {
-            let _ = self.serve(&mut Events::new(BATCH));
+            let _ = self.serve(&mut Events::new(BATCH), By::Program);
         }
     }
 
@@ -402,7 +409,7 @@ impl Set {
 
     fn serve_for_lane(&self, events: &mut Events, late: bool, pause: bool) -> Fired {
         let (armed, polls) = (self.armed(), self.polls.load(Ordering::Relaxed));
-        let Served { came, bulk } = self.serve(events);
+        let Served { came, bulk } = self.serve(events, By::Lane);
         // A program that polls until its own request is done, and then watches memory for what the peer writes, goes on now as if
         // it had been woken. Its answer should take the acknowledgement along: alone, it would have the peer stop polling before
         // the answer comes, and nobody be there for that.
@@ -492,7 +499,7 @@ impl Set {
     // --- Both ---
 
     /// Takes the sockets' events, and moves what they have.
-    fn serve(&self, events: &mut Events) -> Served {
+    fn serve(&self, events: &mut Events, by: By) -> Served {
         let mut served = Served::default();
         if let Err(error) = self.epoll.wait(events, Some(Duration::ZERO)) {
             tracing::error!(%error, "a set of sockets cannot be read");
@@ -503,6 +510,9 @@ impl Set {
                 self.serve_inbox(event);
                 continue;
             };
+            if by == By::Lane && connection.waits() {
+                continue; // it is driven when its turn comes, and then for all that its socket has
+            }
             let Event { readable, writable, ended, .. } = event;
             connection.count();
             let qp = connection.qp();

@@ -6,9 +6,9 @@
 
 use crate::connection::Connection;
 use crate::lane::{Attended, Lane};
+use crate::steering::Steering;
 use crate::sys::bulletin::{Bulletin, ask};
 use crate::sys::thread::Thread;
-use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{HandlerId, QueueState, Standing};
 use ironwarp_rnic::queue::Cq;
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ use std::fmt::{self, Display};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
 
 const PREFIX: &str = "ironwarp/";
 
@@ -100,33 +100,34 @@ pub fn look(name: &str) -> io::Result<Adapter> {
 #[derive(Debug)]
 pub(crate) struct Shown {
     bulletin: Bulletin,
-    device: Arc<Device>,
-    lanes: Vec<Arc<Lane>>,
+    /// It stops the lanes before it goes.
+    steering: Weak<Steering>,
 }
 
 impl Shown {
-    pub(crate) fn new(device: &Arc<Device>, lanes: &[Arc<Lane>]) -> io::Result<Self> {
+    pub(crate) fn new(steering: &Arc<Steering>) -> io::Result<Self> {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let bulletin = Bulletin::new(&format!("{PREFIX}{}/{number}", std::process::id()))?;
-        Ok(Self { bulletin, device: Arc::clone(device), lanes: lanes.to_vec() })
+        Ok(Self { bulletin, steering: Arc::downgrade(steering) })
     }
 
     fn text(&self) -> String {
         let mut text = String::new();
-        for row in self.rows() {
+        for row in self.steering.upgrade().map_or_else(Vec::new, |steering| Self::rows(&steering)) {
             text += &format!("{row}\n");
         }
         text
     }
 
-    fn rows(&self) -> Vec<Row> {
-        let config = self.device.config();
+    fn rows(steering: &Steering) -> Vec<Row> {
+        let device = steering.device();
+        let config = device.config();
         let adapter = Row::new("adapter").with("persona", config.persona).with("crc", config.crc);
-        let adapter = adapter.with("tags", self.device.table().len()).with("most_tags", config.tags);
-        let mut rows = vec![adapter.with("stopped", self.device.events().is_stopped())];
+        let adapter = adapter.with("tags", device.table().len()).with("most_tags", config.tags);
+        let mut rows = vec![adapter.with("stopped", device.events().is_stopped())];
         let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());
-        for (number, lane) in self.lanes.iter().enumerate() {
+        for (number, lane) in steering.every().enumerate() {
             let sets = lane.all_sets();
             let mut connections = 0;
             for set in &sets {
@@ -139,8 +140,8 @@ impl Shown {
             }
             rows.push(lane_row(lane, number).with("connections", connections));
         }
-        rows.push(event_queue_row("asynchronous", self.device.events().standing()));
-        let handlers = self.device.handlers();
+        rows.push(event_queue_row("asynchronous", device.events().standing()));
+        let handlers = device.handlers();
         rows.extend(handlers.iter().map(|it| event_queue_row(&it.id().0.to_string(), it.standing())));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));
         rows.extend(qps.into_values());

@@ -2,7 +2,7 @@
 //! that are armed, and objects of the adapter to which something happens.
 
 use crate::adapter::Shared;
-use ironwarp_engine::{AsyncEventQueue, CompletionHandler as Inner, Engine};
+use ironwarp_engine::{AsyncEventQueue, Class, CompletionHandler as Inner, Engine};
 use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId, Standing};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -60,6 +60,32 @@ impl CompletionHandler {
     /// ```
     pub fn id(&self) -> HandlerId {
         self.inner.id()
+    }
+
+    /// How urgent it is what it tells; [`Class::USUAL`] to begin with.
+    pub fn class(&self) -> Class {
+        self.inner.class()
+    }
+
+    /// Gives it another class, also while completions arrive (requirement N6). Queue pairs whose receives complete on its completion
+    /// queues are served accordingly: urgent ones by a thread that does nothing else, others by shares of what the adapter's threads do.
+    /// Nothing is lost or doubled by it. A thread that [waits](Self::wait) here for what is urgent has short turns at the processor from
+    /// then on, so that the kernel lets it run early (Linux 6.12 and later).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::num::NonZero;
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::Class;
+    /// let (urgent, backups) = (adapter.completion_handler()?, adapter.completion_handler()?);
+    /// urgent.set_class(Class::LowLatency)?;
+    /// backups.set_class(Class::Bulk(NonZero::new(4).expect("not zero")))?; // a quarter of the usual share
+    /// assert_eq!((urgent.class(), Class::USUAL.to_string()), (Class::LowLatency, "bulk, share 16".to_owned()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_class(&self, class: Class) -> io::Result<()> {
+        self.inner.set_class(class)
     }
 
     /// How many events it was told, and how often it woke its consumer.

@@ -213,7 +213,7 @@ impl CompletionQueue {
     /// # }
     /// ```
     pub fn modify<'h>(&self, handler: impl Into<Option<&'h CompletionHandler>>) {
-        self.inner.set_handler(handler.into().map(|handler| &*handler.inner));
+        self.inner.set_handler(handler.into().map(|handler| &handler.inner));
     }
 
     /// Which completion handler it has now.

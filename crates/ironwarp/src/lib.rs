@@ -106,6 +106,7 @@ pub use steering::Steering;
 pub use window::Window;
 pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 
+pub use ironwarp_engine::Class;
 pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};

@@ -5,9 +5,11 @@ mod common;
 
 use common::{ALL, SOON, pattern};
 use ironwarp::{
-    AcceptOptions, Adapter, Arm, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
-    MemoryRegion, Opcode, QueuePair, RedirectionTable, WorkRequest,
+    AcceptOptions, Adapter, Arm, Buffer, Class, Completes, Completion, CompletionHandler, CompletionQueue,
+    Config, ConnectOptions, CqEvent, MemoryRegion, Opcode, QueuePair, RedirectionTable, WorkRequest,
 };
+use rustix::event::{PollFd, PollFlags, poll};
+use std::num::NonZero;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
@@ -27,12 +29,15 @@ enum Waits {
     Polling,
     Sleeping,
     ForEvents,
+    /// At two handlers, an urgent one and another: its queue goes from one to the other.
+    AtEither,
 }
 
 /// One side: its queue pairs share a completion queue.
 struct Side {
     adapter: Adapter,
     cq: CompletionQueue,
+    handlers: [CompletionHandler; 2],
     qps: Vec<QueuePair>,
     /// What is sent is here.
     source: MemoryRegion,
@@ -45,6 +50,8 @@ impl Side {
     fn new(config: Config, waits: Waits) -> Self {
         let adapter = Adapter::open(config).unwrap();
         let cq = adapter.completion_queue(256).unwrap();
+        let handlers = [(); 2].map(|()| adapter.completion_handler().unwrap());
+        handlers[0].set_class(Class::LowLatency).unwrap();
         let domain = adapter.protection_domain();
         let places = usize::try_from(PLACES).unwrap();
         let source = domain.register(Buffer::copy_of(&pattern(0, LARGEST + places)).unwrap(), ALL).unwrap();
@@ -52,7 +59,7 @@ impl Side {
         let sink = domain.register(Buffer::new(slots * LARGEST).unwrap(), ALL).unwrap();
         let qp = || domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create().unwrap();
         let qps = std::iter::repeat_with(qp).take(PAIRS).collect();
-        Self { adapter, cq, qps, source, sink, waits }
+        Self { adapter, cq, handlers, qps, source, sink, waits }
     }
 
     fn slot(which: usize, number: u64) -> usize {
@@ -102,8 +109,23 @@ impl Side {
                     break None;
                 }
             },
+            Waits::AtEither => loop {
+                let found = self.cq.poll_one().unwrap();
+                if found.is_some() {
+                    break found;
+                }
+                if !self.cq.arm(Arm::Next) && self.wait_at_either().is_none() {
+                    break None;
+                }
+            },
         };
         completion.expect("something completes in time").success().unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    fn wait_at_either(&self) -> Option<CqEvent> {
+        let mut fds = self.handlers.each_ref().map(|handler| PollFd::new(handler, PollFlags::IN));
+        poll(&mut fds, Some(&SOON.try_into().unwrap())).unwrap();
+        self.handlers.iter().find_map(CompletionHandler::next)
     }
 
     fn which(&self, completion: &Completion) -> usize {
@@ -233,6 +255,61 @@ fn nothing_is_lost_while_programs_poll_and_queue_pairs_move() {
 #[test]
 fn nothing_is_lost_while_programs_sleep_and_queue_pairs_move() {
     moved_back_and_forth((Waits::Sleeping, Waits::ForEvents));
+}
+
+/// A lane has the number behind all others, if it is that of what is urgent (requirement N6).
+fn is_urgent(side: &Side, qp: &QueuePair) -> bool {
+    qp.lane() == Some(side.adapter.steering().lanes())
+}
+
+/// The consumer sleeps at a handler that is urgent now and not urgent then.
+#[test]
+fn nothing_is_lost_while_a_handler_changes_its_class() {
+    let (client, server) = connected(&Config::default(), (Waits::ForEvents, Waits::ForEvents));
+    let share = Class::Bulk(NonZero::new(3).unwrap());
+    let mut changes = 0;
+    talk_while(&client, &server, |messages| {
+        let class = [Class::LowLatency, share, Class::LowLatency, Class::USUAL][changes % 4];
+        for side in [&client, &server] {
+            side.cq.own_handler().set_class(class).unwrap();
+            assert!(side.qps.iter().all(|qp| is_urgent(side, qp) == (class == Class::LowLatency)), "{class}");
+        }
+        changes += 1;
+        changes < 2000 || messages < 5000
+    });
+}
+
+/// *Modify CQ*, with completions in flight, between handlers of different classes (requirements N4, N6).
+#[test]
+fn nothing_is_lost_while_a_queue_goes_from_handler_to_handler() {
+    let (client, server) = connected(&Config::default(), (Waits::AtEither, Waits::AtEither));
+    let mut changes = 0;
+    talk_while(&client, &server, |messages| {
+        for side in [&client, &server] {
+            side.cq.modify(&side.handlers[changes % 2]);
+            assert!(side.qps.iter().all(|qp| is_urgent(side, qp) == changes.is_multiple_of(2)));
+        }
+        changes += 1;
+        changes < 2000 || messages < 5000
+    });
+}
+
+/// A connection that is made when its queue is urgent already is served by that lane from the start.
+#[test]
+fn a_new_connection_goes_where_its_class_belongs() {
+    let (client, server) = connected(&Config::default(), (Waits::Sleeping, Waits::Sleeping));
+    assert!(!is_urgent(&client, &client.qps[0]));
+    client.cq.modify(&client.handlers[0]);
+    assert!(is_urgent(&client, &client.qps[0]) && !is_urgent(&server, &server.qps[0]));
+    let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    let [one, other] = [&client, &server]
+        .map(|side| side.adapter.protection_domain().queue_pair(&side.cq).create().unwrap());
+    one.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    listener.accept(SOON).unwrap().accept(&other, &AcceptOptions::new()).unwrap();
+    one.wait_connected(SOON).unwrap();
+    assert!(is_urgent(&client, &one) && !is_urgent(&server, &other));
+    client.cq.modify(None);
+    assert!(!is_urgent(&client, &one) && !is_urgent(&client, &client.qps[0]));
 }
 
 /// How many of a side's queue pairs are on a lane other than the first, where all began.

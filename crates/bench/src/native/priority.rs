@@ -21,6 +21,12 @@ use std::time::Instant;
 const BULK: usize = 64 << 10;
 const QUEUED: usize = 16;
 
+/// The consumer that counts.
+fn quick(turn: &Turn, host: &Host) -> Result<Sleeper> {
+    let sleeper = Sleeper::new(host, 2 * QUEUED)?;
+    if turn.urgent { sleeper.urgent() } else { Ok(sleeper) }
+}
+
 /// The connections of the load, and a thread that keeps them busy.
 #[derive(Debug)]
 struct Load {
@@ -74,7 +80,7 @@ fn accept(listener: &Listener, pair: &QueuePair) -> Result {
 
 /// The first connection is the one that counts, the others are the load.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
-    let quick = Sleeper::new(host, 2 * QUEUED)?;
+    let quick = quick(turn, host)?;
     let (pair, memory) = (quick.pair(host, QUEUED)?, region(host, turn.size)?);
     let slice = || memory.slice(0, turn.size);
     pair.post_receive(0, &[slice()?])?;
@@ -102,7 +108,7 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
 
 pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measured> {
     let host = Host::open(turn)?;
-    let quick = Sleeper::new(&host, 2 * QUEUED)?;
+    let quick = quick(turn, &host)?;
     let (pair, memory) = (quick.pair(&host, QUEUED)?, region(&host, turn.size)?);
     let slice = || memory.slice(0, turn.size);
     let connect = |pair: &QueuePair| -> Result {

@@ -3,7 +3,7 @@
 use super::Host;
 use crate::Result;
 use crate::control::PATIENCE;
-use ironwarp::{Arm, Completion, CompletionHandler, CompletionQueue, QueuePair};
+use ironwarp::{Arm, Class, Completion, CompletionHandler, CompletionQueue, QueuePair};
 
 #[derive(Debug)]
 pub(super) struct Sleeper {
@@ -14,6 +14,12 @@ pub(super) struct Sleeper {
 impl Sleeper {
     pub(super) fn new(host: &Host, depth: usize) -> Result<Self> {
         Self::at(host, host.adapter.completion_queue(depth)?)
+    }
+
+    /// One whose consumer is in a hurry.
+    pub(super) fn urgent(self) -> Result<Self> {
+        self.handler.set_class(Class::LowLatency)?;
+        Ok(self)
     }
 
     /// For a queue that there is.

@@ -6,6 +6,7 @@
 
 mod rebalance;
 
+use crate::class::Class;
 use crate::connection::Connection;
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
@@ -70,6 +71,8 @@ pub struct Steering {
     /// How many lanes there are, started or not.
     count: usize,
     lanes: OnceLock<Vec<Arc<Lane>>>,
+    /// The lane of what is urgent (requirement N6), once something is. The table does not lead there.
+    urgent: OnceLock<Arc<Lane>>,
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Who tells them that the adapter has failed.
     device: Arc<Device>,
@@ -89,6 +92,7 @@ impl Steering {
             table: RwLock::new(RedirectionTable::spread(count)),
             count,
             lanes: OnceLock::new(),
+            urgent: OnceLock::new(),
             threads: Mutex::default(),
             device: Arc::clone(device),
             stopped: Mutex::new(false),
@@ -127,12 +131,34 @@ impl Steering {
     pub fn move_queue_pair(&self, pair: &QueuePair, to: usize) -> Result<(), MoveError> {
         self.check(to)?;
         let connection = pair.connection().ok_or(MoveError::NotConnected)?;
-        self.transfer(&connection, to)
+        let lane = self.running().get(to).ok_or(MoveError::NotConnected)?;
+        self.transfer(&connection, lane)
     }
 
-    fn transfer(&self, connection: &Arc<Connection>, to: usize) -> Result<(), MoveError> {
+    /// Moves a connection to the lane that its class and its addresses lead to, if it is not there.
+    pub(crate) fn settle(self: &Arc<Self>, connection: &Arc<Connection>) -> io::Result<()> {
+        let (Ok(peer), Ok(local)) = (connection.link().peer_addr(), connection.link().local_addr()) else {
+            return Ok(()); // it is closed
+        };
+        let lane = self.lane_for(connection.pair().receive_cq().class(), peer, local)?;
+        match self.transfer(connection, &lane) {
+            Err(MoveError::System(error)) => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// The same for one that is new, where that is cheap.
+    pub(crate) fn settle_new(self: &Arc<Self>, connection: &Arc<Connection>) -> io::Result<()> {
+        let urgent = connection.pair().receive_cq().class() == Class::LowLatency;
+        let there = self.urgent.get().is_some_and(|lane| Arc::ptr_eq(lane, &connection.lane()));
+        if urgent == there { Ok(()) } else { self.settle(connection) }
+    }
+
+    fn transfer(&self, connection: &Arc<Connection>, lane: &Arc<Lane>) -> Result<(), MoveError> {
         let stopped = lock(&self.stopped);
-        let lane = self.running().get(to).filter(|_| !*stopped).ok_or(MoveError::NotConnected)?;
+        if *stopped {
+            return Err(MoveError::NotConnected);
+        }
         let pair = connection.pair();
         let set = pair.receive_cq().set_on(lane)?;
         pair.send_cq().add_set(&set);
@@ -160,6 +186,40 @@ impl Steering {
         let hash = self.hash(peer, local);
         let lane = self.table.read().unwrap_or_else(PoisonError::into_inner).lane(hash);
         Ok(Arc::clone(&self.started()?[lane]))
+    }
+
+    /// The same, of a class.
+    pub(crate) fn lane_for(
+        self: &Arc<Self>,
+        class: Class,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> io::Result<Arc<Lane>> {
+        match class {
+            Class::LowLatency => self.urgent(),
+            Class::Bulk(_) => self.lane_of(peer, local),
+        }
+    }
+
+    /// The lane of what is urgent; the first call starts it.
+    fn urgent(self: &Arc<Self>) -> io::Result<Arc<Lane>> {
+        self.started()?;
+        let mut threads = lock(&self.threads);
+        if let Some(lane) = self.urgent.get() {
+            return Ok(Arc::clone(lane));
+        }
+        let (lane, thread) = Lane::start_urgent(self.count)?;
+        threads.push(thread);
+        Ok(Arc::clone(self.urgent.get_or_init(|| lane)))
+    }
+
+    /// All lanes that run, that of what is urgent included.
+    pub(crate) fn every(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.running().iter().chain(self.urgent.get())
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        &self.device
     }
 
     /// The lane of what has no addresses.
@@ -190,17 +250,17 @@ impl Steering {
                 (0..self.count).map(|number| Lane::start(number, Weak::clone(&me))).collect();
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
-            self.device.events().set_stop(Box::new(StopLanes(lanes.clone())));
-            self.show(&lanes);
+            self.device.events().set_stop(Box::new(StopLanes(Arc::downgrade(self))));
+            self.show(&lanes[DEFAULT]);
             self.lanes.get_or_init(|| lanes);
         }
         Ok(())
     }
 
     /// Answers `ironwarp show` from now on. An adapter that cannot be shown works all the same.
-    fn show(&self, lanes: &[Arc<Lane>]) {
-        match Shown::new(&self.device, lanes) {
-            Ok(shown) => lanes[DEFAULT].submit(Job::Attend(Arc::new(shown))),
+    fn show(self: &Arc<Self>, by: &Lane) {
+        match Shown::new(self) {
+            Ok(shown) => by.submit(Job::Attend(Arc::new(shown))),
             Err(error) => tracing::info!(%error, "`ironwarp show` will not find this adapter"),
         }
     }
@@ -208,9 +268,7 @@ impl Steering {
     /// Ends the lanes when all connections are closed, or so much time has passed.
     pub(crate) fn stop(&self, within: Duration) {
         *lock(&self.stopped) = true;
-        for lane in self.running() {
-            lane.submit(Job::Stop(within));
-        }
+        self.every().for_each(|lane| lane.submit(Job::Stop(within)));
         let me = std::thread::current().id();
         for thread in lock(&self.threads).drain(..) {
             // A lane may be the last to hold the adapter; it cannot wait for itself.
@@ -242,10 +300,12 @@ fn random_key() -> io::Result<[u8; KEY_LEN]> {
 
 /// Ends what the lanes do once the adapter has failed.
 #[derive(Debug)]
-struct StopLanes(Vec<Arc<Lane>>);
+struct StopLanes(Weak<Steering>);
 
 impl Stop for StopLanes {
     fn stop(&self) {
-        self.0.iter().for_each(|lane| lane.submit(Job::Cut));
+        if let Some(steering) = self.0.upgrade() {
+            steering.every().for_each(|lane| lane.submit(Job::Cut));
+        }
     }
 }

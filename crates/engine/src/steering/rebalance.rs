@@ -43,7 +43,7 @@ impl Steering {
     /// Compares the lanes, and moves one queue pair if that helps. Called by lanes that are busy.
     pub(crate) fn rebalance(&self) {
         let Some((connection, to)) = self.compare() else { return };
-        match self.transfer(&connection, to) {
+        match self.transfer(&connection, &self.running()[to]) {
             Ok(()) => tracing::debug!(qp = connection.qp().id(), to, "moved to a lane with less to do"),
             Err(error) => tracing::debug!(qp = connection.qp().id(), %error, "not moved"),
         }
