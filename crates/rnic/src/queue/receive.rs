@@ -11,8 +11,9 @@ use std::sync::Arc;
 pub(crate) struct ReceiveQueue {
     /// The domain of the buffers.
     domain: Domain,
-    capacity: usize,
-    max_sges: usize,
+    /// How many it holds, and how many elements each may have. Small: see `a_queue_pair_stays_small`.
+    capacity: u32,
+    max_sges: u32,
     posted: VecDeque<ReceiveRequest>,
 }
 
@@ -30,15 +31,16 @@ pub(crate) struct Receive {
 
 impl ReceiveQueue {
     pub(crate) fn new(domain: Domain, capacity: usize, max_sges: usize) -> Self {
+        let (capacity, max_sges) = (narrow(capacity), narrow(max_sges));
         Self { domain, capacity, max_sges, posted: VecDeque::new() }
     }
 
     pub(crate) fn capacity(&self) -> usize {
-        self.capacity
+        self.capacity as usize
     }
 
     pub(crate) fn max_sges(&self) -> usize {
-        self.max_sges
+        self.max_sges as usize
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -50,17 +52,17 @@ impl ReceiveQueue {
         if self.posted.len() > capacity {
             return Err(PostError::Full { capacity });
         }
-        self.capacity = capacity;
+        self.capacity = narrow(capacity);
         Ok(())
     }
 
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let sges = request.buffers.as_slice().len();
-        if sges > self.max_sges {
-            return Err(PostError::TooManySges { have: sges, limit: self.max_sges });
+        if sges > self.max_sges() {
+            return Err(PostError::TooManySges { have: sges, limit: self.max_sges() });
         }
-        if self.posted.len() == self.capacity {
-            return Err(PostError::Full { capacity: self.capacity });
+        if self.posted.len() == self.capacity() {
+            return Err(PostError::Full { capacity: self.capacity() });
         }
         self.posted.push_back(request);
         Ok(())
@@ -87,6 +89,11 @@ impl ReceiveQueue {
     pub(crate) fn flush(&mut self, qp: u32, cause: &Arc<Fault>) -> Vec<Completion> {
         self.posted.drain(..).map(|request| flushed(&request, qp, cause)).collect()
     }
+}
+
+/// Nobody posts more than 2^32 of anything.
+pub(super) fn narrow(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// A receive that ends with the stream.

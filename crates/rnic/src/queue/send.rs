@@ -7,6 +7,7 @@
 //! What the peer can answer is written down *before* it is sent (the answer may be here before the sender's next line
 //! runs), and taken back if it was not sent after all.
 
+use super::receive::narrow;
 use super::{Completion, Opcode, Operation, Receive, SharedSendQueue, Status, WorkRequest};
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
@@ -17,8 +18,9 @@ use std::sync::Arc;
 /// Requests that are not completed yet, and the Reads among them that are not answered.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    capacity: usize,
-    max_sges: usize,
+    /// How many requests it holds, and how many elements each may have. Small: see `a_queue_pair_stays_small`.
+    capacity: u32,
+    max_sges: u32,
     completes: Completes,
     /// The sequence number of `entries[0]`.
     first: u64,
@@ -99,8 +101,8 @@ impl SendQueue {
     ) -> Self {
         Self {
             feed: shared.map(|queue| Box::new(Feed { queue, silent: false })),
-            capacity,
-            max_sges,
+            capacity: narrow(capacity),
+            max_sges: narrow(max_sges),
             completes,
             first: 0,
             entries: VecDeque::new(),
@@ -121,10 +123,10 @@ impl SendQueue {
         }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
-            if self.entries.len() == self.capacity {
-                return Err(PostError::Full { capacity: self.capacity });
+            if self.entries.len() == self.capacity as usize {
+                return Err(PostError::Full { capacity: self.capacity as usize });
             }
-            check(&request, self.max_sges)?;
+            check(&request, self.max_sges as usize)?;
             self.entries.push_back(Entry::new(request));
             Ok(())
         });
@@ -148,7 +150,7 @@ impl SendQueue {
         }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
-            check(&request, self.max_sges)?;
+            check(&request, self.max_sges as usize)?;
             from.reserve()?;
             self.entries.push_back(Entry::new(request));
             Ok(())
