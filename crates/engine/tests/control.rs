@@ -10,7 +10,9 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope};
 use ironwarp_rnic::qp::Completes;
-use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_rnic::queue::{
+    Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest,
+};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 use std::time::Duration;
@@ -126,13 +128,13 @@ fn every_kind_of_request_waits_for_its_registration() {
                 let from = Place { offset: there.offset + 2000, ..there };
                 (WorkRequest::new(1, Operation::Read(from), memory(100, 32)), Opcode::Read)
             }
-            _ => (WorkRequest::new(1, bind(&scene), Data::Inline(Arc::from([]))), Opcode::Bind),
+            _ => (WorkRequest::new(1, bind(&scene), Data::Memory(Sges::default())), Opcode::Bind),
         };
         let uses_receive = matches!(kind, 0..=3);
         for id in [20, 21].into_iter().filter(|id| uses_receive || *id == 21) {
             server.receive(&scene.far[0], id, 0, 4096);
         }
-        let behind = WorkRequest::new(2, SEND, Data::Inline(Arc::from(*b"behind")));
+        let behind = WorkRequest::new(2, SEND, Data::Inline(b"behind".as_slice().into()));
         scene.pairs[0].post_send([request, behind]).unwrap();
         scene.is_quiet();
         scene.register();

@@ -104,7 +104,8 @@ impl WorkRequest {
         SendRequest::new(id, memory(list))
     }
 
-    /// A message for the peer's next receive, of bytes that are copied now (requirement X5).
+    /// A message for the peer's next receive, of bytes that are copied now: they need no region, and may change at once. Up to 30 of
+    /// them are in the request itself, which is then all that is handed over: message push (requirement X5).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -140,7 +141,7 @@ impl WorkRequest {
         Self::new(id, Operation::Write(to), memory(list))
     }
 
-    /// Writes bytes that are copied now to a place of the peer's.
+    /// Writes bytes that are copied now to a place of the peer's, as [`send_inline`](Self::send_inline) does.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

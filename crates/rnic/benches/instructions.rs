@@ -26,8 +26,15 @@ const REPEATS: usize = 1000;
 const FRAMING: Framing = Framing { crc: true, markers: false };
 const LEN: u32 = 8;
 
-const CASES: &[(&str, u64)] =
-    &[("loop", 0), ("post", 810), ("segment", 1170), ("place", 1540), ("complete", 200), ("poll", 90)];
+const CASES: &[(&str, u64)] = &[
+    ("loop", 0),
+    ("post", 810),
+    ("push", 810),
+    ("segment", 1170),
+    ("place", 1540),
+    ("complete", 200),
+    ("poll", 90),
+];
 
 fn main() {
     let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
@@ -35,6 +42,7 @@ fn main() {
         Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
         Some("loop") => measured_loop(),
         Some("post") => measured_post(&End::new()),
+        Some("push") => measured_push(&End::new()),
         Some("segment") => {
             let end = End::new();
             measured_post(&end);
@@ -71,6 +79,17 @@ fn measured_loop() {
 fn measured_post(end: &End) {
     for id in 0..REPEATS as u64 {
         let data = Data::Memory(end.sge().into());
+        let send = Operation::Send { invalidate: None };
+        let request = WorkRequest { signaled: false, ..WorkRequest::new(id, send, data) };
+        end.qp.post_send([black_box(request)]).unwrap();
+    }
+}
+
+/// The same with its bytes in the request (requirement X5): made and posted.
+#[inline(never)]
+fn measured_push(end: &End) {
+    for id in 0..REPEATS as u64 {
+        let data = Data::Inline(black_box(&id.to_ne_bytes()[..]).into());
         let send = Operation::Send { invalidate: None };
         let request = WorkRequest { signaled: false, ..WorkRequest::new(id, send, data) };
         end.qp.post_send([black_box(request)]).unwrap();

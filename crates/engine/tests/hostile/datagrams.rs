@@ -261,7 +261,7 @@ fn a_datagram_is_done_when_it_was_posted() {
             post.receive(id, 0, 64);
         }
         for id in 0..AT_ONCE {
-            post.send(id, Data::Inline([1, 2, 3].into()));
+            post.send(id, Data::Inline([1, 2, 3].as_slice().into()));
             assert_eq!(sent(), [id], "in batch {batch}");
         }
         let start = Instant::now();

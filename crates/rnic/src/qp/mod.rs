@@ -36,7 +36,7 @@ use crate::link::Link;
 use crate::memory::Rights;
 use crate::queue::{ReceiveQueue, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest};
 use crate::stream::{Owed, Rx, Tx};
-use crate::sync::{Mutex, lock};
+use crate::sync::{Mutex, MutexGuard, lock};
 use end::OUT;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
@@ -383,7 +383,11 @@ impl Qp {
 
     /// Posts requests to the send queue, all or none, and sends what can be sent at once.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        self.post(|sq| sq.post(requests))
+        self.may_post()?;
+        let mut sq = lock(&self.sq);
+        sq.post(requests)?;
+        self.posted(sq);
+        Ok(())
     }
 
     /// The same, from a shared send queue that feeds it (requirement X7).
@@ -392,11 +396,14 @@ impl Qp {
         from: &SharedSendQueue,
         requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<(), PostError> {
-        self.post(|sq| sq.post_shared(from, requests))
+        self.may_post()?;
+        let mut sq = lock(&self.sq);
+        sq.post_shared(from, requests)?;
+        self.posted(sq);
+        Ok(())
     }
 
-    #[inline]
-    fn post(&self, post: impl FnOnce(&mut SendQueue) -> Result<(), PostError>) -> Result<(), PostError> {
+    fn may_post(&self) -> Result<(), PostError> {
         match self.state() {
             State::Init if !self.attributes.by_hand => return Err(PostError::NotConnected),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
@@ -406,15 +413,17 @@ impl Qp {
             _ if self.is_closing() => return Err(PostError::NotConnected),
             _ => {}
         }
-        let mut sq = lock(&self.sq);
-        post(&mut sq)?;
+        Ok(())
+    }
+
+    /// Requests are in the queue: what can be sent is sent, or all is flushed.
+    fn posted(&self, mut sq: MutexGuard<'_, SendQueue>) {
         if let Some(fault) = self.fault.get() {
             sq.fail(self.id, None, fault, |completion| self.complete_send(completion));
-            return Ok(());
+            return;
         }
         drop(sq);
         self.drive_tx();
-        Ok(())
     }
 
     /// Posts a receive.

@@ -6,6 +6,7 @@
 mod completion;
 mod cq;
 mod moderation;
+mod push;
 mod receive;
 mod request;
 mod send;
@@ -15,6 +16,7 @@ mod shared_send;
 pub use completion::{Completion, Opcode, RequestError, Sender, Status, WrId};
 pub use cq::{Arm, Cq, Overrun, TooSmall};
 pub use moderation::Moderation;
+pub use push::Pushed;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{Asked, OutstandingRead, SendQueue};

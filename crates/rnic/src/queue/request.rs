@@ -1,5 +1,6 @@
 //! Work requests: what a consumer posts. Before this: the verbs; after: `send.rs` and `receive.rs`.
 
+use super::Pushed;
 use crate::memory::{Binding, Memory};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::sync::Arc;
@@ -110,7 +111,7 @@ pub enum Data {
     /// Registered memory.
     Memory(Sges),
     /// Bytes that were copied when the request was posted (requirement X5): no region, and free for reuse at once.
-    Inline(Arc<[u8]>),
+    Inline(Pushed),
 }
 
 impl Data {

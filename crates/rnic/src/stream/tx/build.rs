@@ -24,8 +24,6 @@ pub(super) enum Stop {
     Idle,
     /// What is in the train has to leave first.
     Full,
-    /// The next work request names memory whose registration is under way (requirement X6).
-    Pending(Tag),
     /// The stream cannot go on.
     Failed(Box<Failure>),
 }
@@ -67,14 +65,17 @@ impl Tx {
             }
             match self.add(qp, train, guards) {
                 Ok(()) => {}
-                // It waits, and so do those behind it; the half is called when it need not. If that is so by now, it goes on.
-                Err(Stop::Pending(tag)) => {
-                    lock(&qp.sq).take_back_numbers(self.cursor.seq);
-                    if qp.stalls(tag) {
-                        break Stop::Idle;
+                Err(stop) => match stop.pending() {
+                    // The request waits, and so do those behind it; the half is driven when it need not. If that is so by now,
+                    // it goes on.
+                    Some(tag) => {
+                        lock(&qp.sq).take_back_numbers(self.cursor.seq);
+                        if qp.stalls(tag) {
+                            break Stop::Idle;
+                        }
                     }
-                }
-                Err(stop) => break stop,
+                    None => break stop,
+                },
             }
         };
         guards.hold = None; // what was copied needs none
@@ -86,7 +87,7 @@ impl Tx {
                 self.add_last_word(qp, train);
             }
             // What was built leaves first; the failure will be met again.
-            Stop::Failed(_) | Stop::Full | Stop::Pending(_) => {}
+            Stop::Failed(_) | Stop::Full => {}
             Stop::Idle => {
                 self.add_not_ready(qp, train);
                 self.add_acknowledgement(qp, train);
@@ -120,7 +121,8 @@ impl Tx {
                 added => added,
             },
             Doing::Nothing => match self.add_request(qp, train, guards) {
-                Err(stop @ (Stop::Idle | Stop::Pending(_))) => match self.add_answer(qp, train, guards) {
+                Err(Stop::Idle) => self.add_answer(qp, train, guards),
+                Err(stop) if stop.pending().is_some() => match self.add_answer(qp, train, guards) {
                     Err(Stop::Idle) => Err(stop),
                     added => added,
                 },
@@ -613,14 +615,22 @@ impl Stop {
         Self::own(fault, (seq, Status::LocalProtection))
     }
 
-    /// A request of this end's cannot be done; or not yet.
+    /// A request of this end's cannot be done; or [not yet](Self::pending).
     #[cold]
     fn own(fault: Fault, request: (u64, Status)) -> Self {
-        if let Fault::Local(Denied { check: Check::Pending, tag, .. }) = fault {
-            return Self::Pending(tag);
-        }
         let terminate = Terminate::LOCAL_CATASTROPHE;
         Self::Failed(Box::new(Failure { fault, terminate, request: Some(request) }))
+    }
+
+    /// If it is that the next work request names memory whose registration is under way (requirement X6): its tag.
+    fn pending(&self) -> Option<Tag> {
+        match self {
+            Self::Failed(failure) => match failure.fault {
+                Fault::Local(Denied { check: Check::Pending, tag, .. }) => Some(tag),
+                _ => None,
+            },
+            Self::Idle | Self::Full => None,
+        }
     }
 }
 

@@ -5,12 +5,11 @@ use super::build::Stop;
 use super::payload::Source;
 use super::{Did, Doing, Tx};
 use crate::qp::Qp;
-use crate::queue::{Data, Operation, Sge, WorkRequest};
+use crate::queue::{Data, Operation, Pushed, Sge, WorkRequest};
 use crate::stream::{DIRECT, Guards, NOWHERE, Train};
 use crate::sync::lock;
 use ironwarp_wire::ddp::UNTAGGED_LEN;
 use ironwarp_wire::{Header, Place, Send, SendWord, Tagged};
-use std::sync::Arc;
 
 /// So many at once: by then the lock costs nothing.
 const MOST: usize = 16;
@@ -32,7 +31,7 @@ enum Message {
 enum Payload {
     Nothing,
     Memory(Sge),
-    Inline(Arc<[u8]>),
+    Inline(Pushed),
 }
 
 impl Short {
@@ -51,7 +50,7 @@ impl Short {
         };
         let data = match &request.data {
             data if data.is_empty() => Payload::Nothing,
-            Data::Inline(bytes) => Payload::Inline(Arc::clone(bytes)),
+            Data::Inline(bytes) => Payload::Inline(bytes.clone()),
             Data::Memory(sges) => match sges.as_slice() {
                 [one] => Payload::Memory(*one),
                 _ => return None,
