@@ -194,7 +194,7 @@ fn cq_row(cq: &Cq) -> Row {
 
 fn qp_row(connection: &Connection, lane: usize) -> Row {
     let (qp, link) = (connection.qp(), connection.link());
-    let (sends, receives) = qp.posted();
+    let (sends, receives) = qp.queued();
     let attributes = qp.attributes();
     let traffic = link.traffic();
     let peer = link.peer_addr().map_or_else(|_| String::new(), |peer| peer.to_string());

@@ -176,7 +176,7 @@ impl Qp {
     }
 
     /// How many requests are not complete, and how many receives of its own wait for a message.
-    pub fn posted(&self) -> (usize, usize) {
+    pub fn queued(&self) -> (usize, usize) {
         (lock(&self.sq).len(), lock(&self.rq).len())
     }
 
