@@ -9,6 +9,7 @@
 //! arrive whole. Such bytes may be wrong, but lie where the peer was allowed to write; the message never completes, and
 //! the stream ends.
 
+mod answer;
 mod place;
 mod segment;
 

@@ -5,6 +5,7 @@
 //! the link takes only a part, the FPDU that is cut keeps its tail in bytes of the stream's own ([`Tx::rest`]), and those
 //! behind it are taken back. So no memory of the program is needed after the call, and revocation is final.
 
+mod answer;
 mod build;
 mod payload;
 mod short;
