@@ -5,7 +5,7 @@ mod common;
 
 use common::{ALL, Case, End, SOON, pair_with, pattern};
 use ironwarp::{Adapter, Buffer, Completes, Config, DatagramRequest, Destination, Opcode, WorkRequest};
-use ironwarp_pcap::{Capture, Conversation, Kind};
+use ironwarp_pcap::{Capture, Conversation, Frame, Kind};
 use ironwarp_wire::Header;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -74,7 +74,7 @@ fn check_contents(path: &Path) -> Capture {
     assert!(conversation.closed.is_some());
     let is_send = |header: &Header| matches!(header, Header::Send(_));
     let is_write = |header: &Header| matches!(header, Header::Write(_));
-    let is_answer = |header: &Header| matches!(header, Header::ReadResponse(_));
+    let is_answer = |header: &Header| matches!(header, Header::ReadResponse(_) | Header::ReadV2Response(_));
     assert_eq!(carried(conversation, true, is_send), expected(1));
     assert_eq!(carried(conversation, true, is_write), expected(1));
     // The server's memory is what was written there, before it is read.
@@ -101,6 +101,25 @@ fn check_with_tshark(path: &Path, fpdus: usize) {
     assert_eq!(seen.split([',', '\n']).filter(|it| !it.is_empty()).count(), fpdus);
     let crcs = tshark(path, &["-Y", "iwarp_mpa.crc_check", "-O", "iwarp_mpa"]);
     assert!(crcs.contains("(Good CRC32)") && !crcs.contains("Bad CRC32"));
+}
+
+/// How many Reads were asked for by Read V2, which only two of our kind understand (requirement X4).
+fn reads_v2(capture: &Capture) -> usize {
+    let is = |frame: &Frame| matches!(&frame.kind, Kind::Fpdu { fpdu, .. } if matches!(fpdu.header, Header::ReadV2Request(_)));
+    capture.frames().filter(|(_, frame)| is(frame)).count()
+}
+
+/// Two of our kind use Read V2 once they know each other, unless one of them does without private messages.
+#[test]
+fn reads_are_v2_between_two_of_a_kind_alone() {
+    for (ours, theirs) in [(true, true), (true, false), (false, true)] {
+        let path = file(&format!("capture-v2-{ours}-{theirs}.pcap"));
+        let client = Config { private: ours, ..into(&path) };
+        let (client, server) = pair_with(V4, client, Config { private: theirs, ..Config::default() });
+        talk(&client, &server);
+        drop((client, server));
+        assert_eq!(reads_v2(&check_contents(&path)) > 0, ours && theirs);
+    }
 }
 
 fn fpdus(capture: &Capture) -> usize {

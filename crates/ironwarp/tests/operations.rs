@@ -6,8 +6,8 @@ mod common;
 
 use common::{ALL, CASES, Case, End, SOON, connect, pair, pair_with, pattern};
 use ironwarp::{
-    Access, AtomicOp, Completes, Config, Fault, IllegalTransition, Opcode, PostError, Retries, State, Status,
-    WorkRequest,
+    Access, AtomicOp, Buffer, Completes, Config, Fault, IllegalTransition, Opcode, PostError, Retries, State,
+    Status, WorkRequest,
 };
 
 const ACKNOWLEDGED: Case = Case { at: "127.0.0.1:0", completes: Completes::WhenAcknowledged };
@@ -175,16 +175,33 @@ fn a_send_with_immediate_carries_both() {
 /// Requirement X8: the four kinds.
 #[test]
 fn a_send_with_immediate_may_solicit_and_invalidate() {
-    let (client, server) = pair(ACKNOWLEDGED);
-    let region = server.domain.allocate_region(vec![ironwarp::Buffer::new(64).unwrap()]).unwrap();
-    server.qp.post_send(WorkRequest::register(1, &region, ALL)).unwrap();
-    server.done(Opcode::Register, 1);
-    let tag = region.tag();
-    server.qp.post_receive(2, &[]).unwrap();
-    let request = WorkRequest::send(3, &[]).immediate(9).solicited().invalidate(tag);
-    client.qp.post_send(request).unwrap();
-    let received = server.done(Opcode::Receive, 2);
-    assert_eq!((received.immediate, received.solicited, received.invalidated), (Some(9), true, Some(tag)));
+    for (solicits, invalidates) in [(false, false), (true, false), (false, true), (true, true)] {
+        let (client, server) = pair(ACKNOWLEDGED);
+        let region = server.domain.allocate_region(vec![Buffer::new(64).unwrap()]).unwrap();
+        server.qp.post_send(WorkRequest::register(1, &region, ALL)).unwrap();
+        server.done(Opcode::Register, 1);
+        let tag = region.tag();
+        server.qp.post_receive(2, &[]).unwrap();
+        let mut request = WorkRequest::send(3, &[]).immediate(9);
+        if solicits {
+            request = request.solicited();
+        }
+        if invalidates {
+            request = request.invalidate(tag);
+        }
+        client.qp.post_send(request).unwrap();
+        client.done(Opcode::Send, 3);
+        let told = server.done(Opcode::Receive, 2);
+        let invalidated = invalidates.then_some(tag);
+        assert_eq!((told.immediate, told.solicited, told.invalidated), (Some(9), solicits, invalidated));
+        let write = WorkRequest::write_inline(4, &[7; 8], region.place(0).unwrap());
+        client.qp.post_send(write).unwrap();
+        if invalidates {
+            client.failed(Opcode::Write, 4, Status::RemoteAccess);
+        } else {
+            client.done(Opcode::Write, 4);
+        }
+    }
 }
 
 #[test]
@@ -212,6 +229,34 @@ fn a_write_with_immediate_goes_to_a_stranger() {
     let told = server.done(Opcode::ReceiveWrite, 1);
     assert_eq!((told.byte_len, told.immediate), (100, Some(5)));
     assert_eq!(there.to_vec().unwrap(), pattern(4, 100));
+}
+
+// --- Read V2 ---
+
+/// Requirement X4: nobody is granted the sink of a Read, so a Read is one request. To grant it for the time of one Read, which iWARP asks
+/// of others, is three.
+#[test]
+fn a_read_is_one_request_where_granting_its_sink_is_three() {
+    let (client, server) = pair(ACKNOWLEDGED);
+    let there = server.region(&pattern(5, 1000), ALL);
+    let from = there.place(0).unwrap();
+
+    let sink = client.region(&[0; 1000], Access::LOCAL_WRITE);
+    client.qp.post_send(WorkRequest::read(1, &[sink.slice(0, 1000).unwrap()], from)).unwrap();
+    client.done(Opcode::Read, 1);
+    assert_eq!(sink.to_vec().unwrap(), pattern(5, 1000));
+
+    let granted = client.domain.allocate_region(vec![Buffer::new(1000).unwrap()]).unwrap();
+    let register = WorkRequest::register(2, &granted, Access::LOCAL_WRITE | Access::REMOTE_WRITE);
+    client.qp.post_send(register).unwrap();
+    let read = WorkRequest::read(3, &[granted.slice(0, 1000).unwrap()], from);
+    // Not before the answer is there, or it would be refused.
+    let invalidate = WorkRequest::invalidate_region(4, &granted).fenced();
+    client.qp.post_send_all(vec![read, invalidate]).unwrap();
+    client.done(Opcode::Register, 2);
+    client.done(Opcode::Read, 3);
+    client.done(Opcode::Invalidate, 4);
+    assert_eq!(granted.to_vec().unwrap(), pattern(5, 1000));
 }
 
 // --- Shared receive queues ---

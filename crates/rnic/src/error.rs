@@ -210,6 +210,14 @@ pub enum Protocol {
         /// What came, at least.
         found: u64,
     },
+    /// The same of a Read V2 Response, which names no memory.
+    #[error("a Read V2 Response of {found} bytes, {expected} were asked for")]
+    V2ResponseLength {
+        /// What was asked for.
+        expected: u32,
+        /// What came, at least.
+        found: u64,
+    },
     /// RFC 5041 §5.1: the segments of two messages are not mixed.
     #[error("a message begins in the middle of another")]
     Interleaved,
@@ -221,9 +229,6 @@ pub enum Protocol {
         /// What the peer says it has delivered.
         found: u64,
     },
-    /// A message of a kind that this adapter does not serve.
-    #[error("a message of a kind that is not served here: {0}")]
-    NotServed(&'static str),
 }
 
 impl Protocol {
@@ -236,16 +241,20 @@ impl Protocol {
             Self::NoReceive | Self::NoSharedQueue(_) | Self::ReadsExceeded { .. } => {
                 Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer)
             }
-            Self::Unasked | Self::NotServed(_) => Cause::Operation(Operation::Opcode),
+            Self::V2ResponseLength { expected, found } if found > expected as u64 => {
+                Cause::UntaggedBuffer(UntaggedBuffer::TooLong)
+            }
+            Self::Unasked => Cause::Operation(Operation::Opcode),
             Self::ResponsePlace { expected, found } if expected.tag.0 != found.tag.0 => {
                 Cause::TaggedBuffer(TaggedBuffer::Tag)
             }
             Self::ResponsePlace { .. } | Self::ResponseLength { .. } => {
                 Cause::TaggedBuffer(TaggedBuffer::Bounds)
             }
-            Self::Interleaved | Self::Acknowledged { .. } | Self::Misaligned { .. } => {
-                Cause::Operation(Operation::StreamCatastrophic)
-            }
+            Self::Interleaved
+            | Self::Acknowledged { .. }
+            | Self::Misaligned { .. }
+            | Self::V2ResponseLength { .. } => Cause::Operation(Operation::StreamCatastrophic),
         }
     }
 }

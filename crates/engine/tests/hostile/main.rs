@@ -5,7 +5,7 @@
 //! |---|---|
 //! | `local_checks`, `remote_checks` | memory that may not be used so (requirements M8 and M9): not one byte moves |
 //! | `terminates` | every Terminate that this adapter can send, provoked |
-//! | `atomics`, `immediates`, `private`, `shared` | atomic operations, immediate data, private messages, shared and named receives |
+//! | `atomics`, `immediates`, `private`, `read_v2`, `shared` | atomic operations, immediate data, private messages, shared and named receives |
 //! | `tags`, `framing`, `signals`, `startups`, `flow`, `parking` | ways to get past the checks, and around them |
 //! | `datagrams` | strangers who write to a UDP port |
 //! | `unmapped` | memory that the program took away |
@@ -25,6 +25,7 @@ mod one_touch;
 mod parking;
 mod private;
 mod rate;
+mod read_v2;
 mod remote_checks;
 mod revocation;
 mod shared;

@@ -25,7 +25,7 @@ use ironwarp_rnic::error::{Fault, Protocol};
 use ironwarp_rnic::memory::{Check, Rights};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation as Request, Status};
-use ironwarp_wire::private::{Capabilities, ReadV2Request, Signal};
+use ironwarp_wire::private::Signal;
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, Cause, Header, MpaFault, Operation, Place, Protection, Send, SendWord, Tag,
     Tagged, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
@@ -123,20 +123,6 @@ fn unsolicited_read_response() {
         OPERATION_OPCODE,
     );
     assert_eq!(fault, Fault::Protocol(Protocol::Unasked));
-}
-
-/// 0/2/06: the private message that is not served, though the peer has shown that it is one of our kind.
-#[test]
-fn messages_that_are_not_served() {
-    let fault = ends(
-        |victim, attacked| {
-            attacked.peer.send(&Signal::Capabilities(Capabilities::all()).header(), &[]);
-            let source = Place { tag: victim.open.tag, offset: victim.open.addr };
-            attacked.peer.send(&Header::ReadV2Request(ReadV2Request { msn: 1, len: 8, source }), &[])
-        },
-        OPERATION_OPCODE,
-    );
-    assert!(matches!(fault, Fault::Protocol(Protocol::NotServed(_))), "{fault}");
 }
 
 /// 0/2/07: an atomic operation on a word that is not aligned (RFC 7306 §8.2). 0/1/02: on memory that does not allow it.

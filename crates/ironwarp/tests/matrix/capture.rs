@@ -89,7 +89,23 @@ fn keep_what_tshark_follows(conversation: &mut Conversation) {
 fn posted(capture: &Capture) -> BTreeMap<u8, usize> {
     let frames = capture.frames().map(|(_, frame)| frame);
     let frames = frames.filter(|frame| frame.name() != "Signal" && !is_empty_read(frame));
-    counted(frames.filter_map(opcode).filter(|(_, last)| *last).map(|(opcode, _)| opcode))
+    counted(
+        frames.filter_map(|frame| {
+            opcode(frame).filter(|(_, last)| *last).map(|(opcode, _)| meant(frame, opcode))
+        }),
+    )
+}
+
+/// Between two of our kind, Reads may leave as Read V2, once both know that: they count as Reads all the same.
+fn meant(frame: &Frame, opcode: u8) -> u8 {
+    match &frame.kind {
+        Kind::Fpdu { fpdu, .. } => match fpdu.header {
+            Header::ReadV2Request(_) => 1,
+            Header::ReadV2Response(_) => 2,
+            _ => opcode,
+        },
+        _ => opcode,
+    }
 }
 
 fn is_empty_read(frame: &Frame) -> bool {
@@ -126,7 +142,9 @@ fn opcode(frame: &Frame) -> Option<(u8, bool)> {
         Header::AtomicRequest(_) => (0xa, true),
         Header::AtomicResponse(_) => (0xb, true),
         Header::SendImmediate(message) => (0xf, message.send.last),
-        other => panic!("nobody posted anything that needs {other}"),
+        Header::ReadV2Request(_) => (0xf, true),
+        Header::ReadV2Response(response) => (0xf, response.last),
+        other @ Header::Terminate(_) => panic!("nobody posted anything that needs {other}"),
     })
 }
 

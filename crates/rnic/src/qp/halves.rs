@@ -27,8 +27,10 @@ impl Qp {
 
     /// What this end tells others of its kind.
     pub(crate) fn capabilities(&self) -> Capabilities {
-        let mut capabilities =
-            Capabilities::ACKNOWLEDGE | Capabilities::LARGE_FPDU | Capabilities::SEND_IMMEDIATE;
+        let mut capabilities = Capabilities::ACKNOWLEDGE
+            | Capabilities::LARGE_FPDU
+            | Capabilities::SEND_IMMEDIATE
+            | Capabilities::READ_V2;
         capabilities
             .set(Capabilities::WANTS_ACKNOWLEDGE, self.attributes.completes == Completes::WhenAcknowledged);
         capabilities.with_rnr_timer(self.retries().rnr_timer)

@@ -77,7 +77,7 @@ pub(crate) struct OutstandingRead {
     pub(crate) entry: Option<u64>,
     /// The answer also acknowledges so many messages: they were delivered before it was served (RFC 5040 §5.5).
     pub(crate) number: u64,
-    /// Where the peer was told to send the answer.
+    /// Where the peer was told to send the answer, if it was.
     pub(crate) sink: Place,
     pub(crate) len: u32,
     /// How much of it has come.
@@ -88,6 +88,8 @@ pub(crate) struct OutstandingRead {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     Read,
+    /// By Read V2: the peer was not told where the answer goes (requirement X4).
+    ReadV2,
     /// With this identifier, which the answer returns (RFC 7306 §5.2).
     Atomic(u32),
 }

@@ -3,7 +3,7 @@
 use crate::connect::{Agreed, Role, Rtr};
 use crate::memory::Touch;
 use crate::stream::NOWHERE;
-use ironwarp_wire::private::{Capabilities, Signal};
+use ironwarp_wire::private::{Capabilities, ReadV2Request, Signal};
 use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
 use std::collections::VecDeque;
 
@@ -78,6 +78,7 @@ pub(crate) struct Answer {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Question {
     Read(ReadRequest),
+    ReadV2(ReadV2Request),
     Atomic(AtomicRequest),
     /// An atomic operation that was done, and what the word was before.
     Served {
@@ -97,6 +98,8 @@ pub(crate) struct View {
     pub(crate) large: bool,
     /// Whether the peer understands a Send with Immediate, once that is known.
     pub(crate) immediate: Option<bool>,
+    /// Whether it understands Read V2.
+    pub(crate) read_v2: bool,
     pub(crate) not_ready: Option<u64>,
     /// The count that the peer wants to be told.
     pub(crate) delivered: Option<u64>,
@@ -115,6 +118,7 @@ impl Owed {
             answers: self.answers.len(),
             large: self.takes_large_fpdus(),
             immediate: self.takes_immediate(),
+            read_v2: self.takes_read_v2(),
             not_ready: self.not_ready.filter(|_| acknowledges),
             delivered: acknowledges.then_some(self.delivered),
             flush: self.flush,
@@ -174,6 +178,11 @@ impl Owed {
             Some(peer) => Some(peer.contains(Capabilities::SEND_IMMEDIATE)),
             None => self.stranger.then_some(false),
         }
+    }
+
+    /// Whether a Read may leave without its sink (requirement X4). One that leaves before the peer has shown what it is does not.
+    fn takes_read_v2(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::READ_V2))
     }
 
     /// Whether FPDUs may be larger than the segments of the path.

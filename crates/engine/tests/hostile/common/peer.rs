@@ -38,6 +38,8 @@ pub(crate) struct Peer {
     writer: FpduWriter,
     reader: FpduReader,
     hears_markers: bool,
+    /// What it understands: nothing private, unless it has said so.
+    dialect: Dialect,
     read: Vec<u8>,
 }
 
@@ -67,7 +69,7 @@ impl Peer {
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let reader = FpduReader::new(Framing { crc: framing.crc, markers: false });
         let writer = FpduWriter::new(framing);
-        Self { stream, writer, reader, hears_markers: false, read: Vec::new() }
+        Self { stream, writer, reader, hears_markers: false, dialect: Dialect::Standard, read: Vec::new() }
     }
 
     /// A connection that was made by other means, on which nothing was said yet.
@@ -160,6 +162,7 @@ impl Peer {
     /// The first message: the signal of another Ironwarp end.
     pub(crate) fn open_as_ironwarp(&mut self, capabilities: Capabilities) {
         self.send(&Signal::Capabilities(capabilities).header(), &[]);
+        self.dialect = Dialect::Ironwarp;
     }
 
     /// The bytes of the next FPDU, which the caller sends.
@@ -243,14 +246,14 @@ impl Peer {
     fn whole(&mut self) -> Option<Heard> {
         if !self.hears_markers {
             let mut input = &self.read[..];
-            let (fpdu, payload) = self.reader.whole(&mut input, Dialect::Standard).unwrap()?;
+            let (fpdu, payload) = self.reader.whole(&mut input, self.dialect).unwrap()?;
             let (payload, used) = (payload.to_vec(), self.read.len() - input.len());
             return Some(Heard::Message(fpdu.header, payload, self.read.drain(..used).collect()));
         }
         let (mut input, mut reader) = (&self.read[..], self.reader.clone());
         let (mut header, mut payload) = (None, Vec::new());
         loop {
-            match reader.next(&mut input, Dialect::Standard).unwrap()? {
+            match reader.next(&mut input, self.dialect).unwrap()? {
                 Piece::Header(fpdu) => header = Some(fpdu.header),
                 Piece::Payload(bytes) => payload.extend_from_slice(bytes),
                 Piece::End => break,

@@ -9,7 +9,11 @@ use crate::qp::Qp;
 use crate::queue::{Asked, Data};
 use crate::stream::{Guards, advance};
 use crate::sync::lock;
+use ironwarp_wire::private::ReadV2Response;
 use ironwarp_wire::{AtomicResponse, Tagged};
+
+/// The queue of Read V2 Responses (`docs/wire.md`).
+const V2_QUEUE: u32 = 0x8000_0001;
 
 impl Rx {
     pub(super) fn begin_atomic_response(&self, qp: &Qp, response: &AtomicResponse) -> Judged {
@@ -44,6 +48,32 @@ impl Rx {
             return Err(Protocol::ResponseLength { expected: read.len, found }.into());
         }
         Ok(())
+    }
+
+    /// Read V2 (requirement X4): the answer names no memory. It must be the next one, and all of it as long as was asked for.
+    pub(super) fn begin_v2_response(&self, qp: &Qp, response: &ReadV2Response, len: usize) -> Judged {
+        let mut sq = lock(&qp.sq);
+        let Some(read) = sq.read().filter(|read| read.kind == Asked::ReadV2) else {
+            return Err(Protocol::Unasked.into());
+        };
+        let (expected, found) = (self.read_v2_msn, response.msn);
+        if found != expected {
+            return Err(Protocol::Sequence { queue: V2_QUEUE, expected, found }.into());
+        }
+        let (expected, found) = (read.received, response.offset);
+        if found != expected {
+            return Err(Protocol::Offset { expected, found }.into());
+        }
+        let (expected, found) = (read.len, u64::from(read.received) + len as u64);
+        if found > u64::from(expected) || (response.last && found < u64::from(expected)) {
+            return Err(Protocol::V2ResponseLength { expected, found }.into());
+        }
+        Ok(())
+    }
+
+    pub(super) fn end_v2_response(&mut self, qp: &Qp, response: &ReadV2Response, len: u16) {
+        self.read_v2_msn = self.read_v2_msn.wrapping_add(u32::from(response.last));
+        self.end_response(qp, response.last, len);
     }
 
     /// What the word was goes to the memory of the request that asked for it.
@@ -82,14 +112,14 @@ impl Rx {
         self.owes = true;
     }
 
-    pub(super) fn end_response(&mut self, qp: &Qp, response: &Tagged, len: u16) {
+    pub(super) fn end_response(&mut self, qp: &Qp, last: bool, len: u16) {
         let mut sq = lock(&qp.sq);
         if let Some(read) = sq.read() {
             read.received += u32::from(len);
         }
-        self.answering = !response.last;
+        self.answering = !last;
         drop(sq);
-        if response.last {
+        if last {
             self.answered(qp);
         }
     }

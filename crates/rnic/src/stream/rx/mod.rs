@@ -41,7 +41,7 @@ pub(crate) struct Rx {
     reader: FpduReader,
     crc: bool,
     /// How many of the peer's Reads this end holds.
-    ird: usize,
+    ird: u16,
     /// What the first FPDU may be that gives no completion.
     rtr: RtrSet,
     /// Nothing has come yet.
@@ -51,8 +51,9 @@ pub(crate) struct Rx {
     /// The next message sequence numbers due on queues 0 and 1.
     send_msn: u32,
     read_msn: u32,
-    /// The same on queue 3.
+    /// The same on queue 3, and on that of Read V2 Responses.
     atomic_msn: u32,
+    read_v2_msn: u32,
     /// The messages that are understood: private ones since the peer's signal came.
     dialect: Dialect,
     /// The peer has spoken without giving one.
@@ -138,7 +139,7 @@ impl Rx {
             link,
             reader: FpduReader::new(agreed.receive),
             crc: agreed.receive.crc || agreed.receive.markers,
-            ird: agreed.ird.into(),
+            ird: agreed.ird,
             rtr: match agreed.role {
                 Role::Responder { rtr } => rtr,
                 Role::Initiator { .. } => RtrSet::empty(),
@@ -148,6 +149,7 @@ impl Rx {
             send_msn: 1,
             read_msn: 1,
             atomic_msn: 1,
+            read_v2_msn: 1,
             dialect: Dialect::Standard,
             stranger: false,
             read_rtr: agreed.role == Role::Initiator { rtr: Some(Rtr::Read) },
@@ -291,7 +293,7 @@ impl Rx {
                 Some(n < direct)
             }
             Err(LinkError::Unmapped) => {
-                let failure = self.unmapped(&fpdu, done, run);
+                let failure = self.unmapped(qp, &fpdu, done, run);
                 self.fail(qp, failure, &fpdu);
                 Some(false)
             }
@@ -411,7 +413,7 @@ impl Rx {
     fn goes_on(&self, header: &Header) -> bool {
         match header {
             Header::Write(_) => matches!(self.message, Message::Write(_)),
-            Header::ReadResponse(_) => self.answering,
+            Header::ReadResponse(_) | Header::ReadV2Response(_) => self.answering,
             Header::Send(send) => send.offset > 0,
             _ => false,
         }
@@ -484,7 +486,7 @@ impl Rx {
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
         let mut request = None;
-        if let Header::ReadResponse(_) | Header::AtomicResponse(_) = fpdu.header {
+        if let Header::ReadResponse(_) | Header::ReadV2Response(_) | Header::AtomicResponse(_) = fpdu.header {
             // It is the Read that fails, not the receive that a message may be using meanwhile.
             failure.receive = None;
             let read = lock(&qp.sq).read().and_then(|read| read.entry);

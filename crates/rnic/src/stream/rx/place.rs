@@ -76,7 +76,7 @@ impl Rx {
                     .map_err(|denied| Failure::remote(denied, denied.write_cause()))?,
             }
         };
-        placed.map_err(|_| self.unmapped(&segment.fpdu, segment.done, payload.len()))
+        placed.map_err(|_| self.unmapped(qp, &segment.fpdu, segment.done, payload.len()))
     }
 
     /// Finds the memory for the next `len` bytes of a segment, and guards it.
@@ -128,7 +128,7 @@ impl Rx {
                 Header::Send(_) | Header::SendImmediate(_),
                 Message::Send { receive, received, .. },
             ) => receive.request.buffers.range(received + segment.done as u64, len, local),
-            (Target::Memory, Header::ReadResponse(_), _) => {
+            (Target::Memory, Header::ReadResponse(_) | Header::ReadV2Response(_), _) => {
                 let mut sq = lock(&qp.sq);
                 let Some(read) = sq.read().cloned() else { return Ok(()) };
                 let Some(Data::Memory(sges)) = sq.sink(&read) else { return Ok(()) };
@@ -141,7 +141,7 @@ impl Rx {
     }
 
     /// The memory was registered, and is not there.
-    pub(super) fn unmapped(&self, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
+    pub(super) fn unmapped(&self, qp: &Qp, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
         let fault = |place, remote| Fault::Unmapped { place, len, remote };
         match (&fpdu.header, &self.message) {
             (Header::Write(write), _) => {
@@ -152,6 +152,14 @@ impl Rx {
                 Failure::local(fault(receive.request.buffers.place(), false))
             }
             (Header::ReadResponse(response), _) => Failure::local(fault(response.place, false)),
+            (Header::ReadV2Response(response), _) => {
+                let mut sq = lock(&qp.sq);
+                let sink = match sq.read().cloned().and_then(|read| sq.sink(&read)) {
+                    Some(Data::Memory(sges)) => sges.place(),
+                    _ => Place::default(),
+                };
+                Failure::local(fault(advance(sink, response.offset.into()), false))
+            }
             _ => Failure::local(fault(Place::default(), false)),
         }
     }

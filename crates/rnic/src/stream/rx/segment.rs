@@ -13,7 +13,7 @@ use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
 use ironwarp_wire::private::{SendImmediate, Signal};
 use ironwarp_wire::{
-    AtomicRequest, Cause, Dialect, Header, Immediate, ReadRequest, Send, SendWord, Tagged, Violation,
+    AtomicRequest, Cause, Dialect, Header, Immediate, Place, Send, SendWord, Tagged, Violation,
 };
 use std::sync::atomic::Ordering;
 
@@ -95,16 +95,15 @@ impl Rx {
         match &fpdu.header {
             Header::Write(tagged) => self.begin_write(qp, tagged, len, whole)?,
             Header::Send(send) => self.begin_send(send, len)?,
-            Header::ReadRequest(read) => self.begin_read(qp, read)?,
+            Header::ReadRequest(read) => self.begin_read(qp, read.msn, read.source, read.len)?,
+            Header::ReadV2Request(read) => self.begin_read(qp, read.msn, read.source, read.len)?,
             Header::ReadResponse(tagged) => self.begin_response(qp, tagged, len)?,
             Header::Terminate(_) => {}
             Header::Immediate(immediate) => self.begin_immediate(immediate)?,
             Header::AtomicRequest(request) => self.begin_atomic(qp, request)?,
             Header::AtomicResponse(response) => self.begin_atomic_response(qp, response)?,
             Header::SendImmediate(message) => self.begin_send(&plain(message), len)?,
-            Header::ReadV2Request(_) | Header::ReadV2Response(_) => {
-                return Err(Protocol::NotServed("Read V2").into());
-            }
+            Header::ReadV2Response(response) => self.begin_v2_response(qp, response, len)?,
         }
         let wanted = match fpdu.header {
             Header::ReadResponse(_) => lock(&qp.sq).read().is_some_and(|read| read.len > 0),
@@ -249,27 +248,20 @@ impl Rx {
         if found != self.read_msn {
             return Err(Protocol::Sequence { queue: 1, expected: self.read_msn, found }.into());
         }
-        if lock(&qp.owed).held >= self.ird {
-            let ird = u16::try_from(self.ird).unwrap_or(u16::MAX);
-            return Err(Protocol::ReadsExceeded { ird }.into());
+        if lock(&qp.owed).held >= usize::from(self.ird) {
+            return Err(Protocol::ReadsExceeded { ird: self.ird }.into());
         }
         Ok(())
     }
 
-    fn begin_read(&mut self, qp: &Qp, read: &ReadRequest) -> Judged {
-        self.begin_question(qp, read.msn)?;
+    fn begin_read(&mut self, qp: &Qp, msn: u32, source: Place, len: u32) -> Judged {
+        self.begin_question(qp, msn)?;
         self.touch = Touch::of_request();
-        if read.len > 0 {
+        if len > 0 {
             // Checked again when it is served: the program may revoke it in between.
-            qp.with_remote(
-                &mut None,
-                read.source,
-                read.len as usize,
-                Rights::REMOTE_READ,
-                &mut self.touch,
-                |_, _| (),
-            )
-            .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
+            let (len, need) = (len as usize, Rights::REMOTE_READ);
+            qp.with_remote(&mut None, source, len, need, &mut self.touch, |_, _| ())
+                .map_err(|denied| Failure::remote(denied, denied.read_cause()))?;
         }
         Ok(())
     }
@@ -340,13 +332,21 @@ impl Rx {
                 self.end_question(qp, Question::Read(*read));
                 Ok(())
             }
+            Header::ReadV2Request(read) => {
+                self.end_question(qp, Question::ReadV2(*read));
+                Ok(())
+            }
             Header::AtomicRequest(request) => {
                 self.end_question(qp, Question::Atomic(*request));
                 Ok(())
             }
             Header::AtomicResponse(response) => self.end_atomic_response(qp, response),
             Header::ReadResponse(response) => {
-                self.end_response(qp, response, len);
+                self.end_response(qp, response.last, len);
+                Ok(())
+            }
+            Header::ReadV2Response(response) => {
+                self.end_v2_response(qp, response, len);
                 Ok(())
             }
             Header::Terminate(terminate) => Err(Failure {
@@ -354,7 +354,6 @@ impl Rx {
                 cause: None, // a Terminate is not answered
                 receive: None,
             }),
-            _ => Ok(()),
         };
         // What failed at its end is reported with its header.
         ended.inspect_err(|_| self.segment = Some(Segment { fpdu, target: Target::Nowhere, done: 0 }))
@@ -523,6 +522,7 @@ fn is_request(qp: &Qp, header: &Header, len: usize) -> bool {
         | Header::SendImmediate(_)
         | Header::Immediate(_)
         | Header::ReadRequest(_)
+        | Header::ReadV2Request(_)
         | Header::AtomicRequest(_) => true,
         _ => false,
     }

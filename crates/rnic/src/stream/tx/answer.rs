@@ -3,14 +3,15 @@
 
 use super::build::{Failure, Stop};
 use super::payload::Source;
-use super::{Did, Doing, Tx};
+use super::{Cursor, Did, Doing, Tx};
 use crate::broken;
 use crate::error::{Fault, UNMAPPED};
 use crate::memory::Touch;
 use crate::qp::Qp;
-use crate::stream::{Guards, Question, Train, advance, atomic};
+use crate::stream::{Answer, Guards, Question, Train, advance, atomic};
 use crate::sync::lock;
-use ironwarp_wire::ddp::TAGGED_LEN;
+use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use ironwarp_wire::private::{ReadV2Request, ReadV2Response};
 use ironwarp_wire::{AtomicRequest, AtomicResponse, Header, MAX_HEADER, ReadRequest, Tagged, Terminate};
 
 impl Tx {
@@ -21,14 +22,14 @@ impl Tx {
         train: &mut Train,
         guards: &mut Guards<'q>,
     ) -> Result<(), Stop> {
-        if self.owed.answers <= self.cursor.answered {
+        if self.owed.answers <= self.cursor.answered as usize {
             return Err(Stop::Idle);
         }
-        let Some(answer) = lock(&qp.owed).answers.get(self.cursor.answered).copied() else {
+        let Some(answer) = lock(&qp.owed).answers.get(self.cursor.answered as usize).copied() else {
             return Err(Stop::Idle);
         };
         match answer.to {
-            Question::Read(read) => self.add_read_response(qp, train, guards, &read, answer.touch),
+            Question::Read(_) | Question::ReadV2(_) => self.add_read_response(qp, train, guards, &answer),
             Question::Atomic(request) => self.serve_atomic(qp, train, &request, answer.touch),
             Question::Served { id, original } => {
                 self.add_atomic_response(qp, train, id, original);
@@ -53,7 +54,7 @@ impl Tx {
             Stop::Failed(Box::new(Failure { fault, terminate, request: None }))
         })?;
         let id = request.id;
-        if let Some(answer) = lock(&qp.owed).answers.get_mut(self.cursor.answered)
+        if let Some(answer) = lock(&qp.owed).answers.get_mut(self.cursor.answered as usize)
             && !broken::is("atomic")
         {
             answer.to = Question::Served { id, original };
@@ -81,18 +82,31 @@ impl Tx {
         qp: &'q Qp,
         train: &mut Train,
         guards: &mut Guards<'q>,
-        read: &ReadRequest,
-        touch: Touch,
+        answer: &Answer,
     ) -> Result<(), Stop> {
-        let offset = self.cursor.offset;
-        let left = (read.len - offset) as usize;
-        let len = left.min(self.room(TAGGED_LEN));
-        let last = len == left;
-        let header = Header::ReadResponse(Tagged { last, place: advance(read.sink, offset.into()) });
-        let source = Source::Remote(advance(read.source, offset.into()), touch);
+        let Cursor { offset, read_v2_msn: msn, .. } = self.cursor;
+        let cut = |all: u32, header_len| {
+            let left = (all - offset) as usize;
+            let len = left.min(self.room(header_len));
+            (len, len == left)
+        };
+        let (header, source, len, last) = match answer.to {
+            Question::Read(read) => {
+                let (len, last) = cut(read.len, TAGGED_LEN);
+                let place = advance(read.sink, offset.into());
+                (Header::ReadResponse(Tagged { last, place }), read.source, len, last)
+            }
+            Question::ReadV2(read) => {
+                let (len, last) = cut(read.len, UNTAGGED_LEN);
+                (Header::ReadV2Response(ReadV2Response { msn, last, offset }), read.source, len, last)
+            }
+            Question::Atomic(_) | Question::Served { .. } => return Err(Stop::Idle),
+        };
+        let source = Source::Remote(advance(source, offset.into()), answer.touch);
         self.add_payload(qp, train, guards, &header, &source, len)
-            .map_err(|fault| Stop::Failed(refused(fault, read, offset)))?;
+            .map_err(|fault| Stop::Failed(refused(fault, &answer.to, offset)))?;
         if last {
+            self.cursor.read_v2_msn = msn.wrapping_add(u32::from(matches!(answer.to, Question::ReadV2(_))));
             self.answered(qp);
         }
         let (then, did) = if last { (Doing::Nothing, Did::Answer) } else { (Doing::Answer, Did::Other) };
@@ -103,18 +117,24 @@ impl Tx {
 
 /// The peer asked for memory that it may not read, or not any more. RFC 5040 §4.8: of a Read that was served in part, the
 /// Terminate returns what is left.
-fn refused(fault: Fault, read: &ReadRequest, served: u32) -> Box<Failure> {
+fn refused(fault: Fault, to: &Question, served: u32) -> Box<Failure> {
     let cause = match &fault {
         Fault::Remote(denied) => denied.read_cause(),
         _ => UNMAPPED,
     };
-    let left = ReadRequest {
-        msn: read.msn,
-        sink: advance(read.sink, served.into()),
-        len: read.len - served,
-        source: advance(read.source, served.into()),
-    };
+    let behind = |place| advance(place, served.into());
     let mut bytes = [0; MAX_HEADER];
-    let n = Header::ReadRequest(left).emit(0, &mut bytes).unwrap_or(0);
+    let left = match *to {
+        Question::Read(ReadRequest { msn, sink, len, source }) => {
+            let (sink, len, source) = (behind(sink), len - served, behind(source));
+            Header::ReadRequest(ReadRequest { msn, sink, len, source }).emit(0, &mut bytes)
+        }
+        Question::ReadV2(ReadV2Request { msn, len, source }) => {
+            let (len, source) = (len - served, behind(source));
+            Header::ReadV2Request(ReadV2Request { msn, len, source }).emit(0, &mut bytes)
+        }
+        Question::Atomic(_) | Question::Served { .. } => Ok(0),
+    };
+    let n = left.unwrap_or(0);
     Box::new(Failure { fault, terminate: Terminate::answer(cause, &bytes[..n]), request: None })
 }

@@ -10,7 +10,7 @@ use crate::stream::{Guards, NOWHERE, Opening, Train, advance};
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::{MAX_ULPDU, max_ulpdu};
-use ironwarp_wire::private::{SendImmediate, Signal};
+use ironwarp_wire::private::{ReadV2Request, SendImmediate, Signal};
 use ironwarp_wire::{
     AtomicRequest, Header, Immediate, ImmediateData, Place, ReadRequest, Send, SendWord, Tag, Tagged,
     Terminate,
@@ -226,6 +226,7 @@ impl Tx {
         let (kind, sink, len) = match header {
             Header::AtomicRequest(request) => (Asked::Atomic(request.id), Place::default(), 0),
             Header::ReadRequest(request) => (Asked::Read, request.sink, request.len),
+            Header::ReadV2Request(request) => (Asked::ReadV2, Place::default(), request.len),
             _ => (Asked::Read, Place::default(), 0),
         };
         let mut sq = lock(&qp.sq);
@@ -401,6 +402,14 @@ impl Tx {
                 let place = if data.is_empty() { NOWHERE } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
                 self.add_payload_of(qp, train, guards, &segment, &header)
+            }
+            // Requirement X4: where the answer goes is nobody's business, where the peer can do without. A Read of nothing
+            // tells nothing.
+            Operation::Read(source) if self.owed.read_v2 && !data.is_empty() => {
+                let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                let read = ReadV2Request { msn: self.cursor.read_msn, len, source };
+                self.ask(qp, train, seq, &Header::ReadV2Request(read));
+                Ok(())
             }
             Operation::Read(source) => {
                 let sink = match data {

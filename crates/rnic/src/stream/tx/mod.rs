@@ -72,10 +72,11 @@ pub(crate) struct Cursor {
     /// The next message sequence numbers on queues 0 and 1 (RFC 5041 §5.2: from 1).
     send_msn: u32,
     read_msn: u32,
-    /// The same on queue 3.
+    /// The same on queue 3, and on that of Read V2 Responses.
     atomic_msn: u32,
+    read_v2_msn: u32,
     /// How many of the answers that are owed are in FPDUs.
-    answered: usize,
+    answered: u32,
     /// Requests and answers take turns.
     answer_next: bool,
     /// How many messages the peer was told of.
@@ -129,6 +130,7 @@ impl Tx {
             send_msn: 1,
             read_msn: 1,
             atomic_msn: 1,
+            read_v2_msn: 1,
             answered: 0,
             answer_next: false,
             acknowledged: 0,
@@ -287,7 +289,7 @@ impl Tx {
             return;
         }
         let mut owed = lock(&qp.owed);
-        let settled = owed.answers.drain(..self.cursor.answered).map(|answer| answer.touch);
+        let settled = owed.answers.drain(..self.cursor.answered as usize).map(|answer| answer.touch);
         let ended: SmallVec<[Touch; 1]> = settled.filter(Touch::ends).collect();
         drop(owed);
         self.cursor.answered = 0;
