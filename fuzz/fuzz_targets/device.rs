@@ -24,7 +24,7 @@ use ironwarp_rnic::connect::{Agreed, Depths, Role, Setup};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope};
-use ironwarp_rnic::qp::{Attributes, Completes, Qp, Ready, Receives, State};
+use ironwarp_rnic::qp::{Attributes, Completes, Qp, Ready, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{
     Completion, Cq, Data, Operation, ReceiveRequest, Sge, SharedReceiveQueue, WorkRequest, XrcDomain,
 };
@@ -314,6 +314,11 @@ fn new_qp(
         shared_send: None,
         max_sges: 2,
         completes: if options[0] & 4 != 0 { Completes::WhenAcknowledged } else { Completes::WhenSent },
+        registration_failure: if options[0] & 8 != 0 {
+            RegistrationFailure::Reactive
+        } else {
+            RegistrationFailure::Anticipatory
+        },
         receives: match options[1] & 3 {
             0 | 1 => Receives::Own(8),
             2 => Receives::Shared(Arc::clone(srq)),

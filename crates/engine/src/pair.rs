@@ -12,7 +12,7 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights};
-use ironwarp_rnic::qp::{Attributes, Completes, IllegalTransition, Qp, Receives, State};
+use ironwarp_rnic::qp::{Attributes, Completes, IllegalTransition, Qp, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{SharedSendQueue, WorkRequest};
 use std::fmt;
 use std::net::SocketAddr;
@@ -88,6 +88,8 @@ pub struct QueuePairAttributes {
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
+    /// What becomes of it if a registration by work request is refused.
+    pub registration_failure: RegistrationFailure,
     /// What its peer may do with memory that allows it.
     pub rights: Rights,
     /// The program moves it through its states, from reset on.
@@ -111,6 +113,7 @@ impl QueuePairAttributes {
             receives: Receives::Own(16),
             max_sges: 4,
             completes: Completes::WhenSent,
+            registration_failure: RegistrationFailure::default(),
             rights: Rights::REMOTE,
             by_hand: false,
             reachable: false,
@@ -127,6 +130,7 @@ impl QueuePairAttributes {
             shared_send: self.shared_send.clone(),
             max_sges: self.max_sges,
             completes: self.completes,
+            registration_failure: self.registration_failure,
             receives: self.receives.clone(),
             rights: self.rights,
             by_hand: self.by_hand,

@@ -121,7 +121,7 @@ pub use ironwarp_rnic::gid::Gid;
 pub use ironwarp_rnic::memory::{
     Check, Denied, DeregisterError, RegisterError, ReregisterError, Rights as Access,
 };
-pub use ironwarp_rnic::qp::{Completes, IllegalTransition, Retries, State};
+pub use ironwarp_rnic::qp::{Completes, IllegalTransition, RegistrationFailure, Retries, State};
 pub use ironwarp_rnic::queue::{
     Arm, Completion, Opcode, Overrun, RequestError, Sender, Sge, SrqStatus, Status, TooSmall,
 };

@@ -4,7 +4,8 @@
 use crate::adapter::lock;
 use ironwarp_rnic::memory::{Table, following};
 use ironwarp_wire::Tag;
-use std::sync::Mutex;
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, Weak};
 
 /// The tag that an entry has, once all is executed that was posted.
 #[derive(Debug)]
@@ -17,11 +18,13 @@ pub(crate) struct Named {
     tag: Tag,
     /// Whether the tag was given by a request: a region's first registration takes the tag it was allocated with.
     used: bool,
+    /// The queue pair that this request was posted to.
+    by: Option<u32>,
 }
 
 impl Name {
     pub(crate) fn new(tag: Tag) -> Self {
-        Self(Mutex::new(Named { oldest: tag, tag, used: false }))
+        Self(Mutex::new(Named { oldest: tag, tag, used: false, by: None }))
     }
 
     /// The tag, as of the last request that was posted.
@@ -40,13 +43,25 @@ impl Name {
         if named.used { following(named.tag) } else { named.tag }
     }
 
-    /// A request that gives it this tag is about to be posted. Returns what to [restore](Self::restore) if it was not.
-    pub(crate) fn advance(&self, table: &Table, tag: Tag) -> Named {
+    /// A request that gives it this tag is about to be posted to a queue pair. Returns what to [restore](Self::restore) if it was not.
+    pub(crate) fn advance(&self, table: &Table, tag: Tag, by: u32) -> Named {
         let mut named = lock(&self.0);
         let before = *named;
         let executed = table.look_up(before.tag).is_some();
-        *named = Named { oldest: if executed { before.tag } else { before.oldest }, tag, used: true };
+        let oldest = if executed { before.tag } else { before.oldest };
+        *named = Named { oldest, tag, used: true, by: Some(by) };
         before
+    }
+
+    /// What was posted to this queue pair was executed, or never will be: the tag is the one that the entry has.
+    fn settle(&self, table: &Table, by: u32) {
+        let mut named = lock(&self.0);
+        if named.by == Some(by)
+            && let Some(tag) = table.current(named.tag)
+        {
+            let used = table.next_registration(tag) != Some(tag);
+            *named = Named { oldest: tag, tag, used, by: None };
+        }
     }
 
     pub(crate) fn restore(&self, before: Named) {
@@ -66,5 +81,30 @@ impl Name {
         }
         tags.reverse();
         tags
+    }
+}
+
+/// The names that requests of one queue pair have given, by their addresses, where some may be refused and tried again (requirement
+/// M7).
+#[derive(Debug, Default)]
+pub(crate) struct Given(Mutex<HashMap<usize, Weak<Name>>>);
+
+impl Given {
+    pub(crate) fn add(&self, name: &Arc<Name>) {
+        let mut names = lock(&self.0);
+        // Those of regions that are gone make room before it grows.
+        if names.len() == names.capacity() {
+            names.retain(|_, name| name.strong_count() > 0);
+        }
+        names.insert(Arc::as_ptr(name).addr(), Arc::downgrade(name));
+    }
+
+    /// All that was posted was executed, or never will be.
+    pub(crate) fn settle(&self, table: &Table, by: u32) {
+        for (_, name) in lock(&self.0).drain() {
+            if let Some(name) = name.upgrade() {
+                name.settle(table, by);
+            }
+        }
     }
 }

@@ -3,7 +3,7 @@
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::memory::Rights;
-use ironwarp_rnic::qp::{Completes, Context as Inner, Receives, Retries, State};
+use ironwarp_rnic::qp::{Completes, Context as Inner, Receives, RegistrationFailure, Retries, State};
 use std::sync::Arc;
 
 /// What is to be known of a queue pair at one moment (requirement N10).
@@ -30,6 +30,8 @@ pub struct Context {
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
+    /// What becomes of it if a registration by work request is refused.
+    pub registration_failure: RegistrationFailure,
     /// What its peer may do now, with memory that allows it.
     pub rights: Rights,
     /// Whether there is a connection.
@@ -58,6 +60,7 @@ impl Context {
             receive_depth,
             max_sges: attributes.max_sges,
             completes: attributes.completes,
+            registration_failure: attributes.registration_failure,
             rights,
             linked,
             retries,

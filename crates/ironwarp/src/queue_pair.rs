@@ -6,7 +6,7 @@ use crate::bring_up::BringUpOptions;
 use crate::completion_queue::CompletionQueue;
 use crate::connect::ConnectOptions;
 use crate::error::CreateError;
-use crate::name::{Name, Named};
+use crate::name::{Given, Name, Named};
 use crate::protection_domain::ProtectionDomain;
 use crate::query::Context;
 use crate::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
@@ -18,7 +18,9 @@ use ironwarp_engine::{
 };
 use ironwarp_rnic::error::{Fault, PostError};
 use ironwarp_rnic::memory::{Domain, Rights, Table};
-use ironwarp_rnic::qp::{AlreadyConnected, Completes, IllegalTransition, Qp, Receives, Retries, State};
+use ironwarp_rnic::qp::{
+    AlreadyConnected, Completes, IllegalTransition, Qp, Receives, RegistrationFailure, Retries, State,
+};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
 use std::fmt;
 use std::net::SocketAddr;
@@ -68,6 +70,7 @@ pub struct QueuePairBuilder {
     foreign: bool,
     max_sges: usize,
     completes: Completes,
+    registration_failure: RegistrationFailure,
     rights: Rights,
     by_hand: bool,
     events: Option<Arc<EventChannel<ConnectionEvent>>>,
@@ -86,6 +89,7 @@ impl QueuePairBuilder {
             foreign: false,
             max_sges: SGES,
             completes: Completes::default(),
+            registration_failure: RegistrationFailure::default(),
             rights: Rights::REMOTE,
             by_hand: false,
             events: None,
@@ -192,6 +196,26 @@ impl QueuePairBuilder {
         self
     }
 
+    /// What becomes of it if a [registration by work request](WorkRequest::register) is refused: it is over, if this is not
+    /// called (requirement M7).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// use ironwarp::RegistrationFailure::Reactive;
+    ///
+    /// // What is refused can be tried again: see `RegistrationFailure`.
+    /// let qp = domain.queue_pair(&cq).registration_failure(Reactive).create()?;
+    /// assert_eq!(qp.query().registration_failure, Reactive);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn registration_failure(mut self, failure: RegistrationFailure) -> Self {
+        self.registration_failure = failure;
+        self
+    }
+
     /// It will be [brought up](QueuePair::bring_up) by hand: its [number](QueuePair::id) has a port in it, so that a peer
     /// who knows the number and a [GID](crate::Adapter::gids) finds it.
     ///
@@ -272,6 +296,7 @@ impl QueuePairBuilder {
             rights: self.rights,
             max_sges: self.max_sges,
             completes: self.completes,
+            registration_failure: self.registration_failure,
             receive_cq: self.receive_cq.inner,
             events: self.events.map(|channel| channel as _),
             ..QueuePairAttributes::new(self.domain, &self.send_cq.inner)
@@ -280,7 +305,9 @@ impl QueuePairBuilder {
             // So that receives can be posted; the rest of the way is `bring_up`.
             inner.modify(State::Init).unwrap_or_else(|error| unreachable!("it is new: {error}"));
         }
-        Ok(QueuePair { shared: self.shared, inner, begun: AtomicBool::new(self.by_hand) })
+        let begun = AtomicBool::new(self.by_hand);
+        let given = (self.registration_failure == RegistrationFailure::Reactive).then(Given::default);
+        Ok(QueuePair { shared: self.shared, inner, begun, given })
     }
 }
 
@@ -342,6 +369,8 @@ pub struct QueuePair {
     inner: Arc<Inner>,
     /// A connection was begun, or none is to be made by address.
     begun: AtomicBool,
+    /// The tags that its requests gave, if they may be refused and it goes on.
+    given: Option<Given>,
 }
 
 impl QueuePair {
@@ -386,6 +415,18 @@ impl QueuePair {
     /// # }
     /// ```
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
+        if to == State::ReadyToSend
+            && let Some(given) = &self.given
+        {
+            // What was posted before has been executed, refused or flushed, if the queue pair is drained for a refusal.
+            let _naming = lock(&self.shared.naming);
+            let refused = self.inner.qp().is_refusing();
+            self.inner.modify(to)?;
+            if refused {
+                given.settle(self.shared.device().table(), self.id());
+            }
+            return Ok(());
+        }
         self.inner.modify(to)?;
         if to == State::Reset {
             self.begun.store(false, Ordering::Relaxed);
@@ -706,7 +747,12 @@ impl QueuePair {
         let _naming = lock(&self.shared.naming);
         let table = self.shared.device().table();
         let mut named = Vec::new();
-        let requests: Vec<_> = requests.into_iter().map(|request| name(table, request, &mut named)).collect();
+        let by = self.id();
+        let requests: Vec<_> =
+            requests.into_iter().map(|request| name(table, request, by, &mut named)).collect();
+        if let Some(given) = &self.given {
+            named.iter().for_each(|(name, _)| given.add(name));
+        }
         post(&self.inner.qp(), requests).inspect_err(|_| {
             for (name, before) in named.iter().rev() {
                 name.restore(*before);
@@ -769,7 +815,12 @@ impl Drop for QueuePair {
 }
 
 /// Fills in the tag that a request names or gives, and takes note of it.
-fn name(table: &Table, mut request: WorkRequest, named: &mut Vec<(Arc<Name>, Named)>) -> InnerRequest {
+fn name(
+    table: &Table,
+    mut request: WorkRequest,
+    by: u32,
+    named: &mut Vec<(Arc<Name>, Named)>,
+) -> InnerRequest {
     if let Some(name) = request.names {
         let next = match &mut request.inner.operation {
             Operation::Bind { window, .. } => {
@@ -782,7 +833,7 @@ fn name(table: &Table, mut request: WorkRequest, named: &mut Vec<(Arc<Name>, Nam
             }
             operation => unreachable!("gives no tag: {operation:?}"),
         };
-        let before = name.advance(table, next);
+        let before = name.advance(table, next, by);
         named.push((name, before));
     }
     request.inner

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{ALL, CASES, End, pair, pattern};
+use common::{ALL, CASES, End, connect, pair, pattern};
 use ironwarp::{
     Access, Buffer, ChangeError, Check, Completes, Config, Fault, MemoryRegion, Opcode, Place, RegionChange,
-    RegisterError, ReregisterError, Status, WorkRequest,
+    RegisterError, RegistrationFailure, ReregisterError, State, Status, WorkRequest,
 };
 
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
@@ -217,4 +217,88 @@ fn a_region_of_requests_serves_one_message_after_another() {
         client.done(Opcode::Send, 4);
         assert_eq!(region.to_vec().unwrap(), round.to_be_bytes());
     }
+}
+
+// --- Registrations by work request that are refused (requirement M7) ---
+
+/// A server that registers memory and tells its client the tag, in one list (requirement M12); it is valid already.
+fn refused(failure: RegistrationFailure) -> (End, End, ironwarp::FastRegion) {
+    let (client, mut server) = (
+        End::new(Config::default(), Completes::WhenAcknowledged),
+        End::new(Config::default(), Completes::WhenAcknowledged),
+    );
+    server.qp = server.domain.queue_pair(&server.cq).registration_failure(failure).create().unwrap();
+    connect(&client, &server, "127.0.0.1:0".parse().unwrap());
+    let region = server.domain.allocate_region(vec![Buffer::copy_of(b"register and send").unwrap()]).unwrap();
+    client.qp.post_receive(1, &[]).unwrap();
+    server.qp.post_send_all(register_and_send(10, &region)).unwrap();
+    server.done(Opcode::Register, 10);
+    server.done(Opcode::Send, 11);
+    client.done(Opcode::Receive, 1);
+    server.qp.post_send_all(register_and_send(20, &region)).unwrap();
+    let failed = server.failed(Opcode::Register, 20, Status::WindowBind);
+    let cause = failed.cause.unwrap();
+    let Fault::Register { error: RegisterError::Denied(denied), .. } = &*cause else { panic!("{cause}") };
+    assert_eq!(denied.check, Check::Idle);
+    server.failed(Opcode::Send, 21, Status::Flushed);
+    (client, server, region)
+}
+
+/// The Send has the tag that the registration in front of it gives.
+fn register_and_send(id: u64, region: &ironwarp::FastRegion) -> Vec<WorkRequest> {
+    let tag = region.next_tag();
+    vec![
+        WorkRequest::register(id, region, ALL - Access::BIND),
+        WorkRequest::send(id + 1, &[]).immediate(tag.0).into(),
+    ]
+}
+
+/// The reactive option: nobody but the server notices, which tries again once it has put right what was wrong. The peer ends each
+/// registration by a Send with Invalidate.
+#[test]
+fn a_refused_registration_is_tried_again() {
+    let (client, server, region) = refused(RegistrationFailure::Reactive);
+    let sink = client.region(&[0; 17], LOCAL);
+    assert_eq!((server.qp.state(), server.qp.fault()), (State::Drained, None));
+    // Posted in ignorance.
+    server.qp.post_send_all(register_and_send(30, &region)).unwrap();
+    server.failed(Opcode::Register, 30, Status::Flushed);
+    server.failed(Opcode::Send, 31, Status::Flushed);
+
+    for round in 0..3 {
+        let id = 100 * round;
+        server.qp.modify(State::ReadyToSend).unwrap();
+        // What was registered is valid still, under the tag that it had.
+        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"register and send");
+        server.qp.post_receive(id, &[]).unwrap();
+        client.qp.post_send(WorkRequest::send(id + 1, &[]).invalidate(region.tag())).unwrap();
+        client.done(Opcode::Send, id + 1);
+        assert_eq!(server.done(Opcode::Receive, id).invalidated, Some(region.tag()));
+
+        client.qp.post_receive(id + 2, &[]).unwrap();
+        server.qp.post_send_all(register_and_send(id + 3, &region)).unwrap();
+        server.done(Opcode::Register, id + 3);
+        server.done(Opcode::Send, id + 4);
+        assert_eq!(client.done(Opcode::Receive, id + 2).immediate, Some(region.tag().0));
+        assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"register and send");
+        // And once more what must fail.
+        server.qp.post_send_all(register_and_send(id + 5, &region)).unwrap();
+        server.failed(Opcode::Register, id + 5, Status::WindowBind);
+        server.failed(Opcode::Send, id + 6, Status::Flushed);
+    }
+}
+
+/// The anticipatory option, which is the default: the connection is over, the peer is told, all is flushed.
+#[test]
+fn a_refused_registration_ends_the_connection() {
+    assert_eq!(RegistrationFailure::default(), RegistrationFailure::Anticipatory);
+    let (client, server, region) = refused(RegistrationFailure::Anticipatory);
+    assert_eq!(server.qp.state(), State::Error);
+    assert!(server.qp.modify(State::ReadyToSend).is_err());
+    server.qp.post_send_all(register_and_send(30, &region)).unwrap();
+    server.failed(Opcode::Register, 30, Status::Flushed);
+    server.failed(Opcode::Send, 31, Status::Flushed);
+    client.qp.post_receive(2, &[]).unwrap();
+    let flushed = client.failed(Opcode::Receive, 2, Status::Flushed);
+    assert!(matches!(&*flushed.cause.unwrap(), Fault::Terminated(_)));
 }

@@ -12,7 +12,7 @@ use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_rnic::memory::{Memory, Rights};
-use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives};
+use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, RegistrationFailure};
 use ironwarp_rnic::queue::{Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, WorkRequest};
 use ironwarp_wire::mpa::{FpduWriter, Framing, RtrSet};
 use ironwarp_wire::{Header, Send, SendWord};
@@ -149,6 +149,7 @@ impl End {
             shared_send: None,
             max_sges: 1,
             completes: Completes::WhenSent,
+            registration_failure: RegistrationFailure::default(),
             receives: Receives::Own(REPEATS),
             rights: Rights::empty(),
             by_hand: false,

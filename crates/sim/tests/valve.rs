@@ -10,7 +10,7 @@ use ironwarp_rnic::fault::Faults;
 use ironwarp_rnic::host::{Host as _, Span};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
-use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, State};
+use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{
     Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, SharedReceiveQueue, Status, WorkRequest,
     XrcDomain,
@@ -169,6 +169,7 @@ fn pair(wish: &Wish) -> [End; 2] {
             shared_send: None,
             max_sges: 2,
             completes: wish.completes,
+            registration_failure: RegistrationFailure::default(),
             receives: (wish.receives)(&device, domain),
             rights: Rights::REMOTE,
             by_hand: false,

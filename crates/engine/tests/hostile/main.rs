@@ -3,6 +3,7 @@
 //!
 //! | | |
 //! |---|---|
+//! | `refusal` | registrations by work request that are refused, where the stream goes on (requirement M7) |
 //! | `local_checks`, `remote_checks` | memory that may not be used so (requirements M8 and M9): not one byte moves |
 //! | `terminates` | every Terminate that this adapter can send, provoked |
 //! | `atomics`, `immediates`, `private`, `read_v2`, `shared` | atomic operations, immediate data, private messages, shared and named receives |
@@ -26,6 +27,7 @@ mod parking;
 mod private;
 mod rate;
 mod read_v2;
+mod refusal;
 mod remote_checks;
 mod revocation;
 mod shared;

@@ -110,10 +110,7 @@ impl Table {
             ..Access::to_change(tag, stream)
         };
         let mut change = self.change(&access)?;
-        let due = {
-            let current = change.tag(index_of(tag));
-            if change.control.used { following(current) } else { current }
-        };
+        let due = change.next_registration(index_of(tag));
         if change.entry.state().is_valid() || change.entry.state().is_pending() {
             return Err(change.denied(&access, Check::Idle).into());
         }
@@ -186,6 +183,12 @@ impl Table {
     /// The tag that the entry behind this one has now: the same, or another instance of it.
     pub fn current(&self, tag: Tag) -> Option<Tag> {
         self.look_up_any(tag).map(|info| info.tag)
+    }
+
+    /// The tag that the next registration by send-queue request gives the entry behind this one.
+    pub fn next_registration(&self, tag: Tag) -> Option<Tag> {
+        let entry = self.slab.entry(index_of(tag))?;
+        Some(entry.change(&self.departures).next_registration(index_of(tag)))
     }
 
     /// How many entries are in use.
@@ -298,6 +301,12 @@ impl Access {
 }
 
 impl Change<'_> {
+    /// The tag that the next registration gives the entry.
+    fn next_registration(&self, index: u32) -> Tag {
+        let current = self.tag(index);
+        if self.control.used { following(current) } else { current }
+    }
+
     /// The tag that the entry has now.
     pub(super) fn tag(&self, index: u32) -> Tag {
         tag_of(index, self.entry.state().instance())

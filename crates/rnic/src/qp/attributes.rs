@@ -1,6 +1,6 @@
 //! What a queue pair is made of and asked for: attributes, context, and who attends to it.
 
-use super::{Retries, State};
+use super::{RegistrationFailure, Retries, State};
 use crate::error::Fault;
 use crate::memory::{Domain, Rights};
 use crate::queue::{Cq, SharedReceiveQueue, SharedSendQueue, XrcDomain};
@@ -35,6 +35,8 @@ pub struct Attributes {
     pub max_sges: usize,
     /// When Sends and Writes complete.
     pub completes: Completes,
+    /// What becomes of it if a registration by work request is refused.
+    pub registration_failure: RegistrationFailure,
     /// Where its receives come from.
     pub receives: Receives,
     /// What its peer may do with memory that allows it.

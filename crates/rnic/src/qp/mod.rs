@@ -17,15 +17,18 @@
 //! | `halves` | what a half asks of it while it is driven |
 //! | `end` | how requests complete, and how a stream ends |
 //! | `stall` | requests and receives whose memory is being registered |
+//! | `refusal` | what becomes of it if a registration by work request is refused |
 
 mod attributes;
 mod end;
 mod halves;
+mod refusal;
 mod stall;
 
 pub use crate::retry::Retries;
 pub use crate::state::{IllegalTransition, State};
 pub use attributes::{AlreadyConnected, Attendant, Attributes, Completes, Context, Ready, Receives};
+pub use refusal::RegistrationFailure;
 
 use crate::connect::{Agreed, Setup};
 use crate::device::Device;
@@ -214,9 +217,14 @@ impl Qp {
             if to == State::Drained {
                 self.draining.store(true, Ordering::Release);
             }
+            let mut sq = lock(&self.sq);
             let moved =
                 self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
             match moved {
+                Ok(_) if to == State::ReadyToSend => {
+                    sq.restore();
+                    break;
+                }
                 Ok(_) => break,
                 Err(now) => from = State::from_bits(now), // the stream failed meanwhile
             }
@@ -421,6 +429,9 @@ impl Qp {
         if let Some(fault) = self.fault.get() {
             sq.fail(self.id, None, fault, |completion| self.complete_send(completion));
             return;
+        }
+        if sq.is_refusing() {
+            self.retire_from(&mut sq);
         }
         drop(sq);
         self.drive_tx();

@@ -7,11 +7,14 @@
 //! What the peer can answer is written down *before* it is sent (the answer may be here before the sender's next line
 //! runs), and taken back if it was not sent after all.
 
+mod refusal;
+
 use super::receive::narrow;
 use super::{Completion, Opcode, Operation, Receive, SharedSendQueue, Status, WorkRequest};
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
 use ironwarp_wire::{AtomicOp, Place, ReadRequest};
+use refusal::Refused;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -37,6 +40,8 @@ pub(crate) struct SendQueue {
     failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
+    /// A registration was refused for this reason, and what is posted is flushed (requirement M7).
+    refusal: Option<Arc<Fault>>,
     /// Its receives are flushed once the requests here have completed, the one in use first.
     flush: Option<Option<Box<Receive>>>,
     /// The requests are those of a shared send queue, for this connection (requirement X7).
@@ -67,6 +72,8 @@ pub(super) struct Entry {
     done: bool,
     /// Of a shared send queue: its number in the order of transmission. Zero: it has none yet.
     transmitted: u64,
+    /// It will never be begun.
+    refused: Option<Refused>,
 }
 
 /// A Read Request, or an Atomic Request, without its answer.
@@ -114,6 +121,7 @@ impl SendQueue {
             sending: false,
             failure: None,
             failed: false,
+            refusal: None,
             flush: None,
         }
     }
@@ -135,6 +143,7 @@ impl SendQueue {
         if posted.is_err() {
             self.entries.truncate(before);
         }
+        self.flush_from(before);
         posted
     }
 
@@ -162,6 +171,7 @@ impl SendQueue {
             self.entries.truncate(before);
             self.return_ring();
         }
+        self.flush_from(before);
         posted
     }
 
@@ -336,7 +346,9 @@ impl SendQueue {
             self.first += 1;
             let signaled = entry.request.signaled;
             if let Some(feed) = &self.feed {
-                feed.finish(&entry, signaled.then(|| succeeded(&entry.request, qp)));
+                feed.finish(&entry, entry.ended(qp));
+            } else if let Some(refused) = &entry.refused {
+                complete(failed(&entry.request, qp, refused));
             } else if signaled {
                 complete(succeeded(&entry.request, qp));
             }
@@ -345,6 +357,9 @@ impl SendQueue {
     }
 
     fn is_complete(&self, entry: &Entry) -> bool {
+        if entry.refused.is_some() {
+            return true;
+        }
         // What the peer delivered was sent, though the sender may not have come to note it yet.
         let delivered = entry.number > 0 && entry.number <= self.acknowledged;
         match entry.request.operation {
@@ -384,6 +399,7 @@ impl SendQueue {
         complete: impl FnMut(Completion),
     ) {
         self.failed = true;
+        self.refusal = None;
         if self.sending {
             self.failure.get_or_insert_with(|| Box::new((failed, Arc::clone(cause))));
         } else {
@@ -413,7 +429,7 @@ impl SendQueue {
     fn complete_all(
         &mut self,
         qp: u32,
-        failed: Option<(u64, Status)>,
+        blamed: Option<(u64, Status)>,
         cause: &Arc<Fault>,
         mut complete: impl FnMut(Completion),
     ) {
@@ -423,18 +439,16 @@ impl SendQueue {
         for entry in std::mem::take(&mut self.entries) {
             let seq = self.first;
             self.first += 1;
-            let status = match failed {
-                Some((failed, status)) if seq == failed => status,
+            let status = match blamed {
+                Some((blamed, status)) if seq == blamed => status,
                 _ if !flushing && self.is_complete(&entry) => Status::Success,
                 _ => Status::Flushed,
             };
             flushing |= status != Status::Success;
-            let completion = if status != Status::Success {
-                let opcode = opcode(&entry.request);
-                let cause = Some(Arc::clone(cause));
-                Some(Completion::failed(entry.request.id, opcode, qp, status, cause))
+            let completion = if status != Status::Success && entry.refused.is_none() {
+                Some(failed(&entry.request, qp, &(status, Arc::clone(cause))))
             } else {
-                entry.request.signaled.then(|| succeeded(&entry.request, qp))
+                entry.ended(qp)
             };
             match &self.feed {
                 Some(feed) => feed.finish(&entry, completion),
@@ -508,7 +522,15 @@ impl SendQueue {
 
 impl Entry {
     fn new(request: WorkRequest) -> Self {
-        Self { request, number: 0, msn: 0, sent: false, done: false, transmitted: 0 }
+        Self { request, number: 0, msn: 0, sent: false, done: false, transmitted: 0, refused: None }
+    }
+
+    /// What is told of a request that is complete, if anything.
+    fn ended(&self, qp: u32) -> Option<Completion> {
+        match &self.refused {
+            Some(refused) => Some(failed(&self.request, qp, refused)),
+            None => self.request.signaled.then(|| succeeded(&self.request, qp)),
+        }
     }
 }
 
@@ -563,6 +585,10 @@ const fn opcode(request: &WorkRequest) -> Opcode {
         Operation::Register { .. } => Opcode::Register,
         Operation::Invalidate(_) => Opcode::Invalidate,
     }
+}
+
+fn failed(request: &WorkRequest, qp: u32, (status, cause): &(Status, Arc<Fault>)) -> Completion {
+    Completion::failed(request.id, opcode(request), qp, *status, Some(Arc::clone(cause)))
 }
 
 fn succeeded(request: &WorkRequest, qp: u32) -> Completion {

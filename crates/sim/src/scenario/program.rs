@@ -16,7 +16,7 @@ use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Domain, Rights};
-use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, State};
+use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{Cq, Data, Operation, SharedReceiveQueue, XrcDomain};
 use ironwarp_wire::AtomicOp;
 use std::fmt;
@@ -131,6 +131,7 @@ impl Program {
             shared_send: None,
             max_sges: 3,
             completes: self.completes,
+            registration_failure: RegistrationFailure::default(),
             receives: match (&self.rules.receiving, &self.supplies[..]) {
                 (Receiving::Shared, [Supply { shared: Some(queue), .. }]) => {
                     Receives::Shared(Arc::clone(queue))

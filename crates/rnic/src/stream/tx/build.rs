@@ -277,7 +277,7 @@ impl Tx {
         loop {
             let seq = self.cursor.seq;
             let mut sq = lock(&qp.sq);
-            let Some(request) = sq.request(seq).filter(|_| qp.may_begin()) else {
+            let Some(request) = sq.request(seq).filter(|_| self.may_begin(qp)) else {
                 let probe = sq.wants_probe(self.cursor.requests) && sq.reads() < self.ord;
                 drop(sq);
                 return self.probe(qp, train, probe);
@@ -318,8 +318,14 @@ impl Tx {
             }
             let request = request.clone();
             drop(sq);
-            execute(qp, seq, &request)?;
-            self.cursor.seq += 1;
+            match execute(qp, seq, &request) {
+                Ok(()) => self.cursor.seq += 1,
+                Err(fault @ Fault::Register { .. }) if qp.survives_refusal() => {
+                    self.refused = true;
+                    self.cursor.seq = qp.refuse(seq, fault);
+                }
+                Err(fault) => return Err(Stop::own(fault, (seq, Status::WindowBind))),
+            }
             train.set_start(self.cursor); // it is done, whatever becomes of the train
         }
     }
@@ -513,9 +519,9 @@ enum Begun {
 }
 
 /// An operation of the adapter's own: nothing leaves, but it has its turn.
-fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Stop> {
+fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Fault> {
     let (device, stream) = (qp.device(), qp.stream());
-    let done = match &request.operation {
+    match &request.operation {
         Operation::Bind { window, binding } => {
             device.table().bind(stream, *window, *binding).map(drop).map_err(Fault::Local)
         }
@@ -527,8 +533,7 @@ fn execute(qp: &Qp, seq: u64, request: &WorkRequest) -> Result<(), Stop> {
         }
         Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(Fault::Local),
         _ => Ok(()), // not an operation of the adapter's own
-    };
-    done.map_err(|fault| Stop::own(fault, (seq, Status::WindowBind)))?;
+    }?;
     lock(&qp.sq).executed(seq);
     qp.retire();
     Ok(())

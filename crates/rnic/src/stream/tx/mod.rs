@@ -44,6 +44,8 @@ pub(crate) struct Tx {
     mulpdu: usize,
     /// What the rx half owes, as far as this train is concerned.
     owed: View,
+    /// A registration was refused, and no request has its turn until the consumer has moved the queue pair back.
+    refused: bool,
     /// The last byte is out: nothing may follow.
     finished: bool,
 }
@@ -147,6 +149,7 @@ impl Tx {
             rest: None,
             current: None,
             owed: View::default(),
+            refused: false,
             finished: false,
         }
     }
@@ -173,6 +176,10 @@ impl Tx {
     fn round(&mut self, qp: &Qp, train: &mut Train) -> bool {
         if self.finished || !self.send_rest(qp) {
             return false;
+        }
+        if self.refused && qp.may_begin() {
+            self.refused = false;
+            self.cursor.seq = lock(&qp.sq).resumes_at();
         }
         let mut guards = Guards::default();
         train.begin(self.cursor);
@@ -314,6 +321,11 @@ impl Tx {
         {
             self.end(qp);
         }
+    }
+
+    /// Whether requests may be begun.
+    fn may_begin(&self, qp: &Qp) -> bool {
+        !self.refused && qp.may_begin()
     }
 
     fn end(&mut self, qp: &Qp) {

@@ -68,7 +68,7 @@ impl Tx {
         train: &mut Train,
         guards: &mut Guards<'q>,
     ) -> Result<bool, Stop> {
-        if self.owed.answers > self.cursor.answered as usize || !qp.may_begin() {
+        if self.owed.answers > self.cursor.answered as usize || !self.may_begin(qp) {
             return Ok(false);
         }
         let mut shorts = train.take_shorts();

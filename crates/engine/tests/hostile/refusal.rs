@@ -1,0 +1,196 @@
+//! Requirement M7, the reactive option: a registration by work request that is refused drains the send queue, and the connection goes on.
+//! The other option, which ends it, is in `local_checks`.
+
+use crate::common::peer::{Heard, Way};
+use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
+use crate::common::{PATIENCE, read, write};
+use ironwarp_engine::QueuePairAttributes;
+use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::memory::{Check, Memory, RegisterError, Rights, following};
+use ironwarp_rnic::qp::{Completes, Receives, RegistrationFailure, State};
+use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
+use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, Terminate};
+use std::time::Instant;
+
+const SEND: Operation = Operation::Send { invalidate: None };
+/// What the victim's Reads ask its peer for.
+const ELSEWHERE: Place = Place { tag: Tag(0x7777_7700), offset: 0 };
+
+fn request(id: u64, operation: Operation, data: impl Into<Sges>) -> WorkRequest {
+    WorkRequest::new(id, operation, Data::Memory(data.into()))
+}
+
+impl Victim {
+    /// A queue pair that outlives refused registrations, and its peer.
+    fn reactive(&self) -> Attacked {
+        let cq = self.engine.create_cq(64).unwrap();
+        let pair = self.engine.create_qp(QueuePairAttributes {
+            receives: Receives::Own(64),
+            completes: Completes::WhenSent,
+            registration_failure: RegistrationFailure::Reactive,
+            ..QueuePairAttributes::new(self.domain, &cq)
+        });
+        let pair = pair.unwrap();
+        for id in 0..RECEIVES as u64 {
+            let buffers = self.private.sge(id * 256, 256).into();
+            pair.qp().post_receive(ReceiveRequest { id, buffers }).unwrap();
+        }
+        let mut peer = self.connected(&pair, Way::default());
+        peer.open();
+        Attacked { peer, pair, cq }
+    }
+
+    /// A tag to register its open area by, and the request that does.
+    fn registration(&self, id: u64, tag: Tag) -> WorkRequest {
+        let memory = Memory::direct(self.open.addr, AREA as u64, Rights::LOCAL_READ).unwrap();
+        request(id, Operation::Register { tag, memory }, Sges::default())
+    }
+
+    fn new_tag(&self) -> Tag {
+        self.engine.device().table().allocate(self.domain).unwrap()
+    }
+}
+
+impl Attacked {
+    fn posts(&self, requests: Vec<WorkRequest>) {
+        self.pair.qp().post_send(requests).unwrap();
+    }
+
+    /// The next completions, in order.
+    fn ended(&self, expected: &[(u64, Status)]) {
+        let ended = self.completions(expected.len());
+        let found: Vec<_> = ended.iter().map(|it| (it.wr_id, it.status)).collect();
+        assert_eq!(found, expected, "{ended:?}");
+    }
+
+    /// Waits until its registration was refused: whoever drives it comes to it behind what it has sent.
+    fn until_drained(&self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.pair.qp().state() != State::Drained {
+            assert!(Instant::now() < deadline, "{:?}", self.pair.qp().state());
+        }
+    }
+
+    fn hears_send(&mut self) {
+        let heard = self.peer.hear_message();
+        assert!(matches!(heard, Heard::Message(Header::Send(_), ..)), "{heard:?}");
+    }
+}
+
+#[test]
+fn what_follows_is_flushed_and_the_consumer_tries_again() {
+    let victim = Victim::new();
+    let mut attacked = victim.reactive();
+    let tag = victim.new_tag();
+    let some = victim.readable.sge(0, 8);
+    let wrong = victim.registration(2, following(tag));
+    attacked.posts(vec![request(1, SEND, some), wrong, request(3, SEND, some)]);
+    let ended = attacked.completions(3);
+    let found: Vec<_> = ended.iter().map(|it| (it.wr_id, it.status)).collect();
+    assert_eq!(found, [(1, Status::Success), (2, Status::WindowBind), (3, Status::Flushed)], "{ended:?}");
+    let Some(Fault::Register { error: RegisterError::Denied(denied), .. }) = ended[1].cause.as_deref() else {
+        panic!("{ended:?}");
+    };
+    assert_eq!((denied.check, &ended[1].cause), (Check::Instance, &ended[2].cause));
+    attacked.hears_send();
+
+    // Who has not noticed yet gets back what it posts; and nothing else has changed.
+    assert_eq!(attacked.pair.qp().state(), State::Drained);
+    attacked.posts(vec![request(4, SEND, some), request(5, SEND, some)]);
+    attacked.ended(&[(4, Status::Flushed), (5, Status::Flushed)]);
+    attacked.peer.send(&write(victim.open.tag, victim.open.addr), b"written");
+    attacked.goes_on(1);
+    attacked.peer.send(&read(1, victim.open.tag, victim.open.addr, 7), &[]);
+    let heard = attacked.peer.hear_message();
+    assert!(matches!(&heard, Heard::Message(Header::ReadResponse(_), bytes, _) if bytes == b"written"));
+
+    // The tag was not used up.
+    attacked.pair.modify(State::ReadyToSend).unwrap();
+    let registered = Sge { tag, addr: victim.open.addr, len: 7 };
+    attacked.posts(vec![victim.registration(6, tag), request(7, SEND, registered)]);
+    attacked.ended(&[(6, Status::Success), (7, Status::Success)]);
+    let heard = attacked.peer.hear_message();
+    assert!(matches!(&heard, Heard::Message(Header::Send(_), bytes, _) if bytes == b"written"), "{heard:?}");
+    assert_eq!(attacked.pair.qp().fault(), None);
+    victim.untouched_but(&[(victim.open.at, 7), (victim.private.at, 10)]);
+    victim.survives();
+}
+
+/// Requests before it are not touched, and complete before it: though the consumer may have gone on meanwhile.
+#[test]
+fn what_came_before_goes_on_and_completes_first() {
+    for goes_on in [false, true] {
+        let victim = Victim::new();
+        let mut attacked = victim.reactive();
+        let some = victim.readable.sge(0, 8);
+        let wrong = victim.registration(2, Tag(0x00ff_ff00));
+        attacked.posts(vec![request(1, Operation::Read(ELSEWHERE), victim.open.sge(0, 8)), wrong]);
+        attacked.posts(vec![request(3, SEND, some)]);
+        let heard = attacked.peer.hear_message();
+        let Heard::Message(Header::ReadRequest(asked), ..) = heard else { panic!("{heard:?}") };
+        attacked.until_drained();
+        if goes_on {
+            attacked.pair.modify(State::ReadyToSend).unwrap();
+            attacked.posts(vec![request(4, SEND, victim.readable.sge(8, 8))]);
+            let heard = attacked.peer.hear_message();
+            let Heard::Message(Header::Send(_), bytes, _) = heard else { panic!("{heard:?}") };
+            assert_eq!(bytes, victim.memory.read(victim.readable.at + 8, 8), "and not what was flushed");
+        }
+        let mut early = 0;
+        attacked.cq.poll(1, |_| early += 1).unwrap();
+        assert_eq!(early, 0, "the Read is not answered, and all others are behind it");
+        attacked.peer.send(&Header::ReadResponse(Tagged { last: true, place: asked.sink }), &[0xee; 8]);
+        attacked.ended(&[(1, Status::Success), (2, Status::WindowBind), (3, Status::Flushed)]);
+        if goes_on {
+            attacked.ended(&[(4, Status::Success)]);
+        }
+        attacked.goes_on(1);
+        victim.survives();
+    }
+}
+
+/// One refusal after the other, each tried again.
+#[test]
+fn it_may_be_refused_again() {
+    let victim = Victim::new();
+    let mut attacked = victim.reactive();
+    let tag = victim.new_tag();
+    let some = victim.readable.sge(0, 8);
+    for round in 0..5 {
+        let wrong = victim.registration(10 * round, following(tag));
+        attacked.posts(vec![wrong, request(10 * round + 1, SEND, some)]);
+        attacked.ended(&[(10 * round, Status::WindowBind), (10 * round + 1, Status::Flushed)]);
+        attacked.pair.modify(State::ReadyToSend).unwrap();
+        attacked.posts(vec![request(10 * round + 2, SEND, some)]);
+        attacked.ended(&[(10 * round + 2, Status::Success)]);
+        attacked.hears_send();
+    }
+    attacked.goes_on(1);
+    victim.survives();
+}
+
+/// The stream ends as it always does: by the peer's Terminate, or because the program closes.
+#[test]
+fn a_drained_queue_pair_ends_as_others_do() {
+    let victim = Victim::new();
+    let (mut attacked, some) = (victim.reactive(), victim.readable.sge(0, 8));
+    attacked.posts(vec![victim.registration(1, Tag(0x00ff_ff00))]);
+    attacked.ended(&[(1, Status::WindowBind)]);
+    let cause = Cause::Protection(Protection::Access);
+    attacked.peer.send(&Header::Terminate(Terminate { cause, offender: Default::default() }), &[]);
+    attacked.closed();
+    assert!(matches!(*attacked.fault(RECEIVES), Fault::Terminated(_)));
+    attacked.posts(vec![request(2, SEND, some)]);
+    let late = attacked.one();
+    assert!(matches!(late.cause.as_deref(), Some(Fault::Terminated(_))), "{late:?}");
+
+    let mut attacked = victim.reactive();
+    attacked.posts(vec![victim.registration(1, Tag(0x00ff_ff00)), request(2, SEND, some)]);
+    attacked.pair.disconnect();
+    attacked.ended(&[(1, Status::WindowBind), (2, Status::Flushed)]);
+    assert_eq!(attacked.peer.hear_message(), Heard::End);
+    attacked.peer.finish();
+    assert!(attacked.pair.wait_closed(PATIENCE));
+    victim.untouched();
+    victim.survives();
+}
