@@ -3,12 +3,14 @@
 //! [`Arena`] is the memory of one program, [`SimLink`] one end of a connection, [`Clock`] the time, which moves only when
 //! it is told to, and [`Alarm`] the timer of one stream. They are what `ironwarp_rnic::host`, `link` and `fault` ask for.
 //! A [`World`] connects queue pairs over such links and drives them by events alone, as lanes do.
+//! [`overtaking`] delivers segments out of order, as no link of the device does.
 //! Everything that looks random comes from a seed: the same seed and the same calls end in the same way.
 #![forbid(unsafe_code)]
 
 mod arena;
 mod clock;
 mod link;
+pub mod overtaking;
 mod ranges;
 pub mod scenario;
 mod trace;

@@ -2,11 +2,12 @@
 
 use crate::common::mapping::Mapping;
 use crate::common::peer::{Heard, Peer, Way};
-use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
-use crate::common::{PATIENCE, read, send, write};
+use crate::common::victim::{AREA, Area, Attacked, RECEIVES, Victim};
+use crate::common::{PATIENCE, add, read, send, write};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::{Binding, Check, Memory, Rights, Scope, Stream};
+use ironwarp_wire::private::{Capabilities, ReadV2Request};
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer};
 use std::time::Instant;
 
@@ -256,4 +257,88 @@ fn a_window_that_has_served_lets_its_region_go() {
     assert_eq!(attacked.peer.hear_terminate().cause, TAG);
     victim.untouched_but(&[(victim.bindable.at, 4), (victim.private.at, 4)]);
     victim.survives();
+}
+
+/// A second access in every row of the table that a stream can come to: of any kind, the last segment of its message or not, to a region
+/// or a window, while the first message is under way or after it. It is refused with the cause for its kind, and what served once never
+/// serves again.
+#[test]
+fn a_second_access_is_terminated_in_every_row() {
+    const READ: Cause = Cause::Protection(Protection::Tag);
+    type Access = fn(Tag, u64) -> Header;
+    let v2: Access =
+        |tag, offset| Header::ReadV2Request(ReadV2Request { msn: 1, len: 8, source: Place { tag, offset } });
+    let seconds: [(Access, bool, Cause); 5] = [
+        (begins, false, TAG),
+        (write, true, TAG),
+        (|tag, offset| read(1, tag, offset, 8), true, READ),
+        (v2, true, READ),
+        (|tag, offset| add(1, tag, offset), true, READ),
+    ];
+    for (window, ended) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (second, last, cause) in seconds {
+            let victim = Victim::new();
+            let (tag, area) = if window { victim.once_window() } else { (victim.once(), victim.open) };
+            let mut first = victim.attacked();
+            first.peer.send(&begins(tag, area.addr), &[0xee; 8]);
+            victim.until_touched(tag);
+            let rest = write(tag, area.addr + 8);
+            if ended {
+                first.peer.send(&rest, &[0xee; 8]);
+                first.goes_on(1);
+            }
+            let check = if ended { Check::Valid } else { Check::Touched };
+            victim.is_refused_once_more(second, (tag, area.addr), cause, check);
+            if !ended && last {
+                // It is closed for both.
+                let fpdu = first.peer.send(&rest, &[0xee; 8]);
+                first.is_refused(TAG, &fpdu, Check::Valid);
+            } else if !ended {
+                first.peer.send(&rest, &[0xee; 8]);
+                first.goes_on(1);
+            }
+            assert!(!victim.is_valid(tag));
+            for (third, _, cause) in seconds {
+                victim.is_refused_once_more(third, (tag, area.addr), cause, Check::Valid);
+            }
+            let placed = if ended || !last { 16 } else { 8 };
+            assert!(victim.memory.holds_only(area.at, placed, 0xee));
+            victim.untouched_but(&[(area.at, placed), (victim.private.at, 10)]);
+            victim.survives();
+        }
+    }
+}
+
+impl Victim {
+    /// A window on its bindable area, for one message of any peer of the domain.
+    fn once_window(&self) -> (Tag, Area) {
+        let (table, area) = (self.engine.device().table(), self.bindable);
+        let binding = Binding {
+            region: area.tag,
+            at: area.addr,
+            len: AREA as u64,
+            rights: Rights::REMOTE,
+            one_touch: true,
+            zero_based: false,
+            scope: Scope::Domain,
+        };
+        let window = table.allocate_window(self.domain).unwrap();
+        (table.bind(Stream { domain: self.domain, qp: 0 }, window, binding).unwrap(), area)
+    }
+
+    /// Another peer, of our kind, tries.
+    fn is_refused_once_more(
+        &self,
+        access: fn(Tag, u64) -> Header,
+        (tag, at): (Tag, u64),
+        cause: Cause,
+        check: Check,
+    ) {
+        let mut attacked = self.attacked_by(Way::default(), RECEIVES);
+        attacked.peer.open_as_ironwarp(Capabilities::all());
+        let header = access(tag, at);
+        let payload: &[u8] = if matches!(header, Header::Write(_)) { &[0xdd; 8] } else { &[] };
+        let fpdu = attacked.peer.send(&header, payload);
+        attacked.is_refused(cause, &fpdu, check);
+    }
 }

@@ -5,7 +5,7 @@
 //!
 //! [`decide`] is the table of the requirement. It looks at the segment that ends a message, so it would let a second message
 //! write all but its last segment. Here the first segment [claims](Touch) the memory, and the segments of other messages are
-//! refused from then on.
+//! refused from then on. Segments may overtake each other: streams over TCP never let them, and `sim` does.
 
 use super::entry::Entry;
 use super::{Check, Table, index_of};
@@ -13,9 +13,10 @@ use crate::sync::atomic::Ordering;
 use ironwarp_wire::Tag;
 
 /// Where the end of a segment lies in the byte stream that carries it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Position {
     /// All bytes before it have come. On a TCP socket it is always so.
+    #[default]
     InOrder,
     /// Bytes before it are missing, and it is inside the window.
     Within,
@@ -60,18 +61,27 @@ pub struct Touch {
     tag: Tag,
     /// Whether the segment in hand is its last.
     last: bool,
+    /// Where that segment is in its stream.
+    position: Position,
 }
 
 impl Touch {
     /// Of a message that is one segment: a request.
     pub const fn of_request() -> Self {
-        Self { number: 0, tag: Tag(0), last: true }
+        Self { number: 0, tag: Tag(0), last: true, position: Position::InOrder }
     }
 
     /// The next segment of the message is in hand.
     #[inline]
     pub fn segment(&mut self, last: bool) {
-        self.last = last;
+        self.arrives(last, Position::InOrder);
+    }
+
+    /// Any segment of the message is in hand. If its last comes before others, this is to be said once more, in order, when all bytes up
+    /// to its end have come: then it [ends](Self::ends).
+    #[inline]
+    pub fn arrives(&mut self, last: bool, position: Position) {
+        (self.last, self.position) = (last, position);
     }
 
     /// Whether the message has claimed memory that ends with the segment in hand, and so has to be
@@ -79,7 +89,7 @@ impl Touch {
     #[inline]
     pub fn ends(&self) -> bool {
         let claimed = self.number != 0;
-        matches!(decide(self.last, claimed, false, Position::InOrder), Verdict::PlaceAndInvalidate)
+        matches!(decide(self.last, claimed, false, self.position), Verdict::PlaceAndInvalidate)
     }
 }
 
@@ -104,7 +114,7 @@ impl Table {
             *message = Touch { number, tag, ..*message };
             return Ok(());
         }
-        if decide(message.last, true, true, Position::InOrder) == Verdict::InvalidateAndTerminate {
+        if decide(message.last, true, true, message.position) == Verdict::InvalidateAndTerminate {
             entry.shut();
         }
         Err(Check::Touched)
