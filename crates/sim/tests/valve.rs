@@ -16,8 +16,8 @@ use ironwarp_rnic::queue::{
     XrcDomain,
 };
 use ironwarp_sim::{Alarm, Arena, Clock};
-use ironwarp_wire::Place;
 use ironwarp_wire::mpa::{Framing, RtrSet};
+use ironwarp_wire::{Place, Tag};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -136,6 +136,7 @@ struct End {
 struct Wish {
     private: bool,
     completes: Completes,
+    registration_failure: RegistrationFailure,
     receives: fn(&Arc<Device>, Domain) -> Receives,
     rtr: Option<Rtr>,
 }
@@ -145,6 +146,7 @@ impl Default for Wish {
         Self {
             private: true,
             completes: Completes::WhenAcknowledged,
+            registration_failure: RegistrationFailure::default(),
             receives: |_, _| Receives::Own(8),
             rtr: Some(Rtr::Write),
         }
@@ -169,7 +171,7 @@ fn pair(wish: &Wish) -> [End; 2] {
             shared_send: None,
             max_sges: 2,
             completes: wish.completes,
-            registration_failure: RegistrationFailure::default(),
+            registration_failure: wish.registration_failure,
             receives: (wish.receives)(&device, domain),
             rights: Rights::REMOTE,
             by_hand: false,
@@ -319,6 +321,26 @@ fn what_did_not_leave_is_not_acknowledged_in_place_of_what_did() {
     settle(&ends);
     assert_eq!(near.ended(), [(2, Status::Success)]);
     assert_eq!(far.ended(), [(7, Status::Success)]);
+}
+
+/// Who asks for a drained queue and goes on before it is has given up the event: a registration that is refused drains the queue later, and
+/// does not bring it.
+#[test]
+fn a_refusal_does_not_tell_of_a_drain_that_nobody_waits_for() {
+    let reactive = RegistrationFailure::Reactive;
+    let ends = pair(&Wish { registration_failure: reactive, ..Wish::default() });
+    let [near, far] = &ends;
+    settle(&ends);
+    let there = far.register(far.domain, 50, WHOLE | Rights::REMOTE_WRITE);
+    let data = near.register(near.domain, 50, WHOLE);
+    near.post(1, Operation::Write(place(there)), &[data]);
+    near.qp.modify(State::Drained).unwrap();
+    near.qp.modify(State::ReadyToSend).unwrap();
+    let memory = Memory::direct(data.addr, 50, WHOLE).unwrap();
+    near.post(2, Operation::Register { tag: Tag(0x00ff_ff00), memory }, &[]);
+    settle(&ends);
+    assert_eq!(near.ended(), [(1, Status::Success), (2, Status::WindowBind)]);
+    assert_eq!((near.qp.state(), near.events()), (State::Drained, vec![]));
 }
 
 /// Large messages one after the other, in whatever pieces they come: payload goes straight to its place, but for the front of the

@@ -223,6 +223,8 @@ impl Qp {
             match moved {
                 Ok(_) if to == State::ReadyToSend => {
                     sq.restore();
+                    // Nobody waits any more. A refusal may drain it another time, and nobody asked to hear of that.
+                    self.draining.store(false, Ordering::Release);
                     break;
                 }
                 Ok(_) => break,

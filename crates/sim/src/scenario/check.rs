@@ -2,12 +2,14 @@
 //! says.
 
 use super::coverage::Trait;
+use super::crime::Crime;
 use super::program::Program;
 use super::request::{Effect, Request, Verb};
 use super::rules::Rules;
 use super::supply::Receiving;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
+use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::{Completion, Opcode, Operation, Status};
 
 impl Program {
@@ -23,6 +25,13 @@ impl Program {
             }
         }
         self.look_at_events();
+        for line in 0..self.lines.len() {
+            if self.lines[line].try_again() {
+                self.note(format_args!("tries again on line {line}"));
+                self.coverage.met(Trait::TriedAgain);
+                self.step(line, State::ReadyToSend);
+            }
+        }
     }
 
     fn check_request(&mut self, completion: &Completion, peer: &Self) {
@@ -31,6 +40,10 @@ impl Program {
         let (line, theirs) = (&self.lines[number], &peer.lines[number]);
         let Request { verb, effect, here, pattern, .. } = line.requests[index];
         self.coverage.ended(verb, completion.status);
+        let Request { once, crime, .. } = line.requests[index];
+        if crime == Some(Crime::Touched) && completion.status == Status::RemoteAccess {
+            self.coverage.met(Trait::TouchedAgain);
+        }
         if completion.status != Status::Success {
             return;
         }
@@ -43,6 +56,9 @@ impl Program {
             Effect::Count if !self.took(here.span) => self.counted.push(self.word(here.span.addr)),
             Effect::Read | Effect::Atomic { .. } => self.check_answer(&line.requests[index]),
             _ => {}
+        }
+        if once {
+            self.coverage.met(Trait::Once);
         }
         let line = &self.lines[number];
         // What is acknowledged is in its receive, unless none was there: an adapter may vouch for what it keeps until then.

@@ -65,10 +65,14 @@ pub(super) enum Trait {
     Aborted,
     PeerGone,
     PostedTooEarly,
+    ReadV2,
+    TriedAgain,
+    Once,
+    TouchedAgain,
 }
 
 impl Trait {
-    const ALL: [Self; 32] = [
+    const ALL: [Self; 36] = [
         Self::Inline,
         Self::ManyElements,
         Self::Fence,
@@ -101,6 +105,10 @@ impl Trait {
         Self::Aborted,
         Self::PeerGone,
         Self::PostedTooEarly,
+        Self::ReadV2,
+        Self::TriedAgain,
+        Self::Once,
+        Self::TouchedAgain,
     ];
 }
 

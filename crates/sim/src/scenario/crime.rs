@@ -35,6 +35,8 @@ pub(super) enum Crime {
     Stranger,
     /// The memory table refuses it.
     Refused,
+    /// The peer's memory has served another message, and serves one.
+    Touched,
 }
 
 impl Crime {
@@ -42,7 +44,7 @@ impl Crime {
     pub(super) const fn status(self) -> Status {
         match self {
             Self::LocalTag => Status::LocalProtection,
-            Self::RemoteTag | Self::RemoteRange | Self::RemoteRight | Self::Invalidate => {
+            Self::RemoteTag | Self::RemoteRange | Self::RemoteRight | Self::Invalidate | Self::Touched => {
                 Status::RemoteAccess
             }
             Self::Misaligned => Status::RemoteOperation,
@@ -125,6 +127,8 @@ impl Program {
                 request.posted.operation = Operation::Send { invalidate: Some(tag) };
                 true
             }
+            // Where the program would try again, that is no crime.
+            Crime::Refused if rules.reactive && request.verb == Verb::Register => false,
             Crime::Refused => refuse(&mut request.posted.operation),
             Crime::RemoteTag | Crime::RemoteRange | Crime::RemoteRight | Crime::Misaligned => {
                 spoil_place(crime, request, &hidden)

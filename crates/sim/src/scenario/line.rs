@@ -33,6 +33,8 @@ pub(super) struct Line {
     pub(super) values: Vec<u64>,
     /// The first request that was posted when all was over.
     pub(super) late: Option<usize>,
+    /// A registration that was refused, and will be tried again.
+    pub(super) refused: Option<usize>,
     /// What the program did to it in the middle of the run.
     pub(super) fate: Fate,
     /// Events that came for it.
@@ -87,6 +89,7 @@ impl Line {
             word: Slot::NOWHERE,
             values: vec![0],
             late: None,
+            refused: None,
             fate: Fate::default(),
             events: Events::default(),
         }
@@ -140,12 +143,33 @@ impl Line {
                 before.copied().all(|it| it == Status::Success),
                 "{index} succeeded behind one that failed"
             );
+        } else if self.is_refused(index, completion.status) {
+            self.refused = Some(index);
         } else {
-            assert!(self.qp.fault().is_some(), "{completion:?}");
+            let flushed = self.refused.is_some() && completion.status == Status::Flushed;
+            assert!(self.qp.fault().is_some() || flushed, "{completion:?}");
         }
         self.completed = index + 1;
         self.outcomes[index] = Some(completion.status);
         index
+    }
+
+    /// Whether a request ended like this because it was to be refused at first.
+    fn is_refused(&self, index: usize, status: Status) -> bool {
+        status == Status::WindowBind && self.requests[index].retry.is_some()
+    }
+
+    /// A registration was refused, and all behind it was flushed: it is put right, and all of them are posted once more. False: there
+    /// is nothing to try again.
+    pub(super) fn try_again(&mut self) -> bool {
+        let Some(index) = self.refused.filter(|_| self.is_well()) else { return false };
+        assert!(self.qp.is_refusing() && self.completed == self.posted, "all behind it came back");
+        self.refused = None;
+        self.requests[index].posted.operation =
+            self.requests[index].retry.take().expect("it was to be refused");
+        self.outcomes[index..].fill(None);
+        (self.posted, self.completed) = (index, index);
+        true
     }
 
     fn expect_not_drained(&self, index: usize) {
@@ -173,12 +197,15 @@ impl Line {
     /// The requests that ended other than well or flushed.
     pub(super) fn blamed(&self) -> Vec<(usize, Status)> {
         let ends = self.outcomes.iter().enumerate().filter_map(|(index, end)| Some((index, (*end)?)));
+        let ends = ends.filter(|(index, end)| !self.is_refused(*index, *end));
         ends.filter(|(_, end)| !matches!(end, Status::Success | Status::Flushed)).collect()
     }
 
     /// The first that did not end well, of those that were posted before the end.
     pub(super) fn first_failed(&self) -> Option<usize> {
-        let posted = &self.outcomes[..self.late.unwrap_or(self.posted)];
+        // What is behind a registration that was refused came back for that.
+        let before = self.refused.unwrap_or(self.posted);
+        let posted = &self.outcomes[..self.late.unwrap_or(self.posted).min(before)];
         posted.iter().position(|end| end.is_some_and(|status| status != Status::Success))
     }
 }

@@ -9,7 +9,7 @@ use super::request::{After, Effect, Request, Slot, Verb, memory, some_atomic, so
 use super::supply::Receiving;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::{Binding, Rights, Scope, following};
+use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope, following};
 use ironwarp_rnic::queue::{Data, Operation, WorkRequest};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 
@@ -120,7 +120,8 @@ impl Plan<'_> {
         if verb.uses_receive() && self.programs[who].rules.receiving == Receiving::Named {
             posted.srq = 1 + u32::from(self.rng.below(2) == 0);
         }
-        self.push(who, Request { verb, effect, pattern, here, named, after, crime: None, posted })
+        let (crime, once, retry) = (None, false, None);
+        self.push(who, Request { verb, effect, pattern, here, named, after, crime, once, retry, posted })
     }
 
     /// One more on the counter that all lines share.
@@ -133,14 +134,16 @@ impl Plan<'_> {
             ..work_request(self.rng, &self.programs[who].arena, operation, &here)
         };
         let (effect, after, named, crime) = (Effect::Count, After::Nothing, None, None);
-        self.push(who, Request { verb, effect, pattern: 0, here, named, after, crime, posted });
+        let (pattern, once, retry) = (0, false, None);
+        self.push(who, Request { verb, effect, pattern, here, named, after, crime, once, retry, posted });
     }
 
     /// A request of the adapter's own, which is reported.
     fn local(&mut self, who: usize, verb: Verb, operation: Operation, after: After) -> usize {
         let posted = WorkRequest::new(0, operation, Data::Memory(<&[_]>::default().into()));
         let (effect, here, named, crime) = (Effect::None, Slot::NOWHERE, None, None);
-        self.push(who, Request { verb, effect, pattern: 0, here, named, after, crime, posted })
+        let (pattern, once, retry) = (0, false, None);
+        self.push(who, Request { verb, effect, pattern, here, named, after, crime, once, retry, posted })
     }
 
     /// The owner binds a window, the peer uses it, one of the two closes it.
@@ -156,15 +159,16 @@ impl Plan<'_> {
             rights: Rights::REMOTE,
             zero_based: self.rng.below(2) == 0,
             scope,
-            one_touch: false,
+            one_touch: self.rng.below(3) == 0,
         };
         let bound = self.local(owner, Verb::Bind, Operation::Bind { window, binding }, After::Nothing);
         let tag = following(window);
         let place = Place { tag, offset: if binding.zero_based { 0 } else { binding.at } };
         let used = self.access(1 - owner, verb, len, Some((region.span, place)), After::PeerDid(bound));
+        self.programs[1 - owner].lines[self.line].requests[used].once = binding.one_touch;
         let again = Operation::Bind { window: tag, binding: Binding { len: 0, ..binding } };
         match self.rng.below(4) {
-            0 if scope == Scope::Stream => self.invalidate_remotely(1 - owner, tag),
+            0 if scope == Scope::Stream && !binding.one_touch => self.invalidate_remotely(1 - owner, tag),
             1 => self.close(owner, used, Verb::Invalidate, Operation::Invalidate(tag)),
             2 => self.close(owner, used, Verb::Bind, again),
             _ => {}
@@ -176,20 +180,33 @@ impl Plan<'_> {
         let (len, verb) = (1 + self.some_len(), pick(self.rng, &THROUGH));
         let region = self.programs[owner].unregistered(len);
         let tag = self.programs[owner].new_tag();
-        let whole = memory(region, WHOLE | Rights::REMOTE);
-        let registered =
-            self.local(owner, Verb::Register, Operation::Register { tag, memory: whole }, After::Nothing);
+        let one_touch = self.rng.below(3) == 0;
+        let memory = Memory { one_touch, ..memory(region, WHOLE | Rights::REMOTE) };
+        let registered = self.register(owner, tag, memory);
         if self.programs[owner].rules.strict_windows {
             self.local(owner, Verb::Invalidate, Operation::Invalidate(tag), After::Nothing);
             return;
         }
         let place = Place { tag, offset: region.addr };
         let used = self.access(1 - owner, verb, len, Some((region, place)), After::PeerDid(registered));
+        self.programs[1 - owner].lines[self.line].requests[used].once = one_touch;
         match self.rng.below(3) {
-            0 => self.invalidate_remotely(1 - owner, tag),
+            0 if !one_touch => self.invalidate_remotely(1 - owner, tag),
             1 => self.close(owner, used, Verb::Invalidate, Operation::Invalidate(tag)),
             _ => {}
         }
+    }
+
+    /// A registration; where the program would try again, it is refused at first, every other time.
+    fn register(&mut self, owner: usize, tag: Tag, memory: Memory) -> usize {
+        let right = Operation::Register { tag, memory: memory.clone() };
+        if !self.programs[owner].rules.reactive || self.rng.below(2) == 0 {
+            return self.local(owner, Verb::Register, right, After::Nothing);
+        }
+        let wrong = Operation::Register { tag: following(tag), memory };
+        let index = self.local(owner, Verb::Register, wrong, After::Nothing);
+        self.programs[owner].lines[self.line].requests[index].retry = Some(right);
+        index
     }
 
     /// The peer closes it with its next message, once what it read is there.
@@ -234,12 +251,28 @@ impl Plan<'_> {
             }
         } else if !rules.immediate && self.rng.below(3) == 0 {
             self.stranger(who);
-        } else {
+        } else if self.rng.below(3) > 0 || !self.touch_again(who) {
             let (left, right) = self.programs.split_at_mut(1);
             let (program, peer) =
                 if who == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
             program.turn_criminal(self.rng, self.line, peer);
         }
+    }
+
+    /// A second message to memory that serves one. False: there is none.
+    fn touch_again(&mut self, who: usize) -> bool {
+        let line = &mut self.programs[who].lines[self.line];
+        let Some(first) = line.requests.iter().position(|request| request.once) else { return false };
+        // Of the other kind: a peer that does not acknowledge complains of a place, and both would name it.
+        let (place, verb) = match line.requests[first].posted.operation {
+            Operation::Write(place) => (place, Verb::Read),
+            Operation::Read(place) => (place, pick(self.rng, &[Verb::Write, Verb::WriteImmediate])),
+            _ => return false,
+        };
+        let index = self.access(who, verb, 1, Some((Span { addr: 0, len: 0 }, place)), After::Nothing);
+        let request = &mut self.programs[who].lines[self.line].requests[index];
+        (request.effect, request.crime) = (Effect::None, Some(Crime::Touched));
+        true
     }
 
     /// A Send with Immediate to one who does not understand it.

@@ -4,7 +4,7 @@ use super::coverage::{Coverage, Trait};
 use super::crime::Crime;
 use super::line::Line;
 use super::memory::WHOLE;
-use super::request::{Request, Slot};
+use super::request::{Request, Slot, Verb};
 use super::rules::Rules;
 use super::supply::{Receiving, Supply};
 use super::watch::{Awake, Watch};
@@ -131,7 +131,11 @@ impl Program {
             shared_send: None,
             max_sges: 3,
             completes: self.completes,
-            registration_failure: RegistrationFailure::default(),
+            registration_failure: if self.rules.reactive {
+                RegistrationFailure::Reactive
+            } else {
+                RegistrationFailure::Anticipatory
+            },
             receives: match (&self.rules.receiving, &self.supplies[..]) {
                 (Receiving::Shared, [Supply { shared: Some(queue), .. }]) => {
                     Receives::Shared(Arc::clone(queue))
@@ -222,8 +226,10 @@ impl Program {
     }
 
     fn count_variants(&mut self, line: usize, index: usize) {
-        let posted = &self.lines[line].requests[index].posted;
+        let recognised = self.lines[line].qp.recognised();
+        let Request { verb, posted, .. } = &self.lines[line].requests[index];
         let variants = [
+            (Trait::ReadV2, *verb == Verb::Read && !posted.data.is_empty() && recognised),
             (Trait::Inline, matches!(&posted.data, Data::Inline(bytes) if !bytes.is_empty())),
             (Trait::ManyElements, matches!(&posted.data, Data::Memory(sges) if sges.as_slice().len() > 1)),
             (Trait::Fence, posted.fence),

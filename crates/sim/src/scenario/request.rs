@@ -92,6 +92,10 @@ pub(super) struct Request {
     pub(super) named: Option<Tag>,
     pub(super) after: After,
     pub(super) crime: Option<Crime>,
+    /// The memory of the peer's serves this request, and is closed then (requirement M10).
+    pub(super) once: bool,
+    /// It is refused at first, and the program tries again with this.
+    pub(super) retry: Option<Operation>,
     pub(super) posted: WorkRequest,
 }
 

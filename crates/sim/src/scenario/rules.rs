@@ -32,6 +32,8 @@ pub(super) struct Rules {
     pub(super) immediate: bool,
     pub(super) strict_receive: bool,
     pub(super) strict_windows: bool,
+    /// A registration that is refused is tried again (requirement M7).
+    pub(super) reactive: bool,
     /// Posted receives are not always found.
     pub(super) withholds: bool,
     /// The programs poll after each thing that happens.
@@ -88,6 +90,8 @@ impl Rules {
             immediate: private == [true; 2],
             strict_receive: rng.below(8) == 0,
             strict_windows: rng.below(6) == 0,
+            // What was posted before a program disconnects shall be done; and who does not poll does not hear of it.
+            reactive: rng.below(2) == 0 && !matches!(mischief, Mischief::Disconnect(_)) && overflow.is_none(),
             withholds: false,
             prompt: overflow.is_none() && rng.below(2) == 0,
             overflow,

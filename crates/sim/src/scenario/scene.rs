@@ -290,7 +290,8 @@ impl Scene {
     fn resume(&mut self) -> bool {
         for program in &mut self.programs {
             for line in 0..program.lines.len() {
-                if program.lines[line].qp.state() == State::Drained {
+                let qp = &program.lines[line].qp;
+                if qp.state() == State::Drained && !qp.is_refusing() {
                     let gone = self.world.end(&program.lines[line].qp).is_none_or(End::is_closed);
                     assert!(gone || program.lines[line].drain == Drain::Done, "line {line} drains for ever");
                     program.step(line, State::ReadyToSend);

@@ -44,8 +44,9 @@ impl Program {
         this.fate.moved |= to == State::Error;
         this.qp.modify(to).expect("it is legal");
         let now = this.qp.state();
-        // What goes on may fail at once.
-        assert!(now == to || now == State::Error, "{now} instead of {to}");
+        // What goes on may fail at once, or be refused.
+        let refused = now == State::Drained && this.qp.is_refusing();
+        assert!(now == to || now == State::Error || refused, "{now} instead of {to}");
         self.coverage.moved(from, to, true);
     }
 
@@ -64,6 +65,8 @@ impl Program {
             // What ends it, or connects it, has its own time.
             (_, Reset | Error) | (Init, ReadyToReceive) => {}
             (_, Drained) if !self.rules.drains => {}
+            // It goes on once it has heard what was refused.
+            _ if self.lines[line].qp.is_refusing() => {}
             _ => self.step(line, to),
         }
     }

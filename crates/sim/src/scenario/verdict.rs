@@ -224,6 +224,10 @@ impl Verdict<'_> {
                 Effect::Read | Effect::Atomic { .. } => self.program.check_answer(request),
                 _ => {}
             }
+            if let Some(tag) = request.named.filter(|_| request.once) {
+                let valid = self.peer.device.table().look_up(tag).is_some_and(|info| info.valid);
+                assert!(!valid, "{}: {tag} has served its message", self.number);
+            }
         }
     }
 
