@@ -41,6 +41,18 @@ fn ping_pong() {
 }
 
 #[test]
+fn beside_bulk_traffic() {
+    let ways = ["", "urgent=true", "load=2", "load=2 urgent=true"];
+    all_of(&ways.map(|way| format!("what=priority size=64 {way}")).each_ref().map(String::as_str), "half");
+}
+
+#[test]
+fn a_consumer_that_sleeps() {
+    let words = |events: usize| format!("operation=send size=64 queued=8 acked=true events={events}");
+    all_of(&[&words(1), &words(8)], "wakes");
+}
+
+#[test]
 fn memory_is_watched() {
     all_of(
         &["what=watch", "what=watch acked=true", "what=watch acked=true polls=true", "what=watch who=bare"],

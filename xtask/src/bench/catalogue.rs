@@ -41,6 +41,9 @@ pub(super) fn all() -> Vec<Group> {
         single(),
         requests(),
         idle(),
+        priority(),
+        events(),
+        wakes(),
     ];
     groups.extend(super::wan::groups());
     groups
@@ -274,6 +277,57 @@ fn idle() -> Group {
         metrics: vec![memory],
         patience: 2,
         ..group("qp_idle_bytes", "Memory of an idle connected queue pair", Figure::Memory)
+    }
+}
+
+/// The 99th percentile, with nobody polling: what classes of completion handlers are for.
+fn priority() -> Group {
+    const ALONE: &str = "low latency, alone";
+    const URGENT: &str = "low latency, beside bulk";
+    const BULK: &str = "bulk, beside bulk";
+    let own = |name, words: &str| ours(name, &format!("what=priority size=64 {words}"));
+    Group {
+        contenders: vec![
+            own(ALONE, "urgent=true"),
+            own(URGENT, "urgent=true load=8"),
+            own(BULK, "urgent=false load=8"),
+        ],
+        metrics: vec![
+            metric("priority_loaded", URGENT, &[ALONE], 2.0, None),
+            metric("priority_class", URGENT, &[BULK], 0.2, None),
+        ],
+        patience: 3,
+        ..group("priority", "64 B there and back, sleeping, 99th percentile", Figure::Latency)
+    }
+}
+
+const EACH: &str = "an event as soon as there is a completion";
+const MODERATED: &str = "an event for 8, or after 100 µs";
+
+fn sleepers() -> Vec<Contender> {
+    let own = |name, events: usize| {
+        ours(name, &format!("operation=send size=64 queued=8 acked=true events={events}"))
+    };
+    vec![own(EACH, 1), own(MODERATED, 8)]
+}
+
+fn events() -> Group {
+    Group {
+        contenders: sleepers(),
+        metrics: vec![metric("events_moderated", MODERATED, &[EACH], 1.0, None)],
+        ..group("events", "64 B Sends to a consumer that sleeps, 8 under way", Figure::Rate)
+    }
+}
+
+fn wakes() -> Group {
+    let one = Baseline::Fixed(1.0, "one for each completion");
+    Group {
+        contenders: sleepers(),
+        metrics: vec![
+            Metric { name: "wakes_each", of: EACH, baseline: one.clone(), must: Some(1.0), aim: None },
+            Metric { name: "wakes_moderated", of: MODERATED, baseline: one, must: Some(0.5), aim: None },
+        ],
+        ..group("wakes", "wakes of that consumer for each completion", Figure::Wakes)
     }
 }
 

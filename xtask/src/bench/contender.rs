@@ -17,6 +17,8 @@ pub(super) enum Figure {
     Rate,
     /// Bytes of memory.
     Memory,
+    /// How often a consumer was woken for each completion.
+    Wakes,
 }
 
 impl Figure {
@@ -26,11 +28,12 @@ impl Figure {
             Self::Bandwidth => "GB/s",
             Self::Rate => "M/s",
             Self::Memory => "B",
+            Self::Wakes => "wakes",
         }
     }
 
     pub(super) fn less_is_better(self) -> bool {
-        matches!(self, Self::Latency | Self::Memory)
+        matches!(self, Self::Latency | Self::Memory | Self::Wakes)
     }
 }
 
@@ -138,6 +141,7 @@ fn read_ours(text: &str, figure: Figure) -> Option<Sample> {
         Figure::Bandwidth => bytes / seconds / 1e9,
         Figure::Rate => messages / seconds / 1e6,
         Figure::Memory => find("resident")?,
+        Figure::Wakes => find("wakes")?,
     };
     let processor = [find("client")?, find("server")?];
     let per = |work: f64| processor.map(|seconds| if seconds > 0.0 { work / seconds } else { 0.0 });

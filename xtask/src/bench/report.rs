@@ -190,7 +190,7 @@ impl Line {
         let moved = match figure {
             Figure::Bandwidth => bytes.map(|it| format!("{} GB", digits(it / 1e9))),
             Figure::Rate => messages.map(|it| format!("{} M", digits(it / 1e6))),
-            Figure::Latency | Figure::Memory => return None,
+            Figure::Latency | Figure::Memory | Figure::Wakes => return None,
         };
         Some(format!("| {group} | {name} | {} | {} |", moved[0], moved[1]))
     }
