@@ -35,9 +35,9 @@ impl Plan<'_> {
         for _ in 0..steps {
             let who = usize::from(self.rng.below(2) == 0);
             match self.rng.below(16) {
-                0 => self.window(who),
-                1 => self.registration(who),
-                2 => self.count(who),
+                0 | 1 => self.window(who),
+                2 | 3 => self.registration(who),
+                4 => self.count(who),
                 _ => {
                     let verb = pick(self.rng, &SIMPLE);
                     self.simple(who, verb);
@@ -168,7 +168,7 @@ impl Plan<'_> {
         self.programs[1 - owner].lines[self.line].requests[used].once = binding.one_touch;
         let again = Operation::Bind { window: tag, binding: Binding { len: 0, ..binding } };
         match self.rng.below(4) {
-            0 if scope == Scope::Stream && !binding.one_touch => self.invalidate_remotely(1 - owner, tag),
+            0 | 3 if scope == Scope::Stream && !binding.one_touch => self.invalidate_remotely(1 - owner, tag),
             1 => self.close(owner, used, Verb::Invalidate, Operation::Invalidate(tag)),
             2 => self.close(owner, used, Verb::Bind, again),
             _ => {}
@@ -190,8 +190,8 @@ impl Plan<'_> {
         let place = Place { tag, offset: region.addr };
         let used = self.access(1 - owner, verb, len, Some((region, place)), After::PeerDid(registered));
         self.programs[1 - owner].lines[self.line].requests[used].once = one_touch;
-        match self.rng.below(3) {
-            0 if !one_touch => self.invalidate_remotely(1 - owner, tag),
+        match self.rng.below(4) {
+            0 | 3 if !one_touch => self.invalidate_remotely(1 - owner, tag),
             1 => self.close(owner, used, Verb::Invalidate, Operation::Invalidate(tag)),
             _ => {}
         }
@@ -251,7 +251,7 @@ impl Plan<'_> {
             }
         } else if !rules.immediate && self.rng.below(3) == 0 {
             self.stranger(who);
-        } else if self.rng.below(3) > 0 || !self.touch_again(who) {
+        } else if self.rng.below(5) > 0 || !self.touch_again(who) {
             let (left, right) = self.programs.split_at_mut(1);
             let (program, peer) =
                 if who == 0 { (&mut left[0], &mut right[0]) } else { (&mut right[0], &mut left[0]) };
