@@ -15,7 +15,8 @@ Rates are of the time between two looks: a quarter of a second, or as often as -
 
   busy, waits    how much of the time the lane's thread ran, and was ready to run but had no processor
   served by      who moves the bytes: a lane, or the program, because it polls
-  event queue    of a completion handler, by its number, or of asynchronous events; armed: its reader waits";
+  event queue    of a completion handler, by its number, or of asynchronous events,
+                 those of the adapter and its port (global) apart; armed: its reader waits";
 
 /// Show what running programs do with the adapter: lanes, event queues, completion queues, queue pairs
 #[derive(Debug, Args)]

@@ -5,6 +5,7 @@ use crate::connection::Connection;
 use crate::control::ControlQueue;
 use crate::cq::CompletionQueue;
 use crate::event::{ConnectError, Established, EventChannel, EventFdWake, Watcher};
+use crate::event_queues::EventQueues;
 use crate::gid::monitor::Monitor;
 use crate::gid::{PortChange, PortWatcher};
 use crate::handler::{AsyncEventQueue, CompletionHandler, LaneTimer};
@@ -23,7 +24,7 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
-use ironwarp_rnic::event::AsyncEvent;
+use ironwarp_rnic::event::{AsyncEvent, Routing};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, XrcDomain};
@@ -47,6 +48,7 @@ pub struct Engine {
     /// Its asynchronous events, once somebody asked for them.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
     steering: Arc<Steering>,
+    event_queues: EventQueues,
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -98,9 +100,12 @@ impl Engine {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let capture = Capture::of(&config, &host);
         let device = Device::new(config, host);
+        let steering = Steering::new(&device)?;
+        device.routing().set_map(Routing::new(steering.lanes()).map()); // of the lanes that there are
         Ok(Arc::new(Self {
-            steering: Steering::new(&device)?,
+            steering,
             device,
+            event_queues: EventQueues::default(),
             events: Mutex::default(),
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),
@@ -136,13 +141,19 @@ impl Engine {
         &self.steering
     }
 
+    pub(crate) fn event_queues(&self) -> &EventQueues {
+        &self.event_queues
+    }
+
     // --- Notification ---
 
     /// A completion handler (*Set Completion Handler*, requirement N2).
     pub fn create_handler(&self) -> io::Result<Arc<CompletionHandler>> {
         let wake = EventFdWake::new()?;
         let handler = self.device.create_handler(Box::new(wake.clone())).map_err(io::Error::other)?;
-        Ok(CompletionHandler::new(handler, wake))
+        let handler = CompletionHandler::new(handler, wake);
+        self.know_handler(&handler);
+        Ok(handler)
     }
 
     /// A completion handler for one completion queue, which does not count among those that there can be.

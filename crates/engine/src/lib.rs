@@ -9,6 +9,7 @@
 //! | [`cq`] | a completion queue that makes progress when it is polled |
 //! | `sleep` | threads that sleep until it has something |
 //! | `class` | how urgent handlers are: a lane of their own, or a share of all lanes' turns |
+//! | [`event_queues`] | event queues by function and lane, and the vectors that wake who reads them |
 //! | [`handler`] | completion handlers and asynchronous events, for programs that wait on a descriptor |
 //! | [`pair`] | a queue pair of the verbs: its number, its states, the device's queue pair behind it |
 //! | [`control`] | operations that may take long, done in order by a thread of their own |
@@ -33,6 +34,7 @@ pub mod cq;
 pub mod datagram;
 pub mod engine;
 pub mod event;
+pub mod event_queues;
 pub mod gid;
 pub mod handler;
 mod lane;
@@ -54,6 +56,7 @@ pub use cq::CompletionQueue;
 pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use engine::{ConnectOptions, Engine, Listener, Listening, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, Watcher, What};
+pub use event_queues::SetMapError;
 pub use handler::{AsyncEventQueue, CompletionHandler};
 pub use pair::{Peer, QueuePair, QueuePairAttributes};
 pub use setup::Incoming;

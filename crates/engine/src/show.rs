@@ -140,7 +140,9 @@ impl Shown {
             }
             rows.push(lane_row(lane, number).with("connections", connections));
         }
-        rows.push(event_queue_row("asynchronous", device.events().standing()));
+        let [global, asynchronous] = device.events().standing();
+        rows.push(event_queue_row("asynchronous", asynchronous));
+        rows.push(event_queue_row("global", global));
         let handlers = device.handlers();
         rows.extend(handlers.iter().map(|it| event_queue_row(&it.id().0.to_string(), it.standing())));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));

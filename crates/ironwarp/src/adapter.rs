@@ -9,13 +9,16 @@ use crate::listener::Listener;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared_receive_queue::XrcDomain;
 use crate::steering::Steering;
+use ironwarp_engine::event::EventFdWake;
 use ironwarp_engine::gid::{GidEntry, GidTable};
-use ironwarp_engine::{Engine, Statistics};
+use ironwarp_engine::{Engine, SetMapError, Statistics};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::{Device, HANDLERS};
+use ironwarp_rnic::event::{EventMap, Vector as EventVector};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An RDMA adapter in this process. Clones are handles to the same adapter.
@@ -202,6 +205,66 @@ impl Adapter {
         Steering::new(&self.shared)
     }
 
+    /// Which event queue an event goes to, by its code and lane, and which vector wakes who reads it (requirement I8).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::EventCode;
+    ///
+    /// assert_eq!(adapter.event_map().route(EventCode::DeviceFatal, 0).queue, 0);
+    /// assert_eq!(adapter.event_map().route(EventCode::QpFatal, 0).queue, 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn event_map(&self) -> EventMap {
+        self.shared.engine.event_map()
+    }
+
+    /// Changes that while events flow: none is lost or doubled.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::{EventMap, MapShape};
+    ///
+    /// // One vector for everything.
+    /// let map = EventMap::new(MapShape::ByQueue, adapter.steering().lanes(), 1);
+    /// adapter.set_event_map(map.clone()).expect("it is for all lanes that there are");
+    /// assert_eq!(adapter.event_map(), map);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_event_map(&self, map: EventMap) -> Result<(), SetMapError> {
+        self.shared.engine.set_event_map(map)
+    }
+
+    /// A descriptor that is readable while any event queue that the [map](Self::event_map) gives this vector has an event. Events are
+    /// taken where they always are: at handlers, completion queues and [`async_events`](Self::async_events).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::EventVector;
+    ///
+    /// let vector = adapter.vector(EventVector::Message(0))?; // to wait for in poll(2) or epoll
+    /// # let _ = vector;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn vector(&self, vector: EventVector) -> io::Result<VectorDescriptor> {
+        Ok(VectorDescriptor(self.shared.engine.vector(vector)?))
+    }
+
+    /// The completion handler that the [map](Self::event_map) has for a lane: for completion queues that
+    /// [follow the map](CompletionQueue::follow_map).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::EventCode;
+    ///
+    /// let handler = adapter.lane_handler(0).expect("there is a lane 0");
+    /// assert_eq!(handler.id().0, adapter.event_map().route(EventCode::Completion, 0).queue);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn lane_handler(&self, lane: usize) -> Result<CompletionHandler, SetMapError> {
+        Ok(CompletionHandler::new(&self.shared, self.shared.engine.lane_handler(lane)?))
+    }
+
     /// What its threads did so far.
     pub fn statistics(&self) -> Statistics {
         self.shared.engine.statistics()
@@ -211,6 +274,17 @@ impl Adapter {
 impl fmt::Debug for Adapter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.shared.fmt(f)
+    }
+}
+
+/// What is readable while events with a vector wait: see [`Adapter::vector`].
+#[derive(Clone, Debug)]
+pub struct VectorDescriptor(EventFdWake);
+
+impl AsFd for VectorDescriptor {
+    /// Readable exactly while there is an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
     }
 }
 

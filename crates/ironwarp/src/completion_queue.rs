@@ -2,7 +2,7 @@
 
 use crate::adapter::Shared;
 use crate::completion_handler::CompletionHandler;
-use ironwarp_engine::CompletionQueue as Inner;
+use ironwarp_engine::{CompletionQueue as Inner, SetMapError};
 use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::queue::{Arm, Completion, Overrun, TooSmall};
 use std::fmt;
@@ -213,7 +213,23 @@ impl CompletionQueue {
     /// # }
     /// ```
     pub fn modify<'h>(&self, handler: impl Into<Option<&'h CompletionHandler>>) {
-        self.inner.set_handler(handler.into().map(|handler| &handler.inner));
+        self.shared.engine.leave_map(&self.inner, handler.into().map(|handler| &handler.inner));
+    }
+
+    /// From now on its events go where the adapter's [map](crate::Adapter::event_map) leads for this lane, also when the map is changed;
+    /// until it is [given a handler](Self::modify) again.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// cq.follow_map(0)?;
+    /// assert_eq!(cq.handler(), Some(adapter.lane_handler(0)?.id()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn follow_map(&self, lane: usize) -> Result<(), SetMapError> {
+        self.shared.engine.follow_map(&self.inner, lane)
     }
 
     /// Which completion handler it has now.

@@ -84,7 +84,7 @@ mod steering;
 mod window;
 mod work_request;
 
-pub use adapter::{Adapter, Limits};
+pub use adapter::{Adapter, Limits, VectorDescriptor};
 pub use bring_up::BringUpOptions;
 pub use change::RegionChange;
 pub use completion_handler::{AsyncEvents, CompletionHandler};
@@ -110,12 +110,16 @@ pub use ironwarp_engine::Class;
 pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
-pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
+pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError};
 pub use ironwarp_rnic::config::{Config, ConfigError, LogLevel, Persona, PortRange};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
 pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId, QueueState, Standing};
+pub use ironwarp_rnic::event::{
+    Code as EventCode, EventMap, Function as EventFunction, MapError, Route as EventRoute, Shape as MapShape,
+    Vector as EventVector,
+};
 pub use ironwarp_rnic::fault::FaultPlan;
 pub use ironwarp_rnic::gid::Gid;
 pub use ironwarp_rnic::memory::{

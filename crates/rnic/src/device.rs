@@ -1,7 +1,7 @@
 //! The device: what all queue pairs of an adapter share.
 
 use crate::config::Config;
-use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Sizes, Wake};
+use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, LANE_QUEUE, Routing, Sizes, Wake};
 use crate::fault::{FaultPlan, Faults};
 use crate::host::{Buffer, Host};
 use crate::memory::{Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table};
@@ -37,8 +37,11 @@ pub struct Device {
     faults: Option<Arc<Faults>>,
     domains: AtomicU32,
     events: Arc<AsyncEvents>,
+    routing: Arc<Routing>,
     /// The completion handlers, by their number less [`FIRST_HANDLER`].
     handlers: Mutex<Vec<Weak<CompletionHandler>>>,
+    /// Those of lanes.
+    lane_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     #[expect(clippy::vec_box, reason = "they are handed around for each message")]
     trains: Mutex<Vec<Box<Train>>>,
     staging: Mutex<Vec<Buffer>>,
@@ -47,6 +50,7 @@ pub struct Device {
 impl Device {
     /// A device that reaches the program's memory through `host`.
     pub fn new(config: Config, host: Arc<dyn Host>) -> Arc<Self> {
+        let routing = Routing::new(config.lanes);
         let limits = Limits { entries: config.tags, strict: config.strict_windows };
         Arc::new(Self {
             table: Table::new(limits),
@@ -54,8 +58,10 @@ impl Device {
             config,
             host,
             domains: AtomicU32::new(1),
-            events: Arc::new(AsyncEvents::new(Sizes::default())),
+            events: Arc::new(AsyncEvents::new(Sizes::default(), &routing)),
+            routing,
             handlers: Mutex::default(),
+            lane_handlers: Mutex::default(),
             trains: Mutex::default(),
             staging: Mutex::default(),
         })
@@ -152,12 +158,29 @@ impl Device {
         let mut handlers = lock(&self.handlers);
         let free = handlers.iter().position(|handler| handler.strong_count() == 0).unwrap_or(handlers.len());
         let number = u16::try_from(free).ok().filter(|_| free < HANDLERS).ok_or(TooManyHandlers)?;
-        let handler = CompletionHandler::new(HandlerId(FIRST_HANDLER + number), wake, Some(self.events()));
+        let handler = self.numbered_handler(HandlerId(FIRST_HANDLER + number), wake);
         if free == handlers.len() {
             handlers.push(Weak::new());
         }
         handlers[free] = Arc::downgrade(&handler);
         Ok(handler)
+    }
+
+    /// The completion handler of a lane, whose number follows from the lane's. Once for each.
+    pub fn create_lane_handler(&self, lane: u16, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
+        let handler = self.numbered_handler(HandlerId(LANE_QUEUE + lane), wake);
+        lock(&self.lane_handlers).push(Arc::downgrade(&handler));
+        handler
+    }
+
+    fn numbered_handler(&self, id: HandlerId, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
+        let interrupt = self.routing.interrupt(id.0, wake.into());
+        CompletionHandler::new(id, Box::new(interrupt), Some(self.events()))
+    }
+
+    /// Which events go to which queues, and whom they wake.
+    pub fn routing(&self) -> &Arc<Routing> {
+        &self.routing
     }
 
     /// A completion handler for one completion queue: it has no number of its own, and does not count.
@@ -167,7 +190,8 @@ impl Device {
 
     /// The completion handlers that have a number, in its order.
     pub fn handlers(&self) -> Vec<Arc<CompletionHandler>> {
-        lock(&self.handlers).iter().filter_map(Weak::upgrade).collect()
+        let (numbered, lanes) = (lock(&self.handlers), lock(&self.lane_handlers));
+        numbered.iter().chain(&*lanes).filter_map(Weak::upgrade).collect()
     }
 
     /// The adapter goes away: no event is raised any more (requirement N11). What was raised can still be taken.

@@ -3,6 +3,7 @@
 
 mod descriptors;
 mod many;
+mod map;
 mod stopped;
 
 use ironwarp_rnic::queue::{Completion, Opcode};

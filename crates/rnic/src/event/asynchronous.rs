@@ -2,14 +2,13 @@
 
 use super::code::{Code, Event};
 use super::consumer::Consumer;
+use super::map::{ASYNC_QUEUE, GLOBAL_QUEUE};
 use super::queue::{Refused, Sizes, Standing};
+use super::routing::{Interrupt, Routing};
 use super::wake::Wake;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
-
-/// The number of the event queue for them.
-const NUMBER: u16 = 1;
 
 /// What happened, and the number of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -133,23 +132,33 @@ pub trait Stop: Send + Sync + fmt::Debug {
 /// look at it.
 #[derive(Debug)]
 pub struct AsyncEvents {
-    consumer: Consumer,
-    wake: Arc<LateWake>,
+    /// That of global and management events, and that of RDMA objects (requirement I6).
+    queues: [(Consumer, Arc<LateWake>); 2],
+    /// Says which of them an event goes to.
+    routing: Arc<Routing>,
     stopped: AtomicBool,
     stop: OnceLock<Box<dyn Stop>>,
 }
 
 impl AsyncEvents {
-    pub(crate) fn new(sizes: Sizes) -> Self {
-        let wake = Arc::<LateWake>::default();
-        let consumer = Consumer::new(NUMBER, sizes, Box::new(Arc::clone(&wake)));
-        Self { consumer, wake, stopped: AtomicBool::new(false), stop: OnceLock::new() }
+    pub(crate) fn new(sizes: Sizes, routing: &Arc<Routing>) -> Self {
+        let queues = [GLOBAL_QUEUE, ASYNC_QUEUE].map(|number| {
+            let wake = Arc::<LateWake>::default();
+            (Consumer::new(number, sizes, Box::new(Arc::clone(&wake))), wake)
+        });
+        let routing = Arc::clone(routing);
+        Self { queues, routing, stopped: AtomicBool::new(false), stop: OnceLock::new() }
     }
 
     /// From now on `wake` tells when there is an event. Once.
     pub fn open(&self, wake: Box<dyn Wake>) {
-        if self.wake.0.set(wake).is_ok() {
-            self.consumer.open();
+        let wake: Arc<dyn Wake> = wake.into();
+        for (queue, late) in &self.queues {
+            let number = u16::try_from(queue.queue().number()).expect("it was made of one");
+            if late.0.get().is_none() && late.0.set(self.routing.interrupt(number, Arc::clone(&wake))).is_ok()
+            {
+                queue.open();
+            }
         }
     }
 
@@ -158,19 +167,19 @@ impl AsyncEvents {
         let _ = self.stop.set(stop);
     }
 
-    /// Takes the oldest event, if there is one and the queue is open.
+    /// Takes the oldest event, if there is one and the queues are open: of the adapter itself before those of its objects.
     pub fn next(&self) -> Option<AsyncEvent> {
-        self.consumer.next().map(AsyncEvent::of)
+        self.queues.iter().find_map(|(queue, _)| queue.next()).map(AsyncEvent::of)
     }
 
     /// Takes back the events that `of` chooses: those of an object that is destroyed. Returns how many.
     pub fn revoke(&self, mut of: impl FnMut(AsyncEvent) -> bool) -> usize {
-        self.consumer.revoke(|event| of(AsyncEvent::of(event)))
+        self.queues.iter().map(|(queue, _)| queue.revoke(|event| of(AsyncEvent::of(event)))).sum()
     }
 
-    /// What its event queue has done so far.
-    pub fn standing(&self) -> Standing {
-        self.consumer.queue().standing()
+    /// What its two event queues have done so far.
+    pub fn standing(&self) -> [Standing; 2] {
+        self.queues.each_ref().map(|(queue, _)| queue.queue().standing())
     }
 
     /// Whether the adapter has stopped.
@@ -182,10 +191,10 @@ impl AsyncEvents {
     ///
     /// A program that never looks is told nothing: otherwise peers could fill the queue for it, and end the adapter.
     pub(crate) fn raise(&self, event: AsyncEvent) {
-        if self.wake.0.get().is_none() {
+        if self.queues.iter().any(|(_, late)| late.0.get().is_none()) {
             return;
         }
-        match self.consumer.post(event.event()) {
+        match self.queue_of(event).post(event.event()) {
             Ok(_) | Err(Refused::Undefined) => {}
             // The queue's last entry says so.
             Err(Refused::Overflow) => self.stop(None),
@@ -200,7 +209,7 @@ impl AsyncEvents {
         tracing::error!(?why, "the adapter has stopped: an event queue overflowed");
         for event in why.into_iter().chain([AsyncEvent::DeviceFatal]) {
             // There may be no room; then its last entry is another that says the same.
-            let _ = self.consumer.post(event.event());
+            let _ = self.queue_of(event).post(event.event());
         }
         if let Some(stop) = self.stop.get() {
             stop.stop();
@@ -209,13 +218,19 @@ impl AsyncEvents {
 
     /// The adapter goes away: nothing is raised any more (requirement N11).
     pub(crate) fn shut_down(&self) {
-        self.consumer.queue().shut_down();
+        self.queues.iter().for_each(|(queue, _)| queue.queue().shut_down());
+    }
+
+    /// The map has these events in one of the two queues, and nowhere else.
+    fn queue_of(&self, event: AsyncEvent) -> &Consumer {
+        let number = self.routing.route(event.event().code, 0).queue;
+        &self.queues[usize::from(number == ASYNC_QUEUE)].0
     }
 }
 
 /// A wake for a queue that exists before anybody can be woken.
 #[derive(Debug, Default)]
-struct LateWake(OnceLock<Box<dyn Wake>>);
+struct LateWake(OnceLock<Arc<Interrupt>>);
 
 impl Wake for LateWake {
     fn signal(&self) {
@@ -228,7 +243,7 @@ impl Wake for LateWake {
 }
 
 impl LateWake {
-    fn wake(&self) -> &dyn Wake {
-        &**self.0.get().expect("the queue is armed after this was set")
+    fn wake(&self) -> &Interrupt {
+        self.0.get().expect("the queue is armed after this was set")
     }
 }

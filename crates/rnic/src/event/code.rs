@@ -1,5 +1,7 @@
 //! What an entry of an event queue says: a code, and a parameter that names an object.
 
+use super::map::Function;
+
 /// An event as it is written to a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
@@ -46,7 +48,7 @@ pub enum Code {
 }
 
 /// All of them, in order.
-const CODES: [Code; 15] = [
+pub(super) const CODES: [Code; 15] = [
     Code::Completion,
     Code::QpFatal,
     Code::QpRequestError,
@@ -63,6 +65,32 @@ const CODES: [Code; 15] = [
     Code::EventQueueOverflow,
     Code::DeviceFatal,
 ];
+
+impl Code {
+    /// The part of the adapter that it is of (requirement I6).
+    ///
+    /// ```
+    /// use ironwarp_rnic::event::{Code, Function};
+    ///
+    /// assert_eq!(Code::PortError.function(), Function::Management);
+    /// ```
+    pub const fn function(self) -> Function {
+        match self {
+            Self::DeviceFatal | Self::EventQueueOverflow => Function::Global,
+            Self::PortActive | Self::PortError | Self::GidChange => Function::Management,
+            Self::Completion => Function::Completion,
+            Self::QpFatal
+            | Self::QpRequestError
+            | Self::QpAccessError
+            | Self::Established
+            | Self::SqDrained
+            | Self::LastWqeReached
+            | Self::CqError
+            | Self::SrqLimitReached
+            | Self::SrqError => Function::Rdma,
+        }
+    }
+}
 
 impl Event {
     pub(super) fn word(self) -> u64 {

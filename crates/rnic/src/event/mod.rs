@@ -8,6 +8,7 @@
 //! | `consumer` | a queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
 //! | `asynchronous` | events of queue pairs, queues, ports and the adapter |
+//! | `map`, `routing` | which event goes to which queue, and which vector wakes its reader |
 //! | `channel` | events of connections |
 
 mod asynchronous;
@@ -15,9 +16,11 @@ mod channel;
 mod code;
 mod consumer;
 mod handler;
+mod map;
 mod queue;
 mod register;
 mod ring;
+mod routing;
 mod wake;
 
 pub use asynchronous::{AsyncEvent, AsyncEvents, Stop};
@@ -25,5 +28,7 @@ pub use channel::Channel;
 pub use code::{Code, Event};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
+pub use map::{ASYNC_QUEUE, EventMap, Function, GLOBAL_QUEUE, LANE_QUEUE, MapError, Route, Shape, Vector};
 pub use queue::{EventQueue, QueueState, Reader, Refused, Sizes, Standing, Ticket};
+pub use routing::{Interrupt, Routing};
 pub use wake::{Moderated, Timer, Wake};

@@ -34,16 +34,33 @@ impl RedirectionTable {
     }
 
     /// The entries.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::steering::RedirectionTable;
+    /// assert_eq!(RedirectionTable::spread(4).entries()[..5], [0, 1, 2, 3, 0]);
+    /// ```
     pub fn entries(&self) -> &[u16; ENTRIES] {
         &self.0
     }
 
     /// The same, to be changed.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::steering::RedirectionTable;
+    /// let mut table = RedirectionTable::spread(2);
+    /// table.entries_mut()[1] = 0;
+    /// assert_eq!(table.entries()[..4], [0, 0, 0, 1]);
+    /// ```
     pub fn entries_mut(&mut self) -> &mut [u16; ENTRIES] {
         &mut self.0
     }
 
     /// The lane for a hash.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::steering::RedirectionTable;
+    /// assert_eq!(RedirectionTable::spread(2).lane(0x51cc_c177), 1);
+    /// ```
     pub fn lane(&self, hash: u32) -> usize {
         usize::from(self.0[hash as usize & MASK])
     }

@@ -2,7 +2,7 @@
 
 use super::super::{Opcode, Status};
 use super::*;
-use crate::event::Sizes;
+use crate::event::{Routing, Sizes};
 use std::cell::Cell;
 use std::thread;
 
@@ -233,7 +233,7 @@ fn purging_takes_the_completions_of_one_queue_pair() {
 
 #[test]
 fn an_overrun_is_one_asynchronous_event() {
-    let reports = Arc::new(AsyncEvents::new(Sizes::default()));
+    let reports = Arc::new(AsyncEvents::new(Sizes::default(), &Routing::new(1)));
     let cq = Cq::new(ID, 1);
     cq.set_reports(&reports);
     reports.open(Box::new(Silent));

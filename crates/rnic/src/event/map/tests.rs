@@ -1,0 +1,88 @@
+//! Every shape of the table, with as many vectors as wished for, with fewer, with one and with none.
+
+use super::*;
+
+const SHAPES: [Shape; 3] = [Shape::ByFunction, Shape::ByCode, Shape::ByQueue];
+const LANES: usize = 4;
+
+#[test]
+fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
+    for (shape, vectors) in SHAPES.iter().flat_map(|shape| [0, 1, 3, 5].map(|vectors| (*shape, vectors))) {
+        let map = EventMap::new(shape, LANES, vectors);
+        for (code, lane) in CODES.iter().flat_map(|code| (0..LANES).map(move |lane| (*code, lane))) {
+            let expected = match code.function() {
+                Function::Global | Function::Management => 0,
+                Function::Rdma => 1,
+                Function::Completion => LANE_QUEUE + u16::try_from(lane).unwrap(),
+            };
+            assert_eq!(map.route(code, lane).queue, expected, "{shape:?} {vectors} {code:?} {lane}");
+        }
+    }
+    assert_eq!(Code::DeviceFatal.function(), Function::Global);
+    assert_eq!(Code::PortError.function(), Function::Management);
+    assert_eq!(Code::CqError.function(), Function::Rdma);
+}
+
+/// The vectors of completions, lane by lane, and of all else.
+fn vectors(map: &EventMap) -> (Vec<Vector>, Vec<Vector>) {
+    let completions = (0..LANES).map(|lane| map.route(Code::Completion, lane).vector).collect();
+    let others = CODES.iter().filter(|code| **code != Code::Completion);
+    let mut others: Vec<_> = others.map(|code| map.route(*code, 0).vector).collect();
+    others.dedup();
+    (completions, others)
+}
+
+#[test]
+fn fewer_vectors_than_wished_for_are_shared_down_to_one_and_to_none() {
+    use Vector::{Line, Message};
+    for shape in SHAPES {
+        let of = |count| vectors(&EventMap::new(shape, LANES, count));
+        assert_eq!(of(5), ([1, 2, 3, 4].map(Message).to_vec(), vec![Message(0)]), "{shape:?}");
+        assert_eq!(of(3), ([1, 2, 1, 2].map(Message).to_vec(), vec![Message(0)]), "{shape:?}");
+        assert_eq!(of(1), ([0; LANES].map(Message).to_vec(), vec![Message(0)]), "{shape:?}");
+        assert_eq!(of(0), ([Line; LANES].to_vec(), vec![Line]), "{shape:?}");
+    }
+}
+
+#[test]
+fn a_row_is_a_function_or_a_code_or_a_queue() {
+    let route = Route { queue: ASYNC_QUEUE, vector: Vector::Message(3) };
+    for shape in SHAPES {
+        let mut map = EventMap::new(shape, LANES, 5);
+        map.assign(Code::QpFatal, 0, route).unwrap();
+        assert_eq!(map.route(Code::QpFatal, 0), route, "{shape:?}");
+        let vector = |code, lane| map.route(code, lane).vector;
+        let (other_code, other_lane) = (vector(Code::CqError, 0), vector(Code::QpFatal, 1));
+        let (new, usual) = (Vector::Message(3), Vector::Message(0));
+        let expected = match shape {
+            Shape::ByFunction => (new, usual),
+            Shape::ByCode => (usual, usual),
+            Shape::ByQueue => (new, new),
+        };
+        assert_eq!((other_code, other_lane), expected, "{shape:?}");
+        assert_eq!(vector(Code::DeviceFatal, 0), usual, "{shape:?}");
+    }
+}
+
+#[test]
+fn completions_of_a_lane_can_go_to_any_queue_but_the_first_two() {
+    for shape in SHAPES {
+        let mut map = EventMap::new(shape, LANES, 2);
+        let line = |queue| Route { queue, vector: Vector::Line };
+        map.assign(Code::Completion, 3, line(7)).unwrap();
+        assert_eq!((map.route(Code::Completion, 3), map.vectors_of(7)), (line(7), [Vector::Line].into()));
+        assert!(map.vectors_of(LANE_QUEUE + 3).is_empty(), "nothing goes there any more");
+        assert_eq!(map.vectors_of(LANE_QUEUE), [Vector::Message(1)].into());
+        let before = map.clone();
+        let wrong = |queue| Err(MapError::WrongQueue { queue });
+        assert_eq!(map.assign(Code::Completion, 0, line(1)), wrong(1));
+        assert_eq!(map.assign(Code::DeviceFatal, 0, line(1)), wrong(1));
+        assert_eq!(map.assign(Code::QpFatal, 0, line(0)), wrong(0));
+        let vector = Route { queue: 0, vector: Vector::Message(2) };
+        let refused = MapError::NoSuchVector { vector: 2, vectors: 2 };
+        assert_eq!(map.assign(Code::DeviceFatal, 0, vector), Err(refused));
+        let refused = MapError::NoSuchLane { lane: LANES, lanes: LANES };
+        assert_eq!(map.assign(Code::Completion, LANES, line(7)), Err(refused));
+        assert_eq!(map, before, "what is refused changes nothing");
+    }
+}

@@ -1,0 +1,179 @@
+//! The event map at work (requirement I8): every event queue has an interrupt, which wakes its own consumer and, if the program asked for
+//! them, the vectors that the map has for the queue. Before this: an event queue that is armed and has something; after: descriptors.
+//!
+//! The map may change while events flow (requirement I9). An interrupt that was raised goes along: what is readable for it becomes
+//! readable at the new vector, and is not any more at the old one.
+
+use super::code::Code;
+use super::map::{EventMap, Route, Shape, Vector};
+use super::wake::Wake;
+use crate::sync::{Mutex, lock};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Weak};
+
+/// The map of an adapter, its vectors, and the event queues that interrupt through them.
+#[derive(Debug)]
+pub struct Routing {
+    state: Mutex<State>,
+}
+
+#[derive(Debug)]
+struct State {
+    map: EventMap,
+    vectors: BTreeMap<Vector, Arc<dyn Wake>>,
+    interrupts: BTreeMap<u16, Weak<Interrupt>>,
+}
+
+impl Routing {
+    /// The usual table by function, for so many lanes.
+    pub fn new(lanes: usize) -> Arc<Self> {
+        let vectors = u8::try_from(lanes + 1).unwrap_or(u8::MAX);
+        let map = EventMap::new(Shape::ByFunction, lanes, vectors);
+        let state = State { map, vectors: BTreeMap::new(), interrupts: BTreeMap::new() };
+        Arc::new(Self { state: Mutex::new(state) })
+    }
+
+    /// The map as it is now.
+    pub fn map(&self) -> EventMap {
+        lock(&self.state).map.clone()
+    }
+
+    /// Where an event of this lane goes.
+    pub fn route(&self, code: Code, lane: usize) -> Route {
+        lock(&self.state).map.route(code, lane)
+    }
+
+    /// From now on events go by this map.
+    pub fn set_map(&self, map: EventMap) {
+        let mut state = lock(&self.state);
+        state.map = map;
+        state.apply();
+    }
+
+    /// `wake` is signalled from now on while there are events in queues that have this vector.
+    pub fn connect(&self, vector: Vector, wake: Arc<dyn Wake>) {
+        let mut state = lock(&self.state);
+        state.vectors.insert(vector, wake);
+        state.apply();
+    }
+
+    /// The interrupt of a queue, which wakes `own` in any case.
+    pub fn interrupt(&self, queue: u16, own: Arc<dyn Wake>) -> Arc<Interrupt> {
+        let interrupt = Arc::new(Interrupt { own, raised: Mutex::default() });
+        let mut state = lock(&self.state);
+        state.interrupts.insert(queue, Arc::downgrade(&interrupt));
+        state.apply();
+        interrupt
+    }
+}
+
+impl State {
+    fn apply(&mut self) {
+        self.interrupts.retain(|_, interrupt| interrupt.strong_count() > 0);
+        for (queue, interrupt) in &self.interrupts {
+            let vectors = self.map.vectors_of(*queue);
+            let wakes = vectors.iter().filter_map(|vector| self.vectors.get(vector).cloned());
+            if let Some(interrupt) = interrupt.upgrade() {
+                interrupt.redirect(wakes.collect());
+            }
+        }
+    }
+}
+
+/// What an event queue wakes its reader with.
+#[derive(Debug)]
+pub struct Interrupt {
+    own: Arc<dyn Wake>,
+    raised: Mutex<Raised>,
+}
+
+#[derive(Debug, Default)]
+struct Raised {
+    vectors: Vec<Arc<dyn Wake>>,
+    /// How often it was signalled and not yet consumed.
+    times: u32,
+}
+
+impl Interrupt {
+    fn redirect(&self, vectors: Vec<Arc<dyn Wake>>) {
+        let mut raised = lock(&self.raised);
+        for _ in 0..raised.times {
+            raised.vectors.iter().for_each(Wake::consume);
+            vectors.iter().for_each(Wake::signal);
+        }
+        raised.vectors = vectors;
+    }
+}
+
+impl Wake for Interrupt {
+    fn signal(&self) {
+        let mut raised = lock(&self.raised);
+        raised.times += 1;
+        raised.vectors.iter().for_each(Wake::signal);
+        self.own.signal();
+    }
+
+    fn consume(&self) {
+        let mut raised = lock(&self.raised);
+        raised.times -= 1;
+        raised.vectors.iter().for_each(Wake::consume);
+        self.own.consume();
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicI32, Ordering};
+
+    #[derive(Debug, Default)]
+    struct Count(AtomicI32);
+
+    impl Wake for Count {
+        fn signal(&self) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn consume(&self) {
+            self.0.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    fn of<const N: usize>(counts: [&Arc<Count>; N]) -> [i32; N] {
+        counts.map(|count| count.0.load(Ordering::SeqCst))
+    }
+
+    #[test]
+    fn an_interrupt_that_was_raised_goes_along_when_the_map_changes() {
+        let routing = Routing::new(2);
+        let [own, first, second] = [(); 3].map(|()| Arc::<Count>::default());
+        let interrupt = routing.interrupt(super::super::map::LANE_QUEUE, Arc::<Count>::clone(&own));
+        interrupt.signal();
+        routing.connect(Vector::Message(1), Arc::<Count>::clone(&first));
+        routing.connect(Vector::Message(2), Arc::<Count>::clone(&second));
+        assert_eq!(of([&own, &first, &second]), [1, 1, 0], "raised before anybody had asked for the vector");
+        let mut map = routing.map();
+        let route = Route { vector: Vector::Message(2), ..map.route(Code::Completion, 0) };
+        map.assign(Code::Completion, 0, route).unwrap();
+        routing.set_map(map);
+        assert_eq!(of([&own, &first, &second]), [1, 0, 1]);
+        interrupt.consume();
+        assert_eq!(of([&own, &first, &second]), [0, 0, 0]);
+    }
+
+    #[test]
+    fn queues_share_a_vector_and_each_takes_its_own_away() {
+        let routing = Routing::new(2);
+        routing.set_map(EventMap::new(Shape::ByQueue, 2, 1));
+        let vector = Arc::<Count>::default();
+        routing.connect(Vector::Message(0), Arc::<Count>::clone(&vector));
+        let queue = |number| routing.interrupt(number, Arc::<Count>::default());
+        let queues = [queue(0), queue(1), queue(super::super::map::LANE_QUEUE)];
+        queues.iter().for_each(Wake::signal);
+        assert_eq!(of([&vector]), [3]);
+        queues[1].consume();
+        assert_eq!(of([&vector]), [2]);
+        routing.set_map(EventMap::new(Shape::ByFunction, 2, 0));
+        assert_eq!(of([&vector]), [0], "they share the line now, which nobody has asked for");
+    }
+}
