@@ -58,6 +58,8 @@ pub struct CompletionQueue {
     class: SharedClass,
     handler: Mutex<Weak<CompletionHandler>>,
     steering: Arc<Steering>,
+    /// The lane that the program named for it.
+    vector: Option<usize>,
 }
 
 impl CompletionQueue {
@@ -66,6 +68,7 @@ impl CompletionQueue {
         capacity: usize,
         reports: &Arc<AsyncEvents>,
         steering: &Arc<Steering>,
+        vector: Option<usize>,
     ) -> io::Result<Arc<Self>> {
         let cq = Arc::new(Cq::new(id, capacity));
         cq.set_reports(reports);
@@ -78,12 +81,18 @@ impl CompletionQueue {
             class: SharedClass::new(Class::USUAL),
             handler: Mutex::default(),
             steering: Arc::clone(steering),
+            vector,
         }))
     }
 
     /// The queue itself.
     pub fn cq(&self) -> &Arc<Cq> {
         &self.cq
+    }
+
+    /// The lane that the program named for it.
+    pub fn vector(&self) -> Option<usize> {
+        self.vector
     }
 
     /// Takes up to `most` completions. If none is there, looks what the sockets have, and tries again.

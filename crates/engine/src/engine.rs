@@ -199,8 +199,24 @@ impl Engine {
 
     /// A completion queue for `capacity` completions, with no handler.
     pub fn create_cq(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
+        self.new_cq(capacity, None)
+    }
+
+    /// The same, whose queue pairs are served by this lane and stay there (requirement N5).
+    pub fn create_cq_on(&self, capacity: usize, lane: usize) -> io::Result<Arc<CompletionQueue>> {
+        self.steering.name(lane).map_err(io::Error::other)?;
+        self.new_cq(capacity, Some(lane))
+    }
+
+    /// The same, for an interface that has no way to name none: lane 0 is meant once another completion queue of the adapter has named a
+    /// lane. A program that never does has its connections on all.
+    pub fn create_cq_by_default(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
+        self.new_cq(capacity, Some(0))
+    }
+
+    fn new_cq(&self, capacity: usize, vector: Option<usize>) -> io::Result<Arc<CompletionQueue>> {
         let number = self.next_cq.fetch_add(1, Ordering::Relaxed);
-        CompletionQueue::new(number, capacity, self.device.events(), &self.steering)
+        CompletionQueue::new(number, capacity, self.device.events(), &self.steering, vector)
     }
 
     /// A control queue for `depth` operations, which complete on `cq` (requirement X6).
@@ -354,13 +370,13 @@ impl Engine {
     }
 
     /// The set of sockets for a connection between these addresses, whose completions go to these queues: that of the queue for
-    /// receives, on the lane that it is steered to, or that its class has. The other one looks at it, too.
+    /// receives, on the lane that its class has, or that the program named for it, or that it is steered to. The other one looks at it, too.
     pub(crate) fn set_for(
         &self,
         (receive_cq, send_cq): (&CompletionQueue, &CompletionQueue),
         (peer, local): (SocketAddr, SocketAddr),
     ) -> io::Result<Arc<Set>> {
-        let set = receive_cq.set_on(&self.steering.lane_for(receive_cq.class(), peer, local)?)?;
+        let set = receive_cq.set_on(&self.steering.lane_for(receive_cq, peer, local)?)?;
         send_cq.add_set(&set);
         Ok(set)
     }

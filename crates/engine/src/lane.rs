@@ -188,6 +188,11 @@ impl Lane {
         self.thread.get().copied()
     }
 
+    /// The thread, as soon as it runs.
+    pub(crate) fn await_thread(&self) -> Thread {
+        *self.thread.wait()
+    }
+
     pub(crate) fn load(&self) -> LaneLoad {
         let sockets = self.all_sets().iter().map(|set| set.len()).sum();
         let busy = self.thread.get().map_or(Duration::ZERO, |thread| thread.processor_time());

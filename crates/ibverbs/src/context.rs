@@ -22,9 +22,6 @@ use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// How many completion vectors there are: programs spread their completion queues over them, which means nothing here.
-pub(crate) const VECTORS: c_int = 4;
-
 /// An opened device.
 #[repr(C)]
 pub(crate) struct Context {
@@ -71,7 +68,7 @@ impl Context {
         verbs.context.device = the_device();
         verbs.context.cmd_fd = command.as_raw_fd();
         verbs.context.async_fd = events.fd();
-        verbs.context.num_comp_vectors = VECTORS;
+        verbs.context.num_comp_vectors = c_int::try_from(engine.steering().lanes()).unwrap_or(c_int::MAX);
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut c_void;
         publish(Self {

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::async_event::Subject;
 use crate::channel::Channel;
 use crate::completion;
-use crate::context::{Context, VECTORS};
+use crate::context::Context;
 use crate::cq_ex::{Current, Polling};
 use crate::errno::{Errno, code, destroyed, object};
 use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
@@ -67,19 +67,23 @@ impl Cq {
         wanted: &Wanted,
         extended: impl FnOnce(&mut ibv_cq_ex, &mut Polling),
     ) -> Result<&'static Self, Errno> {
-        if !(1..=MOST).contains(&wanted.cqe) || !(0..VECTORS).contains(&wanted.vector) {
+        let (lanes, vector) = (context.engine().steering().lanes(), usize::try_from(wanted.vector).ok());
+        let Some(vector) = vector.filter(|vector| (1..=MOST).contains(&wanted.cqe) && *vector < lanes) else {
             return Err(Errno::INVALID.because(format_args!(
-                "cqe {} must be from 1 to {MOST}, comp_vector {} from 0 to {}",
-                wanted.cqe,
-                wanted.vector,
-                VECTORS - 1
+                "cqe {} must be from 1 to {MOST}, comp_vector {} less than num_comp_vectors",
+                wanted.cqe, wanted.vector
             )));
-        }
+        };
         let channel = match wanted.channel.is_null() {
             true => None,
             false => Some(find::<Channel>(wanted.channel)?),
         };
-        let inner = context.engine().create_cq(wanted.cqe.unsigned_abs() as usize)?;
+        let capacity = wanted.cqe.unsigned_abs() as usize;
+        // A lane for each vector (requirement N5).
+        let inner = match vector {
+            0 => context.engine().create_cq_by_default(capacity)?,
+            lane => context.engine().create_cq_on(capacity, lane)?,
+        };
         let id = inner.cq().id();
         let mut c = ibv_cq_ex::zeroed();
         c.context = context.c();

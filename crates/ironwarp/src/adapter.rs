@@ -108,7 +108,21 @@ impl Adapter {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
-        CompletionQueue::new(&self.shared, capacity)
+        CompletionQueue::new(&self.shared, capacity, None)
+    }
+
+    /// The same, whose queue pairs are served by this lane and stay there (requirement N5): with the lane [on the
+    /// processors](crate::Steering::set_processors) of the thread that waits for the completions, all of it stays on one.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let last = adapter.steering().lanes() - 1;
+    /// let cq = adapter.completion_queue_on(64, last)?;
+    /// assert!(adapter.completion_queue_on(64, last + 1).is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn completion_queue_on(&self, capacity: usize, lane: usize) -> io::Result<CompletionQueue> {
+        CompletionQueue::new(&self.shared, capacity, Some(lane))
     }
 
     /// A completion handler, for many completion queues: *Set Completion Handler* (requirement N2). It fails if there are as

@@ -67,9 +67,12 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
-    pub(crate) fn new(shared: &Arc<Shared>, capacity: usize) -> io::Result<Self> {
+    pub(crate) fn new(shared: &Arc<Shared>, capacity: usize, lane: Option<usize>) -> io::Result<Self> {
         let own = CompletionHandler::new(shared, shared.engine.create_private_handler()?);
-        let inner = shared.engine.create_cq(capacity)?;
+        let inner = match lane {
+            Some(lane) => shared.engine.create_cq_on(capacity, lane)?,
+            None => shared.engine.create_cq(capacity)?,
+        };
         let queue = Self { shared: Arc::clone(shared), inner, own };
         queue.modify(queue.own_handler());
         Ok(queue)

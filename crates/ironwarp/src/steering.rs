@@ -6,6 +6,7 @@ use crate::adapter::Shared;
 use crate::queue_pair::QueuePair;
 use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
 use ironwarp_rnic::steering::RedirectionTable;
+use std::io;
 use std::sync::Arc;
 
 /// The lanes of an adapter: threads that serve its connections while the program does not.
@@ -83,6 +84,30 @@ impl Steering {
     /// ```
     pub fn load(&self) -> Vec<LaneLoad> {
         self.shared.engine.steering().load()
+    }
+
+    /// On which processors a lane may run.
+    ///
+    /// ```
+    /// # let steering = ironwarp::Adapter::new()?.steering();
+    /// assert!(!steering.processors(0)?.is_empty());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn processors(&self, lane: usize) -> io::Result<Vec<usize>> {
+        self.shared.engine.steering().processors(lane)
+    }
+
+    /// Lets a lane run on these processors and no others (requirement N5). It fails if the process may use none of them.
+    ///
+    /// ```
+    /// # let steering = ironwarp::Adapter::new()?.steering();
+    /// let first = steering.processors(0)?[0];
+    /// steering.set_processors(0, &[first])?;
+    /// assert_eq!(steering.processors(0)?, [first]);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_processors(&self, lane: usize, processors: &[usize]) -> io::Result<()> {
+        self.shared.engine.steering().set_processors(lane, processors)
     }
 
     /// Moves a queue pair to another lane while traffic flows: nothing is lost, doubled or reordered, and its completion queues are

@@ -10,6 +10,7 @@ use ironwarp::{
 };
 use rustix::event::{PollFd, PollFlags, poll};
 use std::num::NonZero;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Instant;
@@ -50,6 +51,10 @@ impl Side {
     fn new(config: Config, waits: Waits) -> Self {
         let adapter = Adapter::open(config).unwrap();
         let cq = adapter.completion_queue(256).unwrap();
+        Self::with(adapter, cq, waits)
+    }
+
+    fn with(adapter: Adapter, cq: CompletionQueue, waits: Waits) -> Self {
         let handlers = [(); 2].map(|()| adapter.completion_handler().unwrap());
         handlers[0].set_class(Class::LowLatency).unwrap();
         let domain = adapter.protection_domain();
@@ -139,7 +144,12 @@ fn length(number: u64) -> usize {
 
 fn connected(config: &Config, (near, far): (Waits, Waits)) -> (Side, Side) {
     let (client, server) = (Side::new(config.clone(), near), Side::new(config.clone(), far));
-    for side in [&client, &server] {
+    connect(&client, &server);
+    (client, server)
+}
+
+fn connect(client: &Side, server: &Side) {
+    for side in [client, server] {
         side.adapter.steering().set_table(RedirectionTable::spread(1)).unwrap();
         for which in 0..PAIRS {
             (0..WINDOW).for_each(|number| side.receive(which, number));
@@ -153,7 +163,6 @@ fn connected(config: &Config, (near, far): (Waits, Waits)) -> (Side, Side) {
         one.wait_connected(SOON).unwrap();
         other.wait_connected(SOON).unwrap();
     }
-    (client, server)
 }
 
 /// What the two sides of a talk, and who watches it, have in common.
@@ -334,6 +343,45 @@ fn queue_pairs_stay_where_they_are_if_that_is_wanted() {
     let (client, server) = connected(&config, (Waits::ForEvents, Waits::ForEvents));
     talk_while(&client, &server, |messages| messages < 3000);
     assert_eq!((elsewhere(&client), elsewhere(&server)), (0, 0));
+}
+
+/// On which processors the kernel lets a lane of this process run. (Each test is a process of its own, but for the lanes of the peer.)
+fn allowed(lane: usize) -> Vec<String> {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
+    let read = |task: &Path, file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
+    let named = tasks.filter(|task| read(task, "comm").trim() == format!("ironwarp-{lane}"));
+    let status = named.map(|task| read(&task, "status"));
+    let list = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"));
+        line.unwrap().trim().to_owned()
+    };
+    status.map(list).collect()
+}
+
+/// Requirement N5: although all are steered elsewhere, and the rebalancer would move them.
+#[test]
+fn a_queue_pair_its_completion_queue_and_its_lane_stay_on_the_processor_that_the_program_names() {
+    let config = Config { rebalance: 1, ..Config::default() };
+    let client = Side::new(config.clone(), Waits::ForEvents);
+    let adapter = Adapter::open(config).unwrap();
+    let last = adapter.steering().lanes() - 1;
+    let processor = *adapter.steering().processors(last).unwrap().last().unwrap();
+    adapter.steering().set_processors(last, &[processor]).unwrap();
+    assert!(allowed(last).contains(&processor.to_string()), "{:?}", allowed(last));
+
+    let cq = adapter.completion_queue_on(256, last).unwrap();
+    let server = Side::with(adapter, cq, Waits::ForEvents);
+    connect(&client, &server);
+    let there = || server.qps.iter().all(|qp| qp.lane() == Some(last));
+    assert!(there(), "whatever the table says");
+    let before = server.adapter.steering().load();
+    talk_while(&client, &server, |messages| messages < 10_000);
+    let after = server.adapter.steering().load();
+    assert!(there(), "and however much they do");
+    let served = |lane: usize| after[lane].wakes - before[lane].wakes;
+    assert!(served(last) > 100, "{} wakes", served(last));
+    assert!((0..last).all(|lane| served(lane) < 10 && after[lane].sockets == 0), "{before:?} {after:?}");
+    assert_eq!(server.adapter.steering().processors(last).unwrap(), [processor]);
 }
 
 #[test]

@@ -1,13 +1,15 @@
 //! The lanes of an adapter, and which of them serves what: the one place that chooses (requirement I7).
 //!
 //! A connection goes where the hash of its addresses leads, through the [redirection table](RedirectionTable). What has no
-//! addresses, such as a listener or a timer, goes to the default lane. Connections can be [moved](Steering::move_queue_pair) to
+//! addresses, such as a listener or a timer, goes to the default lane; what belongs to a completion queue for which the program named
+//! a lane goes there (requirement N5). Connections can be [moved](Steering::move_queue_pair) to
 //! another lane while traffic flows, and `rebalance` does so by itself (requirement I9).
 
 mod rebalance;
 
 use crate::class::Class;
 use crate::connection::Connection;
+use crate::cq::CompletionQueue;
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::lock;
@@ -20,6 +22,7 @@ use rebalance::Rebalancer;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -79,6 +82,8 @@ pub struct Steering {
     /// Held while a connection is moved; true once the lanes were told to stop, which each hears at a time of its own.
     stopped: Mutex<bool>,
     rebalancer: Option<Rebalancer>,
+    /// The program names lanes for completion queues.
+    named: AtomicBool,
 }
 
 impl Steering {
@@ -97,6 +102,7 @@ impl Steering {
             device: Arc::clone(device),
             stopped: Mutex::new(false),
             rebalancer: Rebalancer::new(config.rebalance, count),
+            named: AtomicBool::new(false),
         }))
     }
 
@@ -135,12 +141,25 @@ impl Steering {
         self.transfer(&connection, lane)
     }
 
-    /// Moves a connection to the lane that its class and its addresses lead to, if it is not there.
+    /// On which processors a lane may run.
+    pub fn processors(self: &Arc<Self>, lane: usize) -> io::Result<Vec<usize>> {
+        self.check(lane).map_err(io::Error::other)?;
+        self.lane(lane)?.await_thread().processors()
+    }
+
+    /// Lets a lane run on these processors and no others (requirement N5), where the threads that wait for its completions may run,
+    /// too. It fails if the process may use none of them.
+    pub fn set_processors(self: &Arc<Self>, lane: usize, processors: &[usize]) -> io::Result<()> {
+        self.check(lane).map_err(io::Error::other)?;
+        self.lane(lane)?.await_thread().set_processors(processors)
+    }
+
+    /// Moves a connection to the lane that its completion queue and its addresses lead to, if it is not there.
     pub(crate) fn settle(self: &Arc<Self>, connection: &Arc<Connection>) -> io::Result<()> {
         let (Ok(peer), Ok(local)) = (connection.link().peer_addr(), connection.link().local_addr()) else {
             return Ok(()); // it is closed
         };
-        let lane = self.lane_for(connection.pair().receive_cq().class(), peer, local)?;
+        let lane = self.lane_for(connection.pair().receive_cq(), peer, local)?;
         match self.transfer(connection, &lane) {
             Err(MoveError::System(error)) => Err(error),
             _ => Ok(()),
@@ -188,16 +207,17 @@ impl Steering {
         Ok(Arc::clone(&self.started()?[lane]))
     }
 
-    /// The same, of a class.
+    /// The same, of one with this completion queue: its class may have a lane, or the program may have named one.
     pub(crate) fn lane_for(
         self: &Arc<Self>,
-        class: Class,
+        cq: &CompletionQueue,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> io::Result<Arc<Lane>> {
-        match class {
-            Class::LowLatency => self.urgent(),
-            Class::Bulk(_) => self.lane_of(peer, local),
+        match (cq.class(), self.named_by(cq)) {
+            (Class::LowLatency, _) => self.urgent(),
+            (Class::Bulk(_), Some(lane)) => self.lane(lane),
+            (Class::Bulk(_), None) => self.lane_of(peer, local),
         }
     }
 
@@ -220,6 +240,23 @@ impl Steering {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    /// The lane with this number.
+    pub(crate) fn lane(self: &Arc<Self>, lane: usize) -> io::Result<Arc<Lane>> {
+        Ok(Arc::clone(&self.started()?[lane]))
+    }
+
+    /// The program names a lane for a completion queue.
+    pub(crate) fn name(&self, lane: usize) -> Result<(), NoSuchLane> {
+        self.check(lane)?;
+        self.named.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The lane that the program named for a completion queue. It may have to name one, and then 0 says nothing while it names no other.
+    pub(crate) fn named_by(&self, cq: &CompletionQueue) -> Option<usize> {
+        cq.vector().filter(|lane| *lane != 0 || self.named.load(Ordering::Relaxed))
     }
 
     /// The lane of what has no addresses.

@@ -72,9 +72,11 @@ impl Steering {
         Some((connections.swap_remove(which), to))
     }
 
-    /// The connections that are on this lane because of what they do: those that programs poll cost it nothing.
+    /// The connections that are on this lane because they were steered there, and that it serves: those that programs poll cost it nothing.
     fn movable(&self, lane: usize) -> Vec<Arc<Connection>> {
-        self.running()[lane].all_sets().iter().flat_map(|set| set.served_by_lane()).collect()
+        let sets = self.running()[lane].all_sets();
+        let served = sets.iter().flat_map(|set| set.served_by_lane());
+        served.filter(|connection| self.named_by(connection.pair().receive_cq()).is_none()).collect()
     }
 }
 

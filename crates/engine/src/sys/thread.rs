@@ -6,6 +6,7 @@
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::process::Pid;
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::cell::Cell;
 use std::io;
 use std::ptr;
@@ -38,6 +39,19 @@ impl Thread {
 }
 
 impl Thread {
+    /// On which processors it may run.
+    pub(crate) fn processors(self) -> io::Result<Vec<usize>> {
+        let set = sched_getaffinity(Some(self.0))?;
+        Ok((0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
+    }
+
+    /// Lets it run on these and no others.
+    pub(crate) fn set_processors(self, processors: &[usize]) -> io::Result<()> {
+        let mut set = CpuSet::new();
+        processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU).for_each(|one| set.set(*one));
+        Ok(sched_setaffinity(Some(self.0), &set)?)
+    }
+
     /// How much time of a processor it has used; none, if it does not run any more.
     pub(crate) fn processor_time(self) -> Duration {
         // As the kernel makes it of a thread's number (clock_getcpuclockid(3) is for processes alone): the complement, and that

@@ -22,7 +22,11 @@ fn run(program: &str, persona: &str, case: &str) {
     let folder = libraries.to_str().unwrap();
     common::compile(&made, &["-O1", "-g", "-pthread", &source, "-L", folder, "-lrdmacm", "-libverbs"]);
     let mut command = Command::new(&made);
-    command.arg(case).env("LD_LIBRARY_PATH", &libraries).env("IRONWARP_PERSONA", persona);
+    command
+        .arg(case)
+        .env("LD_LIBRARY_PATH", &libraries)
+        .env("IRONWARP_PERSONA", persona)
+        .env("IRONWARP_LANES", "2");
     let output = finish(command);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{program} {case}: {}\n{said}", output.status);
@@ -85,6 +89,10 @@ cases! {
     }
     "ids" as "iwarp" {
         two_ids_connect_as_an_iwarp_adapter_does: "connects";
+    }
+    "vectors" as "roce" {
+        a_completion_vector_is_the_lane_that_serves_its_queue_pairs: "last";
+        the_first_vector_is_one_like_the_others_once_another_was_named: "first";
     }
     "forks" as "roce" {
         a_child_begins_anew: "child_connects";

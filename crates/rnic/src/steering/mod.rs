@@ -28,6 +28,11 @@ pub struct RedirectionTable([u16; ENTRIES]);
 
 impl RedirectionTable {
     /// Every lane has as many entries as the others, or one more.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::steering::RedirectionTable;
+    /// assert!(RedirectionTable::spread(1).entries().iter().all(|lane| *lane == 0));
+    /// ```
     pub fn spread(lanes: usize) -> Self {
         #[expect(clippy::cast_possible_truncation, reason = "a place in the table")]
         Self(std::array::from_fn(|at| (at % lanes.max(1)) as u16))

@@ -1,0 +1,126 @@
+/* Completion vectors: each is a lane of the adapter, which serves the queue pairs of the completion queues that name it. */
+#include "kit.h"
+#include <dirent.h>
+
+#define ROUNDS 300
+
+/* How often the threads of a lane slept and were woken so far. */
+static long wakes(int lane)
+{
+	char wanted[32], path[300], line[128];
+	struct dirent *entry;
+	DIR *tasks = opendir("/proc/self/task");
+	long sum = 0;
+
+	CHECK(tasks);
+	snprintf(wanted, sizeof wanted, "Name:\tironwarp-%d\n", lane);
+	while ((entry = readdir(tasks))) {
+		FILE *file;
+		long count;
+
+		snprintf(path, sizeof path, "/proc/self/task/%s/status", entry->d_name);
+		file = entry->d_name[0] == '.' ? NULL : fopen(path, "r");
+		if (!file)
+			continue;
+		if (fgets(line, sizeof line, file) && strcmp(line, wanted) == 0)
+			while (fgets(line, sizeof line, file))
+				if (sscanf(line, "voluntary_ctxt_switches: %ld", &count) == 1)
+					sum += count;
+		fclose(file);
+	}
+	closedir(tasks);
+	return sum;
+}
+
+static struct ibv_cq *make_qp_on(struct rdma_cm_id *id, struct ibv_comp_channel *channel, int vector)
+{
+	struct ibv_cq *cq = ibv_create_cq(id->verbs, 16, NULL, channel, vector);
+	struct ibv_qp_init_attr attr = {
+		.cap = { .max_send_wr = 8, .max_recv_wr = 8, .max_send_sge = 1, .max_recv_sge = 1 },
+		.qp_type = IBV_QPT_RC,
+		.send_cq = cq,
+		.recv_cq = cq,
+		.sq_sig_all = 1,
+	};
+
+	CHECK(cq);
+	CHECK(rdma_create_qp(id, NULL, &attr) == 0);
+	return cq;
+}
+
+static void await_one(struct ibv_cq *cq, struct ibv_comp_channel *channel)
+{
+	struct ibv_wc wc;
+	struct ibv_cq *which;
+	void *context;
+
+	CHECK(ibv_get_cq_event(channel, &which, &context) == 0 && which == cq);
+	ibv_ack_cq_events(cq, 1);
+	CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+	CHECK(ibv_req_notify_cq(cq, 0) == 0);
+}
+
+/* A program that waits for events is served by the lane of its vector, and by no other. */
+static void chooses(int vector)
+{
+	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
+	struct rdma_cm_id *listens = listener(far, RDMA_PS_TCP), *server;
+	struct rdma_cm_id *client = dialler(near, port_of(listens), RDMA_PS_TCP);
+	struct ibv_comp_channel *channels[2] = { ibv_create_comp_channel(client->verbs),
+						 ibv_create_comp_channel(client->verbs) };
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .rnr_retry_count = 7 };
+	char out[32] = "a message", in[32] = "";
+	int vectors = client->verbs->num_comp_vectors;
+	struct ibv_cq *sends, *receives;
+	struct ibv_mr *from, *to;
+	struct rdma_cm_event *event;
+	long before[2], served, other;
+
+	CHECK(channels[0] && channels[1] && vectors == 2);
+	errno = 0;
+	CHECK(!ibv_create_cq(client->verbs, 16, NULL, NULL, vectors) && errno == EINVAL);
+
+	sends = make_qp_on(client, channels[0], vector);
+	CHECK(rdma_connect(client, &param) == 0);
+	event = expect(far, RDMA_CM_EVENT_CONNECT_REQUEST);
+	server = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	receives = make_qp_on(server, channels[1], vector);
+	/* One that names another: now 0 is meant where it is said. */
+	CHECK(ibv_create_cq(client->verbs, 16, NULL, NULL, 1));
+	CHECK(rdma_accept(server, &param) == 0);
+	pass(far, RDMA_CM_EVENT_ESTABLISHED);
+	pass(near, RDMA_CM_EVENT_ESTABLISHED);
+
+	from = rdma_reg_msgs(client, out, sizeof out);
+	to = rdma_reg_msgs(server, in, sizeof in);
+	CHECK(ibv_req_notify_cq(sends, 0) == 0 && ibv_req_notify_cq(receives, 0) == 0);
+	before[0] = wakes(0);
+	before[1] = wakes(1);
+	for (int i = 0; i < ROUNDS; i++) {
+		memset(in, 0, sizeof in);
+		CHECK(rdma_post_recv(server, NULL, in, sizeof in, to) == 0);
+		CHECK(rdma_post_send(client, NULL, out, sizeof out, from, 0) == 0);
+		await_one(receives, channels[1]);
+		CHECK(strcmp(in, out) == 0);
+		await_one(sends, channels[0]);
+	}
+	served = wakes(vector) - before[vector];
+	other = wakes(!vector) - before[!vector];
+	fprintf(stderr, "%ld wakes of lane %d, %ld of the other\n", served, vector, other);
+	CHECK(served >= ROUNDS / 2 && other < ROUNDS / 10);
+}
+
+static void last(void)
+{
+	chooses(1);
+}
+
+static void first(void)
+{
+	chooses(0);
+}
+
+static const struct test TESTS[] = { { "last", last }, { "first", first } };
+
+RUN(TESTS)
