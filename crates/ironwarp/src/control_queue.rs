@@ -229,7 +229,7 @@ impl ControlQueue {
         capacity: usize,
     ) -> Result<Pending<io::Result<CompletionQueue>>, ControlError> {
         let shared = Arc::clone(&self.shared);
-        let make = move || CompletionQueue::new(&shared, capacity);
+        let make = move || CompletionQueue::new(&shared, capacity, None);
         self.post_make((id, Opcode::CreateCompletionQueue), make)
     }
 
