@@ -174,8 +174,18 @@ impl Steering {
     }
 
     fn transfer(&self, connection: &Arc<Connection>, lane: &Arc<Lane>) -> Result<(), MoveError> {
+        self.transfer_if(connection, lane, || true)
+    }
+
+    /// If `still`, once nobody else moves anything.
+    fn transfer_if(
+        &self,
+        connection: &Arc<Connection>,
+        lane: &Arc<Lane>,
+        still: impl FnOnce() -> bool,
+    ) -> Result<(), MoveError> {
         let stopped = lock(&self.stopped);
-        if *stopped {
+        if *stopped || !still() {
             return Err(MoveError::NotConnected);
         }
         let pair = connection.pair();

@@ -5,6 +5,7 @@
 //! tenth of a second apart at least, and never while all are idle.
 
 use super::Steering;
+use crate::class::Class;
 use crate::connection::Connection;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -43,7 +44,9 @@ impl Steering {
     /// Compares the lanes, and moves one queue pair if that helps. Called by lanes that are busy.
     pub(crate) fn rebalance(&self) {
         let Some((connection, to)) = self.compare() else { return };
-        match self.transfer(&connection, &self.running()[to]) {
+        // It may have become urgent since.
+        let still = || connection.pair().receive_cq().class() != Class::LowLatency;
+        match self.transfer_if(&connection, &self.running()[to], still) {
             Ok(()) => tracing::debug!(qp = connection.qp().id(), to, "moved to a lane with less to do"),
             Err(error) => tracing::debug!(qp = connection.qp().id(), %error, "not moved"),
         }
