@@ -2,7 +2,7 @@
 
 use crate::engine::Engine;
 use crate::event::{ConnectError, Established};
-use crate::lane::{Due, Job, Lane};
+use crate::lane::{Call, Due, Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::{Set, lock};
 use crate::sys::socket::TcpLink;
@@ -184,7 +184,9 @@ impl Connection {
                 }
                 if let Err(error) = to.insert(self) {
                     to.remove(self);
-                    home.set.insert(self)?;
+                    if home.set.insert(self).is_err() {
+                        self.lose(to.lane(), &error);
+                    }
                     return Err(error);
                 }
             }
@@ -197,6 +199,13 @@ impl Connection {
             to.lane().submit(Job::Drive(Arc::clone(connection)));
         }
         Ok(true)
+    }
+
+    /// Nobody can wait for its socket. It ends, on a lane because the caller holds locks.
+    fn lose(self: &Arc<Self>, lane: &Lane, error: &io::Error) {
+        let (connection, errno) = (Arc::clone(self), error.raw_os_error().unwrap_or_default());
+        let cut = move || connection.cut(Fault::Lost(errno));
+        lane.submit(Job::Remind(Instant::now(), Due::Call(Call(Box::new(cut)))));
     }
 
     pub(crate) fn qp(&self) -> &Arc<Qp> {
