@@ -110,10 +110,11 @@ impl Way {
 
     fn post(&self, index: usize, requests: Vec<WorkRequest>) -> Result {
         let pair = &self.pairs[index];
-        Ok(match &self.shared {
-            Some(shared) => shared.post_all(pair, requests)?,
-            None => pair.post_send_all(requests)?,
-        })
+        let posted = match &self.shared {
+            Some(shared) => shared.post_all(pair, requests),
+            None => pair.post_send_all(requests),
+        };
+        Ok(posted?)
     }
 
     fn complete(&self, count: usize) -> Result {

@@ -184,7 +184,19 @@ impl ControlQueue {
         self.post_drop((id, Opcode::Deregister), region)
     }
 
-    /// Creates a queue pair, as [`QueuePairBuilder::create`] does: [`Pending`] has an example.
+    /// Creates a queue pair, as [`QueuePairBuilder::create`] does.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// let pending = control.create_queue_pair(1, domain.queue_pair(&cq).send_depth(16))?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(pending.take().expect("it has completed")?.query().send_depth, 16);
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn create_queue_pair(
         &self,
         id: u64,

@@ -731,7 +731,7 @@ impl QueuePair {
         if requests.iter().all(|request| request.names.is_none()) {
             return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
         }
-        self.post_named(requests, |qp, requests| qp.post_send(requests))
+        self.post_named(requests, Qp::post_send)
     }
 
     /// Gives requests the tags that they name or give, and posts them.

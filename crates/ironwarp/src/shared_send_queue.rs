@@ -91,6 +91,19 @@ impl SharedSendQueue {
     }
 
     /// Posts requests for one queue pair, all or none, in this order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// use ironwarp::{PostError, WorkRequest};
+    ///
+    /// let ssq = client.domain.shared_send_queue(&client.cq, 1);
+    /// let qp = client.domain.queue_pair(&client.cq).shared_send_queue(&ssq).create()?;
+    /// let two = vec![WorkRequest::send(1, &[]).into(), WorkRequest::send(2, &[]).into()];
+    /// assert_eq!(ssq.post_all(&qp, two), Err(PostError::NotConnected));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub fn post_all(&self, qp: &QueuePair, requests: Vec<WorkRequest>) -> Result<(), PostError> {
         qp.post_named(requests, |inner, requests| self.inner.post(inner, requests))
     }

@@ -18,7 +18,7 @@ struct Star {
     heard: CompletionQueue,
     received: CompletionQueue,
     region: MemoryRegion,
-    _server: ProtectionDomain,
+    server: ProtectionDomain,
     near: Vec<QueuePair>,
     far: Vec<QueuePair>,
 }
@@ -41,7 +41,7 @@ fn star(connections: usize, depth: usize, completes: Completes) -> Star {
         near.push(qp);
         far.push(other);
     }
-    Star { ssq, sent, heard, received, region, _server: server, near, far }
+    Star { ssq, sent, heard, received, region, server, near, far }
 }
 
 fn next(cq: &CompletionQueue) -> Completion {
@@ -95,9 +95,9 @@ fn one_queue_feeds_many_connections() {
             done(&star, &mut outstanding);
         }
         assert_eq!(star.ssq.outstanding(), 0);
-        for connection in 0..CONNECTIONS {
+        for (connection, byte) in last.iter().enumerate() {
             star.receive(connection, connection as u64);
-            let message = WorkRequest::send_inline(7, &[last[connection]; LEN]);
+            let message = WorkRequest::send_inline(7, &[*byte; LEN]);
             star.ssq.post(&star.near[connection], message).unwrap();
             let received = next(&star.received).success().unwrap();
             assert_eq!((received.wr_id, received.byte_len as usize), (connection as u64, LEN));
@@ -144,7 +144,7 @@ fn a_connection_that_is_full_is_overtaken() {
         let completion = next(&star.sent).success().unwrap();
         assert_eq!((completion.wr_id, completion.qp), (id, star.near[1].id()));
     }
-    let room = star._server.register(Buffer::new(long.len()).unwrap(), Access::LOCAL_WRITE).unwrap();
+    let room = star.server.register(Buffer::new(long.len()).unwrap(), Access::LOCAL_WRITE).unwrap();
     for id in 0..3 {
         star.far[0].post_receive(id, &[room.slice(0, long.len()).unwrap()]).unwrap();
         assert_eq!(next(&star.sent).success().unwrap().wr_id, id);

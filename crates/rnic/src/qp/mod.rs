@@ -396,7 +396,7 @@ impl Qp {
         self.may_post()?;
         let mut sq = lock(&self.sq);
         sq.post(requests)?;
-        self.posted(sq);
+        self.start(sq);
         Ok(())
     }
 
@@ -409,7 +409,7 @@ impl Qp {
         self.may_post()?;
         let mut sq = lock(&self.sq);
         sq.post_shared(from, requests)?;
-        self.posted(sq);
+        self.start(sq);
         Ok(())
     }
 
@@ -427,7 +427,7 @@ impl Qp {
     }
 
     /// Requests are in the queue: what can be sent is sent, or all is flushed.
-    fn posted(&self, mut sq: MutexGuard<'_, SendQueue>) {
+    fn start(&self, mut sq: MutexGuard<'_, SendQueue>) {
         if let Some(fault) = self.fault.get() {
             sq.fail(self.id, None, fault, |completion| self.complete_send(completion));
             return;
