@@ -29,7 +29,7 @@ const LEN: u32 = 8;
 const CASES: &[(&str, u64)] = &[
     ("loop", 0),
     ("post", 810),
-    ("push", 810),
+    ("push", 850),
     ("segment", 1170),
     ("place", 1540),
     ("complete", 200),

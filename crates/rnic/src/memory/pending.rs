@@ -61,7 +61,7 @@ impl Table {
         Ok(tag)
     }
 
-    /// Ends a registration that was begun: its memory was [prepared](Memory::prepare), and the tag becomes valid. If that failed
+    /// Ends a registration that was begun: its memory was prepared, and the tag becomes valid. If that failed
     /// the tag is kept, and never becomes valid: requests that waited for it fail, as they do with any such tag.
     pub fn finish(
         &self,

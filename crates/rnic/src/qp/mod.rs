@@ -413,6 +413,7 @@ impl Qp {
         Ok(())
     }
 
+    #[inline]
     fn may_post(&self) -> Result<(), PostError> {
         match self.state() {
             State::Init if !self.attributes.by_hand => return Err(PostError::NotConnected),
@@ -427,6 +428,7 @@ impl Qp {
     }
 
     /// Requests are in the queue: what can be sent is sent, or all is flushed.
+    #[inline]
     fn start(&self, mut sq: MutexGuard<'_, SendQueue>) {
         if let Some(fault) = self.fault.get() {
             sq.fail(self.id, None, fault, |completion| self.complete_send(completion));

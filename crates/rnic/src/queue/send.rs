@@ -52,6 +52,8 @@ pub(crate) struct SendQueue {
 #[derive(Debug)]
 struct Feed {
     queue: Arc<SharedSendQueue>,
+    /// The numbers, in the order of transmission, of those that were sent and are not complete: requests are both in turn.
+    numbers: VecDeque<u64>,
     /// Nothing completes any more.
     silent: bool,
 }
@@ -70,8 +72,6 @@ pub(super) struct Entry {
     sent: bool,
     /// A Read that was answered, a local operation that was executed.
     done: bool,
-    /// Of a shared send queue: its number in the order of transmission. Zero: it has none yet.
-    transmitted: u64,
     /// It will never be begun.
     refused: Option<Refused>,
 }
@@ -109,8 +109,8 @@ impl SendQueue {
         shared: Option<Arc<SharedSendQueue>>,
     ) -> Self {
         Self {
-            feed: shared.map(|queue| Box::new(Feed { queue, silent: false })),
-            capacity: narrow(capacity),
+            capacity: if shared.is_some() { 0 } else { narrow(capacity) },
+            feed: shared.map(|queue| Box::new(Feed { queue, numbers: VecDeque::new(), silent: false })),
             max_sges: narrow(max_sges),
             completes,
             first: 0,
@@ -128,13 +128,10 @@ impl SendQueue {
 
     /// Takes all of `requests`, or none.
     pub(crate) fn post(&mut self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        if self.feed.is_some() {
-            return Err(PostError::NoSendQueue);
-        }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
-            if self.entries.len() == self.capacity as usize {
-                return Err(PostError::Full { capacity: self.capacity as usize });
+            if self.entries.len() >= self.capacity as usize {
+                return Err(self.full());
             }
             check(&request, self.max_sges as usize)?;
             self.entries.push_back(Entry::new(request));
@@ -147,17 +144,26 @@ impl SendQueue {
         posted
     }
 
+    /// Why it takes no request: one that is fed by a shared send queue holds none itself.
+    #[cold]
+    fn full(&self) -> PostError {
+        match &self.feed {
+            Some(_) => PostError::NoSendQueue,
+            None => PostError::Full { capacity: self.capacity as usize },
+        }
+    }
+
     /// The same, from a shared send queue.
     pub(crate) fn post_shared(
         &mut self,
         from: &SharedSendQueue,
         requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<(), PostError> {
-        let Some(feed) = self.feed.as_ref().filter(|feed| std::ptr::eq(&*feed.queue, from)) else {
+        let Some(feed) = self.feed.as_mut().filter(|feed| std::ptr::eq(&*feed.queue, from)) else {
             return Err(PostError::OtherSendQueue);
         };
         if self.entries.capacity() == 0 {
-            self.entries = feed.queue.lend();
+            (self.entries, feed.numbers) = feed.queue.lend();
         }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
@@ -177,11 +183,12 @@ impl SendQueue {
 
     /// A ring is lent by a shared send queue while there are requests.
     fn return_ring(&mut self) {
-        if let Some(feed) = &self.feed
+        if let Some(feed) = &mut self.feed
             && self.entries.is_empty()
             && self.entries.capacity() > 0
         {
-            feed.queue.take_back(std::mem::take(&mut self.entries));
+            let numbers = std::mem::take(&mut feed.numbers);
+            feed.queue.take_back((std::mem::take(&mut self.entries), numbers));
         }
     }
 
@@ -283,8 +290,8 @@ impl SendQueue {
             && let Some(entry) = self.entries.get_mut(index)
         {
             entry.sent = true;
-            if let Some(feed) = &self.feed {
-                entry.transmitted = feed.queue.transmitted();
+            if let Some(feed) = &mut self.feed {
+                feed.numbers.push_back(feed.queue.transmitted());
             }
         }
     }
@@ -345,7 +352,7 @@ impl SendQueue {
             let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
             let signaled = entry.request.signaled;
-            if let Some(feed) = &self.feed {
+            if let Some(feed) = &mut self.feed {
                 feed.finish(&entry, entry.ended(qp));
             } else if let Some(refused) = &entry.refused {
                 complete(failed(&entry.request, qp, refused));
@@ -450,7 +457,7 @@ impl SendQueue {
             } else {
                 entry.ended(qp)
             };
-            match &self.feed {
+            match &mut self.feed {
                 Some(feed) => feed.finish(&entry, completion),
                 None => completion.into_iter().for_each(&mut complete),
             }
@@ -522,7 +529,7 @@ impl SendQueue {
 
 impl Entry {
     fn new(request: WorkRequest) -> Self {
-        Self { request, number: 0, msn: 0, sent: false, done: false, transmitted: 0, refused: None }
+        Self { request, number: 0, msn: 0, sent: false, done: false, refused: None }
     }
 
     /// What is told of a request that is complete, if anything.
@@ -535,15 +542,16 @@ impl Entry {
 }
 
 impl Feed {
-    fn finish(&self, entry: &Entry, completion: Option<Completion>) {
-        self.queue.finish(entry.transmitted, completion.filter(|_| !self.silent));
+    fn finish(&mut self, entry: &Entry, completion: Option<Completion>) {
+        let number = if entry.sent { self.numbers.pop_front() } else { None };
+        self.queue.finish(number.unwrap_or(0), completion.filter(|_| !self.silent));
     }
 }
 
 impl Drop for SendQueue {
     /// Requests that nobody will complete take no place of a shared send queue.
     fn drop(&mut self) {
-        if let Some(feed) = &self.feed {
+        if let Some(feed) = &mut self.feed {
             self.entries.iter().for_each(|entry| feed.finish(entry, None));
         }
     }

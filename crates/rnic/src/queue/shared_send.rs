@@ -37,8 +37,11 @@ struct Inner {
     before: u64,
     /// What was transmitted and has not completed, in order.
     order: VecDeque<Slot>,
-    rings: Vec<VecDeque<Entry>>,
+    rings: Vec<Ring>,
 }
+
+/// For requests, and for their numbers.
+pub(super) type Ring = (VecDeque<Entry>, VecDeque<u64>);
 
 /// What is known of a request that was transmitted.
 #[derive(Debug)]
@@ -121,12 +124,12 @@ impl SharedSendQueue {
     }
 
     /// A ring for a queue pair that has a request from now on.
-    pub(super) fn lend(&self) -> VecDeque<Entry> {
+    pub(super) fn lend(&self) -> Ring {
         lock(&self.inner).rings.pop().unwrap_or_default()
     }
 
     /// It has none any more.
-    pub(super) fn take_back(&self, ring: VecDeque<Entry>) {
+    pub(super) fn take_back(&self, ring: Ring) {
         let mut inner = lock(&self.inner);
         if inner.rings.len() < SPARE {
             inner.rings.push(ring);

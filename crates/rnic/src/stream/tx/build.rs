@@ -64,6 +64,7 @@ impl Tx {
             }
             match self.add(qp, train, guards) {
                 Ok(()) => {}
+                Err(stop @ (Stop::Idle | Stop::Full)) => break stop,
                 Err(stop) => match stop.pending() {
                     // The request waits, and so do those behind it; the half is driven when it need not. If that is so by now,
                     // it goes on.
