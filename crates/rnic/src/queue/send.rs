@@ -43,7 +43,7 @@ pub(crate) struct SendQueue {
     /// A registration was refused for this reason, and what is posted is flushed (requirement M7).
     refusal: Option<Arc<Fault>>,
     /// Its receives are flushed once the requests here have completed, the one in use first.
-    flush: Option<Option<Box<Receive>>>,
+    flush: Option<Box<Option<Receive>>>,
     /// The requests are those of a shared send queue, for this connection (requirement X7).
     feed: Option<Box<Feed>>,
 }
@@ -422,7 +422,7 @@ impl SendQueue {
         }
         let flush = self.flush.get_or_insert_default();
         if in_use.is_some() {
-            *flush = in_use.take().map(Box::new);
+            **flush = in_use.take();
         }
         false
     }
@@ -430,7 +430,7 @@ impl SendQueue {
     /// The flush that had to wait, if it need not any more.
     pub(crate) fn due_flush(&mut self) -> Option<Option<Receive>> {
         let flush = if self.failed && self.failure.is_none() { self.flush.take() } else { None };
-        flush.map(|in_use| in_use.map(|receive| *receive))
+        flush.map(|in_use| *in_use)
     }
 
     fn complete_all(
