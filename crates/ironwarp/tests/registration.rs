@@ -1,4 +1,5 @@
 //! Regions that are registered anew, and memory that serves one message.
+#![allow(clippy::unwrap_used, reason = "a test")]
 
 mod common;
 

@@ -61,7 +61,11 @@ impl Steering {
         if elapsed < INTERVAL {
             return None;
         }
-        let busy: Vec<_> = self.running().iter().map(|lane| lane.load().busy).collect();
+        let lanes = self.running();
+        if lanes.is_empty() {
+            return None; // the first of them was faster than who starts them
+        }
+        let busy: Vec<_> = lanes.iter().map(|lane| lane.load().busy).collect();
         let used = busy.iter().zip(&seen.busy).map(|(now, before)| now.saturating_sub(*before));
         let loads: Vec<_> = used.map(|used| share(used, elapsed)).collect();
         let counted = seen.hot.take();
