@@ -435,6 +435,7 @@ impl Qp {
             return;
         }
         if sq.is_refusing() {
+            sq.flush_posted();
             self.retire_from(&mut sq);
         }
         drop(sq);

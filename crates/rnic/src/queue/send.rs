@@ -14,7 +14,7 @@ use super::{Completion, Opcode, Operation, Receive, SharedSendQueue, Status, Wor
 use crate::error::{Fault, PostError};
 use crate::qp::Completes;
 use ironwarp_wire::{AtomicOp, Place, ReadRequest};
-use refusal::Refused;
+use refusal::Refusals;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ pub(crate) struct SendQueue {
     failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
-    /// A registration was refused for this reason, and what is posted is flushed (requirement M7).
-    refusal: Option<Arc<Fault>>,
+    /// A registration was refused (requirement M7).
+    refusals: Option<Box<Refusals>>,
     /// Its receives are flushed once the requests here have completed, the one in use first.
     flush: Option<Box<Option<Receive>>>,
     /// The requests are those of a shared send queue, for this connection (requirement X7).
@@ -72,8 +72,8 @@ pub(super) struct Entry {
     sent: bool,
     /// A Read that was answered, a local operation that was executed.
     done: bool,
-    /// It will never be begun.
-    refused: Option<Refused>,
+    /// It will never be begun. How it ends is the next of [`Refusals`].
+    refused: bool,
 }
 
 /// A Read Request, or an Atomic Request, without its answer.
@@ -121,7 +121,7 @@ impl SendQueue {
             sending: false,
             failure: None,
             failed: false,
-            refusal: None,
+            refusals: None,
             flush: None,
         }
     }
@@ -140,7 +140,6 @@ impl SendQueue {
         if posted.is_err() {
             self.entries.truncate(before);
         }
-        self.flush_from(before);
         posted
     }
 
@@ -177,7 +176,6 @@ impl SendQueue {
             self.entries.truncate(before);
             self.return_ring();
         }
-        self.flush_from(before);
         posted
     }
 
@@ -351,20 +349,26 @@ impl SendQueue {
         {
             let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
-            let signaled = entry.request.signaled;
-            if let Some(feed) = &mut self.feed {
-                feed.finish(&entry, entry.ended(qp));
-            } else if let Some(refused) = &entry.refused {
-                complete(failed(&entry.request, qp, refused));
-            } else if signaled {
+            if self.feed.is_some() || entry.refused {
+                self.retire_specially(qp, &entry, &mut complete);
+            } else if entry.request.signaled {
                 complete(succeeded(&entry.request, qp));
             }
         }
         self.return_ring();
     }
 
+    #[cold]
+    fn retire_specially(&mut self, qp: u32, entry: &Entry, mut complete: impl FnMut(Completion)) {
+        let completion = self.ended(qp, entry);
+        match &mut self.feed {
+            Some(feed) => feed.finish(entry, completion),
+            None => completion.into_iter().for_each(&mut complete),
+        }
+    }
+
     fn is_complete(&self, entry: &Entry) -> bool {
-        if entry.refused.is_some() {
+        if entry.refused {
             return true;
         }
         // What the peer delivered was sent, though the sender may not have come to note it yet.
@@ -406,7 +410,7 @@ impl SendQueue {
         complete: impl FnMut(Completion),
     ) {
         self.failed = true;
-        self.refusal = None;
+        self.restore();
         if self.sending {
             self.failure.get_or_insert_with(|| Box::new((failed, Arc::clone(cause))));
         } else {
@@ -452,10 +456,10 @@ impl SendQueue {
                 _ => Status::Flushed,
             };
             flushing |= status != Status::Success;
-            let completion = if status != Status::Success && entry.refused.is_none() {
+            let completion = if status != Status::Success && !entry.refused {
                 Some(failed(&entry.request, qp, &(status, Arc::clone(cause))))
             } else {
-                entry.ended(qp)
+                self.ended(qp, &entry)
             };
             match &mut self.feed {
                 Some(feed) => feed.finish(&entry, completion),
@@ -529,15 +533,7 @@ impl SendQueue {
 
 impl Entry {
     fn new(request: WorkRequest) -> Self {
-        Self { request, number: 0, msn: 0, sent: false, done: false, refused: None }
-    }
-
-    /// What is told of a request that is complete, if anything.
-    fn ended(&self, qp: u32) -> Option<Completion> {
-        match &self.refused {
-            Some(refused) => Some(failed(&self.request, qp, refused)),
-            None => self.request.signaled.then(|| succeeded(&self.request, qp)),
-        }
+        Self { request, number: 0, msn: 0, sent: false, done: false, refused: false }
     }
 }
 
