@@ -6,7 +6,7 @@ use crate::cq::CompletionQueue;
 use crate::event::{EventFdWake, wait_for};
 use crate::lane::{Due, Job, Lane};
 use crate::set::lock;
-use crate::sys::thread::take_short_turns;
+use crate::sys::thread::hurry;
 use ironwarp_rnic::event::{self, AsyncEvent, AsyncEvents, CqEvent, HandlerId, Moderated, Standing, Timer};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -74,11 +74,9 @@ impl CompletionHandler {
 
     /// Waits for an event and takes it; `None` if `timeout` is over first.
     ///
-    /// A thread that waits for what is urgent has short turns at the processor from then on, like the lane that serves it.
+    /// A thread that waits for what is urgent is in a hurry, like the lane that serves it, until it waits for something else.
     pub fn wait(&self, timeout: Option<Duration>) -> Option<CqEvent> {
-        if self.class() == Class::LowLatency {
-            take_short_turns();
-        }
+        hurry(self.class() == Class::LowLatency);
         wait_for(&self.wake, timeout, || self.next())
     }
 

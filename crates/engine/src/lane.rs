@@ -9,7 +9,7 @@ use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::steering::{LaneLoad, Steering};
 use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
-use crate::sys::thread::{Thread, spawn, take_short_turns};
+use crate::sys::thread::{Thread, hurry, spawn};
 use crate::timers::Timers;
 use ironwarp_rnic::datagram::DatagramQp;
 use ironwarp_rnic::event::Moderated;
@@ -135,7 +135,7 @@ impl Lane {
         Self::run(number, format!("ironwarp-{number}"), steering, false)
     }
 
-    /// Starts the thread of a lane for what is urgent: it has short turns at the processor, and gives nothing to other lanes.
+    /// Starts the thread of a lane for what is urgent: it is in a hurry, and gives nothing to other lanes.
     pub(crate) fn start_urgent(number: usize) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         Self::run(number, "ironwarp-urgent".to_owned(), Weak::new(), true)
     }
@@ -160,9 +160,7 @@ impl Lane {
         let its_own = Arc::clone(&lane);
         let run = move || {
             let _ = its_own.thread.set(Thread::current());
-            if urgent {
-                take_short_turns();
-            }
+            hurry(urgent);
             Running::new(&its_own, steering).run();
         };
         let thread = spawn(&name, run)?;

@@ -69,8 +69,8 @@ impl CompletionHandler {
 
     /// Gives it another class, also while completions arrive (requirement N6). Queue pairs whose receives complete on its completion
     /// queues are served accordingly: urgent ones by a thread that does nothing else, others by shares of what the adapter's threads do.
-    /// Nothing is lost or doubled by it. A thread that [waits](Self::wait) here for what is urgent has short turns at the processor from
-    /// then on, so that the kernel lets it run early (Linux 6.12 and later).
+    /// Nothing is lost or doubled by it. A thread that [waits](Self::wait) here for what is urgent has the lowest priority of real time
+    /// until it waits at another handler, if the process may have that (root, or `ulimit -r 1`); else short turns at the processor.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

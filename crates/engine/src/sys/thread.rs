@@ -97,7 +97,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
 
 /// As the kernel has it: sched_setattr(2).
 #[repr(C)]
-#[derive(Default)]
+#[derive(Clone, Copy, Default)]
 struct SchedAttr {
     size: u32,
     policy: u32,
@@ -110,31 +110,43 @@ struct SchedAttr {
     period: u64,
 }
 
-/// What short turns are: the shortest that the kernel grants.
+/// A turn of a thread in a hurry that may not have a priority: the shortest that the kernel grants.
 const SHORT_TURN: u64 = 100_000;
+/// Children and their threads do not inherit it (SCHED_FLAG_RESET_ON_FORK).
+const RESET_ON_FORK: u64 = 1;
 
 thread_local! {
-    static SHORT_TURNS: Cell<bool> = const { Cell::new(false) };
+    static IN_A_HURRY: Cell<bool> = const { Cell::new(false) };
 }
 
-/// From now on this thread has shorter turns at the processor than others, and a thread with shorter turns that wakes runs first (Linux
-/// 6.12 and later; before, nothing changes). It gets no more of the processor for it, and needs no privilege.
+/// From now on this thread runs as soon as it has something to do, or like others again.
 ///
-/// Threads with a policy of their own are left alone.
-pub(crate) fn take_short_turns() {
-    if SHORT_TURNS.replace(true) {
+/// Where the process may give itself a priority (root, or RLIMIT_RTPRIO of 1 or more), it has the lowest of those of real time, and runs before
+/// all ordinary threads. Where not, it has shorter turns at the processor than others: on Linux 6.12 and later who has short turns
+/// runs before who has long ones, unless it has just run. Threads with a policy of their own are left alone.
+pub(crate) fn hurry(hurry: bool) {
+    if IN_A_HURRY.replace(hurry) == hurry {
         return;
     }
     const LEN: u32 = 48; // of the structure's first version, which all kernels know
     const { assert!(size_of::<SchedAttr>() == LEN as usize) };
-    let mut attr = SchedAttr::default();
+    let ordinary = SchedAttr { size: LEN, policy: libc::SCHED_OTHER.cast_unsigned(), ..SchedAttr::default() };
+    let urgent =
+        SchedAttr { policy: libc::SCHED_RR.cast_unsigned(), flags: RESET_ON_FORK, priority: 1, ..ordinary };
+    let mut now = SchedAttr::default();
     // SAFETY: zero is the calling thread; the kernel writes no more than is said, and reads no more.
     unsafe {
-        let asked = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut attr, LEN, 0);
-        let ordinary = attr.policy == libc::SCHED_OTHER.cast_unsigned();
-        if asked == 0 && ordinary {
-            attr.runtime = SHORT_TURN;
-            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0);
+        let set = |attr: SchedAttr| libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0;
+        let asked = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, LEN, 0);
+        let ours = now.policy == if hurry { ordinary.policy } else { urgent.policy };
+        if asked != 0 || !(ours || now.runtime == SHORT_TURN) {
+            return;
+        }
+        let nice = now.nice;
+        if !hurry {
+            set(SchedAttr { nice, ..ordinary });
+        } else if !set(urgent) {
+            set(SchedAttr { nice, runtime: SHORT_TURN, ..ordinary });
         }
     }
 }

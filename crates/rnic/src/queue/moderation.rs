@@ -12,7 +12,7 @@ pub struct Moderation {
     pub count: usize,
     /// Or so long after the first. Zero: there is no such time.
     pub period: Duration,
-    /// Who calls [`Cq::expired`](super::Cq::expired) then.
+    /// Who calls [`Moderated::expired`](crate::event::Moderated::expired) then.
     pub timer: Arc<dyn Timer>,
 }
 
