@@ -9,11 +9,16 @@ use crate::stream::Train;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::fmt;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// A staging buffer: what one call receives at most that does not go straight to its place.
 const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
+/// What one call of a link moves at most: larger ones bring no more (limits of the kernel's TCP), and keep guards longer.
+const LONG_CALL: usize = 1 << 20;
+/// The same where somebody is in a hurry. What the kernel copies in one call it copies to the end before another thread has the
+/// processor: 64 KiB, with a frame that begins before this, take it about 15 µs.
+const SHORT_CALL: usize = 32 << 10;
 /// So many idle buffers are kept; they are used by threads, not by queue pairs.
 const SPARE: usize = 8;
 
@@ -45,6 +50,7 @@ pub struct Device {
     #[expect(clippy::vec_box, reason = "they are handed around for each message")]
     trains: Mutex<Vec<Box<Train>>>,
     staging: Mutex<Vec<Buffer>>,
+    longest_call: AtomicUsize,
 }
 
 impl Device {
@@ -64,6 +70,7 @@ impl Device {
             lane_handlers: Mutex::default(),
             trains: Mutex::default(),
             staging: Mutex::default(),
+            longest_call: AtomicUsize::new(LONG_CALL),
         })
     }
 
@@ -200,9 +207,22 @@ impl Device {
         self.events.shut_down();
     }
 
+    /// From now on no call of a link keeps a processor long: somebody is in a hurry (requirement N6). Bulk traffic pays for it with
+    /// more calls.
+    pub fn shorten_calls(&self) {
+        self.longest_call.store(SHORT_CALL, Ordering::Relaxed);
+    }
+
+    /// What one call of a link moves at most.
+    pub(crate) fn longest_call(&self) -> usize {
+        self.longest_call.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn take_train(&self) -> Box<Train> {
         let spare = lock(&self.trains).pop();
-        spare.unwrap_or_else(|| Box::new(Train::new(self.host())))
+        let mut train = spare.unwrap_or_else(|| Box::new(Train::new(self.host())));
+        train.set_longest(self.longest_call());
+        train
     }
 
     pub(crate) fn put_train(&self, train: Box<Train>) {

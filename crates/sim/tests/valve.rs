@@ -38,6 +38,8 @@ struct Valve {
     /// Happens once, when bytes have passed and the call that brought them has not returned.
     meanwhile: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     received: Mutex<Received>,
+    /// What one call has moved at most.
+    longest: Mutex<usize>,
 }
 
 /// How the device received.
@@ -52,6 +54,13 @@ struct Received {
 impl std::fmt::Debug for Valve {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Valve").finish_non_exhaustive()
+    }
+}
+
+impl Valve {
+    fn moved(&self, len: usize) {
+        let mut longest = self.longest.lock().unwrap();
+        *longest = len.max(*longest);
     }
 }
 
@@ -70,6 +79,7 @@ impl Link for Valve {
             return Err(LinkError::WouldBlock);
         }
         *room -= n;
+        self.moved(n);
         self.outbox.lock().unwrap().extend(&bytes[..n]);
         drop(room);
         if let Some(meanwhile) = self.meanwhile.lock().unwrap().take() {
@@ -98,6 +108,7 @@ impl Link for Valve {
         let mut received = self.received.lock().unwrap();
         received.calls += 1;
         received.staged += bytes.len();
+        self.moved(placed + bytes.len());
         Ok(placed + bytes.len())
     }
 
@@ -180,8 +191,9 @@ fn pair(wish: &Wish) -> [End; 2] {
         let here = usize::from(number);
         let (inbox, outbox) = (Arc::clone(&pipes[here]), Arc::clone(&pipes[1 - here]));
         let (room, meanwhile) = (Mutex::new(0), Mutex::default());
-        let received = Mutex::default();
-        let valve = Arc::new(Valve { arena: arena.clone(), inbox, outbox, room, meanwhile, received });
+        let (received, longest) = Default::default();
+        let valve =
+            Arc::new(Valve { arena: arena.clone(), inbox, outbox, room, meanwhile, received, longest });
         End { arena, device, domain, cq, qp, valve }
     });
     for (number, end) in ends.iter().enumerate() {
@@ -341,6 +353,39 @@ fn a_refusal_does_not_tell_of_a_drain_that_nobody_waits_for() {
     settle(&ends);
     assert_eq!(near.ended(), [(1, Status::Success), (2, Status::WindowBind)]);
     assert_eq!((near.qp.state(), near.events()), (State::Drained, vec![]));
+}
+
+/// What a call of the kernel copies it copies to the end, whoever waits for the processor (requirement N6).
+#[test]
+fn calls_are_short_where_somebody_is_in_a_hurry() {
+    /// A call has room for so much, and then a frame is as long as it is.
+    const SHORT: usize = (32 << 10) + 66_000;
+    const MESSAGES: usize = 8;
+    // Payload that stays where it is, and payload that is copied.
+    for len in [200_000, 20_000] {
+        let ends = pair(&Wish::default());
+        let [near, far] = &ends;
+        settle(&ends);
+        let data = near.register(near.domain, len, WHOLE);
+        let there = far.register(far.domain, len, WHOLE | Rights::REMOTE_WRITE);
+        let longest_of_all = || {
+            near.let_pass(0);
+            for id in 0..MESSAGES as u64 {
+                near.post(id, Operation::Write(place(there)), &[data]);
+            }
+            ends.iter().for_each(|end| *end.valve.longest.lock().unwrap() = 0);
+            settle(&ends);
+            assert_eq!(near.ended().len(), MESSAGES);
+            ends.each_ref().map(|end| *end.valve.longest.lock().unwrap())
+        };
+        let [sent, received] = longest_of_all();
+        assert!(sent > SHORT, "{sent} bytes, if nobody is in a hurry");
+        assert!(len > SHORT || received > SHORT, "{received} bytes, if nobody is");
+        ends.iter().for_each(|end| end.device.shorten_calls());
+        for longest in longest_of_all() {
+            assert!(longest <= SHORT, "{longest} bytes in one call, of messages of {len}");
+        }
+    }
 }
 
 /// Large messages one after the other, in whatever pieces they come: payload goes straight to its place, but for the front of the

@@ -239,6 +239,7 @@ impl Steering {
             return Ok(Arc::clone(lane));
         }
         let (lane, thread) = Lane::start_urgent(self.count)?;
+        self.device.shorten_calls();
         threads.push(thread);
         Ok(Arc::clone(self.urgent.get_or_init(|| lane)))
     }

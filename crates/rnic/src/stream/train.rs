@@ -13,9 +13,7 @@ use std::convert::Infallible;
 use std::fmt;
 use std::ops::Deref;
 
-/// So many bytes at most leave in one call: larger calls bring no more (limits of the kernel's TCP), and keep guards longer.
-const MAX_LEN: usize = 1 << 20;
-/// So many of its own, which bounds the memory of a train.
+/// So many bytes of its own at most, which bounds the memory of a train.
 const MAX_OWN: usize = 256 << 10;
 /// There is room for a frame behind that, with its markers.
 const OWN: usize = MAX_OWN + (128 << 10);
@@ -34,6 +32,8 @@ pub(crate) struct Train {
     parts: Vec<Part>,
     frames: Vec<Frame>,
     len: usize,
+    /// It is full when it has so many bytes.
+    longest: usize,
     /// Room for requests on their way in. Empty between calls.
     shorts: Vec<Short>,
 }
@@ -86,7 +86,20 @@ impl fmt::Debug for Own {
 impl Train {
     pub(crate) fn new(host: &dyn Host) -> Self {
         let own = Own { buffer: host.buffer(OWN), len: 0 };
-        Self { start: None, own, parts: Vec::new(), frames: Vec::new(), len: 0, shorts: Vec::new() }
+        Self {
+            start: None,
+            own,
+            parts: Vec::new(),
+            frames: Vec::new(),
+            len: 0,
+            longest: usize::MAX,
+            shorts: Vec::new(),
+        }
+    }
+
+    /// How many bytes leave in one call at most, give or take a frame.
+    pub(crate) fn set_longest(&mut self, longest: usize) {
+        self.longest = longest;
     }
 
     /// Empties it, for what comes next in a stream that stands here.
@@ -124,7 +137,7 @@ impl Train {
     }
 
     pub(crate) fn is_full(&self) -> bool {
-        self.len >= MAX_LEN
+        self.len >= self.longest
             || self.own.len() >= MAX_OWN
             || self.parts.len() >= MAX_PARTS
             || self.frames.len() >= MAX_FRAMES

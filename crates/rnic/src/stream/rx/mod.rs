@@ -179,7 +179,8 @@ impl Rx {
         let mut staging = qp.device().take_staging();
         let told = if self.link.tells_of_more() { ENDED } else { CAME };
         self.drain |= news & told != 0;
-        let left = self.rounds(qp, looks, &mut staging);
+        let room = staging.len().min(qp.device().longest_call());
+        let left = self.rounds(qp, looks, &mut staging[..room]);
         qp.device().put_staging(staging);
         let bulk = self.behind > 0;
         if qp.receives_bulk() != bulk {
