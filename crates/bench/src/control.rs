@@ -4,7 +4,9 @@
 use crate::Result;
 use crate::turn::Turn;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
-use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+use rustix::thread::{
+    CapabilitySet, CpuSet, capabilities, sched_getaffinity, sched_setaffinity, set_capabilities,
+};
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
 use std::net::SocketAddr;
@@ -29,6 +31,16 @@ pub(crate) fn prepare(which: usize) -> Result<bool> {
     let files = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })?;
     Ok(processors.len() > 1)
+}
+
+/// Before any thread is started: as a user who may not give threads a priority, whoever this one is.
+pub(crate) fn give_up_priority() -> Result {
+    setrlimit(Resource::Rtprio, Rlimit { current: Some(0), maximum: Some(0) })?;
+    let mut may = capabilities(None)?;
+    may.effective.remove(CapabilitySet::SYS_NICE);
+    may.permitted.remove(CapabilitySet::SYS_NICE);
+    may.inheritable.remove(CapabilitySet::SYS_NICE);
+    Ok(set_capabilities(None, may)?)
 }
 
 /// A server whose client was killed shall not go on, polling.

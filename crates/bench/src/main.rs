@@ -52,7 +52,7 @@ fn main() -> ExitCode {
 
 /// The client: it starts the server, measures, and prints.
 fn run(words: &[String]) -> Result {
-    let turn = Turn::parse(words)?;
+    let turn = begin(words)?;
     let mut server = control::Server::start(&turn)?;
     let measured = match turn.who {
         Who::Bare => bare::run(&turn, &mut server)?,
@@ -63,11 +63,19 @@ fn run(words: &[String]) -> Result {
 }
 
 fn serve(words: &[String]) -> Result {
-    let turn = Turn::parse(words)?;
+    let turn = begin(words)?;
     control::prepare(1)?;
     control::end_with_client()?;
     match turn.who {
         Who::Bare => bare::serve(&turn),
         Who::Ironwarp => native::serve(&turn),
     }
+}
+
+fn begin(words: &[String]) -> Result<Turn> {
+    let turn = Turn::parse(words)?;
+    if turn.ordinary {
+        control::give_up_priority()?;
+    }
+    Ok(turn)
 }

@@ -67,6 +67,8 @@ pub(crate) struct Turn {
     pub(crate) load: usize,
     /// The one that is measured beside them is of the low-latency class.
     pub(crate) urgent: bool,
+    /// Both processes may not have a priority, whoever runs them.
+    pub(crate) ordinary: bool,
     /// Where the server listens.
     pub(crate) at: IpAddr,
     /// The network namespace of the server, as a file; none if it is the client's.
@@ -104,6 +106,7 @@ impl Turn {
             events: 0,
             load: 0,
             urgent: false,
+            ordinary: false,
             at: Ipv4Addr::LOCALHOST.into(),
             network: String::new(),
         };
@@ -126,6 +129,7 @@ impl Turn {
                 "events" => turn.events = number(word, value)?,
                 "load" => turn.load = number(word, value)?,
                 "urgent" => turn.urgent = number(word, value)?,
+                "ordinary" => turn.ordinary = number(word, value)?,
                 "at" => turn.at = number(word, value)?,
                 "network" => value.clone_into(&mut turn.network),
                 _ => return Err(format!("{word}: no such word").into()),
@@ -163,6 +167,7 @@ impl fmt::Display for Turn {
             events,
             load,
             urgent,
+            ordinary,
             at,
             ..
         } = self;
@@ -170,7 +175,11 @@ impl fmt::Display for Turn {
         let operation = name(OPERATION, self.operation);
         write!(f, "who={who} what={what} operation={operation} size={size} queued={queued} batch={batch} ")?;
         write!(f, "millis={millis} blocking={blocking} crc={crc} acked={acked} polls={polls} reno={reno} ")?;
-        write!(f, "connections={connections} events={events} load={load} urgent={urgent} at={at}")
+        write!(
+            f,
+            "connections={connections} events={events} load={load} urgent={urgent} ordinary={ordinary} "
+        )?;
+        write!(f, "at={at}")
     }
 }
 

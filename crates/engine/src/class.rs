@@ -2,7 +2,7 @@
 //!
 //! | class | who serves its queue pairs | when |
 //! |---|---|---|
-//! | low latency | a lane of its own, in a hurry (`sys/thread.rs`) | at once: the kernel lets it run before ordinary threads |
+//! | low latency | a lane of its own, in a hurry (`sys/hurry.rs`) | at once: the kernel lets it run before others, or they give way |
 //! | bulk | the lanes that they are steered to | by its share, where there is more to do than can be done at a time |
 //!
 //! Before this: `cq.rs` tells which class its handler has. After it: `steering` and `lane.rs`, which go by it.

@@ -6,7 +6,7 @@ use crate::cq::CompletionQueue;
 use crate::event::{EventFdWake, wait_for};
 use crate::lane::{Due, Job, Lane};
 use crate::set::lock;
-use crate::sys::thread::hurry;
+use crate::sys::hurry::hurry;
 use ironwarp_rnic::event::{self, AsyncEvent, AsyncEvents, CqEvent, HandlerId, Moderated, Standing, Timer};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};

@@ -70,7 +70,8 @@ impl CompletionHandler {
     /// Gives it another class, also while completions arrive (requirement N6). Queue pairs whose receives complete on its completion
     /// queues are served accordingly: urgent ones by a thread that does nothing else, others by shares of what the adapter's threads do.
     /// Nothing is lost or doubled by it. A thread that [waits](Self::wait) here for what is urgent has the lowest priority of real time
-    /// until it waits at another handler, if the process may have that (root, or `ulimit -r 1`); else short turns at the processor.
+    /// until it waits at another handler, if the process may have that (root, or `ulimit -r 1`). Else it has short turns
+    /// at the processor, and threads of the process that move bulk data give way to it again and again.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

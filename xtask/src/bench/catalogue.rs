@@ -284,16 +284,19 @@ fn idle() -> Group {
 fn priority() -> Group {
     const ALONE: &str = "low latency, alone";
     const URGENT: &str = "low latency, beside bulk";
+    const RANKED: &str = "low latency, with a priority, beside bulk";
     const BULK: &str = "bulk, beside bulk";
     let own = |name, words: &str| ours(name, &format!("what=priority size=64 {words}"));
     Group {
         contenders: vec![
-            own(ALONE, "urgent=true"),
-            own(URGENT, "urgent=true load=8"),
+            own(ALONE, "urgent=true ordinary=true"),
+            own(URGENT, "urgent=true ordinary=true load=8"),
+            own(RANKED, "urgent=true load=8"),
             own(BULK, "urgent=false load=8"),
         ],
         metrics: vec![
             metric("priority_loaded", URGENT, &[ALONE], 2.0, None),
+            metric("priority_ranked", RANKED, &[ALONE], 2.0, None),
             metric("priority_class", URGENT, &[BULK], 0.2, None),
         ],
         patience: 3,

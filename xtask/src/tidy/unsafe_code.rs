@@ -8,6 +8,7 @@ use crate::workspace::Workspace;
 const UNSAFE_FILES: &[&str] = &[
     "crates/cli/src/run/exec.rs",
     "crates/engine/src/sys/fork.rs",
+    "crates/engine/src/sys/hurry.rs",
     "crates/engine/src/sys/memory.rs",
     "crates/engine/src/sys/socket.rs",
     "crates/engine/src/sys/testing.rs",

@@ -3,6 +3,7 @@
 //! | file | for | `unsafe` |
 //! |---|---|---|
 //! | `fork` | descriptors that children do not keep | the C library's pthread_atfork |
+//! | `hurry` | threads that run before others, and others that let them | a system call that rustix does not have |
 //! | `memory` | copies from and to the program's memory | addresses that may be bad |
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
@@ -20,6 +21,7 @@
 
 pub(crate) mod bulletin;
 pub mod fork;
+pub(crate) mod hurry;
 pub mod memory;
 pub(crate) mod netlink;
 pub mod poller;

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
 use super::fork::Fd;
+use super::hurry::moved;
 use super::memory::Vectors;
 use super::size;
 use ironwarp_rnic::host::Span;
@@ -196,8 +197,9 @@ impl Link for TcpLink {
             }),
             _ => self.send_all(pieces),
         };
-        if let (Some(tap), Ok(len)) = (&self.tap, sent) {
-            tap.sent(self, pieces, len);
+        if let Ok(len) = sent {
+            self.tap.iter().for_each(|tap| tap.sent(self, pieces, len));
+            moved(len);
         }
         sent
     }
@@ -222,6 +224,7 @@ impl Link for TcpLink {
         if let Some(tap) = &self.tap {
             tap.received(self, host, own, received);
         }
+        moved(received);
         Ok(received)
     }
 

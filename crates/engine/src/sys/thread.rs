@@ -1,13 +1,12 @@
 //! Threads of the program: whether they exist, and how they sleep; and threads of ours.
 #![expect(
     unsafe_code,
-    reason = "the C library's poll and signal mask, and a system call that rustix does not have"
+    reason = "the C library's poll and signal mask, and system calls that rustix does not have"
 )]
 
 use rustix::fd::{AsRawFd, BorrowedFd};
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
-use std::cell::Cell;
 use std::io;
 use std::ptr;
 use std::sync::{Arc, Barrier};
@@ -93,62 +92,6 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     .inspect(|_| {
         up.wait();
     })
-}
-
-/// As the kernel has it: sched_setattr(2).
-#[repr(C)]
-#[derive(Clone, Copy, Default)]
-struct SchedAttr {
-    size: u32,
-    policy: u32,
-    flags: u64,
-    nice: i32,
-    priority: u32,
-    /// In nanoseconds; for ordinary threads: how long a turn is.
-    runtime: u64,
-    deadline: u64,
-    period: u64,
-}
-
-/// A turn of a thread in a hurry that may not have a priority: the shortest that the kernel grants.
-const SHORT_TURN: u64 = 100_000;
-/// Children and their threads do not inherit it (SCHED_FLAG_RESET_ON_FORK).
-const RESET_ON_FORK: u64 = 1;
-
-thread_local! {
-    static IN_A_HURRY: Cell<bool> = const { Cell::new(false) };
-}
-
-/// From now on this thread runs as soon as it has something to do, or like others again.
-///
-/// Where the process may give itself a priority (root, or RLIMIT_RTPRIO of 1 or more), it has the lowest of those of real time, and runs before
-/// all ordinary threads. Where not, it has shorter turns at the processor than others: on Linux 6.12 and later who has short turns
-/// runs before who has long ones, unless it has just run. Threads with a policy of their own are left alone.
-pub(crate) fn hurry(hurry: bool) {
-    if IN_A_HURRY.replace(hurry) == hurry {
-        return;
-    }
-    const LEN: u32 = 48; // of the structure's first version, which all kernels know
-    const { assert!(size_of::<SchedAttr>() == LEN as usize) };
-    let ordinary = SchedAttr { size: LEN, policy: libc::SCHED_OTHER.cast_unsigned(), ..SchedAttr::default() };
-    let urgent =
-        SchedAttr { policy: libc::SCHED_RR.cast_unsigned(), flags: RESET_ON_FORK, priority: 1, ..ordinary };
-    let mut now = SchedAttr::default();
-    // SAFETY: zero is the calling thread; the kernel writes no more than is said, and reads no more.
-    unsafe {
-        let set = |attr: SchedAttr| libc::syscall(libc::SYS_sched_setattr, 0, &raw const attr, 0) == 0;
-        let asked = libc::syscall(libc::SYS_sched_getattr, 0, &raw mut now, LEN, 0);
-        let ours = now.policy == if hurry { ordinary.policy } else { urgent.policy };
-        if asked != 0 || !(ours || now.runtime == SHORT_TURN) {
-            return;
-        }
-        let nice = now.nice;
-        if !hurry {
-            set(SchedAttr { nice, ..ordinary });
-        } else if !set(urgent) {
-            set(SchedAttr { nice, runtime: SHORT_TURN, ..ordinary });
-        }
-    }
 }
 
 // The C library's own: unlike the calls of the data path, this is a point at which the program may cancel the thread, which
