@@ -23,14 +23,24 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 /// Before any thread is started: threads inherit the processor. As many files as may be, for thousands of connections. True if
 /// there was more than one processor to choose from.
 pub(crate) fn prepare(which: usize) -> Result<bool> {
-    let may = sched_getaffinity(None)?;
-    let processors: Vec<_> = (0..CpuSet::MAX_CPU).filter(|processor| may.is_set(*processor)).collect();
-    let mut own = CpuSet::new();
-    own.set(processors[which % processors.len()]);
-    sched_setaffinity(None, &own)?;
+    let processors = processors()?;
+    keep_to(processors[which % processors.len()])?;
     let files = getrlimit(Resource::Nofile);
     setrlimit(Resource::Nofile, Rlimit { current: files.maximum, maximum: files.maximum })?;
     Ok(processors.len() > 1)
+}
+
+/// Those that this thread may run on.
+pub(crate) fn processors() -> Result<Vec<usize>> {
+    let may = sched_getaffinity(None)?;
+    Ok((0..CpuSet::MAX_CPU).filter(|processor| may.is_set(*processor)).collect())
+}
+
+/// This thread runs there, and nowhere else.
+pub(crate) fn keep_to(processor: usize) -> Result {
+    let mut own = CpuSet::new();
+    own.set(processor);
+    Ok(sched_setaffinity(None, &own)?)
 }
 
 /// Before any thread is started: as a user who may not give threads a priority, whoever this one is.

@@ -12,6 +12,7 @@
 //!  native/      the same over queue pairs
 //!  registration.rs, neighbour.rs   registration by call and by control queue: a table of its own
 //!  shared_send.rs   private send queues and a shared one: another
+//!  shares.rs    two classes of bulk at one lane: another
 //! ```
 //!
 //! Turns last a time, not a count: so a run of many turns takes as long as it was planned to, on any machine.
@@ -24,6 +25,7 @@ mod neighbour;
 mod registration;
 mod scattered;
 mod shared_send;
+mod shares;
 mod turn;
 
 use std::error::Error;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Some((first, words)) if first == control::SERVE => serve(words),
         Some((first, words)) if first == "registration" => registration::run(words),
         Some((first, words)) if first == "shared_send" => shared_send::run(words),
+        Some((first, words)) if first == "shares" => shares::run(words),
         _ => run(&words),
     };
     match done {

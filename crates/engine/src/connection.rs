@@ -214,7 +214,7 @@ impl Connection {
 
     /// Everything there is to do: after the beginning, or when a half was left with work.
     pub(crate) fn drive(&self) {
-        self.qp().drive(Ready { readable: true, writable: true, ended: true });
+        self.qp().take_turn(Ready { readable: true, writable: true, ended: true });
         self.qp().acknowledge();
     }
 

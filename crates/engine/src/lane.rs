@@ -30,8 +30,8 @@ const TICK: Duration = Duration::from_millis(1);
 /// How often it looks at most whether threads that sleep still exist.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 const BATCH: usize = 256;
-/// So many connections that were left with work have a turn before sockets are looked at again.
-const TURNS: usize = 16;
+/// So long connections that were left with work have turns before sockets are looked at again.
+const TURNS: Duration = Duration::from_millis(1);
 /// How long a listener waits that found no descriptor for a connection.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// After so many wakes, a lane looks whether another has less to do.
@@ -406,11 +406,16 @@ impl Running {
     /// Connections that were left with work have turns, by the shares of their classes (requirement N6). Then the sockets are looked at
     /// again: others may have little to do, and should not wait for all of this.
     fn take_turns(&mut self) {
-        for _ in 0..TURNS {
-            let Some(connection) = self.backlog.pop() else { return };
+        let began = Instant::now();
+        while let Some(connection) = self.backlog.pop() {
             // Before it is driven: what comes from now on is told by its socket again.
             connection.awaits_turn(false);
             connection.drive();
+            // Who was left with work once more waits again before the next is chosen. Else each had one turn, whatever its share.
+            self.jobs();
+            if began.elapsed() >= TURNS {
+                return;
+            }
         }
     }
 

@@ -516,7 +516,11 @@ impl Set {
             let Event { readable, writable, ended, .. } = event;
             connection.count();
             let qp = connection.qp();
-            qp.drive(Ready { readable, writable, ended });
+            let ready = Ready { readable, writable, ended };
+            match by {
+                By::Lane => qp.take_turn(ready),
+                By::Program => qp.drive(ready),
+            }
             if readable {
                 self.owes(qp);
             }

@@ -19,11 +19,13 @@ mod tests;
 use self::lock::{Guard, Lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// How often one thread goes round before it leaves the rest to another.
+/// How often a thread of the program goes round before it leaves the rest to a lane.
 ///
-/// Without a bound, a thread that posted one request could be held for ever by what others post meanwhile. A few rounds
+/// Without a bound, a thread that posted one request could be held for ever by what others post meanwhile. Some rounds
 /// are worth it, because the state is in this processor's cache; then a lane does better, which has time.
-const ROUNDS: usize = if cfg!(loom) { 2 } else { 8 };
+pub(crate) const ROUNDS: usize = if cfg!(loom) { 2 } else { 32 };
+/// The same for a lane: then others have their turn, and this one waits for its next.
+pub(crate) const TURN: usize = 1;
 
 /// What was not done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,9 +53,9 @@ impl<T> Half<T> {
     /// There is work: does it with `round`, unless another thread holds the half, which then does it. Never waits.
     ///
     /// `round` does all it can, or a fair share of it: what it says it left counts as work that came meanwhile. It may
-    /// call `run` of the same half; that returns at once, and a round follows.
-    pub(crate) fn run(&self, mut round: impl FnMut(&mut T) -> Left) -> Left {
-        for _ in 0..ROUNDS {
+    /// call `run` of the same half; that returns at once, and a round follows. There are so many of them at most.
+    pub(crate) fn run(&self, rounds: usize, mut round: impl FnMut(&mut T) -> Left) -> Left {
+        for _ in 0..rounds {
             let Some(mut state) = self.try_lock() else { return Left::Nothing };
             let left = round(&mut state);
             drop(state);
@@ -61,8 +63,7 @@ impl<T> Half<T> {
                 return Left::Nothing;
             }
         }
-        self.set();
-        Left::Work
+        Left::Work // and the caller has it, not the next round
     }
 
     /// `None`: another thread has it, and will see that there is work.

@@ -134,16 +134,17 @@ pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measur
         pings.clear();
         (watch, before) = (Stopwatch::start(server)?, load.moved());
         let begin = Instant::now();
-        while begin.elapsed() < time || pings.is_empty() {
+        let is_idle = || turn.load > 0 && load.moved() == before;
+        while begin.elapsed() < time || pings.is_empty() || is_idle() {
+            if begin.elapsed() > PATIENCE {
+                return Err("there was no load".into());
+            }
             let start = Instant::now();
             ping()?;
             pings.push(start.elapsed());
         }
     }
     let moved = load.moved() - before;
-    if turn.load > 0 && moved == 0 {
-        return Err("there was no load".into());
-    }
     let measured = watch.stop(server, 2 * pings.len() as u64, turn.size)?;
     pings.sort();
     let ninety_ninth = pings[(pings.len() * 99 / 100).min(pings.len() - 1)];

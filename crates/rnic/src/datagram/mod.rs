@@ -42,7 +42,7 @@ pub use request::{AddressHandle, DatagramRequest, Destination};
 use crate::device::Device;
 use crate::error::{Fault, PostError};
 use crate::event::AsyncEvent;
-use crate::half::{Half, Left};
+use crate::half::{Half, Left, ROUNDS};
 use crate::memory::{Domain, Stalled};
 use crate::qp::Ready;
 use crate::queue::{Completion, Cq, ReceiveQueue, ReceiveRequest, SharedReceiveQueue};
@@ -362,12 +362,12 @@ impl DatagramQp {
     }
 
     fn drive_tx(&self) {
-        let left = self.tx.run(|()| self.transmit());
+        let left = self.tx.run(ROUNDS, |()| self.transmit());
         self.pass_on(left);
     }
 
     fn drive_rx(&self) {
-        let left = self.rx.run(|()| self.receive());
+        let left = self.rx.run(ROUNDS, |()| self.receive());
         if self.state() == State::Error {
             self.drive_tx(); // requests that wait for room are flushed
         }

@@ -9,11 +9,14 @@ use loom::thread::{self, JoinHandle};
 struct Items<const N: usize> {
     posted: [AtomicBool; N],
     half: Half<[u32; N]>,
+    /// How often a thread goes round.
+    rounds: usize,
 }
 
 impl<const N: usize> Items<N> {
-    fn new() -> Arc<Self> {
-        Arc::new(Self { posted: std::array::from_fn(|_| AtomicBool::new(false)), half: Half::new([0; N]) })
+    fn new(rounds: usize) -> Arc<Self> {
+        let posted = std::array::from_fn(|_| AtomicBool::new(false));
+        Arc::new(Self { posted, half: Half::new([0; N]), rounds })
     }
 
     /// Posts an item, then does what the doorbell and, if something is left, a lane would do.
@@ -23,7 +26,7 @@ impl<const N: usize> Items<N> {
     }
 
     fn drive(&self, share: usize) {
-        while self.half.run(|taken| self.round(taken, share)) == Left::Work {}
+        while self.half.run(self.rounds, |taken| self.round(taken, share)) == Left::Work {}
     }
 
     /// Takes at most `share` items.
@@ -56,7 +59,7 @@ fn join(threads: Vec<JoinHandle<()>>) {
 #[test]
 fn two_post() {
     loom::model(|| {
-        let items = Items::<2>::new();
+        let items = Items::<2>::new(ROUNDS);
         let others = spawn_posts(&items, 1, 2);
         items.post(0, 2);
         join(others);
@@ -67,7 +70,7 @@ fn two_post() {
 #[test]
 fn three_post() {
     loom::model(|| {
-        let items = Items::<3>::new();
+        let items = Items::<3>::new(ROUNDS);
         let others = spawn_posts(&items, 1, 3);
         items.post(0, 3);
         join(others);
@@ -75,11 +78,10 @@ fn three_post() {
     });
 }
 
-/// A round that stops early sets `work` itself, and must not hide what others published.
-#[test]
-fn rounds_take_one_item_each() {
-    loom::model(|| {
-        let items = Items::<2>::new();
+/// A round that stops early must not hide what others published.
+fn take_one_item_in_each_round(rounds: usize) {
+    loom::model(move || {
+        let items = Items::<2>::new(rounds);
         let others = spawn_posts(&items, 1, 1);
         items.post(0, 1);
         join(others);
@@ -88,9 +90,19 @@ fn rounds_take_one_item_each() {
 }
 
 #[test]
+fn rounds_take_one_item_each() {
+    take_one_item_in_each_round(ROUNDS);
+}
+
+#[test]
+fn turns_take_one_item_each() {
+    take_one_item_in_each_round(TURN);
+}
+
+#[test]
 fn control_among_posts() {
     loom::model(|| {
-        let items = Items::<2>::new();
+        let items = Items::<2>::new(ROUNDS);
         let others = spawn_posts(&items, 0, 2);
         let ((), left) = items.half.with(|_| ());
         if left == Left::Work {

@@ -12,8 +12,8 @@ fn runs_one_round_when_nothing_is_left() {
         *rounds += 1;
         Left::Nothing
     };
-    assert_eq!(half.run(round), Left::Nothing);
-    assert_eq!(half.run(round), Left::Nothing);
+    assert_eq!(half.run(ROUNDS, round), Left::Nothing);
+    assert_eq!(half.run(ROUNDS, round), Left::Nothing);
     assert_eq!(half.with(|rounds| *rounds), (2, Left::Nothing));
 }
 
@@ -24,7 +24,7 @@ fn goes_round_for_what_a_round_left() {
         *items -= 1;
         if *items > 0 { Left::Work } else { Left::Nothing }
     };
-    assert_eq!(half.run(round), Left::Nothing);
+    assert_eq!(half.run(ROUNDS, round), Left::Nothing);
     assert_eq!(half.with(|items| *items), (0, Left::Nothing));
 }
 
@@ -35,18 +35,29 @@ fn a_thread_is_not_held_for_ever() {
         *rounds += 1;
         Left::Work
     };
-    assert_eq!(half.run(round), Left::Work);
-    assert_eq!(half.with(|rounds| *rounds), (ROUNDS, Left::Work));
+    assert_eq!(half.run(ROUNDS, round), Left::Work);
+    assert_eq!(half.with(|rounds| *rounds), (ROUNDS, Left::Nothing), "the caller has what is left");
+}
+
+#[test]
+fn a_turn_is_one_round() {
+    let half = Half::new(3);
+    let round = |items: &mut i32| {
+        *items -= 1;
+        if *items > 0 { Left::Work } else { Left::Nothing }
+    };
+    assert_eq!([0; 3].map(|_| half.run(TURN, round)), [Left::Work, Left::Work, Left::Nothing]);
+    assert_eq!(half.with(|items| *items), (0, Left::Nothing));
 }
 
 /// As when a completion wakes a consumer that posts from where it is.
 #[test]
 fn a_round_may_run_its_own_half() {
     let half = Half::new(0);
-    let left = half.run(|rounds: &mut i32| {
+    let left = half.run(ROUNDS, |rounds: &mut i32| {
         *rounds += 1;
         if *rounds == 1 {
-            assert_eq!(half.run(|_| panic!("it is held")), Left::Nothing);
+            assert_eq!(half.run(ROUNDS, |_| panic!("it is held")), Left::Nothing);
         }
         Left::Nothing
     });
@@ -61,7 +72,7 @@ fn nobody_waits_for_the_holder() {
     thread::scope(|scope| {
         scope.spawn(|| {
             let mut rounds = 0;
-            let left = half.run(|state: &mut i32| {
+            let left = half.run(ROUNDS, |state: &mut i32| {
                 rounds += 1;
                 if rounds == 1 {
                     inside.wait();
@@ -73,7 +84,7 @@ fn nobody_waits_for_the_holder() {
             assert_eq!((left, rounds), (Left::Nothing, 2), "the work that was left to it");
         });
         inside.wait();
-        assert_eq!(half.run(|_| panic!("it is held")), Left::Nothing);
+        assert_eq!(half.run(ROUNDS, |_| panic!("it is held")), Left::Nothing);
         outside.wait();
     });
     assert_eq!(half.with(|state| *state), (2, Left::Nothing));
@@ -85,11 +96,11 @@ fn control_is_told_of_work_that_was_left_to_it() {
     let half = Half::new(());
     let ((), left) = half.with(|()| {
         thread::scope(|scope| {
-            scope.spawn(|| assert_eq!(half.run(|()| panic!("it is held")), Left::Nothing));
+            scope.spawn(|| assert_eq!(half.run(ROUNDS, |()| panic!("it is held")), Left::Nothing));
         });
     });
     assert_eq!(left, Left::Work);
-    assert_eq!(half.run(|()| Left::Nothing), Left::Nothing);
+    assert_eq!(half.run(ROUNDS, |()| Left::Nothing), Left::Nothing);
     assert_eq!(half.with(|()| ()), ((), Left::Nothing));
 }
 
@@ -105,7 +116,7 @@ fn every_item_of_many_threads_is_taken_once() {
             scope.spawn(move || {
                 for item in 0..ITEMS {
                     post.send(thread * ITEMS + item).unwrap();
-                    while half.run(|(inbox, taken)| {
+                    while half.run(ROUNDS, |(inbox, taken)| {
                         inbox.try_iter().for_each(|item| taken[item] += 1);
                         Left::Nothing
                     }) == Left::Work

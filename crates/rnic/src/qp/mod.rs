@@ -34,7 +34,7 @@ use crate::connect::{Agreed, Setup};
 use crate::device::Device;
 use crate::error::{Fault, PostError};
 use crate::fault::Asks;
-use crate::half::{Half, Left};
+use crate::half::{Half, Left, ROUNDS, TURN};
 use crate::link::Link;
 use crate::memory::Rights;
 use crate::queue::{ReceiveQueue, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest};
@@ -471,20 +471,29 @@ impl Qp {
     /// Moves what can be moved. Called when the link has changed, by whoever found out: the change is told once, so all that
     /// is there is received.
     pub fn drive(&self, ready: Ready) {
+        self.run(ready, ROUNDS);
+    }
+
+    /// The same, but no more than others may wait for. If something is left, its [`Attendant`] hears of it.
+    pub fn take_turn(&self, ready: Ready) {
+        self.run(ready, TURN);
+    }
+
+    fn run(&self, ready: Ready, rounds: usize) {
         if ready.writable {
-            self.drive_tx();
+            self.transmit(rounds);
         }
         if ready.readable {
             let news = if ready.ended { CAME | ENDED } else { CAME };
             self.news.fetch_or(news, Ordering::Release);
-            self.drive_rx();
+            self.look(1, rounds);
         }
     }
 
     /// Receives what is there, for a caller who does not know whether the link has changed and will ask again soon. Where
     /// nothing is there, looks so many times before it says so.
     pub fn poll(&self, looks: usize) {
-        self.look(looks);
+        self.look(looks, ROUNDS);
     }
 
     /// The peer had time to post a receive for the message behind so many: if it has not, it is given up.
@@ -545,17 +554,21 @@ impl Qp {
     }
 
     fn drive_tx(&self) {
-        let left = self.tx.run(|tx| tx.as_mut().map_or(Left::Nothing, |tx| tx.drive(self)));
+        self.transmit(ROUNDS);
+    }
+
+    fn transmit(&self, rounds: usize) {
+        let left = self.tx.run(rounds, |tx| tx.as_mut().map_or(Left::Nothing, |tx| tx.drive(self)));
         self.pass_on(left);
     }
 
     fn drive_rx(&self) {
-        self.look(1);
+        self.look(1, ROUNDS);
     }
 
-    fn look(&self, looks: usize) {
+    fn look(&self, looks: usize, rounds: usize) {
         let mut owes = false;
-        let left = self.rx.run(|rx| match rx {
+        let left = self.rx.run(rounds, |rx| match rx {
             Some(rx) => {
                 // A mere look, as most polls are: what is missed here is told to a round that follows.
                 let news = match self.news.load(Ordering::Acquire) {

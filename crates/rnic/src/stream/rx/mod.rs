@@ -30,8 +30,8 @@ use segment::{Failure, Judged, Target};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// So often may one thread ask the link before others get their turn.
-const READS: usize = 16;
+/// To ask the link so often is a turn.
+const READS: usize = 4;
 /// In the middle of a large segment more is on its way: asking again costs less than sleeping (limits of the kernel's TCP).
 const PATIENCE: usize = 8;
 /// The receiving half of a stream.

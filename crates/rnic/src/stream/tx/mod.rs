@@ -26,8 +26,8 @@ use std::sync::Arc;
 
 pub(crate) use short::Short;
 
-/// So many trains may one thread send before others get their turn.
-const TRAINS: usize = 16;
+/// So many trains are a turn.
+const TRAINS: usize = 2;
 
 /// The sending half of a stream.
 #[derive(Debug)]

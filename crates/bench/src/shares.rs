@@ -1,0 +1,150 @@
+//! What the shares of bulk handlers bring (requirement N6): two classes of connections, and one lane that has more to do for both than
+//! it can. `ironwarp-bench shares [ROUNDS]` prints how much each had. The shares change while traffic flows.
+//!
+//! The lane has a processor together with threads that compute, so that it is slower than who sends to it.
+
+use crate::Result;
+use crate::control::{self, PATIENCE};
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, Class, CompletionHandler, CompletionQueue, Config,
+    ConnectOptions, MemoryRegion, Place, QueuePair, WorkRequest,
+};
+use std::num::NonZero;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+/// The shares of the two, as they are tried.
+const SHARES: [[u8; 2]; 4] = [[16, 16], [16, 32], [16, 64], [8, 128]];
+/// How long each is measured, and how long before that nobody looks.
+const TURN: Duration = Duration::from_millis(500);
+const SETTLE: Duration = Duration::from_millis(100);
+/// Threads that compute on the lane's processor.
+const OTHERS: usize = 2;
+/// Until the lane is behind: the kernel has megabytes of room for each connection.
+const WARM_UP: Duration = Duration::from_secs(1);
+/// Connections of each class, and Writes that each has under way.
+const CONNECTIONS: usize = 4;
+const QUEUED: usize = 8;
+/// Bytes of a Write.
+const SIZE: usize = 256 << 10;
+
+pub(crate) fn run(words: &[String]) -> Result {
+    let rounds = match words {
+        [] => 5,
+        [rounds] => rounds.parse::<NonZero<usize>>()?.get(),
+        _ => return Err("shares [ROUNDS]".into()),
+    };
+    let processors = control::processors()?;
+    let lanes = *processors
+        .get(1)
+        .ok_or("one processor is for who sends, another for the lane: there is only one")?;
+    control::prepare(0)?;
+    let (here, there) = (Adapter::new()?, Adapter::open(Config { lanes: 1, ..Config::default() })?);
+    let stop = Arc::new(AtomicBool::new(false));
+    let classes = [ClassOfTwo::start(&here, &there, &stop)?, ClassOfTwo::start(&here, &there, &stop)?];
+    there.steering().set_processors(0, &[lanes])?;
+    for _ in 0..OTHERS {
+        let stop = Arc::clone(&stop);
+        thread::spawn(move || {
+            control::keep_to(lanes).expect("this one was in the list");
+            while !stop.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+    }
+    thread::sleep(WARM_UP);
+    let mut ratios: [Vec<f64>; SHARES.len()] = Default::default();
+    for _ in 0..rounds {
+        for (shares, ratios) in SHARES.iter().zip(&mut ratios) {
+            for (class, share) in classes.iter().zip(shares) {
+                class.handler.set_class(Class::Bulk(NonZero::new(*share).ok_or("a share of zero")?))?;
+            }
+            thread::sleep(SETTLE);
+            let before = classes.each_ref().map(ClassOfTwo::done);
+            thread::sleep(TURN);
+            let [first, second] = [0, 1].map(|index| (classes[index].done() - before[index]) as f64);
+            ratios.push(second / first);
+        }
+    }
+    stop.store(true, Ordering::Relaxed);
+    for class in classes {
+        class.sender.join().map_err(|_| "a sender panicked")??;
+    }
+    println!("| shares | the second had, for each byte of the first |");
+    println!("|---|---|");
+    for ([first, second], mut ratios) in SHARES.iter().zip(ratios) {
+        ratios.sort_by(f64::total_cmp);
+        let [low, middle, high] = [0, rounds / 2, rounds - 1].map(|index| ratios[index]);
+        println!("| {first} and {second} | {middle:.2} ({low:.2}–{high:.2}) |");
+    }
+    println!("\nMedian, least and most of {rounds} rounds.");
+    Ok(())
+}
+
+/// Connections whose far ends have one handler.
+struct ClassOfTwo {
+    handler: CompletionHandler,
+    done: Arc<AtomicU64>,
+    sender: JoinHandle<std::result::Result<(), String>>,
+    /// Kept for as long as its connections are.
+    _far: (CompletionQueue, Vec<QueuePair>, MemoryRegion),
+}
+
+impl ClassOfTwo {
+    /// Connects, and keeps the connections busy until it is told to stop.
+    fn start(here: &Adapter, there: &Adapter, stop: &Arc<AtomicBool>) -> Result<Self> {
+        let handler = there.completion_handler()?;
+        let far_cq = there.completion_queue(64)?;
+        far_cq.modify(&handler);
+        let (near, far) = (here.protection_domain(), there.protection_domain());
+        let sink = far.register(Buffer::new(SIZE)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let source = near.register(Buffer::new(SIZE)?, Access::LOCAL_READ)?;
+        let cq = here.completion_queue(2 * CONNECTIONS * QUEUED)?;
+        let listener = there.listen("127.0.0.1:0".parse()?)?;
+        let (mut pairs, mut far_pairs) = (Vec::new(), Vec::new());
+        for _ in 0..CONNECTIONS {
+            let pair = near.queue_pair(&cq).send_depth(QUEUED).max_sges(1).create()?;
+            pair.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+            let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+            let far_pair = far.queue_pair(&far_cq).create()?;
+            incoming.accept(&far_pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
+            pair.wait_connected(PATIENCE).map_err(|error| error.to_string())?;
+            pairs.push(pair);
+            far_pairs.push(far_pair);
+        }
+        let (place, done, stop) = (sink.place(0)?, Arc::<AtomicU64>::default(), Arc::clone(stop));
+        let counter = Arc::clone(&done);
+        let sender = thread::spawn(move || {
+            keep_busy(&pairs, &cq, &source, place, &counter, &stop).map_err(|error| error.to_string())
+        });
+        Ok(Self { handler, done, sender, _far: (far_cq, far_pairs, sink) })
+    }
+
+    fn done(&self) -> u64 {
+        self.done.load(Ordering::Relaxed)
+    }
+}
+
+fn keep_busy(
+    pairs: &[QueuePair],
+    cq: &CompletionQueue,
+    source: &MemoryRegion,
+    place: Place,
+    done: &AtomicU64,
+    stop: &AtomicBool,
+) -> Result {
+    let post = |index: usize| -> Result {
+        Ok(pairs[index].post_send(WorkRequest::write(index as u64, &[source.slice(0, SIZE)?], place))?)
+    };
+    for index in (0..pairs.len()).flat_map(|index| [index; QUEUED]) {
+        post(index)?;
+    }
+    while !stop.load(Ordering::Relaxed) {
+        let completion = cq.wait(PATIENCE)?.ok_or("not done in time")?.success()?;
+        done.fetch_add(SIZE as u64, Ordering::Relaxed);
+        post(usize::try_from(completion.wr_id)?)?;
+    }
+    Ok(())
+}
