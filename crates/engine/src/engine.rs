@@ -177,7 +177,7 @@ impl Engine {
             _ => Some(Moderation {
                 count,
                 period,
-                timer: Arc::new(LaneTimer::new(self.steering.default_lane()?, cq.cq())),
+                timer: LaneTimer::new(self.steering.default_lane()?, cq.cq()),
             }),
         };
         cq.cq().moderate(moderation);

@@ -83,7 +83,7 @@ impl CompletionHandler {
     /// Wakes its consumer at most once in each interval, on this lane's clock (requirement I10).
     pub(crate) fn moderate(&self, interval: Duration, lane: Arc<Lane>) {
         let moderation = (!interval.is_zero()).then(|| {
-            let timer: Arc<dyn Timer> = Arc::new(LaneTimer::new(lane, &self.inner));
+            let timer: Arc<dyn Timer> = LaneTimer::new(lane, &self.inner);
             (interval, timer)
         });
         self.inner.moderate(moderation);
@@ -97,23 +97,34 @@ impl AsFd for CompletionHandler {
     }
 }
 
-/// Moderation by a lane's timers.
+/// Moderation by a lane's timers. The lane knows the timer, not what it is for: a timer that is dropped before its time, because
+/// the rules have changed, does not ring. Those of old rules would start others, and each of them wake its consumer in each interval.
 #[derive(Debug)]
 pub(crate) struct LaneTimer {
+    this: Weak<Self>,
     lane: Arc<Lane>,
     of: Weak<dyn Moderated>,
 }
 
 impl LaneTimer {
-    pub(crate) fn new<M: Moderated + 'static>(lane: Arc<Lane>, of: &Arc<M>) -> Self {
+    pub(crate) fn new<M: Moderated + 'static>(lane: Arc<Lane>, of: &Arc<M>) -> Arc<Self> {
         let of = Arc::downgrade(of);
-        Self { lane, of }
+        Arc::new_cyclic(|this| Self { this: Weak::clone(this), lane, of })
     }
 }
 
 impl Timer for LaneTimer {
     fn start(&self, after: Duration) {
-        self.lane.submit(Job::Remind(Instant::now() + after, Due::Expired(Weak::clone(&self.of))));
+        let this: Weak<Self> = Weak::clone(&self.this);
+        self.lane.submit(Job::Remind(Instant::now() + after, Due::Expired(this)));
+    }
+}
+
+impl Moderated for LaneTimer {
+    fn expired(&self) {
+        if let Some(of) = self.of.upgrade() {
+            of.expired();
+        }
     }
 }
 

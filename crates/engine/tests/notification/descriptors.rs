@@ -170,11 +170,32 @@ fn the_event_of_a_queue_waits_for_company_or_for_a_time() {
     assert!(readable(&handler), "three are enough");
     assert_eq!((handler.next(), queue.poll(9, drop)), (Some(event(queue)), Ok(3)));
 
-    // The clock that the first of them started may still run, and end this wait early, too.
     engine.moderate_cq(queue, 3, PERIOD).unwrap();
     assert!(!queue.arm(Arm::Next));
     let began = Instant::now();
     complete(queue);
     assert_eq!(handler.wait(Some(PATIENCE)), Some(event(queue)));
-    assert!(began.elapsed() < PATIENCE, "nobody else comes");
+    assert!(began.elapsed() >= PERIOD, "the clock that was started under the old rules does not count");
+}
+
+/// A timer of old rules would clear the way for a second wake in each interval, and for a third after the next change.
+#[test]
+fn timers_end_with_the_rules_that_started_them() {
+    let engine = engine();
+    let (handler, queues) = queues(&engine, 2);
+    let (other, clocks) = self::queues(&engine, 1);
+    engine.moderate(&handler, Duration::from_millis(1)).unwrap();
+    complete(&queues[0]);
+    assert_eq!(handler.next(), Some(event(&queues[0])), "the timer runs");
+    engine.moderate(&handler, PATIENCE).unwrap();
+    complete(&queues[1]);
+    assert_eq!(handler.next(), Some(event(&queues[1])), "under the new rules this is the first");
+    assert_eq!(queues[0].poll(1, drop), Ok(1));
+    assert!(!queues[0].arm(Arm::Next));
+    complete(&queues[0]);
+    // Timers of a lane ring in order: when this one has, that of the old rules would have.
+    engine.moderate_cq(&clocks[0], 2, Duration::from_millis(2)).unwrap();
+    complete(&clocks[0]);
+    assert_eq!(other.wait(Some(PATIENCE)), Some(event(&clocks[0])));
+    assert!(!readable(&handler) && handler.next().is_none());
 }

@@ -199,7 +199,7 @@ impl EventQueue {
     }
 
     /// Wakes the reader at most once in each `interval`; `timer` tells when it is over (requirement I10). `None`: whenever
-    /// it is armed.
+    /// it is armed. A wake that was held back until now comes.
     pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
         let moderated = moderation.is_some();
         *lock(&self.moderation) = moderation;

@@ -71,8 +71,10 @@ impl Register {
         Self(self.0 & !HELD)
     }
 
+    /// Moderation begins anew, or ends. No timer runs: what the one before was started for is over.
     pub(super) fn moderated(self, moderated: bool) -> Self {
-        if moderated { Self(self.0 | MODERATED) } else { Self(self.0 & !(MODERATED | HELD)) }
+        let idle = self.0 & !(MODERATED | HELD);
+        Self(if moderated { idle | MODERATED } else { idle })
     }
 
     pub(super) fn undefined(self) -> Self {

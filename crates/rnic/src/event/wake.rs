@@ -26,7 +26,8 @@ impl<W: Wake + ?Sized> Wake for Arc<W> {
 
 /// The clock of moderation, which the device does not have.
 pub trait Timer: Send + Sync + fmt::Debug {
-    /// Calls [`Moderated::expired`] once after so much time.
+    /// Calls [`Moderated::expired`] once after so much time, unless the timer is dropped before: then other rules are in force,
+    /// and what it was started for is done.
     fn start(&self, after: Duration);
 }
 

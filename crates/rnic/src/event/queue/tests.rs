@@ -163,6 +163,22 @@ fn the_moderation_timer_holds_the_wake_back_and_not_the_event() {
     assert_eq!(take_all(&mut reader), [3]);
 }
 
+/// The timer that ran under the old rules is dropped with them.
+#[test]
+fn changed_moderation_waits_for_no_timer_of_before() {
+    let (queue, mut reader, vector) = queue(8, 8);
+    queue.moderate(Some((INTERVAL, vector.clone())));
+    reader.arm();
+    queue.post(event(1)).unwrap();
+    assert_eq!(take_all(&mut reader), [1]);
+    reader.arm();
+    queue.post(event(2)).unwrap();
+    assert_eq!(vector.wakes(), 1, "held");
+    queue.moderate(Some((INTERVAL, vector.clone())));
+    let timers = vector.timers.load(Ordering::Relaxed);
+    assert_eq!((queue.state(), vector.wakes(), timers), (QueueState::Unarmed, 2, 2));
+}
+
 #[test]
 fn a_ticket_tells_whether_its_event_was_taken() {
     let (queue, mut reader, _) = queue(8, 8);
