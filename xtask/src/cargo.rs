@@ -41,19 +41,24 @@ pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
     run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
 }
 
-/// Ten million events are too many for a build that is not optimised.
+/// Ten million events between threads, and as many in the simulation: too many for a build that is not optimised.
 pub(crate) fn events(_: &Workspace, _: &[String]) -> Result {
     let test = ["--package", "ironwarp-engine", "--test", "notification", "ten_million", "--", "--nocapture"];
-    run(command("cargo", &["test", "--release", "--locked", "--quiet"]).args(test))
+    run(command("cargo", &["test", "--release", "--locked", "--quiet"]).args(test))?;
+    run(command("cargo", &SIM).arg("--events"))
 }
 
-pub(crate) const SIM_USAGE: &str = "sim [--seed N | --seeds N]";
+pub(crate) const SIM_USAGE: &str = "sim [--events] [--seed N | --seeds N]";
 
 const SIM: [&str; 7] = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
 
 /// How a build can be broken on purpose: it forgets to take back what did not leave, does an atomic operation again when its
 /// answer is sent again, does not call who waits for a shared receive.
 const BROKEN: [&str; 3] = ["train", "atomic", "waiter"];
+
+/// And: a completion queue that is resized loses what came last, one that is moved to another handler is armed no more, one that
+/// is moderated does not start its timer.
+const BROKEN_EVENTS: [&str; 3] = ["resize", "move", "timer"];
 
 /// The simulator's own program; its options are ours. Without any, it also has to find out what is wrong with builds that
 /// are broken on purpose.
@@ -62,13 +67,14 @@ pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
     if !options.is_empty() {
         return Ok(());
     }
-    BROKEN.into_iter().try_for_each(|way| find_out(workspace, way))
+    BROKEN.into_iter().try_for_each(|way| find_out(workspace, way, &[]))?;
+    BROKEN_EVENTS.into_iter().try_for_each(|way| find_out(workspace, way, &["--events"]))
 }
 
-fn find_out(workspace: &Workspace, way: &str) -> Result {
+fn find_out(workspace: &Workspace, way: &str, options: &[&str]) -> Result {
     let mut broken = command("cargo", &SIM);
     broken.env("CARGO_TARGET_DIR", workspace.target.join("broken")).env("RUSTFLAGS", "--cfg ironwarp_broken");
-    match output(broken.env("IRONWARP_BROKEN", way)) {
+    match output(broken.args(options).env("IRONWARP_BROKEN", way)) {
         Err(said) if said.contains("does it again") => {
             let seed = said.lines().find(|line| line.contains("does it again")).unwrap_or_default();
             println!("broken on purpose ({way}), and found out: {seed}");

@@ -76,7 +76,7 @@ const JOBS: &[Job] = &[
     job("symbols", "compare its symbols with the real libraries'", Ci, &["cc", "readelf"], dropin::compare),
     job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),
-    job("events", "ten million events between threads, none lost or doubled", Ci, &[], cargo::events),
+    job("events", "ten million events, between threads and in the simulation", Ci, &[], cargo::events),
     job(cargo::SIM_USAGE, "simulate, 10,000 seeds unless told otherwise", Ci, &[], cargo::sim),
     job("dist", "pack the command and the drop-in into one file", Ci, &["cc", "git", "readelf"], dist::run),
     job(

@@ -10,6 +10,7 @@
 
 use super::moderation::{Fate, Held, Moderation};
 use super::{Completion, Status};
+use crate::broken;
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Moderated, Ticket, Timer, Wake};
 use crate::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use crate::sync::{Mutex, MutexGuard, lock};
@@ -245,6 +246,9 @@ impl Cq {
         if capacity < waiting.max(1) {
             return Err(TooSmall { cq: self.id, capacity, waiting });
         }
+        if broken::is("resize") {
+            ring.completions.pop_back();
+        }
         ring.capacity = capacity;
         completions.append(&mut ring.completions);
         std::mem::swap(&mut ring.completions, &mut completions);
@@ -279,6 +283,9 @@ impl Cq {
     /// Once this returns, the old handler gets nothing more. What it got before is the old handler's; an event that is due
     /// goes to the new one. While there is none, it is kept for the next.
     pub fn set_handler(&self, handler: Option<Arc<CompletionHandler>>) {
+        if broken::is("move") {
+            lock(&self.ring).armed = None;
+        }
         let mut target = lock(&self.target);
         if target.closed {
             return;

@@ -1,6 +1,7 @@
 //! Moderation of a completion queue (requirement I10): its event may wait until so many completions have come, or until so much time
 //! has passed since the first of them. What comes is there to be polled all the while; only the wake waits.
 
+use crate::broken;
 use crate::event::Timer;
 use std::sync::Arc;
 use std::time::Duration;
@@ -51,6 +52,9 @@ impl Held {
             return Fate::Waits;
         }
         self.runs = true;
+        if broken::is("timer") {
+            return Fate::Waits;
+        }
         Fate::Timed(self.by.period, Arc::clone(&self.by.timer))
     }
 
