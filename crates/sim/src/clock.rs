@@ -102,6 +102,11 @@ impl Timers {
         Arc::new(Self { clock: clock.clone(), started: Mutex::default() })
     }
 
+    /// What they go by.
+    pub fn clock(&self) -> &Clock {
+        &self.clock
+    }
+
     /// A timer that reminds `of`, and is called `name` when it does.
     pub fn timer<M: Moderated + 'static>(self: &Arc<Self>, name: usize, of: &Arc<M>) -> Arc<dyn Timer> {
         let (timers, of) = (Arc::clone(self), Arc::downgrade(of));

@@ -4,7 +4,7 @@
 //! called again, or when an alarm rings, and never otherwise. A wake-up that the device loses is a world that stands still.
 
 use crate::arena::Arena;
-use crate::clock::{Alarm, Clock};
+use crate::clock::{Alarm, Clock, Timers};
 use crate::link::{Path, SimLink};
 use crate::lock;
 use crate::trace::{Trace, TracedLink};
@@ -27,6 +27,8 @@ const BOTH: Ready = Ready { readable: true, writable: true, ended: false };
 #[derive(Debug)]
 pub struct World {
     clock: Clock,
+    /// Of moderation.
+    timers: Arc<Timers>,
     rng: Rng,
     faults: Arc<Faults>,
     ends: Vec<End>,
@@ -72,8 +74,8 @@ impl World {
     /// A world without queue pairs, where such faults happen.
     pub fn new(plan: FaultPlan, seed: u64) -> Self {
         let clock = Clock::new();
-        let trace = Trace::new(&clock, false);
-        Self { clock, rng: Rng::new(seed), faults: Faults::new(plan, seed), ends: Vec::new(), trace }
+        let (timers, trace) = (Timers::new(&clock), Trace::new(&clock, false));
+        Self { clock, timers, rng: Rng::new(seed), faults: Faults::new(plan, seed), ends: Vec::new(), trace }
     }
 
     /// The same, and what happens in it is written down.
@@ -91,6 +93,11 @@ impl World {
     /// Its time.
     pub fn clock(&self) -> &Clock {
         &self.clock
+    }
+
+    /// The timers of moderation.
+    pub fn timers(&self) -> &Arc<Timers> {
+        &self.timers
     }
 
     /// What goes wrong in it.
@@ -130,6 +137,18 @@ impl World {
 
     /// Does one thing that is due now. Returns false if nothing is.
     pub fn react(&mut self) -> bool {
+        let timers_first = self.rng.below(2) == 0;
+        timers_first && self.ring() || self.drive() || self.ring()
+    }
+
+    /// Lets a timer ring that is due.
+    fn ring(&self) -> bool {
+        self.timers.next().is_some_and(|next| next <= self.clock.now())
+            && (self.timers.ring().is_some() || self.ring())
+    }
+
+    /// Drives a queue pair that has reason to be.
+    fn drive(&mut self) -> bool {
         let count = self.ends.len() as u64;
         let first = usize::try_from(self.rng.below(count)).unwrap_or(0);
         let (before, after) = self.ends.split_at(first);
@@ -145,7 +164,7 @@ impl World {
 
     /// How long nothing will be due, if nobody does anything until then. `None`: for ever.
     pub fn quiet_for(&self) -> Option<Duration> {
-        let next = self.ends.iter().filter_map(End::next_event).min();
+        let next = self.ends.iter().filter_map(End::next_event).chain(self.timers.next()).min();
         next.map(|time| time.saturating_sub(self.clock.now()))
     }
 

@@ -5,7 +5,7 @@ use ironwarp_sim::notification;
 #[test]
 fn who_sleeps_is_woken_whatever_is_resized_moved_and_moderated() {
     let mut total = notification::Tally::default();
-    for seed in 0..200 {
+    for seed in 0..80 {
         eprintln!("seed {seed}"); // shown if it fails
         total += &notification::run(seed);
     }

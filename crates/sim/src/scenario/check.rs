@@ -16,7 +16,8 @@ impl Program {
     /// Looks at all that completed, and at all that happened besides.
     pub(super) fn poll(&mut self, peer: &Self) {
         for watch in 0..self.watches.len() {
-            for completion in self.watches[watch].poll() {
+            let now = self.timers.clock().now();
+            for completion in self.watches[watch].poll(now, &mut self.coverage) {
                 self.note(format_args!("{:x} ends: {}", completion.wr_id, completion.status));
                 match completion.opcode {
                     Opcode::Receive | Opcode::ReceiveWrite => self.check_receive(&completion, peer),

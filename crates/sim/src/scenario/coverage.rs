@@ -56,6 +56,18 @@ pub(super) enum Trait {
     Established,
     ArmedNext,
     ArmedSolicited,
+    /// A completion queue, with completions in it.
+    Resized,
+    ResizeRefused,
+    /// To another handler, or to none: armed.
+    Moved,
+    /// With completions in it.
+    MovedFull,
+    /// An event that came while there was no handler.
+    KeptForNext,
+    Moderated,
+    /// An event that came after a program had polled what it was for.
+    HeldBack,
     Overrun,
     Purged,
     Reused,
@@ -72,7 +84,7 @@ pub(super) enum Trait {
 }
 
 impl Trait {
-    const ALL: [Self; 36] = [
+    const ALL: [Self; 43] = [
         Self::Inline,
         Self::ManyElements,
         Self::Fence,
@@ -96,6 +108,13 @@ impl Trait {
         Self::Established,
         Self::ArmedNext,
         Self::ArmedSolicited,
+        Self::Resized,
+        Self::ResizeRefused,
+        Self::Moved,
+        Self::MovedFull,
+        Self::KeptForNext,
+        Self::Moderated,
+        Self::HeldBack,
         Self::Overrun,
         Self::Purged,
         Self::Reused,
@@ -144,7 +163,11 @@ impl Coverage {
     }
 
     pub(super) fn met(&mut self, what: Trait) {
-        self.traits[what as usize] += 1;
+        self.met_if(what, true);
+    }
+
+    pub(super) fn met_if(&mut self, what: Trait, is: bool) {
+        self.traits[what as usize] += u64::from(is);
     }
 
     /// All that should have been reached, and was not.

@@ -9,6 +9,7 @@
 //! | who asks, with which memory, and where receives come from | `program.rs`, `line.rs`, `memory.rs`, `supply.rs` |
 //! | what a run is like, and how it goes | `rules.rs`, `scene.rs` |
 //! | the states of queue pairs | `states.rs` |
+//! | what is done to completion queues meanwhile | `watch.rs` |
 //! | what is checked: of a completion, of an event, at the end | `check.rs`, `watch.rs`, `end.rs`, `verdict.rs` |
 //! | what must have been reached, over all seeds | `coverage.rs` |
 

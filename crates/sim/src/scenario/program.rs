@@ -9,6 +9,7 @@ use super::rules::Rules;
 use super::supply::{Receiving, Supply};
 use super::watch::{Awake, Watch};
 use crate::arena::Arena;
+use crate::clock::Timers;
 use crate::trace::Trace;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
@@ -37,6 +38,7 @@ pub(super) struct Program {
     pub(super) other: Domain,
     pub(super) completes: Completes,
     pub(super) watches: Vec<Watch>,
+    pub(super) timers: Arc<Timers>,
     pub(super) supplies: Vec<Supply>,
     xrc: Arc<XrcDomain>,
     pub(super) lines: Vec<Line>,
@@ -55,7 +57,13 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn new(number: usize, config: Config, completes: Completes, rules: Rules) -> Self {
+    pub(super) fn new(
+        number: usize,
+        config: Config,
+        completes: Completes,
+        rules: Rules,
+        timers: &Arc<Timers>,
+    ) -> Self {
         let arena = Arena::new(u16::try_from(number).expect("there are two"));
         let device = Device::new(config, arena.clone());
         device.events().open(Box::new(Awake));
@@ -71,6 +79,7 @@ impl Program {
             other,
             completes,
             watches,
+            timers: Arc::clone(timers),
             supplies: Vec::new(),
             xrc: XrcDomain::new(),
             lines: Vec::new(),

@@ -5,6 +5,7 @@ use super::line::Drain;
 use super::plan::Plan;
 use super::program::Program;
 use super::rules::{Mischief, Rules, some_config, some_path, some_terms};
+use super::watch::Watch;
 use super::{Outcome, pick};
 use crate::trace::Trace;
 use crate::world::{End, World};
@@ -55,7 +56,7 @@ impl Scene {
         let setup = pick(&mut rng, &[Setup::PeerToPeer, Setup::ClientServer, Setup::Unenhanced]);
         let programs = [0, 1].map(|number| {
             let completes = pick(&mut rng, &[Completes::WhenSent, Completes::WhenAcknowledged]);
-            Program::new(number, some_config(&mut rng, &rules, number), completes, rules)
+            Program::new(number, some_config(&mut rng, &rules, number), completes, rules, world.timers())
         });
         let (lost, counts, done) = ([0; 2], [0; 2], Outcome::default());
         Self { world, programs, setup, mischief, lost, counts, done, rng }
@@ -152,12 +153,19 @@ impl Scene {
             if !happened && !self.world.step() {
                 break;
             }
+            // What has just completed is still there.
+            if self.programs[0].rules.overflow.is_none() && self.rng.below(32) == 0 {
+                let who = usize::from(self.rng.below(2) == 0);
+                self.programs[who].meddle(&mut self.rng);
+            }
             // Now and then more than one thing happens before a program looks.
             if self.programs[0].rules.prompt || self.rng.below(4) > 0 {
                 self.check();
             }
         }
         self.check();
+        let watches = self.programs.iter().flat_map(|program| &program.watches);
+        watches.for_each(Watch::expect_told);
     }
 
     /// One of the programs does one thing.
