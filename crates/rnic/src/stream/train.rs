@@ -4,9 +4,11 @@
 //! Each frame remembers where the stream stands behind it, so that after a call that took only some of the bytes the
 //! stream can go back to the last frame that left.
 
+use super::View;
 use super::tx::{Cursor, Did, Short};
 use crate::host::{Buffer, Host, Span};
 use crate::link::{Link, LinkError, Piece};
+use crate::queue::WorkRequest;
 use ironwarp_wire::Header;
 use ironwarp_wire::mpa::{FpduWriter, MAX_HEAD, MAX_TAIL};
 use std::convert::Infallible;
@@ -36,6 +38,10 @@ pub(crate) struct Train {
     longest: usize,
     /// Room for requests on their way in. Empty between calls.
     shorts: Vec<Short>,
+    /// What the rx half owes, as far as this train is concerned.
+    pub(crate) owed: View,
+    /// The request in progress, with its sequence number: what the send queue holds, at hand. None between streams.
+    pub(crate) current: Option<(u64, WorkRequest)>,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -94,6 +100,8 @@ impl Train {
             len: 0,
             longest: usize::MAX,
             shorts: Vec::new(),
+            owed: View::default(),
+            current: None,
         }
     }
 

@@ -69,8 +69,8 @@ pub(crate) struct Rx {
     /// A segment of an answer has come, and the last has not. The send queue knows how much. Answers go on while requests
     /// wait for a receive, so they have a place of their own.
     answering: bool,
-    /// The segment of which the header has come, and the end has not.
-    segment: Option<Segment>,
+    /// The segment of which the header has come, and the end has not. Most come whole, and all streams would have the room for one.
+    segment: Option<Box<Segment>>,
     /// The last segment was large, or the end of a large message: then more of its kind comes as a rule. What is behind its payload
     /// up to the payload of the next has so many bytes; nothing more is staged, so that all payload goes straight to its place.
     /// None otherwise.
@@ -375,7 +375,7 @@ impl Rx {
             Ok(None) => return Some(false),
             Ok(Some(Piece::Header(fpdu))) => match self.begin_and_note(qp, &fpdu, false) {
                 Ok(target) => {
-                    self.segment = Some(Segment { fpdu, target, done: 0 });
+                    self.segment = Some(Box::new(Segment { fpdu, target, done: 0 }));
                     Ok(())
                 }
                 // Its bytes may have come one by one: it is reported as it was read.

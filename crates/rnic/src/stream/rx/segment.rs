@@ -278,7 +278,7 @@ impl Rx {
 
     /// The segment was whole, and its CRC right.
     pub(super) fn end(&mut self, qp: &Qp) -> Judged {
-        self.segment.take().map_or(Ok(()), |segment| self.end_of(qp, segment))
+        self.segment.take().map_or(Ok(()), |segment| self.end_of(qp, *segment))
     }
 
     /// The same, of a segment that is at hand.
@@ -356,7 +356,7 @@ impl Rx {
             }),
         };
         // What failed at its end is reported with its header.
-        ended.inspect_err(|_| self.segment = Some(Segment { fpdu, target: Target::Nowhere, done: 0 }))
+        ended.inspect_err(|_| self.segment = Some(Box::new(Segment { fpdu, target: Target::Nowhere, done: 0 })))
     }
 
     fn end_write(&mut self, qp: &Qp, write: &Tagged, len: u16) -> Judged {

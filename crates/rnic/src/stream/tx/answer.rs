@@ -22,7 +22,7 @@ impl Tx {
         train: &mut Train,
         guards: &mut Guards<'q>,
     ) -> Result<(), Stop> {
-        if self.owed.answers <= self.cursor.answered as usize {
+        if train.owed.answers <= self.cursor.answered as usize {
             return Err(Stop::Idle);
         }
         let Some(answer) = lock(&qp.owed).answers.get(self.cursor.answered as usize).copied() else {
@@ -87,7 +87,7 @@ impl Tx {
         let Cursor { offset, read_v2_msn: msn, .. } = self.cursor;
         let cut = |all: u32, header_len| {
             let left = (all - offset) as usize;
-            let len = left.min(self.room(header_len));
+            let len = left.min(self.room(train, header_len));
             (len, len == left)
         };
         let (header, source, len, last) = match answer.to {

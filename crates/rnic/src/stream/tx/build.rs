@@ -53,8 +53,8 @@ impl Tx {
     /// Fills the train with what may leave now. All that the peer can answer is written down before it leaves. Returns
     /// whether there is more.
     pub(super) fn build<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> bool {
-        self.owed = lock(&qp.owed).view();
-        if let Some(delivered) = &mut self.owed.delivered {
+        train.owed = lock(&qp.owed).view();
+        if let Some(delivered) = &mut train.owed.delivered {
             // Whoever posted what is about to leave may have seen completions that were not counted above yet.
             *delivered = qp.delivered.load(Ordering::Relaxed).max(*delivered);
         }
@@ -104,7 +104,7 @@ impl Tx {
 
     /// Adds one frame.
     fn add<'q>(&mut self, qp: &'q Qp, train: &mut Train, guards: &mut Guards<'q>) -> Result<(), Stop> {
-        if !self.owed.open || qp.is_gone() {
+        if !train.owed.open || qp.is_gone() {
             return Err(Stop::Idle);
         }
         if qp.is_ended() {
@@ -136,20 +136,20 @@ impl Tx {
         if self.cursor.doing != Doing::Nothing {
             return false;
         }
-        if self.owed.read_rtr && !self.cursor.read_rtr {
+        if train.owed.read_rtr && !self.cursor.read_rtr {
             self.cursor.read_rtr = true;
             self.add_probe(qp, train);
             return true;
         }
-        let opening = self.owed.opening && !self.cursor.opening;
-        if !opening && !self.owed.nudge {
+        let opening = train.owed.opening && !self.cursor.opening;
+        if !opening && !train.owed.nudge {
             return false;
         }
         let mut owed = lock(&qp.owed);
         let header = if opening { owed.opening.map(Opening::header) } else { owed.take_nudge() };
         drop(owed);
         self.cursor.opening |= opening;
-        self.owed.nudge &= opening;
+        train.owed.nudge &= opening;
         let Some(header) = header else { return false };
         self.add_empty(train, &header, Did::Other);
         true
@@ -174,8 +174,8 @@ impl Tx {
 
     /// A message of the peer's waits for a receive, of which it is told once.
     fn add_not_ready(&mut self, qp: &Qp, train: &mut Train) {
-        let Some(number) = self.owed.not_ready else { return };
-        if self.cursor.not_ready != Some(number) && self.may_signal(qp) {
+        let Some(number) = train.owed.not_ready else { return };
+        if self.cursor.not_ready != Some(number) && self.may_signal(qp, train) {
             self.cursor.not_ready = Some(number);
             self.add_empty(train, &Signal::NotReady(number).header(), Did::Other);
         }
@@ -183,17 +183,17 @@ impl Tx {
 
     /// The acknowledgement travels with company, or alone if it was told to or there will be none.
     fn add_acknowledgement(&mut self, qp: &Qp, train: &mut Train) {
-        if !train.is_empty() || self.owed.flush || self.owed.finish {
+        if !train.is_empty() || train.owed.flush || train.owed.finish {
             self.acknowledge(qp, train);
         }
     }
 
     /// Tells the peer what was delivered, if there is more to tell than it knows.
     pub(super) fn acknowledge(&mut self, qp: &Qp, train: &mut Train) {
-        let Some(delivered) = self.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
+        let Some(delivered) = train.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
             return;
         };
-        if !self.may_signal(qp) {
+        if !self.may_signal(qp, train) {
             return;
         }
         let mut owed = lock(&qp.owed);
@@ -204,8 +204,8 @@ impl Tx {
         self.add_empty(train, &Signal::Acknowledged(delivered).header(), Did::Other);
     }
 
-    fn may_signal(&self, qp: &Qp) -> bool {
-        self.owed.open && !qp.is_gone() && self.cursor.doing == Doing::Nothing && !qp.is_ended()
+    fn may_signal(&self, qp: &Qp, train: &Train) -> bool {
+        train.owed.open && !qp.is_gone() && self.cursor.doing == Doing::Nothing && !qp.is_ended()
     }
 
     pub(super) fn add_empty(&mut self, train: &mut Train, header: &Header, did: Did) {
@@ -260,7 +260,7 @@ impl Tx {
             self.acknowledge(qp, train);
         }
         let seq = self.cursor.seq;
-        let request = match self.current.take() {
+        let request = match train.current.take() {
             Some((cached, request)) if cached == seq => request,
             _ => match lock(&qp.sq).request(seq) {
                 Some(request) => request.clone(),
@@ -268,7 +268,7 @@ impl Tx {
             },
         };
         let added = self.add_segment_of(qp, train, guards, seq, &request);
-        self.current = (self.cursor.seq == seq).then_some((seq, request));
+        train.current = (self.cursor.seq == seq).then_some((seq, request));
         added
     }
 
@@ -293,7 +293,7 @@ impl Tx {
                 }
                 let right = if asks { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
                 let is_send = matches!(request.operation, Operation::Send { .. });
-                if is_send && request.immediate.is_some() && self.owed.immediate != Some(true) {
+                if is_send && request.immediate.is_some() && train.owed.immediate != Some(true) {
                     let probe = self.ord > 0 && sq.reads() == 0;
                     drop(sq);
                     return self.recognise(qp, train, seq, probe);
@@ -306,11 +306,11 @@ impl Tx {
                 }
                 drop(sq);
                 // What fits one segment is checked when that is put together, which is before it leaves.
-                if asks || request.data.len() > self.room(UNTAGGED_LEN) as u64 {
-                    self.measure_path(&request.data);
+                if asks || request.data.len() > self.room(train, UNTAGGED_LEN) as u64 {
+                    self.measure_path(train, &request.data);
                     check(qp, &request.data, right).map_err(|fault| Stop::local(fault, seq))?;
                 }
-                self.current = Some((seq, request));
+                train.current = Some((seq, request));
                 return Ok(Begun::Request);
             }
             // Revocation waits for guards, and the train holds some.
@@ -345,7 +345,7 @@ impl Tx {
     /// A Send with Immediate is for others of our kind only (requirement X8), and this peer has not shown that it is one. An
     /// empty Read makes it speak: its signal comes before its first message.
     fn recognise(&mut self, qp: &Qp, train: &mut Train, seq: u64, probe: bool) -> Result<Begun, Stop> {
-        if self.owed.immediate == Some(false) {
+        if train.owed.immediate == Some(false) {
             let request = Some((seq, Status::LocalQpOperation));
             let terminate = Terminate::LOCAL_CATASTROPHE;
             return Err(Stop::Failed(Box::new(Failure { fault: Fault::NoImmediate, terminate, request })));
@@ -359,8 +359,8 @@ impl Tx {
     }
 
     /// The path may have changed, and a stranger must not get an FPDU larger than its segments.
-    fn measure_path(&mut self, data: &Data) {
-        if !self.owed.large && data.len() > self.mulpdu as u64 {
+    fn measure_path(&mut self, train: &Train, data: &Data) {
+        if !train.owed.large && data.len() > self.mulpdu as u64 {
             self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
         }
     }
@@ -381,7 +381,7 @@ impl Tx {
         }
         let cut = |header_len| {
             let left = usize::try_from(data.len()).unwrap_or(usize::MAX) - offset as usize;
-            let len = left.min(self.room(header_len));
+            let len = left.min(self.room(train, header_len));
             Segment { seq, data, len, last: len == left, immediate: false }
         };
         match request.operation {
@@ -412,7 +412,7 @@ impl Tx {
             }
             // Requirement X4: where the answer goes is nobody's business, where the peer can do without. A Read of nothing
             // tells nothing.
-            Operation::Read(source) if self.owed.read_v2 && !data.is_empty() => {
+            Operation::Read(source) if train.owed.read_v2 && !data.is_empty() => {
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 let read = ReadV2Request { msn: self.cursor.read_msn, len, source };
                 self.ask(qp, train, seq, &Header::ReadV2Request(read));
@@ -496,8 +496,8 @@ impl Tx {
     // --- Segments ---
 
     /// How much payload a segment may have.
-    pub(super) fn room(&self, header_len: usize) -> usize {
-        let longest = if self.owed.large { MAX_ULPDU } else { self.mulpdu };
+    pub(super) fn room(&self, train: &Train, header_len: usize) -> usize {
+        let longest = if train.owed.large { MAX_ULPDU } else { self.mulpdu };
         // Multiples of eight: the segments of an aligned buffer stay aligned.
         (longest - header_len) & !7
     }

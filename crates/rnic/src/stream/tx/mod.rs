@@ -11,14 +11,14 @@ mod payload;
 mod short;
 
 use super::train::Frame;
-use super::{Guards, Train, View};
+use super::{Guards, Train};
 use crate::broken;
 use crate::error::Fault;
 use crate::half::Left;
 use crate::link::{Link, LinkError, Piece};
 use crate::memory::Touch;
 use crate::qp::Qp;
-use crate::queue::{SendQueue, WorkRequest};
+use crate::queue::SendQueue;
 use crate::sync::lock;
 use ironwarp_wire::mpa::{FpduWriter, Framing, max_ulpdu};
 use smallvec::SmallVec;
@@ -38,12 +38,8 @@ pub(crate) struct Tx {
     ord: usize,
     /// The tail of the FPDU that the link took in part. A stream that is not stuck has none.
     rest: Option<Box<Rest>>,
-    /// The request in progress, with its sequence number: what the send queue holds, at hand.
-    current: Option<(u64, WorkRequest)>,
     /// The longest segment that the path carries.
     mulpdu: usize,
-    /// What the rx half owes, as far as this train is concerned.
-    owed: View,
     /// A registration was refused, and no request has its turn until the consumer has moved the queue pair back.
     refused: bool,
     /// The last byte is out: nothing may follow.
@@ -147,8 +143,6 @@ impl Tx {
             cursor,
             ord: ord.into(),
             rest: None,
-            current: None,
-            owed: View::default(),
             refused: false,
             finished: false,
         }
@@ -165,6 +159,7 @@ impl Tx {
                 break;
             }
         }
+        train.current = None;
         qp.device().put_train(train);
         if qp.is_draining() && self.rest.is_none() && self.cursor.is_between_requests() {
             qp.drained_to(self.cursor.seq);
@@ -185,7 +180,7 @@ impl Tx {
         train.begin(self.cursor);
         let more = self.build(qp, train, &mut guards);
         if train.is_empty() {
-            self.finish(qp);
+            self.finish(qp, train);
             return false;
         }
         let sent = train.send(&*self.link);
@@ -194,7 +189,7 @@ impl Tx {
         self.settle_answers(qp);
         match sent {
             // A link that took only a part is asked until it says that it takes no more: only then will it tell when it does.
-            Ok(n) if more || n < train.len() || self.owed.finish => !self.finished,
+            Ok(n) if more || n < train.len() || train.owed.finish => !self.finished,
             Ok(_) => false,
             Err(error) => self.not_sent(qp, error),
         }
@@ -306,12 +301,12 @@ impl Tx {
     }
 
     /// Nothing is left to send: says so, if this end wants to close.
-    fn finish(&mut self, qp: &Qp) {
+    fn finish(&mut self, qp: &Qp, train: &Train) {
         let owed = lock(&qp.owed);
         // The stream may have failed since the train was built: its last word is still to come.
         let speechless = owed.terminate.is_none() || self.cursor.terminate || !owed.open;
         // As the train was built, which then had the last acknowledgement: whoever wants it since has another round made.
-        let wanted = self.owed.finish && speechless;
+        let wanted = train.owed.finish && speechless;
         drop(owed);
         // A stream that is over leaves its message where it is; one that is not sends all of it.
         if wanted

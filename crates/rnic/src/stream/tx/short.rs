@@ -68,11 +68,11 @@ impl Tx {
         train: &mut Train,
         guards: &mut Guards<'q>,
     ) -> Result<bool, Stop> {
-        if self.owed.answers > self.cursor.answered as usize || !self.may_begin(qp) {
+        if train.owed.answers > self.cursor.answered as usize || !self.may_begin(qp) {
             return Ok(false);
         }
         let mut shorts = train.take_shorts();
-        let room = self.room(UNTAGGED_LEN).min(DIRECT - 1);
+        let room = self.room(train, UNTAGGED_LEN).min(DIRECT - 1);
         let (mut number, mut msn) = (self.cursor.requests, self.cursor.send_msn);
         let mut sq = lock(&qp.sq);
         let last = sq.begin_several(self.cursor.seq, MOST, |request| {
