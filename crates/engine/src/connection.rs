@@ -12,7 +12,7 @@ use ironwarp_rnic::fault::Pacer;
 use ironwarp_rnic::link::Link;
 use ironwarp_rnic::qp::{Attendant, Qp, Ready};
 use std::io;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -34,26 +34,24 @@ pub(crate) struct Connection {
     qp: Arc<Qp>,
     pair: Arc<QueuePair>,
     /// Where its socket is waited for. A [move](Self::move_to) puts another in its place.
-    home: Mutex<Home>,
+    home: Mutex<Arc<Set>>,
     /// The same set's token, for the fast path.
     place: AtomicU64,
     /// How often it was served since somebody last asked.
-    served: AtomicU64,
+    served: AtomicU32,
+    /// It was added to its set, and may have been removed since. Read and written by who has the lock of `home`.
+    entered: AtomicBool,
     /// Its lane will drive it when its turn comes.
     waits: AtomicBool,
 }
 
-/// The set of a connection.
+/// Whom the device tells of a connection. It holds nothing alive: the queue pair holds it.
 #[derive(Debug)]
-struct Home {
-    set: Arc<Set>,
-    /// It was added there, and may have been removed since.
-    entered: bool,
-}
+struct Watch(Weak<Connection>);
 
-/// What the device, or its faults, tell of a connection. It holds nothing alive: the queue pair holds it.
+/// The clock of a connection with faults.
 #[derive(Debug)]
-struct Watch {
+struct FaultClock {
     connection: Weak<Connection>,
     began: Instant,
 }
@@ -76,17 +74,20 @@ impl Connection {
             qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
             place: AtomicU64::new(set.token()),
-            home: Mutex::new(Home { set, entered: false }),
-            served: AtomicU64::new(0),
+            home: Mutex::new(set),
+            served: AtomicU32::new(0),
+            entered: AtomicBool::new(false),
             waits: AtomicBool::new(false),
         });
-        let watch = Arc::new(Watch { connection: Arc::downgrade(&connection), began: Instant::now() });
         let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
         if let Some(faults) = engine.device().faults() {
             let stream = pair.next_stream();
-            carrier = faults.link(stream, carrier, Arc::<Watch>::clone(&watch));
-            qp.set_faults(faults.asks(stream, Arc::<Watch>::clone(&watch)));
+            let clock =
+                Arc::new(FaultClock { connection: Arc::downgrade(&connection), began: Instant::now() });
+            carrier = faults.link(stream, carrier, Arc::<FaultClock>::clone(&clock));
+            qp.set_faults(faults.asks(stream, clock));
         }
+        let watch = Arc::new(Watch(Arc::downgrade(&connection)));
         qp.connect(&carrier, &established.agreed, early, watch)?;
         pair.set_connection(&connection);
         let agreed = established.agreed;
@@ -115,7 +116,7 @@ impl Connection {
 
     /// The lane that serves it while the program does not.
     pub(crate) fn lane(&self) -> Arc<Lane> {
-        Arc::clone(lock(&self.home).set.lane())
+        Arc::clone(lock(&self.home).lane())
     }
 
     pub(crate) fn pair(&self) -> &Arc<QueuePair> {
@@ -136,7 +137,7 @@ impl Connection {
 
     /// How often it was served since this was last asked.
     pub(crate) fn take_count(&self) -> u64 {
-        self.served.swap(0, Ordering::Relaxed)
+        self.served.swap(0, Ordering::Relaxed).into()
     }
 
     /// It is left with work, and its lane will drive it when its turn comes; or that is now.
@@ -151,9 +152,9 @@ impl Connection {
 
     /// Adds it to its set.
     fn enter(self: &Arc<Self>) -> io::Result<()> {
-        let mut home = lock(&self.home);
-        home.entered = true;
-        let (set, only) = (Arc::clone(&home.set), home.set.only());
+        let home = lock(&self.home);
+        self.entered.store(true, Ordering::Relaxed);
+        let (set, only) = (Arc::clone(&home), home.only());
         let added = set.insert(self);
         drop(home);
         set.has_company(only.as_deref());
@@ -162,7 +163,7 @@ impl Connection {
 
     /// Nobody waits for its socket any more.
     fn leave(&self) {
-        lock(&self.home).set.remove(self);
+        lock(&self.home).remove(self);
     }
 
     /// Moves it to another set, whose lane serves it from then on (requirement I9). False if it is closed.
@@ -175,23 +176,23 @@ impl Connection {
         {
             // Against a release, which must find it where it is.
             let mut home = lock(&self.home);
-            if Arc::ptr_eq(&home.set, to) {
+            if Arc::ptr_eq(&home, to) {
                 return Ok(true);
             }
-            if home.entered {
-                if !home.set.remove(self) {
+            if self.entered.load(Ordering::Relaxed) {
+                if !home.remove(self) {
                     return Ok(false);
                 }
                 if let Err(error) = to.insert(self) {
                     to.remove(self);
-                    if home.set.insert(self).is_err() {
+                    if home.insert(self).is_err() {
                         self.lose(to.lane(), &error);
                     }
                     return Err(error);
                 }
             }
             self.place.store(to.token(), Ordering::SeqCst);
-            home.set = Arc::clone(to);
+            *home = Arc::clone(to);
         }
         // It may have been polled as the only one of the old set, and another as the only one of the new: who did either sees the
         // change and acknowledges, or what came of it is acknowledged now. On the lane, because the caller may hold locks.
@@ -320,7 +321,7 @@ impl Connection {
 
 impl Attendant for Watch {
     fn call_again(&self) {
-        if let Some(connection) = self.connection.upgrade() {
+        if let Some(connection) = self.0.upgrade() {
             let lane = connection.lane();
             lane.submit(Job::Drive(connection));
         }
@@ -329,14 +330,14 @@ impl Attendant for Watch {
     fn opened(&self) {}
 
     fn peer_not_ready(&self, number: u64, patience: Duration) {
-        if let Some(connection) = self.connection.upgrade() {
-            let due = Due::Receive(Weak::clone(&self.connection), number);
+        if let Some(connection) = self.0.upgrade() {
+            let due = Due::Receive(Weak::clone(&self.0), number);
             connection.lane().submit(Job::Remind(Instant::now() + patience, due));
         }
     }
 
     fn ended(&self, fault: &Arc<Fault>) {
-        if let Some(connection) = self.connection.upgrade() {
+        if let Some(connection) = self.0.upgrade() {
             connection.pair.ended(fault);
             connection.remind();
         }
@@ -344,14 +345,14 @@ impl Attendant for Watch {
 
     fn closed(&self) {
         // Told by a half that is being driven: it is let go of when nobody does.
-        if let Some(connection) = self.connection.upgrade() {
+        if let Some(connection) = self.0.upgrade() {
             let lane = connection.lane();
             lane.submit(Job::Release(connection));
         }
     }
 }
 
-impl Pacer for Watch {
+impl Pacer for FaultClock {
     fn now(&self) -> Duration {
         self.began.elapsed()
     }
@@ -362,4 +363,18 @@ impl Pacer for Watch {
             connection.lane().submit(Job::Remind(Instant::now() + after, due));
         }
     }
+}
+
+/// What an idle queue pair takes, beside the device's part of it (`a_queue_pair_stays_small`): there may be 100,000 of them.
+#[cfg(all(test, target_pointer_width = "64"))]
+#[test]
+fn a_connection_stays_small() {
+    let small = [
+        (size_of::<Connection>(), 64),
+        (size_of::<Watch>(), 8),
+        (size_of::<TcpLink>(), 24),
+        (size_of::<QueuePair>(), 168),
+        (size_of::<Established>(), 104),
+    ];
+    assert!(small.iter().all(|(size, most)| size <= most), "{small:?}");
 }

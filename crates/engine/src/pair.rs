@@ -29,8 +29,11 @@ pub struct QueuePair {
     /// How many streams it has had; a reset lets it have another.
     streams: AtomicU32,
     device: Arc<Device>,
-    attributes: QueuePairAttributes,
-    /// Replaced by a reset.
+    send_cq: Arc<CompletionQueue>,
+    receive_cq: Arc<CompletionQueue>,
+    /// Who is told what happens to its connection.
+    events: Option<Arc<dyn Watcher<ConnectionEvent>>>,
+    /// With all else that it was created with. Replaced by a reset.
     qp: RwLock<Arc<Qp>>,
     connection: Mutex<Weak<Connection>>,
     /// What it was told of its peer, if it is brought up by hand.
@@ -151,7 +154,9 @@ impl QueuePair {
             number,
             place,
             streams: AtomicU32::new(0),
-            attributes,
+            send_cq: attributes.send_cq,
+            receive_cq: attributes.receive_cq,
+            events: attributes.events,
             connection: Mutex::default(),
             bring_up: Mutex::default(),
             given_up: AtomicBool::new(false),
@@ -181,19 +186,14 @@ impl QueuePair {
         self.qp().post_send(requests)
     }
 
-    /// What it was created with.
-    pub fn attributes(&self) -> &QueuePairAttributes {
-        &self.attributes
-    }
-
     /// Where its send queue's completions go.
     pub fn send_cq(&self) -> &Arc<CompletionQueue> {
-        &self.attributes.send_cq
+        &self.send_cq
     }
 
     /// Where its receive queue's completions go.
     pub fn receive_cq(&self) -> &Arc<CompletionQueue> {
-        &self.attributes.receive_cq
+        &self.receive_cq
     }
 
     // --- States ---
@@ -215,7 +215,7 @@ impl QueuePair {
     /// As new: its queues are empty, its completions are taken back, its connection is closed, and it may have another.
     fn reset(&self) {
         self.end_bring_up();
-        let fresh = Qp::new(self.id(), &self.device, self.attributes.for_device());
+        let fresh = Qp::new(self.id(), &self.device, self.qp().attributes().clone());
         let before = {
             let mut qp = self.qp.write().unwrap_or_else(PoisonError::into_inner);
             std::mem::replace(&mut *qp, fresh)
@@ -369,7 +369,7 @@ impl QueuePair {
     }
 
     fn tell(&self, what: What) {
-        if let Some(events) = &self.attributes.events {
+        if let Some(events) = &self.events {
             events.tell(ConnectionEvent { qp: self.id(), what });
         }
     }

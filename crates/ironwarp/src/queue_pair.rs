@@ -306,7 +306,7 @@ impl QueuePairBuilder {
             inner.modify(State::Init).unwrap_or_else(|error| unreachable!("it is new: {error}"));
         }
         let begun = AtomicBool::new(self.by_hand);
-        let given = (self.registration_failure == RegistrationFailure::Reactive).then(Given::default);
+        let given = (self.registration_failure == RegistrationFailure::Reactive).then(Box::<Given>::default);
         Ok(QueuePair { shared: self.shared, inner, begun, given })
     }
 }
@@ -370,7 +370,7 @@ pub struct QueuePair {
     /// A connection was begun, or none is to be made by address.
     begun: AtomicBool,
     /// The tags that its requests gave, if they may be refused and it goes on.
-    given: Option<Given>,
+    given: Option<Box<Given>>,
 }
 
 impl QueuePair {

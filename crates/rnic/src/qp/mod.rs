@@ -310,7 +310,7 @@ impl Qp {
             // A stranger could not be asked what it has; if the peer is no stranger, its signal will say so.
             lock(&self.sq).set_completes(Completes::WhenSent);
         }
-        let rx = Rx::new(Arc::clone(link), agreed, config.park, early);
+        let rx = Rx::new(Arc::clone(link), agreed, early);
         let tx = Tx::new(Arc::clone(link), agreed.send, agreed.ord);
         // Nobody drives yet what is not there yet.
         let _ = self.rx.with(|half| *half = Some(rx));
@@ -603,5 +603,5 @@ impl Qp {
 #[cfg(all(test, not(loom), target_pointer_width = "64"))]
 #[test]
 fn a_queue_pair_stays_small() {
-    assert!(size_of::<Qp>() <= 1360, "{}", size_of::<Qp>());
+    assert!(size_of::<Qp>() <= 1032, "{}", size_of::<Qp>());
 }

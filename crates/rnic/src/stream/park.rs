@@ -8,12 +8,10 @@ use ironwarp_wire::mpa::Fpdu;
 use std::collections::VecDeque;
 
 /// Segments that wait for a receive.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Park {
     /// None as a rule: most streams never have a message wait.
     waiting: Option<Box<Waiting>>,
-    /// At so many bytes the stream reads no more. It may be passed by what was read together with the last segment.
-    limit: usize,
 }
 
 #[derive(Debug, Default)]
@@ -37,16 +35,13 @@ impl Parked {
 }
 
 impl Park {
-    pub(crate) fn new(limit: usize) -> Self {
-        Self { waiting: None, limit }
-    }
-
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_none()
     }
 
-    pub(crate) fn is_full(&self) -> bool {
-        self.waiting.as_ref().is_some_and(|waiting| waiting.bytes >= self.limit)
+    /// Whether it has so many bytes that the stream reads no more. It may have more, by what was read together with the last segment.
+    pub(crate) fn is_full(&self, limit: usize) -> bool {
+        self.waiting.as_ref().is_some_and(|waiting| waiting.bytes >= limit)
     }
 
     pub(crate) fn front(&self) -> Option<&Parked> {

@@ -85,7 +85,7 @@ pub(crate) struct Rx {
     /// So many messages were acknowledged though the last of them wait: see [`Rx::vouch`].
     vouched: u64,
     /// Bytes that came behind the startup frame.
-    early: Vec<u8>,
+    early: Box<[u8]>,
     /// The link has told something that it tells once, and nobody has found it empty since: this is kept until all is received.
     drain: bool,
     /// The peer will send nothing more.
@@ -134,7 +134,7 @@ struct Segment {
 }
 
 impl Rx {
-    pub(crate) fn new(link: Arc<dyn Link>, agreed: &Agreed, park_limit: usize, early: Vec<u8>) -> Self {
+    pub(crate) fn new(link: Arc<dyn Link>, agreed: &Agreed, early: Vec<u8>) -> Self {
         Self {
             link,
             reader: FpduReader::new(agreed.receive),
@@ -161,10 +161,10 @@ impl Rx {
             behind: 0,
             delivered: 0,
             published: 0,
-            park: Park::new(park_limit),
+            park: Park::default(),
             peer_waits: None,
             vouched: 0,
-            early,
+            early: early.into(),
             drain: false,
             ended: false,
             closed: false,
@@ -211,7 +211,7 @@ impl Rx {
             if self.ended {
                 return Left::Nothing;
             }
-            if self.park.is_full() {
+            if self.park.is_full(qp.device().config().park) {
                 // Nothing is received, so a connection that is gone would not be found out.
                 if self.drain
                     && let Some(errno) = self.link.lost()

@@ -356,7 +356,9 @@ impl Rx {
             }),
         };
         // What failed at its end is reported with its header.
-        ended.inspect_err(|_| self.segment = Some(Box::new(Segment { fpdu, target: Target::Nowhere, done: 0 })))
+        ended.inspect_err(|_| {
+            self.segment = Some(Box::new(Segment { fpdu, target: Target::Nowhere, done: 0 }));
+        })
     }
 
     fn end_write(&mut self, qp: &Qp, write: &Tagged, len: u16) -> Judged {
