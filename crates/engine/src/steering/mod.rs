@@ -6,6 +6,8 @@
 //! another lane while traffic flows, and `rebalance` does so by itself (requirement I9).
 
 mod rebalance;
+#[cfg(test)]
+mod tests;
 
 use crate::class::Class;
 use crate::connection::Connection;
