@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, ConnectOptions,
+    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, ConnectOptions, Fault,
     MemoryRegion, PostError, ProtectionDomain, QueuePair, SharedSendQueue, Status, WorkRequest,
 };
 use std::time::Duration;
@@ -24,8 +24,13 @@ struct Star {
 }
 
 fn star(connections: usize, depth: usize, completes: Completes) -> Star {
+    star_with_room(connections, depth, completes, 1024)
+}
+
+/// One whose send queue has this room for completions.
+fn star_with_room(connections: usize, depth: usize, completes: Completes, room: usize) -> Star {
     let (here, there) = (Adapter::new().unwrap(), Adapter::new().unwrap());
-    let sent = here.completion_queue(1024).unwrap();
+    let sent = here.completion_queue(room).unwrap();
     let (heard, received) = (here.completion_queue(1024).unwrap(), there.completion_queue(1024).unwrap());
     let (client, server) = (here.protection_domain(), there.protection_domain());
     let region = server.register(Buffer::new(connections * LEN).unwrap(), Access::all()).unwrap();
@@ -207,4 +212,30 @@ fn a_full_queue_is_full_for_all_connections() {
     assert_eq!(star.near[0].post_send(WorkRequest::send(9, &[])), Err(PostError::NoSendQueue));
     assert_eq!(star.far[0].query().send_depth, 128);
     assert_eq!(star.near[0].query().send_depth, 0);
+}
+
+/// A completion for which there is no room is never lost silently (requirement I5): its connection ends, though another's request may
+/// have been the one that had it completed.
+#[test]
+fn a_completion_without_room_ends_its_connection() {
+    let star = star_with_room(3, 8, Completes::WhenAcknowledged, 1);
+    star.receive(1, 11);
+    star.ssq.post(&star.near[0], WorkRequest::send_inline(1, b"no receive is posted for it")).unwrap();
+    star.ssq.post(&star.near[1], WorkRequest::send_inline(2, b"delivered, and waits for the first")).unwrap();
+    assert_eq!(next(&star.received).success().unwrap().wr_id, 11);
+    star.hear(1);
+    assert_eq!(star.ssq.outstanding(), 2);
+    star.receive(0, 10);
+    assert!(star.near[1].wait_closed(SOON), "there was room for one");
+    let overran = |qp: &QueuePair| matches!(qp.query().fault.as_deref(), Some(Fault::Overrun(_)));
+    assert!(overran(&star.near[1]), "{:?}", star.near[1].query());
+    assert!(star.near[0].query().fault.is_none(), "its own was there");
+    assert_eq!(next(&star.sent).success().unwrap().wr_id, 1);
+    assert!(star.sent.poll_one().is_err(), "and one is missing");
+    // From now on none has room.
+    star.receive(2, 12);
+    star.ssq.post(&star.near[2], WorkRequest::send_inline(3, b"delivered")).unwrap();
+    assert!(star.near[2].wait_closed(SOON));
+    assert!(overran(&star.near[2]), "{:?}", star.near[2].query());
+    assert_eq!(star.ssq.outstanding(), 0);
 }

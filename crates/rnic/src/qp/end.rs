@@ -3,7 +3,7 @@
 use super::{Attributes, Completes, Qp, Receives, State};
 use crate::error::{Culprit, Fault};
 use crate::event::AsyncEvent;
-use crate::queue::{Completion, Cq, Opcode, Receive, SendQueue, Status, flushed};
+use crate::queue::{Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed};
 use crate::sync::lock;
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{Cause, Offender, Terminate};
@@ -23,12 +23,7 @@ impl Qp {
 
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
         let mut several = self.attributes.send_cq.several();
-        let silent = self.silent.load(Ordering::SeqCst);
-        sq.retire(self.id, |completion| {
-            if !silent && several.push(completion).is_err() {
-                self.overrun.store(true, Ordering::Relaxed);
-            }
-        });
+        sq.retire(self.id, |completion| self.push(completion, |completion| several.push(completion)));
     }
 
     /// A call of the link returned, and what left is known: `note` writes it down, and a failure that waited for that takes its
@@ -53,10 +48,22 @@ impl Qp {
         self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
     }
 
-    /// Requirement I5: what does not fit is never lost silently; the stream ends for it, as soon as no lock is held.
     fn complete(&self, cq: &Cq, completion: Completion) {
-        if !self.silent.load(Ordering::SeqCst) && cq.push(completion).is_err() {
+        self.push(completion, |completion| cq.push(completion));
+    }
+
+    /// Requirement I5: what does not fit is never lost silently; the stream ends for it, as soon as no lock is held.
+    fn push(&self, completion: Completion, push: impl FnOnce(Completion) -> Result<(), Overrun>) {
+        if !self.silent.load(Ordering::SeqCst) && push(completion).is_err() {
             self.overrun.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// A completion of its did not fit when a shared send queue had its turn, whoever drives that: the same.
+    pub(crate) fn overran(&self) {
+        self.overrun.store(true, Ordering::Relaxed);
+        if let Some(attendant) = self.attendant.get() {
+            attendant.call_again();
         }
     }
 

@@ -139,7 +139,12 @@ impl Qp {
             delivered: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
             bulk: AtomicBool::new(false),
-            sq: Mutex::new(SendQueue::new(send_depth, max_sges, completes, attributes.shared_send.clone())),
+            sq: Mutex::new(SendQueue::new(
+                send_depth,
+                max_sges,
+                completes,
+                attributes.shared_send.clone().map(|queue| (queue, Weak::clone(me))),
+            )),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
             owed: Mutex::default(),
             tx: Half::new(None),

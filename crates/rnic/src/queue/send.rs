@@ -12,11 +12,11 @@ mod refusal;
 use super::receive::narrow;
 use super::{Completion, Opcode, Operation, Receive, SharedSendQueue, Status, WorkRequest};
 use crate::error::{Fault, PostError};
-use crate::qp::Completes;
+use crate::qp::{Completes, Qp};
 use ironwarp_wire::{AtomicOp, Place, ReadRequest};
 use refusal::Refusals;
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Requests that are not completed yet, and the Reads among them that are not answered.
 #[derive(Debug)]
@@ -52,6 +52,8 @@ pub(crate) struct SendQueue {
 #[derive(Debug)]
 struct Feed {
     queue: Arc<SharedSendQueue>,
+    /// The queue pair of this connection.
+    qp: Weak<Qp>,
     /// The numbers, in the order of transmission, of those that were sent and are not complete: requests are both in turn.
     numbers: VecDeque<u64>,
     /// Nothing completes any more.
@@ -106,11 +108,12 @@ impl SendQueue {
         capacity: usize,
         max_sges: usize,
         completes: Completes,
-        shared: Option<Arc<SharedSendQueue>>,
+        shared: Option<(Arc<SharedSendQueue>, Weak<Qp>)>,
     ) -> Self {
+        let feed = |(queue, qp)| Box::new(Feed { queue, qp, numbers: VecDeque::new(), silent: false });
         Self {
             capacity: if shared.is_some() { 0 } else { narrow(capacity) },
-            feed: shared.map(|queue| Box::new(Feed { queue, numbers: VecDeque::new(), silent: false })),
+            feed: shared.map(feed),
             max_sges: narrow(max_sges),
             completes,
             first: 0,
@@ -540,7 +543,8 @@ impl Entry {
 impl Feed {
     fn finish(&mut self, entry: &Entry, completion: Option<Completion>) {
         let number = if entry.sent { self.numbers.pop_front() } else { None };
-        self.queue.finish(number.unwrap_or(0), completion.filter(|_| !self.silent));
+        let wanted = completion.filter(|_| !self.silent);
+        self.queue.finish(number.unwrap_or(0), wanted.map(|completion| (completion, Weak::clone(&self.qp))));
     }
 }
 

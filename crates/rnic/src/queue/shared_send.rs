@@ -5,7 +5,8 @@
 //! it. Those of one connection are transmitted in the order of posting. A connection that cannot send now (its socket is full, a
 //! fence, memory that is being registered) does not hold up those of others: they are transmitted before, and complete before.
 //! What was transmitted completes in that order, so a completion may wait for that of another connection. Requests that are
-//! flushed without having been transmitted count as transmitted then.
+//! flushed without having been transmitted count as transmitted then. One whose completion has no room ends its connection, as with a
+//! send queue of its own (requirement I5).
 //!
 //! A queue pair keeps its requests while they are outstanding, in a ring that is lent to it for that time: one that has none
 //! has no ring. Before this: `send.rs`, which says what was transmitted and what is done; after: the completion queue.
@@ -16,7 +17,7 @@ use crate::error::PostError;
 use crate::qp::Qp;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// So many rings are kept for the next who needs one.
 const SPARE: usize = 64;
@@ -48,8 +49,11 @@ pub(super) type Ring = (VecDeque<Entry>, VecDeque<u64>);
 enum Slot {
     Outstanding,
     /// Whatever came before it has to complete first. No completion: none is wanted.
-    Done(Option<Completion>),
+    Done(Option<Due>),
 }
+
+/// A completion, and whose it is: who has it completed may be another queue pair.
+pub(super) type Due = (Completion, Weak<Qp>);
 
 impl SharedSendQueue {
     /// An empty queue for `depth` requests, which complete on `cq`.
@@ -93,7 +97,8 @@ impl SharedSendQueue {
     }
 
     /// A request is done. `number` is zero if it was not transmitted. What has its turn completes.
-    pub(super) fn finish(&self, number: u64, completion: Option<Completion>) {
+    pub(super) fn finish(&self, number: u64, completion: Option<Due>) {
+        let mut lost = Vec::new();
         let mut inner = lock(&self.inner);
         let index = number.checked_sub(inner.before + 1).and_then(|index| usize::try_from(index).ok());
         match index.and_then(|index| inner.order.get_mut(index)) {
@@ -107,18 +112,21 @@ impl SharedSendQueue {
             inner.order.pop_front();
             inner.before += 1;
             inner.outstanding -= 1; // before the completion is seen: then there is room
-            if let Some(completion) = completion {
-                // One that has no room is never lost silently (requirement I5): polling says so from then on.
-                let _ = self.cq.push(completion);
+            if let Some((completion, qp)) = completion
+                && self.cq.push(completion).is_err()
+            {
+                lost.push(qp);
             }
         }
+        drop(inner); // a queue pair that goes with this comes here once more
+        lost.iter().filter_map(Weak::upgrade).for_each(|qp| qp.overran());
     }
 
     /// Nobody wants to hear of this queue pair any more.
     pub(super) fn purge(&self, qp: u32) {
         for slot in &mut lock(&self.inner).order {
             if let Slot::Done(completion) = slot {
-                completion.take_if(|completion| completion.qp == qp);
+                completion.take_if(|(completion, _)| completion.qp == qp);
             }
         }
     }
