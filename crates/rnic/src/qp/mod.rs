@@ -608,5 +608,5 @@ impl Qp {
 #[cfg(all(test, not(loom), target_pointer_width = "64"))]
 #[test]
 fn a_queue_pair_stays_small() {
-    assert!(size_of::<Qp>() <= 1032, "{}", size_of::<Qp>());
+    assert!(size_of::<Qp>() <= 1024, "{}", size_of::<Qp>());
 }

@@ -175,8 +175,8 @@ impl Tx {
     /// A message of the peer's waits for a receive, of which it is told once.
     fn add_not_ready(&mut self, qp: &Qp, train: &mut Train) {
         let Some(number) = train.owed.not_ready else { return };
-        if self.cursor.not_ready != Some(number) && self.may_signal(qp, train) {
-            self.cursor.not_ready = Some(number);
+        if self.cursor.not_ready != number + 1 && self.may_signal(qp, train) {
+            self.cursor.not_ready = number + 1;
             self.add_empty(train, &Signal::NotReady(number).header(), Did::Other);
         }
     }

@@ -79,8 +79,8 @@ pub(crate) struct Cursor {
     answer_next: bool,
     /// How many messages the peer was told of.
     acknowledged: u64,
-    /// The last message of which it was told that it waits.
-    not_ready: Option<u64>,
+    /// The last message of which it was told that it waits, counted from one. Zero: none.
+    not_ready: u64,
     read_rtr: bool,
     opening: bool,
     terminate: bool,
@@ -132,7 +132,7 @@ impl Tx {
             answered: 0,
             answer_next: false,
             acknowledged: 0,
-            not_ready: None,
+            not_ready: 0,
             read_rtr: false,
             opening: false,
             terminate: false,
@@ -159,7 +159,9 @@ impl Tx {
                 break;
             }
         }
-        train.current = None;
+        if train.current.is_some() {
+            train.current = None; // what follows in this train may be another stream
+        }
         qp.device().put_train(train);
         if qp.is_draining() && self.rest.is_none() && self.cursor.is_between_requests() {
             qp.drained_to(self.cursor.seq);
