@@ -21,24 +21,16 @@ const PATIENCE: Duration = Duration::from_secs(300);
 /// Both ends of a connection are in this process, so half of the descriptors it may have.
 const MANY: usize = 9_000;
 
-const CASES: &[(&str, u64)] = &[("loop", 0), ("send_8", 5400), ("poll_10", 290), ("poll_9000", 290)];
+const CASES: &[(&str, u64)] = &[("send_8", 5400), ("poll_10", 290), ("poll_9000", 290)];
 
 fn main() {
     let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
     match argument.as_deref() {
         Some("send_8") => measured_send_8(&Ping::new()),
         Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
-        Some("loop") => measured_loop(),
         Some("poll_10") => measured_poll_10(&Side::connected(10)),
         Some("poll_9000") => measured_poll_9000(&Side::connected(MANY)),
         _ => println!("run by `cargo xtask instructions`"),
-    }
-}
-
-#[inline(never)]
-fn measured_loop() {
-    for i in 0..REPEATS {
-        black_box(i);
     }
 }
 

@@ -26,21 +26,13 @@ const REPEATS: usize = 1000;
 const FRAMING: Framing = Framing { crc: true, markers: false };
 const LEN: u32 = 8;
 
-const CASES: &[(&str, u64)] = &[
-    ("loop", 0),
-    ("post", 810),
-    ("push", 850),
-    ("segment", 1170),
-    ("place", 1540),
-    ("complete", 200),
-    ("poll", 90),
-];
+const CASES: &[(&str, u64)] =
+    &[("post", 810), ("push", 850), ("segment", 1170), ("place", 1540), ("complete", 200), ("poll", 90)];
 
 fn main() {
     let argument = std::env::args().skip(1).find(|argument| argument != "--bench");
     match argument.as_deref() {
         Some("--list") => CASES.iter().for_each(|(name, ceiling)| println!("{name} {ceiling}")),
-        Some("loop") => measured_loop(),
         Some("post") => measured_post(&End::new()),
         Some("push") => measured_push(&End::new()),
         Some("segment") => {
@@ -64,13 +56,6 @@ fn main() {
             assert!(end.cq.is_empty());
         }
         _ => println!("run by `cargo xtask instructions`"),
-    }
-}
-
-#[inline(never)]
-fn measured_loop() {
-    for i in 0..REPEATS {
-        black_box(i);
     }
 }
 
