@@ -152,7 +152,8 @@ impl World {
         let count = self.ends.len() as u64;
         let first = usize::try_from(self.rng.below(count)).unwrap_or(0);
         let (before, after) = self.ends.split_at(first);
-        if let Some(end) = after.iter().chain(before).find(|end| end.react()) {
+        let drive = if self.rng.below(2) == 0 { Qp::drive } else { Qp::take_turn };
+        if let Some(end) = after.iter().chain(before).find(|end| end.react(drive)) {
             if self.rng.below(HASTY) == 0 {
                 end.pay();
             }
@@ -250,8 +251,8 @@ impl End {
         owed
     }
 
-    /// Drives the queue pair if there is reason to. Returns whether there was.
-    fn react(&self) -> bool {
+    /// Drives the queue pair if there is reason to, as a program does or as a lane. Returns whether there was.
+    fn react(&self, drive: fn(&Qp, Ready)) -> bool {
         if self.is_released() {
             return false;
         }
@@ -261,7 +262,7 @@ impl End {
         let ready =
             if all { BOTH } else { Ready { readable: news.readable, writable: news.writable, ended: false } };
         if ready != Ready::default() {
-            self.qp.drive(ready);
+            drive(&self.qp, ready);
             self.take_note();
         }
         ready != Ready::default()
