@@ -14,11 +14,12 @@ A program is found once it has connected or listens, and if it is yours, or you 
 Rates are of the time between two looks: a quarter of a second, or as often as --watch looks.
 
   busy, waits    how much of the time the lane's thread ran, and was ready to run but had no processor
+  steered here   how many entries of the redirection table lead new connections to the lane
   served by      who moves the bytes: a lane, or the program, because it polls
-  event queue    of a completion handler, by its number, or of asynchronous events,
-                 those of the adapter and its port (global) apart; armed: its reader waits";
+  event queue    of asynchronous events, or of the completion handler with this number and its class;
+                 armed: its reader waits";
 
-/// Show what running programs do with the adapter: lanes, event queues, completion queues, queue pairs
+/// Show what running programs do with the adapter: lanes and where they lead, event queues, completion queues, queue pairs
 #[derive(Debug, Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Arguments {
@@ -112,8 +113,9 @@ struct Page<'p> {
 
 impl Page<'_> {
     fn text(&self) -> String {
-        let tables = [self.lanes(), self.event_queues(), self.completion_queues(), self.queue_pairs()];
-        [vec![self.heading()], tables.into_iter().flatten().collect()].concat().join("\n\n") + "\n"
+        let queues = [self.event_queues(), self.completion_queues(), self.queue_pairs()];
+        let tables = [self.lanes(), self.routes()].into_iter().chain(queues);
+        [vec![self.heading()], tables.flatten().collect()].concat().join("\n\n") + "\n"
     }
 
     fn rows(&self, kind: &str) -> impl Iterator<Item = &Row> {
@@ -147,18 +149,34 @@ impl Page<'_> {
             let share = |field| percent(self.rate(row, "thread", field));
             let wakes = count(self.rate(row, "thread", "wakes"));
             let (busy, waits) = (share("ran_ns"), share("waited_ns"));
-            [row.text("number").to_owned(), busy, waits, wakes, row.text("connections").to_owned()]
+            let text = |field| row.text(field).to_owned();
+            let steered = match row.number("steered") {
+                0 => "-".to_owned(),
+                entries => format!("{entries} of {}", row.text("table")),
+            };
+            [text("name"), busy, waits, wakes, text("connections"), steered, text("processors")]
         });
-        table(["lane", "busy", "waits", "wakes/s", "connections"], rows.collect(), 0)
+        let heads = ["lane", "busy", "waits", "wakes/s", "connections", "steered here", "processors"];
+        table(heads, rows.collect(), 0)
+    }
+
+    fn routes(&self) -> Option<String> {
+        let (routes, more) = self.first(self.rows("route").collect());
+        let by = format!("events by {}", routes.first()?.text("shape"));
+        let rows = routes
+            .into_iter()
+            .map(|row| ["events", "lanes", "queue", "vector"].map(|field| row.text(field).to_owned()));
+        table([&by, "of lanes", "go to event queue", "and wake vector"], rows.collect(), more)
     }
 
     fn event_queues(&self) -> Option<String> {
         let rows = self.rows("event queue").map(|row| {
-            let rate = |field| count(self.rate(row, "of", field));
+            let rate = |field| count(self.rate(row, "number", field));
             let text = |field| row.text(field).to_owned();
-            [text("of"), text("state"), text("unread"), rate("written"), rate("wakes"), text("size")]
+            let (events, wakes) = (rate("written"), rate("wakes"));
+            [text("number"), text("of"), text("state"), text("unread"), events, wakes, text("size")]
         });
-        table(["event queue", "state", "unread", "events/s", "wakes/s", "ring"], rows.collect(), 0)
+        table(["event queue", "of", "state", "unread", "events/s", "wakes/s", "ring"], rows.collect(), 0)
     }
 
     fn completion_queues(&self) -> Option<String> {

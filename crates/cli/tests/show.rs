@@ -79,8 +79,11 @@ fn a_program_that_runs_is_shown_and_no_other() {
     let page = text(shown.stdout);
     assert!(page.starts_with(&format!("ironwarp (process {}): persona roce, ", client.number())), "{page}");
     assert!(!page.contains(&format!("process {}", server.number())), "{page}");
-    assert!(cell(&row(&page, "lane"), "busy").ends_with(" %"), "{page}");
-    assert_eq!(cell(&row(&page, "event queue"), "event queue"), "asynchronous");
+    let lane = row(&page, "lane");
+    assert!(cell(&lane, "busy").ends_with(" %"), "{page}");
+    assert!(cell(&lane, "steered here").ends_with(" of 128"), "{page}");
+    assert_eq!(cell(&row(&page, "events by function"), "go to event queue"), "2048", "{page}");
+    assert_eq!(cell(&row(&page, "event queue"), "of"), "adapter, port");
     assert_eq!(cell(&row(&page, "CQ"), "handler"), "its own");
     let qp = row(&page, "QP");
     assert_eq!((cell(&qp, "state"), cell(&qp, "peer")), ("ready to send".to_owned(), address), "{page}");

@@ -48,7 +48,7 @@ pub struct Engine {
     /// Its asynchronous events, once somebody asked for them.
     events: Mutex<Option<Arc<AsyncEventQueue>>>,
     steering: Arc<Steering>,
-    event_queues: EventQueues,
+    event_queues: Arc<EventQueues>,
     numbers: Arc<Numbers>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
@@ -100,12 +100,13 @@ impl Engine {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let capture = Capture::of(&config, &host);
         let device = Device::new(config, host);
-        let steering = Steering::new(&device)?;
+        let event_queues = Arc::<EventQueues>::default();
+        let steering = Steering::new(&device, &event_queues)?;
         device.routing().set_map(Routing::new(steering.lanes()).map()); // of the lanes that there are
         Ok(Arc::new(Self {
             steering,
             device,
-            event_queues: EventQueues::default(),
+            event_queues,
             events: Mutex::default(),
             numbers: Numbers::new(),
             next_cq: AtomicU32::new(1),

@@ -1,6 +1,7 @@
 //! The event queues of an adapter, by function and by lane, and the vectors that wake who reads them (requirements I6, I8). The table
 //! is the device's ([`EventMap`]); here are the queues and descriptors that it leads to.
 
+use crate::class::Class;
 use crate::cq::CompletionQueue;
 use crate::engine::Engine;
 use crate::event::EventFdWake;
@@ -45,6 +46,13 @@ struct Queues {
     /// Completion queues whose events go where the map leads for a lane.
     followers: Vec<(Weak<CompletionQueue>, usize)>,
     vectors: BTreeMap<Vector, EventFdWake>,
+}
+
+impl EventQueues {
+    /// How urgent it is what the handler with this event queue tells.
+    pub(crate) fn class(&self, queue: u16) -> Option<Class> {
+        Some(lock(&self.0).handlers.get(&queue)?.upgrade()?.class())
+    }
 }
 
 impl Engine {

@@ -9,7 +9,10 @@ use crate::lane::{Attended, Lane};
 use crate::steering::Steering;
 use crate::sys::bulletin::{Bulletin, ask};
 use crate::sys::thread::Thread;
-use ironwarp_rnic::event::{HandlerId, QueueState, Standing};
+use ironwarp_rnic::event::{
+    ASYNC_QUEUE, Code, EventMap, Function, GLOBAL_QUEUE, HandlerId, QueueState, Route, Shape, Standing,
+    Vector,
+};
 use ironwarp_rnic::queue::Cq;
 use std::collections::BTreeMap;
 use std::fmt::{self, Display};
@@ -24,7 +27,7 @@ const PREFIX: &str = "ironwarp/";
 /// One thing of an adapter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is: `adapter`, `lane`, `event queue`, `cq` or `qp`.
+    /// What it is: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
     pub kind: String,
     fields: Vec<(String, String)>,
 }
@@ -127,6 +130,7 @@ impl Shown {
         let adapter = adapter.with("tags", device.table().len()).with("most_tags", config.tags);
         let mut rows = vec![adapter.with("stopped", device.events().is_stopped())];
         let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());
+        let table = steering.table();
         for (number, lane) in steering.every().enumerate() {
             let sets = lane.all_sets();
             let mut connections = 0;
@@ -138,13 +142,20 @@ impl Shown {
                 let row = |connection: &Arc<Connection>| qp_row(connection, number).with("served", served);
                 qps.extend(members.iter().map(|it| (it.qp().id(), row(it))));
             }
-            rows.push(lane_row(lane, number).with("connections", connections));
+            let name = if steering.is_urgent(lane) { "urgent".to_owned() } else { number.to_string() };
+            let steered = table.entries().iter().filter(|entry| usize::from(**entry) == number).count();
+            let row = lane_row(lane).with("name", name).with("connections", connections);
+            rows.push(row.with("steered", steered).with("table", table.entries().len()));
         }
+        rows.extend(routes(&device.routing().map()));
         let [global, asynchronous] = device.events().standing();
-        rows.push(event_queue_row("asynchronous", asynchronous));
-        rows.push(event_queue_row("global", global));
-        let handlers = device.handlers();
-        rows.extend(handlers.iter().map(|it| event_queue_row(&it.id().0.to_string(), it.standing())));
+        rows.push(event_queue_row(GLOBAL_QUEUE, global, "adapter, port"));
+        rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
+        rows.extend(device.handlers().iter().map(|handler| {
+            let number = handler.id().0;
+            let class = steering.event_queues().class(number).map_or_else(String::new, |it| it.to_string());
+            event_queue_row(number, handler.standing(), &format!("completions, {class}"))
+        }));
         rows.extend(cqs.values().map(|cq| cq_row(cq)));
         rows.extend(qps.into_values());
         rows
@@ -164,22 +175,83 @@ impl Attended for Shown {
 }
 
 /// How long its thread ran, and how long it waited for a processor: proc(5), schedstat.
-fn lane_row(lane: &Lane, number: usize) -> Row {
+fn lane_row(lane: &Lane) -> Row {
+    let processors = lane.thread().and_then(|thread| thread.processors().ok()).unwrap_or_default();
     let thread = lane.thread().map_or(0, Thread::number);
     let times = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
     let mut times = times.split_whitespace();
     let mut next = || times.next().unwrap_or("0").to_owned();
-    let row = Row::new("lane").with("number", number).with("thread", thread);
+    let row = Row::new("lane").with("thread", thread).with("processors", ranges(&processors));
     row.with("ran_ns", next()).with("waited_ns", next()).with("wakes", lane.wakes())
 }
 
-fn event_queue_row(of: &str, standing: Standing) -> Row {
+/// Where events go by the map (requirement I8): a row for each kind of event and each place, with the lanes that they come from.
+fn routes(map: &EventMap) -> Vec<Row> {
+    let (shape, by_code) = match map.shape() {
+        Shape::ByFunction => ("function", false),
+        Shape::ByCode => ("code", true),
+        Shape::ByQueue => ("queue", false),
+    };
+    let mut rows: Vec<(String, Route, Vec<usize>)> = Vec::new();
+    for code in Code::ALL {
+        let events = if by_code { format!("{code:?}") } else { function(code).to_owned() };
+        for lane in 0..map.lanes() {
+            let route = map.route(code, lane);
+            match rows.iter_mut().find(|(known, to, _)| (known, &*to) == (&events, &route)) {
+                Some((_, _, lanes)) if lanes.contains(&lane) => {}
+                Some((_, _, lanes)) => lanes.push(lane),
+                None => rows.push((events.clone(), route, vec![lane])),
+            }
+        }
+    }
+    let row = |(events, Route { queue, vector }, lanes): (_, _, Vec<usize>)| {
+        let vector = match vector {
+            Vector::Line => "line".to_owned(),
+            Vector::Message(number) => number.to_string(),
+        };
+        let lanes = if lanes.len() == map.lanes() { "all".to_owned() } else { ranges(&lanes) };
+        let row = Row::new("route").with("shape", shape).with("events", events).with("lanes", lanes);
+        row.with("queue", queue).with("vector", vector)
+    };
+    rows.into_iter().map(row).collect()
+}
+
+fn function(code: Code) -> &'static str {
+    match code.function() {
+        Function::Global => "adapter",
+        Function::Management => "port",
+        Function::Rdma => "objects",
+        Function::Completion => "completions",
+    }
+}
+
+/// Numbers in ascending order, as `0-3,6`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+fn event_queue_row(number: u16, standing: Standing, of: &str) -> Row {
     let state = match standing.state {
         QueueState::Undefined => "undefined",
         QueueState::Unarmed => "unarmed",
         QueueState::Armed => "armed",
     };
-    let row = Row::new("event queue").with("of", of).with("state", state).with("size", standing.size);
+    let row = Row::new("event queue")
+        .with("number", number)
+        .with("of", of)
+        .with("state", state)
+        .with("size", standing.size);
     row.with("written", standing.written).with("unread", standing.unread).with("wakes", standing.wakes)
 }
 
@@ -221,6 +293,35 @@ mod tests {
         assert_eq!(read, row);
         assert_eq!((read.number("number"), read.text("fault")), (7, "the peer closed "));
         assert_eq!((read.number("fault"), read.text("unknown")), (0, ""));
+    }
+
+    #[test]
+    fn a_map_is_told_by_events_and_lanes() {
+        let told = |shape| -> Vec<String> {
+            let rows = routes(&EventMap::new(shape, 3, 3));
+            let fields = ["events", "lanes", "queue", "vector"];
+            rows.iter().map(|row| fields.map(|field| row.text(field)).join(" ")).collect()
+        };
+        let by_function = [
+            "completions 0 2048 1",
+            "completions 1 2049 2",
+            "completions 2 2050 1",
+            "objects all 1 0",
+            "port all 0 0",
+            "adapter all 0 0",
+        ];
+        assert_eq!(told(Shape::ByFunction), by_function);
+        assert_eq!(told(Shape::ByQueue), by_function);
+        let by_code = told(Shape::ByCode);
+        assert_eq!(by_code.len(), Code::ALL.len() + 2);
+        assert!(by_code.contains(&"QpFatal all 1 0".to_owned()), "{by_code:?}");
+    }
+
+    #[test]
+    fn numbers_in_a_row_are_told_by_the_first_and_the_last() {
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[3]), "3");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
     }
 
     #[test]

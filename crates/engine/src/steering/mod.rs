@@ -12,6 +12,7 @@ mod tests;
 use crate::class::Class;
 use crate::connection::Connection;
 use crate::cq::CompletionQueue;
+use crate::event_queues::EventQueues;
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::lock;
@@ -81,6 +82,8 @@ pub struct Steering {
     threads: Mutex<Vec<JoinHandle<()>>>,
     /// Who tells them that the adapter has failed.
     device: Arc<Device>,
+    /// For who looks from outside.
+    event_queues: Arc<EventQueues>,
     /// Held while a connection is moved; true once the lanes were told to stop, which each hears at a time of its own.
     stopped: Mutex<bool>,
     rebalancer: Option<Rebalancer>,
@@ -90,7 +93,7 @@ pub struct Steering {
 
 impl Steering {
     /// No lane runs yet.
-    pub(crate) fn new(device: &Arc<Device>) -> io::Result<Arc<Self>> {
+    pub(crate) fn new(device: &Arc<Device>, event_queues: &Arc<EventQueues>) -> io::Result<Arc<Self>> {
         let config = device.config();
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = config.lanes.clamp(1, processors);
@@ -102,6 +105,7 @@ impl Steering {
             urgent: OnceLock::new(),
             threads: Mutex::default(),
             device: Arc::clone(device),
+            event_queues: Arc::clone(event_queues),
             stopped: Mutex::new(false),
             rebalancer: Rebalancer::new(config.rebalance, count),
             named: AtomicBool::new(false),
@@ -171,8 +175,7 @@ impl Steering {
     /// The same for one that is new, where that is cheap.
     pub(crate) fn settle_new(self: &Arc<Self>, connection: &Arc<Connection>) -> io::Result<()> {
         let urgent = connection.pair().receive_cq().class() == Class::LowLatency;
-        let there = self.urgent.get().is_some_and(|lane| Arc::ptr_eq(lane, &connection.lane()));
-        if urgent == there { Ok(()) } else { self.settle(connection) }
+        if urgent == self.is_urgent(&connection.lane()) { Ok(()) } else { self.settle(connection) }
     }
 
     fn transfer(&self, connection: &Arc<Connection>, lane: &Arc<Lane>) -> Result<(), MoveError> {
@@ -253,6 +256,15 @@ impl Steering {
 
     pub(crate) fn device(&self) -> &Arc<Device> {
         &self.device
+    }
+
+    pub(crate) fn event_queues(&self) -> &EventQueues {
+        &self.event_queues
+    }
+
+    /// Whether this is the lane of what is urgent.
+    pub(crate) fn is_urgent(&self, lane: &Arc<Lane>) -> bool {
+        self.urgent.get().is_some_and(|urgent| Arc::ptr_eq(urgent, lane))
     }
 
     /// The lane with this number.

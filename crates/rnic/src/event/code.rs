@@ -47,26 +47,26 @@ pub enum Code {
     DeviceFatal,
 }
 
-/// All of them, in order.
-pub(super) const CODES: [Code; 15] = [
-    Code::Completion,
-    Code::QpFatal,
-    Code::QpRequestError,
-    Code::QpAccessError,
-    Code::Established,
-    Code::SqDrained,
-    Code::LastWqeReached,
-    Code::CqError,
-    Code::SrqLimitReached,
-    Code::SrqError,
-    Code::PortActive,
-    Code::PortError,
-    Code::GidChange,
-    Code::EventQueueOverflow,
-    Code::DeviceFatal,
-];
-
 impl Code {
+    /// All of them, in order.
+    pub const ALL: [Self; 15] = [
+        Self::Completion,
+        Self::QpFatal,
+        Self::QpRequestError,
+        Self::QpAccessError,
+        Self::Established,
+        Self::SqDrained,
+        Self::LastWqeReached,
+        Self::CqError,
+        Self::SrqLimitReached,
+        Self::SrqError,
+        Self::PortActive,
+        Self::PortError,
+        Self::GidChange,
+        Self::EventQueueOverflow,
+        Self::DeviceFatal,
+    ];
+
     /// The part of the adapter that it is of (requirement I6).
     ///
     /// ```
@@ -99,7 +99,7 @@ impl Event {
 
     pub(super) fn from_word(word: u64) -> Self {
         let index = (word >> 32).checked_sub(Code::Completion as u64);
-        let code = index.and_then(|index| CODES.get(usize::try_from(index).ok()?));
+        let code = index.and_then(|index| Code::ALL.get(usize::try_from(index).ok()?));
         let code = *code.expect("only events are written to a ring");
         #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
         let object = word as u32;
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn every_code_survives_the_ring() {
-        for code in CODES {
+        for code in Code::ALL {
             let event = Event { code, object: u32::MAX - 1 };
             assert_eq!(Event::from_word(event.word()), event);
         }

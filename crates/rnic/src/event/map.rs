@@ -10,7 +10,7 @@
 //! In all of them global and management events go to queue 0 and asynchronous events of RDMA objects to queue 1. The table
 //! decides on completion events, and on all vectors. A class of handlers (requirement N6) would be one more column.
 
-use super::code::{CODES, Code};
+use super::code::Code;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The queue of global and management events.
@@ -131,7 +131,8 @@ impl EventMap {
     /// ```
     pub fn new(shape: Shape, lanes: usize, vectors: u8) -> Self {
         let lanes = lanes.max(1);
-        let rows: &[Function] = if shape == Shape::ByCode { &CODES.map(Code::function) } else { &FUNCTIONS };
+        let rows: &[Function] =
+            if shape == Shape::ByCode { &Code::ALL.map(Code::function) } else { &FUNCTIONS };
         let cell = |(function, lane)| usual(function, lane, vectors);
         let cells: Vec<_> =
             rows.iter().flat_map(|row| (0..lanes).map(move |lane| (*row, lane))).map(cell).collect();
@@ -199,7 +200,7 @@ impl EventMap {
     /// ```
     pub fn vectors_of(&self, queue: u16) -> BTreeSet<Vector> {
         let of_code = |code| (0..self.lanes).map(move |lane| self.route(code, lane));
-        let routes = CODES.iter().flat_map(|code| of_code(*code));
+        let routes = Code::ALL.iter().flat_map(|code| of_code(*code));
         routes.filter(|route| route.queue == queue).map(|route| route.vector).collect()
     }
 
@@ -242,7 +243,7 @@ impl EventMap {
 
     fn cell(&self, code: Code, lane: usize) -> usize {
         let row = match self.shape {
-            Shape::ByCode => CODES.iter().position(|known| *known == code),
+            Shape::ByCode => Code::ALL.iter().position(|known| *known == code),
             Shape::ByFunction | Shape::ByQueue => {
                 FUNCTIONS.iter().position(|known| *known == code.function())
             }

@@ -9,7 +9,7 @@ const LANES: usize = 4;
 fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
     for (shape, vectors) in SHAPES.iter().flat_map(|shape| [0, 1, 3, 5].map(|vectors| (*shape, vectors))) {
         let map = EventMap::new(shape, LANES, vectors);
-        for (code, lane) in CODES.iter().flat_map(|code| (0..LANES).map(move |lane| (*code, lane))) {
+        for (code, lane) in Code::ALL.iter().flat_map(|code| (0..LANES).map(move |lane| (*code, lane))) {
             let expected = match code.function() {
                 Function::Global | Function::Management => 0,
                 Function::Rdma => 1,
@@ -26,7 +26,7 @@ fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
 /// The vectors of completions, lane by lane, and of all else.
 fn vectors(map: &EventMap) -> (Vec<Vector>, Vec<Vector>) {
     let completions = (0..LANES).map(|lane| map.route(Code::Completion, lane).vector).collect();
-    let others = CODES.iter().filter(|code| **code != Code::Completion);
+    let others = Code::ALL.iter().filter(|code| **code != Code::Completion);
     let mut others: Vec<_> = others.map(|code| map.route(*code, 0).vector).collect();
     others.dedup();
     (completions, others)

@@ -1,0 +1,59 @@
+//! What somebody outside sees of tables, handlers and lanes (`ironwarp show`), while they are changed.
+
+use crate::common::{Side, connect};
+use ironwarp_engine::show::{self, Row};
+use ironwarp_engine::{Class, Engine};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::event::{EventMap, Shape};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::steering::RedirectionTable;
+use std::num::NonZero;
+use std::sync::Arc;
+
+/// What the adapter with an event queue of this class says of itself.
+fn rows(of: &str) -> Vec<Row> {
+    let names = show::adapters().unwrap();
+    let mine = names.iter().filter_map(|name| show::look(name).ok());
+    let mut mine = mine.filter(|adapter| adapter.process == std::process::id().cast_signed());
+    mine.find(|adapter| adapter.rows.iter().any(|row| row.text("of") == of)).expect("it answers").rows
+}
+
+fn of_kind<'r>(rows: &'r [Row], kind: &str) -> Vec<&'r Row> {
+    rows.iter().filter(|row| row.kind == kind).collect()
+}
+
+#[test]
+fn tables_classes_and_lanes_are_shown_as_they_are_now() {
+    let share = "completions, bulk, share 77";
+    let [client, server]: [Arc<Engine>; 2] = [(); 2].map(|()| Engine::new(Config::default()).unwrap());
+    let (near, far) = (Side::new(&client, 8, 64), Side::new(&server, 8, 64));
+    let [urgent, bulk] = [(); 2].map(|()| server.create_handler().unwrap());
+    urgent.set_class(Class::LowLatency).unwrap();
+    bulk.set_class(Class::Bulk(NonZero::new(77).unwrap())).unwrap();
+    far.cq.set_handler(Some(&urgent));
+    let pairs = (near.pair(1, Completes::WhenSent), far.pair(1, Completes::WhenSent));
+    connect((&near, &pairs.0), (&far, &pairs.1));
+
+    let before = rows(share);
+    let lanes = of_kind(&before, "lane");
+    let (last, rest) = lanes.split_last().unwrap();
+    assert_eq!((last.text("name"), last.number("connections"), last.number("steered")), ("urgent", 1, 0));
+    assert_eq!(rest.len(), server.steering().lanes());
+    assert!(rest.iter().all(|lane| lane.number("steered") >= 128 / rest.len() as u64), "{rest:?}");
+    let queues = of_kind(&before, "event queue");
+    let of = |id: u16| queues.iter().find(|row| row.number("number") == id.into()).unwrap().text("of");
+    assert_eq!((of(urgent.id().0), of(bulk.id().0)), ("completions, low latency", share));
+    assert!(of_kind(&before, "route").iter().all(|row| row.text("shape") == "function"));
+
+    let mut table = RedirectionTable::spread(1);
+    table.entries_mut().fill(u16::try_from(rest.len() - 1).unwrap());
+    server.steering().set_table(table).unwrap();
+    server.set_event_map(EventMap::new(Shape::ByCode, rest.len(), 0)).unwrap();
+    let after = rows(share);
+    assert_eq!(of_kind(&after, "lane")[rest.len() - 1].number("steered"), 128);
+    let routes = of_kind(&after, "route");
+    assert!(
+        routes.iter().all(|row| (row.text("shape"), row.text("vector")) == ("code", "line")),
+        "{routes:?}"
+    );
+}
