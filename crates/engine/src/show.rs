@@ -197,7 +197,7 @@ fn routes(map: &EventMap) -> Vec<Row> {
         let events = if by_code { format!("{code:?}") } else { function(code).to_owned() };
         for lane in 0..map.lanes() {
             let route = map.route(code, lane);
-            match rows.iter_mut().find(|(known, to, _)| (known, &*to) == (&events, &route)) {
+            match rows.iter_mut().find(|(known, to, _)| known == &events && *to == route) {
                 Some((_, _, lanes)) if lanes.contains(&lane) => {}
                 Some((_, _, lanes)) => lanes.push(lane),
                 None => rows.push((events.clone(), route, vec![lane])),
