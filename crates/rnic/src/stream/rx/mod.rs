@@ -30,10 +30,20 @@ use segment::{Failure, Judged, Target};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// To ask the link so often is a turn.
-const READS: usize = 4;
+/// To ask the link so often is a turn, or to have received so many bytes.
+const READS: usize = 16;
+const SHARE: usize = 1 << 20;
 /// In the middle of a large segment more is on its way: asking again costs less than sleeping (limits of the kernel's TCP).
 const PATIENCE: usize = 8;
+
+/// What one call of the link brought.
+#[derive(Clone, Copy, Debug, Default)]
+struct Came {
+    len: usize,
+    /// Less than there was room for.
+    short: bool,
+}
+
 /// The receiving half of a stream.
 #[derive(Debug)]
 pub(crate) struct Rx {
@@ -207,6 +217,7 @@ impl Rx {
             self.take(qp, &early);
         }
         self.attend(qp);
+        let mut came = 0;
         for _ in 0..READS {
             if self.ended {
                 return Left::Nothing;
@@ -224,7 +235,12 @@ impl Rx {
             let received = self.receive(qp, staging);
             self.attend(qp);
             match received {
-                Some(short) if !short || self.drain => {}
+                Some(Came { len, short }) if !short || self.drain => {
+                    came += len;
+                    if came >= SHARE {
+                        break;
+                    }
+                }
                 Some(_) => return Left::Nothing,
                 None if looks > 1 => looks -= 1,
                 None => {
@@ -246,8 +262,8 @@ impl Rx {
         self.close_if_done(qp);
     }
 
-    /// One call of the link. `None`: nothing came. Otherwise, whether less came than there was room for.
-    fn receive(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
+    /// One call of the link. `None`: nothing came.
+    fn receive(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<Came> {
         let large = !self.crc && self.behind > 0;
         let least = if large { 1 } else { DIRECT };
         if !self.crc && self.reader.run() >= least && !self.over {
@@ -257,14 +273,14 @@ impl Rx {
         match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
                 self.take(qp, &staging[..n]);
-                Some(n < room)
+                Some(Came { len: n, short: n < room })
             }
             Err(error) => self.nothing_came(qp, error),
         }
     }
 
     /// Large payload goes straight to its place, under a guard.
-    fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<bool> {
+    fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<Came> {
         let run = self.reader.run();
         let segment = self.segment.take()?;
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
@@ -275,7 +291,7 @@ impl Rx {
             Err(failure) => {
                 drop(guards);
                 self.fail(qp, failure, &segment.fpdu);
-                return Some(false);
+                return Some(Came::default());
             }
         };
         drop(guards);
@@ -291,12 +307,12 @@ impl Rx {
                     segment.done += placed;
                 }
                 self.take(qp, &staging[..n - placed]);
-                Some(n < direct)
+                Some(Came { len: n, short: n < direct })
             }
             Err(LinkError::Unmapped) => {
                 let failure = self.unmapped(qp, &fpdu, done, run);
                 self.fail(qp, failure, &fpdu);
-                Some(false)
+                Some(Came::default())
             }
             Err(error) => self.nothing_came(qp, error),
         }
@@ -312,7 +328,7 @@ impl Rx {
         Err(LinkError::WouldBlock)
     }
 
-    fn nothing_came(&mut self, qp: &Qp, error: LinkError) -> Option<bool> {
+    fn nothing_came(&mut self, qp: &Qp, error: LinkError) -> Option<Came> {
         match error {
             LinkError::WouldBlock | LinkError::Unmapped => {}
             LinkError::Ended => {
