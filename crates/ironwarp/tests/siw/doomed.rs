@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 const TO: &str = "IRONWARP_DOOMED";
 const WRITING: &str = "the first Write is done";
 
-/// Starts a process that writes to siw without end, and kills it once it has begun.
-pub(crate) fn run_and_kill(to: SocketAddr) {
+/// Starts a process that writes to siw without end, and kills it once it has begun and `siw_is_ready`.
+pub(crate) fn run_and_kill(to: SocketAddr, siw_is_ready: impl FnOnce()) {
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "doomed::writes_until_it_is_killed", "--ignored", "--nocapture"])
         .env(TO, to.to_string())
@@ -21,6 +21,7 @@ pub(crate) fn run_and_kill(to: SocketAddr) {
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == WRITING), "it ended before its first Write was done");
+    siw_is_ready();
     child.kill().unwrap();
     assert_eq!(child.wait().unwrap().code(), None, "a signal ended it");
 }
