@@ -213,10 +213,10 @@ fn suite(name: &str, workspace: &Workspace) -> Result {
     }
     println!();
     for (job, time) in &times {
-        println!("{job:<14}{:>8.1} s", time.as_secs_f64());
+        println!("{job:<17}{:>8.1} s", time.as_secs_f64());
     }
     let total: Duration = times.iter().map(|(_, time)| time).sum();
-    println!("{:<14}{:>8.1} s", "total", total.as_secs_f64());
+    println!("{:<17}{:>8.1} s", "total", total.as_secs_f64());
     println!("{name}: all {} jobs passed", times.len());
     Ok(())
 }
@@ -229,7 +229,7 @@ fn usage() -> String {
     let jobs = JOBS.iter().map(|job| (job.name(), job.about));
     let mut text = "usage: cargo xtask JOB\n\n".to_owned();
     for (name, about) in jobs.chain(SUITES.iter().copied()) {
-        text += &format!("  {name:<14}{about}\n");
+        text += &format!("  {name:<17}{about}\n");
     }
     for job in JOBS.iter().filter(|job| job.takes_options()) {
         text += &format!("\n  cargo xtask {}\n", job.usage);
