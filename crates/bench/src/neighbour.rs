@@ -4,8 +4,8 @@
 use crate::Result;
 use crate::control::PATIENCE;
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, MemoryRegion, ProtectionDomain,
-    QueuePair, WorkRequest,
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion,
+    ProtectionDomain, QueuePair, WorkRequest,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -25,12 +25,17 @@ pub(crate) struct End {
 /// A connection of these two adapters.
 pub(crate) fn connect(here: &Adapter, there: &Adapter) -> Result<(End, End)> {
     let (near, far) = (End::of(here)?, End::of(there)?);
-    let listener = there.listen("127.0.0.1:0".parse()?)?;
-    near.pair.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
-    let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
-    incoming.accept(&far.pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
-    near.pair.wait_connected(PATIENCE).map_err(|error| error.to_string())?;
+    join(&near.pair, &far.pair, &there.listen("127.0.0.1:0".parse()?)?)?;
     Ok((near, far))
+}
+
+/// Connects two queue pairs of this process, the second by what listens at its adapter.
+pub(crate) fn join(near: &QueuePair, far: &QueuePair, listener: &Listener) -> Result {
+    near.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+    let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+    incoming.accept(far, &AcceptOptions::new()).map_err(|error| error.to_string())?;
+    near.wait_connected(PATIENCE).map_err(|error| error.to_string())?;
+    Ok(())
 }
 
 impl End {

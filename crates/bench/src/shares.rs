@@ -5,9 +5,10 @@
 
 use crate::Result;
 use crate::control::{self, PATIENCE};
+use crate::neighbour::join;
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Class, CompletionHandler, CompletionQueue, Config,
-    ConnectOptions, MemoryRegion, Place, QueuePair, WorkRequest,
+    Access, Adapter, Buffer, Class, CompletionHandler, CompletionQueue, Config, MemoryRegion, Place,
+    QueuePair, WorkRequest,
 };
 use std::num::NonZero;
 use std::sync::Arc;
@@ -43,7 +44,7 @@ pub(crate) fn run(words: &[String]) -> Result {
     control::prepare(0)?;
     let (here, there) = (Adapter::new()?, Adapter::open(Config { lanes: 1, ..Config::default() })?);
     let stop = Arc::new(AtomicBool::new(false));
-    let classes = [ClassOfTwo::start(&here, &there, &stop)?, ClassOfTwo::start(&here, &there, &stop)?];
+    let classes = [Group::start(&here, &there, &stop)?, Group::start(&here, &there, &stop)?];
     there.steering().set_processors(0, &[lanes])?;
     for _ in 0..OTHERS {
         let stop = Arc::clone(&stop);
@@ -62,7 +63,7 @@ pub(crate) fn run(words: &[String]) -> Result {
                 class.handler.set_class(Class::Bulk(NonZero::new(*share).ok_or("a share of zero")?))?;
             }
             thread::sleep(SETTLE);
-            let before = classes.each_ref().map(ClassOfTwo::done);
+            let before = classes.each_ref().map(Group::done);
             thread::sleep(TURN);
             let [first, second] = [0, 1].map(|index| (classes[index].done() - before[index]) as f64);
             ratios.push(second / first);
@@ -84,7 +85,7 @@ pub(crate) fn run(words: &[String]) -> Result {
 }
 
 /// Connections whose far ends have one handler.
-struct ClassOfTwo {
+struct Group {
     handler: CompletionHandler,
     done: Arc<AtomicU64>,
     sender: JoinHandle<std::result::Result<(), String>>,
@@ -92,7 +93,7 @@ struct ClassOfTwo {
     _far: (CompletionQueue, Vec<QueuePair>, MemoryRegion),
 }
 
-impl ClassOfTwo {
+impl Group {
     /// Connects, and keeps the connections busy until it is told to stop.
     fn start(here: &Adapter, there: &Adapter, stop: &Arc<AtomicBool>) -> Result<Self> {
         let handler = there.completion_handler()?;
@@ -106,11 +107,8 @@ impl ClassOfTwo {
         let (mut pairs, mut far_pairs) = (Vec::new(), Vec::new());
         for _ in 0..CONNECTIONS {
             let pair = near.queue_pair(&cq).send_depth(QUEUED).max_sges(1).create()?;
-            pair.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
-            let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
             let far_pair = far.queue_pair(&far_cq).create()?;
-            incoming.accept(&far_pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
-            pair.wait_connected(PATIENCE).map_err(|error| error.to_string())?;
+            join(&pair, &far_pair, &listener)?;
             pairs.push(pair);
             far_pairs.push(far_pair);
         }

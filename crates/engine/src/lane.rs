@@ -406,8 +406,9 @@ impl Running {
     /// Connections that were left with work have turns, by the shares of their classes (requirement N6). Then the sockets are looked at
     /// again: others may have little to do, and should not wait for all of this.
     fn take_turns(&mut self) {
-        let began = Instant::now();
+        let mut began = None; // most of the time nobody waits, and no clock is asked
         while let Some(connection) = self.backlog.pop() {
+            let began = *began.get_or_insert_with(Instant::now);
             // Before it is driven: what comes from now on is told by its socket again.
             connection.awaits_turn(false);
             connection.drive();

@@ -16,8 +16,8 @@ use std::sync::{Arc, Weak};
 const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
 /// What one call of a link moves at most: larger ones bring no more (limits of the kernel's TCP), and keep guards longer.
 const LONG_CALL: usize = 1 << 20;
-/// The same where somebody is in a hurry. What the kernel copies in one call it copies to the end before another thread has the
-/// processor: 64 KiB, with a frame that begins before this, take it about 15 µs.
+/// The same where somebody is in a hurry, give or take a frame: what the kernel copies in one call it copies to the end before another
+/// thread has the processor.
 const SHORT_CALL: usize = 32 << 10;
 /// So many idle buffers are kept; they are used by threads, not by queue pairs.
 const SPARE: usize = 8;

@@ -3,7 +3,7 @@
 //! | the process may | a thread in a hurry has | other threads |
 //! |---|---|---|
 //! | give itself a priority: root, or RLIMIT_RTPRIO of 1 or more | the lowest priority of real time: it runs before all ordinary threads | go on |
-//! | not | shorter turns at the processor | give way when they have moved as much as a short call does |
+//! | not | shorter turns at the processor | give way after each 16 KiB that they moved |
 //!
 //! Who has short turns runs before who has long ones (Linux 6.12), unless it has just run: then the kernel lets others catch up, for
 //! milliseconds. A thread that yields gives up its lead over the one in a hurry (6.18; before that only its place in the row).

@@ -96,7 +96,7 @@ pub struct Tally {
 
 impl Tally {
     pub(super) fn met(&mut self, what: Met) {
-        self.met[what as usize] += 1;
+        self.met_if(what, true);
     }
 
     pub(super) fn met_if(&mut self, what: Met, is: bool) {
