@@ -6,7 +6,7 @@
 //! has.
 
 pub(crate) mod monitor;
-mod parse;
+pub(crate) mod parse;
 #[cfg(test)]
 mod tests;
 

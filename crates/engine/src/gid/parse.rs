@@ -84,25 +84,25 @@ impl Found {
 }
 
 const DONE: u16 = bits(libc::NLMSG_DONE);
-const ERROR: u16 = bits(libc::NLMSG_ERROR);
+pub(crate) const ERROR: u16 = bits(libc::NLMSG_ERROR);
 
 /// A constant that the headers declare wider than the field that holds it.
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the field has 16 bits")]
-const fn bits(constant: i32) -> u16 {
+pub(crate) const fn bits(constant: i32) -> u16 {
     constant as u16
 }
 
 /// A message of a datagram.
 #[derive(Clone, Copy, Debug)]
-struct Message<'a> {
-    kind: u16,
-    flags: u16,
-    body: &'a [u8],
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) body: &'a [u8],
 }
 
 /// The messages of a datagram, as far as their lengths make sense.
 #[derive(Clone, Copy, Debug)]
-struct Messages<'a>(&'a [u8]);
+pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
 
 impl<'a> Iterator for Messages<'a> {
     type Item = Message<'a>;
@@ -209,17 +209,17 @@ fn ip(family: u8, bytes: &[u8]) -> Option<IpAddr> {
 }
 
 /// `struct nlmsgerr` begins with a negative errno.
-fn error(body: &[u8]) -> io::Error {
+pub(crate) fn error(body: &[u8]) -> io::Error {
     let errno = u32_at(body, 0).map_or(libc::EBADMSG, |errno| errno.cast_signed().saturating_neg());
     io::Error::from_raw_os_error(errno)
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     let field = bytes.get(at..at.checked_add(2)?)?;
     Some(u16::from_ne_bytes(field.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     let field = bytes.get(at..at.checked_add(4)?)?;
     Some(u32::from_ne_bytes(field.try_into().ok()?))
 }

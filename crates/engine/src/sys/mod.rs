@@ -8,6 +8,7 @@
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
 //! | `netlink` | interfaces, addresses and routes | |
+//! | `sock_diag` | which user owns a socket | |
 //! | `udp` | one UDP port at several addresses, for datagrams | |
 //! | `shared_file` | a file that several processes add to | |
 //! | `bulletin` | a text for whoever asks on this machine | |
@@ -28,6 +29,7 @@ pub mod poller;
 pub mod reserve;
 pub mod setup;
 pub(crate) mod shared_file;
+pub(crate) mod sock_diag;
 pub mod socket;
 #[cfg(test)]
 pub(crate) mod testing;

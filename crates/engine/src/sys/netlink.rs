@@ -1,11 +1,11 @@
-//! The kernel's routing socket (rtnetlink): asks for interfaces, addresses and routes, and hears when they change. What
-//! comes is bytes; `gid/parse.rs` reads them.
+//! Netlink sockets. Over the routing socket (rtnetlink) interfaces, addresses and routes are asked for, and changes are heard;
+//! `gid/parse.rs` reads what comes. Over the socket monitor `sock_diag.rs` asks about single sockets.
 
 use super::fork::Fd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
-use rustix::net::netlink::SocketAddrNetlink;
-use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
+use rustix::net::netlink::{self, SocketAddrNetlink};
+use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 
 /// The kernel sends no longer datagrams than this (its NLMSG_GOODSIZE, and 32 KiB for dumps).
@@ -31,7 +31,7 @@ pub(crate) enum Question {
     Routes,
 }
 
-/// A routing socket.
+/// A netlink socket.
 #[derive(Debug)]
 pub(crate) struct Netlink {
     fd: Fd,
@@ -40,23 +40,42 @@ pub(crate) struct Netlink {
 impl Netlink {
     /// For questions.
     pub(crate) fn new() -> io::Result<Self> {
-        Self::in_groups(0)
+        Self::open(None, 0)
+    }
+
+    /// For questions about sockets.
+    pub(super) fn for_sockets() -> io::Result<Self> {
+        Self::open(Some(netlink::SOCK_DIAG), 0)
     }
 
     /// For notices of changes to interfaces and addresses.
     pub(crate) fn for_changes() -> io::Result<Self> {
         let bit = |group: libc::c_uint| 1_u32 << (group - 1);
-        Self::in_groups(
+        Self::open(
+            None,
             bit(libc::RTNLGRP_LINK) | bit(libc::RTNLGRP_IPV4_IFADDR) | bit(libc::RTNLGRP_IPV6_IFADDR),
         )
     }
 
-    fn in_groups(groups: u32) -> io::Result<Self> {
-        // Protocol 0 is NETLINK_ROUTE. Questions are answered at once, inside of the calls, so that waiting for an answer is not waiting.
+    /// No protocol is protocol 0, NETLINK_ROUTE.
+    fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
+        // Questions are answered at once, inside of the calls, so that waiting for an answer is not waiting.
         let flags = SocketFlags::CLOEXEC;
-        let fd = Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, None))?;
+        let fd =
+            Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol))?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { fd })
+    }
+
+    /// Asks, and returns how many bytes the answer has. The kernel answers before the call that asks returns, so there is nothing to
+    /// wait for.
+    pub(super) fn exchange(&self, question: &[u8], answer: &mut [u8]) -> io::Result<usize> {
+        rustix::net::send(&self.fd, question, SendFlags::empty())?;
+        loop {
+            if let Some(n) = self.receive(answer, RecvFlags::DONTWAIT)? {
+                return Ok(n);
+            }
+        }
     }
 
     /// Asks, and hands each datagram of the answer to `take`, which says whether there is more to come. It may be asked

@@ -7,7 +7,7 @@ use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 #[cfg(test)]
@@ -35,7 +35,7 @@ pub struct Keepalive {
 pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) -> io::Result<TcpLink> {
     let fd = socket(to, SocketType::STREAM)?;
     set_options(&fd, keepalive)?;
-    speed_up_same_host(&fd, to.ip());
+    speed_up_same_host(&fd, to);
     if let Some(from) = from {
         if from.port() == 0 {
             choose_port_late(&fd)?;
@@ -56,7 +56,7 @@ pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) 
 pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<TcpLink> {
     let fd = socket(at, SocketType::STREAM)?;
     set_options(&fd, keepalive)?;
-    speed_up_same_host(&fd, at.ip());
+    speed_up_same_host(&fd, at);
     let mut at = at;
     at.set_port(0);
     rustix::net::bind(&fd, &at)?;
@@ -140,7 +140,7 @@ impl Listener {
             match Fd::open_with(|| rustix::net::acceptfrom_with(&self.fd, flags)) {
                 Ok((fd, Some(peer))) => {
                     let peer = SocketAddr::try_from(peer)?;
-                    speed_up_same_host(&fd, peer.ip());
+                    speed_up_same_host(&fd, peer);
                     return Ok(Some((TcpLink::new(fd), peer)));
                 }
                 // It came and went while it waited. Each turn takes one off a bounded queue.
@@ -188,16 +188,24 @@ fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
 
 /// Between two ends on one host nothing is lost and nothing queues, so pacing (bbr, where it is the default) only costs:
 /// reno moves up to 1.8 times as much. To other hosts the system's choice stands. Where reno is refused, too.
-fn speed_up_same_host(fd: &Fd, peer: IpAddr) {
-    if is_same_host(peer) {
+fn speed_up_same_host(fd: &Fd, peer: SocketAddr) {
+    if is_same_host(peer).unwrap_or(false) {
         let _ = sockopt::set_tcp_congestion(fd, "reno");
     }
 }
 
 /// Loopback, or an address of this host: those are the ones that a socket can be bound to.
-fn is_same_host(ip: IpAddr) -> bool {
-    let ip = ip.to_canonical();
-    let at = SocketAddr::new(ip, 0);
-    ip.is_loopback()
-        || socket(at, SocketType::DGRAM).is_ok_and(|probe| rustix::net::bind(&probe, &at).is_ok())
+/// A link-local address is one of this host only at the interface that it names.
+pub(super) fn is_same_host(mut at: SocketAddr) -> io::Result<bool> {
+    at.set_ip(at.ip().to_canonical());
+    at.set_port(0);
+    if at.ip().is_loopback() {
+        return Ok(true);
+    }
+    let probe = socket(at, SocketType::DGRAM)?;
+    match rustix::net::bind(&probe, &at) {
+        Ok(()) => Ok(true),
+        Err(Errno::ADDRNOTAVAIL) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }

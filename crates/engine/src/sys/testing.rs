@@ -138,6 +138,34 @@ pub(super) fn refuse(calls: &[libc::c_long]) {
     assert_eq!(result, 0);
 }
 
+/// Moves this thread, and processes that it starts, to a network namespace of its own. False: that is not allowed.
+pub(super) fn new_network() -> bool {
+    // SAFETY: descriptors and memory stay as they are.
+    unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
+}
+
+/// The kernel's number of this thread.
+pub(super) fn thread_id() -> libc::pid_t {
+    rustix::thread::gettid().as_raw_nonzero().get()
+}
+
+/// Binds a socket to the loopback interface, which any user may do.
+pub(super) fn bind_to_loopback(socket: impl AsFd) {
+    let (fd, name) = (socket.as_fd(), c"lo");
+    let len = libc::socklen_t::try_from(name.count_bytes()).unwrap();
+    // SAFETY: the name lives as long as the call.
+    let result = unsafe {
+        libc::setsockopt(
+            std::os::fd::AsRawFd::as_raw_fd(&fd),
+            libc::SOL_SOCKET,
+            libc::SO_BINDTODEVICE,
+            name.as_ptr().cast(),
+            len,
+        )
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+}
+
 /// Numbers that look random and are the same every time.
 #[derive(Debug)]
 pub(super) struct Random(pub(super) u64);

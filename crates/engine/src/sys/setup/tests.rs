@@ -28,22 +28,22 @@ fn the_system_chooses_how_to_treat_other_hosts() {
     let fd = socket(loopback(), SocketType::STREAM).unwrap();
     let default = sockopt::tcp_congestion(&fd).unwrap();
     // RFC 5737: an address that is nobody's.
-    speed_up_same_host(&fd, "192.0.2.1".parse().unwrap());
+    speed_up_same_host(&fd, "192.0.2.1:1".parse().unwrap());
     assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), default);
 }
 
 #[test]
 fn addresses_of_this_host() {
-    for own in ["127.0.0.1", "127.9.9.9", "::1", "::ffff:127.0.0.1"] {
-        assert!(is_same_host(own.parse().unwrap()), "{own}");
+    for own in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+        assert!(is_same_host(own.parse().unwrap()).unwrap(), "{own}");
     }
-    for other in ["192.0.2.1", "2001:db8::1"] {
-        assert!(!is_same_host(other.parse().unwrap()), "{other}");
+    for other in ["192.0.2.1:1", "[2001:db8::1]:1", "[fe80::1%1]:1"] {
+        assert!(!is_same_host(other.parse().unwrap()).unwrap(), "{other}");
     }
     // What this host would send from, if it has a way out: no packet is sent.
     let probe = std::net::UdpSocket::bind("0.0.0.0:0").unwrap();
     if probe.connect("192.0.2.1:9").is_ok() {
-        assert!(is_same_host(probe.local_addr().unwrap().ip()));
+        assert!(is_same_host(probe.local_addr().unwrap()).unwrap());
     }
 }
 
