@@ -22,6 +22,8 @@ const HANG_UP: Duration = Duration::from_millis(100);
 /// this end began with. Not any more when it would be longer than the last.
 const FIRST_NUDGE: Duration = Duration::from_millis(50);
 const LAST_NUDGE: Duration = Duration::from_secs(4);
+/// How often a message that waits for a receive of the peer's is looked at before it is given up.
+const RECEIVE_LOOKS: u32 = 4;
 /// An initiator that agreed to no RTR, and has sent nothing for so long, is ready to receive, whoever has to speak first.
 const FIRST_WORD: Duration = Duration::from_millis(500);
 
@@ -43,6 +45,15 @@ pub(crate) struct Connection {
     entered: AtomicBool,
     /// Its lane will drive it when its turn comes.
     waits: AtomicBool,
+    /// A [`Due::Receive`] of it is pending.
+    receive_timer: AtomicBool,
+}
+
+/// A message that waits for a receive of the peer's: the one behind `number`, which is looked at this many more times.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AwaitedReceive {
+    number: u64,
+    looks: u32,
 }
 
 /// Whom the device tells of a connection. It holds nothing alive: the queue pair holds it.
@@ -78,6 +89,7 @@ impl Connection {
             served: AtomicU32::new(0),
             entered: AtomicBool::new(false),
             waits: AtomicBool::new(false),
+            receive_timer: AtomicBool::new(false),
         });
         let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
         if let Some(faults) = engine.device().faults() {
@@ -138,6 +150,14 @@ impl Connection {
     /// How often it was served since this was last asked.
     pub(crate) fn take_count(&self) -> u64 {
         self.served.swap(0, Ordering::Relaxed).into()
+    }
+
+    /// Has its lane drive it when its turn comes. It waits for one turn at most, however fast a peer makes work that threads of the
+    /// program leave to the lane.
+    pub(crate) fn call_again(self: &Arc<Self>) {
+        if !self.waits.swap(true, Ordering::SeqCst) {
+            self.lane().submit(Job::Drive(Arc::clone(self)));
+        }
     }
 
     /// It is left with work, and its lane will drive it when its turn comes; or that is now.
@@ -272,10 +292,45 @@ impl Connection {
         if self.qp().is_finished() || self.qp().fault().is_some() {
             return;
         }
-        if self.qp().awaits_receive() {
+        if self.qp().awaits_receive().is_some() {
             self.cut(Fault::Disconnected);
         } else {
             self.hang_up_later();
+        }
+    }
+
+    /// A message begins to wait for a receive of the peer's. One timer serves all that do, because the peer decides how many do: it
+    /// looks at the one that waits several times, and gives it up if it is the same at all of them. So the peer has at least the
+    /// patience of the queue pair, and at most a quarter more.
+    fn peer_not_ready(self: &Arc<Self>) {
+        if let Some(number) = self.qp.awaits_receive()
+            && !self.receive_timer.swap(true, Ordering::SeqCst)
+        {
+            self.await_receive(AwaitedReceive { number, looks: RECEIVE_LOOKS });
+        }
+    }
+
+    fn await_receive(self: &Arc<Self>, awaited: AwaitedReceive) {
+        match self.qp.receive_patience() {
+            Some(patience) => {
+                let due = Due::Receive(Arc::downgrade(self), awaited);
+                self.lane().submit(Job::Remind(Instant::now() + patience / RECEIVE_LOOKS, due));
+            }
+            None => self.receive_timer.store(false, Ordering::SeqCst),
+        }
+    }
+
+    /// A quarter of the patience is over since the last look.
+    pub(crate) fn receive_is_due(self: &Arc<Self>, AwaitedReceive { number, looks }: AwaitedReceive) {
+        match self.qp.awaits_receive() {
+            Some(same) if same == number && looks <= 1 => self.qp.receive_is_due(number),
+            Some(same) if same == number => self.await_receive(AwaitedReceive { number, looks: looks - 1 }),
+            Some(number) => self.await_receive(AwaitedReceive { number, looks: RECEIVE_LOOKS }),
+            None => {
+                self.receive_timer.store(false, Ordering::SeqCst);
+                // One that began to wait before this line found the timer pending.
+                self.peer_not_ready();
+            }
         }
     }
 
@@ -322,17 +377,15 @@ impl Connection {
 impl Attendant for Watch {
     fn call_again(&self) {
         if let Some(connection) = self.0.upgrade() {
-            let lane = connection.lane();
-            lane.submit(Job::Drive(connection));
+            connection.call_again();
         }
     }
 
     fn opened(&self) {}
 
-    fn peer_not_ready(&self, number: u64, patience: Duration) {
+    fn peer_not_ready(&self) {
         if let Some(connection) = self.0.upgrade() {
-            let due = Due::Receive(Weak::clone(&self.0), number);
-            connection.lane().submit(Job::Remind(Instant::now() + patience, due));
+            connection.peer_not_ready();
         }
     }
 

@@ -4,7 +4,7 @@
 
 use crate::byhand::Reminder;
 use crate::class::Shares;
-use crate::connection::Connection;
+use crate::connection::{AwaitedReceive, Connection};
 use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::steering::{LaneLoad, Steering};
@@ -17,7 +17,7 @@ use ironwarp_rnic::event::Moderated;
 use std::collections::HashMap;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
@@ -54,6 +54,8 @@ pub(crate) struct Lane {
     tokens: AtomicU64,
     /// How often its thread woke.
     wakes: AtomicU64,
+    /// Number of pending timers when its thread last went to sleep.
+    timers: AtomicUsize,
     /// Its thread, once that runs.
     thread: OnceLock<Thread>,
 }
@@ -99,8 +101,8 @@ pub(crate) enum Due {
     Close(Weak<Connection>),
     /// The peer, on which this end has hung up, has posted receives for what it was sent.
     HangUp(Weak<Connection>),
-    /// The peer posts a receive for the message behind so many.
-    Receive(Weak<Connection>, u64),
+    /// The peer has posted a receive for a message that waits; if not, it is looked at again or given up.
+    Receive(Weak<Connection>, AwaitedReceive),
     /// A fault is over, and the stream goes on.
     Drive(Weak<Connection>),
     /// A listener that could not accept tries again.
@@ -155,6 +157,7 @@ impl Lane {
             sets: Mutex::default(),
             tokens: AtomicU64::new((number as u64) << LANE | (ALARM + 1)),
             wakes: AtomicU64::new(0),
+            timers: AtomicUsize::new(0),
             thread: OnceLock::new(),
         });
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
@@ -195,7 +198,7 @@ impl Lane {
     pub(crate) fn load(&self) -> LaneLoad {
         let sockets = self.all_sets().iter().map(|set| set.len()).sum();
         let busy = self.thread.get().map_or(Duration::ZERO, |thread| thread.processor_time());
-        LaneLoad { sockets, busy, wakes: self.wakes() }
+        LaneLoad { sockets, busy, wakes: self.wakes(), timers: self.timers.load(Ordering::Relaxed) }
     }
 
     pub(crate) fn submit(&self, job: Job) {
@@ -206,6 +209,12 @@ impl Lane {
         if first {
             self.wake.signal();
         }
+    }
+
+    /// Number of jobs that its thread has not taken yet.
+    #[cfg(test)]
+    pub(crate) fn waiting_jobs(&self) -> usize {
+        lock(&self.inbox).len()
     }
 
     pub(crate) fn add_set(&self, token: u64, set: &Arc<Set>) {
@@ -293,6 +302,7 @@ impl Running {
             self.jobs();
             self.take_turns();
             self.expire();
+            self.lane.timers.store(self.timers.len(), Ordering::Relaxed);
             // Only a lane that is busy gets here often.
             if wakes.is_multiple_of(REBALANCE)
                 && let Some(steering) = self.steering.upgrade()
@@ -467,9 +477,9 @@ impl Running {
                     connection.drive();
                 }
             }
-            Due::Receive(connection, number) => {
+            Due::Receive(connection, awaited) => {
                 if let Some(connection) = connection.upgrade() {
-                    connection.qp().receive_is_due(number);
+                    connection.receive_is_due(awaited);
                 }
             }
             Due::ByHand(reminder) => reminder.come(now),

@@ -29,6 +29,11 @@ impl<T> Timers<T> {
         self.heap.push(Reverse(Timer { at, number: self.count, what }));
     }
 
+    /// Number of pending timers.
+    pub(crate) fn len(&self) -> usize {
+        self.heap.len()
+    }
+
     /// How long until the next.
     pub(crate) fn next(&self, now: Instant) -> Option<Duration> {
         self.heap.peek().map(|Reverse(timer)| timer.at.saturating_duration_since(now))

@@ -236,7 +236,7 @@ impl Attendant for Nobody {
 
     fn opened(&self) {}
 
-    fn peer_not_ready(&self, _: u64, _: Duration) {}
+    fn peer_not_ready(&self) {}
 
     fn ended(&self, fault: &Arc<Fault>) {
         panic!("{fault}");

@@ -229,6 +229,14 @@ pub enum Protocol {
         /// What the peer says it has delivered.
         found: u64,
     },
+    /// "Not ready" for a message that the peer has said it of, or an earlier one (`docs/wire.md`).
+    #[error("\"not ready\" for the message behind {found}, after that behind {last}")]
+    NotReadyAgain {
+        /// The count of the last such signal.
+        last: u64,
+        /// The count of this one.
+        found: u64,
+    },
 }
 
 impl Protocol {
@@ -253,6 +261,7 @@ impl Protocol {
             }
             Self::Interleaved
             | Self::Acknowledged { .. }
+            | Self::NotReadyAgain { .. }
             | Self::Misaligned { .. }
             | Self::V2ResponseLength { .. } => Cause::Operation(Operation::StreamCatastrophic),
         }

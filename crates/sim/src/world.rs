@@ -299,7 +299,7 @@ impl Attendant for Notes {
     }
 
     /// Programs here never give a peer up for a missing receive.
-    fn peer_not_ready(&self, _: u64, _: std::time::Duration) {}
+    fn peer_not_ready(&self) {}
 
     fn opened(&self) {
         lock(&self.heard).opened = true;

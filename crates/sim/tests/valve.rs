@@ -126,7 +126,7 @@ impl Wake for Nobody {
     fn consume(&self) {}
 }
 impl Attendant for Nobody {
-    fn peer_not_ready(&self, _: u64, _: std::time::Duration) {}
+    fn peer_not_ready(&self) {}
     fn call_again(&self) {}
     fn opened(&self) {}
     fn ended(&self, _: &Arc<Fault>) {}

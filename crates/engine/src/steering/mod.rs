@@ -68,6 +68,8 @@ pub struct LaneLoad {
     pub busy: Duration,
     /// How often its thread woke.
     pub wakes: u64,
+    /// Number of pending timers.
+    pub timers: usize,
 }
 
 /// The lanes of an adapter and its redirection table.

@@ -122,3 +122,21 @@ fn what_was_polled_alone_is_acknowledged_when_another_is_moved_there() {
     drop(held);
     until(|| !far.qp().owes_acknowledgement());
 }
+
+#[test]
+fn a_connection_waits_for_one_turn_however_often_it_is_left_with_work() {
+    let server = Server::new();
+    let (_near, far) = server.connect(OTHER);
+    let held = server.hold(OTHER);
+    let connection = far.connection().unwrap();
+    let before = connection.lane().waiting_jobs();
+    for _ in 0..1000 {
+        connection.call_again();
+    }
+    let jobs = connection.lane().waiting_jobs();
+    assert!(jobs <= before + 1, "{jobs} jobs wait for the lane");
+    drop(held);
+    until(|| !connection.waits());
+    connection.call_again();
+    until(|| !connection.waits());
+}

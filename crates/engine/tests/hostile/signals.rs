@@ -1,19 +1,19 @@
 //! Signals that were forged: what two Ironwarp ends say to each other is an empty Write, which anybody can send.
 
 use crate::common::peer::{Heard, Way};
-use crate::common::victim::Victim;
+use crate::common::victim::{Attacked, Victim};
 use crate::common::{PATIENCE, send};
 use ironwarp_rnic::error::{Fault, Protocol};
-use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::qp::{Completes, Retries};
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal};
 use ironwarp_wire::{Cause, Header, Operation as Code, Place, Tagged};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 
 /// The signals that the peer hears within a moment.
-fn signals(attacked: &mut crate::common::victim::Attacked) -> Vec<Signal> {
+fn signals(attacked: &mut Attacked) -> Vec<Signal> {
     let mut signals = Vec::new();
     while let Heard::Message(header, ..) = attacked.peer.hear_for(Duration::from_millis(100)) {
         let Header::Write(write) = header else { panic!("{header:?}") };
@@ -63,7 +63,7 @@ fn an_acknowledgement_of_more_than_was_sent() {
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
     let mut peer = victim.connected(&pair, Way::default());
     peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    let mut attacked = Attacked { peer, pair, cq };
     attacked.post(1, SEND, victim.open.sge(0, 8));
     attacked.post(2, SEND, victim.open.sge(0, 8));
     for _ in 0..2 {
@@ -90,7 +90,7 @@ fn an_acknowledgement_of_less() {
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 4);
     let mut peer = victim.connected(&pair, Way::default());
     peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    let mut attacked = Attacked { peer, pair, cq };
     attacked.post(1, SEND, victim.open.sge(0, 8));
     attacked.post(2, SEND, victim.open.sge(0, 8));
     for _ in 0..2 {
@@ -114,16 +114,98 @@ fn acknowledgements_that_never_come() {
     let mut peer = victim.connected(&pair, Way::default());
     peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
     peer.send(&send(1), b"waits for ever");
-    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    let mut attacked = Attacked { peer, pair, cq };
     attacked.post(1, SEND, victim.open.sge(0, 8));
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
     assert!(!attacked.cq.wait(Some(Duration::from_millis(50))).unwrap());
-    let crate::common::victim::Attacked { peer, pair, cq } = attacked;
+    let Attacked { peer, pair, cq } = attacked;
     peer.reset();
     assert!(cq.wait(Some(PATIENCE)).unwrap());
     cq.poll(1, |failed| assert_eq!((failed.wr_id, failed.status), (1, Status::RetryExceeded), "{failed:?}"))
         .unwrap();
     assert!(pair.wait_closed(PATIENCE));
+    victim.untouched();
+    victim.survives();
+}
+
+/// A queue pair that gives up on a peer without receives, connected to a peer that sends signals. The patience is the longest
+/// there is, about four seconds, so that timers that are added stay pending.
+fn impatient(victim: &Victim) -> Attacked {
+    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
+    pair.qp().set_retries(Retries { rnr_retry: 6, ..Retries::default() });
+    let mut peer = victim.connected(&pair, Way::default());
+    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
+    Attacked { peer, pair, cq }
+}
+
+/// Number of timers that are pending on all lanes.
+fn pending_timers(victim: &Victim) -> usize {
+    victim.engine.steering().load().iter().map(|lane| lane.timers).sum()
+}
+
+/// A peer that says "not ready" for the same message again and again: each signal used to add a timer. It is sent once for each
+/// message, so the second one ends the stream, and what follows costs nothing.
+#[test]
+fn not_ready_a_million_times() {
+    let victim = Victim::new();
+    let mut attacked = impatient(&victim);
+    attacked.post(1, SEND, victim.open.sge(0, 8));
+    assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+    let signal = attacked.peer.frame(&Signal::NotReady(0).header(), &[]);
+    let many = signal.repeat(1000);
+    let mut most = 0;
+    for _ in 0..1000 {
+        attacked.peer.raw(&many);
+        most = most.max(pending_timers(&victim));
+    }
+    assert!(most < 100, "{most} timers were pending");
+    let failed = attacked.one();
+    assert_eq!((failed.wr_id, failed.status), (1, Status::Flushed), "{failed:?}");
+    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::NotReadyAgain { last: 0, found: 0 }));
+    victim.untouched();
+    victim.survives();
+}
+
+/// A peer that says so of every message, and acknowledges it at once: one timer serves them all.
+#[test]
+fn not_ready_for_each_message() {
+    let victim = Victim::new();
+    let mut attacked = impatient(&victim);
+    let before = pending_timers(&victim);
+    for number in 0..500 {
+        attacked.post(number, SEND, victim.open.sge(0, 8));
+        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        attacked.peer.send(&Signal::NotReady(number).header(), &[]);
+        attacked.peer.send(&Signal::Acknowledged(number + 1).header(), &[]);
+        assert_eq!(attacked.one().status, Status::Success);
+    }
+    let after = pending_timers(&victim);
+    assert!(after < before + 100, "{before} timers were pending before, {after} after");
+    victim.survives();
+}
+
+/// The timer that serves all messages is not that of the first: one that waits later has its own time, and fails when that is over.
+#[test]
+fn not_ready_for_the_second_message() {
+    let victim = Victim::new();
+    let mut attacked = impatient(&victim);
+    let retries = Retries { rnr_retry: 1, ..Retries::default() }; // the peer's code 0: 0.66 s
+    attacked.pair.qp().set_retries(retries);
+    for number in 0..2 {
+        attacked.post(number, SEND, victim.open.sge(0, 8));
+        assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
+        attacked.peer.send(&Signal::NotReady(number).header(), &[]);
+        if number == 0 {
+            attacked.peer.send(&Signal::Acknowledged(1).header(), &[]);
+            assert_eq!(attacked.one().status, Status::Success);
+        }
+    }
+    let began = Instant::now();
+    let failed = attacked.one();
+    assert_eq!((failed.wr_id, failed.status), (1, Status::RnrRetryExceeded), "{failed:?}");
+    // The signal may have arrived a moment before `began`.
+    let patience = retries.receive_patience(0).unwrap();
+    assert!(began.elapsed() > patience * 9 / 10, "given up after {:?}", began.elapsed());
     victim.untouched();
     victim.survives();
 }
@@ -136,7 +218,7 @@ fn a_failure_here_before_the_acknowledgement() {
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
     let mut peer = victim.connected(&pair, Way::default());
     peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = crate::common::victim::Attacked { peer, pair, cq };
+    let mut attacked = Attacked { peer, pair, cq };
     attacked.post(1, SEND, victim.open.sge(0, 8));
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
     attacked.post(2, SEND, victim.foreign.sge(0, 8));

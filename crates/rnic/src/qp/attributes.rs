@@ -6,7 +6,6 @@ use crate::memory::{Domain, Rights};
 use crate::queue::{Cq, SharedReceiveQueue, SharedSendQueue, XrcDomain};
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// When a Send or a Write completes (requirement P2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,8 +81,9 @@ pub trait Attendant: Send + Sync + fmt::Debug {
     fn call_again(&self);
     /// The peer's first message came.
     fn opened(&self);
-    /// A message waits for a receive of the peer's: [`Qp::receive_is_due`](super::Qp::receive_is_due) is to be called with this number after this time.
-    fn peer_not_ready(&self, number: u64, patience: Duration);
+    /// A message begins to wait for a receive of the peer's: [`Qp::receive_is_due`](super::Qp::receive_is_due) is to be called
+    /// for it after [`Qp::receive_patience`](super::Qp::receive_patience).
+    fn peer_not_ready(&self);
     /// The stream is over: nothing more is delivered. The link goes on until [`closed`](Self::closed).
     fn ended(&self, fault: &Arc<Fault>);
     /// Both directions of the link are closed.

@@ -11,6 +11,7 @@ use ironwarp_wire::private::Capabilities;
 use ironwarp_wire::{Header, Place, SendWord};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 impl Qp {
     pub(crate) fn device(&self) -> &Device {
@@ -36,14 +37,30 @@ impl Qp {
         capabilities.with_rnr_timer(self.retries().rnr_timer)
     }
 
-    /// The peer says that the message behind so many waits for a receive.
-    pub(crate) fn peer_not_ready(&self, number: u64) {
-        let timer = lock(&self.owed).peer.map_or(0, Capabilities::rnr_timer);
-        if let Some(patience) = self.retries().receive_patience(timer)
-            && let Some(attendant) = self.attendant.get()
-        {
-            attendant.peer_not_ready(number, patience);
+    /// The peer says that the message behind the first `found` waits for a receive. It says so once for each message, and messages
+    /// are delivered in order, so each count is higher than the last (`docs/wire.md`). With the check of the caller, who knows how
+    /// many messages were sent, this bounds the signals by the messages of this end.
+    pub(crate) fn peer_not_ready(&self, found: u64) -> Result<(), Protocol> {
+        let before = self.peer_waits.swap(found + 1, Ordering::SeqCst);
+        if before > found {
+            return Err(Protocol::NotReadyAgain { last: before - 1, found });
         }
+        if let Some(attendant) = self.attendant.get() {
+            attendant.peer_not_ready();
+        }
+        Ok(())
+    }
+
+    /// The message that waits for a receive of the peer's, if one does: the one behind this many.
+    pub fn awaits_receive(&self) -> Option<u64> {
+        let number = self.peer_waits.load(Ordering::SeqCst).checked_sub(1)?;
+        (lock(&self.sq).acknowledged() <= number && !self.is_ended()).then_some(number)
+    }
+
+    /// How long it may wait. `None`: for ever.
+    pub fn receive_patience(&self) -> Option<Duration> {
+        let timer = lock(&self.owed).peer.map_or(0, Capabilities::rnr_timer);
+        self.retries().receive_patience(timer)
     }
 
     /// Memory that the peer names, if both it and the queue pair allow what the peer wants (requirement M9).

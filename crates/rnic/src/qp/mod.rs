@@ -91,6 +91,8 @@ pub struct Qp {
     last_receive: AtomicBool,
     /// The shared receive queue that it is put down with, and which will call it: its number and one. Zero: none.
     listed: AtomicU64,
+    /// The count of the peer's last "not ready" and one. Zero: there was none.
+    peer_waits: AtomicU64,
     /// Something was delivered since somebody last asked.
     debt: AtomicBool,
     /// So many messages of the request class were delivered, if their completions may have been seen. What the program posts
@@ -135,6 +137,7 @@ impl Qp {
             waiting: AtomicBool::new(false),
             last_receive: AtomicBool::new(false),
             listed: AtomicU64::new(0),
+            peer_waits: AtomicU64::new(0),
             debt: AtomicBool::new(false),
             delivered: AtomicU64::new(0),
             blocked: AtomicBool::new(false),
@@ -501,9 +504,9 @@ impl Qp {
         self.look(looks, ROUNDS);
     }
 
-    /// The peer had time to post a receive for the message behind so many: if it has not, it is given up.
+    /// The peer had time to post a receive for the message behind this many: if it has not, the stream ends.
     pub fn receive_is_due(&self, number: u64) {
-        if lock(&self.sq).acknowledged() <= number && !self.is_ended() {
+        if self.awaits_receive() == Some(number) {
             self.abort(Fault::NotReady);
         }
     }
@@ -512,13 +515,6 @@ impl Qp {
     pub fn has_unseen(&self) -> bool {
         let Attributes { send_cq, receive_cq, .. } = &self.attributes;
         send_cq.has_success_of(self.id) || receive_cq.has_success_of(self.id)
-    }
-
-    /// Whether a message waits at the peer, whose program has posted no receive for it.
-    pub fn awaits_receive(&self) -> bool {
-        let (waits, left) = self.rx.with(|rx| rx.as_ref().is_some_and(|rx| rx.peer_waits(self)));
-        self.pass_on(left);
-        waits
     }
 
     /// Whether the link did not take all there was to send. It tells when it takes more, and asking before is in vain.

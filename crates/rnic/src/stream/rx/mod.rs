@@ -90,8 +90,6 @@ pub(crate) struct Rx {
     /// The same, as far as the tx half knows.
     published: u64,
     park: Park,
-    /// The message of this end's behind so many waits for a receive of the peer's.
-    peer_waits: Option<u64>,
     /// So many messages were acknowledged though the last of them wait: see [`Rx::vouch`].
     vouched: u64,
     /// Bytes that came behind the startup frame.
@@ -172,7 +170,6 @@ impl Rx {
             delivered: 0,
             published: 0,
             park: Park::default(),
-            peer_waits: None,
             vouched: 0,
             early: early.into(),
             drain: false,

@@ -400,8 +400,7 @@ impl Rx {
             Signal::NotReady(found) => {
                 // The one that waits may be half sent, and is not counted then.
                 self.acknowledged(qp, found)?;
-                self.peer_waits = Some(found);
-                qp.peer_not_ready(found);
+                qp.peer_not_ready(found)?;
                 self.vouch(qp);
                 Ok(())
             }
@@ -424,15 +423,10 @@ impl Rx {
         Ok(())
     }
 
-    /// Whether the peer has no receive for a message of this end's.
-    pub(crate) fn peer_waits(&self, qp: &Qp) -> bool {
-        self.peer_waits.is_some_and(|number| lock(&qp.sq).acknowledged() <= number)
-    }
-
     /// Both ends wait for a receive of the other's, and their programs may post none before their Sends are complete. So
     /// that nobody waits for ever, the Sends that wait here count as delivered: they have arrived, and this end keeps them.
     fn vouch(&mut self, qp: &Qp) {
-        if self.peer_waits(qp) && !self.park.is_empty() {
+        if qp.awaits_receive().is_some() && !self.park.is_empty() {
             self.vouched = self.delivered + self.park.whole_sends();
             lock(&qp.owed).flush = true;
             self.owes = true;
