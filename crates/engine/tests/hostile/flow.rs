@@ -4,7 +4,7 @@ use crate::common::peer::{Heard, Peer, Way};
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, resident, segment, send, write};
 use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::{Fault, Protocol};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_wire::private::Capabilities;
@@ -227,6 +227,36 @@ fn a_close_while_an_answer_is_on_its_way() {
     assert!(attacked.pair.wait_closed(PATIENCE));
     assert!(begin.elapsed() < Duration::from_secs(4), "it was cut: {:?}", begin.elapsed());
     attacked.fault(RECEIVES);
+    victim.survives();
+}
+
+/// A responder that answers an empty Read with payload, and does not end. Linux siw may answer it with a message of its own, which is
+/// thrown away; but no message is longer than 2 GiB, and this one used to count its bytes until that overflowed.
+#[test]
+fn an_answer_to_an_empty_read_that_does_not_end() {
+    let victim = Victim::with(Config { crc: false, ..Config::default() });
+    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
+    let mut peer = victim.connected(&pair, Way { crc: false, ..Way::default() });
+    peer.open();
+    let mut attacked = Attacked { peer, pair, cq };
+    attacked.post(7, SEND, victim.open.sge(0, 8));
+    assert!(matches!(attacked.peer.hear(), Heard::Message(Header::Send(_), ..)));
+    let asked = attacked.peer.hear();
+    let Heard::Message(Header::ReadRequest(asked), ..) = asked else { panic!("{asked:?}") };
+    assert_eq!(asked.len, 0);
+    let payload = vec![0xee; 64_000];
+    let limit = (1 << 31) / payload.len() as u64;
+    for n in 0..=limit {
+        let place = Place { offset: asked.sink.offset + n * payload.len() as u64, ..asked.sink };
+        attacked.peer.send(&Header::ReadResponse(Tagged { last: false, place }), &payload);
+        assert!(n == limit || attacked.pair.qp().fault().is_none(), "ended before the limit");
+    }
+    let terminate = attacked.peer.hear_terminate();
+    assert_eq!(terminate.cause, Cause::TaggedBuffer(TaggedBuffer::Bounds));
+    let found = (limit + 1) * payload.len() as u64;
+    assert_eq!(*attacked.fault(1), Fault::Protocol(Protocol::ResponseLength { expected: 0, found }));
+    attacked.closed();
+    victim.untouched();
     victim.survives();
 }
 

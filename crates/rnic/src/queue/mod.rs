@@ -19,6 +19,6 @@ pub use moderation::Moderation;
 pub use push::Pushed;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
-pub(crate) use send::{Asked, OutstandingRead, SendQueue};
+pub(crate) use send::{Asked, MAX_MESSAGE, OutstandingRead, SendQueue};
 pub use shared::{SharedReceiveQueue, SrqStatus, XrcDomain};
 pub use shared_send::SharedSendQueue;
