@@ -19,7 +19,6 @@ use ironwarp_wire::{Header, Send, SendWord};
 use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
 /// How often a case is run.
 const REPEATS: usize = 1000;
