@@ -4,13 +4,14 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, code, destroyed, object};
-use crate::object::{CObject, Use, find, publish, put, take_back};
+use crate::object::{CObject, Uses, find, publish, put, take_back};
 use crate::pd::Pd;
 use crate::query::gid_at;
 use ironwarp_engine::gid::{Gid, GidTable};
 use ironwarp_rnic::datagram::{AddressHandle, Grh};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 /// An address handle.
 #[repr(C)]
@@ -18,7 +19,8 @@ use std::ffi::c_int;
 pub(crate) struct Ah {
     c: UnsafeCell<ibv_ah>,
     address: AddressHandle,
-    _in_use: Use,
+    /// Its C structure leads there.
+    _pd: Arc<Pd>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -31,7 +33,7 @@ unsafe impl Sync for Ah {}
 unsafe impl Send for Ah {}
 
 impl Ah {
-    pub(crate) fn new(pd: &'static Pd, attr: &ibv_ah_attr) -> Result<&'static Self, Errno> {
+    pub(crate) fn new(pd: Arc<Pd>, attr: &ibv_ah_attr) -> Result<Arc<Self>, Errno> {
         // Ethernet has no LIDs: without a GID there is no address.
         if attr.is_global == 0 || attr.port_num != 1 {
             return Err(Errno::INVALID
@@ -53,7 +55,8 @@ impl Ah {
             ..AddressHandle::new(source, destination)
         };
         let c = ibv_ah { context: pd.context().c(), pd: pd.c(), handle: 0 };
-        Ok(publish(Self { c: UnsafeCell::new(c), address, _in_use: pd.in_use() }))
+        let uses = Uses::of(&*pd)?;
+        Ok(publish(Self { c: UnsafeCell::new(c), address, _pd: pd }, uses))
     }
 
     pub(crate) fn address(&self) -> AddressHandle {
@@ -65,7 +68,7 @@ impl Ah {
 pub unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *mut ibv_ah {
     // SAFETY: NULL or the caller's.
     let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
-    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, attr)).map(CObject::c))
+    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, attr)).map(|ah| ah.c()))
 }
 
 /// The way back to whoever sent a datagram.
@@ -120,7 +123,7 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
     let (Some(wc), Some(grh)) = (unsafe { (wc.as_ref(), grh.as_ref()) }) else {
         return object!(Err(Errno::INVALID.because("wc or grh is NULL")));
     };
-    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &attr_from(wc, grh, port)?)).map(CObject::c))
+    object!(find::<Pd>(pd).and_then(|pd| Ah::new(pd, &attr_from(wc, grh, port)?)).map(|ah| ah.c()))
 }
 
 #[unsafe(no_mangle)]

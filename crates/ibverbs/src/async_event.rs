@@ -53,12 +53,13 @@ impl AsyncEventPort {
     }
 
     /// Events of the port come from now on: not before somebody could want them, because it takes a thread.
-    pub(crate) fn watch_port(&self) {
+    pub(crate) fn watch_port(&self) -> &Self {
         self.watched.call_once(|| {
             if let Err(error) = self.engine.raise_port_events() {
                 tracing::warn!(%error, "changes of the port will not be told");
             }
         });
+        self
     }
 
     /// From now on events may be about this object.
@@ -136,24 +137,24 @@ fn named(event: AsyncEvent) -> (ibv_event_type, Option<Subject>) {
     }
 }
 
-/// Blocks in here, where the program may cancel the thread: nothing with a destructor is alive.
+/// Blocks in here, where the program may cancel the thread: nothing with a destructor is alive, and the context is looked up
+/// again afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    let Ok(port) = find::<Context>(context).map(Context::events) else {
-        return minus_one!(Err(Errno::INVALID));
-    };
     if event.is_null() {
         return minus_one!(Err(Errno::null("event")));
     }
-    port.watch_port();
     loop {
-        if let Err(errno) = wait(port.fd()) {
+        let Ok(fd) = find::<Context>(context).map(|context| context.events().watch_port().fd()) else {
+            return minus_one!(Err(Errno::INVALID));
+        };
+        if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        if let Some(next) = port.next() {
+        if let Some(next) = find::<Context>(context).ok().and_then(|context| context.events().next()) {
             // SAFETY: not NULL, and the caller's.
             unsafe { put(event, next) };
             return 0;

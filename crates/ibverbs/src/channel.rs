@@ -6,14 +6,14 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, destroyed, minus_one, object};
-use crate::object::{CObject, Use, Users, find, publish, put, take_back_unused};
+use crate::object::{CObject, Uses, find, publish, put, take_back};
 use crate::sync::lock;
 use crate::wake::{ChannelWake, wait};
 use ironwarp_rnic::event::CompletionHandler;
 use std::cell::UnsafeCell;
 use std::collections::HashMap;
 use std::ffi::{c_int, c_uint, c_void};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
 /// A completion channel: a completion handler of the adapter.
 #[repr(C)]
@@ -22,10 +22,10 @@ pub(crate) struct Channel {
     c: UnsafeCell<ibv_comp_channel>,
     handler: Arc<CompletionHandler>,
     wake: ChannelWake,
-    users: Users,
-    _in_use: Use,
     /// The completion queues that it serves, by their numbers in the adapter.
-    queues: Mutex<HashMap<u32, &'static Cq>>,
+    queues: Mutex<HashMap<u32, Weak<Cq>>>,
+    /// Its C structure leads there.
+    _context: Arc<Context>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -38,20 +38,19 @@ unsafe impl Sync for Channel {}
 unsafe impl Send for Channel {}
 
 impl Channel {
-    fn new(context: &'static Context) -> Result<&'static Self, Errno> {
+    fn new(context: Arc<Context>) -> Result<Arc<Self>, Errno> {
         let wake = ChannelWake::new()?;
         let handler = context.engine().device().create_handler(Box::new(wake.clone()));
         let handler = handler.map_err(|_| Errno::NO_MEMORY)?;
         let c = ibv_comp_channel { context: context.c(), fd: wake.fd(), refcnt: 0 };
-        let (users, queues) = (Users::default(), Mutex::default());
-        Ok(publish(Self { c: UnsafeCell::new(c), handler, wake, users, _in_use: context.in_use(), queues }))
+        let (c, queues) = (UnsafeCell::new(c), Mutex::default());
+        Ok(publish(Self { c, handler, wake, queues, _context: context }, Uses::default()))
     }
 
     /// From now on it tells of this queue.
-    pub(crate) fn add(&'static self, cq: &'static Cq) -> Use {
-        self.queues().insert(cq.inner().cq().id(), cq);
+    pub(crate) fn add(&self, cq: &Arc<Cq>) {
+        self.queues().insert(cq.inner().cq().id(), Arc::downgrade(cq));
         cq.inner().cq().set_handler(Some(Arc::clone(&self.handler)));
-        Use::of(&self.users)
     }
 
     /// The queue is about to be destroyed: its events are taken back.
@@ -62,16 +61,16 @@ impl Channel {
         self.queues().remove(&id);
     }
 
-    fn queues(&self) -> MutexGuard<'_, HashMap<u32, &'static Cq>> {
+    fn queues(&self) -> MutexGuard<'_, HashMap<u32, Weak<Cq>>> {
         lock(&self.queues)
     }
 
     /// The next event: which queue has completions. It counts as delivered.
-    fn next(&self) -> Option<&'static Cq> {
+    fn next(&self) -> Option<Arc<Cq>> {
         loop {
             let event = self.handler.next()?;
             let queues = self.queues();
-            if let Some(cq) = queues.get(&event.cq) {
+            if let Some(cq) = queues.get(&event.cq).and_then(Weak::upgrade) {
                 cq.event_delivered();
                 return Some(cq);
             }
@@ -81,7 +80,7 @@ impl Channel {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
-    object!(find::<Context>(context).and_then(Channel::new).map(CObject::c))
+    object!(find::<Context>(context).and_then(Channel::new).map(|channel| channel.c()))
 }
 
 #[unsafe(no_mangle)]
@@ -90,33 +89,32 @@ pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_
 }
 
 pub(crate) fn destroy(c: *mut ibv_comp_channel) -> Result<(), Errno> {
-    let channel = find::<Channel>(c)?;
-    let taken = take_back_unused::<Channel>(c, &channel.users)?;
-    taken.handler.shut_down();
-    Ok(())
+    take_back::<Channel>(c).map(|channel| channel.handler.shut_down())
 }
 
-/// Blocks in here, where the program may cancel the thread: nothing with a destructor is alive.
+/// Blocks in here, where the program may cancel the thread: nothing with a destructor is alive, and the channel is looked up
+/// again afterwards.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    let Ok(channel) = find::<Channel>(channel) else { return minus_one!(Err(Errno::INVALID)) };
     loop {
-        if let Err(errno) = wait(channel.wake.fd()) {
+        let Ok(fd) = find::<Channel>(channel).map(|channel| channel.wake.fd()) else {
+            return minus_one!(Err(Errno::INVALID));
+        };
+        if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        if let Some(found) = channel.next() {
-            let c: *mut ibv_cq = found.c().cast();
-            // SAFETY: NULL or the caller's; the queue is alive as long as its event is not acknowledged.
-            unsafe {
-                put(cq, c);
-                put(cq_context, (*c).cq_context);
-            }
-            return 0;
+        let Some(found) = find::<Channel>(channel).ok().and_then(|channel| channel.next()) else { continue };
+        let c: *mut ibv_cq = found.c().cast();
+        // SAFETY: NULL or the caller's; the queue is alive as long as its event is not acknowledged.
+        unsafe {
+            put(cq, c);
+            put(cq_context, (*c).cq_context);
         }
+        return 0;
     }
 }
 

@@ -9,8 +9,9 @@ use crate::abi::*;
 use crate::async_event::AsyncEventPort;
 use crate::device::{Device, NAME, the_device};
 use crate::errno::{Errno, destroyed, object};
-use crate::object::{CObject, Use, Users, find, generation, publish, take_back};
+use crate::object::{CObject, Uses, find, generation, publish, withdraw};
 use crate::persona::config;
+use crate::sync::lock;
 use crate::wake::ChannelWake;
 use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, unsupported, xrc};
 use ironwarp_engine::Engine;
@@ -20,7 +21,7 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::mem::offset_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard};
 
 /// An opened device.
 #[repr(C)]
@@ -30,7 +31,8 @@ pub(crate) struct Context {
     events: Arc<AsyncEventPort>,
     /// Of which process it is.
     generation: u32,
-    users: Users,
+    /// Held while an XRC domain is looked for and made.
+    opening: Mutex<()>,
     /// What programs think leads to a kernel driver. They may duplicate it and import the device by it, and no more.
     command: OwnedFd,
 }
@@ -47,7 +49,7 @@ unsafe impl Send for Context {}
 
 impl Context {
     /// Opens the device.
-    pub(crate) fn open() -> Result<&'static Self, Errno> {
+    pub(crate) fn open() -> Result<Arc<Self>, Errno> {
         let engine = Engine::new(config().clone())?;
         let wake = ChannelWake::new()?;
         // A file in memory, because each is one of its own; where these are refused, the device cannot be imported.
@@ -59,11 +61,11 @@ impl Context {
     }
 
     /// The same device once more, for a program that has a descriptor of it.
-    pub(crate) fn again(&self, command: OwnedFd) -> &'static Self {
+    pub(crate) fn again(&self, command: OwnedFd) -> Arc<Self> {
         Self::new(Arc::clone(&self.engine), Arc::clone(&self.events), command)
     }
 
-    fn new(engine: Arc<Engine>, events: Arc<AsyncEventPort>, command: OwnedFd) -> &'static Self {
+    fn new(engine: Arc<Engine>, events: Arc<AsyncEventPort>, command: OwnedFd) -> Arc<Self> {
         let mut verbs = tables();
         verbs.context.device = the_device();
         verbs.context.cmd_fd = command.as_raw_fd();
@@ -71,14 +73,15 @@ impl Context {
         verbs.context.num_comp_vectors = c_int::try_from(engine.steering().lanes()).unwrap_or(c_int::MAX);
         verbs.context.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         verbs.context.abi_compat = VERBS_ABI_IS_EXTENDED as *mut c_void;
-        publish(Self {
+        let context = Self {
             verbs: UnsafeCell::new(verbs),
             engine,
             events,
             generation: generation(),
-            users: Users::default(),
+            opening: Mutex::default(),
             command,
-        })
+        };
+        publish(context, Uses::default())
     }
 
     /// A parent made it before it forked: nothing of it may be touched.
@@ -95,9 +98,9 @@ impl Context {
         &self.engine
     }
 
-    /// Something is made in it.
-    pub(crate) fn in_use(&'static self) -> Use {
-        Use::of(&self.users)
+    /// One thread at a time opens XRC domains.
+    pub(crate) fn open_domains(&self) -> MutexGuard<'_, ()> {
+        lock(&self.opening)
     }
 
     pub(crate) fn events(&self) -> &AsyncEventPort {
@@ -142,17 +145,12 @@ fn tables() -> verbs_context {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
-    object!(find::<Device>(device).and_then(|_| Context::open()).map(CObject::c))
+    object!(find::<Device>(device).and_then(|_| Context::open()).map(|context| context.c()))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    destroyed!(take_back::<Context>(context).map(|context| {
-        // What the program made in it and did not destroy still leads here.
-        if context.users.any() {
-            Box::leak(context);
-        }
-    }))
+    destroyed!(withdraw::<Context>(context).map(drop))
 }
 
 impl std::fmt::Debug for Context {

@@ -8,8 +8,7 @@ use crate::completion;
 use crate::context::Context;
 use crate::cq_ex::{Current, Polling};
 use crate::errno::{Errno, code, destroyed, object};
-use crate::object::{CObject, Use, Users, find, publish, take_back_unused, trusted};
-use crate::pd::Pd;
+use crate::object::{CObject, Uses, begin_destroy, find, publish, trusted};
 use crate::report;
 use crate::sync::lock;
 use ironwarp_engine::CompletionQueue;
@@ -27,19 +26,15 @@ pub(crate) const MOST: c_int = 1 << 22;
 #[derive(Debug)]
 pub(crate) struct Cq {
     c: UnsafeCell<ibv_cq_ex>,
-    context: &'static Context,
     inner: Arc<CompletionQueue>,
-    users: Users,
-    _in_use: Use,
-    channel: Mutex<Option<(&'static Channel, Use)>>,
+    channel: Mutex<Option<Arc<Channel>>>,
     /// Events that were delivered and not acknowledged.
     pending: Mutex<u64>,
     acknowledged: Condvar,
     /// The completion that the extended calls look at.
     pub(crate) current: UnsafeCell<Current>,
     pub(crate) polling: Polling,
-    /// The parent domain that it was made in.
-    parent: Mutex<Option<Use>>,
+    context: Arc<Context>,
 }
 
 // SAFETY: the C structure comes first. What is written in it after it was published, the callers of the extended interface
@@ -63,10 +58,11 @@ pub(crate) struct Wanted {
 
 impl Cq {
     pub(crate) fn new(
-        context: &'static Context,
+        context: &Arc<Context>,
         wanted: &Wanted,
+        mut uses: Uses,
         extended: impl FnOnce(&mut ibv_cq_ex, &mut Polling),
-    ) -> Result<&'static Self, Errno> {
+    ) -> Result<Arc<Self>, Errno> {
         let (lanes, vector) = (context.engine().steering().lanes(), usize::try_from(wanted.vector).ok());
         let Some(vector) = vector.filter(|vector| (1..=MOST).contains(&wanted.cqe) && *vector < lanes) else {
             return Err(Errno::INVALID.because(format_args!(
@@ -78,6 +74,9 @@ impl Cq {
             true => None,
             false => Some(find::<Channel>(wanted.channel)?),
         };
+        if let Some(channel) = &channel {
+            uses = uses.and(&**channel)?;
+        }
         let capacity = wanted.cqe.unsigned_abs() as usize;
         // A lane for each vector (requirement N5).
         let inner = match vector {
@@ -95,42 +94,30 @@ impl Cq {
         c.cond = libc::PTHREAD_COND_INITIALIZER;
         let mut polling = Polling::default();
         extended(&mut c, &mut polling);
-        let cq = publish(Self {
+        let cq = Self {
             c: UnsafeCell::new(c),
-            context,
             inner,
-            users: Users::default(),
-            _in_use: context.in_use(),
-            channel: Mutex::default(),
+            channel: Mutex::new(channel.clone()),
             pending: Mutex::default(),
             acknowledged: Condvar::new(),
             current: UnsafeCell::default(),
             polling,
-            parent: Mutex::default(),
-        });
+            context: Arc::clone(context),
+        };
+        let cq = publish(cq, uses);
         context.events().add(Subject::Cq(id), cq.c());
         if let Some(channel) = channel {
-            *lock(&cq.channel) = Some((channel, channel.add(cq)));
+            channel.add(&cq);
         }
         Ok(cq)
     }
 
-    pub(crate) fn context(&self) -> &'static Context {
-        self.context
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub(crate) fn inner(&self) -> &Arc<CompletionQueue> {
         &self.inner
-    }
-
-    /// A queue pair completes here.
-    pub(crate) fn in_use(&'static self) -> Use {
-        Use::of(&self.users)
-    }
-
-    /// It was made in this parent domain, which cannot be destroyed before it.
-    pub(crate) fn made_in(&self, parent: &'static Pd) {
-        *lock(&self.parent) = Some(parent.in_use());
     }
 
     pub(crate) fn event_delivered(&self) {
@@ -163,7 +150,7 @@ pub extern "C" fn ibv_create_cq(
     let wanted = Wanted { cqe, cq_context, channel, vector };
     object!(
         find::<Context>(context)
-            .and_then(|context| Cq::new(context, &wanted, |_, _| ()))
+            .and_then(|context| Cq::new(&context, &wanted, Uses::default(), |_, _| ()))
             .map(|cq| cq.c().cast()),
     )
 }
@@ -208,17 +195,15 @@ pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 }
 
 pub(crate) fn destroy(c: *mut ibv_cq_ex) -> Result<(), Errno> {
-    let cq = find::<Cq>(c)?;
-    if cq.users.any() {
-        return Err(cq.users.busy());
-    }
+    let cq = begin_destroy::<Cq>(c)?;
     let channel = lock(&cq.channel).take();
-    if let Some((channel, _in_use)) = &channel {
-        channel.remove(cq);
+    if let Some(channel) = channel {
+        channel.remove(&cq);
     }
     cq.wait_for_acknowledgements();
     cq.context.events().remove(Subject::Cq(cq.inner.cq().id()), c);
-    take_back_unused::<Cq>(c, &cq.users).map(drop)
+    cq.finish();
+    Ok(())
 }
 
 /// The data path: up to `most` completions.

@@ -7,13 +7,14 @@ use crate::completion;
 use crate::context::Context;
 use crate::cq::{Cq, Wanted};
 use crate::errno::{Errno, object};
-use crate::object::{CObject, find, trusted};
+use crate::object::{CObject, Uses, find, trusted};
 use crate::pd::Pd;
 use crate::report;
 use crate::turn::Turn;
 use ironwarp_rnic::queue::Status;
 use rustix::time::{ClockId, clock_gettime};
 use std::ffi::{c_int, c_uint};
+use std::sync::Arc;
 
 /// What completions can be asked for.
 const SERVED: u64 = IBV_WC_EX_WITH_BYTE_LEN
@@ -80,12 +81,12 @@ pub(crate) unsafe extern "C" fn create_cq_ex(
         return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's. Fields behind the mask are there if it names them.
-    object!(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
+    object!(find::<Context>(context).and_then(|context| unsafe { create(&context, attr) }))
 }
 
 /// # Safety
 /// `attr` is the caller's, with the fields that its `comp_mask` names.
-unsafe fn create(context: &'static Context, attr: *mut ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex, Errno> {
+unsafe fn create(context: &Arc<Context>, attr: *mut ibv_cq_init_attr_ex) -> Result<*mut ibv_cq_ex, Errno> {
     // SAFETY: all but what is behind the mask is there.
     let (wanted, wc_flags, mask) = unsafe {
         let wanted = Wanted {
@@ -114,15 +115,13 @@ unsafe fn create(context: &'static Context, attr: *mut ibv_cq_init_attr_ex) -> R
         )));
     }
     // A thread domain in a parent domain is the same promise.
-    let single_threaded =
-        flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0 || parent.is_some_and(Pd::is_single_threaded);
-    let cq = Cq::new(context, &wanted, |cq, polling| {
+    let single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED != 0
+        || parent.as_ref().is_some_and(|parent| parent.is_single_threaded());
+    let uses = parent.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
+    let cq = Cq::new(context, &wanted, uses, |cq, polling| {
         fill(cq);
         polling.single_threaded = single_threaded;
     })?;
-    if let Some(parent) = parent {
-        cq.made_in(parent);
-    }
     if wc_flags & TIMES != 0 {
         cq.inner().cq().set_clock(clock);
     }

@@ -3,11 +3,11 @@
 
 use crate::abi::{Zeroed, ibv_device};
 use crate::errno::{Errno, object};
-use crate::object::{CObject, find, publish, put};
+use crate::object::{CObject, Uses, find, publish, put};
 use crate::persona;
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 
 /// Its name. Programs take it with `-d`.
 pub(crate) use ironwarp_rnic::config::DEVICE_NAME as NAME;
@@ -35,7 +35,7 @@ unsafe impl Send for Device {}
 
 /// The device. It lives as long as the process: programs keep it after they freed the list.
 pub(crate) fn the_device() -> *mut ibv_device {
-    static DEVICE: OnceLock<&Device> = OnceLock::new();
+    static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
     DEVICE
         .get_or_init(|| {
             let mut c = ibv_device::zeroed();
@@ -45,7 +45,7 @@ pub(crate) fn the_device() -> *mut ibv_device {
             write_name(&mut c.dev_name, DEVICE_FILE);
             write_name(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{DEVICE_FILE}"));
             write_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));
-            publish(Device { c: UnsafeCell::new(c), behind: [0; 16] })
+            publish(Device { c: UnsafeCell::new(c), behind: [0; 16] }, Uses::default())
         })
         .c()
 }

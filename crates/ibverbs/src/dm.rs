@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, code, destroyed, object};
 use crate::mr::{Mr, Range};
-use crate::object::{CObject, Use, Users, find, find_any, publish, take_back_unused};
+use crate::object::{CObject, Uses, find, find_any, publish, take_back};
 use crate::pd::Pd;
 use crate::query::DEVICE_MEMORY;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
@@ -93,10 +93,8 @@ impl Drop for Bytes {
 #[derive(Debug)]
 pub(crate) struct Dm {
     c: UnsafeCell<ibv_dm>,
-    context: &'static Context,
     bytes: Arc<Bytes>,
-    users: Users,
-    _in_use: Use,
+    context: Arc<Context>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -109,23 +107,17 @@ unsafe impl Sync for Dm {}
 unsafe impl Send for Dm {}
 
 impl Dm {
-    pub(crate) fn new(context: &'static Context, bytes: Arc<Bytes>, handle: u32) -> &'static Self {
+    pub(crate) fn new(context: Arc<Context>, bytes: Arc<Bytes>, handle: u32) -> Arc<Self> {
         let mut c = ibv_dm::zeroed();
         c.context = context.c();
         c.memcpy_to_dm = Some(memcpy_to_dm);
         c.memcpy_from_dm = Some(memcpy_from_dm);
         c.handle = handle;
-        publish(Self {
-            c: UnsafeCell::new(c),
-            context,
-            bytes,
-            users: Users::default(),
-            _in_use: context.in_use(),
-        })
+        publish(Self { c: UnsafeCell::new(c), bytes, context }, Uses::default())
     }
 
-    pub(crate) fn context(&self) -> &'static Context {
-        self.context
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub(crate) fn bytes(&self) -> &Arc<Bytes> {
@@ -135,10 +127,6 @@ impl Dm {
     pub(crate) fn handle(&self) -> u32 {
         // SAFETY: a word that is never written again.
         unsafe { (*self.c.get()).handle }
-    }
-
-    pub(crate) fn users(&self) -> &Users {
-        &self.users
     }
 }
 
@@ -162,7 +150,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    destroyed!(find::<Dm>(dm).and_then(|found| take_back_unused::<Dm>(dm, &found.users).map(drop)))
+    destroyed!(take_back::<Dm>(dm).map(drop))
 }
 
 /// A region of device memory. Its addresses count from the beginning of the memory, or of the region.
@@ -184,7 +172,7 @@ pub(crate) unsafe extern "C" fn reg_dm_mr(
             return Err(Errno::INVALID);
         }
         let range = Range { addr: dm.bytes.start() as u64 + offset, len: length, start: 0 };
-        let mr = Mr::new(pd, range, access, Some(Use::of(&dm.users)))?;
+        let mr = Mr::new(pd, range, access, Some(&dm))?;
         mr.hide_address();
         Ok(mr.c())
     }))

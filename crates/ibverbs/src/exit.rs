@@ -3,7 +3,7 @@
 //! what was made of them.
 #![expect(unsafe_code, reason = "the C library calls back at exit")]
 
-use crate::object::each;
+use crate::object::all;
 use crate::qp::Qp;
 use crate::report;
 use crate::rsocket;
@@ -34,12 +34,9 @@ pub(crate) fn prepare(engine: &Engine) {
 
 extern "C" fn close_all() {
     let deadline = Instant::now() + PATIENCE;
-    let mut closing = Vec::new();
-    each::<Qp>(|qp| {
-        if qp.close() {
-            closing.push(qp);
-        }
-    });
+    // Other threads may still destroy them: these stay in memory as long as they are held here.
+    let mut closing = all::<Qp>();
+    closing.retain(|qp| qp.close());
     rsocket::close_all(deadline);
     for qp in closing {
         qp.wait_closed(deadline.saturating_duration_since(Instant::now()));

@@ -7,8 +7,8 @@ use crate::context::Context;
 use crate::dm::Dm;
 use crate::errno::{Errno, object};
 use crate::mr::Mr;
-use crate::object::{CObject, find, search, take_back};
-use crate::pd::Pd;
+use crate::object::{CObject, all, find, withdraw};
+use crate::pd::{Alias, Pd};
 use rustix::fs::fstat;
 use std::ffi::c_int;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
@@ -29,7 +29,7 @@ pub unsafe extern "C" fn ibv_import_device(fd: c_int) -> *mut ibv_context {
     }
     // SAFETY: the caller's descriptor, which is open during the call.
     let theirs = unsafe { BorrowedFd::borrow_raw(fd) };
-    let found = search::<Context>(|context| same(context.command(), theirs));
+    let found = all::<Context>().into_iter().find(|context| same(context.command(), theirs));
     object!(
         found
             .ok_or_else(|| Errno::UNSUPPORTED.because(
@@ -50,52 +50,45 @@ fn same_device(a: &Context, b: &Context) -> bool {
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut ibv_pd {
     object!(find::<Context>(context).and_then(|context| {
-        let its = |pd: &'static Pd| same_device(pd.context(), context) && pd.domain().0 == handle;
-        let pd =
-            search::<Pd>(its).ok_or_else(|| Errno::INVALID.because("there is no domain with this handle"))?;
-        Ok(Pd::new(context, pd.domain(), None).c())
+        let its = |pd: &Arc<Pd>| same_device(pd.context(), &context) && pd.domain().0 == handle;
+        let pd = all::<Pd>().into_iter().find(its);
+        let pd = pd.ok_or_else(|| Errno::INVALID.because("there is no domain with this handle"))?;
+        Ok(Pd::new(&context, pd.domain(), Alias::default()).c())
     }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    let Ok(pd) = take_back::<Pd>(pd) else { return };
-    // What the program made in it and did not destroy still leads here.
-    if pd.users().any() {
-        Box::leak(pd);
-    }
+    drop(withdraw::<Pd>(pd));
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
     object!(find::<Pd>(pd).and_then(|pd| {
-        let its = |mr: &'static Mr| same_device(mr.pd().context(), pd.context()) && mr.tag().0 == handle;
-        let mr =
-            search::<Mr>(its).ok_or_else(|| Errno::INVALID.because("there is no region with this handle"))?;
-        Ok(Mr::again(pd, mr).c())
+        let its = |mr: &Arc<Mr>| same_device(mr.pd().context(), pd.context()) && mr.tag().0 == handle;
+        let mr = all::<Mr>().into_iter().find(its);
+        let mr = mr.ok_or_else(|| Errno::INVALID.because("there is no region with this handle"))?;
+        Mr::again(pd, &mr).map(|mr| mr.c())
     }))
 }
 
 /// The region itself stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    drop(take_back::<Mr>(mr));
+    drop(withdraw::<Mr>(mr));
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut ibv_dm {
     object!(find::<Context>(context).and_then(|context| {
-        let its = |dm: &'static Dm| same_device(dm.context(), context) && dm.handle() == handle;
-        let dm = search::<Dm>(its)
-            .ok_or_else(|| Errno::INVALID.because("there is no device memory with this handle"))?;
+        let its = |dm: &Arc<Dm>| same_device(dm.context(), &context) && dm.handle() == handle;
+        let dm = all::<Dm>().into_iter().find(its);
+        let dm = dm.ok_or_else(|| Errno::INVALID.because("there is no device memory with this handle"))?;
         Ok(Dm::new(context, Arc::clone(dm.bytes()), handle).c())
     }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    let Ok(dm) = take_back::<Dm>(dm) else { return };
-    if dm.users().any() {
-        Box::leak(dm);
-    }
+    drop(withdraw::<Dm>(dm));
 }

@@ -2,8 +2,9 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::dm::{Bytes as DeviceMemory, Dm};
 use crate::errno::{Errno, destroyed, here, object};
-use crate::object::{CObject, Use, find, publish, take_back};
+use crate::object::{CObject, Uses, begin_destroy, find, publish};
 use crate::pd::Pd;
 use crate::sync::lock;
 use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
@@ -28,15 +29,14 @@ pub(crate) struct Mr {
     c: UnsafeCell<ibv_mr>,
     state: Mutex<State>,
     /// Device memory that it is a region of.
-    _memory: Option<Use>,
+    memory: Option<Arc<DeviceMemory>>,
 }
 
 #[derive(Debug)]
 struct State {
-    pd: &'static Pd,
+    pd: Arc<Pd>,
     tag: Tag,
     access: c_uint,
-    _in_use: Use,
 }
 
 // SAFETY: the C structure comes first. It is written by registration and re-registration, whose callers must not use the
@@ -58,15 +58,19 @@ pub(crate) struct Range {
 }
 
 impl Mr {
-    /// Registers memory. `memory` is what it is a part of, if that is an object, too.
+    /// Registers memory. `dm` is what it is a part of, if that is device memory.
     pub(crate) fn new(
-        pd: &'static Pd,
+        pd: Arc<Pd>,
         range: Range,
         access: c_uint,
-        memory: Option<Use>,
-    ) -> Result<&'static Self, Errno> {
+        dm: Option<&Dm>,
+    ) -> Result<Arc<Self>, Errno> {
         let Range { addr, len, .. } = range;
-        let tag = register_range(pd, range, access)?;
+        let mut uses = Uses::of(&*pd)?;
+        if let Some(dm) = dm {
+            uses = uses.and(dm)?;
+        }
+        let tag = register_range(&pd, range, access)?;
         let c = ibv_mr {
             context: pd.context().c(),
             pd: pd.c(),
@@ -76,12 +80,14 @@ impl Mr {
             lkey: tag.0,
             rkey: tag.0,
         };
-        let state = Mutex::new(State { pd, tag, access, _in_use: pd.in_use() });
-        Ok(publish(Self { c: UnsafeCell::new(c), state, _memory: memory }))
+        let state = Mutex::new(State { pd, tag, access });
+        let memory = dm.map(|dm| Arc::clone(dm.bytes()));
+        Ok(publish(Self { c: UnsafeCell::new(c), state, memory }, uses))
     }
 
     /// The same region in another context or domain of the same device: `tag` is its own.
-    pub(crate) fn again(pd: &'static Pd, of: &Self) -> &'static Self {
+    pub(crate) fn again(pd: Arc<Pd>, of: &Self) -> Result<Arc<Self>, Errno> {
+        let uses = Uses::of(&*pd)?;
         let (tag, access) = {
             let state = of.state();
             (state.tag, state.access)
@@ -89,8 +95,8 @@ impl Mr {
         // SAFETY: C structures of regions are plain data, which their owners do not change meanwhile.
         let mut c = unsafe { *of.c.get() };
         (c.context, c.pd, c.addr) = (pd.context().c(), pd.c(), std::ptr::null_mut());
-        let state = Mutex::new(State { pd, tag, access, _in_use: pd.in_use() });
-        publish(Self { c: UnsafeCell::new(c), state, _memory: None })
+        let state = Mutex::new(State { pd, tag, access });
+        Ok(publish(Self { c: UnsafeCell::new(c), state, memory: of.memory.clone() }, uses))
     }
 
     /// The program is not to know where it is.
@@ -103,8 +109,8 @@ impl Mr {
         lock(&self.state)
     }
 
-    pub(crate) fn pd(&self) -> &'static Pd {
-        self.state().pd
+    pub(crate) fn pd(&self) -> Arc<Pd> {
+        Arc::clone(&self.state().pd)
     }
 
     pub(crate) fn tag(&self) -> Tag {
@@ -117,9 +123,9 @@ impl Mr {
             0 => None,
             _ => Some(find::<Pd>(pd)?),
         };
-        to.domain = other.map(Pd::domain);
+        to.domain = other.as_ref().map(|pd| pd.domain());
+        let mut uses = other.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
         let mut state = self.state();
-        let new_pd = other.unwrap_or(state.pd);
         let mut new_access = state.access;
         if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
             new_access = access.cast_unsigned();
@@ -133,10 +139,14 @@ impl Mr {
             to.bytes = Some(Bytes { start: range.start, len, translation });
         }
         state.tag = state.pd.context().engine().device().reregister(state.tag, to)?;
-        *state = State { pd: new_pd, tag: state.tag, access: new_access, _in_use: new_pd.in_use() };
+        state.access = new_access;
+        if let Some(new_pd) = other {
+            uses.exchange(self, &*state.pd);
+            state.pd = new_pd;
+        }
         // SAFETY: the C structure is ours, and the caller does not use the region during the call.
         let c = unsafe { &mut *self.c.get() };
-        (c.lkey, c.rkey, c.pd) = (state.tag.0, state.tag.0, new_pd.c());
+        (c.lkey, c.rkey, c.pd) = (state.tag.0, state.tag.0, state.pd.c());
         if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
             (c.addr, c.length) = (range.addr as *mut c_void, range.len);
         }
@@ -202,7 +212,7 @@ fn register(pd: *mut ibv_pd, range: Range, access: c_uint) -> Result<*mut ibv_mr
             return Err(Errno::INVALID.because("length is 0"));
         }
         let start = if access & IBV_ACCESS_ZERO_BASED != 0 { 0 } else { range.start };
-        Mr::new(pd, Range { start, ..range }, access, None).map(CObject::c)
+        Mr::new(pd, Range { start, ..range }, access, None).map(|mr| mr.c())
     })
 }
 
@@ -265,12 +275,13 @@ pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
 }
 
 fn deregister(c: *mut ibv_mr) -> Result<(), Errno> {
-    let mr = find::<Mr>(c)?;
+    let mr = begin_destroy::<Mr>(c)?;
     {
         let state = mr.state();
         state.pd.context().engine().device().table().deregister(state.tag)?;
     }
-    take_back::<Mr>(c).map(drop)
+    mr.finish();
+    Ok(())
 }
 
 /// A hint to page memory in. All of it is pageable, so there is nothing to do but to look whether it is registered.

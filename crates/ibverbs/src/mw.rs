@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::errno::{Errno, code, destroyed, object};
 use crate::mr::{Mr, remote_rights};
-use crate::object::{CObject, Use, find, publish, take_back};
+use crate::object::{CObject, Uses, begin_destroy, find, publish};
 use crate::pd::Pd;
 use crate::qp::Qp;
 use ironwarp_rnic::memory::{Binding, Scope, following};
@@ -12,15 +12,15 @@ use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
 use ironwarp_wire::Tag;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 /// A memory window. Those of type 1 belong to a domain, those of type 2 to the queue pair that they are bound on.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Mw {
     c: UnsafeCell<ibv_mw>,
-    pd: &'static Pd,
     kind: ibv_mw_type,
-    _in_use: Use,
+    pd: Arc<Pd>,
 }
 
 // SAFETY: the C structure comes first. The tag in it is written by bind, whose callers take turns.
@@ -45,19 +45,21 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
             return Err(Errno::INVALID
                 .because(format_args!("type {kind} is neither IBV_MW_TYPE_1 nor IBV_MW_TYPE_2")));
         }
+        let uses = Uses::of(&*pd)?;
         let tag = pd.context().engine().device().table().allocate_window(pd.domain())?;
         let c = ibv_mw { context: pd.context().c(), pd: pd.c(), rkey: tag.0, handle: tag.0, type_: kind };
-        Ok(publish(Mw { c: UnsafeCell::new(c), pd, kind, _in_use: pd.in_use() }).c())
+        Ok(publish(Mw { c: UnsafeCell::new(c), kind, pd }, uses).c())
     }))
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    destroyed!(find::<Mw>(mw).and_then(|found| {
+    destroyed!(begin_destroy::<Mw>(mw).and_then(|found| {
         // A window of type 2 may have another instance by now; the entry is the same.
         let table = found.pd.context().engine().device().table();
         let now = table.current(found.tag()).ok_or_else(|| Errno::INVALID.because("the window is gone"))?;
         table.deregister(now)?;
-        take_back::<Mw>(mw).map(drop)
+        found.finish();
+        Ok(())
     }))
 }
 
@@ -73,7 +75,7 @@ pub(crate) fn bind_operation(
         return Err(Errno::INVALID.because("a window of type 1 is bound by ibv_bind_mw"));
     }
     let tag = Tag(window.tag().0 & !0xff | rkey & 0xff);
-    Ok(Operation::BindAs { tag, binding: binding(window, info)? })
+    Ok(Operation::BindAs { tag, binding: binding(&window, info)? })
 }
 
 fn binding(window: &Mw, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
@@ -106,7 +108,7 @@ pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: 
         }
         let pair =
             qp.stream().ok_or_else(|| Errno::INVALID.because("a UD queue pair cannot bind windows"))?;
-        let operation = Operation::Bind { window: window.tag(), binding: binding(window, &bind.bind_info)? };
+        let operation = Operation::Bind { window: window.tag(), binding: binding(&window, &bind.bind_info)? };
         let signaled = qp.init().sq_sig_all != 0 || bind.send_flags & IBV_SEND_SIGNALED != 0;
         let request = WorkRequest {
             signaled,

@@ -1,8 +1,11 @@
 //! Objects that C programs hold pointers to. Each begins with the C structure that the headers describe, so that a pointer to
 //! the one is a pointer to the other, and has what is ours behind it.
 //!
-//! Every call but those of the data path looks up whether the pointer is one of ours, of this kind, and alive: NULL and what
-//! was destroyed are EINVAL, not a crash. The data path trusts the pointer, as any provider does.
+//! An object is counted ([`Arc`]): the table of live objects holds one count, and every call but those of the data path
+//! takes another while it runs. NULL, what was destroyed, and what is of another kind are EINVAL, not a crash, and what one
+//! thread destroys stays in memory until no other thread uses it. The data path trusts the pointer, as any provider does.
+//!
+//! The table also knows which objects depend on which ([`Uses`]), so that none goes before those that were made with it.
 //!
 //! A child that was forked off has all objects of its parent in its memory, but no threads that would drive them, and no
 //! descriptors. It can make objects of its own; those it inherited answer EIO, as those of a device that was unplugged, and
@@ -11,11 +14,12 @@
 
 use crate::errno::Errno;
 use crate::sync::lock;
-use std::any::TypeId;
+use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{LazyLock, Mutex, MutexGuard, Once};
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 
 /// An object with a C structure in it.
 ///
@@ -35,31 +39,41 @@ pub(crate) unsafe trait CObject: Send + Sync + Sized + 'static {
         // SAFETY: the trait says that it is there.
         unsafe { start.add(Self::OFFSET) }.cast()
     }
+
+    /// Its key in the table.
+    fn key(&self) -> Key {
+        self.c() as Key
+    }
 }
 
-/// All objects that are alive: where their C structures are, of which kind they are, and of which generation.
-static LIVE: LazyLock<Mutex<HashMap<usize, Entry>>> = LazyLock::new(Mutex::default);
+/// The address of an object's C structure.
+type Key = usize;
 
-#[derive(Clone, Copy, Debug)]
+/// All objects that are alive.
+static LIVE: LazyLock<Mutex<HashMap<Key, Entry>>> = LazyLock::new(Mutex::default);
+
+#[derive(Debug)]
 struct Entry {
-    kind: TypeId,
+    object: Arc<dyn Any + Send + Sync>,
     /// What the headers call it.
     name: &'static str,
     generation: u32,
+    /// The number of objects that depend on it.
+    users: usize,
+    /// The objects that it depends on.
+    uses: Box<[Key]>,
+    /// A thread is destroying it: nothing may come to depend on it, and no other thread may destroy it.
+    ending: bool,
 }
 
 impl Entry {
-    fn of<T: CObject>() -> Self {
-        Self { kind: TypeId::of::<T>(), name: name::<T>(), generation: generation() }
-    }
-
-    fn is<T: CObject>(&self) -> bool {
-        self.kind == TypeId::of::<T>()
-    }
-
     /// Made by this process, or good in its children as well.
     fn is_own<T: CObject>(&self) -> bool {
         T::SURVIVES_FORK || self.generation == generation()
+    }
+
+    fn object<T: CObject>(&self) -> Option<Arc<T>> {
+        if self.object.is::<T>() { Arc::clone(&self.object).downcast().ok() } else { None }
     }
 }
 
@@ -76,7 +90,7 @@ pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
-type Live = MutexGuard<'static, HashMap<usize, Entry>>;
+type Live = MutexGuard<'static, HashMap<Key, Entry>>;
 
 fn live() -> Live {
     lock(&LIVE)
@@ -107,47 +121,52 @@ fn watch_forks() {
     });
 }
 
-/// Makes an object that C may hold.
-pub(crate) fn publish<T: CObject>(object: T) -> &'static T {
+/// Makes an object that C may hold, and that depends on others.
+pub(crate) fn publish<T: CObject>(object: T, mut uses: Uses) -> Arc<T> {
     watch_forks();
-    let object: &'static T = Box::leak(Box::new(object));
-    live().insert(object.c() as usize, Entry::of::<T>());
+    let object = Arc::new(object);
+    let entry = Entry {
+        object: Arc::clone(&object) as Arc<dyn Any + Send + Sync>,
+        name: name::<T>(),
+        generation: generation(),
+        users: 0,
+        uses: std::mem::take(&mut uses.0).into(),
+        ending: false,
+    };
+    live().insert(object.key(), entry);
     object
 }
 
 /// The object that C means, if it is alive. EIO if it is one that a parent made before it forked.
-pub(crate) fn find<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
-    let entry = live().get(&(c as usize)).copied();
-    match entry {
-        Some(entry) if !entry.is::<T>() => Err(stranger::<T>(c, Some(entry))),
-        None => Err(stranger::<T>(c, None)),
-        Some(entry) if !entry.is_own::<T>() => Err(Errno::INHERITED
-            .because("it belongs to the process that this one was forked from: open the device anew")),
-        // SAFETY: `publish` made it, and it was not taken back. That no other thread destroys it during the call is the
-        // caller's duty, as with every verb.
-        Some(_) => Ok(unsafe { trusted(c) }),
-    }
+pub(crate) fn find<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
+    find_in::<T>(&mut live(), c).map(|(object, _)| object)
 }
 
 /// The object that C means, if it is alive, be it this process's or a parent's: for what only looks at it.
-pub(crate) fn find_any<T: CObject>(c: *const T::C) -> Result<&'static T, Errno> {
-    let entry = live().get(&(c as usize)).copied();
-    match entry {
-        // SAFETY: as above.
-        Some(entry) if entry.is::<T>() => Ok(unsafe { trusted(c) }),
-        other => Err(stranger::<T>(c, other)),
+pub(crate) fn find_any<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
+    match live().get(&(c as Key)) {
+        Some(entry) => entry.object().ok_or_else(|| stranger::<T>(c, Some(entry.name))),
+        None => Err(stranger::<T>(c, None)),
     }
+}
+
+fn find_in<T: CObject>(live: &mut Live, c: *const T::C) -> Result<(Arc<T>, &mut Entry), Errno> {
+    let Some(entry) = live.get_mut(&(c as Key)) else { return Err(stranger::<T>(c, None)) };
+    let object = entry.object().ok_or_else(|| stranger::<T>(c, Some(entry.name)))?;
+    if !entry.is_own::<T>() {
+        return Err(Errno::INHERITED
+            .because("it belongs to the process that this one was forked from: open the device anew"));
+    }
+    Ok((object, entry))
 }
 
 /// What was given is no such object.
 #[cold]
-fn stranger<T: CObject>(c: *const T::C, found: Option<Entry>) -> Errno {
+fn stranger<T: CObject>(c: *const T::C, found: Option<&'static str>) -> Errno {
     let wanted = name::<T>();
     match found {
         _ if c.is_null() => Errno::null(wanted),
-        Some(Entry { name, .. }) => {
-            Errno::INVALID.because(format_args!("{c:p} is of type {name}, {wanted} is wanted"))
-        }
+        Some(name) => Errno::INVALID.because(format_args!("{c:p} is of type {name}, {wanted} is wanted")),
         None => Errno::INVALID
             .because(format_args!("{c:p} is no {wanted}: it was destroyed, or never came from this library")),
     }
@@ -156,79 +175,139 @@ fn stranger<T: CObject>(c: *const T::C, found: Option<Entry>) -> Errno {
 /// The object that C means, without a look whether it is alive.
 ///
 /// # Safety
-/// `c` came from [`publish`] for this kind, and was not [taken back](take_back).
+/// `c` came from [`publish`] for this kind, and no thread destroys the object while the reference lives: on the data path
+/// both are the caller's duty, as with any provider.
 pub(crate) unsafe fn trusted<'o, T: CObject>(c: *const T::C) -> &'o T {
     // SAFETY: as above; the C structure is that far inside of it.
     unsafe { &*c.cast::<u8>().sub(T::OFFSET).cast::<T>() }
 }
 
-/// The first object of a kind that `fits`. The table is locked meanwhile, so that it cannot go.
-pub(crate) fn search<T: CObject>(fits: impl Fn(&'static T) -> bool) -> Option<&'static T> {
-    let live = live();
-    live.iter().filter(|(_, entry)| entry.is::<T>() && entry.is_own::<T>()).find_map(|(c, _)| {
-        // SAFETY: it is alive as long as the table is locked.
-        let object: &'static T = unsafe { trusted(*c as *const T::C) };
-        fits(object).then_some(object)
-    })
+/// Every object of a kind that is alive and this process's.
+pub(crate) fn all<T: CObject>() -> Vec<Arc<T>> {
+    live().values().filter(|entry| entry.is_own::<T>()).filter_map(Entry::object).collect()
 }
 
-/// Calls `call` with every object of a kind that is alive and this process's.
-pub(crate) fn each<T: CObject>(mut call: impl FnMut(&'static T)) {
-    let of_kind = |(c, entry): (&usize, &Entry)| (entry.is::<T>() && entry.is_own::<T>()).then_some(*c);
-    let found: Vec<_> = live().iter().filter_map(of_kind).collect();
-    for c in found {
-        // SAFETY: it was alive a moment ago, and only the end of the process asks for all.
-        call(unsafe { trusted(c as *const T::C) });
+/// Begins to destroy an object. EBUSY if others depend on it, EINVAL if another thread does the same.
+pub(crate) fn begin_destroy<T: CObject>(c: *const T::C) -> Result<Ending<T>, Errno> {
+    let mut live = live();
+    let (object, entry) = find_in::<T>(&mut live, c)?;
+    match entry.users {
+        _ if entry.ending => Err(being_destroyed::<T>(c)),
+        0 => {
+            entry.ending = true;
+            Ok(Ending(object))
+        }
+        users => {
+            Err(Errno::BUSY.because(format_args!("{users} other objects still use it: destroy these first")))
+        }
     }
 }
 
-/// The object is destroyed: C may not use it any more.
-pub(crate) fn take_back<T: CObject>(c: *const T::C) -> Result<Box<T>, Errno> {
-    let object = find::<T>(c)?;
-    live().remove(&(c as usize)).ok_or(Errno::INVALID)?;
-    let object: *const T = object;
-    // SAFETY: it was leaked by `publish`, and whoever removes it from the table is the one who owns it.
-    Ok(unsafe { Box::from_raw(object.cast_mut()) })
+#[cold]
+fn being_destroyed<T: CObject>(c: *const T::C) -> Errno {
+    Errno::INVALID.because(format_args!("another thread is destroying the {} {c:p}", name::<T>()))
 }
 
-/// Takes back an object that nobody may be using. EBUSY if somebody does.
-pub(crate) fn take_back_unused<T: CObject>(c: *const T::C, users: &Users) -> Result<Box<T>, Errno> {
-    if users.any() {
-        return Err(users.busy());
-    }
-    take_back(c)
+/// Destroys an object that needs no more than that. The same errors.
+pub(crate) fn take_back<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
+    begin_destroy(c).map(Ending::finish)
 }
 
-/// How many other objects use one.
-#[derive(Debug, Default)]
-pub(crate) struct Users(AtomicUsize);
-
-impl Users {
-    /// It cannot go before they do.
-    pub(crate) fn busy(&self) -> Errno {
-        let count = self.0.load(Ordering::Acquire);
-        Errno::BUSY.because(format_args!("{count} other objects still use it: destroy these first"))
+/// Destroys an object for the program, whatever depends on it. It stays in memory for those that hold it.
+pub(crate) fn withdraw<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
+    let mut live = live();
+    let (object, entry) = find_in::<T>(&mut live, c)?;
+    if entry.ending {
+        return Err(being_destroyed::<T>(c));
     }
-
-    pub(crate) fn any(&self) -> bool {
-        self.0.load(Ordering::Acquire) > 0
-    }
+    let removed = remove(&mut live, object.key());
+    drop(live); // first: what goes with the object may look into the table
+    drop(removed);
+    Ok(object)
 }
 
-/// One object's use of another, until this is dropped.
+/// An object that this thread destroys. Others still find it, because its events have to be acknowledged. Dropped, it stays
+/// as it is.
 #[derive(Debug)]
-pub(crate) struct Use(&'static Users);
+pub(crate) struct Ending<T: CObject>(Arc<T>);
 
-impl Use {
-    pub(crate) fn of(users: &'static Users) -> Self {
-        users.0.fetch_add(1, Ordering::AcqRel);
-        Self(users)
+impl<T: CObject> Ending<T> {
+    /// C may not use it any more.
+    pub(crate) fn finish(self) -> Arc<T> {
+        let removed = remove(&mut live(), self.0.key());
+        drop(removed);
+        Arc::clone(&self.0)
     }
 }
 
-impl Drop for Use {
+impl<T: CObject> Deref for Ending<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}
+
+impl<T: CObject> Drop for Ending<T> {
     fn drop(&mut self) {
-        self.0.0.fetch_sub(1, Ordering::AcqRel);
+        // If it is finished, there is none: no other object can have got its address yet.
+        if let Some(entry) = live().get_mut(&self.0.key()) {
+            entry.ending = false;
+        }
+    }
+}
+
+/// Removes an object from the table. What is returned must be dropped when the table is not locked any more.
+fn remove(live: &mut Live, key: Key) -> Option<Entry> {
+    let entry = live.remove(&key)?;
+    entry.uses.iter().for_each(|used| release(live, *used));
+    Some(entry)
+}
+
+/// One object fewer depends on this one. There is no entry if it was withdrawn.
+fn release(live: &mut Live, key: Key) {
+    if let Some(entry) = live.get_mut(&key) {
+        entry.users = entry.users.saturating_sub(1);
+    }
+}
+
+/// What an object that is being made depends on. None of these can be destroyed before it.
+#[derive(Debug, Default)]
+pub(crate) struct Uses(Vec<Key>);
+
+impl Uses {
+    pub(crate) fn of<T: CObject>(object: &T) -> Result<Self, Errno> {
+        Self::default().and(object)
+    }
+
+    /// One more. EINVAL if a thread destroys it, or has done so.
+    pub(crate) fn and<T: CObject>(mut self, object: &T) -> Result<Self, Errno> {
+        let key = object.key();
+        match live().get_mut(&key) {
+            Some(entry) if !entry.ending => entry.users += 1,
+            _ => return Err(being_destroyed::<T>(object.c())),
+        }
+        self.0.push(key);
+        Ok(self)
+    }
+
+    /// Exchanges what is in here for `old`, which `user` depends on.
+    pub(crate) fn exchange<T: CObject, U: CObject>(&mut self, user: &T, old: &U) {
+        if let Some(entry) = live().get_mut(&user.key())
+            && let Some(used) = entry.uses.iter_mut().find(|used| **used == old.key())
+            && let Some(new) = self.0.first_mut()
+        {
+            std::mem::swap(used, new);
+        }
+    }
+}
+
+impl Drop for Uses {
+    fn drop(&mut self) {
+        if !self.0.is_empty() {
+            let mut live = live();
+            self.0.iter().for_each(|used| release(&mut live, *used));
+        }
     }
 }
 

@@ -6,18 +6,19 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, destroyed, object};
-use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
+use crate::object::{CObject, Uses, find, publish, take_back};
 use crate::pd::{Alias, Pd};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 /// A thread domain.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Td {
     c: UnsafeCell<ibv_td>,
-    users: Users,
-    _in_use: Use,
+    /// Its C structure leads there.
+    _context: Arc<Context>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -40,12 +41,12 @@ pub(crate) unsafe extern "C" fn alloc_td(
             return Err(Errno::UNSUPPORTED.because("comp_mask asks for what is not there"));
         }
         let c = UnsafeCell::new(ibv_td { context: context.c() });
-        Ok(publish(Td { c, users: Users::default(), _in_use: context.in_use() }).c())
+        Ok(publish(Td { c, _context: context }, Uses::default()).c())
     }))
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    destroyed!(find::<Td>(td).and_then(|found| take_back_unused::<Td>(td, &found.users).map(drop)))
+    destroyed!(take_back::<Td>(td).map(drop))
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
@@ -56,13 +57,13 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's. Fields behind the mask are there if it names them.
-    object!(find::<Context>(context).and_then(|context| unsafe { create(context, attr) }))
+    object!(find::<Context>(context).and_then(|context| unsafe { create(&context, attr) }))
 }
 
 /// # Safety
 /// `attr` is the caller's, with the fields that its `comp_mask` names.
 unsafe fn create(
-    context: &'static Context,
+    context: &Arc<Context>,
     attr: *mut ibv_parent_domain_init_attr,
 ) -> Result<*mut ibv_pd, Errno> {
     // SAFETY: these are always there.
@@ -79,12 +80,12 @@ unsafe fn create(
         }
     }
     let pd = find::<Pd>(pd)?;
-    if !std::ptr::eq(pd.context(), context) {
+    if !Arc::ptr_eq(pd.context(), context) {
         return Err(Errno::INVALID);
     }
-    let thread = match td.is_null() {
-        true => None,
-        false => Some(Use::of(&find::<Td>(td)?.users)),
-    };
-    Ok(Pd::new(context, pd.domain(), Some(Alias { _domain: pd.in_use(), thread })).c())
+    let mut uses = Uses::of(&*pd)?;
+    if !td.is_null() {
+        uses = uses.and(&*find::<Td>(td)?)?;
+    }
+    Ok(Pd::new(context, pd.domain(), Alias { uses, single_threaded: !td.is_null() }).c())
 }

@@ -3,30 +3,30 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::errno::{Errno, destroyed, object};
-use crate::object::{CObject, Use, Users, find, publish, take_back_unused};
+use crate::errno::{destroyed, object};
+use crate::object::{CObject, Uses, find, publish, take_back};
 use ironwarp_rnic::memory::Domain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::Arc;
 
 /// A protection domain, or a parent domain, which is another name for one.
 #[repr(C)]
 #[derive(Debug)]
 pub(crate) struct Pd {
     c: UnsafeCell<ibv_pd>,
-    context: &'static Context,
     domain: Domain,
-    users: Users,
-    _in_use: Use,
-    /// The domain that this is another name for, and the thread domain in it.
-    alias: Option<Alias>,
+    /// The program promised that what is made in it is used by one thread at a time.
+    single_threaded: bool,
+    context: Arc<Context>,
 }
 
 /// What makes a parent domain of a domain.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Alias {
-    pub(crate) _domain: Use,
-    pub(crate) thread: Option<Use>,
+    /// The domain that this is another name for, and the thread domain in it.
+    pub(crate) uses: Uses,
+    pub(crate) single_threaded: bool,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -39,53 +39,34 @@ unsafe impl Sync for Pd {}
 unsafe impl Send for Pd {}
 
 impl Pd {
-    pub(crate) fn new(context: &'static Context, domain: Domain, alias: Option<Alias>) -> &'static Self {
+    pub(crate) fn new(context: &Arc<Context>, domain: Domain, alias: Alias) -> Arc<Self> {
         let c = ibv_pd { context: context.c(), handle: domain.0 };
-        let users = Users::default();
-        publish(Self { c: UnsafeCell::new(c), context, domain, users, _in_use: context.in_use(), alias })
+        let Alias { uses, single_threaded } = alias;
+        publish(Self { c: UnsafeCell::new(c), domain, single_threaded, context: Arc::clone(context) }, uses)
     }
 
-    pub(crate) fn context(&self) -> &'static Context {
-        self.context
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub(crate) fn domain(&self) -> Domain {
         self.domain
     }
 
-    pub(crate) fn users(&self) -> &Users {
-        &self.users
-    }
-
-    /// The program promised that what is made in it is used by one thread at a time.
     pub(crate) fn is_single_threaded(&self) -> bool {
-        self.alias.as_ref().is_some_and(|alias| alias.thread.is_some())
-    }
-
-    /// Something is made in it: it cannot be destroyed before that.
-    pub(crate) fn in_use(&'static self) -> Use {
-        Use::of(&self.users)
+        self.single_threaded
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
-    object!(
-        find::<Context>(context).map(|context| Pd::new(
-            context,
-            context.engine().device().allocate_domain(),
-            None
-        )
-        .c()),
-    )
+    object!(find::<Context>(context).map(|context| {
+        let domain = context.engine().device().allocate_domain();
+        Pd::new(&context, domain, Alias::default()).c()
+    }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    destroyed!(dealloc(pd))
-}
-
-fn dealloc(pd: *mut ibv_pd) -> Result<(), Errno> {
-    let users = &find::<Pd>(pd)?.users;
-    take_back_unused::<Pd>(pd, users).map(drop)
+    destroyed!(take_back::<Pd>(pd).map(drop))
 }

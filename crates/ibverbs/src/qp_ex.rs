@@ -276,7 +276,7 @@ unsafe extern "C" fn wr_bind_mw(
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
     // SAFETY: as above.
     let (_, builder) = unsafe { builder(c) };
-    let address: Result<AddressHandle, Errno> = find::<Ah>(ah).map(Ah::address);
+    let address: Result<AddressHandle, Errno> = find::<Ah>(ah).map(|ah| ah.address());
     if let (Some(address), Some(last)) = (builder.note(address), builder.destinations.last_mut()) {
         *last = Some(Destination { address, qpn, qkey });
     }

@@ -177,7 +177,7 @@ fn check_port(context: *mut ibv_context, port: u8) -> Result<(), Errno> {
 pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
     code!(find_any::<Context>(context).map(|context| {
         // SAFETY: NULL or the caller's.
-        unsafe { put(attr, device_attr(context)) };
+        unsafe { put(attr, device_attr(&context)) };
     }))
 }
 
@@ -196,7 +196,7 @@ pub(crate) unsafe extern "C" fn query_device_ex(
     }
     code!(find_any::<Context>(context).map(|context| {
         // SAFETY: the caller's, with so much room.
-        unsafe { write_part(&device_attr_ex(context), attr, room) };
+        unsafe { write_part(&device_attr_ex(&context), attr, room) };
     }))
 }
 

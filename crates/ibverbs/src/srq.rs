@@ -6,7 +6,7 @@ use crate::async_event::Subject;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, code, destroyed, object};
-use crate::object::{CObject, Use, Users, find, publish, put, take_back_unused, trusted};
+use crate::object::{CObject, Uses, begin_destroy, find, publish, put, trusted};
 use crate::pd::Pd;
 use crate::post::post_receives;
 use crate::qp::MOST_SGES;
@@ -24,10 +24,10 @@ pub(crate) const MOST_REQUESTS: u32 = 1 << 16;
 #[derive(Debug)]
 pub(crate) struct Srq {
     c: UnsafeCell<ibv_srq>,
-    context: &'static Context,
     inner: Arc<SharedReceiveQueue>,
-    users: Users,
-    uses: Vec<Use>,
+    /// Its C structure leads there.
+    _pd: Arc<Pd>,
+    context: Arc<Context>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -41,10 +41,10 @@ unsafe impl Send for Srq {}
 
 impl Srq {
     fn new(
-        pd: &'static Pd,
+        pd: Arc<Pd>,
         init: &mut ibv_srq_init_attr,
-        xrc: Option<(&'static Xrcd, &'static Cq)>,
-    ) -> Result<&'static Self, Errno> {
+        xrc: Option<(Arc<Xrcd>, Arc<Cq>)>,
+    ) -> Result<Arc<Self>, Errno> {
         let attr = &mut init.attr;
         if attr.max_wr == 0 || attr.max_wr > MOST_REQUESTS || attr.max_sge > MOST_SGES {
             return Err(Errno::INVALID.because(format_args!(
@@ -53,12 +53,12 @@ impl Srq {
             )));
         }
         attr.max_sge = attr.max_sge.max(1);
-        let (context, size) = (pd.context(), (attr.max_wr as usize, attr.max_sge as usize));
-        let mut uses = vec![pd.in_use()];
+        let (context, size) = (Arc::clone(pd.context()), (attr.max_wr as usize, attr.max_sge as usize));
+        let mut uses = Uses::of(&*pd)?;
         let inner = match xrc {
             None => context.engine().create_srq(pd.domain(), size),
             Some((xrcd, cq)) => {
-                uses.extend([xrcd.in_use(), cq.in_use()]);
+                uses = uses.and(&*xrcd)?.and(&*cq)?;
                 context.engine().create_xrc_srq(pd.domain(), size, xrcd.inner(), cq.inner())
             }
         };
@@ -69,23 +69,17 @@ impl Srq {
         c.handle = inner.id();
         c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
         c.cond = libc::PTHREAD_COND_INITIALIZER;
-        let users = Users::default();
-        let srq = publish(Self { c: UnsafeCell::new(c), context, inner, users, uses });
-        context.events().add(Subject::Srq(srq.inner.id()), srq.c());
+        let srq = publish(Self { c: UnsafeCell::new(c), inner, _pd: pd, context }, uses);
+        srq.context.events().add(Subject::Srq(srq.inner.id()), srq.c());
         Ok(srq)
     }
 
-    pub(crate) fn context(&self) -> &'static Context {
-        self.context
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub(crate) fn inner(&self) -> &Arc<SharedReceiveQueue> {
         &self.inner
-    }
-
-    /// A queue pair takes its receives from here.
-    pub(crate) fn in_use(&'static self) -> Use {
-        Use::of(&self.users)
     }
 }
 
@@ -96,7 +90,7 @@ pub unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init
     }
     // SAFETY: the caller's.
     let init = unsafe { &mut *init };
-    object!(find::<Pd>(pd).and_then(|pd| Srq::new(pd, init, None)).map(CObject::c))
+    object!(find::<Pd>(pd).and_then(|pd| Srq::new(pd, init, None)).map(|srq| srq.c()))
 }
 
 pub(crate) unsafe extern "C" fn create_srq_ex(
@@ -205,13 +199,9 @@ pub extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
 }
 
 fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
-    let srq = find::<Srq>(c)?;
-    if srq.users.any() {
-        return Err(srq.users.busy());
-    }
+    let srq = begin_destroy::<Srq>(c)?;
     srq.context.events().remove(Subject::Srq(srq.inner.id()), c);
-    let srq = take_back_unused::<Srq>(c, &srq.users)?;
-    drop(srq.uses);
+    srq.finish();
     Ok(())
 }
 

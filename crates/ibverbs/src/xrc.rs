@@ -3,16 +3,15 @@
 
 use crate::abi::*;
 use crate::context::Context;
-use crate::cq::{Cq, Wanted};
+use crate::cq::{Cq, Wanted, destroy as destroy_cq};
 use crate::errno::{Errno, destroyed, object};
-use crate::object::{CObject, Use, Users, find, publish, search, take_back_unused};
-use crate::sync::lock;
+use crate::object::{CObject, Uses, all, find, publish, take_back};
 use ironwarp_rnic::queue::XrcDomain;
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
 use std::ptr;
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, OnceLock};
 
 /// An XRC domain. Those that were opened by the same file in the same context are one. Processes cannot share one: an adapter
 /// lives in one process.
@@ -20,14 +19,12 @@ use std::sync::{Arc, Mutex, OnceLock};
 #[derive(Debug)]
 pub(crate) struct Xrcd {
     c: UnsafeCell<ibv_xrcd>,
-    context: &'static Context,
     inner: Arc<XrcDomain>,
     /// The file that it was opened by: its device and inode.
     file: Option<(u64, u64)>,
-    users: Users,
-    _in_use: Use,
     /// What queue pairs have whose messages complete elsewhere.
-    spare: OnceLock<&'static Cq>,
+    spare: OnceLock<Arc<Cq>>,
+    context: Arc<Context>,
 }
 
 // SAFETY: the C structure comes first; it is not written after it was published.
@@ -40,30 +37,27 @@ unsafe impl Sync for Xrcd {}
 unsafe impl Send for Xrcd {}
 
 impl Xrcd {
-    pub(crate) fn context(&self) -> &'static Context {
-        self.context
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub(crate) fn inner(&self) -> &Arc<XrcDomain> {
         &self.inner
     }
 
-    pub(crate) fn in_use(&'static self) -> Use {
-        Use::of(&self.users)
-    }
-
     /// A completion queue for queue pairs that complete nothing on their own.
-    pub(crate) fn spare_cq(&'static self) -> Result<(&'static Cq, Use), Errno> {
-        let cq = match self.spare.get() {
-            Some(cq) => cq,
-            None => {
-                let (cq_context, channel) = (ptr::null_mut(), ptr::null_mut());
-                let wanted = Wanted { cqe: 16, cq_context, channel, vector: 0 };
-                let made = Cq::new(self.context, &wanted, |_, _| ())?;
-                self.spare.get_or_init(|| made)
-            }
-        };
-        Ok((cq, cq.in_use()))
+    pub(crate) fn spare_cq(&self) -> Result<Arc<Cq>, Errno> {
+        if let Some(cq) = self.spare.get() {
+            return Ok(Arc::clone(cq));
+        }
+        let (cq_context, channel) = (ptr::null_mut(), ptr::null_mut());
+        let wanted = Wanted { cqe: 16, cq_context, channel, vector: 0 };
+        let made = Cq::new(&self.context, &wanted, Uses::default(), |_, _| ())?;
+        let cq = self.spare.get_or_init(|| Arc::clone(&made));
+        if !Arc::ptr_eq(cq, &made) {
+            destroy_cq(made.c())?; // another thread was faster
+        }
+        Ok(Arc::clone(cq))
     }
 }
 
@@ -82,11 +76,10 @@ pub(crate) unsafe extern "C" fn open_xrcd(
     object!(find::<Context>(context).and_then(|context| {
         let file = file(attr.fd)?;
         // Looked for and made in one step: threads that open it at once get one domain.
-        static OPENING: Mutex<()> = Mutex::new(());
-        let _one = lock(&OPENING);
+        let _one = context.open_domains();
         let by_it =
-            |xrcd: &'static Xrcd| file.is_some() && xrcd.file == file && ptr::eq(xrcd.context, context);
-        let inner = match (search::<Xrcd>(by_it), attr.oflags) {
+            |xrcd: &Arc<Xrcd>| file.is_some() && xrcd.file == file && Arc::ptr_eq(&xrcd.context, &context);
+        let inner = match (all::<Xrcd>().into_iter().find(by_it), attr.oflags) {
             (Some(_), flags) if flags & libc::O_EXCL != 0 => {
                 return Err(Errno::INVALID.because("O_EXCL, and the domain of this file is there"));
             }
@@ -95,9 +88,8 @@ pub(crate) unsafe extern "C" fn open_xrcd(
             (None, _) => XrcDomain::new(),
         };
         let c = UnsafeCell::new(ibv_xrcd { context: context.c() });
-        let (users, spare) = (Users::default(), OnceLock::new());
-        let xrcd = publish(Xrcd { c, context, inner, file, users, _in_use: context.in_use(), spare });
-        Ok(xrcd.c())
+        let (spare, context) = (OnceLock::new(), Arc::clone(&context));
+        Ok(publish(Xrcd { c, inner, file, spare, context }, Uses::default()).c())
     }))
 }
 
@@ -119,10 +111,9 @@ pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
 }
 
 fn close(c: *mut ibv_xrcd) -> Result<(), Errno> {
-    let users = &find::<Xrcd>(c)?.users;
-    let xrcd = take_back_unused::<Xrcd>(c, users)?;
+    let xrcd = take_back::<Xrcd>(c)?;
     if let Some(cq) = xrcd.spare.get() {
-        crate::cq::destroy(cq.c())?;
+        destroy_cq(cq.c())?;
     }
     Ok(())
 }

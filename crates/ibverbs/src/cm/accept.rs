@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 /// # Safety
 /// `param` is NULL, or whole.
-unsafe fn accept(id: &'static Id, param: *const rdma_conn_param) -> Result<(), Errno> {
+unsafe fn accept(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let otherwise = id.shared().lock().depths;
     // SAFETY: the caller's word.
     let wanted = unsafe { Wanted::read(id, param, otherwise)? };
@@ -41,13 +41,13 @@ unsafe fn accept(id: &'static Id, param: *const rdma_conn_param) -> Result<(), E
     id.note_connection(&wanted.header);
     match (request.header, qp) {
         _ if id.is_datagram() => tell_number(id, request.incoming, &wanted),
-        (None, Some(qp)) => take(id, request.incoming, qp, &wanted),
+        (None, Some(qp)) => take(id, request.incoming, &qp, &wanted),
         (None, None) => {
             // Its Request is a standard one, in which there is no room for the number of its queue pair.
             report::only_managed(request.incoming.peer());
             Err(Errno::INVALID)
         }
-        (Some(peer), qp) => stand_beside(id, request.incoming, (peer, qp), &wanted),
+        (Some(peer), qp) => stand_beside(id, request.incoming, (peer, qp.as_deref()), &wanted),
     }
     .inspect_err(|_| id.shared().lock().phase = Phase::Failed)
 }
@@ -131,12 +131,17 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
 
 /// # Safety
 /// `param` is NULL, or whole.
-unsafe fn accept_and_wait(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    let id = find::<Id>(id)?;
-    // SAFETY: the caller's word.
-    unsafe { accept(id, param)? };
-    // Nobody tells that a number has arrived.
-    if id.is_datagram() { Ok(()) } else { complete(id) }
+unsafe fn accept_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
+    {
+        let id = find::<Id>(c)?;
+        // SAFETY: the caller's word.
+        unsafe { accept(&id, param)? };
+        // Nobody tells that a number has arrived.
+        if id.is_datagram() {
+            return Ok(());
+        }
+    }
+    complete(c)
 }
 
 #[unsafe(no_mangle)]

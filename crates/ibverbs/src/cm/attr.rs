@@ -127,7 +127,7 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     // SAFETY: NULL or the caller's.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return minus_one!(Err(Errno::null("attr"))) };
     minus_one!(find::<Id>(id).and_then(|id| {
-        let found = init(id, attr)?;
+        let found = init(&id, attr)?;
         // SAFETY: NULL or the caller's.
         unsafe { put(mask, found.cast_signed()) };
         Ok(())

@@ -6,7 +6,7 @@ use super::event::{Event, deliver};
 use super::state::Shared;
 use crate::abi::*;
 use crate::errno::{Errno, minus_one, object};
-use crate::object::{CObject, find, publish, put, take_back};
+use crate::object::{CObject, Uses, find, publish, put, take_back};
 use crate::sync::lock;
 use crate::wake::{ChannelWake, wait, wait_for_ever};
 use ironwarp_rnic::event::Wake;
@@ -84,11 +84,11 @@ impl Queue {
 }
 
 impl CmChannel {
-    pub(super) fn new() -> Result<&'static Self, Errno> {
+    pub(super) fn new() -> Result<Arc<Self>, Errno> {
         let wake = ChannelWake::new()?;
         let c = UnsafeCell::new(rdma_event_channel { fd: wake.fd() });
         let queue = Arc::new(Queue { events: Mutex::default(), wake });
-        let channel = publish(Self { c, queue, reader: AtomicI32::new(0) });
+        let channel = publish(Self { c, queue, reader: AtomicI32::new(0) }, Uses::default());
         lock(&LEFT).retain(|(address, _)| *address != channel.c().addr());
         Ok(channel)
     }
@@ -127,7 +127,7 @@ fn was_left(channel: *mut rdma_event_channel) -> bool {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
-    object!(CmChannel::new().map(CObject::c))
+    object!(CmChannel::new().map(|channel| channel.c()))
 }
 
 #[unsafe(no_mangle)]
@@ -138,24 +138,25 @@ pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
 }
 
 /// The next event of a channel. Blocks in here, where the program may cancel the thread: nothing with a destructor is
-/// alive, here and in the callers.
-pub(super) fn next_event(channel: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
-    let channel = match find::<CmChannel>(channel) {
-        Ok(channel) => channel,
-        Err(_) if was_left(channel) => return Err(wait_for_ever()),
-        Err(errno) => return Err(errno),
-    };
+/// alive, here and in the callers, and the channel is looked up again afterwards.
+pub(super) fn next_event(c: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        wait(channel.fd())?;
-        if let Some(event) = take(channel) {
-            channel.reader.store(this_thread(), Ordering::Relaxed);
+        let fd = match find::<CmChannel>(c).map(|channel| channel.fd()) {
+            Ok(fd) => fd,
+            Err(_) if was_left(c) => return Err(wait_for_ever()),
+            Err(errno) => return Err(errno),
+        };
+        wait(fd)?;
+        if let Some(event) = find::<CmChannel>(c).ok().and_then(|channel| take(&channel)) {
             return Ok(event);
         }
     }
 }
 
 fn take(channel: &CmChannel) -> Option<*mut rdma_cm_event> {
-    deliver(channel.queue.next()?)
+    let event = deliver(channel.queue.next()?)?;
+    channel.reader.store(this_thread(), Ordering::Relaxed);
+    Some(event)
 }
 
 #[unsafe(no_mangle)]

@@ -10,7 +10,6 @@ use super::watch::Watch;
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
-use crate::qp::Qp;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::Receives;
@@ -45,8 +44,8 @@ impl Wanted {
     ) -> Result<Self, Errno> {
         let most = id.device()?.depth();
         let qp = id.qp()?;
-        let mut header = Header::new(Kind::Aside, qp.map_or(0, Qp::number));
-        header.srq = qp.is_some_and(|qp| !qp.init().srq.is_null());
+        let mut header = Header::new(Kind::Aside, qp.as_ref().map_or(0, |qp| qp.number()));
+        header.srq = qp.as_ref().is_some_and(|qp| !qp.init().srq.is_null());
         // SAFETY: the caller's word.
         let Some(param) = (unsafe { param.as_ref() }) else {
             if qp.is_none() {
@@ -106,7 +105,7 @@ pub(super) fn aside(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueueP
 
 /// # Safety
 /// `param` is NULL, or whole.
-unsafe fn connect(id: &'static Id, param: *const rdma_conn_param) -> Result<(), Errno> {
+unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let device = id.device()?;
     let engine = device.context.engine();
     let most = Depths { initiator: u8::MAX, responder: u8::MAX };
@@ -199,11 +198,10 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 
 /// # Safety
 /// `param` is NULL, or whole.
-unsafe fn connect_and_wait(id: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    let id = find::<Id>(id)?;
+unsafe fn connect_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: the caller's word.
-    unsafe { connect(id, param)? };
-    complete(id)
+    find::<Id>(c).and_then(|id| unsafe { connect(&id, param) })?;
+    complete(c)
 }
 
 /// The program has connected its own queue pair to the one that the peer told.
@@ -232,10 +230,9 @@ pub extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     minus_one!(disconnect_and_wait(id))
 }
 
-fn disconnect_and_wait(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    let id = find::<Id>(id)?;
-    disconnect(id)?;
-    complete(id)
+fn disconnect_and_wait(c: *mut rdma_cm_id) -> Result<(), Errno> {
+    find::<Id>(c).and_then(|id| disconnect(&id))?;
+    complete(c)
 }
 
 fn disconnect(id: &Id) -> Result<(), Errno> {

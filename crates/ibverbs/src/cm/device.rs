@@ -6,19 +6,19 @@ use crate::abi::*;
 use crate::context::Context;
 use crate::errno::{Errno, object};
 use crate::object::{CObject, find, put};
-use crate::pd::Pd;
+use crate::pd::{Alias, Pd};
 use crate::qp;
 use crate::sync::lock;
 use crate::xrc::{Xrcd, open_xrcd};
 use std::ffi::{c_int, c_void};
-use std::sync::{Mutex, OnceLock};
+use std::sync::{Arc, Mutex, OnceLock};
 
 /// The device, as ids have it.
 #[derive(Debug)]
 pub(super) struct CmDevice {
-    pub(super) context: &'static Context,
+    pub(super) context: Arc<Context>,
     /// The domain of ids whose program gave none.
-    pub(super) pd: &'static Pd,
+    pub(super) pd: Arc<Pd>,
     xrcd: OnceLock<usize>,
     view: View,
 }
@@ -64,8 +64,8 @@ impl CmDevice {
 
     fn open() -> Result<&'static Self, Errno> {
         let context = Context::open()?;
-        let pd = Pd::new(context, context.engine().device().allocate_domain(), None);
-        let depth = Self::depth_of(context);
+        let pd = Pd::new(&context, context.engine().device().allocate_domain(), Alias::default());
+        let depth = Self::depth_of(&context);
         let null = std::ptr::null_mut();
         let view = View {
             device: crate::device::the_device(),
@@ -91,7 +91,7 @@ impl CmDevice {
 
     /// How many Reads and atomics there can be at most, in either direction.
     pub(super) fn depth(&self) -> u8 {
-        Self::depth_of(self.context)
+        Self::depth_of(&self.context)
     }
 
     pub(super) fn view(&'static self) -> *const View {

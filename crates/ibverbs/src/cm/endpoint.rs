@@ -1,8 +1,7 @@
 //! Endpoints: synchronous ids with all that they need, in one call; and peers that come to one.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::channel::next_event;
-use super::id::{Id, Kind, destroy};
+use super::id::{Id, Kind, destroy, own_event};
 use super::qp::{create_simple, destroy_qp, destroy_srq};
 use super::resolve::{rdma_bind_addr, resolve_addresses, resolve_route};
 use crate::abi::*;
@@ -14,7 +13,7 @@ use std::ptr;
 /// # Safety
 /// `info` is the caller's, whole; `init` is NULL, or whole.
 unsafe fn prepare(
-    id: &'static Id,
+    c: *mut rdma_cm_id,
     info: *const rdma_addrinfo,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
@@ -26,9 +25,10 @@ unsafe fn prepare(
     if flags & RAI_PASSIVE != 0 {
         // SAFETY: as above; the program's structure.
         unsafe {
-            if rdma_bind_addr(id.c(), from) != 0 {
+            if rdma_bind_addr(c, from) != 0 {
                 return Err(std::io::Error::last_os_error().into());
             }
+            let id = find::<Id>(c)?;
             if (*id.c()).pd.is_null() || !pd.is_null() {
                 (*id.c()).pd = pd;
             }
@@ -40,13 +40,13 @@ unsafe fn prepare(
         return Ok(());
     }
     // SAFETY: as above.
-    unsafe { resolve_addresses(id.c(), from, to)? };
-    resolve_route(id.c())?;
+    unsafe { resolve_addresses(c, from, to)? };
+    resolve_route(c)?;
     if !init.is_null() {
         // SAFETY: as above.
         unsafe {
             (*init).qp_type = qp_type;
-            create_simple(id.c(), pd, init)?;
+            create_simple(c, pd, init)?;
         }
     }
     Ok(())
@@ -66,7 +66,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     let (port_space, qp_type) =
         unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
     let made = match Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }) {
-        Ok(made) => made,
+        Ok(made) => made.c(),
         Err(errno) => return minus_one!(Err(errno)),
     };
     // SAFETY: as above.
@@ -74,7 +74,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     match prepared {
         Ok(()) => {
             // SAFETY: not NULL, and the caller's.
-            unsafe { put(id, made.c()) };
+            unsafe { put(id, made) };
             0
         }
         Err(errno) => {
@@ -84,19 +84,18 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     }
 }
 
-fn destroy_all(id: &'static Id) {
-    destroy_qp(id);
-    destroy_srq(id);
-    if let Err(errno) = destroy(id.c()) {
+fn destroy_all(c: *mut rdma_cm_id) {
+    let Ok(id) = find::<Id>(c) else { return };
+    destroy_qp(&id);
+    destroy_srq(&id);
+    if let Err(errno) = destroy(c) {
         errno.set();
     }
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_ep(id: *mut rdma_cm_id) {
-    if let Ok(id) = find::<Id>(id) {
-        destroy_all(id);
-    }
+    destroy_all(id);
 }
 
 #[unsafe(no_mangle)]
@@ -116,16 +115,11 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
 
 /// The next peer that wants to connect. The thread may be cancelled in here.
 fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
-    let listener = find::<Id>(listen)?;
-    if !listener.is_synchronous() {
-        return Err(Errno::INVALID);
-    }
-    listener.acknowledge_own_event();
-    let event = next_event(listener.channel())?;
+    let (listener, event) = own_event(listen)?.ok_or(Errno::INVALID)?;
     // SAFETY: the event was just made; the structures are the program's, in a call of the program with them.
     unsafe {
         let keep = |errno| {
-            (*listen).event = event;
+            (*listener.c()).event = event;
             Err(errno)
         };
         if (*event).status != 0 {
@@ -136,7 +130,7 @@ fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
         }
         let new = (*event).id;
         if let Some(mut init) = *listener.template.get()
-            && let Err(errno) = create_simple(new, (*listen).pd, &raw mut init)
+            && let Err(errno) = create_simple(new, (*listener.c()).pd, &raw mut init)
         {
             return keep(errno);
         }

@@ -6,7 +6,7 @@ use super::id::{Id, Kind};
 use super::state::{Depths, Phase, Request, Shared};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, publish, take_back};
+use crate::object::{CObject, Uses, publish, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr;
@@ -123,7 +123,8 @@ pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
             };
         }
     }
-    Some(publish(Delivered { c: UnsafeCell::new(c), about, _private_data: private_data }).c())
+    let delivered = Delivered { c: UnsafeCell::new(c), about, _private_data: private_data };
+    Some(publish(delivered, Uses::default()).c())
 }
 
 /// The id of a peer that wants to connect.

@@ -11,7 +11,7 @@ use super::event::acknowledge;
 use super::state::{Phase, Shared};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, find, publish, put, take_back};
+use crate::object::{CObject, Uses, begin_destroy, find, publish, put};
 use crate::persona::is_iwarp;
 use crate::qp::Qp;
 use ironwarp_engine::gid::Gid;
@@ -74,7 +74,7 @@ impl Id {
         channel: *mut rdma_event_channel,
         context: *mut c_void,
         kind: Kind,
-    ) -> Result<&'static Self, Errno> {
+    ) -> Result<Arc<Self>, Errno> {
         let synchronous = channel.is_null();
         let channel = if synchronous { CmChannel::new()? } else { find::<CmChannel>(channel)? };
         let shared = Shared::new(Arc::clone(channel.queue()), kind.port_space);
@@ -92,13 +92,13 @@ impl Id {
             synchronous: synchronous.into(),
         };
         let (c, behind, template) = (UnsafeCell::new(c), UnsafeCell::new(behind), UnsafeCell::new(None));
-        let id = publish(Self { c, behind, shared, template });
+        let id = publish(Self { c, behind, shared, template }, Uses::default());
         id.shared.set_c(id.c() as usize);
         Ok(id)
     }
 
     /// The id whose shared part this is, if the program has not destroyed it.
-    pub(super) fn at(shared: &Shared) -> Result<&'static Self, Errno> {
+    pub(super) fn at(shared: &Shared) -> Result<Arc<Self>, Errno> {
         find(shared.c() as *const rdma_cm_id)
     }
 
@@ -117,7 +117,7 @@ impl Id {
     }
 
     /// Its queue pair, if it has one.
-    pub(super) fn qp(&self) -> Result<Option<&'static Qp>, Errno> {
+    pub(super) fn qp(&self) -> Result<Option<Arc<Qp>>, Errno> {
         // SAFETY: the program's structure.
         let qp = unsafe { (*self.c()).qp };
         if qp.is_null() { Ok(None) } else { find::<Qp>(qp).map(Some) }
@@ -242,13 +242,40 @@ impl Id {
     }
 }
 
-/// What a call of a synchronous id leads to: waits for it. Others are done. The thread may be cancelled in here.
-pub(super) fn complete(id: &'static Id) -> Result<(), Errno> {
-    if !id.is_synchronous() {
-        return Ok(());
+impl Drop for Id {
+    fn drop(&mut self) {
+        let path = self.c.get_mut().route.path_rec;
+        if !path.is_null() {
+            // SAFETY: made by `set_path`, and nobody else frees it.
+            drop(unsafe { Box::from_raw(path) });
+        }
     }
-    id.acknowledge_own_event();
-    let event = next_event(id.channel())?;
+}
+
+/// Waits for the next event of an id; `None`: it is not synchronous. The thread may be cancelled in here: nothing with a
+/// destructor is alive while it waits, and the id is looked up again afterwards.
+pub(super) fn own_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdma_cm_event)>, Errno> {
+    let channel = {
+        let id = find::<Id>(c)?;
+        if !id.is_synchronous() {
+            return Ok(None);
+        }
+        id.acknowledge_own_event();
+        id.channel()
+    };
+    let event = next_event(channel)?;
+    match find::<Id>(c) {
+        Ok(id) => Ok(Some((id, event))),
+        Err(errno) => {
+            let _ = acknowledge(event);
+            Err(errno)
+        }
+    }
+}
+
+/// What a call of a synchronous id leads to: waits for it. Others are done. The thread may be cancelled in here.
+pub(super) fn complete(c: *mut rdma_cm_id) -> Result<(), Errno> {
+    let Some((id, event)) = own_event(c)? else { return Ok(()) };
     // SAFETY: the program's structure, in a call of the program with it; the event was just made.
     let (kind, status) = unsafe {
         (*id.c()).event = event;
@@ -289,7 +316,7 @@ pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
 }
 
 pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {
-    let id = find::<Id>(c)?;
+    let id = begin_destroy::<Id>(c)?;
     let shared = id.shared();
     let (queue, parts) = {
         let mut state = shared.lock();
@@ -308,13 +335,7 @@ pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {
     id.acknowledge_own_event();
     shared.wait_for_acknowledgements();
     let (channel, synchronous) = (id.channel(), id.is_synchronous());
-    let mut id = take_back::<Id>(c)?;
-    let path = id.c.get_mut().route.path_rec;
-    if !path.is_null() {
-        // SAFETY: made by `set_path`, and nobody else frees it.
-        drop(unsafe { Box::from_raw(path) });
-    }
-    drop(id);
+    id.finish();
     if synchronous { channel::destroy(channel) } else { Ok(()) }
 }
 

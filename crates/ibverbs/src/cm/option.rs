@@ -77,5 +77,5 @@ pub unsafe extern "C" fn rdma_set_option(
     len: usize,
 ) -> c_int {
     // SAFETY: the caller's, and as long as it says.
-    minus_one!(find::<Id>(id).and_then(|id| unsafe { set(id, level, name, value, len) }))
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { set(&id, level, name, value, len) }))
 }

@@ -80,7 +80,7 @@ fn destroy_cqs(id: &Id) {
 
 /// # Safety
 /// `attr` is the caller's, with the fields that its `comp_mask` names, and room for `pd` and `xrcd`.
-unsafe fn create(id: &'static Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
+unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     let device = id.device()?;
     let c = id.c();
     // SAFETY: the program's structures, in a call of the program with them; fields behind the mask as it names them.
@@ -92,7 +92,7 @@ unsafe fn create(id: &'static Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), 
             (*attr).pd = (*c).pd;
             (*attr).comp_mask |= IBV_QP_INIT_ATTR_PD;
         }
-        if !ptr::eq(find::<Pd>((*attr).pd)?.context(), device.context) {
+        if !Arc::ptr_eq(find::<Pd>((*attr).pd)?.context(), &device.context) {
             return Err(Errno::INVALID);
         }
         if (*attr).qp_type == IBV_QPT_XRC_RECV {
@@ -124,7 +124,7 @@ unsafe fn create(id: &'static Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), 
 }
 
 /// A connectionless queue pair is ready at once; others when they are connected.
-fn begin(id: &Id, qp: &'static Qp) -> Result<&'static Qp, Errno> {
+fn begin(id: &Id, qp: Arc<Qp>) -> Result<Arc<Qp>, Errno> {
     if !id.is_datagram() {
         return Ok(qp);
     }
@@ -174,7 +174,7 @@ pub(super) unsafe fn create_simple(
     attr.pd = pd;
     attr.comp_mask = IBV_QP_INIT_ATTR_PD;
     // SAFETY: whole, and ours.
-    unsafe { create(id, &raw mut attr)? };
+    unsafe { create(&id, &raw mut attr)? };
     // What was granted and made is told there.
     init.cap = attr.cap;
     init.send_cq = attr.send_cq;
@@ -189,13 +189,13 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
         return minus_one!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's.
-    minus_one!(find::<Id>(id).and_then(|id| unsafe { create(id, attr) }))
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create(&id, attr) }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     if let Ok(id) = find::<Id>(id) {
-        destroy_qp(id);
+        destroy_qp(&id);
     }
 }
 
@@ -212,7 +212,7 @@ pub(super) fn destroy_qp(id: &Id) {
 
 /// # Safety
 /// `attr` is the caller's, with the fields that its `comp_mask` names, and room for the rest.
-unsafe fn create_srq(id: &'static Id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
+unsafe fn create_srq(id: &Id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let device = id.device()?;
     let c = id.c();
     // SAFETY: the program's structures, in a call of the program with them; fields behind the mask as it names them.
@@ -256,11 +256,11 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr.attr = init.attr;
     attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
     // SAFETY: the program's structure.
-    let qp_type = find::<Id>(id).map(Id::qp_type);
+    let qp_type = find::<Id>(id).map(|id| id.qp_type());
     attr.srq_type = if qp_type == Ok(IBV_QPT_XRC_RECV) { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
     attr.pd = pd;
     // SAFETY: whole, and ours.
-    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(id, &raw mut attr) }).map(|()| {
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(&id, &raw mut attr) }).map(|()| {
         init.attr = attr.attr;
     }))
 }
@@ -271,13 +271,13 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
         return minus_one!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's.
-    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(id, attr) }))
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(&id, attr) }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     if let Ok(id) = find::<Id>(id) {
-        destroy_srq(id);
+        destroy_srq(&id);
     }
 }
 

@@ -111,13 +111,13 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     minus_one!(find::<Id>(id).and_then(|id| {
         // SAFETY: NULL or the caller's.
-        bind(id, unsafe { address::from_c(addr)? })
+        bind(&id, unsafe { address::from_c(addr)? })
     }))
 }
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int {
-    minus_one!(find::<Id>(id).and_then(|id| listen(id, backlog)))
+    minus_one!(find::<Id>(id).and_then(|id| listen(&id, backlog)))
 }
 
 #[unsafe(no_mangle)]
@@ -134,17 +134,16 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
 /// # Safety
 /// The addresses are NULL, or as long as their families say.
 pub(super) unsafe fn resolve_addresses(
-    id: *mut rdma_cm_id,
+    c: *mut rdma_cm_id,
     from: *const libc::sockaddr,
     to: *const libc::sockaddr,
 ) -> Result<(), Errno> {
-    let id = find::<Id>(id)?;
     // SAFETY: the caller's word.
     let to = unsafe { address::from_c(to)? };
     // SAFETY: as above.
     let from = if from.is_null() { None } else { Some(unsafe { address::from_c(from)? }) };
-    resolve(id, from, to)?;
-    complete(id)
+    find::<Id>(c).and_then(|id| resolve(&id, from, to))?;
+    complete(c)
 }
 
 #[unsafe(no_mangle)]
@@ -153,16 +152,17 @@ pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
 }
 
 /// There is one route, and it is known with the address.
-pub(super) fn resolve_route(id: *mut rdma_cm_id) -> Result<(), Errno> {
-    let id = find::<Id>(id)?;
+pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
     {
+        let id = find::<Id>(c)?;
         let mut state = id.shared().lock();
         if state.phase != Phase::AddressResolved {
             return Err(Errno::INVALID);
         }
         state.phase = Phase::RouteResolved;
+        drop(state);
+        id.set_path();
+        id.shared().push(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
     }
-    id.set_path();
-    id.shared().push(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
-    complete(id)
+    complete(c)
 }

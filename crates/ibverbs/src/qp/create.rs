@@ -7,7 +7,7 @@ use crate::async_event::Subject;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, object};
-use crate::object::{CObject, Use, find, publish};
+use crate::object::{CObject, Uses, find, publish};
 use crate::pd::Pd;
 use crate::qp_ex::{self, Building};
 use crate::report;
@@ -25,7 +25,7 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug)]
 pub(crate) struct Wanted {
     pub(crate) init: ibv_qp_init_attr,
-    pub(crate) xrcd: Option<&'static Xrcd>,
+    pub(crate) xrcd: Option<Arc<Xrcd>>,
     /// The extended calls that it is to have.
     pub(crate) send_ops: Option<u64>,
     /// It is connected by a connection manager, which is told what happens to it.
@@ -34,27 +34,26 @@ pub(crate) struct Wanted {
 
 impl Qp {
     /// A queue pair in `pd`. What it was granted is in its `init`.
-    pub(crate) fn new(pd: *mut ibv_pd, wanted: Wanted) -> Result<&'static Self, Errno> {
+    pub(crate) fn new(pd: *mut ibv_pd, wanted: Wanted) -> Result<Arc<Self>, Errno> {
         let mut init = wanted.init;
         grant(&mut init.cap)?;
         match init.qp_type {
             IBV_QPT_RC | IBV_QPT_UC | IBV_QPT_UD | IBV_QPT_XRC_SEND => {
-                let (pd, send_cq, receive_cq) = parts(pd, &init)?;
-                let uses = vec![pd.in_use(), send_cq.in_use(), receive_cq.in_use()];
-                let domain = pd.domain();
-                build(pd.context(), (pd.c(), domain), (send_cq, receive_cq), uses, init, wanted)
+                let (pd, [send_cq, receive_cq]) = parts(pd, &init)?;
+                let uses = Uses::of(&*pd)?.and(&*send_cq)?.and(&*receive_cq)?;
+                let context = Arc::clone(pd.context());
+                build(context, Some(pd), (&send_cq, &receive_cq), uses, init, wanted)
             }
             IBV_QPT_XRC_RECV => {
-                let xrcd = wanted.xrcd.ok_or_else(|| {
+                let xrcd = wanted.xrcd.as_ref().ok_or_else(|| {
                     Errno::INVALID
                         .because("an XRC receive queue pair is made in an XRC domain: IBV_QP_INIT_ATTR_XRCD")
                 })?;
-                let context = xrcd.context();
+                let context = Arc::clone(xrcd.context());
                 // Its receives are those of the queues that messages name, and complete there. It has none itself.
-                let (cq, in_use) = xrcd.spare_cq()?;
-                let uses = vec![xrcd.in_use(), in_use];
-                let none = std::ptr::null_mut();
-                build(context, (none, Domain::default()), (cq, cq), uses, init, wanted)
+                let cq = xrcd.spare_cq()?;
+                let uses = Uses::of(&**xrcd)?.and(&*cq)?;
+                build(context, None, (&cq, &cq), uses, init, wanted)
             }
             _ => Err(Errno::UNSUPPORTED
                 .because(format_args!("qp_type {} is not there: RC, UC, UD and XRC are", init.qp_type))),
@@ -63,18 +62,21 @@ impl Qp {
 }
 
 fn build(
-    context: &'static Context,
-    (pd, domain): (*mut ibv_pd, Domain),
-    (send_cq, receive_cq): (&'static Cq, &'static Cq),
-    mut uses: Vec<Use>,
+    context: Arc<Context>,
+    pd: Option<Arc<Pd>>,
+    (send_cq, receive_cq): (&Cq, &Cq),
+    mut uses: Uses,
     init: ibv_qp_init_attr,
     wanted: Wanted,
-) -> Result<&'static Qp, Errno> {
+) -> Result<Arc<Qp>, Errno> {
     let srq = match init.srq.is_null() {
         true => None,
         false => Some(find::<Srq>(init.srq)?),
     };
-    uses.extend(srq.map(Srq::in_use));
+    if let Some(srq) = &srq {
+        uses = uses.and(&**srq)?;
+    }
+    let domain = pd.as_ref().map_or(Domain::default(), |pd| pd.domain());
     context.events().watch_port();
     let depth = |requests: u32| requests as usize;
     let max_sges = depth(init.cap.max_send_sge.max(init.cap.max_recv_sge));
@@ -91,7 +93,7 @@ fn build(
         let port = context.engine().datagram_port(None)?;
         Kind::Datagram(context.engine().create_datagram_qp(&attributes, port)?)
     } else {
-        let receives = match (init.qp_type, srq, wanted.xrcd) {
+        let receives = match (init.qp_type, srq, &wanted.xrcd) {
             (IBV_QPT_XRC_RECV, _, Some(xrcd)) => Receives::Named(Arc::clone(xrcd.inner())),
             (IBV_QPT_XRC_SEND, ..) => Receives::Own(0),
             (_, Some(srq), _) => Receives::Shared(Arc::clone(srq.inner())),
@@ -122,48 +124,43 @@ fn build(
 }
 
 fn put_together(
-    context: &'static Context,
-    pd: *mut ibv_pd,
+    context: Arc<Context>,
+    pd: Option<Arc<Pd>>,
     kind: Kind,
     init: ibv_qp_init_attr,
     wanted: &Wanted,
-    uses: Vec<Use>,
-) -> &'static Qp {
-    let mut c = plain(context, pd, &kind, &init);
+    uses: Uses,
+) -> Arc<Qp> {
+    let mut c = plain(&context, pd.as_deref(), &kind, &init);
     if let Some(ops) = wanted.send_ops {
         qp_ex::fill(&mut c, ops);
     }
-    let single_threaded = find::<Pd>(pd).is_ok_and(Pd::is_single_threaded);
-    let attr = Arc::new(Mutex::new(ibv_qp_attr::zeroed()));
-    let qp = publish(Qp {
+    let single_threaded = pd.as_ref().is_some_and(|pd| pd.is_single_threaded());
+    let qp = Qp {
         c: UnsafeCell::new(c),
-        context,
         kind,
         init,
-        xrc: wanted.xrcd.map(|xrcd| Arc::clone(xrcd.inner())),
-        attr,
+        xrc: wanted.xrcd.as_ref().map(|xrcd| Arc::clone(xrcd.inner())),
+        attr: Arc::new(Mutex::new(ibv_qp_attr::zeroed())),
         builder: UnsafeCell::default(),
         building: Building { turn: Turn::default(), single_threaded },
-        uses,
         handles: Arc::new(AtomicUsize::new(1)),
-    });
+        _pd: pd,
+        context,
+    };
+    let qp = publish(qp, uses);
     qp.note_state();
-    context.events().add(Subject::Qp(qp.number()), qp.c());
+    qp.context.events().add(Subject::Qp(qp.number()), qp.c());
     qp
 }
 
 /// The C structure, without the extended calls.
-pub(super) fn plain(
-    context: &'static Context,
-    pd: *mut ibv_pd,
-    kind: &Kind,
-    init: &ibv_qp_init_attr,
-) -> ibv_qp_ex {
+pub(super) fn plain(context: &Context, pd: Option<&Pd>, kind: &Kind, init: &ibv_qp_init_attr) -> ibv_qp_ex {
     let mut c = ibv_qp_ex::zeroed();
     let base = &mut c.qp_base;
     base.context = context.c();
     base.qp_context = init.qp_context;
-    base.pd = pd;
+    base.pd = pd.map_or(std::ptr::null_mut(), CObject::c);
     base.send_cq = init.send_cq;
     base.recv_cq = init.recv_cq;
     base.srq = init.srq;
@@ -218,7 +215,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
         return object!(Err(Errno::null("attr")));
     }
     // SAFETY: the caller's; at least the part that is common to both forms is there, and the rest as `comp_mask` says.
-    unsafe { object!(create_extended(attr, None).map(CObject::c)) }
+    unsafe { object!(create_extended(attr, None).map(|qp| qp.c())) }
 }
 
 /// # Safety
@@ -226,7 +223,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 pub(crate) unsafe fn create_extended(
     attr: *mut ibv_qp_init_attr_ex,
     watcher: Option<Arc<dyn Watcher<ConnectionEvent>>>,
-) -> Result<&'static Qp, Errno> {
+) -> Result<Arc<Qp>, Errno> {
     // SAFETY: the common part is always there, and the mask is right behind it.
     let (mut init, mask) = unsafe { (attr.cast::<ibv_qp_init_attr>().read(), (*attr).comp_mask) };
     let known = IBV_QP_INIT_ATTR_PD

@@ -14,7 +14,7 @@ use crate::async_event::Subject;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, code, destroyed};
-use crate::object::{CObject, Use, find, put, take_back};
+use crate::object::{CObject, begin_destroy, find, put};
 use crate::pd::Pd;
 use crate::persona;
 use crate::qp_ex::{Builder, Building};
@@ -43,7 +43,6 @@ pub(crate) const MOST_INLINE: u32 = 4096;
 #[derive(Debug)]
 pub(crate) struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
-    context: &'static Context,
     kind: Kind,
     init: ibv_qp_init_attr,
     /// The domain whose queues its messages name.
@@ -52,9 +51,11 @@ pub(crate) struct Qp {
     /// What requests have been made of by the extended calls, since the last start.
     pub(crate) builder: UnsafeCell<Builder>,
     pub(crate) building: Building,
-    uses: Vec<Use>,
     /// How many objects there are for it: it can be opened once more.
     handles: Arc<AtomicUsize>,
+    /// Its C structure leads there.
+    _pd: Option<Arc<Pd>>,
+    context: Arc<Context>,
 }
 
 /// What carries its messages.
@@ -77,8 +78,8 @@ unsafe impl Sync for Qp {}
 unsafe impl Send for Qp {}
 
 impl Qp {
-    pub(crate) fn context(&self) -> &'static Context {
-        self.context
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
     }
 
     pub(crate) fn kind(&self) -> &Kind {
@@ -188,7 +189,7 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
 }
 
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
-    let qp = find::<Qp>(c)?;
+    let qp = begin_destroy::<Qp>(c)?;
     let last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     match &qp.kind {
         Kind::Stream(pair) if last => {
@@ -198,8 +199,7 @@ pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
         _ => {} // somebody else has it, or it is gone at once, when it is dropped
     }
     qp.context.events().remove(Subject::Qp(qp.number()), c);
-    let qp = take_back::<Qp>(c)?;
-    drop(qp.uses);
+    qp.finish();
     Ok(())
 }
 
@@ -210,7 +210,7 @@ pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 }
 
 /// The completion queues and the domain of a new queue pair.
-fn parts(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<(&'static Pd, &'static Cq, &'static Cq), Errno> {
+fn parts(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<(Arc<Pd>, [Arc<Cq>; 2]), Errno> {
     let pd = find::<Pd>(pd)?;
     let (send, receive) = match init.qp_type {
         // Each has one side only, whose queue serves for both.
@@ -219,8 +219,8 @@ fn parts(pd: *mut ibv_pd, init: &ibv_qp_init_attr) -> Result<(&'static Pd, &'sta
     };
     let (send, receive) = (find::<Cq>(send.cast())?, find::<Cq>(receive.cast())?);
     let context = pd.context();
-    if !std::ptr::eq(context, send.context()) || !std::ptr::eq(context, receive.context()) {
+    if !Arc::ptr_eq(context, send.context()) || !Arc::ptr_eq(context, receive.context()) {
         return Err(Errno::INVALID.because("domain and completion queues are of different contexts"));
     }
-    Ok((pd, send, receive))
+    Ok((pd, [send, receive]))
 }
