@@ -1,6 +1,7 @@
 //! Forks. A child has copies of all descriptors and of all memory, but none of the threads that drive them: what it inherits
 //! is dead there. The copies of the descriptors must go at once. As long as the child has them, connections do not end when
-//! the parent closes them, ports stay taken, and notices for the parent could be read by the child.
+//! the parent closes them, ports stay taken, and the child, which may have dropped its privileges, could read notices for the
+//! parent and what the parent sends and receives.
 //!
 //! [`Fd`] is a descriptor that is known here. In a child each is replaced by one that leads nowhere: its number stays taken,
 //! so that whoever still has it in the child's copy of the memory cannot reach a file that got the number since. What
@@ -43,11 +44,24 @@ impl Fd {
     pub(super) fn open_with<T, E>(open: impl FnOnce() -> Result<(OwnedFd, T), E>) -> Result<(Self, T), E> {
         watch();
         let _no_fork = no_fork();
-        let (fd, more) = open()?;
+        open().map(|(fd, more)| (Self::know(fd), more))
+    }
+
+    /// The two that `open` makes.
+    pub(super) fn open_both<E>(
+        open: impl FnOnce() -> Result<(OwnedFd, OwnedFd), E>,
+    ) -> Result<(Self, Self), E> {
+        watch();
+        let _no_fork = no_fork();
+        open().map(|(one, other)| (Self::know(one), Self::know(other)))
+    }
+
+    /// The caller keeps the process from forking.
+    fn know(fd: OwnedFd) -> Self {
         if let Some((word, bit)) = place(fd.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
-        Ok((Self(ManuallyDrop::new(fd)), more))
+        Self(ManuallyDrop::new(fd))
     }
 }
 

@@ -9,9 +9,10 @@
 //! What the device stages (`staged.rs`) before it goes to the program lies in such a file from the start.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
+use super::fork::Fd;
 use super::size;
 use ironwarp_rnic::host::{Buffer, Host, Span, Unmapped};
-use rustix::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, RawFd};
 use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
@@ -236,10 +237,10 @@ impl<const N: usize> Vectors<N> {
 #[derive(Debug)]
 enum Window {
     /// A file in memory, all of it mapped. It has a file of its own, because a write locks the file.
-    File { file: OwnedFd, map: Map },
+    File { file: Fd, map: Map },
     /// Where files in memory are refused (sandboxes filter `memfd_create`): two system calls instead of one. It is empty
     /// between copies.
-    Pipe { reader: OwnedFd, writer: OwnedFd },
+    Pipe { reader: Fd, writer: Fd },
 }
 
 impl Window {
@@ -256,7 +257,8 @@ impl Window {
 
     fn pipe() -> io::Result<Self> {
         // Non-blocking: what does not fit is left for the next round.
-        let (reader, writer) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK)?;
+        let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
+        let (reader, writer) = Fd::open_both(|| rustix::pipe::pipe_with(flags))?;
         Ok(Self::Pipe { reader, writer })
     }
 
@@ -302,14 +304,15 @@ impl Window {
     }
 }
 
-/// A file of so many bytes, and its mapping.
-fn file_in_memory(len: usize) -> io::Result<(OwnedFd, Map)> {
+/// A file of so many bytes, and its mapping. Payloads pass through it, so children keep neither.
+fn file_in_memory(len: usize) -> io::Result<(Fd, Map)> {
     // Beyond this limit a write raises SIGXFSZ before it fails.
     let most = rustix::process::getrlimit(Resource::Fsize).current;
     if most.is_some_and(|most| most < len as u64) {
         return Err(Errno::FBIG.into());
     }
-    let file = rustix::fs::memfd_create(c"ironwarp-window", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let file = Fd::open(|| rustix::fs::memfd_create(c"ironwarp-window", flags))?;
     // It cannot shrink: the mapping cannot raise SIGBUS. Its pages come when they are used, as those of any memory.
     rustix::fs::ftruncate(&file, len as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
@@ -419,7 +422,7 @@ fn progress(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
 }
 
 /// Takes out of a pipe what is known to be in it.
-fn drain(reader: &OwnedFd, mut into: &mut [u8]) {
+fn drain(reader: &Fd, mut into: &mut [u8]) {
     while !into.is_empty() {
         let read = rustix::io::retry_on_intr(|| rustix::io::read(reader, &mut *into));
         let read = read.expect("a pipe gives back what was put in");

@@ -1,9 +1,10 @@
 //! Buffers that the device stages bytes in, before they go to the program's memory. They are files as windows are, so that the
 //! kernel copies from where the bytes were received; from any other buffer they would have to be copied to a window first.
 
+use super::super::fork::Fd;
 use super::{Map, file_in_memory};
 use ironwarp_rnic::host::Buffer;
-use rustix::fd::{AsRawFd, OwnedFd, RawFd};
+use rustix::fd::{AsRawFd, RawFd};
 use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -28,7 +29,7 @@ pub(super) struct Place {
 /// One of them. Nobody else has a reference to its mapping.
 #[derive(Debug)]
 struct Staging {
-    file: OwnedFd,
+    file: Fd,
     map: Map,
     all: Arc<Staged>,
 }
