@@ -15,10 +15,19 @@ pub(crate) fn clippy(_: &Workspace, _: &[String]) -> Result {
     run(&mut command("cargo", &arguments))
 }
 
+pub(crate) const TEST_USAGE: &str = "test [--full]";
+
 /// The fuzz targets are left out: they have no tests, and libFuzzer brings a `main` of its own.
-pub(crate) fn test(workspace: &Workspace, _: &[String]) -> Result {
+pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
+    let full = is_full(options, TEST_USAGE)?;
     dropin::run(workspace, &[])?; // some tests start programs with it
-    run(&mut command("cargo", &["nextest", "run", "--workspace", "--locked", "--exclude", fuzz::PACKAGE]))?;
+    let nextest = ["nextest", "run", "--workspace", "--locked", "--exclude", fuzz::PACKAGE];
+    run(&mut command("cargo", &nextest))?;
+    if full {
+        // Tests that take too long for CI are ignored, and have `nightly` in their names.
+        let nightly = ["--run-ignored", "only", "--filterset", "test(nightly)", "--no-tests", "warn"];
+        run(command("cargo", &nextest).args(nightly))?;
+    }
     // Without std the wire crate computes the CRC in another way.
     run(&mut command(
         "cargo",
@@ -35,22 +44,27 @@ pub(crate) fn doc(_: &Workspace, _: &[String]) -> Result {
 /// The tests called `loom` replace threads and locks by loom's: a build of its own.
 pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
     let package = ["--package", "ironwarp-rnic", "--lib", "--test", "loom_memory"];
-    let arguments = [&["test", "--release", "--locked"][..], &package, &["loom"]].concat();
+    let arguments = [&["test", "--profile", "optimized", "--locked"][..], &package, &["loom"]].concat();
     let mut command = command("cargo", &arguments);
     command.env("CARGO_TARGET_DIR", workspace.target.join("loom"));
     run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
 }
 
-/// Ten million events between threads, and as many in the simulation: too many for a build that is not optimised.
+/// Ten million events between threads: too many for a build that is not optimised, in which `test` has 200,000.
 pub(crate) fn events(_: &Workspace, _: &[String]) -> Result {
     let test = ["--package", "ironwarp-engine", "--test", "notification", "ten_million", "--", "--nocapture"];
-    run(command("cargo", &["test", "--release", "--locked", "--quiet"]).args(test))?;
-    run(command("cargo", &SIM).arg("--events"))
+    run(command("cargo", &["test", "--profile", "optimized", "--locked", "--quiet"]).args(test))
 }
 
-pub(crate) const SIM_USAGE: &str = "sim [--events] [--seed N | --seeds N]";
+pub(crate) const SIM_USAGE: &str = "sim [--full | [--events] [--seed N | --seeds N]]";
 
-const SIM: [&str; 7] = ["run", "--release", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
+const SIM: [&str; 8] =
+    ["run", "--profile", "optimized", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
+
+/// What the simulator is told without options of ours: two programs at work, then events. With `--full` it has its own
+/// defaults, which reach everything that the simulation is meant to reach, and says so.
+const SOME_SEEDS: [&[&str]; 2] = [&["--seeds", "2000"], &["--events", "--seeds", "600"]];
+const ALL_SEEDS: [&[&str]; 2] = [&[], &["--events"]];
 
 /// How a build can be broken on purpose: it forgets to take back what did not leave, does an atomic operation again when its
 /// answer is sent again, does not call who waits for a shared receive.
@@ -60,13 +74,15 @@ const BROKEN: [&str; 3] = ["train", "atomic", "waiter"];
 /// is moderated does not start its timer. Programs at work find these out, and so does the simulation of events alone.
 const BROKEN_EVENTS: [&str; 3] = ["resize", "move", "timer"];
 
-/// The simulator's own program; its options are ours. Without any, it also has to find out what is wrong with builds that
-/// are broken on purpose.
+/// The simulator's own program; its options are ours. Without any, and with `--full`, it also has to find out what is wrong
+/// with builds that are broken on purpose.
 pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
-    run(command("cargo", &SIM).args(options))?;
-    if !options.is_empty() {
-        return Ok(());
-    }
+    let runs = match options {
+        [] => SOME_SEEDS,
+        [option] if option == FULL => ALL_SEEDS,
+        _ => return run(command("cargo", &SIM).args(options)),
+    };
+    runs.iter().try_for_each(|options| run(command("cargo", &SIM).args(*options)))?;
     BROKEN.into_iter().chain(BROKEN_EVENTS).try_for_each(|way| find_out(workspace, way, &[]))?;
     BROKEN_EVENTS.into_iter().try_for_each(|way| find_out(workspace, way, &["--events"]))
 }
@@ -82,6 +98,17 @@ fn find_out(workspace: &Workspace, way: &str, options: &[&str]) -> Result {
         }
         Err(said) => Err(said),
         Ok(_) => Err(format!("a build that is broken on purpose ({way}) passed all seeds")),
+    }
+}
+
+/// The option of jobs that CI runs in part.
+pub(crate) const FULL: &str = "--full";
+
+fn is_full(options: &[String], usage: &str) -> Result<bool> {
+    match options {
+        [] => Ok(false),
+        [option] if option == FULL => Ok(true),
+        _ => Err(format!("usage: cargo xtask {usage}")),
     }
 }
 

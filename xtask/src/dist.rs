@@ -10,6 +10,7 @@
 //! The same source makes the same bytes, wherever and whenever: no path of this machine is in the files, and no time but that
 //! of the last commit.
 
+use crate::dropin;
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
 use std::env;
@@ -21,10 +22,10 @@ const TEXTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE
 
 pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     let dist = workspace.target.join("dist");
-    build(workspace, &dist)?;
+    dropin::build(workspace, true)?;
     let name = format!("ironwarp-{}-{}-linux", env!("CARGO_PKG_VERSION"), env::consts::ARCH);
     let tree = dist.join(&name);
-    stage(&dist.join("dropin"), &tree)?;
+    stage(&workspace.target.join("dropin"), &tree)?;
     no_machine_paths(workspace, &tree)?;
     let file = dist.join(format!("{name}.tar.gz"));
     pack(&tree, &file)?;
@@ -33,20 +34,6 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     let len = fs::metadata(&file).map_err(at(&file))?.len();
     println!("{}: {} KiB\nsha256 {}", file.display(), len / 1024, sum.split(' ').next().unwrap_or_default());
     Ok(())
-}
-
-/// The drop-in and the command, built apart from others: with flags that other builds do not have.
-fn build(workspace: &Workspace, target: &Path) -> Result {
-    let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| format!("{home}/.cargo")));
-    let home = home.map_err(|_| "where is cargo's directory? Neither CARGO_HOME nor HOME is set")?;
-    let given = env::var("RUSTFLAGS").unwrap_or_default();
-    let flags = format!(
-        "{given} --remap-path-prefix={home}=cargo --remap-path-prefix={}=ironwarp",
-        workspace.root.display()
-    );
-    let me = env::current_exe().map_err(|error| format!("where is xtask? {error}"))?;
-    let mut dropin = command(&me.to_string_lossy(), &["dropin", "--release"]);
-    run_command(dropin.env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags.trim()))
 }
 
 /// Lays the files out as they will be unpacked.

@@ -1,10 +1,11 @@
 //! The repository's jobs: `cargo xtask JOB`.
 //!
-//! This file holds the table of jobs, picks the one asked for, and times it. A new job is one more row.
+//! This file holds the table of jobs, picks the one asked for, and measures it. A new job is one more row.
 
 mod api;
 mod bench;
 mod cargo;
+mod cost;
 mod dist;
 mod dropin;
 mod fuzz;
@@ -21,23 +22,27 @@ mod rdma_core_tests;
 mod setup;
 mod shell;
 mod siw_bench;
+mod suite;
 mod tidy;
 mod workspace;
 
+use crate::cost::{Cost, Meter};
 use crate::shell::Result;
+use crate::suite::{SUITES, Suite};
 use crate::workspace::Workspace;
 use std::env;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
-/// Which of the suites, `check` and `ci`, a job is part of.
-#[derive(Clone, Copy, PartialEq, Eq)]
+/// Which suites a job is part of. `nightly` runs all but `Neither`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Part {
     Neither,
+    Nightly,
     Ci,
+    /// `check` and `ci`.
     Both,
 }
-use Part::{Both, Ci, Neither};
+use Part::{Both, Ci, Neither, Nightly};
 
 struct Job {
     /// The name, then the options if it takes any.
@@ -47,6 +52,8 @@ struct Job {
     /// Commands it cannot do without: all are in the table of `setup`.
     needs: &'static [&'static str],
     run: fn(&Workspace, &[String]) -> Result,
+    /// The options that make it run in its large form.
+    nightly: &'static [&'static str],
 }
 
 /// The suites run their jobs in this order.
@@ -72,12 +79,14 @@ const JOBS: &[Job] = &[
         Ci,
         &["cc"],
         rdma_core_tests::run,
-    ),
+    )
+    .nightly(&["--persona", "both"]),
     job("symbols", "compare its symbols with the real libraries'", Ci, &["cc", "readelf"], dropin::compare),
-    job("test", "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test),
+    job(cargo::TEST_USAGE, "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test)
+        .nightly(FULL),
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),
-    job("events", "ten million events, between threads and in the simulation", Ci, &[], cargo::events),
-    job(cargo::SIM_USAGE, "simulate, 10,000 seeds unless told otherwise", Ci, &[], cargo::sim),
+    job("events", "ten million events between threads", Nightly, &[], cargo::events),
+    job(cargo::SIM_USAGE, "simulate 2,000 seeds, and 600 of events", Ci, &[], cargo::sim).nightly(FULL),
     job("dist", "pack the command and the drop-in into one file", Ci, &["cc", "git", "readelf"], dist::run),
     job(
         programs::USAGE,
@@ -85,17 +94,19 @@ const JOBS: &[Job] = &[
         Ci,
         &["unshare", "nsenter", "setpriv", "mpicc"],
         programs::run,
-    ),
+    )
+    .nightly(&["--full", "--minutes", "60"]),
     job(
         pages::INSTALL_USAGE,
-        "run README's first screen in fresh Debian systems",
+        "run README's first screen in a fresh Debian system",
         Ci,
         &["debootstrap", "unshare", "setpriv"],
         pages::install,
-    ),
-    job(pages::USAGE, "run the commands of docs/programs", Ci, &["unshare", "setpriv"], pages::run),
+    )
+    .nightly(pages::RELEASES),
+    job(pages::USAGE, "run the commands of docs/programs", Nightly, &["unshare", "setpriv"], pages::run),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
-    job(interop::USAGE, "talk to Linux siw in a guest", Ci, INTEROP, interop::run),
+    job(interop::USAGE, "talk to Linux siw in a guest", Ci, INTEROP, interop::run).nightly(FULL),
     job(
         siw_bench::USAGE,
         "measure TCP, siw and Ironwarp in one guest",
@@ -118,18 +129,15 @@ const JOBS: &[Job] = &[
         memcheck::run,
     ),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
-    job(fuzz::USAGE, "fuzz, 20 s a target unless told otherwise", Ci, &["g++"], fuzz::run),
+    job(fuzz::USAGE, "fuzz, 15 s a target unless told otherwise", Ci, &["g++"], fuzz::run)
+        .nightly(&["--seconds", "900"]),
 ];
 
+const FULL: &[&str] = &[cargo::FULL];
 /// What it takes to boot a guest.
 const GUEST: &[&str] = &["qemu-system-x86_64"];
 /// What it takes to talk to it, and to look at what was said.
 const INTEROP: &[&str] = &["qemu-system-x86_64", "cargo-nextest", "unshare", "setpriv", "tshark"];
-
-const CHECK: &str = "check";
-const CI: &str = "ci";
-const SUITES: &[(&str, &str)] =
-    &[(CHECK, "fmt, tidy, clippy, test: run it before you push"), (CI, "everything but setup")];
 
 const fn job(
     usage: &'static str,
@@ -138,7 +146,7 @@ const fn job(
     needs: &'static [&'static str],
     run: fn(&Workspace, &[String]) -> Result,
 ) -> Job {
-    Job { usage, about, part, needs, run }
+    Job { usage, about, part, needs, run, nightly: &[] }
 }
 
 impl Job {
@@ -150,20 +158,28 @@ impl Job {
         self.usage != self.name()
     }
 
-    /// Runs the job under a heading and says how long it took.
-    fn run(&self, workspace: &Workspace, options: &[String]) -> Result<Duration> {
+    const fn nightly(self, options: &'static [&'static str]) -> Self {
+        Self { nightly: options, ..self }
+    }
+
+    /// Runs the job under a heading. Says what it cost, whether or not it passed.
+    fn run(&self, workspace: &Workspace, options: &[String]) -> (Cost, Result) {
         let name = self.name();
-        println!("== {name}");
-        let start = Instant::now();
-        self.needs
+        println!(
+            "== {}",
+            std::iter::once(name).chain(options.iter().map(String::as_str)).collect::<Vec<_>>().join(" ")
+        );
+        let meter = Meter::start();
+        let result = self
+            .needs
             .iter()
             .try_for_each(|tool| shell::need(tool))
             .and_then(|()| (self.run)(workspace, options))
-            .map_err(|error| format!("{name} failed: {error}"))?;
-        let time = start.elapsed();
+            .map_err(|error| format!("{name} failed: {error}"));
+        let cost = meter.read();
         // The last line of output is the job's own: some end with a result that others read.
-        eprintln!("== {name}: {:.1} s", time.as_secs_f64());
-        Ok(time)
+        eprintln!("== {name}:{cost}");
+        (cost, result)
     }
 }
 
@@ -178,7 +194,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let job = JOBS.iter().find(|job| job.name() == name);
-    if job.is_none() && SUITES.iter().all(|(suite, _)| suite != name) {
+    if job.is_none() && suite(name).is_none() {
         eprintln!("xtask: there is no job `{name}`; the jobs are: {}", names().join(", "));
         return ExitCode::from(2);
     }
@@ -199,36 +215,25 @@ fn start(name: &str, job: Option<&Job>, options: &[String]) -> Result {
     let workspace = Workspace::load()?;
     // Jobs name files and run commands from the root, wherever in the tree they were called.
     env::set_current_dir(&workspace.root).map_err(shell::at(&workspace.root))?;
-    match job {
-        Some(job) => job.run(&workspace, options).map(drop),
-        None => suite(name, &workspace),
+    match (job, suite(name)) {
+        (Some(job), _) => job.run(&workspace, options).1,
+        (None, Some(suite)) => suite.run(JOBS, &workspace),
+        (None, None) => Err(format!("no such job: {name}")),
     }
 }
 
-/// Runs the jobs of a suite up to the first that fails.
-fn suite(name: &str, workspace: &Workspace) -> Result {
-    let mut times = Vec::new();
-    for job in JOBS.iter().filter(|job| job.part == Both || (job.part == Ci && name == CI)) {
-        times.push((job.name(), job.run(workspace, &[])?));
-    }
-    println!();
-    for (job, time) in &times {
-        println!("{job:<17}{:>8.1} s", time.as_secs_f64());
-    }
-    let total: Duration = times.iter().map(|(_, time)| time).sum();
-    println!("{:<17}{:>8.1} s", "total", total.as_secs_f64());
-    println!("{name}: all {} jobs passed", times.len());
-    Ok(())
+fn suite(name: &str) -> Option<&'static Suite> {
+    SUITES.iter().find(|suite| suite.name == name)
 }
 
 fn names() -> Vec<&'static str> {
-    JOBS.iter().map(Job::name).chain(SUITES.iter().map(|(name, _)| *name)).collect()
+    JOBS.iter().map(Job::name).chain(SUITES.iter().map(|suite| suite.name)).collect()
 }
 
 fn usage() -> String {
     let jobs = JOBS.iter().map(|job| (job.name(), job.about));
     let mut text = "usage: cargo xtask JOB\n\n".to_owned();
-    for (name, about) in jobs.chain(SUITES.iter().copied()) {
+    for (name, about) in jobs.chain(SUITES.iter().map(|suite| (suite.name, suite.about))) {
         text += &format!("  {name:<17}{about}\n");
     }
     for job in JOBS.iter().filter(|job| job.takes_options()) {

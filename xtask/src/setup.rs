@@ -2,6 +2,7 @@
 
 use crate::shell::{Result, command, output, present};
 use crate::workspace::Workspace;
+use std::thread;
 
 /// The commands, and the Debian packages that bring them.
 const DEBIAN: &[(&str, &str)] = &[
@@ -58,14 +59,19 @@ const CARGO: &[(&str, &str)] =
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
     let mut packages = missing(DEBIAN);
     packages.extend(GUEST.iter().chain(PROGRAMS).filter(|package| !installed(package)));
-    if !packages.is_empty() {
-        debian(&packages)?;
-    }
-    for package in missing(CARGO) {
-        println!("installing {package} with cargo");
-        output(&mut command("cargo", &["install", "--locked", "--quiet", package]))?;
-    }
-    Ok(())
+    // One waits for the network and the disk, the other for the processors.
+    thread::scope(|scope| {
+        let building = scope.spawn(|| missing(CARGO).into_iter().try_for_each(build));
+        let installing = if packages.is_empty() { Ok(()) } else { debian(&packages) };
+        installing.and(building.join().map_err(|_| "a thread panicked")?)
+    })
+}
+
+/// Without optimisation: building these tools takes longer than using them.
+fn build(package: &str) -> Result {
+    println!("installing {package} with cargo");
+    let mut cargo = command("cargo", &["install", "--locked", "--quiet", "--debug", package]);
+    output(cargo.env("CARGO_PROFILE_DEV_DEBUG", "0")).map(drop)
 }
 
 fn missing(tools: &[(&str, &'static str)]) -> Vec<&'static str> {
@@ -84,11 +90,8 @@ fn debian(packages: &[&str]) -> Result {
         return Err(format!("there is no {tool} here; install these by hand: {}", packages.join(" ")));
     }
     apt_get(root, &["update", "-qq"])?;
-    for package in packages {
-        println!("installing {package} with apt-get");
-        apt_get(root, &["install", "-qq", "--yes", "--no-install-recommends", package])?;
-    }
-    Ok(())
+    println!("installing with apt-get: {}", packages.join(" "));
+    apt_get(root, &[&["install", "-qq", "--yes", "--no-install-recommends"], packages].concat())
 }
 
 /// Through `env`, because sudo does not pass our environment on.

@@ -17,6 +17,7 @@ pub(crate) use symbols::check_glibc;
 
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
+use std::env;
 use std::fs;
 use std::io::ErrorKind;
 use std::os::unix::fs::symlink;
@@ -56,16 +57,15 @@ pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
 }
 
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
-    let profile: &[&str] = if release { &["--release"] } else { &[] };
-    let built = workspace.target.join(if release { "release" } else { "debug" });
+    let builder = Builder::new(workspace, release)?;
     let dropin = workspace.target.join("dropin");
     let objects = folder(dropin.join("objects"))?;
 
-    cargo("build", "ironwarp-ibverbs", profile, &[])?;
+    builder.cargo("build", "ironwarp-ibverbs", &[])?;
     let libraries = folder(dropin.join("lib/ironwarp"))?;
     let file = libraries.join(FILE);
     let glibc = older_glibc(&objects.join("library.o"), &[])?;
-    replace(&file, |new| link(&built.join("libironwarp_ibverbs.a"), &glibc, new))?;
+    replace(&file, |new| link(&builder.built.join("libironwarp_ibverbs.a"), &glibc, new))?;
     for name in OTHER_NAMES {
         replace(&libraries.join(name), |new| symlink(FILE, new).map_err(at(new)))?;
     }
@@ -74,20 +74,47 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     let glibc = older_glibc(&objects.join("executable.o"), &["-DEXECUTABLE"])?;
     let linked = std::iter::once(glibc.display().to_string()).chain(OLDER_LIBRARIES.map(str::to_owned));
     let linked: Vec<String> = linked.map(|argument| format!("-Clink-arg={argument}")).collect();
-    cargo("rustc", "ironwarp-cli", profile, &linked)?;
+    builder.cargo("rustc", "ironwarp-cli", &linked)?;
     let command = folder(dropin.join("bin"))?.join(COMMAND);
-    replace(&command, |new| fs::copy(built.join(COMMAND), new).map(drop).map_err(at(new)))?;
+    replace(&command, |new| fs::copy(builder.built.join(COMMAND), new).map(drop).map_err(at(new)))?;
     Ok(Dropin { file, command })
 }
 
-/// Builds or links a package; what rustc is told beyond cargo's own goes to `rustc` alone.
-fn cargo(subcommand: &str, package: &str, profile: &[&str], rustc: &[String]) -> Result {
-    let mut cargo = command("cargo", &[subcommand, "--locked", "--package", package]);
-    cargo.args(profile);
-    if !rustc.is_empty() {
-        cargo.arg("--").args(rustc);
+/// Where and how cargo builds.
+struct Builder {
+    /// Where its files are.
+    built: PathBuf,
+    /// The directory and flags of a release, which other builds do not share: no path of this machine is in the files.
+    release: Option<(PathBuf, String)>,
+}
+
+impl Builder {
+    fn new(workspace: &Workspace, release: bool) -> Result<Self> {
+        if !release {
+            return Ok(Self { built: workspace.target.join("debug"), release: None });
+        }
+        let home = env::var("CARGO_HOME").or_else(|_| env::var("HOME").map(|home| format!("{home}/.cargo")));
+        let home = home.map_err(|_| "where is cargo's directory? Neither CARGO_HOME nor HOME is set")?;
+        let given = env::var("RUSTFLAGS").unwrap_or_default();
+        let flags = format!(
+            "{given} --remap-path-prefix={home}=cargo --remap-path-prefix={}=ironwarp",
+            workspace.root.display()
+        );
+        let target = workspace.target.join("dist");
+        Ok(Self { built: target.join("release"), release: Some((target, flags.trim().to_owned())) })
     }
-    run_command(&mut cargo)
+
+    /// Builds or links a package; what rustc is told beyond cargo's own goes to `rustc` alone.
+    fn cargo(&self, subcommand: &str, package: &str, rustc: &[String]) -> Result {
+        let mut cargo = command("cargo", &[subcommand, "--locked", "--package", package]);
+        if let Some((target, flags)) = &self.release {
+            cargo.arg("--release").env("CARGO_TARGET_DIR", target).env("RUSTFLAGS", flags);
+        }
+        if !rustc.is_empty() {
+            cargo.arg("--").args(rustc);
+        }
+        run_command(&mut cargo)
+    }
 }
 
 /// What makes a file run with a glibc older than ours.

@@ -4,15 +4,21 @@
 //! TCP cuts where it likes, and Wireshark's decoder follows only some cuts. So the capture is cut anew, a frame to a packet, by
 //! a tool that also reads every byte itself; then Wireshark has its say.
 
-use crate::shell::{Result, command, output};
+use crate::shell::{Result, command, output, run as run_command};
 use crate::workspace::Workspace;
 use std::path::Path;
 use std::process::Command;
 
+/// The tool. The captures are large: without optimisation it would take longer to read them than to build it.
+pub(super) fn build() -> Result {
+    let arguments = ["build", "--profile", "optimized", "--locked", "--package", "ironwarp-pcap"];
+    run_command(&mut command("cargo", &arguments))
+}
+
 /// Every byte of every iWARP connection is part of a frame that both we and tshark understand, and tshark finds nothing
 /// malformed. Returns how many frames there were, on how many connections.
 pub(super) fn check(workspace: &Workspace, capture: &Path) -> Result<String> {
-    let tool = || Command::new(workspace.target.join("release/ironwarp-pcap"));
+    let tool = || Command::new(workspace.target.join("optimized/ironwarp-pcap"));
     let shown = output(tool().arg("show").arg(capture))?;
     let summary = shown.lines().last().unwrap_or_default();
     let problems: Vec<_> = shown.lines().filter(|line| line.contains("!! ")).collect();

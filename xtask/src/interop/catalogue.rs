@@ -53,6 +53,18 @@ impl fmt::Display for Direction {
 
 /// The guests: siw as it is, and with each of its constants changed.
 pub(super) const VARIANTS: [&str; 4] = ["plain", "crc", "p2p", "v1"];
+/// The test of crates/ironwarp/tests/siw that boots a variant.
+pub(super) fn own_test(variant: &str) -> &'static str {
+    match variant {
+        "crc" => "a_siw_that_asks_for_crcs",
+        "p2p" => "a_siw_that_asks_for_peer_to_peer_setup",
+        "v1" => "a_siw_that_connects_with_mpa_revision_1",
+        _ => "linux_siw_and_ironwarp_understand_each_other",
+    }
+}
+
+/// How many of them CI boots: one for each processor. The others take the same path behind another first frame.
+pub(super) const CI_VARIANTS: usize = 2;
 
 const BOTH: &[&str] = &["roce", "iwarp"];
 const IWARP: &[&str] = &["iwarp"];

@@ -25,7 +25,7 @@ use crate::dropin;
 use crate::inside::{Home, run_inside};
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
-use catalogue::{Direction, PROGRAMS, VARIANTS};
+use catalogue::{CI_VARIANTS, Direction, PROGRAMS, VARIANTS};
 use guest::Guest;
 use stage::Stage;
 use std::fs;
@@ -35,7 +35,7 @@ use std::thread;
 use std::time::Instant;
 use table::Table;
 
-pub(crate) const USAGE: &str = "interop [--json FILE] [--only TEXT] [--variant NAME] [--jobs N]";
+pub(crate) const USAGE: &str = "interop [--full | --variant NAME] [--only TEXT] [--jobs N] [--json FILE]";
 
 /// The first port of the first variant, and how many each has.
 const FIRST_PORT: u16 = 20_000;
@@ -45,6 +45,8 @@ struct Options {
     json: Option<String>,
     only: Option<String>,
     variant: Option<String>,
+    /// All variants, and many connections.
+    full: bool,
     /// So many variants run at once, each in a guest of its own.
     jobs: usize,
     /// Set once the job runs in a network of its own.
@@ -54,23 +56,18 @@ struct Options {
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     let options = parse(arguments)?;
     if !options.inside {
-        crate::guest::build(workspace, &VARIANTS)?;
+        crate::guest::build(workspace, &options.variants().collect::<Vec<_>>())?;
         if options.only.is_none() {
-            own_program(workspace)?;
+            own_program(workspace, &options)?;
         }
         dropin::build(workspace, true)?;
-        run_command(&mut command(
-            "cargo",
-            &["build", "--release", "--locked", "--package", "ironwarp-pcap"],
-        ))?;
+        captures::build()?;
         return run_inside("interop", &["--net"], arguments);
     }
     run_command(&mut command("ip", &["link", "set", "lo", "up"]))?;
     let home = Home::new(workspace, "interop")?;
     let table = Table::default();
-    let variants: Vec<_> = VARIANTS.iter().enumerate().collect();
-    let wanted: Vec<_> =
-        variants.into_iter().filter(|(_, variant)| is_wanted(options.variant.as_ref(), variant)).collect();
+    let wanted: Vec<_> = options.variants().enumerate().collect();
     let next = AtomicUsize::new(0);
     let work = || {
         while let Some((index, variant)) = wanted.get(next.fetch_add(1, Ordering::Relaxed)) {
@@ -93,10 +90,24 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
 }
 
 /// The tests that boot a guest are ignored where nobody built one.
-fn own_program(workspace: &Workspace) -> Result {
+fn own_program(workspace: &Workspace, options: &Options) -> Result {
     let arguments =
         ["nextest", "run", "--locked", "--package", "ironwarp", "--test", "siw", "--run-ignored", "only"];
-    run_command(command("cargo", &arguments).env("IRONWARP_GUESTS", crate::guest::folder(workspace)))
+    let tests = options.variants().map(|variant| format!("test(={})", catalogue::own_test(variant)));
+    let tests = tests.collect::<Vec<_>>().join(" + ");
+    let mut nextest = command("cargo", &arguments);
+    nextest.args(["--filterset", &tests]).env("IRONWARP_GUESTS", crate::guest::folder(workspace));
+    run_command(&mut nextest)
+}
+
+impl Options {
+    /// The variants to run: those that are asked for, or else those of CI.
+    fn variants(&self) -> impl Iterator<Item = &'static str> {
+        VARIANTS.into_iter().enumerate().filter_map(|(index, variant)| {
+            let in_ci = index < CI_VARIANTS || self.full;
+            self.variant.as_ref().map_or(in_ci, |wanted| wanted == variant).then_some(variant)
+        })
+    }
 }
 
 /// One variant.
@@ -147,7 +158,8 @@ impl Run<'_> {
             let place = (variant, "none", "siw to siw".into());
             table.note(cannot::NAME, place, || cannot::read_over_revision_1(stage));
         }
-        if variant == VARIANTS[0] && is_wanted(many::NAME) {
+        let asked = self.options.full || self.options.only.is_some();
+        if variant == VARIANTS[0] && asked && is_wanted(many::NAME) {
             for direction in [Direction::Out, Direction::In] {
                 let place = (variant, many::PERSONA, direction.to_string());
                 table.note(many::NAME, place, || many::connections(stage, direction));
@@ -162,15 +174,22 @@ fn is_wanted(wanted: Option<&String>, text: &str) -> bool {
 
 fn parse(arguments: &[String]) -> Result<Options> {
     let jobs = thread::available_parallelism().map_or(1, NonZero::get);
-    let mut options = Options { json: None, only: None, variant: None, jobs, inside: false };
+    let mut options = Options { json: None, only: None, variant: None, full: false, jobs, inside: false };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
         match word.as_str() {
             "--inside" => options.inside = true,
+            "--full" => options.full = true,
             "--json" => options.json = Some(value()?),
             "--only" => options.only = Some(value()?),
-            "--variant" => options.variant = Some(value()?),
+            "--variant" => {
+                let name = value()?;
+                if !VARIANTS.contains(&name.as_str()) {
+                    return Err(format!("no variant `{name}`; there are: {}", VARIANTS.join(", ")));
+                }
+                options.variant = Some(name);
+            }
             "--jobs" => {
                 let text = value()?;
                 options.jobs = text.parse().map_err(|_| format!("{word} {text}: a number is wanted"))?;
@@ -191,9 +210,20 @@ mod tests {
         let options = parse(&words("--only rping --variant v1 --jobs 1 --json out.json")).unwrap();
         assert_eq!((options.only.as_deref(), options.variant.as_deref()), (Some("rping"), Some("v1")));
         assert_eq!((options.jobs, options.json.as_deref(), options.inside), (1, Some("out.json"), false));
-        for wrong in ["--only", "--jobs many", "--full", "rping"] {
+        for wrong in ["--only", "--jobs many", "--variant v9", "rping"] {
             assert!(parse(&words(wrong)).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn ci_runs_some_variants_and_nightly_all() {
+        let variants = |line: &str| {
+            let words: Vec<_> = line.split_whitespace().map(str::to_owned).collect();
+            parse(&words).unwrap().variants().collect::<Vec<_>>()
+        };
+        assert_eq!(variants(""), ["plain", "crc"]);
+        assert_eq!(variants("--full"), ["plain", "crc", "p2p", "v1"]);
+        assert_eq!(variants("--variant v1"), ["v1"]);
     }
 
     #[test]

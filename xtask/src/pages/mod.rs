@@ -12,7 +12,7 @@ mod document;
 mod install;
 mod place;
 
-pub(crate) use install::{USAGE as INSTALL_USAGE, run as install};
+pub(crate) use install::{RELEASES, USAGE as INSTALL_USAGE, run as install};
 
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;

@@ -11,12 +11,14 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
-pub(crate) const USAGE: &str = "rdma-core-tests [--persona roce|iwarp] [--only TEXT] [--runs N]";
+pub(crate) const USAGE: &str = "rdma-core-tests [--persona roce|iwarp|both] [--only TEXT] [--runs N]";
 
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
 /// Debian's: its pyverbs is built for it.
 const PYTHON: &str = "/usr/bin/python3";
 const DEVICE: &str = "ironwarp0";
+/// The first is the default.
+const PERSONAS: [&str; 2] = ["roce", "iwarp"];
 
 /// Failures that must be: an iWARP adapter reports an established connection where the test waits for a response.
 const MUST_FAIL: &[(&str, &str)] =
@@ -55,12 +57,18 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
 }
 
 fn parse(arguments: &[String]) -> Result<Options> {
-    let mut options = Options { personas: vec!["roce".into(), "iwarp".into()], only: None, runs: 1 };
+    let mut options = Options { personas: vec![PERSONAS[0].into()], only: None, runs: 1 };
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
         let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
         match word.as_str() {
-            "--persona" => options.personas = vec![value()?],
+            "--persona" => {
+                let persona = value()?;
+                options.personas = match persona.as_str() {
+                    "both" => PERSONAS.map(str::to_owned).to_vec(),
+                    _ => vec![persona],
+                };
+            }
             "--only" => options.only = Some(value()?),
             "--runs" => {
                 let runs = value()?;

@@ -24,7 +24,7 @@ const MAY_USE: &[(&str, &[&str])] = &[
     ("ironwarp-iscsi", &[WIRE, RNIC, ENGINE, IRONWARP]),
     (SIM, &[WIRE, RNIC]),
     (PCAP, &[WIRE, CAPTURE]),
-    ("ironwarp-fuzz", &[WIRE, RNIC, ENGINE, IRONWARP, SIM, PCAP]),
+    ("ironwarp-fuzz", &[WIRE, RNIC, ENGINE, IRONWARP, "ironwarp-ibverbs", SIM, PCAP]),
     ("ironwarp-bench", &[IRONWARP]),
     ("xtask", &[]),
 ];

@@ -1,0 +1,169 @@
+//! The suites: `check`, `ci` and `nightly`. Each runs jobs of the table in main.rs and prints what they cost.
+
+use crate::Job;
+use crate::Part::{self, Both, Ci, Nightly};
+use crate::cost::Cost;
+use crate::shell::Result;
+use crate::workspace::Workspace;
+use std::fmt;
+
+#[derive(Debug)]
+pub(crate) struct Suite {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    parts: &'static [Part],
+    /// Run the remaining jobs after a failure, and each in its large form.
+    is_nightly: bool,
+}
+
+pub(crate) const SUITES: &[Suite] = &[
+    Suite {
+        name: "check",
+        about: "fmt, tidy, clippy, test: run it before you push",
+        parts: &[Both],
+        is_nightly: false,
+    },
+    Suite { name: "ci", about: "what CI runs after setup", parts: &[Both, Ci], is_nightly: false },
+    Suite {
+        name: "nightly",
+        about: "everything, in its large form; goes on after a failure",
+        parts: &[Both, Ci, Nightly],
+        is_nightly: true,
+    },
+];
+
+/// The outcome of one job.
+struct Row {
+    job: &'static str,
+    cost: Cost,
+    result: Result,
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:<17}{}", self.job, self.cost)?;
+        // What follows the first line of an error is output that has been shown.
+        match &self.result {
+            Ok(()) => Ok(()),
+            Err(error) => write!(f, "  FAILED: {}", error.lines().next().unwrap_or_default()),
+        }
+    }
+}
+
+impl Suite {
+    /// Runs its jobs in order. All must pass.
+    pub(crate) fn run(&self, jobs: &[Job], workspace: &Workspace) -> Result {
+        let jobs: Vec<&Job> = jobs.iter().filter(|job| self.parts.contains(&job.part)).collect();
+        let mut rows = Vec::new();
+        for (index, job) in jobs.iter().enumerate() {
+            let options: &[&str] = if self.is_nightly { job.nightly } else { &[] };
+            let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
+            println!("{} of {}", index + 1, jobs.len());
+            let (cost, result) = job.run(workspace, &options);
+            if let Err(error) = &result {
+                eprintln!("xtask: {error}");
+            }
+            let stops = result.is_err() && !self.is_nightly;
+            rows.push(Row { job: job.name(), cost, result });
+            if stops {
+                break;
+            }
+        }
+        self.report(&rows, jobs.len())
+    }
+
+    fn report(&self, rows: &[Row], jobs: usize) -> Result {
+        println!();
+        rows.iter().for_each(|row| println!("{row}"));
+        println!("{:<17}{}", "total", rows.iter().map(|row| row.cost).sum::<Cost>());
+        let failed: Vec<&str> = rows.iter().filter(|row| row.result.is_err()).map(|row| row.job).collect();
+        if !failed.is_empty() {
+            return Err(format!(
+                "{}: {} of {jobs} jobs failed: {}",
+                self.name,
+                failed.len(),
+                failed.join(", ")
+            ));
+        }
+        println!("{}: all {jobs} jobs passed", self.name);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shell::{command, run};
+    use crate::{JOBS, job};
+    use std::process::{Command, Stdio};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    fn workspace() -> Workspace {
+        Workspace { root: "/".into(), target: "/".into(), members: Vec::new() }
+    }
+
+    fn suite(name: &str) -> &'static Suite {
+        SUITES.iter().find(|suite| suite.name == name).unwrap()
+    }
+
+    #[test]
+    fn a_failing_job_fails_its_suite() {
+        let pass = job("pass", "", Ci, &[], |_, _| Ok(()));
+        let fail = job("fail", "", Ci, &[], |_, _| Err("broken\nin two lines".into()));
+        let lacks = job("lacks", "", Ci, &["no-such-tool"], |_, _| Ok(()));
+        assert_eq!(suite("ci").run(&[pass], &workspace()), Ok(()));
+        let error = suite("ci").run(&[fail], &workspace()).unwrap_err();
+        assert_eq!(error, "ci: 1 of 1 jobs failed: fail");
+        assert!(suite("ci").run(&[lacks], &workspace()).is_err(), "a missing tool is a failure");
+    }
+
+    #[test]
+    fn only_nightly_goes_on_after_a_failure() {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        let jobs = || {
+            [
+                job("fail", "", Ci, &[], |_, _| Err("broken".into())),
+                job("count", "", Ci, &[], |_, options| {
+                    RUNS.fetch_add(1 + options.len(), Ordering::Relaxed);
+                    Ok(())
+                })
+                .nightly(&["--large"]),
+            ]
+        };
+        assert!(suite("ci").run(&jobs(), &workspace()).is_err());
+        assert_eq!(RUNS.load(Ordering::Relaxed), 0);
+        assert!(suite("nightly").run(&jobs(), &workspace()).is_err());
+        assert_eq!(RUNS.load(Ordering::Relaxed), 2, "it ran, with the options of its large form");
+    }
+
+    #[test]
+    fn ci_includes_check_and_nightly_includes_ci() {
+        let names = |name| -> Vec<&str> {
+            let parts = suite(name).parts;
+            JOBS.iter().filter(|job| parts.contains(&job.part)).map(Job::name).collect()
+        };
+        let (check, ci, nightly) = (names("check"), names("ci"), names("nightly"));
+        assert!(check.len() < ci.len() && check.iter().all(|job| ci.contains(job)));
+        assert!(ci.len() < nightly.len() && ci.iter().all(|job| nightly.contains(job)));
+    }
+
+    /// `.ci/run` with a `cargo` that fails for one of the two commands.
+    #[test]
+    fn a_failing_command_fails_the_script() {
+        let folder = std::env::temp_dir().join(format!("ironwarp-ci-run-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let passes = |failing: &str| {
+            let cargo = folder.join("cargo");
+            let text = format!("#!/bin/sh\ntest \"$*\" != \"{failing}\"\n");
+            std::fs::write(&cargo, text).unwrap();
+            run(command("chmod", &["+x"]).arg(&cargo)).unwrap();
+            let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap());
+            let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../.ci/run");
+            let status = Command::new(script).env("PATH", path).stdin(Stdio::null()).status().unwrap();
+            status.success()
+        };
+        let outcome = (passes("nothing"), passes("xtask setup"), passes("xtask ci"));
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(outcome, (true, false, false));
+    }
+}
