@@ -24,6 +24,7 @@
 //! | [`show`] | what an adapter is doing, for whoever asks |
 //! | `timers` | what has to happen by when |
 //! | [`sys`] | system calls |
+//! | `fuzzing` | what fuzz targets reach of private modules |
 
 pub mod byhand;
 mod capture;
@@ -35,6 +36,8 @@ pub mod datagram;
 pub mod engine;
 pub mod event;
 pub mod event_queues;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod gid;
 pub mod handler;
 mod lane;

@@ -50,6 +50,11 @@ mod errno;
 mod exit;
 mod files;
 pub mod fork;
+#[doc(hidden)]
+pub mod fuzzing {
+    //! What fuzz targets reach of private modules.
+    pub use crate::rsocket::fuzzing::Connection as Rsocket;
+}
 mod import;
 pub mod marshal;
 mod mr;

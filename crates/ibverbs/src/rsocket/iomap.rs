@@ -63,7 +63,7 @@ impl Mappings {
     }
 
     /// Where an offset is in the peer's memory, and how many bytes follow there.
-    fn find(&self, offset: u64) -> Option<(Place, u64)> {
+    pub(super) fn find(&self, offset: u64) -> Option<(Place, u64)> {
         let it = self.remote.iter().find(|it| (it.offset..it.offset + it.len).contains(&offset))?;
         let within = offset - it.offset;
         Some((Place { tag: it.tag, offset: within }, it.len - within))

@@ -20,6 +20,7 @@
 //! | `listen` | who wants to connect |
 //! | `wait` | threads that wait until a socket is ready |
 //! | `setup`, `data`, `poll`, `close`, `names` | the calls |
+//! | `fuzzing` | a connection without a network |
 //!
 //! A blocking call looks a socket up anew each time it wakes, and holds nothing while it sleeps: the program may cancel the
 //! thread, or close the socket meanwhile.
@@ -29,6 +30,7 @@ mod buffer;
 mod close;
 mod data;
 mod forked;
+pub mod fuzzing;
 mod iomap;
 mod listen;
 mod names;

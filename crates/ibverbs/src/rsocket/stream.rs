@@ -297,7 +297,7 @@ impl Stream {
                     .and_then(Message::from_bytes);
                 let counts = matches!(message, Some(Message::Mapped { .. } | Message::Unmapped { .. }));
                 match message {
-                    Some(message) if self.heard(state, message) => self.receive_again(state, slot, counts),
+                    Some(message) if state.heard(message) => self.receive_again(state, slot, counts),
                     _ => self.broken(state),
                 }
             }
@@ -307,15 +307,6 @@ impl Stream {
             },
             // Its buffer is free again, even if it failed.
             _ => state.out.sent(completion.wr_id),
-        }
-    }
-
-    fn heard(&self, state: &mut State, message: Message) -> bool {
-        match message {
-            Message::Credit { bytes, messages } => state.out.credit(bytes, messages),
-            Message::End => state.incoming.end(),
-            Message::Mapped { offset, len, tag } => state.mappings.add(offset, len, tag),
-            Message::Unmapped { tag } => state.mappings.remove(tag),
         }
     }
 
@@ -373,7 +364,7 @@ fn place(slot: u64) -> usize {
 }
 
 impl State {
-    fn new(engine: &Arc<Engine>, domain: Domain, options: &Options) -> Result<Self, Errno> {
+    pub(super) fn new(engine: &Arc<Engine>, domain: Domain, options: &Options) -> Result<Self, Errno> {
         let local = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
         let slots = Buffer::new(engine, domain, options.receive_queue as usize * MESSAGE, local)?;
         Ok(Self {
@@ -387,6 +378,16 @@ impl State {
             mappings: Mappings::new(options.mappings),
             slots,
         })
+    }
+
+    /// Applies a message from the peer. False if it breaks the rules of `wire`.
+    pub(super) fn heard(&mut self, message: Message) -> bool {
+        match message {
+            Message::Credit { bytes, messages } => self.out.credit(bytes, messages),
+            Message::End => self.incoming.end(),
+            Message::Mapped { offset, len, tag } => self.mappings.add(offset, len, tag),
+            Message::Unmapped { tag } => self.mappings.remove(tag),
+        }
     }
 
     fn receive(&self, slot: u64) -> ReceiveRequest {

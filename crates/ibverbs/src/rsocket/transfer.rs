@@ -129,6 +129,20 @@ impl Outgoing {
         usize::try_from(room).unwrap_or(usize::MAX)
     }
 
+    /// The request that writes the next `len` bytes into the peer's ring. There is [`room`](Self::room) for them.
+    pub(super) fn write(&mut self, len: usize, from: &mut Pieces<'_>) -> WorkRequest {
+        let (data, used) = self.put(len, from);
+        let place = Place { tag: self.peer.ring, offset: self.written % u64::from(self.peer.len) };
+        let immediate = u32::try_from(len).ok();
+        WorkRequest { immediate, ..WorkRequest::new(used, Operation::Write(place), data) }
+    }
+
+    /// Such a request was posted.
+    pub(super) fn wrote(&mut self, len: usize) {
+        self.written += len as u64;
+        self.message_sent();
+    }
+
     fn put(&mut self, len: usize, from: &mut Pieces<'_>) -> (Data, u64) {
         if from.len() <= self.inline {
             return (Data::Inline(from.copy(len).into()), 0);
@@ -231,7 +245,7 @@ impl Incoming {
         Some(Message::Credit { bytes: self.read, messages: self.received })
     }
 
-    fn take(&mut self, to: &mut Pieces<'_>, peek: bool) -> usize {
+    pub(super) fn take(&mut self, to: &mut Pieces<'_>, peek: bool) -> usize {
         let size = self.ring.len() as u64;
         let (mut at, mut done) = (self.read, 0);
         let mut wanted = to.len();
@@ -268,13 +282,9 @@ impl Stream {
     }
 
     fn write(&self, state: &mut State, len: usize, from: &mut Pieces<'_>) -> Result<(), Errno> {
-        let (data, used) = state.out.put(len, from);
-        let out = &state.out;
-        let place = Place { tag: out.peer.ring, offset: out.written % u64::from(out.peer.len) };
-        let immediate = u32::try_from(len).ok();
-        self.post(state, WorkRequest { immediate, ..WorkRequest::new(used, Operation::Write(place), data) })?;
-        state.out.written += len as u64;
-        state.out.message_sent();
+        let request = state.out.write(len, from);
+        self.post(state, request)?;
+        state.out.wrote(len);
         Ok(())
     }
 

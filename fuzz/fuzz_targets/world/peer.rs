@@ -1,7 +1,7 @@
 //! The peer: what it sends next, as the script has it. It counts as a good one would, and lies where it is told to.
 
-use crate::host::{FOREIGN, GONE, PAGE, READABLE, RECEIVES, SINK, WORDS, WRITABLE};
-use crate::{REGIONS, TAGS};
+use super::host::{FOREIGN, GONE, PAGE, READABLE, RECEIVES, SINK, WORDS, WRITABLE};
+use super::{REGIONS, TAGS};
 use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::private::{Capabilities, SendImmediate, Signal};
 use ironwarp_wire::{

@@ -1,0 +1,120 @@
+//! A connection without a network, for the fuzz target `rsocket`: the state that a peer's messages change, and what the
+//! program does with it. The peer is untrusted; whatever it sends, the assertions here hold.
+#![expect(unsafe_code, reason = "buffers are given to the rings as C gives them")]
+
+use super::buffer::Pieces;
+use super::engine;
+use super::options::{Options, RESERVE};
+use super::stream::State;
+use super::wire::{Hello, MESSAGE, Message};
+use ironwarp_rnic::memory::Domain;
+use ironwarp_rnic::queue::Operation;
+use std::collections::VecDeque;
+use std::sync::OnceLock;
+
+/// The smallest rings and queues that a program can set: their ends are reached soonest.
+const RING: u32 = 2048;
+const QUEUE: u32 = 2 * RESERVE;
+const INLINE: u32 = 64;
+const MAPPINGS: u32 = 4;
+
+/// One end of a connection whose peer is the fuzzer.
+#[derive(Debug)]
+pub struct Connection {
+    state: State,
+    peer: Hello,
+    /// What each posted request uses of the send ring.
+    posted: VecDeque<u64>,
+}
+
+impl Connection {
+    /// `None` if the private data of the peer is not a hello.
+    pub fn new(private_data: &[u8]) -> Option<Self> {
+        static DOMAIN: OnceLock<Domain> = OnceLock::new();
+        let peer = Hello::from_bytes(private_data)?;
+        assert_eq!(Hello::from_bytes(&peer.to_bytes()), Some(peer));
+        let engine = engine().expect("an adapter");
+        let domain = *DOMAIN.get_or_init(|| engine.device().allocate_domain());
+        let options = Options {
+            send_buffer: RING,
+            receive_buffer: RING,
+            send_queue: QUEUE,
+            receive_queue: QUEUE,
+            inline: INLINE,
+            mappings: MAPPINGS,
+            linger: None,
+        };
+        let mut state = State::new(engine, domain, &options).expect("memory for two small rings");
+        state.out.connected(&peer);
+        state.mappings.connected(&peer);
+        Some(Self { state, peer, posted: VecDeque::new() })
+    }
+
+    /// A Send of the peer. False: the connection is cut.
+    pub fn hear(&mut self, bytes: [u8; MESSAGE]) -> bool {
+        let Some(message) = Message::from_bytes(bytes) else { return false };
+        assert_eq!(Message::from_bytes(message.to_bytes()), Some(message));
+        self.state.heard(message)
+    }
+
+    /// A Write with Immediate of the peer. False: the connection is cut.
+    pub fn arrive(&mut self, immediate: u32) -> bool {
+        let possible = self.state.incoming.arrived(immediate);
+        if possible {
+            self.state.incoming.message_received();
+        }
+        possible
+    }
+
+    /// The program reads; then the peer is told, if it is time.
+    pub fn read(&mut self, len: usize, peek: bool) -> usize {
+        let mut buffer = vec![0; len];
+        let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
+        // SAFETY: the buffer is alive until the end of this function.
+        let mut to = unsafe { Pieces::new(&list) };
+        let taken = self.state.incoming.take(&mut to, peek);
+        assert_eq!(taken, len - to.len());
+        let _ = self.state.incoming.credit_due();
+        taken
+    }
+
+    /// The program will not read any more.
+    pub fn close(&mut self) {
+        self.state.incoming.close();
+    }
+
+    /// The program writes what there is room for. Nothing lands outside of the peer's ring.
+    pub fn write(&mut self, len: usize) -> usize {
+        let mut buffer = vec![0; len];
+        let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
+        // SAFETY: the buffer is alive until the end of this function.
+        let mut from = unsafe { Pieces::new(&list) };
+        let room = self.state.out.room(len);
+        if room == 0 {
+            return 0;
+        }
+        let request = self.state.out.write(room, &mut from);
+        assert_eq!(room, len - from.len());
+        let Operation::Write(place) = request.operation else { panic!("data leaves as a Write") };
+        assert!(place.offset + room as u64 <= self.peer.len.into(), "{place:?}, {room} bytes");
+        self.posted.push_back(request.id);
+        self.state.out.posted();
+        self.state.out.wrote(room);
+        assert!(self.posted.len() < QUEUE as usize, "credit and end must still fit");
+        room
+    }
+
+    /// The oldest request completes.
+    pub fn sent(&mut self) {
+        if let Some(used) = self.posted.pop_front() {
+            self.state.out.sent(used);
+        }
+    }
+
+    /// The program writes to memory that the peer mapped: how much there is from an offset on.
+    pub fn mapped(&self, offset: u64) -> Option<u64> {
+        let (place, len) = self.state.mappings.find(offset)?;
+        assert!(len > 0 && place.offset.checked_add(len).is_some());
+        Some(len)
+    }
+}

@@ -1,0 +1,76 @@
+//! An rsocket whose peer writes anything: the hello, messages, data, in any order, while the program reads, writes and closes.
+//! The input is a script. No panic, nothing is read that did not arrive, nothing is written outside of the peer's ring.
+#![no_main]
+
+use ironwarp_ibverbs::fuzzing::Rsocket;
+use libfuzzer_sys::fuzz_target;
+
+/// Length of a hello, and of a message.
+const HELLO: usize = 24;
+const MESSAGE: usize = 32;
+
+fuzz_target!(|script: &[u8]| {
+    let Some((hello, mut script)) = script.split_at_checked(HELLO) else { return };
+    let Some(mut socket) = Rsocket::new(hello) else { return };
+    let (mut arrived, mut read) = (0, 0);
+    while let [what, a, b, rest @ ..] = script {
+        script = rest;
+        let number = u16::from_be_bytes([*a, *b]);
+        let broken = match what % 8 {
+            0 => !socket.hear(message(&mut script)),
+            1 => !socket.hear(short_message(*a, *b, &mut script)),
+            2 => {
+                let possible = socket.arrive(number.into());
+                arrived += if possible { usize::from(number) } else { 0 };
+                !possible
+            }
+            3 => {
+                let peek = what & 8 != 0;
+                let taken = socket.read(number.into(), peek);
+                read += if peek { 0 } else { taken };
+                false
+            }
+            4 => socket.write(number.into()) > usize::from(number),
+            5 => {
+                socket.sent();
+                false
+            }
+            6 => socket.mapped(u64::from(number)) == Some(0),
+            _ => {
+                socket.close();
+                read = arrived; // dropped
+                false
+            }
+        };
+        assert!(read <= arrived, "{read} bytes were read of {arrived}");
+        if broken {
+            return; // the connection is cut
+        }
+    }
+});
+
+/// Any 32 bytes.
+fn message(script: &mut &[u8]) -> [u8; MESSAGE] {
+    std::array::from_fn(|_| byte(script))
+}
+
+/// One with a known code and small numbers: likely to be taken.
+fn short_message(code: u8, flags: u8, script: &mut &[u8]) -> [u8; MESSAGE] {
+    let mut message = [0; MESSAGE];
+    message[7] = code % 5;
+    for number in message[8..].chunks_exact_mut(8) {
+        number[6..].copy_from_slice(&[byte(script), byte(script)]);
+        // Close to the largest number.
+        number[..6].fill(if flags & 1 != 0 { 0xff } else { 0 });
+    }
+    if flags & 2 != 0 {
+        message[24..28].fill(0); // a tag has 32 bits
+    }
+    message
+}
+
+fn byte(script: &mut &[u8]) -> u8 {
+    let Some((first, rest)) = script.split_first() else { return 0 };
+    *script = rest;
+    *first
+}
