@@ -109,5 +109,5 @@ impl Attendant for Nobody {
     fn opened(&self) {}
     fn ended(&self, _: &Arc<Fault>) {}
     fn closed(&self) {}
-    fn peer_not_ready(&self, _: u64, _: std::time::Duration) {}
+    fn peer_not_ready(&self) {}
 }
