@@ -1,10 +1,22 @@
-//! Datagrams of rtnetlink: any bytes. They come from the kernel, but their lengths are not trusted.
+//! Datagrams of netlink: any bytes. They come from the kernel, but their lengths are not trusted.
 #![no_main]
 
-use ironwarp_engine::fuzzing::netlink;
+use ironwarp_engine::fuzzing::{rtnetlink, socket_owner};
 use libfuzzer_sys::fuzz_target;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-fuzz_target!(|datagram: &[u8]| {
-    // The shortest messages that are kept: a header of 16 bytes, and attributes.
-    assert!(netlink(datagram) <= datagram.len() / 16);
+/// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
+const HEADER: usize = 16;
+const ANSWER: usize = 72;
+
+// The first byte says which protocol answers.
+fuzz_target!(|bytes: &[u8]| {
+    let [protocol, datagram @ ..] = bytes else { return };
+    let ip = match protocol % 3 {
+        0 => return assert!(rtnetlink(datagram) <= datagram.len() / HEADER),
+        1 => IpAddr::from(Ipv4Addr::LOCALHOST),
+        _ => IpAddr::from(Ipv6Addr::LOCALHOST),
+    };
+    let owner = socket_owner(datagram, SocketAddr::new(ip, 1), SocketAddr::new(ip, 2));
+    assert!(owner.is_none() || datagram.len() >= HEADER + ANSWER);
 });

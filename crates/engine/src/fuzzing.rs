@@ -1,11 +1,18 @@
 //! What fuzz targets reach of private modules.
 
 use crate::gid::parse::Found;
+use crate::sys::sock_diag;
+use std::net::SocketAddr;
 
-/// Reads a datagram of rtnetlink as if the kernel had sent it, and returns how many things it found.
-pub fn netlink(datagram: &[u8]) -> usize {
+/// Reads a datagram of rtnetlink as if the kernel had sent it, and returns how many interfaces, addresses and routes it found.
+pub fn rtnetlink(datagram: &[u8]) -> usize {
     let mut found = Found::default();
     let _ = found.take(datagram);
     let _ = found.default_route();
     found.interfaces.len() + found.addresses.len() + found.routes.len()
+}
+
+/// Reads a datagram of sock_diag as if the kernel had sent it, and returns the user who owns the socket.
+pub fn socket_owner(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> Option<u32> {
+    sock_diag::parse(datagram, local, peer).ok().flatten()
 }
