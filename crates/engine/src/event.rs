@@ -5,6 +5,7 @@ use crate::sys::thread::block;
 use ironwarp_rnic::connect::{Agreed, Depths, StartupError};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{Channel, Wake};
+use ironwarp_wire::private::{Reason, Unreadable, VERSION};
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
@@ -85,6 +86,17 @@ pub enum ConnectError {
         /// What it said of its depths.
         depths: Depths,
     },
+    /// The queue pair at the other end, connected by GID and number, refuses this one.
+    #[error("the peer refused the connection: {0}")]
+    Refused(Reason),
+    /// The same, without a reason: all releases since version 2 of the private protocol give one.
+    #[error(
+        "the peer rejected the connection and gave no reason: it is an older release of Ironwarp, which speaks another version of the private protocol than {VERSION}, or not Ironwarp; run the same release at both ends"
+    )]
+    NoReason,
+    /// The peer runs another release of Ironwarp.
+    #[error("{0}")]
+    OtherRelease(#[from] Unreadable),
     /// The startup frames do not go together.
     #[error("no agreement with the peer: {0}")]
     Startup(#[from] StartupError),

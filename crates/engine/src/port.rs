@@ -10,11 +10,12 @@ use crate::engine::{Engine, Listening};
 use crate::set::lock;
 use crate::setup::Incoming;
 use crate::sys::reserve::Reservation;
-use ironwarp_wire::private::Hello;
+use ironwarp_wire::private::{Hello, HelloKind, Reason, Unreadable};
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
@@ -29,6 +30,8 @@ pub(crate) struct Port {
     reservation: Reservation,
     engine: Weak<Engine>,
     desk: Mutex<Desk>,
+    /// A peer of another release came: the first is logged, so that a stranger cannot fill the log.
+    other_release: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -50,7 +53,8 @@ struct Parked {
 
 impl Port {
     pub(crate) fn new(reservation: Reservation, engine: Weak<Engine>) -> Arc<Self> {
-        Arc::new(Self { reservation, engine, desk: Mutex::default() })
+        let other_release = AtomicBool::new(false);
+        Arc::new(Self { reservation, engine, desk: Mutex::default(), other_release })
     }
 
     pub(crate) fn number(&self) -> u16 {
@@ -66,7 +70,11 @@ impl Port {
     pub(crate) fn dismiss(&self, number: u32) {
         let mut desk = lock(&self.desk);
         desk.known.remove(&number);
-        drop(desk.take_parked(number)); // turned away
+        let parked = desk.take_parked(number);
+        drop(desk);
+        for one in parked {
+            one.incoming.refuse(Reason::NoQueuePair);
+        }
     }
 
     /// Listens at an address, if that was not needed before.
@@ -106,15 +114,16 @@ impl Port {
 
     /// Somebody connected, and says who they are. Called from a lane.
     pub(crate) fn hello(self: &Arc<Self>, incoming: Incoming) {
-        let Some(engine) = self.engine.upgrade() else { return };
-        let Some(hello) = Hello::parse(incoming.private_data()) else {
-            tracing::debug!(peer = %incoming.peer(), "a stranger at the port of queue pairs");
-            return; // turned away
+        let Some(engine) = self.engine.upgrade() else { return incoming.refuse(Reason::NoQueuePair) };
+        let hello = match Hello::parse(incoming.private_data()) {
+            Ok(hello) if hello.kind == HelloKind::Dial => hello,
+            Ok(_) => return incoming.refuse(Reason::MustUnderstand),
+            Err(why) => return self.refuse_unreadable(why, incoming),
         };
         let mut desk = lock(&self.desk);
         let Some(known) = desk.known.get(&hello.destination) else {
-            tracing::debug!(peer = %incoming.peer(), %hello, "there is no such queue pair");
-            return;
+            tracing::debug!(peer = %incoming.peer(), %hello, "no such queue pair");
+            return incoming.refuse(Reason::NoQueuePair);
         };
         if let Some(up) = known.upgrade() {
             drop(desk);
@@ -123,7 +132,7 @@ impl Port {
         let each = desk.parked.iter().filter(|one| one.hello.destination == hello.destination).count();
         if desk.parked.len() >= MOST_PARKED || each >= MOST_PARKED_EACH {
             tracing::debug!(peer = %incoming.peer(), %hello, "too many wait");
-            return;
+            return incoming.refuse(Reason::Busy);
         }
         let until = Instant::now() + engine.config().startup;
         desk.parked.push_back(Parked { hello, incoming, until });
@@ -131,11 +140,31 @@ impl Port {
         engine.remind(until, Reminder::Parked(Arc::downgrade(self)));
     }
 
-    /// Those who waited for too long are turned away.
+    fn refuse_unreadable(&self, why: Unreadable, incoming: Incoming) {
+        let reason = match why {
+            Unreadable::Foreign | Unreadable::Malformed => {
+                tracing::debug!(peer = %incoming.peer(), "a stranger at the port of queue pairs: {why}");
+                return incoming.refuse(Reason::MustUnderstand);
+            }
+            Unreadable::Version(_) => Reason::Version,
+            _ => Reason::MustUnderstand,
+        };
+        if !self.other_release.swap(true, Ordering::Relaxed) {
+            tracing::warn!(peer = %incoming.peer(), "refused a queue pair: {why}");
+        }
+        incoming.refuse(reason);
+    }
+
+    /// Refuses those that waited for too long.
     pub(crate) fn expire(&self, now: Instant) {
+        let mut expired = Vec::new();
         let mut desk = lock(&self.desk);
         while desk.parked.front().is_some_and(|one| one.until <= now) {
-            desk.parked.pop_front();
+            expired.extend(desk.parked.pop_front());
+        }
+        drop(desk);
+        for one in expired {
+            one.incoming.refuse(Reason::NotExpected);
         }
     }
 }
@@ -150,9 +179,11 @@ impl Desk {
 }
 
 fn serve(up: &Arc<BringUp>, hello: &Hello, incoming: Incoming) {
-    if up.expects(hello, &incoming) && up.claim() {
-        up.accept(incoming);
-    } else {
-        tracing::debug!(peer = %incoming.peer(), %hello, "not what the queue pair waits for");
-    }
+    let judged = match up.expects(hello, &incoming) {
+        true if up.claim() => return up.accept(incoming),
+        true => Reason::Busy,
+        false => Reason::NotExpected,
+    };
+    tracing::debug!(peer = %incoming.peer(), %hello, reason = %judged, "refused a queue pair");
+    incoming.refuse(judged);
 }

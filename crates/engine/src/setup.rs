@@ -14,6 +14,7 @@ use ironwarp_rnic::connect::{
 };
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_wire::mpa::{FpduWriter, MAX_STARTUP};
+use ironwarp_wire::private::{Hello, HelloKind, Reason, Unreadable};
 use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
 use std::io;
 use std::net::SocketAddr;
@@ -280,6 +281,9 @@ impl Dial {
     fn answered(&mut self, answer: Reply) -> Result<(), ConnectError> {
         let (agreed, private_data, consumed) = match answer {
             Reply::Accepted { agreed, private_data, consumed } => (agreed, private_data, consumed),
+            Reply::Rejected { private_data, .. } if self.attempt.is_some() => {
+                return Err(why_refused(&private_data));
+            }
             Reply::Rejected { peer, private_data } => {
                 return Err(ConnectError::Rejected { private_data, depths: peer });
             }
@@ -412,11 +416,10 @@ impl Answer {
         };
         match &self.listener.desk {
             Desk::Program(program) => program.tell(incoming),
-            Desk::Port(port) => {
-                if let Some(port) = port.upgrade() {
-                    port.hello(incoming);
-                }
-            }
+            Desk::Port(port) => match port.upgrade() {
+                Some(port) => port.hello(incoming),
+                None => incoming.refuse(Reason::NoQueuePair),
+            },
         }
         Ok(())
     }
@@ -516,6 +519,16 @@ impl Incoming {
         self.decided = true;
         self.submit(Accept { private_data: private_data.into(), taker: None });
         Ok(())
+    }
+
+    /// Turns a peer away that dialled by GID and number, and tells it why.
+    pub(crate) fn refuse(self, reason: Reason) {
+        let asked = Hello::parse(self.private_data()).ok();
+        let (to, from) = asked.map_or((0, 0), |hello| (hello.source, hello.destination));
+        let said = Hello::new(HelloKind::Refusal(reason), to, from).emit().expect("24 bits, as parsed");
+        if let Err(error) = self.reject(&said) {
+            tracing::debug!(%error, "could not refuse a peer");
+        }
     }
 
     /// The same, and waits until the peer's socket has it, but not for longer than this: whoever ends right after it would take
@@ -628,6 +641,15 @@ fn begin(
     match attempt {
         Some(attempt) => attempt.begin(engine, link, (established, early)),
         None => engine.begin(link, pair, established, early),
+    }
+}
+
+/// Why a queue pair that dialled by GID and number was rejected.
+fn why_refused(private_data: &[u8]) -> ConnectError {
+    match Hello::parse(private_data) {
+        Ok(Hello { kind: HelloKind::Refusal(reason), .. }) => ConnectError::Refused(reason),
+        Ok(_) | Err(Unreadable::Foreign | Unreadable::Malformed) => ConnectError::NoReason,
+        Err(why) => ConnectError::OtherRelease(why),
     }
 }
 

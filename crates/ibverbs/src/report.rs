@@ -17,10 +17,12 @@ use ironwarp_rnic::config::ConfigError;
 use ironwarp_rnic::error::{Culprit, Fault, PostError};
 use ironwarp_rnic::fault::{Counts, FaultPlan};
 use ironwarp_rnic::queue::{Completion, RequestError, Status, WrId};
+use ironwarp_wire::private::Unreadable;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::field::display;
 
 /// A request failed.
@@ -62,6 +64,16 @@ pub(crate) fn not_connected(qp: u32, error: &ConnectError) {
 /// An id will not be connected to the address that it was given.
 pub(crate) fn not_reached(peer: SocketAddr, error: &ConnectError) {
     tracing::warn!(%peer, "rdma_connect failed: {error}");
+}
+
+/// A peer of another release wants to connect, and is rejected. Only the first is logged as a warning: anybody can be one.
+pub(crate) fn not_taken(peer: SocketAddr, why: Unreadable) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if SAID.swap(true, Ordering::Relaxed) {
+        tracing::debug!(%peer, "rejected a connection: {why}");
+    } else {
+        tracing::warn!(%peer, "rejected a connection: {why}");
+    }
 }
 
 /// The environment asks for what cannot be.

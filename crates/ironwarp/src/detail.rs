@@ -8,6 +8,7 @@ pub use ironwarp_rnic::memory::{Domain, EntryInfo, Kind, TranslationError};
 pub use ironwarp_rnic::qp::AlreadyConnected;
 pub use ironwarp_wire::ddp::{DdpHeader, DdpTagged, DdpUntagged};
 pub use ironwarp_wire::mpa::{Framing, RtrSet};
+pub use ironwarp_wire::private::{Reason, Unreadable};
 pub use ironwarp_wire::{
     MpaFault, Offender, Operation, Protection, ReadRequest, TaggedBuffer, UntaggedBuffer, Violation,
 };

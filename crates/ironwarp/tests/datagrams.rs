@@ -455,8 +455,8 @@ fn the_datagram_of_the_documentation_is_what_is_sent() {
     let mut bytes = [0; 100];
     let (len, from) = socket.recv_from(&mut bytes).unwrap();
     assert_eq!(u32::from(from.port()) << 8 | 255, one.qp.qpn());
-    shown[8..12].copy_from_slice(&qpn.to_be_bytes());
-    shown[12..16].copy_from_slice(&one.qp.qpn().to_be_bytes());
+    shown[12..16].copy_from_slice(&qpn.to_be_bytes());
+    shown[16..20].copy_from_slice(&one.qp.qpn().to_be_bytes());
     assert_eq!(bytes[..len], shown);
 }
 

@@ -5,7 +5,7 @@
 
 use crate::{Connection, Moment, Stream};
 use ironwarp_wire::mpa::{FpduReader, Framing, Piece, Revision, Role, Startup};
-use ironwarp_wire::private::{Hello, Signal};
+use ironwarp_wire::private::{Aside, Hello, Signal, Unreadable};
 use ironwarp_wire::{Dialect, Fpdu, Header, Parse, SendWord, Violation};
 use std::fmt;
 use std::net::SocketAddr;
@@ -275,8 +275,18 @@ impl OwnedStartup {
         Startup { role: *role, markers: *markers, crc: *crc, revision: *revision, private_data }
     }
 
-    fn hello(&self) -> Option<Hello> {
-        (self.role == Role::Request).then(|| Hello::parse(&self.private_data)).flatten()
+    /// What Ironwarp says in the private data, in words, if it is Ironwarp.
+    fn private_header(&self) -> Option<String> {
+        let hello = Hello::parse(&self.private_data).map(|hello| hello.to_string());
+        let aside = || Aside::parse(&self.private_data).map(|(header, _)| header.to_string());
+        let said = match hello {
+            Err(Unreadable::Foreign) => aside(),
+            hello => hello,
+        };
+        match said {
+            Err(Unreadable::Foreign) => None,
+            said => Some(said.unwrap_or_else(|why| why.to_string())),
+        }
     }
 }
 
@@ -317,7 +327,7 @@ fn name(header: &Header) -> &'static str {
 }
 
 /// The signal that an empty Write carries, if it does.
-fn signal(fpdu: &Fpdu) -> Option<Signal> {
+fn signal(fpdu: &Fpdu) -> Option<Result<Signal, Unreadable>> {
     match fpdu.header {
         Header::Write(write) if fpdu.payload_len == 0 => Signal::parse(write.place),
         _ => None,
@@ -327,12 +337,13 @@ fn signal(fpdu: &Fpdu) -> Option<Signal> {
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
-            Kind::Startup(startup) => match startup.hello() {
-                Some(hello) => write!(f, "{}: {hello}", startup.view()),
+            Kind::Startup(startup) => match startup.private_header() {
+                Some(header) => write!(f, "{}: {header}", startup.view()),
                 None => write!(f, "{}", startup.view()),
             },
             Kind::Fpdu { fpdu, .. } => match signal(fpdu) {
-                Some(signal) => write!(f, "{signal}"),
+                Some(Ok(signal)) => write!(f, "{signal}"),
+                Some(Err(why)) => write!(f, "Signal: {why}"),
                 None => write!(f, "{fpdu}"),
             },
         }

@@ -11,6 +11,7 @@ pub use vendor::VendorError;
 
 use crate::memory::{Denied, RegisterError};
 use crate::queue::Status;
+use ironwarp_wire::private::Unreadable;
 use ironwarp_wire::{
     Cause, Operation, Place, Protection, Tag, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
 };
@@ -49,6 +50,9 @@ pub enum Fault {
     /// The peer's message does not fit what went before.
     #[error("the peer broke the protocol: {0}")]
     Protocol(Protocol),
+    /// The peer runs another release of Ironwarp, which requires something that this one does not know.
+    #[error("{0}")]
+    OtherRelease(Unreadable),
     /// The peer ended the stream, and said why.
     #[error("the peer ended the stream: {0}")]
     Terminated(Terminate),

@@ -9,7 +9,8 @@ use common::hex;
 use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
 use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{
-    Capabilities, Datagram, Hello, ReadV2Request, ReadV2Response, SendImmediate, Signal,
+    Aside, AsideKind, Capabilities, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_ASIDE, MAX_DATAGRAM_HEADER,
+    MAX_HELLO, ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal, Unreadable,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -399,9 +400,9 @@ fn signals() {
     let capabilities = Capabilities::ACKNOWLEDGE | Capabilities::READ_V2;
     for (signal, fpdu, display) in [
         (
-            Signal::Capabilities(capabilities),
-            "000e c1 40 49525750 0101000957415250",
-            "Signal, capabilities 0x0009",
+            Signal::Capabilities(capabilities.with_rnr_timer(12)),
+            "000e c1 40 49525750 0102 0009 00 60 5750",
+            "Signal, version 2, capabilities 0x0009, RNR timer 12",
         ),
         (
             Signal::Acknowledged(0x12_3456_7890),
@@ -413,46 +414,141 @@ fn signals() {
             "000e c1 40 49525750 0300000000000006",
             "Signal, message 7 waits for a receive",
         ),
+        (Signal::Unknown(4), "000e c1 40 49525750 0400000000000000", "Signal of unknown kind 0x04"),
     ] {
         assert_eq!(emit(&signal.header(), 0), hex(fpdu));
         let Header::Write(Tagged { last: true, place }) = signal.header() else { panic!() };
-        assert_eq!(Signal::parse(place), Some(signal));
+        assert_eq!(Signal::parse(place), Some(Ok(signal)));
         assert_eq!(signal.to_string(), display);
     }
     for (what, place) in [
-        ("another tag", place(0x4952_5751, 0x0101_0009_5741_5250)),
-        ("another check", place(0x4952_5750, 0x0101_0009_5741_5251)),
-        ("another version", place(0x4952_5750, 0x0102_0009_5741_5250)),
-        ("another kind", place(0x4952_5750, 0x0400_0009_5741_5250)),
+        ("another tag", place(0x4952_5751, 0x0102_0009_0000_5750)),
+        ("another check", place(0x4952_5750, 0x0102_0009_0000_5751)),
         ("siw's Write RTR", place(1, 0)),
     ] {
         assert_eq!(Signal::parse(place), None, "{what}");
     }
-    let unknown_bit = place(0x4952_5750, 0x0101_0401_5741_5250);
-    assert_eq!(Signal::parse(unknown_bit), Some(Signal::Capabilities(Capabilities::ACKNOWLEDGE)));
-    let timer = place(0x4952_5750, 0x0101_6001_5741_5250);
-    let capabilities = Capabilities::ACKNOWLEDGE.with_rnr_timer(12);
-    assert_eq!(Signal::parse(timer), Some(Signal::Capabilities(capabilities)));
-    assert_eq!(capabilities.rnr_timer(), 12);
+    let word = |word| Signal::parse(place(0x4952_5750, word));
+    for (what, found, why) in [
+        ("version 1", word(0x0101_0009_5741_5250), Unreadable::Version(1)),
+        ("version 3", word(0x0103_0009_0000_5750), Unreadable::Version(3)),
+        ("a must-understand bit", word(0x0102_0009_8000_5750), Unreadable::Bits(0x80)),
+        ("a must-understand kind", word(0x8400_0000_0000_0000), Unreadable::Extension(0x84)),
+    ] {
+        assert_eq!(found, Some(Err(why)), "{what}");
+    }
+    let may_be_ignored = word(0x0102_0401_0007_5750);
+    assert_eq!(may_be_ignored, Some(Ok(Signal::Capabilities(Capabilities::ACKNOWLEDGE))));
     assert_eq!(Capabilities::all().with_rnr_timer(3).rnr_timer(), 3);
 }
 
 #[test]
 fn hello() {
-    let hello = Hello { destination: 0x0f_a001, source: 0xff_fffe };
-    let bytes = hex(r#""IRWH" 01 000000 000fa001 00fffffe"#);
-    assert_eq!(hello.emit().unwrap().to_vec(), bytes);
-    assert_eq!(Hello::parse(&bytes), Some(hello));
+    let hello = Hello::new(HelloKind::Dial, 0x0f_a001, 0xff_fffe);
+    let bytes = hex(r#""IRWH" 02 05 0000 0000 01 00 000fa001 00fffffe"#);
+    assert_eq!(hello.emit().unwrap()[..], bytes);
+    assert_eq!(Hello::parse(&bytes), Ok(hello));
     assert_eq!(hello.to_string(), "Hello, from 0xfffffe to 0x0fa001");
-    assert_eq!(Hello::parse(&bytes[1..]), None);
-    assert_eq!(Hello::parse(&[&bytes[..], b"x"].concat()), None);
-    for (what, text) in [
-        ("magic", r#""IRWI" 01 000000 000fa001 00fffffe"#),
-        ("version", r#""IRWH" 02 000000 000fa001 00fffffe"#),
-        ("destination of 25 bits", r#""IRWH" 01 000000 010fa001 00fffffe"#),
-        ("source of 25 bits", r#""IRWH" 01 000000 000fa001 01fffffe"#),
+    let all = Hello {
+        dialler_nonce: Some([0x11; 16]),
+        acceptor_nonce: Some([0x22; 16]),
+        proof: Some([0x33; 16]),
+        receive_psn: Some(0xab_cdef),
+        send_psn: Some(7),
+        ..hello
+    };
+    let bytes = hex(r#""IRWH" 02 18 0000 0000 01 00 000fa001 00fffffe 0103abcdef000000 0203000007000000
+        8110 11111111111111111111111111111111 0000 8210 22222222222222222222222222222222 0000
+        8310 33333333333333333333333333333333 0000"#);
+    assert_eq!(all.emit().unwrap()[..], bytes);
+    assert_eq!(Hello::parse(&bytes), Ok(all));
+    assert_eq!(all.to_string(), "Hello, from 0xfffffe to 0x0fa001, RQ PSN 0xabcdef, SQ PSN 0x7, proof");
+    let longest = Hello { kind: HelloKind::Refusal(Reason::Busy), ..all };
+    assert_eq!(longest.emit().unwrap().len(), MAX_HELLO);
+    for (reason, code) in Reason::ALL.into_iter().zip(1..) {
+        let refusal = Hello { kind: HelloKind::Refusal(reason), ..hello };
+        let bytes = [hex(r#""IRWH" 02 06 0000 0000 04 00 000fa001 00fffffe 8401"#), vec![code, 0]].concat();
+        assert_eq!(refusal.emit().unwrap()[..], bytes, "{reason}");
+        assert_eq!(Hello::parse(&bytes), Ok(refusal));
+    }
+}
+
+#[test]
+fn hellos_that_cannot_be_read() {
+    for (what, text, why) in [
+        ("another magic", r#""IRWI" 02 05 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Foreign),
+        ("version 1", r#""IRWH" 01 000000 000fa001 00fffffe"#, Unreadable::Version(1)),
+        ("version 3", r#""IRWH" 03 05 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Version(3)),
+        ("no version", r#""IRWH""#, Unreadable::Malformed),
+        ("a must bit", r#""IRWH" 02 05 0100 0000 01 00 000fa001 00fffffe"#, Unreadable::Bits(0x100)),
+        ("a kind", r#""IRWH" 02 05 0000 0000 09 00 000fa001 00fffffe"#, Unreadable::Extension(9)),
+        ("25 bits", r#""IRWH" 02 05 0000 0000 01 00 010fa001 00fffffe"#, Unreadable::Malformed),
+        ("25 bits", r#""IRWH" 02 05 0000 0000 01 00 000fa001 01fffffe"#, Unreadable::Malformed),
+        ("too short", r#""IRWH" 02 05 0000 0000 01 00 000fa001 00ffff"#, Unreadable::Malformed),
+        ("too short a header", r#""IRWH" 02 04 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Malformed),
+        ("too long a header", r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Malformed),
+        ("more behind it", r#""IRWH" 02 05 0000 0000 01 00 000fa001 00fffffe 00"#, Unreadable::Malformed),
+        (
+            "an extension beyond the header",
+            r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe 7f030000"#,
+            Unreadable::Malformed,
+        ),
+        (
+            "an extension without length",
+            r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe 0000007f"#,
+            Unreadable::Malformed,
+        ),
+        (
+            "a short nonce",
+            r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe 81020000"#,
+            Unreadable::Malformed,
+        ),
+        (
+            "an extension that must be understood",
+            r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe ff020000"#,
+            Unreadable::Extension(0xff),
+        ),
     ] {
-        assert_eq!(Hello::parse(&hex(text)), None, "{what}");
+        assert_eq!(Hello::parse(&hex(text)), Err(why), "{what}");
+    }
+    let ignored = hex(r#""IRWH" 02 06 0000 ffff 01 ff 000fa001 00fffffe 7f020000"#);
+    assert_eq!(Hello::parse(&ignored), Ok(Hello::new(HelloKind::Dial, 0x0f_a001, 0xff_fffe)));
+    assert_eq!(
+        Unreadable::Version(1).to_string(),
+        "the peer speaks version 1 of Ironwarp's private protocol, this end version 2: run the same release at both ends"
+    );
+}
+
+#[test]
+fn header_of_a_connection_aside() {
+    let header = Aside {
+        qkey: 0x11ee7,
+        status: 3,
+        retry_count: 5,
+        srq: true,
+        ..Aside::new(AsideKind::Lookup, 0xb2_deff)
+    };
+    let bytes = hex(r#""IRWC" 02 07 0000 0003 02 00 00b2deff 00011ee7 00000003 05 07 0000"#);
+    assert_eq!(header.emit()[..], bytes);
+    assert_eq!(Aside::parse(&[&bytes[..], b"behind"].concat()), Ok((header, &b"behind"[..])));
+    let secret = Some(Secret([0x5a; 16]));
+    let header = Aside { secret, keeps_secret: true, ..Aside::new(AsideKind::Pair, 7) };
+    let bytes = hex(r#""IRWC" 02 0c 0000 0005 01 00 00000007 00000000 00000000 07 07 0000
+        0110 5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a 0000"#);
+    assert_eq!(header.emit()[..], bytes);
+    assert_eq!((Aside::parse(&bytes), bytes.len()), (Ok((header, &[][..])), MAX_ASIDE));
+    assert_eq!(header.to_string(), "Aside, queue pair 0x000007, with a secret, keeps the secret");
+    assert!(!format!("{header:?}").contains("5a"), "a secret shows in a log");
+    for (what, text, why) in [
+        ("a program's own data", "\"anything\"", Unreadable::Foreign),
+        ("version 1", r#""IRWC" 01 01 0707 00000007 00000000 00000000 01000000"#, Unreadable::Version(1)),
+        (
+            "a kind",
+            r#""IRWC" 02 07 0000 0000 04 00 00000007 00000000 00000000 07070000"#,
+            Unreadable::Extension(4),
+        ),
+    ] {
+        assert_eq!(Aside::parse(&hex(text)), Err(why), "{what}");
     }
 }
 
@@ -469,24 +565,50 @@ fn datagram() {
         flow_label: 0xa_bcde,
         service_level: 3,
     };
-    let bytes = hex(r#""IRWD" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#);
-    assert_eq!(datagram.emit().unwrap().to_vec(), bytes);
+    let bytes = hex(r#""IRWD" 02 09 0001 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#);
+    assert_eq!(datagram.emit().unwrap()[..], bytes);
     let with_payload = [&bytes[..], b"payload"].concat();
-    assert_eq!(Datagram::parse(&with_payload), Some((datagram, &b"payload"[..])));
+    assert_eq!(Datagram::parse(&with_payload), Ok((datagram, &b"payload"[..])));
     assert_eq!(
         datagram.to_string(),
         "Datagram SE, from 0x1002ff to 0x0fa0ff, qkey 0x11223344, data 0xcafef00d"
     );
     let plain = Datagram { solicited: false, immediate: None, ..datagram };
-    assert_eq!(plain.emit().unwrap()[5], 0);
-    assert_eq!(Datagram::parse(&plain.emit().unwrap()).map(|(header, _)| header), Some(plain));
-    for (what, text) in [
-        ("too short", r#""IRWD" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abc"#),
-        ("magic", r#""IRWX" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#),
-        ("version", r#""IRWD" 02 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#),
-        ("destination of 25 bits", r#""IRWD" 01 03 40 00 010fa0ff 001002ff 11223344 cafef00d 3b8abcde"#),
-        ("source of 25 bits", r#""IRWD" 01 03 40 00 000fa0ff 011002ff 11223344 cafef00d 3b8abcde"#),
+    assert_eq!(plain.emit().unwrap()[6..10], [0; 4]);
+    assert_eq!(Datagram::parse(&plain.emit().unwrap()), Ok((plain, &[][..])));
+    let extended = hex(
+        r#""IRWD" 02 0a 0001 fff1 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000 0102abcd "x""#,
+    );
+    assert_eq!(Datagram::parse(&extended), Ok((datagram, &b"x"[..])));
+    for (what, text, why) in [
+        ("cut", r#""IRWD" 02 09 0001 0001 01 00 000fa0ff 001002ff 11223344"#, Unreadable::Malformed),
+        (
+            "version 1",
+            r#""IRWD" 01 03 40 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde"#,
+            Unreadable::Version(1),
+        ),
+        (
+            "a must bit",
+            r#""IRWD" 02 09 0003 0001 01 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
+            Unreadable::Bits(2),
+        ),
+        (
+            "a kind",
+            r#""IRWD" 02 09 0001 0001 02 00 000fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
+            Unreadable::Extension(2),
+        ),
+        (
+            "destination of 25 bits",
+            r#""IRWD" 02 09 0001 0001 01 00 010fa0ff 001002ff 11223344 cafef00d 3b8abcde 40 000000"#,
+            Unreadable::Malformed,
+        ),
     ] {
-        assert_eq!(Datagram::parse(&hex(text)), None, "{what}");
+        assert_eq!(Datagram::parse(&hex(text)), Err(why), "{what}");
     }
+    let mut longest = [bytes.clone(), vec![0; MAX_DATAGRAM_HEADER - DATAGRAM_LEN]].concat();
+    longest[5] = 16;
+    assert_eq!(Datagram::parse(&longest), Ok((datagram, &[][..])));
+    longest.extend([0; 4]);
+    longest[5] = 17;
+    assert_eq!(Datagram::parse(&longest), Err(Unreadable::Malformed), "too many extensions");
 }

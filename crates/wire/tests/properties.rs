@@ -10,7 +10,8 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{
-    Capabilities, Datagram, Hello, MAX_ACKNOWLEDGED, ReadV2Request, ReadV2Response, SendImmediate, Signal,
+    Aside, AsideKind, Capabilities, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, ReadV2Request,
+    ReadV2Response, Reason, Secret, SendImmediate, Signal,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -259,7 +260,44 @@ proptest! {
         let _ = Fpdu::parse(&bytes, Dialect::Ironwarp).map(|parsed| format!("{parsed:?}"));
         let _ = Startup::parse_request(&bytes);
         let _ = Startup::parse_reply(&bytes);
-        let _ = (Hello::parse(&bytes), Datagram::parse(&bytes), DdpHeader::parse(&bytes));
+        let _ = DdpHeader::parse(&bytes);
+    }
+
+    #[test]
+    fn no_private_header_makes_parsing_panic(
+        magic in prop_oneof![Just(*b"IRWH"), Just(*b"IRWC"), Just(*b"IRWD")],
+        version in 1..=3u8,
+        words in 0..32u8,
+        behind in vec(any::<u8>(), 0..100),
+    ) {
+        let bytes = [&magic[..], &[version, words], &behind].concat();
+        let hello = Hello::parse(&bytes).map(|hello| hello.to_string());
+        let aside = Aside::parse(&bytes).map(|(header, _)| header.to_string());
+        let datagram = Datagram::parse(&bytes).map(|(header, _)| header.to_string());
+        for found in [hello, aside, datagram] {
+            prop_assert!(version == 2 || found.is_err());
+        }
+    }
+
+    /// What an end of a later release adds does not change what this one reads.
+    #[test]
+    fn what_may_be_ignored_changes_nothing(
+        kind in 0x05..0x80u8,
+        value in vec(any::<u8>(), 0..20),
+        may in any::<u16>(),
+        source in 0..1u32 << 24,
+    ) {
+        let hello = Hello { receive_psn: Some(5), ..Hello::new(HelloKind::Dial, 7, source) };
+        let mut bytes = hello.emit().unwrap().to_vec();
+        bytes.extend([kind, u8::try_from(value.len()).unwrap()]);
+        bytes.extend(&value);
+        bytes.resize(bytes.len().next_multiple_of(4), 0);
+        bytes[5] = u8::try_from(bytes.len() / 4).unwrap();
+        bytes[8..10].copy_from_slice(&may.to_be_bytes());
+        prop_assert_eq!(Hello::parse(&bytes), Ok(hello));
+        let at = hello.emit().unwrap().len();
+        bytes[at] |= 0x80;
+        prop_assert!(Hello::parse(&bytes).is_err());
     }
 
     #[test]
@@ -297,21 +335,34 @@ proptest! {
         let signals = [
             Signal::Acknowledged(count),
             Signal::NotReady(count),
-            Signal::Capabilities(Capabilities::from_bits_truncate(u16::from(small.0))),
+            Signal::Capabilities(Capabilities::from_bits_truncate((numbers.2 & 0xffff) as u16)),
         ];
         for signal in signals {
             let Header::Write(Tagged { last: true, place }) = signal.header() else { panic!() };
-            prop_assert_eq!(Signal::parse(place), Some(signal));
+            prop_assert_eq!(Signal::parse(place), Some(Ok(signal)));
         }
         let (destination, source) = (numbers.0 >> 8, numbers.1 >> 8);
-        let hello = Hello { destination, source };
-        prop_assert_eq!(Hello::parse(&hello.emit().unwrap()), Some(hello));
+        let psn = immediate.map(|psn| psn >> 8);
+        let token = small.3.then_some([small.0; 16]);
+        let hello = Hello {
+            kind: HelloKind::Refusal(Reason::ALL[usize::from(small.1) % Reason::ALL.len()]),
+            destination, source, receive_psn: psn, send_psn: psn.map(|psn| psn ^ 1),
+            dialler_nonce: token, acceptor_nonce: token, proof: token,
+        };
+        prop_assert_eq!(Hello::parse(&hello.emit().unwrap()), Ok(hello));
+        let aside = Aside {
+            kind: AsideKind::Found, qpn: source, qkey: numbers.2, status: numbers.3, retry_count: small.0 & 7,
+            rnr_retry_count: small.1 & 7, flow_control: small.3, srq: !small.3, secret: token.map(Secret),
+            keeps_secret: small.0 > 7,
+        };
+        let bytes = aside.emit();
+        prop_assert_eq!(Aside::parse(&bytes), Ok((aside, &[][..])));
         let datagram = Datagram {
             destination, source, qkey: numbers.2, solicited: small.3, immediate, hop_limit: small.0,
             traffic_class: small.1, flow_label: numbers.3 >> 12, service_level: small.2 >> 4,
         };
         let bytes = datagram.emit().unwrap();
-        prop_assert_eq!(Datagram::parse(&bytes), Some((datagram, &[][..])));
+        prop_assert_eq!(Datagram::parse(&bytes), Ok((datagram, &[][..])));
     }
 }
 

@@ -10,7 +10,7 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_HEAD, MAX_PRIVATE_DATA, MAX_STARTUP, MAX_TAIL, Revision,
     Role, Startup,
 };
-use ironwarp_wire::private::{Datagram, Hello};
+use ironwarp_wire::private::{Datagram, Hello, HelloKind};
 use ironwarp_wire::{
     Cause, Dialect, Fpdu, Header, ImmediateData, MAX_HEADER, MAX_ULPDU, Misuse, MpaFault, Operation, Parse,
     Place, Protection, ReadRequest, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer,
@@ -465,8 +465,8 @@ fn misuse_is_refused() {
     assert_eq!(startup(enhanced(1, 1), b"").emit(&mut out[..23]), Err(short));
 
     let qpn = Err(Misuse::QueuePairNumber(1 << 24));
-    assert_eq!(Hello { destination: 1 << 24, source: 0 }.emit().map(|_| ()), qpn);
-    assert_eq!(Hello { destination: 0, source: 1 << 24 }.emit().map(|_| ()), qpn);
+    assert_eq!(Hello::new(HelloKind::Dial, 1 << 24, 0).emit().map(|_| ()), qpn);
+    assert_eq!(Hello::new(HelloKind::Dial, 0, 1 << 24).emit().map(|_| ()), qpn);
     let datagram = Datagram {
         destination: 0,
         source: 0,

@@ -83,6 +83,10 @@ fn hints(error: VendorError) -> (Lines, Lines) {
         VendorError::Stopped => {
             (&["asynchronous events that nobody took"], &["ibv_get_async_event: is it called?"])
         }
+        VendorError::OtherRelease => (
+            &["the two ends run releases of Ironwarp whose private protocols differ"],
+            &["`ironwarp --version` at both ends; run the same release"],
+        ),
         // An end as it should be.
         _ => (&[], &[]),
     }

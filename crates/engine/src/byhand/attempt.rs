@@ -13,7 +13,7 @@ use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::link::Link;
-use ironwarp_wire::private::Hello;
+use ironwarp_wire::private::{Hello, HelloKind, Reason};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -50,6 +50,8 @@ struct Progress {
     pause: Duration,
     /// A request has been waiting since then, as far as is known.
     waiting: Option<Instant>,
+    /// Why the peer does not want this queue pair, when dialling again is unlikely to help.
+    refused: Option<ConnectError>,
     /// How often patience has changed: only the last counts.
     times: u64,
     /// The connection, also while it is dialled.
@@ -142,7 +144,7 @@ impl BringUp {
             local: socket_addr(own, port, interface),
             // A link-local address is on the same link.
             remote: socket_addr(other, remote_port, interface),
-            hello: Hello { destination: remote.qpn, source: number },
+            hello: Hello::new(HelloKind::Dial, remote.qpn, number),
             terms,
             options: *options,
             dials: (gid, number) < (remote.gid, remote.qpn),
@@ -222,7 +224,8 @@ impl BringUp {
     /// Takes a connection that was claimed.
     pub(crate) fn accept(self: &Arc<Self>, incoming: Incoming) {
         let Some(pair) = self.pair.upgrade() else { return };
-        if let Err(error) = incoming.accept_for((&pair, Some(self)), self.terms, &[]) {
+        let answer = Hello { kind: HelloKind::Answer, ..self.hello }.emit().expect("numbers of 24 bits");
+        if let Err(error) = incoming.accept_for((&pair, Some(self)), self.terms, &answer) {
             self.attempt_failed(error);
         }
     }
@@ -313,12 +316,32 @@ impl BringUp {
         if matches!(error, ConnectError::Startup(_) | ConnectError::Misuse(_) | ConnectError::Connected(_)) {
             return self.fail(error); // it will be no better next time
         }
-        tracing::debug!(peer = %self.remote, %error, hello = %self.hello, "not connected yet");
+        self.note(error);
         if self.dials
             && let Some(engine) = self.engine.upgrade()
         {
             engine.remind(at, Reminder::Dial(Arc::downgrade(self)));
         }
+    }
+
+    /// Logs why an attempt failed: at the level of a warning if it takes the user to change that, and then once.
+    fn note(&self, error: ConnectError) {
+        let lasting = match &error {
+            ConnectError::NoReason | ConnectError::OtherRelease(_) => true,
+            ConnectError::Refused(reason) => {
+                !matches!(reason, Reason::NoQueuePair | Reason::NotExpected | Reason::Busy)
+            }
+            _ => false,
+        };
+        let (peer, hello) = (self.remote, &self.hello);
+        if !lasting {
+            return tracing::debug!(%peer, %error, %hello, "not connected yet");
+        }
+        if self.progress().refused.is_none() {
+            let qp = format_args!("{:#08x}", hello.source);
+            tracing::warn!(%qp, %peer, "not connected yet: {error}");
+        }
+        self.progress().refused = Some(error);
     }
 
     /// There will be no connection: requests that wait fail, their retries exceeded.
@@ -388,7 +411,8 @@ impl BringUp {
         progress.waiting = since;
         drop(progress);
         if since.is_some_and(|since| now.saturating_duration_since(since) >= patience) {
-            self.fail(ConnectError::TimedOut);
+            let refused = self.progress().refused.take();
+            self.fail(refused.unwrap_or(ConnectError::TimedOut));
         } else {
             engine.remind(now + patience / LOOKS, Reminder::Look(Arc::downgrade(self), times));
         }
@@ -397,7 +421,14 @@ impl BringUp {
 
 impl Progress {
     fn new() -> Self {
-        Self { phase: Phase::Wanted, pause: FIRST_PAUSE, waiting: None, times: 0, link: Weak::new() }
+        Self {
+            phase: Phase::Wanted,
+            pause: FIRST_PAUSE,
+            waiting: None,
+            refused: None,
+            times: 0,
+            link: Weak::new(),
+        }
     }
 
     /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT). Never less than what the adapter allows all of its

@@ -9,8 +9,8 @@ use ironwarp_rnic::memory::{Domain, Memory, Rights};
 use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
 use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
-use ironwarp_wire::private::Hello;
-use ironwarp_wire::{Parse, Tag};
+use ironwarp_wire::private::{Hello, HelloKind, Reason};
+use ironwarp_wire::{Parse, Tag, Violation};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -138,6 +138,14 @@ pub(crate) fn refusal(pair: &QueuePair) -> Arc<ConnectError> {
 #[derive(Debug)]
 pub(crate) struct Stranger {
     stream: TcpStream,
+    /// The private data of the last frame that came.
+    private_data: Vec<u8>,
+}
+
+impl From<TcpStream> for Stranger {
+    fn from(stream: TcpStream) -> Self {
+        Self { stream, private_data: Vec::new() }
+    }
 }
 
 /// What a stranger hears.
@@ -151,6 +159,8 @@ pub(crate) enum Heard {
     Silence,
 }
 
+type Parsed<'a> = Result<Parse<(Startup<'a>, usize)>, Violation>;
+
 impl Stranger {
     /// Connects from an address to an address and port.
     pub(crate) fn connect(from: &str, to: &str, port: u16) -> std::io::Result<Self> {
@@ -159,21 +169,25 @@ impl Stranger {
         let fd = rustix::net::socket(family, SocketType::STREAM, None)?;
         rustix::net::bind(&fd, &SocketAddr::new(from, 0))?;
         rustix::net::connect(&fd, &SocketAddr::new(to, port))?;
-        Ok(Self { stream: TcpStream::from(fd) })
+        Ok(TcpStream::from(fd).into())
     }
 
     /// Connects to where the queue pair `to` should be, and says to be `source`.
     pub(crate) fn hello(from: &str, to: (&str, u32), source: u32) -> Self {
         let mut stranger = Self::connect(from, to.0, port(to.1)).unwrap();
-        stranger.request(&Hello { destination: to.1, source }.emit().unwrap());
+        stranger.request(&Hello::new(HelloKind::Dial, to.1, source).emit().unwrap());
         stranger
     }
 
     /// A Request with these private data.
     pub(crate) fn request(&mut self, private_data: &[u8]) {
+        self.frame(Role::Request, private_data);
+    }
+
+    fn frame(&mut self, role: Role, private_data: &[u8]) {
         let enhanced = Enhanced { ird: 8, ord: 8, rtr: Some(RtrSet::WRITE) };
         let revision = Revision::Two(Some(enhanced));
-        let frame = Startup { role: Role::Request, markers: false, crc: true, revision, private_data };
+        let frame = Startup { role, markers: false, crc: true, revision, private_data };
         let mut bytes = [0; MAX_STARTUP];
         let len = frame.emit(&mut bytes).unwrap();
         self.raw(&bytes[..len]);
@@ -186,18 +200,28 @@ impl Stranger {
     /// What comes within this time.
     pub(crate) fn hear_for(&mut self, time: Duration) -> Heard {
         self.stream.set_read_timeout(Some(time)).unwrap();
+        match self.read_frame(|bytes| Startup::parse_reply(bytes)) {
+            Ok(Role::Reply { rejected: true }) => Heard::Rejected,
+            Ok(_) => Heard::Accepted,
+            Err(heard) => heard,
+        }
+    }
+
+    fn read_frame(&mut self, parse: fn(&[u8]) -> Parsed<'_>) -> Result<Role, Heard> {
         let mut bytes = Vec::new();
         loop {
-            if let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&bytes) {
-                let rejected = reply.role == Role::Reply { rejected: true };
-                return if rejected { Heard::Rejected } else { Heard::Accepted };
+            if let Ok(Parse::Done((frame, _))) = parse(&bytes) {
+                self.private_data = frame.private_data.to_vec();
+                return Ok(frame.role);
             }
             let mut more = [0; 512];
             match self.stream.read(&mut more) {
-                Ok(0) => return Heard::Closed,
+                Ok(0) => return Err(Heard::Closed),
                 Ok(n) => bytes.extend_from_slice(&more[..n]),
-                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Heard::Silence,
-                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return Heard::Closed,
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Err(Heard::Silence),
+                Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => {
+                    return Err(Heard::Closed);
+                }
                 Err(error) => panic!("{error}"),
             }
         }
@@ -205,6 +229,22 @@ impl Stranger {
 
     pub(crate) fn hear(&mut self) -> Heard {
         self.hear_for(PATIENCE)
+    }
+
+    /// Why it is refused, if it is.
+    pub(crate) fn refusal(&mut self) -> Option<Reason> {
+        assert_eq!(self.hear(), Heard::Rejected);
+        match Hello::parse(&self.private_data).unwrap().kind {
+            HelloKind::Refusal(reason) => Some(reason),
+            _ => None,
+        }
+    }
+
+    /// Waits for a Request, and rejects it with these private data.
+    pub(crate) fn reject(&mut self, private_data: &[u8]) {
+        if self.read_frame(|bytes| Startup::parse_request(bytes)).is_ok() {
+            self.frame(Role::Reply { rejected: true }, private_data);
+        }
     }
 }
 

@@ -1,9 +1,13 @@
 //! Who is not the peer that a queue pair was told does it no harm: the right one still gets it, or has it.
 
-use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, port, talk};
-use ironwarp_engine::QueuePair;
+use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, port, refusal, talk};
+use ironwarp_engine::{ConnectError, QueuePair};
 use ironwarp_rnic::config::Config;
+use ironwarp_rnic::qp::Retries;
+use ironwarp_rnic::queue::Status;
+use ironwarp_wire::private::{Hello, HelloKind, Reason};
 use std::io::ErrorKind;
+use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -60,6 +64,47 @@ fn what_is_no_hello_is_turned_away() {
     assert_eq!(other_protocol.hear(), Heard::Closed);
     peer.bring_up(&far, PEER, (HERE, pair.id()));
     talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// A peer of another release, or one that requires what this one does not know, learns why it is refused.
+#[test]
+fn hellos_of_another_release_are_refused_with_the_reason() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let mut version_1 = b"IRWH\x01\0\0\0".to_vec();
+    version_1.extend([pair.id().to_be_bytes(), far.id().to_be_bytes()].concat());
+    let mut must_bit = Hello::new(HelloKind::Dial, pair.id(), far.id()).emit().unwrap().to_vec();
+    must_bit[7] = 0x10;
+    for (private_data, reason) in [(version_1, Reason::Version), (must_bit, Reason::MustUnderstand)] {
+        let mut stranger = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+        stranger.request(&private_data);
+        assert_eq!(stranger.refusal(), Some(reason));
+    }
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// An older release rejects this one and gives no reason. The program learns what that means when its patience ends.
+#[test]
+fn a_peer_that_rejects_without_a_reason_is_taken_for_an_older_release() {
+    let mut host = Host::new(Config::default());
+    let pair = host.pair();
+    let old = TcpListener::bind((HERE, 0)).unwrap();
+    let far = u32::from(old.local_addr().unwrap().port()) << 8;
+    host.bring_up(&pair, PEER, (HERE, far));
+    pair.set_retries(Retries { timeout: 1, retry_count: 0, ..pair.qp().retries() });
+    host.send(&pair, 0, b"for nobody");
+    let rejects = std::thread::spawn(move || {
+        for stream in old.incoming() {
+            let mut old = Stranger::from(stream.unwrap());
+            old.reject(&[]);
+        }
+    });
+    let error = refusal(&pair);
+    assert!(matches!(*error, ConnectError::NoReason), "{error}");
+    assert!(error.to_string().contains("run the same release at both ends"), "{error}");
+    assert_eq!(host.next().status, Status::RetryExceeded);
+    drop(rejects); // it ends with the process
 }
 
 #[test]

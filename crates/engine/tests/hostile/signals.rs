@@ -6,7 +6,7 @@ use crate::common::{PATIENCE, send};
 use ironwarp_rnic::error::{Fault, Protocol};
 use ironwarp_rnic::qp::{Completes, Retries};
 use ironwarp_rnic::queue::{Operation, Status};
-use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal};
+use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal, Unreadable};
 use ironwarp_wire::{Cause, Header, Operation as Code, Place, Tagged};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ fn signals(attacked: &mut Attacked) -> Vec<Signal> {
     let mut signals = Vec::new();
     while let Heard::Message(header, ..) = attacked.peer.hear_for(Duration::from_millis(100)) {
         let Header::Write(write) = header else { panic!("{header:?}") };
-        signals.push(Signal::parse(write.place).expect("a signal"));
+        signals.push(Signal::parse(write.place).expect("a signal").expect("of this release"));
     }
     signals
 }
@@ -39,18 +39,57 @@ fn capabilities_twice() {
     victim.survives();
 }
 
-/// Signals of kinds and versions that are not known are ignored (`docs/wire.md`), and are no messages: none is counted as
-/// one that could be acknowledged.
+fn signal_of(word: u64) -> Header {
+    Header::Write(Tagged { last: true, place: Place { tag: SIGNAL_TAG, offset: word } })
+}
+
+/// Signals of kinds that are not known and may be ignored are (`docs/wire.md`), and are no messages: none is counted as one
+/// that could be acknowledged.
 #[test]
 fn unknown_signals() {
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Way::default(), 4);
     attacked.peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE | Capabilities::WANTS_ACKNOWLEDGE);
     signals(&mut attacked);
-    for word in [0, u64::MAX, 4 << 56, 1 << 56 | 2 << 48 | 0x5741_5250, 1 << 56 | 1 << 48, 0xff << 56] {
-        let place = Place { tag: SIGNAL_TAG, offset: word };
-        attacked.peer.send(&Header::Write(Tagged { last: true, place }), &[]);
+    for word in [0, 4 << 56, 0x7f << 56 | 1] {
+        attacked.peer.send(&signal_of(word), &[]);
     }
+    attacked.goes_on(1);
+    victim.untouched_but(&[(victim.private.at, 10)]);
+    victim.survives();
+}
+
+/// A peer of another release is told so at once, and so is the user at this end.
+#[test]
+fn signals_of_another_release() {
+    let cases = [
+        ("version 1", 0x0101_0009_5741_5250, Unreadable::Version(1)),
+        ("version 3", 0x0103_0009_0000_5750, Unreadable::Version(3)),
+        ("a must-understand bit", 0x0102_0009_8000_5750, Unreadable::Bits(0x80)),
+    ];
+    let cause = Cause::Operation(Code::StreamCatastrophic);
+    for (name, word, why) in cases {
+        let victim = Victim::new();
+        let mut attacked = victim.attacked_by(Way::default(), 4);
+        let fpdu = attacked.peer.send(&signal_of(word), &[]);
+        assert_eq!(*attacked.terminated_for(cause, &fpdu), Fault::OtherRelease(why), "{name}");
+        victim.survives();
+    }
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way::default(), 4);
+    attacked.peer.open_as_ironwarp(Capabilities::empty());
+    let fpdu = attacked.peer.send(&signal_of(0x80 << 56), &[]);
+    let fault = attacked.terminated_for(cause, &fpdu);
+    assert_eq!(*fault, Fault::OtherRelease(Unreadable::Extension(0x80)));
+    victim.survives();
+}
+
+/// A standard peer does not know that an empty Write with this tag would be a signal, and nothing is required of it.
+#[test]
+fn a_must_understand_signal_of_a_peer_that_is_not_ironwarp() {
+    let victim = Victim::new();
+    let mut attacked = victim.attacked_by(Way::default(), 4);
+    attacked.peer.send(&signal_of(0xff << 56), &[]);
     attacked.goes_on(1);
     victim.untouched_but(&[(victim.private.at, 10)]);
     victim.survives();

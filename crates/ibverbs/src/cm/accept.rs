@@ -2,9 +2,8 @@
 //! connection is there.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::connect::{Wanted, aside};
+use super::connect::{Wanted, aside, with_header};
 use super::device::CmDevice;
-use super::header::{Header, Kind};
 use super::id::{Id, complete};
 use super::state::{Link, Phase, Purpose, Shared};
 use crate::abi::*;
@@ -15,6 +14,7 @@ use crate::report;
 use ironwarp_engine::gid::Gid;
 use ironwarp_engine::{BringUpOptions, Incoming, Local, QueuePair, Remote};
 use ironwarp_rnic::qp::State as QpState;
+use ironwarp_wire::private::{Aside, AsideKind};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
@@ -72,9 +72,9 @@ fn begin(id: &Id, pair: &Arc<QueuePair>, purpose: Purpose) {
 
 /// A connectionless queue pair is told in an answer that is no connection.
 fn tell_number(id: &Id, incoming: Incoming, wanted: &Wanted) -> Result<(), Errno> {
-    let header = Header { kind: Kind::Found, qkey: RDMA_UDP_QKEY, ..wanted.header };
+    let header = Aside { kind: AsideKind::Found, qkey: RDMA_UDP_QKEY, ..wanted.header };
     id.shared().lock().phase = Phase::Connected;
-    answer(incoming, &header.with(&wanted.private_data))
+    answer(incoming, &with_header(&header, &wanted.private_data))
 }
 
 /// An answer that is no connection. When this returns it is out, because the program may end now.
@@ -86,7 +86,7 @@ fn answer(incoming: Incoming, private_data: &[u8]) -> Result<(), Errno> {
 fn stand_beside(
     id: &Id,
     incoming: Incoming,
-    (peer, qp): (Header, Option<&Qp>),
+    (peer, qp): (Aside, Option<&Qp>),
     wanted: &Wanted,
 ) -> Result<(), Errno> {
     let engine = id.device()?.context.engine();
@@ -100,7 +100,7 @@ fn stand_beside(
     };
     begin(id, &pair, purpose);
     let terms = engine.terms(wanted.depths.ird(), wanted.depths.ord());
-    let reply = wanted.header.with(&wanted.private_data);
+    let reply = with_header(&wanted.header, &wanted.private_data);
     incoming.accept(&pair, terms, &reply).map_err(|error| Errno::from(&error))
 }
 
@@ -180,9 +180,9 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<()
         link.pair.disconnect();
     }
     let Some(request) = request else { return Ok(()) };
-    let lookup = request.header.is_some_and(|header| header.kind == Kind::Lookup);
+    let lookup = request.header.is_some_and(|header| header.kind == AsideKind::Lookup);
     let said = match lookup {
-        true => Header { status: SIDR_REJECT, ..Header::new(Kind::Found, 0) }.with(data),
+        true => with_header(&Aside { status: SIDR_REJECT, ..Aside::new(AsideKind::Found, 0) }, data),
         false => data.to_vec(),
     };
     answer(request.incoming, &said)

@@ -1,13 +1,13 @@
 //! What a queue pair is told of its peer: for programs that connect their own, and for those that ask afterwards.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::header::Header;
 use super::id::Id;
 use super::state::State;
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
 use crate::object::{find, put};
 use ironwarp_engine::gid::{Gid, GidTable};
+use ironwarp_wire::private::Aside;
 use std::ffi::c_int;
 
 /// How long an acknowledgement may take if the program did not say, as the verbs count it: about two seconds.
@@ -35,7 +35,7 @@ pub(super) fn address_handle(state: &State) -> Result<ibv_ah_attr, Errno> {
 
 impl Id {
     /// Keeps what the connection is like with the queue pair, for a program that asks it.
-    pub(super) fn note_connection(&self, header: &Header) {
+    pub(super) fn note_connection(&self, header: &Aside) {
         let Ok(Some(qp)) = self.qp() else { return };
         let state = self.shared().lock();
         let address = address_handle(&state);

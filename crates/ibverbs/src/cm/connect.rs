@@ -3,7 +3,6 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::device::CmDevice;
-use super::header::{Header, Kind};
 use super::id::{Id, complete};
 use super::state::{Attempt, Depths, Phase, Purpose, Shared};
 use super::watch::Watch;
@@ -13,6 +12,7 @@ use crate::object::find;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::Receives;
+use ironwarp_wire::private::{Aside, AsideKind};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -29,7 +29,7 @@ pub(super) const LAST_PAUSE: Duration = Duration::from_millis(64);
 pub(super) struct Wanted {
     pub(super) private_data: Vec<u8>,
     pub(super) depths: Depths,
-    pub(super) header: Header,
+    pub(super) header: Aside,
 }
 
 impl Wanted {
@@ -44,7 +44,7 @@ impl Wanted {
     ) -> Result<Self, Errno> {
         let most = id.device()?.depth();
         let qp = id.qp()?;
-        let mut header = Header::new(Kind::Aside, qp.as_ref().map_or(0, |qp| qp.number()));
+        let mut header = Aside::new(AsideKind::Pair, qp.as_ref().map_or(0, |qp| qp.number()));
         header.srq = qp.as_ref().is_some_and(|qp| !qp.init().srq.is_null());
         // SAFETY: the caller's word.
         let Some(param) = (unsafe { param.as_ref() }) else {
@@ -92,6 +92,11 @@ impl Depths {
     }
 }
 
+/// The private data of a connection aside: the header, then what the program says.
+pub(super) fn with_header(header: &Aside, data: &[u8]) -> Vec<u8> {
+    [&header.emit()[..], data].concat()
+}
+
 /// A queue pair that carries no messages: its connection says that two others belong together.
 pub(super) fn aside(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueuePair>, Errno> {
     let cq = engine.create_cq(2)?;
@@ -119,10 +124,10 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let private_data = match purpose {
         Purpose::Managed => wanted.private_data.clone(),
         Purpose::Lookup => {
-            wanted.header.kind = Kind::Lookup;
-            wanted.header.with(&wanted.private_data)
+            wanted.header.kind = AsideKind::Lookup;
+            with_header(&wanted.header, &wanted.private_data)
         }
-        _ => wanted.header.with(&wanted.private_data),
+        _ => with_header(&wanted.header, &wanted.private_data),
     };
     let attempt = {
         let mut state = id.shared().lock();

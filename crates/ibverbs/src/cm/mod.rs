@@ -34,7 +34,6 @@ mod connect;
 mod device;
 mod endpoint;
 mod event;
-mod header;
 mod id;
 mod multicast;
 mod option;

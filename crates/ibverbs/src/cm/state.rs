@@ -3,12 +3,12 @@
 
 use super::channel::Queue;
 use super::event::{Event, Param};
-use super::header::Header;
 use super::option::Options;
 use crate::abi::{rdma_cm_event_type, rdma_port_space};
 use crate::sync::lock;
 use ironwarp_engine::sys::setup::Bound;
 use ironwarp_engine::{ConnectOptions, Incoming, Listening, QueuePair};
+use ironwarp_wire::private::Aside;
 use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
@@ -50,7 +50,7 @@ pub(super) struct State {
     /// The connection, by the number of its queue pair in the adapter.
     pub(super) link: Option<Link>,
     /// What the peer said of its queue pair.
-    pub(super) peer: Option<Header>,
+    pub(super) peer: Option<Aside>,
     /// How many Reads and atomics this end may have, and must hold.
     pub(super) depths: Depths,
     /// The connection was over before it was known to be there.
@@ -82,7 +82,7 @@ pub(super) enum Phase {
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) incoming: Incoming,
-    pub(super) header: Option<Header>,
+    pub(super) header: Option<Aside>,
 }
 
 /// A connection that is being made.

@@ -6,7 +6,6 @@ use super::attr::address_handle;
 use super::connect::{LAST_PAUSE, redial_after};
 use super::device::CmDevice;
 use super::event::{Connection, Datagram, Event, Param};
-use super::header::{Header, Kind};
 use super::state::{Attempt, Depths, Link, Phase, Purpose, Request, Shared, State};
 use crate::abi::*;
 use crate::errno::Errno;
@@ -15,6 +14,7 @@ use crate::report;
 use ironwarp_engine::{ConnectError, ConnectionEvent, Established, Incoming, QueuePair, Watcher, What};
 use ironwarp_rnic::config::Persona;
 use ironwarp_rnic::qp::State as QpState;
+use ironwarp_wire::private::{Aside, AsideKind, Unreadable};
 use std::io;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -70,11 +70,15 @@ fn event(id: &Arc<Shared>, kind: rdma_cm_event_type, param: Param, private_data:
 /// A peer wants to connect. Dropped, it is turned away.
 fn requested(id: &Arc<Shared>, incoming: Incoming) {
     let data = incoming.private_data();
-    let (header, data) = Header::parse(data).map_or((None, data), |(header, data)| (Some(header), data));
+    let (header, data) = match Aside::parse(data) {
+        Ok((header, data)) => (Some(header), data),
+        Err(Unreadable::Foreign) => (None, data),
+        Err(why) => return report::not_taken(incoming.peer(), why),
+    };
     let private_data: Box<[u8]> = data.into();
     let state = id.lock();
     let datagrams = matches!(state.port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
-    let lookup = header.is_some_and(|header| header.kind == Kind::Lookup);
+    let lookup = header.is_some_and(|header| header.kind == AsideKind::Lookup);
     let full = state.queue.requests_of(id) >= state.backlog;
     if state.phase != Phase::Listening || datagrams != lookup || full {
         tracing::debug!(peer = %incoming.peer(), full, "not what the id waits for");
@@ -91,7 +95,7 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
             ..Connection::default()
         };
         of.depths = of.depths.at_most(CmDevice::get().map_or(u8::MAX, CmDevice::depth));
-        if let Some(header) = header.or_else(|| defaults().map(|kind| Header::new(kind, 0))) {
+        if let Some(header) = header.or_else(|| defaults().map(|kind| Aside::new(kind, 0))) {
             of.flow_control = header.flow_control;
             of.retry_count = header.retry_count;
             of.rnr_retry_count = header.rnr_retry_count;
@@ -113,8 +117,8 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
 }
 
 /// An adapter on Ethernet tells of retries; an iWARP one has none.
-fn defaults() -> Option<Kind> {
-    (!is_iwarp()).then_some(Kind::Aside)
+fn defaults() -> Option<AsideKind> {
+    (!is_iwarp()).then_some(AsideKind::Pair)
 }
 
 // --- A connection is there ---
@@ -158,7 +162,7 @@ fn answered(
     established: &Established,
 ) -> Result<(), Arc<QueuePair>> {
     let Attempt { pair, purpose, .. } = attempt;
-    let reply = Header::parse(&established.private_data);
+    let reply = Aside::parse(&established.private_data);
     state.link = Some(Link { pair: Arc::clone(&pair), purpose });
     match (purpose, reply) {
         (Purpose::Managed, _) => {
@@ -167,7 +171,7 @@ fn answered(
             state.queue.push(event(id, RDMA_CM_EVENT_ESTABLISHED, param, &established.private_data));
             Ok(())
         }
-        (Purpose::Aside, Some((header, data))) => {
+        (Purpose::Aside, Ok((header, data))) => {
             state.peer = Some(header);
             let mut of = agreed(state, established);
             of.qpn = header.qpn;
@@ -185,7 +189,9 @@ fn answered(
             Ok(())
         }
         // A peer that does not know what was asked of it.
-        _ => {
+        (_, reply) => {
+            let why = reply.err().unwrap_or(Unreadable::Foreign);
+            report::not_reached(established.peer, &ConnectError::OtherRelease(why));
             state.phase = Phase::Failed;
             state.queue.push(Event {
                 status: -libc::EPROTO,
@@ -233,8 +239,8 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
                 report::not_reached(attempt.to, error);
                 return give_up(id, state, &attempt.pair, reason(error), &[]);
             };
-            match (attempt.purpose, Header::parse(private_data)) {
-                (Purpose::Lookup, Some((header, data))) if header.kind == Kind::Found => {
+            match (attempt.purpose, Aside::parse(private_data)) {
+                (Purpose::Lookup, Ok((header, data))) if header.kind == AsideKind::Found => {
                     return found(id, &mut state, header, data);
                 }
                 _ => {}
@@ -290,7 +296,7 @@ fn reason(error: &ConnectError) -> (rdma_cm_event_type, i32) {
 }
 
 /// The number and key of a connectionless queue pair.
-fn found(id: &Arc<Shared>, state: &mut State, header: Header, private_data: &[u8]) {
+fn found(id: &Arc<Shared>, state: &mut State, header: Aside, private_data: &[u8]) {
     if header.status != 0 {
         state.phase = Phase::Failed;
         let status = i32::try_from(header.status).unwrap_or(i32::MAX);

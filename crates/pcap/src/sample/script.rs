@@ -3,7 +3,9 @@
 use super::{Packing, Sample, Turn};
 use crate::{Encoder, OwnedStartup};
 use ironwarp_wire::mpa::{Enhanced, Framing, NOT_NEGOTIATED, Revision, Role, RtrSet};
-use ironwarp_wire::private::{Capabilities, Hello, ReadV2Request, ReadV2Response, SendImmediate, Signal};
+use ironwarp_wire::private::{
+    Capabilities, Hello, HelloKind, ReadV2Request, ReadV2Response, SendImmediate, Signal,
+};
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Immediate, ImmediateData, MpaFault, Operation,
     Place, Protection, ReadRequest, Send, SendWord, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer,
@@ -95,7 +97,12 @@ fn startup_kinds() -> Vec<Exchange> {
         };
         (change(&request), change(&reply))
     };
-    let hello = Hello { destination: 0x12_3456, source: 0xab_cdef }.emit().unwrap_or_default();
+    let hello = Hello {
+        dialler_nonce: Some([0x17; 16]),
+        receive_psn: Some(0x65_4321),
+        ..Hello::new(HelloKind::Dial, 0x12_3456, 0xab_cdef)
+    };
+    let hello = hello.emit().map(|bytes| bytes.to_vec()).unwrap_or_default();
     let plain = Revision::Two(Some(Enhanced { ird: NOT_NEGOTIATED, ord: 0, rtr: None }));
     let mut rejected = with(plain, b"nope-not-today");
     rejected.1.role = Role::Reply { rejected: true };

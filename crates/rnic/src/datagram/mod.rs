@@ -99,6 +99,8 @@ pub struct DatagramAttributes {
 pub struct Drops {
     /// Came in, and was no datagram of ours, or longer than one may be, or not from the port that its sender names.
     pub malformed: u64,
+    /// Came from another release of Ironwarp, which requires something that this one does not know.
+    pub other_release: u64,
     /// For another queue pair.
     pub other_number: u64,
     /// With another key.
@@ -150,6 +152,7 @@ struct Life {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dropped {
     Malformed,
+    OtherRelease,
     OtherNumber,
     Qkey,
     NotReady,
@@ -226,6 +229,7 @@ impl DatagramQp {
         let count = |why: Dropped| self.drops[why as usize].load(Ordering::Relaxed);
         Drops {
             malformed: count(Dropped::Malformed),
+            other_release: count(Dropped::OtherRelease),
             other_number: count(Dropped::OtherNumber),
             qkey: count(Dropped::Qkey),
             not_ready: count(Dropped::NotReady),

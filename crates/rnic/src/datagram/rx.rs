@@ -21,15 +21,15 @@ use crate::queue::{Completion, Opcode, Receive, ReceiveRequest, Sender, Status};
 use crate::state::State;
 use crate::stream::Guards;
 use crate::sync::lock;
-use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
+use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER, Unreadable};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 /// The datagram's header lies where the end of the GRH will be, so that the payload is behind both.
 const FRONT: usize = Grh::LEN - DATAGRAM_LEN;
 
-/// A GRH, the longest message, and a byte that shows that one was longer.
-type Packet = [u8; Grh::LEN + MAX_PAYLOAD + 1];
+/// The longest header and message, and a byte that shows that one was longer.
+type Packet = [u8; FRONT + MAX_DATAGRAM_HEADER + MAX_PAYLOAD + 1];
 
 impl DatagramQp {
     /// Receives what is there, or a fair share of it. The rx half is held.
@@ -52,9 +52,12 @@ impl DatagramQp {
     }
 
     fn deliver(&self, arrived: &Arrived, packet: &mut Packet) -> Result<(), Dropped> {
-        let bytes = packet[FRONT..Grh::LEN + MAX_PAYLOAD].get(..arrived.len).ok_or(Dropped::Malformed)?;
-        let (header, payload) = Datagram::parse(bytes).ok_or(Dropped::Malformed)?;
+        let bytes = packet[FRONT..].get(..arrived.len).ok_or(Dropped::Malformed)?;
+        let (header, payload) = Datagram::parse(bytes).map_err(|why| self.unreadable(why, arrived))?;
         let len = payload.len();
+        if len > MAX_PAYLOAD {
+            return Err(Dropped::Malformed);
+        }
         // The kernel knows the port, the header is the sender's word: nobody speaks for another on the same host.
         if header.source != number_of(arrived.port) {
             return Err(Dropped::Malformed);
@@ -69,9 +72,27 @@ impl DatagramQp {
             return Err(Dropped::NotReady);
         }
         let receive = self.take_receive().ok_or(Dropped::NoReceive)?;
+        let payload_at = FRONT + arrived.len - len;
+        if payload_at != Grh::LEN {
+            packet.copy_within(payload_at..payload_at + len, Grh::LEN); // the header has extensions
+        }
         packet[..Grh::LEN].copy_from_slice(&grh(&header, arrived, len).to_bytes());
         self.place(&receive, &header, &packet[..Grh::LEN + len]);
         Ok(())
+    }
+
+    /// A peer of another release would be dropped silently for ever, so the first one is logged.
+    fn unreadable(&self, why: Unreadable, arrived: &Arrived) -> Dropped {
+        match why {
+            Unreadable::Foreign | Unreadable::Malformed => Dropped::Malformed,
+            _ => {
+                if self.drops().other_release == 0 {
+                    let peer = arrived.from;
+                    tracing::warn!(qp = format_args!("{:#08x}", self.id), %peer, "dropping datagrams: {why}");
+                }
+                Dropped::OtherRelease
+            }
+        }
     }
 
     /// Places GRH and message, and completes the receive.

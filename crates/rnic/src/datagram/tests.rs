@@ -282,7 +282,7 @@ fn the_longest_message_is_one_datagram() {
     let bench = Bench::new();
     bench.send(1, bench.memory(0, 4096)).unwrap();
     assert_eq!(bench.completes(1, Opcode::Send, Status::Success).byte_len, 4096);
-    assert_eq!(bench.sent()[0].1.len(), 28 + 4096);
+    assert_eq!(bench.sent()[0].1.len(), 36 + 4096);
 }
 
 #[test]

@@ -63,6 +63,8 @@ pub enum VendorError {
     Stopped,
     /// [`Fault::TimedOut`].
     TimedOut,
+    /// [`Fault::OtherRelease`].
+    OtherRelease,
 }
 
 /// The first byte.
@@ -112,6 +114,7 @@ impl VendorError {
             Fault::Overrun(_) => Self::Overrun,
             Fault::Stopped => Self::Stopped,
             Fault::TimedOut(_) => Self::TimedOut,
+            Fault::OtherRelease(_) => Self::OtherRelease,
         }
     }
 
@@ -138,6 +141,7 @@ impl VendorError {
             Self::Overrun => (18, 0),
             Self::Stopped => (19, 0),
             Self::TimedOut => (20, 0),
+            Self::OtherRelease => (21, 0),
         };
         MARK | (kind as u32) << 16 | detail as u32
     }
@@ -169,6 +173,7 @@ impl VendorError {
             18 => Self::Overrun,
             19 => Self::Stopped,
             20 => Self::TimedOut,
+            21 => Self::OtherRelease,
             _ => return None,
         };
         // A kind without details has none, and a cause has one form.
@@ -179,7 +184,13 @@ impl VendorError {
     pub const fn culprit(self) -> Culprit {
         match self {
             // The end that says so failed for reasons of its own.
-            Self::Terminated(Cause::LocalCatastrophic | Cause::DdpCatastrophic) => Culprit::Peer,
+            Self::Terminated(Cause::LocalCatastrophic | Cause::DdpCatastrophic)
+            | Self::Remote(_)
+            | Self::Violation(_)
+            | Self::Protocol(_)
+            | Self::OtherRelease
+            | Self::CutShort
+            | Self::NotReady => Culprit::Peer,
             Self::Local(_)
             | Self::Register
             | Self::Overrun
@@ -189,9 +200,6 @@ impl VendorError {
             | Self::NoImmediate
             | Self::DatagramTooLong
             | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
-            Self::Remote(_) | Self::Violation(_) | Self::Protocol(_) | Self::CutShort | Self::NotReady => {
-                Culprit::Peer
-            }
             Self::Lost(_) | Self::TimedOut | Self::Unreachable => Culprit::Network,
             Self::Closed | Self::Disconnected | Self::Moved => Culprit::Nobody,
         }
@@ -236,6 +244,7 @@ impl fmt::Display for VendorError {
             Self::Overrun => f.write_str("a completion queue overflowed"),
             Self::Stopped => Fault::Stopped.fmt(f),
             Self::TimedOut => f.write_str("something had to happen within a time, and did not"),
+            Self::OtherRelease => f.write_str("the peer runs another release of Ironwarp"),
         }
     }
 }
@@ -280,6 +289,7 @@ mod tests {
             Overrun,
             Stopped,
             TimedOut,
+            OtherRelease,
         ];
         all.extend(CHECKS.into_iter().flat_map(|check| [Local(check), Remote(check)]));
         all.extend(causes().into_iter().flat_map(|it| [Violation(it), Protocol(it), Terminated(it)]));

@@ -4,19 +4,26 @@
 //! programs expect from this header and the datagram's addresses.
 
 use super::check_qpn;
+use super::extension::{Format, Parsed, Prologue, Unreadable, unknown};
 use crate::Misuse;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Length of the header.
+/// Length of the header as this release sends it.
 pub const DATAGRAM_LEN: usize = size_of::<RawDatagram>();
-const _: () = assert!(DATAGRAM_LEN == 28);
+const _: () = assert!(DATAGRAM_LEN == 36);
 
-const MAGIC: [u8; 4] = *b"IRWD";
-const VERSION: u8 = 1;
-const SOLICITED: u8 = 0x01;
-const IMMEDIATE: u8 = 0x02;
+/// Length of the longest header that is received, extensions included.
+pub const MAX_DATAGRAM_HEADER: usize = 64;
+
+const FORMAT: Format = Format { magic: *b"IRWD", must: IMMEDIATE };
+/// The only kind: a message.
+const MESSAGE: u8 = 1;
+/// A must-understand bit.
+const IMMEDIATE: u16 = 1 << 0;
+/// A may-ignore bit.
+const SOLICITED: u16 = 1 << 0;
 const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
 /// What a datagram says in front of its payload.
@@ -45,64 +52,63 @@ pub struct Datagram {
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 struct RawDatagram {
-    magic: [u8; 4],
-    version: u8,
-    flags: u8,
-    hop_limit: u8,
-    reserved: u8,
+    prologue: Prologue,
     destination: U32,
     source: U32,
     qkey: U32,
     immediate: U32,
     /// Service level (4 bits), traffic class (8), flow label (20).
     flow: U32,
+    hop_limit: u8,
+    zero: [u8; 3],
 }
 
 impl Datagram {
-    /// Reads the header of a datagram and returns it with the payload; `None` if it is none of this version, which is
-    /// to be dropped like any other stray datagram.
-    pub fn parse(datagram: &[u8]) -> Option<(Self, &[u8])> {
-        let (raw, payload) = RawDatagram::ref_from_prefix(datagram).ok()?;
-        let (destination, source) = (raw.destination.get(), raw.source.get());
-        if raw.magic != MAGIC
-            || raw.version != VERSION
-            || check_qpn(destination).is_err()
-            || check_qpn(source).is_err()
-        {
-            return None;
+    /// Reads the header of a datagram. Returns it with the payload.
+    pub fn parse(datagram: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
+        let Parsed { fixed: raw, extensions, rest: payload } = FORMAT.parse::<RawDatagram>(datagram)?;
+        if datagram.len() - payload.len() > MAX_DATAGRAM_HEADER {
+            return Err(Unreadable::Malformed);
         }
+        if raw.prologue.kind != MESSAGE {
+            return Err(Unreadable::Extension(raw.prologue.kind));
+        }
+        for extension in extensions {
+            unknown(extension?.0)?;
+        }
+        let in_range = |qpn: U32| check_qpn(qpn.get()).map_err(|_| Unreadable::Malformed);
+        let (must, may) = (raw.prologue.must.get(), raw.prologue.may.get());
         let flow = raw.flow.get();
         let header = Self {
-            destination,
-            source,
+            destination: in_range(raw.destination)?,
+            source: in_range(raw.source)?,
             qkey: raw.qkey.get(),
-            solicited: raw.flags & SOLICITED != 0,
-            immediate: (raw.flags & IMMEDIATE != 0).then(|| raw.immediate.get()),
+            solicited: may & SOLICITED != 0,
+            immediate: (must & IMMEDIATE != 0).then(|| raw.immediate.get()),
             hop_limit: raw.hop_limit,
             traffic_class: (flow >> 20 & 0xff) as u8,
             flow_label: flow & FLOW_LABEL_MASK,
             service_level: (flow >> 28) as u8,
         };
-        Some((header, payload))
+        Ok((header, payload))
     }
 
     /// The header to send in front of the payload.
     pub fn emit(&self) -> Result<[u8; DATAGRAM_LEN], Misuse> {
-        let set = |on, flag| if on { flag } else { 0 };
+        let must = if self.immediate.is_some() { IMMEDIATE } else { 0 };
+        let may = if self.solicited { SOLICITED } else { 0 };
         let flow = u32::from(self.service_level & 0xf) << 28
             | u32::from(self.traffic_class) << 20
             | self.flow_label & FLOW_LABEL_MASK;
         let raw = RawDatagram {
-            magic: MAGIC,
-            version: VERSION,
-            flags: set(self.solicited, SOLICITED) | set(self.immediate.is_some(), IMMEDIATE),
-            hop_limit: self.hop_limit,
-            reserved: 0,
+            prologue: FORMAT.prologue::<RawDatagram>(MESSAGE, must, may),
             destination: check_qpn(self.destination)?.into(),
             source: check_qpn(self.source)?.into(),
             qkey: self.qkey.into(),
             immediate: self.immediate.unwrap_or(0).into(),
             flow: flow.into(),
+            hop_limit: self.hop_limit,
+            zero: [0; 3],
         };
         Ok(zerocopy::transmute!(raw))
     }

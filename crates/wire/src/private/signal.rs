@@ -4,15 +4,18 @@
 //! Linux siw drops it unseen), so those 96 bits are free: the tag holds a magic, the offset a word.
 //!
 //! ```text
-//!  63    56 55    48 47          32 31                             0
-//!  ┌───────┬────────┬──────────────┬────────────────────────────────┐
-//!  │ 1     │version │ capabilities │ check, "WARP"                  │   capabilities: once, the first of its direction
-//!  ├───────┼────────┴──────────────┴────────────────────────────────┤
-//!  │ 2     │ count                                                  │   acknowledgement: cumulative
-//!  │ 3     │ count                                                  │   not ready: the message behind these waits
-//!  └───────┴────────────────────────────────────────────────────────┘
+//!  63    56 55    48 47          32 31    24 23   16 15             0
+//!  ┌───────┬────────┬──────────────┬────────┬───────┬────────────────┐
+//!  │ 1     │version │ may bits     │ must   │ timer │ check, "WP"    │   capabilities: once, the first of its direction
+//!  ├───────┼────────┴──────────────┴────────┴───────┴────────────────┤
+//!  │ 2     │ count                                                   │   acknowledgement: cumulative
+//!  │ 3     │ count                                                   │   not ready: the message behind these waits
+//!  └───────┴─────────────────────────────────────────────────────────┘
 //! ```
+//!
+//! The rule of `extension.rs` holds here, too: a kind with 0x80 set must be understood, other unknown kinds are ignored.
 
+use super::extension::{MUST_UNDERSTAND, Unreadable, VERSION};
 use crate::{Header, Place, Tag, Tagged};
 use bitflags::bitflags;
 use core::fmt;
@@ -26,13 +29,15 @@ const CAPABILITIES: u64 = 1;
 const ACKNOWLEDGED: u64 = 2;
 const NOT_READY: u64 = 3;
 const KIND_SHIFT: u32 = 56;
-const VERSION: u64 = 1;
 const VERSION_SHIFT: u32 = 48;
-const FLAGS_SHIFT: u32 = 32;
-/// Where the timer begins in the flags: it is the last of them.
+const OFFERS_SHIFT: u32 = 32;
+const TIMER_SHIFT: u32 = 19;
+/// Where the timer begins in [`Capabilities`].
 const RNR_SHIFT: u32 = 11;
-/// "WARP": with the magic in the tag, 88 bits must agree before a stranger's empty Write is taken for one of ours.
-const CHECK: u64 = 0x5741_5250;
+/// "WP": with the tag, the kind and the version, 64 bits must agree before a stranger's empty Write is taken for a signal.
+const CHECK: u64 = 0x5750;
+/// "WARP", what version 1 had in the low half.
+const CHECK_OF_VERSION_1: u64 = 0x5741_5250;
 
 /// What an empty Write with the right magic says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,10 +49,13 @@ pub enum Signal {
     Acknowledged(u64),
     /// So many were delivered, and the one behind them waits for a receive.
     NotReady(u64),
+    /// A kind of a later release, which this end ignores.
+    Unknown(u8),
 }
 
 bitflags! {
-    /// What an end understands beyond the RFCs. Bits that are not defined are ignored.
+    /// What an end understands beyond the RFCs: the may-ignore bits that are defined, and the timer in the upper five bits, so
+    /// that a queue pair stays small.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Capabilities: u16 {
         /// It sends cumulative acknowledgements to whoever wants them.
@@ -78,26 +86,49 @@ impl Capabilities {
     pub const fn rnr_timer(self) -> u8 {
         (self.bits() >> RNR_SHIFT) as u8
     }
+
+    /// The may-ignore bits: what the end offers.
+    pub const fn offers(self) -> u16 {
+        self.bits() & !Self::RNR_TIMER.bits()
+    }
+}
+
+impl Capabilities {
+    fn parse(version: u8, word: u64) -> Result<Self, Unreadable> {
+        let [_, _, offers_high, offers_low, must, timer, ..] = word.to_be_bytes();
+        if version != VERSION {
+            return Err(Unreadable::Version(version));
+        }
+        if must != 0 {
+            return Err(Unreadable::Bits(must.into()));
+        }
+        let offers = Self::from_bits_truncate(u16::from_be_bytes([offers_high, offers_low]));
+        Ok(offers.with_rnr_timer(timer >> 3))
+    }
 }
 
 impl Signal {
-    /// Reads the place of a Write that has no payload. `None`: not a signal, or one of a kind or version that is not known
-    /// here; in either case the message is to be ignored.
-    pub fn parse(place: Place) -> Option<Self> {
+    /// Reads the place of a Write that has no payload. `None`: not a signal, but a message like any other. An error: a signal
+    /// that this end cannot use and must not ignore.
+    pub fn parse(place: Place) -> Option<Result<Self, Unreadable>> {
         if place.tag != SIGNAL_TAG {
             return None;
         }
         let word = place.offset;
-        match word >> KIND_SHIFT {
-            CAPABILITIES if word >> VERSION_SHIFT & 0xff == VERSION && word & 0xffff_ffff == CHECK => {
-                #[expect(clippy::cast_possible_truncation, reason = "the 16 bits of the flags")]
-                let flags = (word >> FLAGS_SHIFT) as u16;
-                Some(Self::Capabilities(Capabilities::from_bits_truncate(flags)))
+        let [kind, version, ..] = word.to_be_bytes();
+        Some(match kind.into() {
+            CAPABILITIES if version == 1 && word & 0xffff_ffff == CHECK_OF_VERSION_1 => {
+                Err(Unreadable::Version(1))
             }
-            ACKNOWLEDGED => Some(Self::Acknowledged(word & MAX_ACKNOWLEDGED)),
-            NOT_READY => Some(Self::NotReady(word & MAX_ACKNOWLEDGED)),
-            _ => None,
-        }
+            CAPABILITIES if word & 0xffff == CHECK => {
+                Capabilities::parse(version, word).map(Self::Capabilities)
+            }
+            CAPABILITIES => return None,
+            ACKNOWLEDGED => Ok(Self::Acknowledged(word & MAX_ACKNOWLEDGED)),
+            NOT_READY => Ok(Self::NotReady(word & MAX_ACKNOWLEDGED)),
+            _ if kind & MUST_UNDERSTAND != 0 => Err(Unreadable::Extension(kind)),
+            _ => Ok(Self::Unknown(kind)),
+        })
     }
 
     /// The message to send, with no payload.
@@ -105,12 +136,14 @@ impl Signal {
         let offset = match self {
             Self::Capabilities(capabilities) => {
                 CAPABILITIES << KIND_SHIFT
-                    | VERSION << VERSION_SHIFT
-                    | (capabilities.bits() as u64) << FLAGS_SHIFT
+                    | (VERSION as u64) << VERSION_SHIFT
+                    | (capabilities.offers() as u64) << OFFERS_SHIFT
+                    | (capabilities.rnr_timer() as u64) << TIMER_SHIFT
                     | CHECK
             }
             Self::Acknowledged(count) => ACKNOWLEDGED << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
             Self::NotReady(count) => NOT_READY << KIND_SHIFT | count & MAX_ACKNOWLEDGED,
+            Self::Unknown(kind) => (kind as u64) << KIND_SHIFT,
         };
         Header::Write(Tagged { last: true, place: Place { tag: SIGNAL_TAG, offset } })
     }
@@ -120,10 +153,12 @@ impl fmt::Display for Signal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Capabilities(capabilities) => {
-                write!(f, "Signal, capabilities {:#06x}", capabilities.bits())
+                let (offers, timer) = (capabilities.offers(), capabilities.rnr_timer());
+                write!(f, "Signal, version {VERSION}, capabilities {offers:#06x}, RNR timer {timer}")
             }
             Self::Acknowledged(count) => write!(f, "Signal, {count} messages acknowledged"),
             Self::NotReady(count) => write!(f, "Signal, message {} waits for a receive", count + 1),
+            Self::Unknown(kind) => write!(f, "Signal of unknown kind {kind:#04x}"),
         }
     }
 }

@@ -11,9 +11,9 @@ use crate::queue::{Completion, Opcode, Status};
 use crate::stream::{Answer, Opening, Question, advance, atomic};
 use crate::sync::lock;
 use ironwarp_wire::mpa::{Fpdu, RtrSet};
-use ironwarp_wire::private::{SendImmediate, Signal};
+use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
 use ironwarp_wire::{
-    AtomicRequest, Cause, Dialect, Header, Immediate, Place, Send, SendWord, Tagged, Violation,
+    AtomicRequest, Cause, Dialect, Header, Immediate, Operation, Place, Send, SendWord, Tagged, Violation,
 };
 use std::sync::atomic::Ordering;
 
@@ -45,6 +45,11 @@ impl Failure {
 
     pub(super) fn remote(denied: Denied, cause: Cause) -> Self {
         Self { fault: Fault::Remote(denied), cause: Some(cause), receive: None }
+    }
+
+    fn other_release(why: Unreadable) -> Self {
+        let cause = Some(Cause::Operation(Operation::StreamCatastrophic));
+        Self { fault: Fault::OtherRelease(why), cause, receive: None }
     }
 
     /// This end's own buffer is not what it should be.
@@ -380,7 +385,13 @@ impl Rx {
         Ok(())
     }
 
-    fn signal(&mut self, qp: &Qp, signal: Signal) -> Judged {
+    fn signal(&mut self, qp: &Qp, signal: Result<Signal, Unreadable>) -> Judged {
+        let signal = match signal {
+            Ok(signal) => signal,
+            // Not from a peer that never said it was Ironwarp.
+            Err(Unreadable::Extension(_)) if self.dialect != Dialect::Ironwarp => return Ok(()),
+            Err(why) => return Err(Failure::other_release(why)),
+        };
         match signal {
             Signal::Capabilities(capabilities) => {
                 let mut owed = lock(&qp.owed);
@@ -405,6 +416,7 @@ impl Rx {
                 Ok(())
             }
             Signal::Acknowledged(found) => self.acknowledged(qp, found),
+            Signal::Unknown(_) => Ok(()),
         }
     }
 
@@ -505,7 +517,7 @@ fn plain(message: &SendImmediate) -> Send {
 const IMMEDIATE_LEN: u32 = 8;
 
 /// The signal that a Write is, if it is one and this end looks for any: it is empty, and all of its message.
-fn signal_of(qp: &Qp, write: &Tagged, len: usize) -> Option<Signal> {
+fn signal_of(qp: &Qp, write: &Tagged, len: usize) -> Option<Result<Signal, Unreadable>> {
     let may_be = len == 0 && write.last && qp.device().config().private;
     if may_be { Signal::parse(write.place) } else { None }
 }
