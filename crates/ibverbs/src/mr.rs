@@ -1,4 +1,5 @@
-//! Memory regions. Registration pins nothing, so every region behaves as one that is paged on demand does.
+//! Memory regions. Registration pins nothing, so every region behaves as one that is paged on demand does: it names addresses, and
+//! whatever is mapped there when it is used is what peers with its tag reach (docs/programs.md).
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;

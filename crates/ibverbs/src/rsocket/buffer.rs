@@ -16,8 +16,9 @@ pub(super) struct Buffer {
     engine: Arc<Engine>,
 }
 
-// SAFETY: it owns its memory, and hands out no reference to it. What happens to the bytes at the same time is up to those who
-// copy: they copy only what no peer has a reason to write to.
+// SAFETY: it owns its memory, and hands out no reference to it. A peer may write to it at any time, also where it has no reason
+// to, but does so by the adapter, for which the kernel copies: no thread of Rust's writes there but by `fill`, whose caller has
+// the buffer to itself. Bytes that change during a copy are copied in any mixture, and nothing here depends on their values.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}

@@ -59,11 +59,7 @@ impl Connection {
 
     /// A Write with Immediate of the peer. False: the connection is cut.
     pub fn arrive(&mut self, immediate: u32) -> bool {
-        let possible = self.state.incoming.arrived(immediate);
-        if possible {
-            self.state.incoming.message_received();
-        }
-        possible
+        self.state.incoming.arrived(immediate) && self.state.incoming.message_received()
     }
 
     /// The program reads; then the peer is told, if it is time.

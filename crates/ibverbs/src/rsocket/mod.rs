@@ -31,6 +31,8 @@ mod close;
 mod data;
 mod forked;
 pub mod fuzzing;
+#[cfg(test)]
+mod hostile;
 mod iomap;
 mod listen;
 mod names;

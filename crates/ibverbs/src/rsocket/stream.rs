@@ -302,7 +302,9 @@ impl Stream {
                 }
             }
             Opcode::ReceiveWrite => match completion.immediate {
-                Some(len) if state.incoming.arrived(len) => self.receive_again(state, slot, true),
+                Some(len) if len == completion.byte_len && state.incoming.arrived(len) => {
+                    self.receive_again(state, slot, true);
+                }
                 _ => self.broken(state),
             },
             // Its buffer is free again, even if it failed.
@@ -311,10 +313,11 @@ impl Stream {
     }
 
     fn receive_again(&self, state: &mut State, slot: u64, counts: bool) {
-        // Refused only when the connection is over.
-        if self.pair.qp().post_receive(state.receive(slot)).is_ok() && counts {
-            state.incoming.message_received();
+        if counts && !state.incoming.message_received() {
+            return self.broken(state);
         }
+        // Refused only when the connection is over.
+        let _ = self.pair.qp().post_receive(state.receive(slot));
     }
 
     /// Tells the peer what was read, if it is worth it.

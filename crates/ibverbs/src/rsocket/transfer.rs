@@ -68,10 +68,12 @@ impl Outgoing {
         self.head += len;
     }
 
-    /// The peer says what it has read and received. Whether that can be.
+    /// The peer says what it has read and received. Whether that can be. It must be more than before: so the peer cannot send
+    /// more credit than it got messages.
     pub(super) fn credit(&mut self, read: u64, received: u64) -> bool {
-        let possible =
-            (self.read..=self.written).contains(&read) && (self.received..=self.messages).contains(&received);
+        let possible = (self.read..=self.written).contains(&read)
+            && (self.received..=self.messages).contains(&received)
+            && (read, received) != (self.read, self.received);
         if possible {
             (self.read, self.received) = (read, received);
         }
@@ -197,10 +199,10 @@ impl Incoming {
         self.arrived - self.read
     }
 
-    /// Bytes arrived. Whether that can be.
+    /// Bytes arrived. Whether that can be: no peer sends none, or more than it was given room for.
     pub(super) fn arrived(&mut self, len: u32) -> bool {
         let size = self.ring.len() as u64;
-        let possible = !self.ended && u64::from(len) <= size - (self.arrived - self.told_read);
+        let possible = !self.ended && len > 0 && u64::from(len) <= size - (self.arrived - self.told_read);
         if possible {
             self.arrived += u64::from(len);
         }
@@ -210,8 +212,10 @@ impl Incoming {
         possible
     }
 
-    pub(super) fn message_received(&mut self) {
+    /// A message that counts arrived. Whether that can be: no peer sends more than it was given receives for.
+    pub(super) fn message_received(&mut self) -> bool {
         self.received += 1;
+        self.received - self.told_received <= self.messages
     }
 
     pub(super) fn end(&mut self) -> bool {

@@ -22,7 +22,9 @@
 //! | 3 | memory was mapped | offset, length, tag; its first byte is at offset 0 of the tag |
 //! | 4 | memory is not mapped any more | 0, 0, tag |
 //!
-//! Data, 3 and 4 count as messages. Of the others there are never more than a few on their way.
+//! Data, 3 and 4 count as messages. Of the others there are never more than a few on their way: credit says more than the last
+//! one did, and the end comes once. Data are never empty, and as long as the immediate says. Each end checks all that the other
+//! says, and cuts the connection of one that breaks a rule.
 
 use ironwarp_wire::Tag;
 
