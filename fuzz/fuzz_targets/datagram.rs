@@ -16,7 +16,7 @@ use ironwarp_rnic::datagram::{
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
-use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_rnic::memory::{Memory, Rights, TagCipher};
 use ironwarp_rnic::qp::{Ready, State};
 use ironwarp_rnic::queue::{
     Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest,
@@ -25,7 +25,7 @@ use ironwarp_wire::Tag;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
 use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// The program's memory: receives lie in the middle third, the rest is registered as well and must not change. Behind it
 /// is memory that is registered and not there.
@@ -35,6 +35,8 @@ const CANARY: u8 = 0xa5;
 const QKEY: u32 = 0x51;
 const PORT: u16 = 5000;
 const STRANGER: u16 = 6000;
+/// Made once: that takes longer than a run.
+static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
 #[derive(Debug)]
 struct Arena(Mutex<Vec<u8>>);
@@ -106,7 +108,8 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let arena = Arc::new(Arena(Mutex::new(vec![CANARY; 3 * THIRD])));
-        let device = Device::new(Config { tags: 4, ..Config::default() }, Arc::<Arena>::clone(&arena));
+        let config = Config { tags: 4, ..Config::default() };
+        let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));
         let domain = device.allocate_domain();
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
         let memory = Memory::direct(BASE, 4 * THIRD as u64, rights).unwrap();

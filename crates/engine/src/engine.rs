@@ -17,6 +17,7 @@ use crate::set::{Set, lock};
 use crate::setup::{Desk, Dial, Incoming, ListenerCore, Setup};
 use crate::steering::Steering;
 use crate::sys::memory::ProgramMemory;
+use crate::sys::random::random;
 use crate::sys::reserve::{Kind, Reservation};
 use crate::sys::setup::{Bound, Keepalive};
 use crate::sys::socket::TcpLink;
@@ -26,7 +27,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{AsyncEvent, Routing};
 use ironwarp_rnic::host::Host;
-use ironwarp_rnic::memory::Domain;
+use ironwarp_rnic::memory::{Domain, TagCipher};
 use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, XrcDomain};
 use std::io;
 use std::net::SocketAddr;
@@ -99,7 +100,7 @@ impl Engine {
     pub fn new(config: Config) -> io::Result<Arc<Self>> {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let capture = Capture::of(&config, &host);
-        let device = Device::new(config, host);
+        let device = Device::new(config, host, TagCipher::new(random()?));
         let event_queues = Arc::<EventQueues>::default();
         let steering = Steering::new(&device, &event_queues)?;
         device.routing().set_map(Routing::new(steering.lanes()).map()); // of the lanes that there are

@@ -11,7 +11,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
-use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_rnic::memory::{Memory, Rights, TagCipher};
 use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, RegistrationFailure};
 use ironwarp_rnic::queue::{Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, WorkRequest};
 use ironwarp_wire::mpa::{FpduWriter, Framing, RtrSet};
@@ -120,7 +120,7 @@ struct End {
 
 impl End {
     fn new() -> Self {
-        let device = Device::new(Config::default(), Arc::new(MockHost));
+        let device = Device::new(Config::default(), Arc::new(MockHost), TagCipher::new([0; 16]));
         let domain = device.allocate_domain();
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
         let tag = device.register(domain, Memory::direct(0x1000, 0x1000, rights).unwrap()).unwrap();

@@ -4,7 +4,9 @@ use crate::config::Config;
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, LANE_QUEUE, Routing, Sizes, Wake};
 use crate::fault::{FaultPlan, Faults};
 use crate::host::{Buffer, Host};
-use crate::memory::{Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table};
+use crate::memory::{
+    Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table, TagCipher,
+};
 use crate::stream::Train;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
@@ -54,12 +56,12 @@ pub struct Device {
 }
 
 impl Device {
-    /// A device that reaches the program's memory through `host`.
-    pub fn new(config: Config, host: Arc<dyn Host>) -> Arc<Self> {
+    /// A device that reaches the program's memory through `host`, and whose tags follow from `cipher`.
+    pub fn new(config: Config, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
         let routing = Routing::new(config.lanes);
         let limits = Limits { entries: config.tags, strict: config.strict_windows };
         Arc::new(Self {
-            table: Table::new(limits),
+            table: Table::new(limits, cipher),
             faults: (config.faults != FaultPlan::default()).then(|| Faults::new(config.faults, config.seed)),
             config,
             host,

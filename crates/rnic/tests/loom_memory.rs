@@ -9,17 +9,20 @@
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::memory::{
     Binding, Bytes, Check, DeregisterError, Domain, Limits, Memory, Reregistration, Rights, Scope, Spans,
-    Stream, Table, Touch, following,
+    Stream, Table, TagCipher, Touch, following,
 };
 use ironwarp_wire::{Place, Tag};
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
 use loom::thread;
+use std::sync::LazyLock;
 
 const HOME: Domain = Domain(1);
 const STREAM: Stream = Stream { domain: HOME, qp: 7 };
 const OLD: u64 = 0x1000;
 const NEW: u64 = 0x2000;
+/// Made once: that takes longer than a run.
+static CIPHER: LazyLock<std::sync::Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
 #[derive(Debug)]
 struct AllMapped;
@@ -45,7 +48,7 @@ struct World {
 }
 
 fn world(entries: usize) -> Arc<World> {
-    let table = Table::new(Limits { entries, strict: false });
+    let table = Table::new(Limits { entries, strict: false }, std::sync::Arc::clone(&CIPHER));
     Arc::new(World { table, cell: UnsafeCell::new(()) })
 }
 

@@ -16,6 +16,7 @@ pub mod notification;
 pub mod overtaking;
 mod ranges;
 pub mod scenario;
+mod tags;
 mod trace;
 mod world;
 
@@ -23,6 +24,7 @@ pub use arena::Arena;
 pub use clock::{Alarm, Clock, Timers};
 pub use link::{Path, Ready, SimLink};
 pub use ranges::Ranges;
+pub use tags::tag_cipher;
 pub use trace::Trace;
 pub use world::{End, World};
 

@@ -5,6 +5,7 @@
 //! own table decides on each segment. A model, which knows nothing of it but the decision table, says what must come of that.
 
 use crate::arena::Arena;
+use crate::tags::tag_cipher;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::fault::Rng;
@@ -138,7 +139,7 @@ impl Scene {
     fn new(seed: u64) -> Self {
         let mut rng = Rng::stream(seed, 2);
         let arena = Arena::new(0);
-        let device = Device::new(Config::default(), arena.clone());
+        let device = Device::new(Config::default(), arena.clone(), tag_cipher(0));
         let domain = device.allocate_domain();
         let pieces = (0..PIECES).map(|_| Piece::some(&mut rng, &arena, &device, domain)).collect();
         let peers = [0, 1].map(|number| Peer::some(&mut rng, Stream { domain, qp: number }));

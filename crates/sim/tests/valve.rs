@@ -15,7 +15,7 @@ use ironwarp_rnic::queue::{
     Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, SharedReceiveQueue, Status, WorkRequest,
     XrcDomain,
 };
-use ironwarp_sim::{Alarm, Arena, Clock};
+use ironwarp_sim::{Alarm, Arena, Clock, tag_cipher};
 use ironwarp_wire::mpa::{Framing, RtrSet};
 use ironwarp_wire::{Place, Tag};
 use std::collections::VecDeque;
@@ -170,7 +170,7 @@ fn pair(wish: &Wish) -> [End; 2] {
     let ends = [0, 1].map(|number| {
         let arena = Arena::new(number);
         let config = Config { private: wish.private, ..Config::default() };
-        let device = Device::new(config, arena.clone());
+        let device = Device::new(config, arena.clone(), tag_cipher(number.into()));
         device.events().open(Box::new(Nobody));
         let domain = device.allocate_domain();
         let cq = Arc::new(Cq::new(1, 64));

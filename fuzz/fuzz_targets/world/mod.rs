@@ -22,7 +22,7 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::Agreed;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope};
+use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, TagCipher};
 use ironwarp_rnic::qp::{Attributes, Completes, Qp, Ready, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{
     Completion, Cq, Data, Operation, ReceiveRequest, Sge, SharedReceiveQueue, WorkRequest, XrcDomain,
@@ -31,11 +31,13 @@ use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::{AtomicOp, Place, Tag};
 use peer::{Due, Peer, SIGNAL, Script};
 use std::collections::HashSet;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 
 /// So many regions are registered before the script begins; the tags behind them name nothing.
 const REGIONS: usize = 7;
 const TAGS: usize = REGIONS + 2;
+/// Made once: that takes longer than a run.
+static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
 /// Runs a script from its beginning: `agree` says how each stream begins.
 pub(crate) fn run(script: &mut Script<'_>, agree: impl Fn([u8; 2]) -> Agreed + 'static) {
@@ -84,7 +86,7 @@ impl World {
             park: 2048,
             ..Config::default()
         };
-        let device = Device::new(config, Arc::<Arena>::clone(&arena));
+        let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));
         let (own, other) = (device.allocate_domain(), device.allocate_domain());
         let tags = register(&device, own, other);
         let cq = Arc::new(Cq::new(1, 64));

@@ -17,6 +17,7 @@ use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::lock;
 use crate::show::Shown;
+use crate::sys::random::random;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::Stop;
@@ -100,7 +101,7 @@ impl Steering {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let count = config.lanes.clamp(1, processors);
         Ok(Arc::new(Self {
-            key: config.steering_key.bytes().map_or_else(random_key, |key| Ok(*key))?,
+            key: config.steering_key.bytes().map_or_else(random, |key| Ok(*key))?,
             table: RwLock::new(RedirectionTable::spread(count)),
             count,
             lanes: OnceLock::new(),
@@ -351,15 +352,6 @@ impl fmt::Debug for Steering {
             .field("table", &self.table())
             .finish_non_exhaustive()
     }
-}
-
-fn random_key() -> io::Result<[u8; KEY_LEN]> {
-    let mut key = [0; KEY_LEN];
-    let mut filled = 0;
-    while filled < KEY_LEN {
-        filled += rustix::rand::getrandom(&mut key[filled..], rustix::rand::GetRandomFlags::empty())?;
-    }
-    Ok(key)
 }
 
 /// Ends what the lanes do once the adapter has failed.

@@ -13,6 +13,7 @@
 //! | `shared_file` | a file that several processes add to | |
 //! | `bulletin` | a text for whoever asks on this machine | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
+//! | `random` | random bytes, for keys | |
 //! | `reserve` | ports that are ours before anybody listens there | |
 //! | `thread` | threads of the program: whether they exist, how they sleep | the C library's poll |
 //!
@@ -26,6 +27,7 @@ pub(crate) mod hurry;
 pub mod memory;
 pub(crate) mod netlink;
 pub mod poller;
+pub(crate) mod random;
 pub mod reserve;
 pub mod setup;
 pub(crate) mod shared_file;

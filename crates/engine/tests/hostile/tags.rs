@@ -6,6 +6,7 @@ use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::memory::{Check, Memory, Rights};
 use ironwarp_rnic::queue::Status;
 use ironwarp_wire::{Cause, Header, Protection, Send, SendWord, Tag, TaggedBuffer};
+use std::collections::HashSet;
 
 const ALL: Rights =
     Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE_READ).union(Rights::REMOTE_WRITE);
@@ -52,6 +53,22 @@ fn guessed_tags_are_refused() {
     }
     victim.untouched();
     victim.survives();
+}
+
+/// RFC 5042 §6.1: tags do not count up, and what one adapter gave out says nothing about another's.
+#[test]
+fn tags_are_drawn_with_a_key_of_the_adapter() {
+    let tags = |victim: &Victim| -> Vec<u32> {
+        let register = |_| {
+            let memory = Memory::direct(victim.open.addr, AREA as u64, ALL).unwrap();
+            victim.engine.device().register(victim.domain, memory).unwrap().0
+        };
+        (0..64).map(register).collect()
+    };
+    let (one, other) = (tags(&Victim::new()), tags(&Victim::new()));
+    let steps: HashSet<u32> = one.windows(2).map(|pair| pair[1].wrapping_sub(pair[0])).collect();
+    assert_eq!(steps.len(), one.len() - 1, "the same step twice: {one:x?}");
+    assert!(one.iter().all(|tag| !other.contains(tag)), "{one:x?} and {other:x?}");
 }
 
 /// A Read that is right when it is asked for, and wrong when it is served: the answers before it leave, it does not.

@@ -5,7 +5,7 @@
 use super::*;
 use crate::config::Config;
 use crate::host::{Host, Span, Unmapped};
-use crate::memory::{Memory, Rights};
+use crate::memory::{Memory, Rights, TagCipher};
 use crate::queue::{Data, Opcode, Operation, Sender, Sge, Status, WorkRequest};
 use ironwarp_wire::Tag;
 use ironwarp_wire::private::Datagram;
@@ -139,7 +139,7 @@ impl Bench {
 
     fn with(completions: usize, shared: Option<MakeQueue>) -> Self {
         let host = Arc::new(MockHost(StdMutex::new(vec![0xee; LEN])));
-        let device = Device::new(Config::default(), Arc::<MockHost>::clone(&host));
+        let device = Device::new(Config::default(), Arc::<MockHost>::clone(&host), TagCipher::new([0; 16]));
         device.events().open(Box::new(Awake));
         let domain = device.allocate_domain();
         let memory = Memory::direct(BASE, LEN as u64 + 4096, Rights::LOCAL_READ | Rights::LOCAL_WRITE);

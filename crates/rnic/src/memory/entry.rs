@@ -141,6 +141,11 @@ impl State {
 }
 
 impl Entry {
+    /// An entry that nobody uses. Its first tag will have this instance.
+    pub(super) fn new(instance: u8) -> Self {
+        Self { state: AtomicU64::new(State::new(instance, 0).0), ..Self::default() }
+    }
+
     /// Takes a guard, if the entry is valid, whatever its instance: that comes fourth of the checks, and cannot change
     /// while the guard is held.
     #[inline]

@@ -21,9 +21,11 @@
 //! | memory that serves one message, and the table of when it ends | `touch.rs` |
 //! | guards, and how revocation waits for them | `entry.rs` |
 //! | where entries live, and which index is used next | `slab.rs` |
+//! | why tags cannot be guessed | `cipher.rs` |
 //! | from offsets to addresses | `translation.rs` |
 
 mod access;
+mod cipher;
 mod denied;
 mod entry;
 mod pending;
@@ -39,6 +41,7 @@ mod window;
 #[cfg(not(loom))]
 mod tests;
 
+pub use cipher::TagCipher;
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
 pub use entry::{Guard, Hold};
 pub use pending::Stalled;

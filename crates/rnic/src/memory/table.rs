@@ -9,17 +9,18 @@ use super::pending::Pending;
 use super::slab::Slab;
 use super::{
     Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Memory, RegisterError, Rights, Spans,
-    Stream, following, index_of, instance_of, tag_of,
+    Stream, TagCipher, following, index_of, instance_of, tag_of,
 };
 use crate::host::Host;
 use crate::sync::atomic::AtomicU64;
 use ironwarp_wire::Tag;
 use std::fmt;
+use std::sync::Arc;
 
 /// How large a table may become, and how strict it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many entries there may be at once; never more than 16,777,215. Room is made as it is needed.
+    /// How many entries there may be at once; never more than 16,777,214. Room is made as it is needed.
     pub entries: usize,
     /// Whether only windows can be reached by peers (requirement M9).
     pub strict: bool,
@@ -36,10 +37,10 @@ pub struct Table {
 }
 
 impl Table {
-    /// An empty table.
-    pub fn new(limits: Limits) -> Self {
+    /// An empty table, whose tags follow from `cipher`.
+    pub fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
         Self {
-            slab: Slab::new(limits.entries),
+            slab: Slab::new(limits.entries, cipher),
             departures: Departures::default(),
             pending: Pending::default(),
             strict: limits.strict,

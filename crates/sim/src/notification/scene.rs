@@ -5,6 +5,7 @@ use super::queue::Queue;
 use super::tally::{Met, Tally};
 use crate::arena::Arena;
 use crate::clock::{Clock, Timers};
+use crate::tags::tag_cipher;
 use crate::trace::Trace;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
@@ -46,7 +47,7 @@ impl Scene {
     pub(super) fn new(seed: u64, traced: bool) -> Self {
         let mut rng = Rng::stream(seed, 3);
         let clock = Clock::new();
-        let device = Device::new(Config::default(), Arena::new(0));
+        let device = Device::new(Config::default(), Arena::new(0), tag_cipher(0));
         device.events().open(Box::new(Awake));
         let handlers = (0..=rng.below(4)).map(|_| Handler::new(&device, &clock)).collect();
         let many = [1, 2, 4, 8, 100][index(&mut rng, 5)];

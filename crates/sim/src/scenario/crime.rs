@@ -123,8 +123,7 @@ impl Program {
             }
             Crime::Stranger if !rules.immediate => true,
             Crime::Invalidate => {
-                let tag = Tag(0x00ff_ff00);
-                request.posted.operation = Operation::Send { invalidate: Some(tag) };
+                request.posted.operation = Operation::Send { invalidate: Some(NO_TAG) };
                 true
             }
             // Where the program would try again, that is no crime.
@@ -140,6 +139,8 @@ impl Program {
 
 /// No shared receive queue has this number.
 const NO_SUCH_QUEUE: u32 = 99;
+/// A tag that no adapter gives out.
+const NO_TAG: Tag = Tag(0xff);
 
 fn spoil_buffers(request: &mut Request) -> bool {
     let Data::Memory(sges) = &request.posted.data else { return false };
@@ -177,7 +178,7 @@ fn spoil_place(crime: Crime, request: &mut Request, hidden: &Slot) -> bool {
 fn refuse(operation: &mut Operation) -> bool {
     match operation {
         Operation::Bind { binding, .. } => binding.len += 1 << 40,
-        Operation::Register { tag, .. } | Operation::Invalidate(tag) => *tag = Tag(0x00ff_ff00),
+        Operation::Register { tag, .. } | Operation::Invalidate(tag) => *tag = NO_TAG,
         _ => return false,
     }
     true

@@ -10,6 +10,7 @@ use super::supply::{Receiving, Supply};
 use super::watch::{Awake, Watch};
 use crate::arena::Arena;
 use crate::clock::Timers;
+use crate::tags::tag_cipher;
 use crate::trace::Trace;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::Device;
@@ -65,7 +66,7 @@ impl Program {
         timers: &Arc<Timers>,
     ) -> Self {
         let arena = Arena::new(u16::try_from(number).expect("there are two"));
-        let device = Device::new(config, arena.clone());
+        let device = Device::new(config, arena.clone(), tag_cipher(number));
         device.events().open(Box::new(Awake));
         let (domain, other) = (device.allocate_domain(), device.allocate_domain());
         let cqs = if rules.one_cq { 1 } else { 2 };

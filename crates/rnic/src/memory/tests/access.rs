@@ -97,7 +97,7 @@ fn every_right_is_its_own() {
 fn strict_mode_opens_only_windows_to_peers() {
     let rights = Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::BIND;
     for strict in [false, true] {
-        let table = Table::new(Limits { entries: 10, strict });
+        let table = Table::new(Limits { entries: 10, strict }, cipher());
         let tag = region(&table, rights);
         let window = table.allocate_window(HOME).unwrap();
         let window = table.bind(STREAM, window, whole(tag, Rights::REMOTE_READ)).unwrap();
@@ -145,16 +145,17 @@ fn a_denial_knows_what_answers_it_and_says_why() {
     let denial = deny(tag, ADDR, WRITE);
     assert_eq!(
         denial.to_string(),
-        "0x00000100+0x100000, 4 bytes: it needs LOCAL_WRITE, the region has LOCAL_READ"
+        format!("{tag}+0x100000, 4 bytes: it needs LOCAL_WRITE, the region has LOCAL_READ")
     );
     assert_eq!(denial.write_cause(), Cause::Protection(Protection::Access));
     assert_eq!(
         deny(tag, BEHIND, WRITE).to_string(),
-        "0x00000100+0x101000, 4 bytes: the region has 4096 bytes from 0x100000 on"
+        format!("{tag}+0x101000, 4 bytes: the region has 4096 bytes from 0x100000 on")
     );
+    let other = other_instance(tag);
     assert_eq!(
-        deny(other_instance(tag), ADDR, WRITE).to_string(),
-        "0x00000180+0x100000, 4 bytes: the tag is out of date, the region now has 0x00000100"
+        deny(other, ADDR, WRITE).to_string(),
+        format!("{other}+0x100000, 4 bytes: the tag is out of date, the region now has {tag}")
     );
     assert_eq!(
         deny(Tag(0), 0, WRITE).to_string(),

@@ -1,6 +1,7 @@
 //! Tests of the table: what is common to them.
 
 mod access;
+mod guessing;
 mod registration;
 mod reregister;
 mod threads;
@@ -8,10 +9,11 @@ mod touch;
 mod translation;
 mod windows;
 
-use super::{Check, Denied, Domain, Limits, Memory, Rights, Spans, Stream, Table, Touch};
+use super::{Check, Denied, Domain, Limits, Memory, Rights, Spans, Stream, Table, TagCipher, Touch};
 use crate::host::{Host, Span, Unmapped};
 use ironwarp_wire::{Place, Tag};
 use std::ops::Range;
+use std::sync::{Arc, LazyLock};
 
 const HOME: Domain = Domain(1);
 const AWAY: Domain = Domain(2);
@@ -44,7 +46,17 @@ impl Host for Mapped {
 }
 
 fn table() -> Table {
-    Table::new(Limits { entries: 100, strict: false })
+    table_of(100)
+}
+
+fn table_of(entries: usize) -> Table {
+    Table::new(Limits { entries, strict: false }, cipher())
+}
+
+/// The same in every test and every run.
+fn cipher() -> Arc<TagCipher> {
+    static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
+    Arc::clone(&CIPHER)
 }
 
 fn memory(rights: Rights) -> Memory {

@@ -67,7 +67,7 @@ fn reregistration_changes_what_it_names_and_nothing_else() {
 
 #[test]
 fn a_reregistration_that_is_refused_leaves_the_region_as_it_was() {
-    let table = Table::new(Limits { entries: 2, strict: false });
+    let table = table_of(2);
     let tag = region(&table, READ);
     let before = table.look_up(tag);
     let refused = |host: &Mapped, to| match table.reregister(host, tag, to).unwrap_err() {
@@ -135,7 +135,7 @@ fn what_cannot_be_registered_anew() {
 /// An entry has 256 instances; a region that stayed in it would come back to its first tag after so many.
 #[test]
 fn a_region_that_goes_back_and_forth_does_not_come_back_to_an_old_tag() {
-    let table = Table::new(Limits { entries: 4096, strict: false });
+    let table = table_of(4096);
     let mut tag = region(&table, READ);
     let mut tags = HashSet::from([tag]);
     for round in 0..10_000 {
@@ -174,7 +174,7 @@ fn one_touch_memory_that_is_registered_anew_serves_again() {
 #[test]
 fn an_injected_fault_leaves_the_region_as_it_was() {
     let faults = "no-register@1".parse().unwrap();
-    let device = Device::new(Config { faults, ..Config::default() }, Arc::new(ALL));
+    let device = Device::new(Config { faults, ..Config::default() }, Arc::new(ALL), cipher());
     let tag = region(device.table(), READ);
     let error = device.reregister(tag, to_rights(MORE)).unwrap_err();
     assert!(matches!(error, ReregisterError::Register(RegisterError::Full { .. })), "{error}");

@@ -203,7 +203,7 @@ fn one_touch_memory_has_no_windows() {
 
 #[test]
 fn the_end_of_a_message_ends_only_what_it_touched() {
-    let table = Table::new(Limits { entries: 1, strict: false });
+    let table = table_of(1);
     let tag = once_region(&table);
     let mut message = Touch::default();
     drop(want(&table, tag, &mut message, true).unwrap());

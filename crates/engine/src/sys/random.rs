@@ -1,0 +1,14 @@
+//! Random bytes from the kernel, for keys.
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use std::io;
+
+/// Waits for the kernel's generator to be seeded, early after boot.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let mut filled = 0;
+    while filled < N {
+        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+    }
+    Ok(bytes)
+}

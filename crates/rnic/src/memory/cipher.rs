@@ -1,0 +1,186 @@
+//! Tags that cannot be guessed (RFC 5042 §6.1): a keyed permutation between the slots of the table and the indices in tags.
+//!
+//! Slots are handed out in order, so that the table stays dense; their order says nothing about the indices that peers see.
+//!
+//! **The permutation** is a balanced Feistel network over all 24 bits, with six rounds. A small domain is where Feistel
+//! networks are weak, so the choice matters. The round functions have no structure to exploit: each is a table of 4,096
+//! values of 12 bits, drawn with SipHash-2-4 from a key of 128 bits. For six rounds of random functions, no generic attack
+//! is known that needs fewer than 2²⁴ observed pairs, which is every index there is (Patarin, *Generic attacks on Feistel
+//! schemes*, 2001); four rounds would fall to 2¹². A round costs one load and one exclusive-or, no multiplication: the
+//! tables take 48 KiB for an adapter, of which the lookup of one tag reads six words.
+//!
+//! **The instance** of a slot starts at a random value, drawn with the same key.
+//!
+//! **What this cannot do.** A tag has 32 bits. A peer that may guess G times among R valid tags hits with a probability of
+//! about G·R/2³². Each wrong guess ends its stream, so G is bounded by how fast it can connect. Whoever has seen a tag
+//! knows it, and the instances that [`following`](super::following) gives to the same entry: tags are no
+//! substitute for protection domains, rights and windows bound to one stream.
+
+use std::array;
+use std::fmt;
+use std::sync::Arc;
+
+/// An index has 24 bits, in two halves.
+pub(super) const INDEX_BITS: u32 = u32::BITS - super::INSTANCE_BITS;
+const HALF_BITS: u32 = INDEX_BITS / 2;
+const MASK: u32 = (1 << HALF_BITS) - 1;
+const HALF: usize = MASK as usize + 1;
+const ROUNDS: usize = 6;
+
+/// Domains of the pseudo-random function: the rounds come first.
+const INSTANCES: u64 = ROUNDS as u64;
+const REUSE: u64 = ROUNDS as u64 + 1;
+
+/// The secret of an adapter from which its tags follow: see the [module](super).
+///
+/// The same key gives the same tags, so that a simulated run can be repeated; an adapter on a network needs a random one.
+pub struct TagCipher {
+    rounds: [[u16; HALF]; ROUNDS],
+    key: [u64; 2],
+}
+
+impl TagCipher {
+    /// Derives the permutation from a key. Takes some 0.1 ms; share the result where many tables use one key.
+    pub fn new(key: [u8; 16]) -> Arc<Self> {
+        let word = |at| u64::from_le_bytes(array::from_fn(|byte| key[at + byte]));
+        let key = [word(0), word(8)];
+        let mut rounds = [[0; HALF]; ROUNDS];
+        for (round, table) in (0..).zip(&mut rounds) {
+            for (at, values) in (0..).zip(table.as_chunks_mut::<4>().0) {
+                let random = siphash(key, round << 32 | at);
+                *values = array::from_fn(|n| half(random >> (16 * n)));
+            }
+        }
+        Arc::new(Self { rounds, key })
+    }
+
+    /// The slot behind an index. This is on the data path.
+    #[inline]
+    pub(super) fn slot(&self, index: u32) -> u32 {
+        let [a, b, c, d, e, f] = &self.rounds;
+        let (mut high, mut low) = (index >> HALF_BITS & MASK, index & MASK);
+        low ^= look_up(f, high);
+        high ^= look_up(e, low);
+        low ^= look_up(d, high);
+        high ^= look_up(c, low);
+        low ^= look_up(b, high);
+        high ^= look_up(a, low);
+        high << HALF_BITS | low
+    }
+
+    /// The index of a slot: the inverse of [`slot`](Self::slot).
+    pub(super) fn index(&self, slot: u32) -> u32 {
+        let (mut high, mut low) = (slot >> HALF_BITS & MASK, slot & MASK);
+        for [even, odd] in self.rounds.as_chunks::<2>().0 {
+            high ^= look_up(even, low);
+            low ^= look_up(odd, high);
+        }
+        high << HALF_BITS | low
+    }
+
+    /// The instance that a slot starts with.
+    pub(super) fn first_instance(&self, slot: u32) -> u8 {
+        siphash(self.key, INSTANCES << 32 | u64::from(slot)).to_le_bytes()[0]
+    }
+
+    /// The `n`th choice among `choices` slots that are free to be used again.
+    pub(super) fn choose(&self, n: u32, choices: usize) -> usize {
+        let random = siphash(self.key, REUSE << 32 | u64::from(n)) >> 32;
+        // Below `choices`, and uniform up to one part in 2³² / choices.
+        usize::try_from((random * choices as u64) >> 32).unwrap_or(0)
+    }
+}
+
+#[inline]
+fn look_up(table: &[u16; HALF], at: u32) -> u32 {
+    u32::from(table[(at & MASK) as usize])
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "the bits that are wanted")]
+fn half(random: u64) -> u16 {
+    random as u16 & MASK as u16
+}
+
+/// SipHash-2-4 (Aumasson and Bernstein, 2012) of one word.
+fn siphash(key: [u64; 2], word: u64) -> u64 {
+    let mut v = [
+        key[0] ^ 0x736f_6d65_7073_6575,
+        key[1] ^ 0x646f_7261_6e64_6f6d,
+        key[0] ^ 0x6c79_6765_6e65_7261,
+        key[1] ^ 0x7465_6462_7974_6573,
+    ];
+    for block in [word, 8 << 56] {
+        v[3] ^= block;
+        sip_rounds(&mut v, 2);
+        v[0] ^= block;
+    }
+    v[2] ^= 0xff;
+    sip_rounds(&mut v, 4);
+    v[0] ^ v[1] ^ v[2] ^ v[3]
+}
+
+fn sip_rounds([a, b, c, d]: &mut [u64; 4], rounds: usize) {
+    for _ in 0..rounds {
+        *a = a.wrapping_add(*b);
+        *b = b.rotate_left(13) ^ *a;
+        *a = a.rotate_left(32);
+        *c = c.wrapping_add(*d);
+        *d = d.rotate_left(16) ^ *c;
+        *a = a.wrapping_add(*d);
+        *d = d.rotate_left(21) ^ *a;
+        *c = c.wrapping_add(*b);
+        *b = b.rotate_left(17) ^ *c;
+        *c = c.rotate_left(32);
+    }
+}
+
+/// Without the key and what follows from it: they are the secret.
+impl fmt::Debug for TagCipher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TagCipher").finish_non_exhaustive()
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+
+    /// The vector of eight bytes of the reference implementation.
+    #[test]
+    fn siphash_is_as_published() {
+        let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
+        assert_eq!(siphash(key, 0x0706_0504_0302_0100), 0x93f5_f579_9a93_2462);
+    }
+
+    /// All 2²⁴ of them, so the tags of a table with few regions may be anywhere.
+    #[test]
+    fn every_index_has_one_slot_and_every_slot_one_index() {
+        let cipher = TagCipher::new([7; 16]);
+        let mut seen = vec![0_u64; 1 << (INDEX_BITS - 6)];
+        for slot in 0..1 << INDEX_BITS {
+            let index = cipher.index(slot);
+            assert_eq!(cipher.slot(index), slot);
+            let (word, bit) = ((index >> 6) as usize, 1 << (index & 63));
+            assert_eq!(seen[word] & bit, 0, "index {index:#x} has two slots");
+            seen[word] |= bit;
+        }
+        assert!(seen.iter().all(|&word| word == u64::MAX));
+    }
+
+    /// One bit of the slot, the key or neither: half of the bits of the index change, give or take what chance does.
+    #[test]
+    fn neighbours_share_half_of_their_bits() {
+        let (cipher, other) = (TagCipher::new([7; 16]), TagCipher::new([6; 16]));
+        let slots = 4096;
+        let distance = |index: &dyn Fn(u32) -> u32| -> f64 {
+            let changed: u32 = (0..slots).map(|slot| (cipher.index(slot) ^ index(slot)).count_ones()).sum();
+            f64::from(changed) / f64::from(slots * INDEX_BITS)
+        };
+        for bit in 0..INDEX_BITS {
+            let share = distance(&|slot| cipher.index(slot ^ 1 << bit));
+            assert!((0.48..0.52).contains(&share), "bit {bit}: {share}");
+        }
+        let share = distance(&|slot| other.index(slot));
+        assert!((0.48..0.52).contains(&share), "another key: {share}");
+    }
+}
