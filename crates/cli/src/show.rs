@@ -2,7 +2,8 @@
 
 use crate::say::{self, Failure};
 use clap::Args;
-use ironwarp_engine::show::{self, Adapter, Row};
+use ironwarp_engine::show::{self, Adapter, Answer, Row, printable};
+use std::collections::HashMap;
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::num::NonZero;
@@ -37,6 +38,12 @@ pub(crate) struct Arguments {
 const SHORT: Duration = Duration::from_millis(250);
 /// So many of a kind are shown.
 const MANY: usize = 16;
+/// How many adapters are asked at once. Each may take two seconds to answer, or never do.
+const AT_ONCE: usize = 64;
+/// How long all of them are asked, and how many bytes are read of what they say. Only other users' sockets, which root
+/// asks as well, come near either.
+const PATIENCE: Duration = Duration::from_secs(10);
+const MOST_BYTES: usize = 64 << 20;
 
 /// All that was seen at one time, by name.
 struct Look {
@@ -56,7 +63,8 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
             say::line("\x1b[H\x1b[2J")?;
         }
         for (name, adapter) in &now.adapters {
-            let earlier = before.adapters.iter().find(|(known, _)| known == name).map(|(_, adapter)| adapter);
+            let earlier = before.adapters.iter().find(|(known, _)| known == name);
+            let earlier = earlier.map_or_else(HashMap::new, |(_, adapter)| by_identity(adapter));
             let page = Page { now: adapter, earlier, time: now.at - before.at, all: arguments.all };
             say::line(page.text())?;
             shown = true;
@@ -86,27 +94,56 @@ fn nothing(process: Option<i32>) -> String {
 impl Look {
     fn new(process: Option<i32>) -> Result<Self, Failure> {
         let names = show::adapters().map_err(|error| format!("/proc/net/unix cannot be read: {error}"))?;
+        let (began, mut bytes, mut silent, mut left) = (Instant::now(), 0, 0, names.len());
         let mut adapters = Vec::new();
-        for name in names {
-            match show::look(&name) {
-                Ok(adapter) if process.is_none_or(|process| process == adapter.process) => {
-                    adapters.push((name, adapter));
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    say::notice(format_args!("{name} does not answer: is the program stopped?"));
-                }
-                // Another one's, or gone since.
-                Ok(_) | Err(_) => {}
+        for names in names.chunks(AT_ONCE) {
+            if began.elapsed() > PATIENCE || bytes > MOST_BYTES {
+                say::notice(format_args!(
+                    "{left} adapter(s) were not asked because others took too long: name the process, as in `ironwarp show 4711`"
+                ));
+                break;
             }
+            left -= names.len();
+            for (name, answer) in ask(names, process) {
+                let read = answer.and_then(|answer| {
+                    bytes += answer.size();
+                    if bytes > MOST_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { answer.read() }
+                });
+                match read {
+                    Ok(adapter) => adapters.push((name, adapter)),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        // Whose socket did not even let us in is not known, but what it claims to be.
+                        let claimed = process.map(|process| format!("ironwarp/{process}/"));
+                        silent += usize::from(claimed.is_none_or(|claimed| name.starts_with(&claimed)));
+                    }
+                    // Another one's, or gone since.
+                    Err(_) => {}
+                }
+            }
+        }
+        if silent > 0 {
+            say::notice(format_args!("no answer from {silent} adapter(s): are the programs stopped?"));
         }
         Ok(Self { at: Instant::now(), adapters })
     }
 }
 
+/// Asks all of these at the same time, so that who does not answer keeps nobody waiting.
+fn ask(names: &[String], process: Option<i32>) -> Vec<(String, io::Result<Answer>)> {
+    thread::scope(|scope| {
+        let asking = names.iter().map(|name| (name, scope.spawn(move || show::ask(name, process))));
+        let asking: Vec<_> = asking.collect();
+        let answered = asking.into_iter().map(|(name, thread)| {
+            (name.clone(), thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
+        });
+        answered.collect()
+    })
+}
+
 /// One adapter, for a person.
 struct Page<'p> {
     now: &'p Adapter,
-    earlier: Option<&'p Adapter>,
+    earlier: HashMap<(&'p str, &'p str), &'p Row>,
     time: Duration,
     all: bool,
 }
@@ -119,13 +156,13 @@ impl Page<'_> {
     }
 
     fn rows(&self, kind: &str) -> impl Iterator<Item = &Row> {
-        self.now.rows.iter().filter(move |row| row.kind == kind)
+        self.now.rows.iter().filter(move |row| row.kind() == kind)
     }
 
     fn heading(&self) -> String {
         let process = self.now.process;
         let program = fs::read_to_string(format!("/proc/{process}/comm")).unwrap_or_default();
-        let title = say::bold(format_args!("{} (process {process})", program.trim_end()));
+        let title = say::bold(format_args!("{} (process {process})", printable(program.trim_end())));
         let Some(adapter) = self.rows("adapter").next() else { return title };
         let stopped = if adapter.text("stopped") == "true" { ", STOPPED after an overflow" } else { "" };
         format!(
@@ -137,17 +174,17 @@ impl Page<'_> {
     }
 
     /// How much a field grew in a second. What was not there before has no rate yet.
-    fn rate(&self, row: &Row, name: &str, field: &str) -> Option<f64> {
-        let earlier = self.earlier?.rows.iter();
-        let mut same = earlier.filter(|it| it.kind == row.kind && it.text(name) == row.text(name));
-        let grown = row.number(field).checked_sub(same.next()?.number(field))?;
+    fn rate(&self, row: &Row, field: &str) -> Option<f64> {
+        let same = self.earlier.get(&identity(row))?;
+        let grown = row.number(field).checked_sub(same.number(field))?;
         Some(grown as f64 / self.time.as_secs_f64())
     }
 
     fn lanes(&self) -> Option<String> {
-        let rows = self.rows("lane").map(|row| {
-            let share = |field| percent(self.rate(row, "thread", field));
-            let wakes = count(self.rate(row, "thread", "wakes"));
+        let (lanes, more) = self.first(self.rows("lane").collect());
+        let rows = lanes.into_iter().map(|row| {
+            let share = |field| percent(self.rate(row, field));
+            let wakes = count(self.rate(row, "wakes"));
             let (busy, waits) = (share("ran_ns"), share("waited_ns"));
             let text = |field| row.text(field).to_owned();
             let steered = match row.number("steered") {
@@ -157,7 +194,7 @@ impl Page<'_> {
             [text("name"), busy, waits, wakes, text("connections"), steered, text("processors")]
         });
         let heads = ["lane", "busy", "waits", "wakes/s", "connections", "steered here", "processors"];
-        table(heads, rows.collect(), 0)
+        table(heads, rows.collect(), more)
     }
 
     fn routes(&self) -> Option<String> {
@@ -170,13 +207,14 @@ impl Page<'_> {
     }
 
     fn event_queues(&self) -> Option<String> {
-        let rows = self.rows("event queue").map(|row| {
-            let rate = |field| count(self.rate(row, "number", field));
+        let (queues, more) = self.first(self.rows("event queue").collect());
+        let rows = queues.into_iter().map(|row| {
+            let rate = |field| count(self.rate(row, field));
             let text = |field| row.text(field).to_owned();
             let (events, wakes) = (rate("written"), rate("wakes"));
             [text("number"), text("of"), text("state"), text("unread"), events, wakes, text("size")]
         });
-        table(["event queue", "of", "state", "unread", "events/s", "wakes/s", "ring"], rows.collect(), 0)
+        table(["event queue", "of", "state", "unread", "events/s", "wakes/s", "ring"], rows.collect(), more)
     }
 
     fn completion_queues(&self) -> Option<String> {
@@ -194,13 +232,13 @@ impl Page<'_> {
     }
 
     fn queue_pairs(&self) -> Option<String> {
-        let rate = |row: &Row, field| self.rate(row, "number", field);
+        let rate = |row: &Row, field| self.rate(row, field);
         let traffic = |row: &Row| {
             rate(row, "received").unwrap_or_default() + rate(row, "acknowledged").unwrap_or_default()
         };
-        let mut pairs: Vec<_> = self.rows("qp").collect();
-        pairs.sort_by(|a, b| traffic(b).total_cmp(&traffic(a)));
-        let (pairs, more) = self.first(pairs);
+        let mut pairs: Vec<_> = self.rows("qp").map(|row| (traffic(row), row)).collect();
+        pairs.sort_by(|(a, _), (b, _)| b.total_cmp(a));
+        let (pairs, more) = self.first(pairs.into_iter().map(|(_, row)| row).collect());
         let rows = pairs.into_iter().map(|row| {
             let text = |field| row.text(field).to_owned();
             let cqs = format!("{}/{}", row.text("send_cq"), row.text("receive_cq"));
@@ -235,6 +273,16 @@ impl Page<'_> {
         rows.truncate(shown);
         (rows, more)
     }
+}
+
+/// What tells a thing from others of its adapter: a lane has its thread, the others have numbers.
+fn identity(row: &Row) -> (&str, &str) {
+    let kind = row.kind();
+    (kind, row.text(if kind == "lane" { "thread" } else { "number" }))
+}
+
+fn by_identity(adapter: &Adapter) -> HashMap<(&str, &str), &Row> {
+    adapter.rows.iter().map(|row| (identity(row), row)).collect()
 }
 
 /// What a person should look at.

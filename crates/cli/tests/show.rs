@@ -1,6 +1,11 @@
-//! `ironwarp show`, beside a program that pings another for as long as it is looked at.
+//! `ironwarp show`, beside a program that pings another for as long as it is looked at, and beside sockets of another user
+//! that pose as adapters.
 
+mod common;
+
+use common::Place;
 use std::io::{BufRead, BufReader, Lines};
+use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
 /// A process whose first line was read, killed when the test is done with it.
@@ -12,7 +17,11 @@ struct Running {
 
 impl Running {
     fn start(arguments: &[&str]) -> Self {
-        let mut process = ironwarp(arguments).stdout(Stdio::piped()).spawn().expect("starts");
+        Self::spawn(&mut ironwarp(arguments))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut process = command.stdout(Stdio::piped()).spawn().expect("starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
         let first = lines.next().expect("it says something").expect("a line");
         Self { process, first, lines }
@@ -117,4 +126,95 @@ fn who_shows_nothing_is_told_of() {
     let expected = format!("ironwarp: process {} shows no adapter: it is not there, ", std::process::id());
     let error = text(shown.stderr);
     assert!(error.starts_with(&expected), "{error}");
+}
+
+/// A socket of another user, if this is root, that poses as an adapter and answers like this.
+fn hostile(program: &Path, answer: &str) -> Running {
+    Running::spawn(Command::new(program).arg(answer))
+}
+
+/// `ironwarp show` of one process, where a bounded amount of memory can be had.
+fn show_within_bounds(process: &Running) -> Output {
+    let script =
+        format!("ulimit -v 2500000; exec {} show {}", env!("CARGO_BIN_EXE_ironwarp"), process.number());
+    Command::new("sh").args(["-c", &script]).output().expect("runs")
+}
+
+/// What is no text, or has no end, is not read.
+#[test]
+fn an_answer_that_is_not_a_sealed_file_of_bounded_size_is_refused() {
+    let program = Place::new("show-refused").compile("hostile.c", "hostile", &[]);
+    for answer in ["zero", "fifo", "unsealed", "huge"] {
+        let process = hostile(&program, answer);
+        let shown = show_within_bounds(&process);
+        assert_eq!(shown.status.code(), Some(1), "{answer}: {shown:?}");
+        assert_eq!(text(shown.stdout), "", "{answer}");
+        let error = text(shown.stderr);
+        assert!(
+            error.starts_with(&format!("ironwarp: process {} shows no adapter", process.number())),
+            "{error}"
+        );
+    }
+}
+
+/// Neither what a process says of itself nor its name reaches the terminal as anything but text.
+#[test]
+fn control_characters_do_not_reach_the_screen() {
+    let program = Place::new("show-escapes").compile("hostile.c", "hostile", &[]);
+    let shown = show_within_bounds(&hostile(&program, "escapes"));
+    assert!(shown.status.success(), "{shown:?}");
+    let page = text(shown.stdout);
+    assert!(page.contains("OWNED") && page.contains("reversed") && page.contains("evil"), "{page:?}");
+    let unsafe_ = |c: char| c != '\n' && (c.is_control() || ('\u{202a}'..='\u{202e}').contains(&c));
+    assert!(!page.contains(unsafe_), "{page:?}");
+}
+
+/// However many sockets are silent, others are shown, and soon.
+#[test]
+fn silent_sockets_do_not_hold_up_the_others() {
+    let program = Place::new("show-silent").compile("hostile.c", "hostile", &[]);
+    let silent: Vec<Running> = (0..20).map(|_| hostile(&program, "silent")).collect();
+    let (_server, client, _) = pinging();
+    let began = std::time::Instant::now();
+    let shown = show(&[]);
+    let took = began.elapsed();
+    let page = text(shown.stdout);
+    assert!(page.contains(&format!("(process {})", client.number())), "{page}");
+    // Two looks of up to two seconds each. One after another, they would take 80.
+    assert!(took.as_secs() < 20, "{took:?}");
+    let notice = text(shown.stderr);
+    assert!(notice.contains("no answer from "), "{notice}");
+    drop(silent);
+}
+
+/// Another user who asks without end is told nothing, wakes the lane a hundred times a second at most, and keeps nobody from
+/// being answered.
+#[test]
+fn a_stranger_who_hammers_costs_little() {
+    let program = Place::new("show-hammer").compile("hostile.c", "hostile", &[]);
+    let server = Running::start(&["ping", "--listen", "127.0.0.1:0"]);
+    let _hammer = Running::spawn(Command::new(program).args(["hammer", &server.number()]));
+    let shown = show(&[&server.number()]);
+    assert!(shown.status.success(), "{shown:?}");
+    let page = text(shown.stdout);
+    let wakes: f64 = cell(&row(&page, "lane"), "wakes/s").parse().expect("a number");
+    // One for each look, one for each timer; and some for the program's own looks.
+    assert!(wakes < 300.0, "{page}");
+}
+
+/// A process without descriptors to spare cannot answer, and answers once it has some again.
+#[test]
+fn an_adapter_answers_again_once_it_has_descriptors() {
+    use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
+    let server = Running::start(&["ping", "--listen", "127.0.0.1:0"]);
+    let process = Pid::from_child(&server.process);
+    let limit = |limit| prlimit(Some(process), Resource::Nofile, limit).expect("our own child");
+    let usual = getrlimit(Resource::Nofile);
+    limit(Rlimit { current: Some(3), ..usual });
+    let shown = show(&[&server.number()]);
+    assert_eq!(shown.status.code(), Some(1), "{shown:?}");
+    assert!(text(shown.stderr).contains("no answer from 1 adapter"));
+    limit(usual);
+    let shown = show(&[&server.number()]);
+    assert!(shown.status.success(), "{shown:?}");
 }

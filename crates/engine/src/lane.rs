@@ -63,7 +63,14 @@ pub(crate) struct Lane {
 /// Something else that a lane waits for.
 pub(crate) trait Attended: AsFd + Send + Sync + std::fmt::Debug {
     /// Its descriptor is readable. It must not wait. After an error it is not waited for any more.
-    fn look(&self) -> io::Result<()>;
+    fn look(&self) -> io::Result<Again>;
+}
+
+/// When to look again at something whose descriptor is readable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Again {
+    AtOnce,
+    After(Duration),
 }
 
 /// What a lane is asked to do.
@@ -107,6 +114,8 @@ pub(crate) enum Due {
     Drive(Weak<Connection>),
     /// A listener that could not accept tries again.
     Accept(u64),
+    /// Something else whose descriptor was left alone for a while is looked at again.
+    Look(u64),
     /// The peer has sent something; if not, it is nudged, and has twice the time.
     Hear(Weak<Connection>, Duration),
     /// The initiator has spoken; if not, this end may.
@@ -338,12 +347,19 @@ impl Running {
             self.progress(token);
         } else if let Some(listener) = self.listeners.get(&token).cloned() {
             self.accept(token, &listener);
-        } else if let Some(attended) = self.attended.get(&token)
-            && let Err(error) = attended.look()
-        {
-            tracing::error!(%error, ?attended, "a lane lets go of it");
-            let _ = self.lane.epoll.delete(&**attended);
-            self.attended.remove(&token);
+        } else if let Some(attended) = self.attended.get(&token) {
+            match attended.look() {
+                Ok(Again::AtOnce) => {}
+                Ok(Again::After(pause)) => {
+                    let _ = self.lane.epoll.modify(&**attended, token, Interest::Disarmed);
+                    self.timers.add(Instant::now() + pause, Due::Look(token));
+                }
+                Err(error) => {
+                    tracing::error!(%error, ?attended, "a lane lets go of it");
+                    let _ = self.lane.epoll.delete(&**attended);
+                    self.attended.remove(&token);
+                }
+            }
         }
     }
 
@@ -486,6 +502,11 @@ impl Running {
             Due::Accept(token) => {
                 if let Some(listener) = self.listeners.get(&token) {
                     let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);
+                }
+            }
+            Due::Look(token) => {
+                if let Some(attended) = self.attended.get(&token) {
+                    let _ = self.lane.epoll.modify(&**attended, token, Interest::Readable);
                 }
             }
             Due::Hear(connection, time) => {

@@ -3,11 +3,14 @@
 //!
 //! Under the name `ironwarp/PROCESS/NUMBER` in the abstract namespace, each adapter that has connections, or listens, hands out a
 //! text: a line for each thing, fields with tabs between them.
+//!
+//! Whoever asks may be root, and whoever answers anybody. So what is read is bounded, and has no characters that a
+//! terminal would obey.
 
 use crate::connection::Connection;
-use crate::lane::{Attended, Lane};
+use crate::lane::{Again, Attended, Lane};
 use crate::steering::Steering;
-use crate::sys::bulletin::{Bulletin, ask};
+use crate::sys::bulletin::{self, Bulletin};
 use crate::sys::thread::Thread;
 use ironwarp_rnic::event::{
     ASYNC_QUEUE, Code, EventMap, Function, GLOBAL_QUEUE, HandlerId, QueueState, Route, Shape, Standing,
@@ -21,15 +24,20 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 const PREFIX: &str = "ironwarp/";
 
-/// One thing of an adapter.
+/// The longest line that is read, in characters, and how many lines of an answer.
+const LONGEST_LINE: usize = 1024;
+const MOST_ROWS: usize = 1 << 16;
+/// The pause between two looks for callers: those who come without end wake the lane this often.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// One thing of an adapter: what it is, and fields `name=value`, with tabs between them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Row {
-    /// What it is: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
-    pub kind: String,
-    fields: Vec<(String, String)>,
+    line: String,
 }
 
 /// An adapter of a process of this machine, as it was when asked.
@@ -41,19 +49,29 @@ pub struct Adapter {
     pub rows: Vec<Row>,
 }
 
+/// An adapter that has answered; what it said was not read yet.
+#[derive(Debug)]
+pub struct Answer(bulletin::Answer);
+
 impl Row {
     fn new(kind: &str) -> Self {
-        Self { kind: kind.to_owned(), fields: Vec::new() }
+        Self { line: kind.to_owned() }
     }
 
     fn with(mut self, name: &str, value: impl Display) -> Self {
-        self.fields.push((name.to_owned(), value.to_string().replace(['\t', '\n'], " ")));
+        self.line += &format!("\t{name}={}", value.to_string().replace(['\t', '\n'], " "));
         self
+    }
+
+    /// What it is: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
+    pub fn kind(&self) -> &str {
+        self.line.split('\t').next().unwrap_or_default()
     }
 
     /// A field; nothing if it has none of that name.
     pub fn text(&self, name: &str) -> &str {
-        self.fields.iter().find(|(known, _)| known == name).map_or("", |(_, value)| value)
+        let mut fields = self.line.split('\t').skip(1).filter_map(|field| field.split_once('='));
+        fields.find(|(known, _)| *known == name).map_or("", |(_, value)| value)
     }
 
     /// A field that is a number; zero if it is none.
@@ -61,19 +79,30 @@ impl Row {
         self.text(name).parse().unwrap_or_default()
     }
 
-    fn parse(line: &str) -> Option<Self> {
-        let (kind, fields) = line.split_once('\t')?;
-        let fields = fields.split('\t').filter_map(|field| field.split_once('='));
-        let fields = fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect();
-        Some(Self { kind: kind.to_owned(), fields })
+    fn parse(line: &str) -> Self {
+        let tabs_too = |c| if c == '\t' { c } else { harmless(c) };
+        Self { line: line.chars().take(LONGEST_LINE).map(tabs_too).collect() }
     }
 }
 
 impl Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.kind)?;
-        self.fields.iter().try_for_each(|(name, value)| write!(f, "\t{name}={value}"))
+        f.write_str(&self.line)
     }
+}
+
+/// The same text for a terminal, which obeys none of it.
+pub fn printable(text: &str) -> String {
+    text.chars().map(harmless).collect()
+}
+
+/// Control characters, and those that change the direction of a line or cannot be seen, become U+FFFD.
+fn harmless(c: char) -> char {
+    let hidden = matches!(
+        c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    );
+    if c.is_control() || hidden { char::REPLACEMENT_CHARACTER } else { c }
 }
 
 /// The names of all adapters on this machine that can be asked, in the order of their processes.
@@ -93,10 +122,26 @@ fn key(name: &str) -> Option<(u32, u32)> {
     Some((process.parse().ok()?, number.parse().ok()?))
 }
 
-/// Asks an adapter what it is doing.
-pub fn look(name: &str) -> io::Result<Adapter> {
-    let (process, text) = ask(name)?;
-    Ok(Adapter { process, rows: text.lines().filter_map(Row::parse).collect() })
+/// Asks an adapter what it is doing; if `process` is given, only if it is that one's. Takes up to two seconds.
+///
+/// Only adapters of the same user are asked, and by root all. An answer from another user is an error, and so is one
+/// that is no sealed file, or longer than 16 MiB.
+pub fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
+    bulletin::ask(name, process).map(Answer)
+}
+
+impl Answer {
+    /// How many bytes it has.
+    pub fn size(&self) -> usize {
+        self.0.len
+    }
+
+    /// Reads what the adapter said.
+    pub fn read(self) -> io::Result<Adapter> {
+        let process = self.0.process;
+        let text = self.0.text()?;
+        Ok(Adapter { process, rows: text.lines().take(MOST_ROWS).map(Row::parse).collect() })
+    }
 }
 
 /// An adapter that answers.
@@ -169,8 +214,12 @@ impl AsFd for Shown {
 }
 
 impl Attended for Shown {
-    fn look(&self) -> io::Result<()> {
-        self.bulletin.answer(|| self.text())
+    fn look(&self) -> io::Result<Again> {
+        if let Err(error) = self.bulletin.answer(|| self.text()) {
+            // A want of descriptors or of memory, which may be over by the next time.
+            tracing::debug!(%error, "failed to answer `ironwarp show`");
+        }
+        Ok(Again::After(PAUSE))
     }
 }
 
@@ -289,10 +338,19 @@ mod tests {
     #[test]
     fn a_row_survives_the_text() {
         let row = Row::new("qp").with("number", 7).with("fault", "the peer\tclosed\n").with("none", "");
-        let read = Row::parse(&row.to_string()).unwrap();
+        let read = Row::parse(&row.to_string());
         assert_eq!(read, row);
         assert_eq!((read.number("number"), read.text("fault")), (7, "the peer closed "));
-        assert_eq!((read.number("fault"), read.text("unknown")), (0, ""));
+        assert_eq!((read.number("fault"), read.text("unknown"), read.kind()), (0, "", "qp"));
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_not_read() {
+        let read = Row::parse("qp\tnumber=\x1b[2J7\tpeer=\u{9b}1m\u{202e}x\x7f");
+        assert_eq!(read.text("number"), "\u{fffd}[2J7");
+        assert_eq!(read.text("peer"), "\u{fffd}1m\u{fffd}x\u{fffd}");
+        assert_eq!(printable("a\tb\r\n"), "a\u{fffd}b\u{fffd}\u{fffd}");
+        assert_eq!(Row::parse(&"x".repeat(1 << 20)).kind().len(), LONGEST_LINE);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //! read anew, and compared with what was told last. So a change that is undone before anybody looks is not told.
 
 use super::{GidTable, Standing};
-use crate::lane::Attended;
+use crate::lane::{Again, Attended};
 use crate::set::lock;
 use crate::sys::netlink::Netlink;
 use std::fmt;
@@ -49,16 +49,16 @@ impl Monitor {
 
 impl Attended for Monitor {
     /// There are notices.
-    fn look(&self) -> io::Result<()> {
+    fn look(&self) -> io::Result<Again> {
         if !self.netlink.take_notices()? {
-            return Ok(());
+            return Ok(Again::AtOnce);
         }
         let now = self.table.refresh()?;
         let before = std::mem::replace(&mut *lock(&self.told), now);
         for change in changes(before, now) {
             self.watcher.port_changed(change);
         }
-        Ok(())
+        Ok(Again::AtOnce)
     }
 }
 

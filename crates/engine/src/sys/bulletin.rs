@@ -1,9 +1,13 @@
-//! A text for whoever asks on this machine: a socket in the abstract namespace, whose every caller is handed a file with the text in
-//! it. Nothing is left behind in a file system, and who answers never waits, however long the text is.
+//! A text for whoever asks on this machine: a socket in the abstract namespace, whose every caller is handed a sealed memfd with the
+//! text in it. Nothing is left behind in a file system, and who answers never waits, however long the text is.
+//!
+//! Anybody can connect to an abstract socket, and anybody can bind one. So both ends ask the kernel who the other is, and a
+//! text is read only from a file that cannot change or grow, and whose size is bounded. What the text says is the
+//! writer's: its reader trusts none of it.
 
 use super::fork::Fd;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
-use rustix::fs::MemfdFlags;
+use rustix::fs::{FileType, MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Timeout};
 use rustix::net::{
@@ -11,21 +15,37 @@ use rustix::net::{
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, connect,
     listen, recvmsg, sendmsg, socket_with,
 };
-use rustix::process::Uid;
+use rustix::process::{Uid, geteuid};
 use std::fs::File;
 use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// So many may wait to be answered.
+/// How many callers may wait to be answered.
 const WAITING: i32 = 16;
-/// So long a caller waits.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How many callers are answered in one go. More than may wait, since others come meanwhile.
+const BURST: usize = 32;
+/// How long a caller waits to be let in, and again for the answer.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// The longest text that is handed out or read.
+const LONGEST: usize = 16 << 20;
+/// What the file of a text must be sealed against.
+const SEALS: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::WRITE);
 
 /// Where the text is asked for.
 #[derive(Debug)]
 pub(crate) struct Bulletin {
     fd: Fd,
+}
+
+/// An answer that was not read yet.
+#[derive(Debug)]
+pub(crate) struct Answer {
+    /// The process that answered, as the kernel has it.
+    pub(crate) process: i32,
+    file: File,
+    /// How many bytes it has.
+    pub(crate) len: usize,
 }
 
 impl Bulletin {
@@ -37,21 +57,30 @@ impl Bulletin {
         Ok(Self { fd })
     }
 
-    /// Answers all who have asked: the user whose process this is, and root. Others hear nothing.
+    /// Answers those who have asked: the user whose process this is, and root. Others hear nothing. Some may be left: call
+    /// again after a pause, so that callers who come without end cost little.
+    ///
+    /// An error is worth a line in the log. The next call may do better: descriptors and memory come and go.
     pub(crate) fn answer(&self, text: impl Fn() -> String) -> io::Result<()> {
-        loop {
+        let mut file = None;
+        for _ in 0..BURST {
             let caller = match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
                 Ok(caller) => caller,
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(Errno::CONNABORTED | Errno::INTR) => continue,
                 Err(error) => return Err(error.into()),
             };
-            let user = sockopt::socket_peercred(&caller)?.uid;
-            if is_welcome(user, rustix::process::geteuid()) {
-                // A caller that is gone already has no use for it.
-                let _ = hand_over(&caller, &text());
+            if !sockopt::socket_peercred(&caller).is_ok_and(|user| is_welcome(user.uid, geteuid())) {
+                continue;
             }
+            let file = match &file {
+                Some(file) => file,
+                None => file.insert(sealed(&text())?),
+            };
+            // A caller that is gone already has no use for it.
+            let _ = hand_over(&caller, file);
         }
+        Ok(())
     }
 }
 
@@ -61,17 +90,27 @@ impl AsFd for Bulletin {
     }
 }
 
+/// Whether this user may hear what a process of the owner says, and listens to it.
 fn is_welcome(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
-/// Asks under a name: who answers, as a process number of this end's, and the text.
-pub(crate) fn ask(name: &str) -> io::Result<(i32, String)> {
+/// Asks under a name; if `process` is given, only if it is that one which answers. Other users' answers are not waited for,
+/// except by root.
+pub(crate) fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
     let asking = socket(SocketFlags::empty())?;
     sockopt::set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE))?;
     sockopt::set_socket_timeout(&asking, Timeout::Send, Some(PATIENCE))?;
     connect(&asking, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
-    let process = sockopt::socket_peercred(&asking)?.pid.as_raw_nonzero().get();
+    let peer = sockopt::socket_peercred(&asking)?;
+    let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's");
+    if !is_welcome(geteuid(), peer.uid) {
+        return Err(refused());
+    }
+    let answerer = peer.pid.as_raw_nonzero().get();
+    if process.is_some_and(|process| process != answerer) {
+        return Err(io::Error::new(io::ErrorKind::NotFound, "it is another process's"));
+    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = RecvAncillaryBuffer::new(&mut space);
     let mut byte = [0];
@@ -80,21 +119,48 @@ pub(crate) fn ask(name: &str) -> io::Result<(i32, String)> {
         RecvAncillaryMessage::ScmRights(mut files) => files.next(),
         _ => None,
     });
-    let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's");
-    let mut file = File::from(files.next().ok_or_else(refused)?);
-    let mut text = String::new();
-    file.rewind()?;
-    file.read_to_string(&mut text)?;
-    Ok((process, text))
+    let file = files.next().ok_or_else(refused)?;
+    let len = checked_len(&file)?;
+    Ok(Answer { process: answerer, file: file.into(), len })
+}
+
+/// The size of a file that was handed over, which must not change: reading anything else might never end.
+fn checked_len(file: &OwnedFd) -> io::Result<usize> {
+    let stat = fstat(file)?;
+    let is_file = FileType::from_raw_mode(stat.st_mode) == FileType::RegularFile;
+    let is_sealed = is_file && fcntl_get_seals(file).is_ok_and(|seals| seals.contains(SEALS));
+    let len = usize::try_from(stat.st_size).ok().filter(|&len| is_sealed && len <= LONGEST);
+    let wrong = || format!("not a sealed file of at most {LONGEST} bytes");
+    len.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, wrong()))
+}
+
+impl Answer {
+    /// What the answer says.
+    pub(crate) fn text(mut self) -> io::Result<String> {
+        let mut text = String::with_capacity(self.len);
+        self.file.rewind()?;
+        self.file.take(self.len as u64).read_to_string(&mut text)?;
+        Ok(text)
+    }
 }
 
 fn socket(flags: SocketFlags) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags | SocketFlags::CLOEXEC, None)
 }
 
-fn hand_over(to: &OwnedFd, text: &str) -> io::Result<()> {
-    let mut file = File::from(rustix::fs::memfd_create(c"ironwarp", MemfdFlags::CLOEXEC)?);
-    file.write_all(text.as_bytes())?;
+/// A file with as many whole lines of the text as may be read.
+fn sealed(text: &str) -> io::Result<File> {
+    let bytes = text.as_bytes();
+    let cut = |longest: &[u8]| longest.iter().rposition(|&byte| byte == b'\n').map_or(0, |end| end + 1);
+    let len = bytes.get(..LONGEST).map_or(bytes.len(), cut);
+    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
+    let mut file = File::from(rustix::fs::memfd_create(c"ironwarp", flags)?);
+    file.write_all(&bytes[..len])?;
+    fcntl_add_seals(&file, SEALS | SealFlags::SEAL)?;
+    Ok(file)
+}
+
+fn hand_over(to: &OwnedFd, file: &File) -> io::Result<()> {
     let files = [file.as_fd()];
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut rights = SendAncillaryBuffer::new(&mut space);
@@ -106,20 +172,34 @@ fn hand_over(to: &OwnedFd, text: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
+
+    /// Asks, and is answered once.
+    fn answered(test: &str, text: &str) -> (i32, String) {
+        let name = format!("ironwarp-test/{}/{test}", std::process::id());
+        let bulletin = Bulletin::new(&name).unwrap();
+        let asking = std::thread::spawn(move || ask(&name, None));
+        poll(&mut [PollFd::new(&bulletin, PollFlags::IN)], None).unwrap();
+        bulletin.answer(|| text.to_owned()).unwrap();
+        let answer = asking.join().unwrap().unwrap();
+        (answer.process, answer.text().unwrap())
+    }
 
     /// What is longer than any socket's buffer arrives whole, though nobody reads while it is handed over.
     #[test]
     fn a_long_text_is_handed_over_without_waiting() {
-        let name = format!("ironwarp-test/{}/bulletin", std::process::id());
-        let bulletin = Bulletin::new(&name).unwrap();
         let text = "all is well\n".repeat(1 << 20);
-        let asking = std::thread::spawn(move || ask(&name));
-        rustix::event::poll(&mut [rustix::event::PollFd::new(&bulletin, rustix::event::PollFlags::IN)], None)
-            .unwrap();
-        bulletin.answer(|| text.clone()).unwrap();
-        let (process, answer) = asking.join().unwrap().unwrap();
+        let (process, answer) = answered("long", &text);
         assert_eq!(process.cast_unsigned(), std::process::id());
         assert!(answer == text, "{} bytes", answer.len());
+    }
+
+    #[test]
+    fn a_text_that_is_too_long_is_cut_behind_a_line() {
+        let text = "all is well\n".repeat(1 << 21);
+        let (_, answer) = answered("longer", &text);
+        assert!(answer.len() <= LONGEST && answer.len() + 12 > LONGEST, "{} bytes", answer.len());
+        assert!(text.starts_with(&answer) && answer.ends_with('\n'));
     }
 
     #[test]
@@ -131,7 +211,14 @@ mod tests {
 
     #[test]
     fn nobody_answers_under_a_name_that_nobody_has() {
-        let error = ask("ironwarp-test/none").unwrap_err();
+        let error = ask("ironwarp-test/none", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    }
+
+    #[test]
+    fn another_process_is_not_listened_to() {
+        let name = format!("ironwarp-test/{}/other", std::process::id());
+        let _bulletin = Bulletin::new(&name).unwrap();
+        assert_eq!(ask(&name, Some(1)).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

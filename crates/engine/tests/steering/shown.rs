@@ -13,13 +13,14 @@ use std::sync::Arc;
 /// What the adapter with an event queue of this class says of itself.
 fn rows(of: &str) -> Vec<Row> {
     let names = show::adapters().unwrap();
-    let mine = names.iter().filter_map(|name| show::look(name).ok());
-    let mut mine = mine.filter(|adapter| adapter.process == std::process::id().cast_signed());
+    let mut mine = names
+        .iter()
+        .filter_map(|name| show::ask(name, Some(std::process::id().cast_signed())).ok()?.read().ok());
     mine.find(|adapter| adapter.rows.iter().any(|row| row.text("of") == of)).expect("it answers").rows
 }
 
 fn of_kind<'r>(rows: &'r [Row], kind: &str) -> Vec<&'r Row> {
-    rows.iter().filter(|row| row.kind == kind).collect()
+    rows.iter().filter(|row| row.kind() == kind).collect()
 }
 
 #[test]
