@@ -4,7 +4,6 @@ use super::Options;
 use crate::say::Failure;
 use ironwarp_rnic::config::{Config, ConfigError, PREFIX};
 use std::ffi::{OsStr, OsString};
-use std::fs::File;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 
@@ -110,7 +109,7 @@ fn seed_of(config: &Config) -> u64 {
 /// Begins the file anew. The program adds to it, wherever it goes; so do the programs that it starts.
 fn begin(path: &Path) -> Result<OsString, Failure> {
     let cannot = |error| format!("the capture cannot be written to {}: {error}", path.display());
-    File::create(path).map_err(cannot)?;
+    ironwarp_engine::sys::shared_file::begin(path).map_err(cannot)?;
     Ok(std::path::absolute(path).map_err(cannot)?.into())
 }
 

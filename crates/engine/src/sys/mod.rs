@@ -10,7 +10,7 @@
 //! | `netlink` | interfaces, addresses and routes | |
 //! | `sock_diag` | which user owns a socket | |
 //! | `udp` | one UDP port at several addresses, for datagrams | |
-//! | `shared_file` | a file that several processes add to | |
+//! | `shared_file` | a capture file, which several processes add to | |
 //! | `bulletin` | a text for whoever asks on this machine | |
 //! | `poller` | waiting for many sockets, and waking who waits | |
 //! | `random` | random bytes, for keys | |
@@ -30,7 +30,7 @@ pub mod poller;
 pub(crate) mod random;
 pub mod reserve;
 pub mod setup;
-pub(crate) mod shared_file;
+pub mod shared_file;
 pub(crate) mod sock_diag;
 pub mod socket;
 #[cfg(test)]

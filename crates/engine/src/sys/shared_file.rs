@@ -1,11 +1,22 @@
-//! A file that several processes add to, each piece at one go, up to a limit. What is added is the kernel's at once: it stays
+//! A capture file: several processes add to it, each piece at one go, up to a limit. What is added is the kernel's at once: it stays
 //! when the process is killed.
+//!
+//! A capture holds what programs sent, so it is its owner's alone, and it may lie where others can write. So
+//! nobody else's file is opened, none through a link, and nothing but a regular file; and a lock that somebody else holds
+//! keeps nobody from opening an adapter.
 
-use rustix::fs::{FlockOperation, flock};
-use rustix::io::retry_on_intr;
-use std::fs::{File, OpenOptions};
-use std::io::{self, Error, ErrorKind, Read, Write};
+use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, ftruncate};
+use rustix::io::{Errno, retry_on_intr};
+use std::fs::File;
+use std::io::{self, Error, ErrorKind, Write};
+use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long to wait for a process that writes the header. It holds the lock for microseconds.
+const PATIENCE: Duration = Duration::from_millis(500);
+const RETRY: Duration = Duration::from_millis(1);
 
 /// Such a file.
 #[derive(Debug)]
@@ -14,20 +25,80 @@ pub(crate) struct SharedFile {
     limit: u64,
 }
 
+/// Makes an empty capture file, or empties one that is there. Programs add to it.
+pub fn begin(path: &Path) -> io::Result<()> {
+    let file = open_private(path)?;
+    fchmod(&file, Mode::RUSR | Mode::WUSR)?; // it may have been made by somebody less careful
+    Ok(ftruncate(&file, 0)?)
+}
+
+/// Opens or makes a file that only its owner, this user, can read and write.
+fn open_private(path: &Path) -> io::Result<File> {
+    // Nonblocking: a FIFO would wait for its other end.
+    let flags = OFlags::RDWR
+        | OFlags::APPEND
+        | OFlags::CREATE
+        | OFlags::NOFOLLOW
+        | OFlags::CLOEXEC
+        | OFlags::NONBLOCK;
+    let refused = |why| Error::new(ErrorKind::PermissionDenied, why);
+    let file = match rustix::fs::open(path, flags, Mode::RUSR | Mode::WUSR) {
+        Ok(file) => file,
+        Err(Errno::LOOP) => return Err(refused("it is a symbolic link: name the file itself")),
+        Err(error) => return Err(error.into()),
+    };
+    let stat = fstat(&file)?;
+    if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
+        return Err(refused("it is not a regular file"));
+    }
+    if stat.st_uid != rustix::process::geteuid().as_raw() {
+        return Err(refused("it belongs to another user: remove it or choose another name"));
+    }
+    if stat.st_nlink != 1 {
+        return Err(refused("it has another name, too: remove it or choose another name"));
+    }
+    Ok(file.into())
+}
+
+/// Waits for the lock, but not for long: whoever can open a file can lock it for as long as he likes.
+fn lock(file: &File) -> io::Result<()> {
+    let began = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => return Ok(()),
+            Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => thread::sleep(RETRY),
+            Err(Errno::WOULDBLOCK) => {
+                let why = "another process keeps it locked: remove it or choose another name";
+                return Err(Error::new(ErrorKind::WouldBlock, why));
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Whether the file begins with the header; not if it is empty.
+fn has_header(file: &File, header: &[u8]) -> io::Result<bool> {
+    let mut begin = vec![0; header.len()];
+    match file.read_exact_at(&mut begin, 0) {
+        Ok(()) if begin == header => Ok(true),
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof && fstat(file)?.st_size == 0 => Ok(false),
+        Err(error) if error.kind() != ErrorKind::UnexpectedEof => Err(error),
+        _ => Err(Error::new(ErrorKind::InvalidData, "it is there, and is something else")),
+    }
+}
+
 impl SharedFile {
     /// Opens a file that begins with `header`; one that is not there, or empty, gets it.
     pub(crate) fn open(path: &Path, header: &[u8], limit: u64) -> io::Result<Self> {
-        let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-        // Of several that find it empty, one writes. The lock goes with this description of the file, at the latest.
-        flock(&file, FlockOperation::LockExclusive)?;
-        let mut begin = Vec::new();
-        (&file).take(header.len() as u64).read_to_end(&mut begin)?;
-        match &*begin {
-            [] => file.write_all(header)?,
-            begin if begin == header => {}
-            _ => return Err(Error::new(ErrorKind::InvalidData, "it is there, and is something else")),
+        let mut file = open_private(path)?;
+        if !has_header(&file, header)? {
+            // Of several that find it empty, one writes. The lock goes with this description of the file, at the latest.
+            lock(&file)?;
+            if !has_header(&file, header)? {
+                file.write_all(header)?;
+            }
+            flock(&file, FlockOperation::Unlock)?;
         }
-        flock(&file, FlockOperation::Unlock)?;
         Ok(Self { file, limit })
     }
 
@@ -50,5 +121,106 @@ impl SharedFile {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt, chown, symlink};
+    use std::path::PathBuf;
+
+    const HEADER: &[u8] = b"a header";
+
+    /// An empty directory for one test, and a path in it.
+    fn path(test: &str) -> PathBuf {
+        let directory = std::env::temp_dir().join(format!("ironwarp-{}-{test}", std::process::id()));
+        let _ = fs::remove_dir_all(&directory);
+        fs::create_dir(&directory).unwrap();
+        directory.join("capture")
+    }
+
+    fn open(path: &Path) -> io::Result<SharedFile> {
+        SharedFile::open(path, HEADER, 1000)
+    }
+
+    fn mode(path: &Path) -> u32 {
+        fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    fn remove(path: &Path) {
+        fs::remove_dir_all(path.parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_capture_is_its_owners_alone() {
+        let path = path("mode");
+        let file = open(&path).unwrap();
+        assert_eq!(mode(&path), 0o600);
+        file.append(b" and more").unwrap();
+        open(&path).unwrap().append(b" and more").unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"a header and more and more");
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+        begin(&path).unwrap();
+        assert_eq!((mode(&path), fs::read(&path).unwrap().len()), (0o600, 0));
+        remove(&path);
+    }
+
+    #[test]
+    fn links_and_what_is_no_file_of_ours_are_refused() {
+        let path = path("refused");
+        let other = path.with_file_name("other");
+        let refused = |what: &str| {
+            for error in [open(&path).unwrap_err(), begin(&path).unwrap_err()] {
+                assert!(error.to_string().contains(what), "{error}");
+            }
+            fs::remove_file(&path).unwrap();
+        };
+        fs::write(&other, b"").unwrap();
+        symlink(&other, &path).unwrap();
+        refused("symbolic link");
+        symlink("/nowhere/at/all", &path).unwrap();
+        refused("symbolic link");
+        fs::hard_link(&other, &path).unwrap();
+        refused("another name");
+        rustix::fs::mknodat(rustix::fs::CWD, &path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+        refused("not a regular file");
+        if rustix::process::geteuid().is_root() {
+            fs::write(&path, b"").unwrap();
+            chown(&path, Some(65534), None).unwrap();
+            refused("another user");
+        }
+        fs::write(&path, b"something else").unwrap();
+        assert_eq!(open(&path).unwrap_err().kind(), ErrorKind::InvalidData);
+        assert_eq!(fs::read(&other).unwrap(), b"", "nothing was written through a link");
+        remove(&path);
+    }
+
+    /// A reader may lock the file for as long as it likes: that delays nobody who finds the header, and others not for long.
+    #[test]
+    fn a_lock_does_not_keep_an_adapter_from_opening() {
+        let path = path("locked");
+        drop(open(&path).unwrap());
+        let reader = File::open(&path).unwrap();
+        flock(&reader, FlockOperation::LockExclusive).unwrap();
+        open(&path).unwrap().append(b"!").unwrap();
+        begin(&path).unwrap();
+        let error = open(&path).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
+        drop(reader);
+        open(&path).unwrap();
+        assert_eq!(fs::read(&path).unwrap(), HEADER);
+        remove(&path);
+    }
+
+    #[test]
+    fn of_many_who_find_it_empty_one_writes_the_header() {
+        let path = path("many");
+        thread::scope(|scope| {
+            (0..16).for_each(|_| drop(scope.spawn(|| open(&path).unwrap().append(b"!").unwrap())));
+        });
+        assert_eq!(fs::read(&path).unwrap(), [HEADER, &[b'!'; 16]].concat());
+        remove(&path);
     }
 }
