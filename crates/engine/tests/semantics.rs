@@ -86,10 +86,9 @@ fn a_send_completes_before_the_answer_to_it_comes() {
     let (client, server) = ends(Completes::WhenAcknowledged);
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            let start = Instant::now();
             for round in 0..500 {
                 server.receive(1024);
-                let mut asked = false;
+                let (start, mut asked) = (Instant::now(), false);
                 while !asked {
                     assert!(start.elapsed() < PATIENCE, "the client does not ask any more");
                     server.side.cq.poll(4, |found| asked |= found.opcode == Opcode::Receive).unwrap();

@@ -14,6 +14,7 @@ use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
 use docs::Docs;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 
 pub(crate) const USAGE: &str = "api [--update]";
@@ -47,11 +48,15 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
 }
 
 /// rustdoc's JSON is not stable. `RUSTC_BOOTSTRAP` has the stable compiler write it all the same, so that nobody
-/// needs a nightly one; which version of it we read is in `docs.rs`.
+/// needs a nightly one; which version of it we read is in `docs.rs`. Only rustdoc is given the variable: build scripts of
+/// dependencies look at it, and cargo would build them and all behind them again, here and in the next job.
 fn documented(workspace: &Workspace) -> Result<Docs> {
+    let rustdoc = workspace.target.join("rustdoc-with-json");
+    fs::write(&rustdoc, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n").map_err(at(&rustdoc))?;
+    fs::set_permissions(&rustdoc, fs::Permissions::from_mode(0o755)).map_err(at(&rustdoc))?;
     let mut cargo = command("cargo", &["doc", "--quiet", "--no-deps", "--lib", "--locked"]);
     cargo.args(CRATES.iter().flat_map(|name| ["--package", name]));
-    cargo.env("RUSTC_BOOTSTRAP", "1").env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
+    cargo.env("RUSTDOC", &rustdoc).env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
     run_command(&mut cargo)?;
     Docs::load(&workspace.target.join("doc"), CRATES)
 }
