@@ -22,7 +22,8 @@ pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let full = is_full(options, TEST_USAGE)?;
     dropin::run(workspace, &[])?; // some tests start programs with it
     let nextest = ["nextest", "run", "--workspace", "--locked", "--exclude", fuzz::PACKAGE];
-    run(&mut command("cargo", &nextest))?;
+    let all = if full { &["--no-fail-fast"][..] } else { &[] };
+    run(command("cargo", &nextest).args(all))?;
     if full {
         // Tests that take too long for CI are ignored, and have `nightly` in their names.
         let nightly = ["--run-ignored", "only", "--filterset", "test(nightly)", "--no-tests", "warn"];

@@ -333,7 +333,11 @@ fn loom_a_second_message_comes_while_the_program_deregisters() {
     loom::model(|| {
         let world = world(1);
         let tag = world.table.register(&AllMapped, HOME, World::once()).unwrap();
-        let peers = [(); 2].map(|()| spawn(&world, move |world| drop(world.message(tag))));
+        let peers = [(); 2].map(|()| {
+            spawn(&world, move |world| {
+                let _ = world.message(tag);
+            })
+        });
         world.table.deregister(tag).unwrap();
         world.reuse_memory();
         for peer in peers {
