@@ -1,0 +1,85 @@
+//! The headers of the private protocol: hello, aside, datagram and signal. Any bytes are a value or an error; what is read
+//! survives being sent again, and a header that is cut is refused.
+#![no_main]
+
+use ironwarp_wire::private::{
+    Aside, AsideKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, SIGNAL_TAG, Signal, Unreadable,
+};
+use ironwarp_wire::{Header, Place};
+use libfuzzer_sys::fuzz_target;
+
+/// Magic and version: what every header begins with.
+const OPENING: usize = 5;
+
+// The first byte says which header it is, and whether the input lacks its opening. No mutation has to guess that.
+fuzz_target!(|input: &[u8]| {
+    let [which, input @ ..] = input else { return };
+    let whole = |opening: &[u8]| match which & 0x80 {
+        0 => [&opening[..OPENING], input].concat(),
+        _ => input.to_vec(),
+    };
+    match which % 4 {
+        0 => hello(&whole(&Hello::new(HelloKind::Dial, 1, 2).emit().expect("24 bits"))),
+        1 => aside(&whole(&Aside::new(AsideKind::Pair, 1).emit())),
+        2 => datagram(&whole(&empty_datagram())),
+        _ => signal(input),
+    }
+});
+
+fn hello(bytes: &[u8]) {
+    let Ok(hello) = show(Hello::parse(bytes)) else { return };
+    let _ = hello.to_string();
+    assert_eq!(Hello::parse(&hello.emit().expect("24 bits")), Ok(hello));
+    // A hello is all of the private data: no part of it is one.
+    (0..bytes.len()).for_each(|cut| assert!(Hello::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
+}
+
+fn aside(bytes: &[u8]) {
+    let Ok((aside, data)) = show(Aside::parse(bytes)) else { return };
+    let _ = aside.to_string();
+    assert_eq!(Aside::parse(&[&aside.emit()[..], data].concat()), Ok((aside, data)));
+    let header = bytes.len() - data.len();
+    (0..header).for_each(|cut| assert!(Aside::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
+}
+
+fn datagram(bytes: &[u8]) {
+    let Ok((datagram, payload)) = show(Datagram::parse(bytes)) else { return };
+    let _ = datagram.to_string();
+    let again = datagram.emit().expect("24 bits");
+    assert_eq!(Datagram::parse(&[&again[..], payload].concat()), Ok((datagram, payload)));
+    let header = bytes.len() - payload.len();
+    (0..header).for_each(|cut| assert!(Datagram::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
+}
+
+fn empty_datagram() -> [u8; DATAGRAM_LEN] {
+    let header = Datagram {
+        destination: 1,
+        source: 2,
+        qkey: 3,
+        solicited: false,
+        immediate: None,
+        hop_limit: 1,
+        traffic_class: 0,
+        flow_label: 0,
+        service_level: 0,
+    };
+    header.emit().expect("24 bits")
+}
+
+fn signal(bytes: &[u8]) {
+    let Some(word) = bytes.first_chunk() else { return };
+    let place = Place { tag: SIGNAL_TAG, offset: u64::from_be_bytes(*word) };
+    let Some(parsed) = Signal::parse(place) else { return };
+    let Ok(signal) = show(parsed) else { return };
+    let _ = signal.to_string();
+    let Header::Write(write) = signal.header() else { panic!("a signal is an empty Write") };
+    // An unknown kind is ignored, whatever its word is.
+    if !matches!(signal, Signal::Unknown(_)) {
+        assert_eq!(Signal::parse(write.place), Some(Ok(signal)));
+    }
+}
+
+/// Every error has words.
+fn show<T>(parsed: Result<T, Unreadable>) -> Result<T, Unreadable> {
+    parsed.inspect_err(|error| assert!(!error.to_string().is_empty()))
+}
