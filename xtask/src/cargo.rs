@@ -5,6 +5,7 @@ use crate::fuzz;
 use crate::no_std;
 use crate::shell::{Result, command, output, run};
 use crate::workspace::Workspace;
+use std::process::Command;
 
 pub(crate) fn fmt(_: &Workspace, _: &[String]) -> Result {
     run(&mut command("cargo", &["fmt", "--all", "--check"]))
@@ -81,17 +82,23 @@ pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
     let runs = match options {
         [] => SOME_SEEDS,
         [option] if option == FULL => ALL_SEEDS,
-        _ => return run(command("cargo", &SIM).args(options)),
+        _ => return run(simulator(workspace).args(options)),
     };
-    runs.iter().try_for_each(|options| run(command("cargo", &SIM).args(*options)))?;
+    runs.iter().try_for_each(|options| run(simulator(workspace).args(*options)))?;
     BROKEN.into_iter().chain(BROKEN_EVENTS).try_for_each(|way| find_out(workspace, way, &[]))?;
     BROKEN_EVENTS.into_iter().try_for_each(|way| find_out(workspace, way, &["--events"]))
 }
 
+/// One build serves all runs: it is broken only where `IRONWARP_BROKEN` says so.
+fn simulator(workspace: &Workspace) -> Command {
+    let mut simulator = command("cargo", &SIM);
+    simulator.env("CARGO_TARGET_DIR", workspace.target.join("sim"));
+    simulator.env("RUSTFLAGS", "--cfg ironwarp_broken").env_remove("IRONWARP_BROKEN");
+    simulator
+}
+
 fn find_out(workspace: &Workspace, way: &str, options: &[&str]) -> Result {
-    let mut broken = command("cargo", &SIM);
-    broken.env("CARGO_TARGET_DIR", workspace.target.join("broken")).env("RUSTFLAGS", "--cfg ironwarp_broken");
-    match output(broken.args(options).env("IRONWARP_BROKEN", way)) {
+    match output(simulator(workspace).args(options).env("IRONWARP_BROKEN", way)) {
         Err(said) if said.contains("does it again") => {
             let seed = said.lines().find(|line| line.contains("does it again")).unwrap_or_default();
             println!("broken on purpose ({way}), and found out: {seed}");
