@@ -349,7 +349,7 @@ fn a_refusal_does_not_tell_of_a_drain_that_nobody_waits_for() {
     near.qp.modify(State::Drained).unwrap();
     near.qp.modify(State::ReadyToSend).unwrap();
     let memory = Memory::direct(data.addr, 50, WHOLE).unwrap();
-    near.post(2, Operation::Register { tag: Tag(0x00ff_ff00), memory }, &[]);
+    near.post(2, Operation::Register { tag: Tag(0xff), memory }, &[]);
     settle(&ends);
     assert_eq!(near.ended(), [(1, Status::Success), (2, Status::WindowBind)]);
     assert_eq!((near.qp.state(), near.events()), (State::Drained, vec![]));

@@ -32,7 +32,7 @@ fn refused(named: Named, check: Check, protection: Protection) {
 #[test]
 fn an_atomic_operation_is_checked_before_a_bit_changes() {
     let cases: [(Named, Check, Protection); 9] = [
-        (|_, _| (Tag(0x00ff_ff00), 0), Check::Valid, Protection::Tag),
+        (|_, _| (Tag(0xff), 0), Check::Valid, Protection::Tag),
         (|victim, _| (victim.foreign.tag, victim.foreign.addr), Check::Domain, Protection::Stream),
         (
             |victim, qp| (victim.window(&victim.open, qp + 1, Rights::REMOTE), victim.open.addr),

@@ -222,7 +222,7 @@ fn requests_that_are_refused() {
     let protection = |code| Cause::Protection(code);
     type Ask = fn(&Victim) -> Header;
     let denied: [(Ask, Cause, Check); 5] = [
-        (|_| request(1, Tag(0x00ff_ff00), 0, 8), protection(Protection::Tag), Check::Valid),
+        (|_| request(1, Tag(0xff), 0, 8), protection(Protection::Tag), Check::Valid),
         (|it| request(1, it.private.tag, it.private.addr, 8), protection(Protection::Access), Check::Right),
         (|it| request(1, it.writable.tag, it.writable.addr, 8), protection(Protection::Access), Check::Right),
         (|it| request(1, it.open.tag, it.open.end() - 7, 8), protection(Protection::Bounds), Check::Range),

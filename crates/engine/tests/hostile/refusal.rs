@@ -123,7 +123,7 @@ fn what_came_before_goes_on_and_completes_first() {
         let victim = Victim::new();
         let mut attacked = victim.reactive();
         let some = victim.readable.sge(0, 8);
-        let wrong = victim.registration(2, Tag(0x00ff_ff00));
+        let wrong = victim.registration(2, Tag(0xff));
         attacked.posts(vec![request(1, Operation::Read(ELSEWHERE), victim.open.sge(0, 8)), wrong]);
         attacked.posts(vec![request(3, SEND, some)]);
         let heard = attacked.peer.hear_message();
@@ -174,7 +174,7 @@ fn it_may_be_refused_again() {
 fn a_drained_queue_pair_ends_as_others_do() {
     let victim = Victim::new();
     let (mut attacked, some) = (victim.reactive(), victim.readable.sge(0, 8));
-    attacked.posts(vec![victim.registration(1, Tag(0x00ff_ff00))]);
+    attacked.posts(vec![victim.registration(1, Tag(0xff))]);
     attacked.ended(&[(1, Status::WindowBind)]);
     let cause = Cause::Protection(Protection::Access);
     attacked.peer.send(&Header::Terminate(Terminate { cause, offender: Default::default() }), &[]);
@@ -185,7 +185,7 @@ fn a_drained_queue_pair_ends_as_others_do() {
     assert!(matches!(late.cause.as_deref(), Some(Fault::Terminated(_))), "{late:?}");
 
     let mut attacked = victim.reactive();
-    attacked.posts(vec![victim.registration(1, Tag(0x00ff_ff00)), request(2, SEND, some)]);
+    attacked.posts(vec![victim.registration(1, Tag(0xff)), request(2, SEND, some)]);
     attacked.pair.disconnect();
     attacked.ended(&[(1, Status::WindowBind), (2, Status::Flushed)]);
     assert_eq!(attacked.peer.hear_message(), Heard::End);

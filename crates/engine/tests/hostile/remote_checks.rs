@@ -63,7 +63,7 @@ const fn tagged(code: TaggedBuffer) -> Cause {
 // RFC 5041 §7.2 answers a Write, RFC 5040 §4.8 (figure 9) a Read.
 refused! {
     /// a: no entry has this index.
-    a_tag_that_never_was: |victim, _| (Tag(0x00ff_ff00), victim.open.addr), Valid,
+    a_tag_that_never_was: |victim, _| (Tag(0xff), victim.open.addr), Valid,
         Write tagged(TaggedBuffer::Tag), Read Protection::Tag;
     /// a: the entry is free again.
     a_tag_that_was_given_back: |victim, _| {
@@ -172,7 +172,7 @@ fn strict_mode_leaves_windows_open() {
 fn nothing_is_checked_where_there_are_no_bytes() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
-    for tag in [Tag(0x00ff_ff00), victim.foreign.tag, following(victim.open.tag)] {
+    for tag in [Tag(0xff), victim.foreign.tag, following(victim.open.tag)] {
         attacked.peer.send(&write(tag, u64::MAX), &[]);
     }
     attacked.peer.send(&read(1, victim.foreign.tag, u64::MAX, 0), &[]);

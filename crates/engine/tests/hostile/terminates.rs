@@ -57,7 +57,7 @@ const OPERATION_OPCODE: Cause = Cause::Operation(Operation::Opcode);
 fn invalidate() {
     type Named = fn(&Victim, u32) -> Tag;
     let named: [(Named, Check); 4] = [
-        (|_, _| Tag(0x00ff_ff00), Check::Valid),
+        (|_, _| Tag(0xff), Check::Valid),
         (|victim, _| victim.foreign.tag, Check::Domain),
         // A region that was registered by call is the program's.
         (|victim, _| victim.open.tag, Check::Invalidate),
