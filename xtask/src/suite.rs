@@ -147,6 +147,12 @@ mod tests {
         assert!(ci.len() < nightly.len() && ci.iter().all(|job| nightly.contains(job)));
     }
 
+    #[test]
+    fn every_job_takes_the_options_of_its_large_form() {
+        let wrong = JOBS.iter().filter(|job| !job.nightly.is_empty() && !job.takes_options());
+        assert_eq!(wrong.map(Job::name).collect::<Vec<_>>(), [""; 0]);
+    }
+
     /// `.ci/run` with a `cargo` that fails for one of the two commands.
     #[test]
     fn a_failing_command_fails_the_script() {
