@@ -57,14 +57,30 @@ const CARGO: &[(&str, &str)] =
     &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];
 
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
-    let mut packages = missing(DEBIAN);
-    packages.extend(GUEST.iter().chain(PROGRAMS).filter(|package| !installed(package)));
     // One waits for the network and the disk, the other for the processors.
     thread::scope(|scope| {
         let building = scope.spawn(|| missing(CARGO).into_iter().try_for_each(build));
-        let installing = if packages.is_empty() { Ok(()) } else { debian(&packages) };
-        installing.and(building.join().map_err(|_| "a thread panicked")?)
+        packages().and(building.join().map_err(|_| "a thread panicked")?)
     })
+}
+
+/// Installs the Debian packages. Twice if need be: to install one, apt-get may remove another that came from backports.
+fn packages() -> Result {
+    let missing = || -> Vec<&str> {
+        let others = GUEST.iter().chain(PROGRAMS).copied().filter(|package| !installed(package));
+        missing(DEBIAN).into_iter().chain(others).collect()
+    };
+    for _ in 0..2 {
+        let packages = missing();
+        if packages.is_empty() {
+            return Ok(());
+        }
+        debian(&packages)?;
+    }
+    match missing()[..] {
+        [] => Ok(()),
+        ref left => Err(format!("still missing after apt-get: {}", left.join(" "))),
+    }
 }
 
 /// Without optimisation: building these tools takes longer than using them.
