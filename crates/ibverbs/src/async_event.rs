@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::context::Context;
 use crate::errno::{Errno, minus_one};
 use crate::object::{find, put};
@@ -148,13 +149,12 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
         return minus_one!(Err(Errno::null("event")));
     }
     loop {
-        let Ok(fd) = find::<Context>(context).map(|context| context.events().watch_port().fd()) else {
-            return minus_one!(Err(Errno::INVALID));
-        };
+        let fd = uncancelled(|| find::<Context>(context).map(|context| context.events().watch_port().fd()));
+        let Ok(fd) = fd else { return minus_one!(Err(Errno::INVALID)) };
         if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        if let Some(next) = find::<Context>(context).ok().and_then(|context| context.events().next()) {
+        if let Some(next) = uncancelled(|| find::<Context>(context).ok()?.events().next()) {
             // SAFETY: not NULL, and the caller's.
             unsafe { put(event, next) };
             return 0;

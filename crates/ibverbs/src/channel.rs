@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, destroyed, minus_one, object};
@@ -101,13 +102,14 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     loop {
-        let Ok(fd) = find::<Channel>(channel).map(|channel| channel.wake.fd()) else {
+        let Ok(fd) = uncancelled(|| find::<Channel>(channel).map(|channel| channel.wake.fd())) else {
             return minus_one!(Err(Errno::INVALID));
         };
         if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        let Some(found) = find::<Channel>(channel).ok().and_then(|channel| channel.next()) else { continue };
+        let found = uncancelled(|| find::<Channel>(channel).ok()?.next());
+        let Some(found) = found else { continue };
         let c: *mut ibv_cq = found.c().cast();
         // SAFETY: NULL or the caller's; the queue is alive as long as its event is not acknowledged.
         unsafe {

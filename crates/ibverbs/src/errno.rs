@@ -74,39 +74,46 @@ macro_rules! here {
     }};
 }
 
+// The macros evaluate the call on a thread that cannot be cancelled: a call that blocks is made before.
+
 /// An object, or NULL and errno.
 macro_rules! object {
-    ($result:expr $(,)?) => {
-        $crate::errno::answer_object($crate::errno::here!(), $result)
-    };
+    ($result:expr $(,)?) => {{
+        let here = $crate::errno::here!();
+        $crate::cancel::uncancelled(|| $crate::errno::answer_object(here, $result))
+    }};
 }
 
 /// Zero, or the errno.
 macro_rules! code {
-    ($result:expr $(,)?) => {
-        $crate::errno::answer_code($crate::errno::here!(), $result)
-    };
+    ($result:expr $(,)?) => {{
+        let here = $crate::errno::here!();
+        $crate::cancel::uncancelled(|| $crate::errno::answer_code(here, $result))
+    }};
 }
 
 /// Zero, or the errno, of a call that destroys.
 macro_rules! destroyed {
-    ($result:expr $(,)?) => {
-        $crate::errno::answer_destroyed($crate::errno::here!(), $result)
-    };
+    ($result:expr $(,)?) => {{
+        let here = $crate::errno::here!();
+        $crate::cancel::uncancelled(|| $crate::errno::answer_destroyed(here, $result))
+    }};
 }
 
 /// The errno is set as well: callers of many verbs look there, too.
 macro_rules! code_and_errno {
-    ($result:expr $(,)?) => {
-        $crate::errno::answer_code_and_errno($crate::errno::here!(), $result)
-    };
+    ($result:expr $(,)?) => {{
+        let here = $crate::errno::here!();
+        $crate::cancel::uncancelled(|| $crate::errno::answer_code_and_errno(here, $result))
+    }};
 }
 
 /// Zero, or -1 and errno.
 macro_rules! minus_one {
-    ($result:expr $(,)?) => {
-        $crate::errno::answer_minus_one($crate::errno::here!(), $result)
-    };
+    ($result:expr $(,)?) => {{
+        let here = $crate::errno::here!();
+        $crate::cancel::uncancelled(|| $crate::errno::answer_minus_one(here, $result))
+    }};
 }
 
 pub(crate) use {code, code_and_errno, destroyed, here, minus_one, object};

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::context::Context;
 use crate::dm::Dm;
 use crate::errno::{Errno, object};
@@ -59,7 +60,7 @@ pub extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    drop(withdraw::<Pd>(pd));
+    uncancelled(|| drop(withdraw::<Pd>(pd)));
 }
 
 #[unsafe(no_mangle)]
@@ -75,7 +76,7 @@ pub extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
 /// The region itself stays.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    drop(withdraw::<Mr>(mr));
+    uncancelled(|| drop(withdraw::<Mr>(mr)));
 }
 
 #[unsafe(no_mangle)]
@@ -90,5 +91,5 @@ pub extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    drop(withdraw::<Dm>(dm));
+    uncancelled(|| drop(withdraw::<Dm>(dm)));
 }

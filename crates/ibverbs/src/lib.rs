@@ -38,6 +38,7 @@
 pub mod abi;
 mod ah;
 mod async_event;
+mod cancel;
 mod channel;
 mod cm;
 mod completion;

@@ -71,8 +71,9 @@ impl Drop for Fd {
         if let Some((word, bit)) = place(self.0.as_raw_fd()) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
+        // By number: the C library's close is a point of cancellation, and programs poll and post on threads that they cancel.
         // SAFETY: it is not used after this.
-        unsafe { ManuallyDrop::drop(&mut self.0) };
+        unsafe { rustix::io::close(self.0.as_raw_fd()) };
     }
 }
 

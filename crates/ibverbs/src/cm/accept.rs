@@ -7,6 +7,7 @@ use super::device::CmDevice;
 use super::id::{Id, complete};
 use super::state::{Link, Phase, Purpose, Shared};
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
 use crate::qp::Qp;
@@ -126,22 +127,21 @@ fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one!(unsafe { accept_and_wait(id, param) })
+    let accepted = unsafe { accept_and_wait(id, param) };
+    minus_one!(accepted)
 }
 
 /// # Safety
 /// `param` is NULL, or whole.
 unsafe fn accept_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    {
+    let datagram = uncancelled(|| -> Result<bool, Errno> {
         let id = find::<Id>(c)?;
         // SAFETY: the caller's word.
         unsafe { accept(&id, param)? };
-        // Nobody tells that a number has arrived.
-        if id.is_datagram() {
-            return Ok(());
-        }
-    }
-    complete(c)
+        Ok(id.is_datagram())
+    })?;
+    // Nobody tells that a number has arrived.
+    if datagram { Ok(()) } else { complete(c) }
 }
 
 #[unsafe(no_mangle)]

@@ -5,6 +5,7 @@
 use super::event::{Event, deliver};
 use super::state::Shared;
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one, object};
 use crate::object::{CObject, Uses, find, publish, put, take_back};
 use crate::sync::lock;
@@ -132,7 +133,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    if let Err(errno) = destroy(channel) {
+    if let Err(errno) = uncancelled(|| destroy(channel)) {
         errno.set();
     }
 }
@@ -141,13 +142,13 @@ pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
 /// alive, here and in the callers, and the channel is looked up again afterwards.
 pub(super) fn next_event(c: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        let fd = match find::<CmChannel>(c).map(|channel| channel.fd()) {
+        let fd = match uncancelled(|| find::<CmChannel>(c).map(|channel| channel.fd())) {
             Ok(fd) => fd,
             Err(_) if was_left(c) => return Err(wait_for_ever()),
             Err(errno) => return Err(errno),
         };
         wait(fd)?;
-        if let Some(event) = find::<CmChannel>(c).ok().and_then(|channel| take(&channel)) {
+        if let Some(event) = uncancelled(|| find::<CmChannel>(c).ok().and_then(|channel| take(&channel))) {
             return Ok(event);
         }
     }

@@ -7,6 +7,7 @@ use super::id::{Id, complete};
 use super::state::{Attempt, Depths, Phase, Purpose, Shared};
 use super::watch::Watch;
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
@@ -198,14 +199,15 @@ fn redial(id: &Arc<Shared>) {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one!(unsafe { connect_and_wait(id, param) })
+    let connected = unsafe { connect_and_wait(id, param) };
+    minus_one!(connected)
 }
 
 /// # Safety
 /// `param` is NULL, or whole.
 unsafe fn connect_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: the caller's word.
-    find::<Id>(c).and_then(|id| unsafe { connect(&id, param) })?;
+    uncancelled(|| find::<Id>(c).and_then(|id| unsafe { connect(&id, param) }))?;
     complete(c)
 }
 
@@ -232,11 +234,12 @@ pub extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_i
 
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
-    minus_one!(disconnect_and_wait(id))
+    let disconnected = disconnect_and_wait(id);
+    minus_one!(disconnected)
 }
 
 fn disconnect_and_wait(c: *mut rdma_cm_id) -> Result<(), Errno> {
-    find::<Id>(c).and_then(|id| disconnect(&id))?;
+    uncancelled(|| find::<Id>(c).and_then(|id| disconnect(&id)))?;
     complete(c)
 }
 

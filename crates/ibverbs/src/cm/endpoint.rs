@@ -5,6 +5,7 @@ use super::id::{Id, Kind, destroy, own_event};
 use super::qp::{create_simple, destroy_qp, destroy_srq};
 use super::resolve::{rdma_bind_addr, resolve_addresses, resolve_route};
 use crate::abi::*;
+use crate::cancel::{Uncancelled, uncancelled};
 use crate::errno::{Errno, minus_one};
 use crate::object::{CObject, find, put};
 use std::ffi::c_int;
@@ -46,7 +47,7 @@ unsafe fn prepare(
         // SAFETY: as above.
         unsafe {
             (*init).qp_type = qp_type;
-            create_simple(c, pd, init)?;
+            uncancelled(|| create_simple(c, pd, init))?;
         }
     }
     Ok(())
@@ -65,8 +66,9 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     // SAFETY: not NULL, and the caller's.
     let (port_space, qp_type) =
         unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
-    let made = match Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }) {
-        Ok(made) => made.c(),
+    let new = || Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }).map(|id| id.c());
+    let made = match uncancelled(new) {
+        Ok(made) => made,
         Err(errno) => return minus_one!(Err(errno)),
     };
     // SAFETY: as above.
@@ -85,6 +87,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
 }
 
 fn destroy_all(c: *mut rdma_cm_id) {
+    let _uncancelled = Uncancelled::new();
     let Ok(id) = find::<Id>(c) else { return };
     destroy_qp(&id);
     destroy_srq(&id);
@@ -130,7 +133,7 @@ fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
         }
         let new = (*event).id;
         if let Some(mut init) = *listener.template.get()
-            && let Err(errno) = create_simple(new, (*listener.c()).pd, &raw mut init)
+            && let Err(errno) = uncancelled(|| create_simple(new, (*listener.c()).pd, &raw mut init))
         {
             return keep(errno);
         }

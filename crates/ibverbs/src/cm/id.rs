@@ -10,6 +10,7 @@ use super::device::{CmDevice, View};
 use super::event::acknowledge;
 use super::state::{Phase, Shared};
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::{CObject, Uses, begin_destroy, find, publish, put};
 use crate::persona::is_iwarp;
@@ -255,16 +256,17 @@ impl Drop for Id {
 /// Waits for the next event of an id; `None`: it is not synchronous. The thread may be cancelled in here: nothing with a
 /// destructor is alive while it waits, and the id is looked up again afterwards.
 pub(super) fn own_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdma_cm_event)>, Errno> {
-    let channel = {
-        let id = find::<Id>(c)?;
-        if !id.is_synchronous() {
-            return Ok(None);
-        }
-        id.acknowledge_own_event();
-        id.channel()
-    };
+    let channel = uncancelled(|| {
+        find::<Id>(c).map(|id| {
+            id.is_synchronous().then(|| {
+                id.acknowledge_own_event();
+                id.channel()
+            })
+        })
+    })?;
+    let Some(channel) = channel else { return Ok(None) };
     let event = next_event(channel)?;
-    match find::<Id>(c) {
+    match uncancelled(|| find::<Id>(c)) {
         Ok(id) => Ok(Some((id, event))),
         Err(errno) => {
             let _ = acknowledge(event);
@@ -308,7 +310,7 @@ pub unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    match destroy(id) {
+    match uncancelled(|| destroy(id)) {
         // What was inherited from a parent is the parent's: there is nothing to do.
         Err(Errno::INHERITED) => 0,
         other => minus_one!(other),

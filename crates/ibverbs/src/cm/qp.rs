@@ -5,6 +5,7 @@
 use super::id::Id;
 use super::watch::Watch;
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::channel::{destroy as destroy_channel, ibv_create_comp_channel};
 use crate::cq::{destroy as destroy_cq, ibv_create_cq};
 use crate::errno::{Errno, minus_one};
@@ -195,7 +196,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     if let Ok(id) = find::<Id>(id) {
-        destroy_qp(&id);
+        uncancelled(|| destroy_qp(&id));
     }
 }
 
@@ -277,7 +278,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     if let Ok(id) = find::<Id>(id) {
-        destroy_srq(&id);
+        uncancelled(|| destroy_srq(&id));
     }
 }
 

@@ -8,6 +8,7 @@ use super::id::{Id, complete};
 use super::state::Phase;
 use super::watch::Desk;
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
 use ironwarp_engine::sys::setup::{BindOptions, Bound};
@@ -128,7 +129,8 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     _timeout: c_int,
 ) -> c_int {
     // SAFETY: NULL or the caller's.
-    minus_one!(unsafe { resolve_addresses(id, from, to) })
+    let resolved = unsafe { resolve_addresses(id, from, to) };
+    minus_one!(resolved)
 }
 
 /// # Safety
@@ -142,18 +144,19 @@ pub(super) unsafe fn resolve_addresses(
     let to = unsafe { address::from_c(to)? };
     // SAFETY: as above.
     let from = if from.is_null() { None } else { Some(unsafe { address::from_c(from)? }) };
-    find::<Id>(c).and_then(|id| resolve(&id, from, to))?;
+    uncancelled(|| find::<Id>(c).and_then(|id| resolve(&id, from, to)))?;
     complete(c)
 }
 
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int) -> c_int {
-    minus_one!(resolve_route(id))
+    let resolved = resolve_route(id);
+    minus_one!(resolved)
 }
 
 /// There is one route, and it is known with the address.
 pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
-    {
+    uncancelled(|| {
         let id = find::<Id>(c)?;
         let mut state = id.shared().lock();
         if state.phase != Phase::AddressResolved {
@@ -163,6 +166,7 @@ pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
         drop(state);
         id.set_path();
         id.shared().push(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
-    }
+        Ok(())
+    })?;
     complete(c)
 }

@@ -169,7 +169,8 @@ pub extern "C-unwind" fn riomap(
 #[unsafe(no_mangle)]
 pub extern "C-unwind" fn riounmap(socket: c_int, buf: *mut c_void, len: usize) -> c_int {
     let addr = buf as u64;
-    minus_one!(until(socket, Patience::Endless, |socket| socket.stream()?.unmap(addr, len)))
+    let unmapped = until(socket, Patience::Endless, |socket| socket.stream()?.unmap(addr, len));
+    minus_one!(unmapped)
 }
 
 #[unsafe(no_mangle)]

@@ -6,6 +6,7 @@ use super::socket::{Role, Socket};
 use super::stream::{Phase, Stream};
 use super::wait::{Patience, until};
 use super::{add, address, close, engine, find, forked, lock};
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 
 use ironwarp_engine::ConnectOptions;
@@ -143,16 +144,18 @@ pub unsafe extern "C-unwind" fn rconnect(
     addrlen: libc::socklen_t,
 ) -> c_int {
     // SAFETY: the caller's.
-    let begun = find(socket).and_then(|socket| unsafe {
+    let dial = |socket: Arc<Socket>| unsafe {
         let to = address::read(addr, addrlen, socket.family())?;
         Ok((begin(&socket, to)?, socket.patience(0)))
-    });
-    minus_one!(match begun {
+    };
+    let begun = uncancelled(|| find(socket).and_then(dial));
+    let connected = match begun {
         // However fast it is: programs expect to be told by poll.
         Ok((true, Patience::None)) => Err(Errno(libc::EINPROGRESS)),
         Ok((_, patience)) => until(socket, patience, connected),
         Err(errno) => Err(errno),
-    })
+    };
+    minus_one!(connected)
 }
 
 /// Dials, unless that was done before. Whether it was done now.

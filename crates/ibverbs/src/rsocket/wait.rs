@@ -4,6 +4,7 @@
 
 use super::socket::Socket;
 use super::{find, lock};
+use crate::cancel::uncancelled;
 use crate::errno::Errno;
 use ironwarp_rnic::event::Wake;
 use rustix::event::{EventfdFlags, eventfd};
@@ -162,7 +163,7 @@ pub(super) fn until<T: Copy>(
 ) -> Result<T, Errno> {
     let mut waiting = false;
     loop {
-        let waker = match look(fd, patience, waiting, &mut step)? {
+        let waker = match uncancelled(|| look(fd, patience, waiting, &mut step))? {
             Look::Done(result) => return Ok(result),
             Look::Wait(waker) => waker,
         };
