@@ -4,6 +4,7 @@
 
 mod api;
 mod bench;
+mod cabi_fuzz;
 mod cargo;
 mod cost;
 mod dist;
@@ -19,6 +20,7 @@ mod pages;
 mod process;
 mod programs;
 mod rdma_core_tests;
+mod sanitize;
 mod setup;
 mod shell;
 mod siw_bench;
@@ -128,6 +130,15 @@ const JOBS: &[Job] = &[
         &["valgrind", "cc", "strip"],
         memcheck::run,
     ),
+    job(
+        cabi_fuzz::USAGE,
+        "race calls of the C interface, 45 s unless told otherwise",
+        Ci,
+        &["cc"],
+        cabi_fuzz::run,
+    )
+    .nightly(cabi_fuzz::NIGHTLY),
+    job(sanitize::USAGE, "run unit tests with AddressSanitizer", Nightly, &["cargo-nextest"], sanitize::run),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
     job(fuzz::USAGE, "fuzz, 15 s a target unless told otherwise", Ci, &["g++"], fuzz::run)
         .nightly(&["--seconds", "900"]),
