@@ -1,5 +1,6 @@
 //! One per adapter: the device, its lanes, and what is connected.
 
+use crate::byhand::{Key, cluster_key};
 use crate::capture::Capture;
 use crate::connection::Connection;
 use crate::control::ControlQueue;
@@ -51,6 +52,7 @@ pub struct Engine {
     steering: Arc<Steering>,
     event_queues: Arc<EventQueues>,
     numbers: Arc<Numbers>,
+    cluster_key: Option<Key>,
     next_cq: AtomicU32,
     next_srq: AtomicU32,
     next_qp: AtomicU32,
@@ -99,6 +101,7 @@ impl Engine {
     /// An adapter with these settings. Its lanes start when they are first needed.
     pub fn new(config: Config) -> io::Result<Arc<Self>> {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
+        let cluster_key = cluster_key(&config)?;
         let capture = Capture::of(&config, &host);
         let device = Device::new(config, host, TagCipher::new(random()?));
         let event_queues = Arc::<EventQueues>::default();
@@ -110,6 +113,7 @@ impl Engine {
             event_queues,
             events: Mutex::default(),
             numbers: Numbers::new(),
+            cluster_key,
             next_cq: AtomicU32::new(1),
             next_srq: AtomicU32::new(1),
             next_qp: AtomicU32::new(0),
@@ -125,6 +129,11 @@ impl Engine {
     /// Where its traffic is written, if somebody wants it.
     pub(crate) fn capture(&self) -> Option<&Arc<Capture>> {
         self.capture.as_ref()
+    }
+
+    /// What queue pairs connected by GID and number must prove to know.
+    pub(crate) fn cluster_key(&self) -> Option<&Key> {
+        self.cluster_key.as_ref()
     }
 
     /// Its settings.

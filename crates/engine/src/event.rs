@@ -94,6 +94,11 @@ pub enum ConnectError {
         "the peer rejected the connection and gave no reason: it is an older release of Ironwarp, which speaks another version of the private protocol than {VERSION}, or not Ironwarp; run the same release at both ends"
     )]
     NoReason,
+    /// Who accepted does not know the key.
+    #[error(
+        "the peer did not prove that it knows this end's key: set the same cluster key at both ends, or another process has its port"
+    )]
+    Unproven,
     /// The peer runs another release of Ironwarp.
     #[error("{0}")]
     OtherRelease(#[from] Unreadable),

@@ -1,8 +1,7 @@
 //! The port in the numbers of up to 240 queue pairs, and the desk at which their peers ask for them. Before this: a listener
 //! took a connection and read its Request; after: `byhand.rs`, if the peer is the one that a queue pair was told.
 //!
-//! A hello is served only if it names a queue pair that waits, comes from the number and the address that this one was
-//! told, and comes in at the address that it was told to be. If the queue pair does not wait yet, the hello does: the
+//! A hello is served only if it names a queue pair that waits and `byhand/judge.rs` finds that it is the peer's. If the queue pair does not wait yet, the hello does: the
 //! connection is not read from meanwhile. Everything else is turned away, and a peer in good faith dials again.
 
 use crate::byhand::{BringUp, Reminder};
@@ -10,7 +9,7 @@ use crate::engine::{Engine, Listening};
 use crate::set::lock;
 use crate::setup::Incoming;
 use crate::sys::reserve::Reservation;
-use ironwarp_wire::private::{Hello, HelloKind, Reason, Unreadable};
+use ironwarp_wire::private::{Hello, HelloKind, Reason, Secret, Unreadable};
 use std::collections::VecDeque;
 use std::collections::hash_map::{Entry, HashMap};
 use std::io;
@@ -39,9 +38,16 @@ struct Desk {
     /// Where it listens.
     listeners: HashMap<SocketAddr, Listening>,
     /// The queue pairs that have a number of this port, and what they are told, once they are.
-    known: HashMap<u32, Weak<BringUp>>,
+    known: HashMap<u32, Known>,
     /// Hellos that came early, the oldest first.
     parked: VecDeque<Parked>,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    up: Weak<BringUp>,
+    /// What the connection managers of both ends exchanged.
+    secret: Option<Secret>,
 }
 
 #[derive(Debug)]
@@ -63,7 +69,7 @@ impl Port {
 
     /// There is a queue pair with this number.
     pub(crate) fn admit(&self, number: u32) {
-        lock(&self.desk).known.insert(number, Weak::new());
+        lock(&self.desk).known.insert(number, Known::default());
     }
 
     /// There is no more.
@@ -96,7 +102,7 @@ impl Port {
     pub(crate) fn expect(&self, up: &Arc<BringUp>) {
         let parked = {
             let mut desk = lock(&self.desk);
-            desk.known.insert(up.number(), Arc::downgrade(up));
+            desk.known.entry(up.number()).or_default().up = Arc::downgrade(up);
             desk.take_parked(up.number())
         };
         // The newest first: whoever sent the others may be gone.
@@ -108,8 +114,17 @@ impl Port {
     /// A queue pair does not wait any more; it may do so again.
     pub(crate) fn forget(&self, number: u32) {
         if let Some(known) = lock(&self.desk).known.get_mut(&number) {
-            *known = Weak::new();
+            *known = Known::default();
         }
+    }
+
+    /// Keeps a secret for a queue pair, until it is reset.
+    pub(crate) fn keep_secret(&self, number: u32, secret: Secret) {
+        lock(&self.desk).known.entry(number).or_default().secret = Some(secret);
+    }
+
+    pub(crate) fn secret(&self, number: u32) -> Option<Secret> {
+        lock(&self.desk).known.get(&number)?.secret
     }
 
     /// Somebody connected, and says who they are. Called from a lane.
@@ -125,7 +140,7 @@ impl Port {
             tracing::debug!(peer = %incoming.peer(), %hello, "no such queue pair");
             return incoming.refuse(Reason::NoQueuePair);
         };
-        if let Some(up) = known.upgrade() {
+        if let Some(up) = known.up.upgrade() {
             drop(desk);
             return serve(&up, &hello, incoming);
         }
@@ -179,11 +194,12 @@ impl Desk {
 }
 
 fn serve(up: &Arc<BringUp>, hello: &Hello, incoming: Incoming) {
-    let judged = match up.expects(hello, &incoming) {
-        true if up.claim() => return up.accept(incoming),
-        true => Reason::Busy,
-        false => Reason::NotExpected,
-    };
-    tracing::debug!(peer = %incoming.peer(), %hello, reason = %judged, "refused a queue pair");
-    incoming.refuse(judged);
+    match up.judge(hello, &incoming) {
+        Ok(answer) if up.claim() => up.accept(incoming, &answer),
+        Ok(_) => incoming.refuse(Reason::Busy),
+        Err(said) => {
+            tracing::debug!(peer = %incoming.peer(), %hello, %said, "turned away a peer");
+            incoming.turn_away(&said);
+        }
+    }
 }

@@ -11,6 +11,7 @@
 
 use crate::port::Port;
 use crate::set::lock;
+use crate::sys::random::random;
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
@@ -81,9 +82,9 @@ impl Numbers {
     ) -> io::Result<Number> {
         let mut free = lock(&self.free);
         if free.slots.is_empty() {
-            let port = new_port()?;
+            let (port, order) = (new_port()?, shuffled()?);
             let first = u32::from(port.number()) << 8;
-            free.slots.extend((0..SLOTS).map(|slot| (first | slot, Arc::clone(&port))));
+            free.slots.extend(order.into_iter().map(|slot| (first | u32::from(slot), Arc::clone(&port))));
         }
         let (value, port) = free.slots.pop_front().ok_or_else(used_up)?;
         drop(free);
@@ -113,6 +114,18 @@ impl Drop for Number {
             None => lock(&self.numbers.free).plain.push_back(self.value),
         }
     }
+}
+
+/// The slots of a port in random order: who knows one number does not know the next.
+fn shuffled() -> io::Result<Vec<u8>> {
+    let mut slots: Vec<u8> = (0..).take(SLOTS as usize).collect();
+    let random: [u8; 8 * SLOTS as usize] = random()?;
+    // Fisher and Yates. The remainder of 64 bits favours no slot by more than one part in 2^56.
+    for (last, bits) in (1..slots.len()).rev().zip(random.as_chunks::<8>().0) {
+        let to = u64::from_ne_bytes(*bits) % (last as u64 + 1);
+        slots.swap(last, usize::try_from(to).unwrap_or(last));
+    }
+    Ok(slots)
 }
 
 fn used_up() -> io::Error {

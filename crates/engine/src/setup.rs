@@ -14,7 +14,7 @@ use ironwarp_rnic::connect::{
 };
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_wire::mpa::{FpduWriter, MAX_STARTUP};
-use ironwarp_wire::private::{Hello, HelloKind, Reason, Unreadable};
+use ironwarp_wire::private::{Hello, HelloKind, Reason};
 use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
 use std::io;
 use std::net::SocketAddr;
@@ -282,7 +282,8 @@ impl Dial {
         let (agreed, private_data, consumed) = match answer {
             Reply::Accepted { agreed, private_data, consumed } => (agreed, private_data, consumed),
             Reply::Rejected { private_data, .. } if self.attempt.is_some() => {
-                return Err(why_refused(&private_data));
+                let rejected = |up: &Arc<BringUp>| up.rejected(&self.private_data, &private_data);
+                return Err(self.attempt.as_ref().map_or(ConnectError::Closed, rejected));
             }
             Reply::Rejected { peer, private_data } => {
                 return Err(ConnectError::Rejected { private_data, depths: peer });
@@ -290,6 +291,10 @@ impl Dial {
         };
         let Some(engine) = self.engine.upgrade() else { return Ok(()) };
         if let Some(attempt) = &self.attempt {
+            let ends = (self.link.peer_addr()?, self.link.local_addr()?);
+            attempt
+                .check_answer(&self.private_data, &private_data, ends)
+                .inspect_err(|_| self.link.abort())?;
             attempt.claim();
         }
         let early = self.wire.read.split_off(consumed);
@@ -395,7 +400,7 @@ impl Answer {
                     };
                 }
                 Answering::Accepting(..) | Answering::Rejecting => {
-                    if !self.wire.send(&self.link)? {
+                    if !self.wire.send(&self.link)? || !self.is_taken_up()? {
                         return Ok(false);
                     }
                     self.replied()?;
@@ -403,6 +408,14 @@ impl Answer {
                 }
             }
         }
+    }
+
+    /// Whether the stream may begin. Nothing may be sent before the dialler's first FPDU (RFC 5044 §7.1.2), so a queue pair that is
+    /// connected by GID and number waits for it: if the dialler left before, it can still have another connection.
+    fn is_taken_up(&mut self) -> Result<bool, ConnectError> {
+        let waits = matches!(&self.state, Answering::Accepting(accept, _)
+            if accept.taker.as_ref().is_some_and(|taker| taker.attempt.is_some()));
+        if waits && self.wire.read.is_empty() { self.wire.receive(&self.link) } else { Ok(true) }
     }
 
     fn report(&self, token: u64, request: Request) -> Result<(), ConnectError> {
@@ -431,7 +444,8 @@ impl Answer {
                 let Some(taker) = &mut accept.taker else { return Ok(()) };
                 taker.established.agreed = agreed;
                 let begun = (&taker.pair, taker.attempt.as_ref());
-                let begun = begin(&engine, &self.link, begun, taker.established.clone(), Vec::new());
+                let early = std::mem::take(&mut self.wire.read);
+                let begun = begin(&engine, &self.link, begun, taker.established.clone(), early);
                 if begun.is_err() {
                     self.state = Answering::Accepting(accept, agreed); // told below who fails
                 }
@@ -525,7 +539,12 @@ impl Incoming {
     pub(crate) fn refuse(self, reason: Reason) {
         let asked = Hello::parse(self.private_data()).ok();
         let (to, from) = asked.map_or((0, 0), |hello| (hello.source, hello.destination));
-        let said = Hello::new(HelloKind::Refusal(reason), to, from).emit().expect("24 bits, as parsed");
+        self.turn_away(&Hello::new(HelloKind::Refusal(reason), to, from));
+    }
+
+    /// The same, with a challenge or refusal that is made already.
+    pub(crate) fn turn_away(self, said: &Hello) {
+        let said = said.emit().expect("numbers of 24 bits, as parsed");
         if let Err(error) = self.reject(&said) {
             tracing::debug!(%error, "could not refuse a peer");
         }
@@ -641,15 +660,6 @@ fn begin(
     match attempt {
         Some(attempt) => attempt.begin(engine, link, (established, early)),
         None => engine.begin(link, pair, established, early),
-    }
-}
-
-/// Why a queue pair that dialled by GID and number was rejected.
-fn why_refused(private_data: &[u8]) -> ConnectError {
-    match Hello::parse(private_data) {
-        Ok(Hello { kind: HelloKind::Refusal(reason), .. }) => ConnectError::Refused(reason),
-        Ok(_) | Err(Unreadable::Foreign | Unreadable::Malformed) => ConnectError::NoReason,
-        Err(why) => ConnectError::OtherRelease(why),
     }
 }
 

@@ -7,7 +7,7 @@
 mod pairs;
 mod teller;
 
-pub(crate) use pairs::{forget, know, told};
+pub(crate) use pairs::{find as find_pair, forget, know, told};
 pub(crate) use teller::begin;
 
 use crate::errno::Errno;

@@ -111,7 +111,7 @@ pub use ironwarp_engine::gid::GidEntry;
 pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
 pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError};
-pub use ironwarp_rnic::config::{Config, ConfigError, LogLevel, Persona, PortRange};
+pub use ironwarp_rnic::config::{ClusterKey, Config, ConfigError, LogLevel, Persona, PortRange, Users};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};

@@ -4,9 +4,11 @@
 
 mod dropin;
 mod ports;
+mod trust;
 
 pub use dropin::{DEVICE_NAME, LogLevel, NoSuchWord, Persona};
 pub use ports::{NoPortRange, PortRange};
+pub use trust::{ClusterKey, KeyTooShort, NoUsers, Users};
 
 use crate::fault::FaultPlan;
 use crate::steering::HashKey;
@@ -49,7 +51,7 @@ macro_rules! settings {
             pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
                 match name {
                     $(stringify!($name) => self.$name = Value::from_text(value).map_err(|wanted| {
-                        ConfigError::Value { name: name.to_owned(), value: value.to_owned(), wanted }
+                        ConfigError::Value { name: name.to_owned(), value: shown(name, value), wanted }
                     })?,)*
                     _ => return Err(ConfigError::unknown(name)),
                 }
@@ -93,6 +95,15 @@ settings! {
     /// Listen for queue pairs brought up by hand on all addresses, and not only on that of their GID: for hosts that peers
     /// reach at an address which is not their own. Who may connect stays the same.
     listen_everywhere: bool = false,
+    /// A key that both ends of a queue pair connected by GID and number must prove to know: at least 16 bytes, the same on all
+    /// hosts. Without one, anybody who has the peer's address and knows both queue pair numbers is taken for the peer. Use
+    /// `key_file` where other users can see the environment.
+    key: ClusterKey = ClusterKey::default(),
+    /// A file with that key, without the line break at its end. It must be a regular file that group and others cannot read.
+    key_file: PathBuf = PathBuf::new(),
+    /// Users of this host whose queue pairs may be connected by GID and number, besides the process's own: numeric ids such as
+    /// `1000,1001`, or `any`.
+    users: Users = Users::default(),
     /// How many lanes there are at most. There are never more than processors that the process may use.
     lanes: usize = 4,
     /// The secret key, 80 hexadecimal digits, of the hash that steers new connections to lanes (requirement I7). If not set, every
@@ -163,11 +174,16 @@ impl Config {
             None if self.get(name).is_none() => Err(ConfigError::unknown(name)),
             None => {
                 let (value, wanted) =
-                    (value.to_string_lossy().into_owned(), "text (UTF-8) is wanted".to_owned());
+                    (shown(name, &value.to_string_lossy()), "text (UTF-8) is wanted".to_owned());
                 Err(ConfigError::Value { name: name.to_owned(), value, wanted })
             }
         }
     }
+}
+
+/// A value as an error shows it: a key is not to be read in a log.
+fn shown(name: &str, value: &str) -> String {
+    if name == "key" { "(not shown)".to_owned() } else { value.to_owned() }
 }
 
 /// A setting that cannot be set.
@@ -283,7 +299,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan, HashKey, PortRange, Persona, LogLevel);
+plain!(u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, Persona, LogLevel);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()
@@ -332,6 +348,29 @@ mod tests {
             ]
         );
         assert_eq!(config, Config { crc: false, ..Config::default() }, "what is right is heard");
+    }
+
+    /// A key shows nowhere, not even if it cannot be used.
+    #[test]
+    fn a_key_is_not_shown() {
+        let (config, mistakes) = with(&[("IRONWARP_KEY", "correct horse battery staple")]);
+        assert_eq!((config.key.bytes(), mistakes), (Some(&b"correct horse battery staple"[..]), vec![]));
+        let shown = format!("{config:?} {:?}", config.get("key"));
+        assert!(shown.contains("ClusterKey(..)") && !shown.contains("horse"), "{shown}");
+        let (config, mistakes) = with(&[("IRONWARP_KEY", "too short")]);
+        assert_eq!(config.key.bytes(), None);
+        let [mistake] = &told(&mistakes)[..] else { panic!("{mistakes:?}") };
+        assert!(mistake.contains("the key has 9 bytes") && !mistake.contains("too short"), "{mistake}");
+    }
+
+    #[test]
+    fn users_are_numbers_or_all() {
+        let users = |text: &str| text.parse::<Users>();
+        assert_eq!(users("7, 8"), Ok(Users::Listed(vec![7, 8])));
+        assert_eq!(users("7,nobody"), Err(NoUsers));
+        assert_eq!((users("any").unwrap().accept(1, 2), users("").unwrap().accept(1, 2)), (true, false));
+        assert!(users("7").unwrap().accept(1, 1) && users("7").unwrap().accept(1, 7));
+        assert!(!users("7").unwrap().accept(1, 8));
     }
 
     /// Whoever starts a program may give it any bytes.

@@ -1,5 +1,6 @@
 //! One queue pair on its way up: dialled again and again, or waited for, until a connection is its own or it is given up.
 
+use super::proof::Ends;
 use super::{BringUpError, BringUpOptions, Local, Remote, ToItself};
 use crate::engine::Engine;
 use crate::event::{ConnectError, Established};
@@ -9,11 +10,12 @@ use crate::port::Port;
 use crate::qpn::port_of;
 use crate::set::lock;
 use crate::setup::{Dial, Incoming, Setup};
+use crate::sys::random::random;
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::link::Link;
-use ironwarp_wire::private::{Hello, HelloKind, Reason};
+use ironwarp_wire::private::{Hello, HelloKind, Reason, Token};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -29,15 +31,18 @@ const LOOKS: u32 = 4;
 /// A queue pair on its way up. It holds nothing alive: the queue pair holds it, until it is told something else.
 #[derive(Debug)]
 pub(crate) struct BringUp {
-    engine: Weak<Engine>,
-    pair: Weak<QueuePair>,
+    pub(super) engine: Weak<Engine>,
+    pub(super) pair: Weak<QueuePair>,
     /// Where this end listens, or dials from.
     local: SocketAddr,
     /// Where the peer listens.
-    remote: SocketAddr,
-    hello: Hello,
+    pub(super) remote: SocketAddr,
+    /// What both ends prove to be.
+    pub(super) ends: Ends,
+    /// What all hellos of this end begin with.
+    pub(super) hello: Hello,
     terms: Terms,
-    options: BringUpOptions,
+    pub(super) options: BringUpOptions,
     dials: bool,
     progress: Mutex<Progress>,
     /// Held while a stream begins: it must not begin for a queue pair that was reset meanwhile.
@@ -45,8 +50,18 @@ pub(crate) struct BringUp {
 }
 
 #[derive(Debug)]
-struct Progress {
+pub(super) struct Progress {
     phase: Phase,
+    /// The acceptor's nonce. Another one for each connection that is claimed, so that no proof is good for two.
+    pub(super) nonce: Token,
+    /// The nonce that the peer wants to be proved with.
+    pub(super) challenge: Option<Token>,
+    /// The peer is to be dialled again without a pause.
+    pub(super) at_once: bool,
+    /// The packet sequence number that the program begins with, once it is set (sq_psn).
+    pub(super) send_psn: Option<u32>,
+    /// Somebody who looks like the peer was refused, and that was logged.
+    pub(super) warned: bool,
     pause: Duration,
     /// A request has been waiting since then, as far as is known.
     waiting: Option<Instant>,
@@ -138,6 +153,7 @@ impl BringUp {
         let remote_port = port_of(remote.qpn).ok_or(BringUpError::NotDialled(remote.qpn))?;
         let terms = engine.terms(options.ird, options.ord);
         terms.check()?;
+        let dials = (gid, number) < (remote.gid, remote.qpn);
         Ok(Self {
             engine: Arc::downgrade(engine),
             pair: Arc::downgrade(pair),
@@ -145,10 +161,15 @@ impl BringUp {
             // A link-local address is on the same link.
             remote: socket_addr(other, remote_port, interface),
             hello: Hello::new(HelloKind::Dial, remote.qpn, number),
+            ends: if dials {
+                Ends { dialler: (gid, number), acceptor: (remote.gid, remote.qpn) }
+            } else {
+                Ends { dialler: (remote.gid, remote.qpn), acceptor: (gid, number) }
+            },
             terms,
             options: *options,
-            dials: (gid, number) < (remote.gid, remote.qpn),
-            progress: Mutex::new(Progress::new()),
+            dials,
+            progress: Mutex::new(Progress::new(random()?)),
             beginning: Mutex::default(),
         })
     }
@@ -206,7 +227,7 @@ impl BringUp {
         self.patience_changed();
     }
 
-    fn progress(&self) -> MutexGuard<'_, Progress> {
+    pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
         lock(&self.progress)
     }
 
@@ -222,9 +243,9 @@ impl BringUp {
     }
 
     /// Takes a connection that was claimed.
-    pub(crate) fn accept(self: &Arc<Self>, incoming: Incoming) {
-        let Some(pair) = self.pair.upgrade() else { return };
-        let answer = Hello { kind: HelloKind::Answer, ..self.hello }.emit().expect("numbers of 24 bits");
+    pub(crate) fn accept(self: &Arc<Self>, incoming: Incoming, answer: &Hello) {
+        let Some(pair) = self.pair.upgrade() else { return incoming.refuse(Reason::NoQueuePair) };
+        let answer = answer.emit().expect("numbers of 24 bits");
         if let Err(error) = incoming.accept_for((&pair, Some(self)), self.terms, &answer) {
             self.attempt_failed(error);
         }
@@ -253,7 +274,7 @@ impl BringUp {
     ) -> Result<Setup, ConnectError> {
         let mut from = self.local;
         from.set_port(0);
-        let hello = self.hello.emit().unwrap_or_else(|error| unreachable!("numbers of 24 bits: {error}"));
+        let hello = self.dial_hello()?.emit().expect("numbers of 24 bits");
         let ends = (self.remote, Some(from));
         let dial = Dial::new(engine, pair, ends, (Way::PeerToPeer, self.terms), &hello)?;
         Ok(Setup::Dial(dial.for_attempt(self)))
@@ -271,14 +292,23 @@ impl BringUp {
         self.progress().phase == Phase::Over
     }
 
+    pub(super) fn is_wanted(&self) -> bool {
+        self.progress().phase == Phase::Wanted
+    }
+
     /// Whether a connection that is about to be made may become the queue pair's.
     pub(crate) fn claim(&self) -> bool {
+        let next = random();
         let mut progress = self.progress();
-        let wanted = progress.phase == Phase::Wanted;
-        if wanted {
-            progress.phase = Phase::Taken;
-        }
-        wanted
+        let (Phase::Wanted, Ok(next)) = (progress.phase, next) else { return false };
+        progress.phase = Phase::Taken;
+        progress.nonce = next;
+        true
+    }
+
+    /// The packet sequence number that the program begins with.
+    pub(crate) fn set_send_psn(&self, psn: u32) {
+        self.progress().send_psn = Some(psn & 0xff_ffff);
     }
 
     /// Begins the stream on a connection that was claimed, unless the queue pair was told something else meanwhile.
@@ -310,13 +340,19 @@ impl BringUp {
         if progress.phase != Phase::Wanted {
             return;
         }
-        let at = Instant::now() + progress.pause;
-        progress.pause = (2 * progress.pause).min(LAST_PAUSE);
+        let mut at = Instant::now();
+        let challenged = std::mem::take(&mut progress.at_once);
+        if !challenged {
+            at += progress.pause;
+            progress.pause = (2 * progress.pause).min(LAST_PAUSE);
+        }
         drop(progress);
         if matches!(error, ConnectError::Startup(_) | ConnectError::Misuse(_) | ConnectError::Connected(_)) {
             return self.fail(error); // it will be no better next time
         }
-        self.note(error);
+        if !challenged {
+            self.note(error);
+        }
         if self.dials
             && let Some(engine) = self.engine.upgrade()
         {
@@ -327,7 +363,10 @@ impl BringUp {
     /// Logs why an attempt failed: at the level of a warning if it takes the user to change that, and then once.
     fn note(&self, error: ConnectError) {
         let lasting = match &error {
-            ConnectError::NoReason | ConnectError::OtherRelease(_) => true,
+            ConnectError::NoReason | ConnectError::Unproven | ConnectError::OtherRelease(_) => true,
+            ConnectError::System(error) => error.kind() == io::ErrorKind::PermissionDenied,
+            // A secret may have come after the hello went.
+            ConnectError::Refused(Reason::KeyNeeded) => !self.has_key(),
             ConnectError::Refused(reason) => {
                 !matches!(reason, Reason::NoQueuePair | Reason::NotExpected | Reason::Busy)
             }
@@ -420,9 +459,14 @@ impl BringUp {
 }
 
 impl Progress {
-    fn new() -> Self {
+    fn new(nonce: Token) -> Self {
         Self {
             phase: Phase::Wanted,
+            nonce,
+            challenge: None,
+            at_once: false,
+            send_psn: None,
+            warned: false,
             pause: FIRST_PAUSE,
             waiting: None,
             refused: None,

@@ -10,20 +10,25 @@
 //!
 //! Both ends order the two alike, so exactly one dials. If they are equal, the queue pair is connected to itself. Nothing
 //! here waits: lanes dial, accept, and give up. `attempt.rs` has one queue pair on its way up, `itself.rs` one that is its
-//! own peer.
+//! own peer; `judge.rs` decides whether the other end is the peer, with the keys and proofs of `proof.rs`.
 
 mod attempt;
 mod itself;
+mod judge;
+mod proof;
 
 pub(crate) use attempt::{BringUp, Reminder};
 pub(crate) use itself::ToItself;
+pub(crate) use proof::{Key, cluster_key};
 
 use crate::engine::Engine;
 use crate::gid::Gid;
 use crate::lane::{Due, Job};
 use crate::pair::QueuePair;
+use crate::sys::random::random;
 use ironwarp_rnic::connect::Misuse;
 use ironwarp_rnic::qp::{IllegalTransition, Retries, State};
+use ironwarp_wire::private::Secret;
 use std::io;
 use std::sync::Arc;
 use std::time::Instant;
@@ -57,12 +62,15 @@ pub struct BringUpOptions {
     pub ord: Option<u16>,
     /// What the program thinks of the path. TCP knows better: it is reported, and nothing else.
     pub path_mtu: Option<u32>,
+    /// The packet sequence number that the program expects of the peer (rq_psn). It is compared with what the peer's program
+    /// begins with, and has no other use.
+    pub receive_psn: Option<u32>,
 }
 
 impl Default for BringUpOptions {
     /// From GID 0, with the adapter's depths.
     fn default() -> Self {
-        Self { local: Local::Index(0), ird: None, ord: None, path_mtu: None }
+        Self { local: Local::Index(0), ird: None, ord: None, path_mtu: None, receive_psn: None }
     }
 }
 
@@ -137,6 +145,29 @@ impl QueuePair {
         if let Some(up) = self.bring_up() {
             up.patience_changed();
         }
+    }
+
+    /// The packet sequence number that the program begins with (sq_psn): see [`BringUpOptions::receive_psn`].
+    pub fn set_send_psn(&self, psn: u32) {
+        if let Some(up) = self.bring_up() {
+            up.set_send_psn(psn);
+        }
+    }
+
+    /// A new secret to be exchanged with its peer. `None`: it cannot be connected by GID and number.
+    pub fn new_secret(&self) -> Option<Secret> {
+        self.number().port()?;
+        random().ok().map(Secret)
+    }
+
+    /// Keeps a secret that its peer has, too, until it is reset: both then prove that they know it. False: it cannot be connected by
+    /// GID and number, so the secret is of no use.
+    pub fn keep_secret(&self, secret: Secret) -> bool {
+        let port = self.number().port();
+        if let Some(port) = port {
+            port.keep_secret(self.number().value(), secret);
+        }
+        port.is_some()
     }
 
     /// The queue pair that it was told to connect to.

@@ -2,7 +2,6 @@
 //!
 //! A connection from this host is known by its two addresses, as one from anywhere else is, but the kernel also knows who opened its
 //! other end. So local users can be told apart although they share an address.
-#![allow(dead_code, reason = "called by the limits on connections, which follow")]
 
 use super::netlink::{HEADER, Netlink};
 use super::setup::is_same_host;

@@ -8,9 +8,9 @@ use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Domain, Memory, Rights};
 use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
-use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
+use ironwarp_wire::mpa::{Enhanced, FpduWriter, Framing, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{Hello, HelloKind, Reason};
-use ironwarp_wire::{Parse, Tag, Violation};
+use ironwarp_wire::{Header, Parse, Place, Tag, Tagged, Violation};
 use rustix::net::{AddressFamily, SocketType};
 use std::io::{Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -193,6 +193,33 @@ impl Stranger {
         self.raw(&bytes[..len]);
     }
 
+    /// The same from a queue pair, and with what else it says.
+    pub(crate) fn say(from: &str, to: &str, hello: &Hello) -> Self {
+        let mut stranger = Self::connect(from, to, port(hello.destination)).unwrap();
+        stranger.request(&hello.emit().unwrap());
+        stranger
+    }
+
+    /// Begins the stream, as an end does that was accepted: with an empty Write.
+    pub(crate) fn open(&mut self) {
+        let place = Place { tag: Tag(1), offset: 0 };
+        let header = Header::Write(Tagged { last: true, place });
+        let mut bytes = Vec::new();
+        let mut writer = FpduWriter::new(Framing { crc: true, markers: false });
+        writer.write(&header, &[], |part| bytes.extend_from_slice(part)).unwrap();
+        self.raw(&bytes);
+    }
+
+    /// What it was told in the last Reply.
+    pub(crate) fn told(&self) -> Hello {
+        Hello::parse(&self.private_data).unwrap()
+    }
+
+    /// Closes with a reset, so that nothing is left of the connection.
+    pub(crate) fn vanish(self) {
+        rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
+    }
+
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         self.stream.write_all(bytes).unwrap();
     }
@@ -242,8 +269,14 @@ impl Stranger {
 
     /// Waits for a Request, and rejects it with these private data.
     pub(crate) fn reject(&mut self, private_data: &[u8]) {
+        self.reply(true, |_| private_data.to_vec());
+    }
+
+    /// Waits for a Request, and answers it.
+    pub(crate) fn reply(&mut self, rejected: bool, answer: impl FnOnce(&[u8]) -> Vec<u8>) {
         if self.read_frame(|bytes| Startup::parse_request(bytes)).is_ok() {
-            self.frame(Role::Reply { rejected: true }, private_data);
+            let said = answer(&self.private_data);
+            self.frame(Role::Reply { rejected }, &said);
         }
     }
 }

@@ -6,4 +6,5 @@ mod misuse;
 mod numbers;
 mod orders;
 mod processes;
+mod proofs;
 mod strangers;

@@ -276,6 +276,7 @@ fn depths_are_carried_through_and_the_path_mtu_is_reported() {
         ird: Some(ird),
         ord: Some(ord),
         path_mtu: Some(1024),
+        ..BringUpOptions::default()
     };
     let to = |address, pair: &QueuePair| Remote { gid: gid(address), qpn: pair.id() };
     one.engine.bring_up(&a, to("127.0.0.3", &b), &options("127.0.0.2", 3, 5)).unwrap();

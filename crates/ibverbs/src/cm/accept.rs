@@ -92,6 +92,11 @@ fn stand_beside(
 ) -> Result<(), Errno> {
     let engine = id.device()?.context.engine();
     let pair = aside(engine, id.shared())?;
+    let mut header = wanted.header;
+    // Before the queue pair is connected, and before the peer learns that it may use the secret.
+    header.keeps_secret = peer
+        .secret
+        .is_some_and(|secret| report::find_pair(header.qpn).is_some_and(|own| own.keep_secret(secret)));
     let purpose = match qp {
         None => Purpose::Aside,
         Some(qp) => {
@@ -101,7 +106,7 @@ fn stand_beside(
     };
     begin(id, &pair, purpose);
     let terms = engine.terms(wanted.depths.ird(), wanted.depths.ord());
-    let reply = with_header(&wanted.header, &wanted.private_data);
+    let reply = with_header(&header, &wanted.private_data);
     incoming.accept(&pair, terms, &reply).map_err(|error| Errno::from(&error))
 }
 
@@ -117,6 +122,7 @@ fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> 
         ird: depths.ird(),
         ord: depths.ord(),
         path_mtu: None,
+        receive_psn: None,
     };
     let remote = Remote { gid: Gid::from(remote.ip()), qpn: peer };
     engine.bring_up(pair, remote, &options)?;

@@ -10,6 +10,7 @@ use crate::abi::*;
 use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
+use crate::report;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::Receives;
@@ -128,7 +129,10 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
             wanted.header.kind = AsideKind::Lookup;
             with_header(&wanted.header, &wanted.private_data)
         }
-        _ => with_header(&wanted.header, &wanted.private_data),
+        _ => {
+            wanted.header.secret = report::find_pair(wanted.header.qpn).and_then(|own| own.new_secret());
+            with_header(&wanted.header, &wanted.private_data)
+        }
     };
     let attempt = {
         let mut state = id.shared().lock();

@@ -161,7 +161,7 @@ fn answered(
     attempt: Attempt,
     established: &Established,
 ) -> Result<(), Arc<QueuePair>> {
-    let Attempt { pair, purpose, .. } = attempt;
+    let Attempt { pair, purpose, options, .. } = attempt;
     let reply = Aside::parse(&established.private_data);
     state.link = Some(Link { pair: Arc::clone(&pair), purpose });
     match (purpose, reply) {
@@ -173,6 +173,9 @@ fn answered(
         }
         (Purpose::Aside, Ok((header, data))) => {
             state.peer = Some(header);
+            if header.keeps_secret {
+                keep_secret(&options.private_data);
+            }
             let mut of = agreed(state, established);
             of.qpn = header.qpn;
             of.rnr_retry_count = header.rnr_retry_count;
@@ -199,6 +202,15 @@ fn answered(
             });
             Err(pair)
         }
+    }
+}
+
+/// The peer keeps the secret that this end's Request offered, so this end does, too.
+fn keep_secret(request: &[u8]) {
+    if let Ok((Aside { qpn, secret: Some(secret), .. }, _)) = Aside::parse(request)
+        && let Some(own) = report::find_pair(qpn)
+    {
+        own.keep_secret(secret);
     }
 }
 

@@ -77,7 +77,7 @@ impl Qp {
                 // What is set now is asked of the peer when the connection is made.
                 self.set_retries();
                 let remote = remote(attr)?;
-                let options = self.options(attr)?;
+                let options = self.options(attr, mask)?;
                 self.context().engine().bring_up(pair, remote, &options).map_err(|error| {
                     let (own, peer) = (Hex(self.number()), Peer::ByHand(remote));
                     let why = format!("queue pair {own} cannot be connected to {peer}: {error}");
@@ -85,6 +85,9 @@ impl Qp {
                 })?;
             }
             Kind::Stream(pair) => {
+                if mask & IBV_QP_SQ_PSN != 0 {
+                    pair.set_send_psn(attr.sq_psn);
+                }
                 // The same state again is no step, as long as it can be.
                 if to != pair.qp().state() || !matches!(to, State::Init | State::ReadyToSend) {
                     pair.modify(to)?;
@@ -98,7 +101,7 @@ impl Qp {
     }
 
     /// What a queue pair is told of its peer besides its address.
-    fn options(&self, attr: &ibv_qp_attr) -> Result<BringUpOptions, Errno> {
+    fn options(&self, attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Errno> {
         let index = match attr.ah_attr.is_global {
             0 => gid_index_of_lid()?,
             _ => usize::from(attr.ah_attr.grh.sgid_index),
@@ -106,7 +109,9 @@ impl Qp {
         // One that would serve none is still asked by others for acknowledgements.
         let ird = u16::from(attr.max_dest_rd_atomic).max(1);
         let mtu = (1..=5).contains(&attr.path_mtu).then(|| 128 << attr.path_mtu);
-        Ok(BringUpOptions { local: Local::Index(index), ird: Some(ird), ord: None, path_mtu: mtu })
+        let receive_psn = (mask & IBV_QP_RQ_PSN != 0).then_some(attr.rq_psn & 0xff_ffff);
+        let local = Local::Index(index);
+        Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
     }
 
     /// Keeps what was set, for queries and for later steps.

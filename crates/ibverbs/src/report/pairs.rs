@@ -23,7 +23,8 @@ pub(crate) fn forget(number: u32) {
     pairs().remove(&number);
 }
 
-pub(super) fn find(number: u32) -> Option<Arc<QueuePair>> {
+/// The queue pair of this process with this number.
+pub(crate) fn find(number: u32) -> Option<Arc<QueuePair>> {
     pairs().get(&number).and_then(Weak::upgrade)
 }
 

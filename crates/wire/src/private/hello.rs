@@ -74,7 +74,9 @@ pub enum Reason {
     NotExpected,
     /// The queue pair is connected already, or too many others wait for it.
     Busy,
-    /// The dialler proved that it knows a key, and the acceptor has none to check it.
+    /// The acceptor has a key, and the dialler none.
+    KeyNeeded,
+    /// The dialler has a key, and the acceptor none.
     NoKey,
     /// The dialler did not prove that it knows the acceptor's key.
     WrongProof,
@@ -173,10 +175,11 @@ fn psn_from(value: &[u8]) -> Result<u32, Unreadable> {
 
 impl Reason {
     /// Those that have a number, from 1 on. New ones come at the end.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::NoQueuePair,
         Self::NotExpected,
         Self::Busy,
+        Self::KeyNeeded,
         Self::NoKey,
         Self::WrongProof,
         Self::OtherUser,
@@ -195,12 +198,13 @@ impl Reason {
             Self::NoQueuePair => 1,
             Self::NotExpected => 2,
             Self::Busy => 3,
-            Self::NoKey => 4,
-            Self::WrongProof => 5,
-            Self::OtherUser => 6,
-            Self::Psn => 7,
-            Self::Version => 8,
-            Self::MustUnderstand => 9,
+            Self::KeyNeeded => 4,
+            Self::NoKey => 5,
+            Self::WrongProof => 6,
+            Self::OtherUser => 7,
+            Self::Psn => 8,
+            Self::Version => 9,
+            Self::MustUnderstand => 10,
             Self::Other(code) => code,
         }
     }
@@ -212,7 +216,8 @@ impl fmt::Display for Reason {
             Self::NoQueuePair => "no such queue pair",
             Self::NotExpected => "it expects another peer, or this one at another address",
             Self::Busy => "its queue pair is connected already, or too many peers wait for it",
-            Self::NoKey => "it has no cluster key: set the same key at both ends",
+            Self::KeyNeeded => "it has a cluster key and this end has none: set the same key at both ends",
+            Self::NoKey => "it has no cluster key and this end has one: set the same key at both ends",
             Self::WrongProof => "it has another cluster key: set the same key at both ends",
             Self::OtherUser => {
                 "this program runs as another user of the same host: list the user in the peer's setting `users`"

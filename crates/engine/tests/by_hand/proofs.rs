@@ -1,0 +1,519 @@
+//! Whom a queue pair takes for its peer: who knows the key, and on one host who is the same user. `docs/wire.md` has the proofs,
+//! which are computed here once more from that description.
+
+use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, gid, refusal, talk};
+use hmac::{Hmac, Mac};
+use ironwarp_engine::{BringUpOptions, ConnectError, Local, QueuePair, Remote};
+use ironwarp_rnic::config::{ClusterKey, Config, Users};
+use ironwarp_rnic::qp::{Retries, State};
+use ironwarp_wire::private::{Hello, HelloKind, Reason, Secret, Token};
+use rustix::process::Uid;
+use rustix::thread::set_thread_uid;
+use sha2::Sha256;
+use std::io::{BufRead, BufReader, Lines, Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::thread::{self, JoinHandle};
+use std::time::Instant;
+
+const HERE: &str = "127.0.0.3";
+const PEER: &str = "127.0.0.2";
+const KEY: &[u8] = b"a key of the whole cluster";
+const OTHER_USER: u32 = 65534;
+
+fn with_key(key: &[u8]) -> Config {
+    Config { key: ClusterKey::new(key).unwrap(), ..Config::default() }
+}
+
+fn keyed() -> Host {
+    Host::new(with_key(KEY))
+}
+
+/// Posts a request that waits for the peer as briefly as can be: then the queue pair tells why it is not connected.
+fn be_impatient(host: &mut Host, pair: &QueuePair) {
+    pair.set_retries(Retries { timeout: 1, retry_count: 0, ..pair.qp().retries() });
+    host.send(pair, 0, b"for nobody");
+}
+
+/// As docs/wire.md has it. `hello` has both nonces.
+fn proof(label: &[u8], key: &[u8], hello: &Hello, dialler: (&str, u32), acceptor: (&str, u32)) -> Token {
+    let mut mac = Hmac::<Sha256>::new_from_slice(key).unwrap();
+    mac.update(label);
+    mac.update(&[2]);
+    mac.update(&hello.dialler_nonce.unwrap());
+    mac.update(&hello.acceptor_nonce.unwrap());
+    for (address, qpn) in [dialler, acceptor] {
+        mac.update(&gid(address).to_bytes());
+        mac.update(&qpn.to_be_bytes());
+    }
+    mac.finalize().into_bytes()[..16].try_into().unwrap()
+}
+
+/// The hello of queue pair [`NOBODY`] at [`PEER`], with a nonce.
+fn hello_to(number: u32) -> Hello {
+    Hello { dialler_nonce: Some([7; 16]), ..Hello::new(HelloKind::Dial, number, NOBODY) }
+}
+
+/// The nonce with which a queue pair at [`HERE`] wants to be proved.
+fn challenge(number: u32) -> Token {
+    let mut stranger = Stranger::say(PEER, HERE, &hello_to(number));
+    assert_eq!((stranger.hear(), stranger.told().kind), (Heard::Rejected, HelloKind::Challenge));
+    stranger.told().acceptor_nonce.unwrap()
+}
+
+fn proved(key: &[u8], number: u32) -> Hello {
+    let mut hello = Hello { acceptor_nonce: Some(challenge(number)), ..hello_to(number) };
+    hello.proof = Some(proof(b"dial", key, &hello, (PEER, NOBODY), (HERE, number)));
+    hello
+}
+
+/// A queue pair at [`HERE`] that waits for [`NOBODY`] at [`PEER`].
+fn waiting(host: &Host) -> Arc<QueuePair> {
+    let pair = host.pair();
+    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    pair
+}
+
+#[test]
+fn ends_with_the_same_key_connect_in_either_order() {
+    for dialler_first in [true, false] {
+        let (mut one, mut other) = (keyed(), keyed());
+        let (near, far) = (one.pair(), other.pair());
+        let tell = |dialler: bool| match dialler {
+            true => one.bring_up(&near, PEER, (HERE, far.id())),
+            false => other.bring_up(&far, HERE, (PEER, near.id())),
+        };
+        tell(dialler_first);
+        tell(!dialler_first);
+        talk(&mut one, &near, &mut other, &far);
+    }
+}
+
+/// An exchange byte for byte, with proofs that were computed apart from the adapter's.
+#[test]
+fn the_exchange_is_the_documented_one() {
+    let host = keyed();
+    let pair = waiting(&host);
+    let hello = proved(KEY, pair.id());
+    let mut peer = Stranger::say(PEER, HERE, &hello);
+    assert_eq!(peer.hear(), Heard::Accepted);
+    let expected = proof(b"answer", KEY, &hello, (PEER, NOBODY), (HERE, pair.id()));
+    assert_eq!((peer.told().kind, peer.told().proof), (HelloKind::Answer, Some(expected)));
+    peer.open();
+    pair.wait_connected(PATIENCE).unwrap();
+}
+
+#[test]
+fn wrong_proofs_are_refused_and_the_right_one_is_still_taken() {
+    let host = keyed();
+    let pair = waiting(&host);
+    let number = pair.id();
+    let right = proved(KEY, number);
+    for (what, wrong) in [
+        ("another key", proved(b"a key of another cluster", number)),
+        ("the other end's proof", {
+            let proof = proof(b"answer", KEY, &right, (PEER, NOBODY), (HERE, number));
+            Hello { proof: Some(proof), ..right }
+        }),
+        ("another nonce of the dialler", Hello { dialler_nonce: Some([8; 16]), ..right }),
+    ] {
+        let refused = Stranger::say(PEER, HERE, &wrong).refusal();
+        assert_eq!(refused, Some(Reason::WrongProof), "{what}");
+    }
+    let mut stale = Stranger::say(PEER, HERE, &Hello { acceptor_nonce: Some([9; 16]), ..right });
+    assert_eq!((stale.hear(), stale.told().kind), (Heard::Rejected, HelloKind::Challenge));
+    assert_eq!(Stranger::say(PEER, HERE, &right).hear(), Heard::Accepted);
+}
+
+/// A proof is good for one connection: neither beside it nor after it.
+#[test]
+fn a_replayed_proof_is_refused() {
+    let host = keyed();
+    let pair = waiting(&host);
+    let hello = proved(KEY, pair.id());
+    let mut peer = Stranger::say(PEER, HERE, &hello);
+    assert_eq!(peer.hear(), Heard::Accepted);
+    peer.open();
+    pair.wait_connected(PATIENCE).unwrap();
+    assert_eq!(Stranger::say(PEER, HERE, &hello).refusal(), Some(Reason::Busy));
+    pair.modify(State::Reset).unwrap();
+    pair.modify(State::Init).unwrap();
+    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    let mut again = Stranger::say(PEER, HERE, &hello);
+    assert_eq!((again.hear(), again.told().kind), (Heard::Rejected, HelloKind::Challenge));
+    assert_ne!(again.told().acceptor_nonce, hello.acceptor_nonce);
+}
+
+/// Two ends with these settings, the first of which dials: why it is not connected.
+fn why_not(dialler: Config, acceptor: Config) -> Arc<ConnectError> {
+    let (mut one, other) = (Host::new(dialler), Host::new(acceptor));
+    let (near, far) = (one.pair(), other.pair());
+    other.bring_up(&far, HERE, (PEER, near.id()));
+    one.bring_up(&near, PEER, (HERE, far.id()));
+    be_impatient(&mut one, &near);
+    refusal(&near)
+}
+
+#[test]
+fn ends_with_different_keys_do_not_connect() {
+    let error = why_not(with_key(KEY), with_key(b"a key of another cluster"));
+    assert!(matches!(*error, ConnectError::Refused(Reason::WrongProof)), "{error}");
+    assert!(error.to_string().contains("set the same key at both ends"), "{error}");
+}
+
+#[test]
+fn a_key_at_the_accepting_end_alone_is_named() {
+    let error = why_not(Config::default(), with_key(KEY));
+    assert!(matches!(*error, ConnectError::Refused(Reason::KeyNeeded)), "{error}");
+}
+
+#[test]
+fn a_key_at_the_dialling_end_alone_is_named() {
+    let error = why_not(with_key(KEY), Config::default());
+    assert!(matches!(*error, ConnectError::Refused(Reason::NoKey)), "{error}");
+}
+
+/// Somebody has the peer's port, and accepts: without the key that gets it nothing.
+#[test]
+fn a_squatter_on_the_peers_port_is_not_taken_for_the_peer() {
+    let mut host = keyed();
+    let pair = host.pair();
+    let squatter = TcpListener::bind((HERE, 0)).unwrap();
+    let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
+    host.bring_up(&pair, PEER, (HERE, far));
+    be_impatient(&mut host, &pair);
+    let answers = thread::spawn(move || {
+        for (turn, stream) in squatter.incoming().enumerate() {
+            let mut stranger = Stranger::from(stream.unwrap());
+            stranger.reply(turn % 2 == 0, |request| {
+                let asked = Hello::parse(request).unwrap();
+                let kind = if turn % 2 == 0 { HelloKind::Challenge } else { HelloKind::Answer };
+                let said = Hello { acceptor_nonce: Some([3; 16]), proof: asked.proof, ..asked };
+                let said = Hello { kind, destination: asked.source, source: asked.destination, ..said };
+                said.emit().unwrap().to_vec()
+            });
+        }
+    });
+    let error = refusal(&pair);
+    assert!(matches!(*error, ConnectError::Unproven), "{error}");
+    drop(answers); // it ends with the process
+}
+
+/// Without a cluster key, the secret that two connection managers exchanged is proved.
+#[test]
+fn a_secret_for_two_queue_pairs_is_proved_and_ends_with_a_reset() {
+    let (mut one, mut other) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (near, far) = (one.pair(), other.pair());
+    let secret = near.new_secret().unwrap();
+    assert!(near.keep_secret(secret) && far.keep_secret(secret));
+    other.bring_up(&far, HERE, (PEER, near.id()));
+    // Address and numbers are right, and not enough.
+    let hello = Hello::new(HelloKind::Dial, far.id(), near.id());
+    assert_eq!(Stranger::say(PEER, HERE, &hello).refusal(), Some(Reason::KeyNeeded));
+    one.bring_up(&near, PEER, (HERE, far.id()));
+    talk(&mut one, &near, &mut other, &far);
+    for (host, pair) in [(&one, &near), (&other, &far)] {
+        pair.modify(State::Reset).unwrap();
+        pair.modify(State::Init).unwrap();
+        host.cq.poll(16, |_| ()).unwrap();
+    }
+    near.keep_secret(Secret([1; 16]));
+    near.modify(State::Reset).unwrap();
+    near.modify(State::Init).unwrap();
+    other.bring_up(&far, HERE, (PEER, near.id()));
+    one.bring_up(&near, PEER, (HERE, far.id()));
+    talk(&mut one, &near, &mut other, &far);
+}
+
+/// Runs something as another user of this host: a thread has its own user, and its sockets are that user's. `None`: not allowed.
+fn as_another_user<T: Send>(run: impl FnOnce() -> T + Send) -> Option<T> {
+    thread::scope(|scope| {
+        let other = scope.spawn(|| set_thread_uid(Uid::from_raw(OTHER_USER)).ok().map(|()| run()));
+        other.join().unwrap()
+    })
+}
+
+fn is_root() -> bool {
+    rustix::process::geteuid().is_root()
+}
+
+#[test]
+fn another_user_of_the_host_is_refused_though_it_knows_all_numbers() {
+    let host = Host::new(Config::default());
+    let pair = waiting(&host);
+    let number = pair.id();
+    let ask = || Stranger::hello(PEER, (HERE, number), NOBODY).refusal();
+    let Some(refused) = as_another_user(ask) else {
+        return assert!(!is_root(), "root may run a thread as any user");
+    };
+    assert_eq!(refused, Some(Reason::OtherUser));
+    assert_eq!(Stranger::hello(PEER, (HERE, number), NOBODY).hear(), Heard::Accepted, "the same user");
+}
+
+#[test]
+fn users_that_are_listed_may_connect() {
+    for users in [Users::Listed(vec![OTHER_USER]), Users::Any] {
+        let host = Host::new(Config { users, ..Config::default() });
+        let pair = waiting(&host);
+        let number = pair.id();
+        let ask = || Stranger::hello(PEER, (HERE, number), NOBODY).hear();
+        assert!(as_another_user(ask).is_none_or(|heard| heard == Heard::Accepted));
+    }
+}
+
+/// The end that dials looks, too: the port of its peer may have been taken by another user.
+#[test]
+fn another_user_at_the_peers_port_is_not_taken_for_the_peer() {
+    let mut host = Host::new(Config::default());
+    let pair = host.pair();
+    let squatter = as_another_user(|| TcpListener::bind((HERE, 0)).unwrap());
+    let Some(squatter) = squatter else { return assert!(!is_root()) };
+    let far = u32::from(squatter.local_addr().unwrap().port()) << 8;
+    host.bring_up(&pair, PEER, (HERE, far));
+    be_impatient(&mut host, &pair);
+    let answers = thread::spawn(move || {
+        set_thread_uid(Uid::from_raw(OTHER_USER)).unwrap();
+        for stream in squatter.incoming() {
+            let mut stranger = Stranger::from(stream.unwrap());
+            stranger.reply(false, |request| {
+                let asked = Hello::parse(request).unwrap();
+                Hello::new(HelloKind::Answer, asked.source, asked.destination).emit().unwrap().to_vec()
+            });
+            // It stays until the dialler hangs up.
+            assert_eq!(stranger.hear(), Heard::Closed);
+        }
+    });
+    let error = refusal(&pair);
+    assert!(error.to_string().contains("belongs to user 65534"), "{error}");
+    drop(answers); // it ends with the process
+}
+
+#[test]
+fn packet_sequence_numbers_are_compared_where_both_ends_know_them() {
+    for (sent, expected, accepted) in [(5, 5, true), (5, 6, false)] {
+        let host = Host::new(Config::default());
+        let pair = host.pair();
+        let options = BringUpOptions {
+            local: Local::Gid(gid(HERE)),
+            receive_psn: Some(expected),
+            ..BringUpOptions::default()
+        };
+        host.bring_up_with(&pair, (PEER, NOBODY), &options);
+        pair.set_send_psn(9);
+        let hello = Hello::new(HelloKind::Dial, pair.id(), NOBODY);
+        let mut other_sq = Stranger::say(PEER, HERE, &Hello { receive_psn: Some(8), ..hello });
+        assert_eq!(other_sq.refusal(), Some(Reason::Psn));
+        let mut peer = Stranger::say(PEER, HERE, &Hello { send_psn: Some(sent), ..hello });
+        match accepted {
+            true => {
+                assert_eq!(peer.hear(), Heard::Accepted);
+                assert_eq!((peer.told().receive_psn, peer.told().send_psn), (Some(expected), Some(9)));
+            }
+            false => assert_eq!(peer.refusal(), Some(Reason::Psn)),
+        }
+    }
+}
+
+/// Whoever dialled and left, before it was answered or after, does not keep the peer out.
+#[test]
+fn an_attempt_that_was_abandoned_keeps_nobody_out() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = (host.pair(), peer.pair());
+    host.bring_up(&pair, HERE, (PEER, far.id()));
+    for turn in 0..200 {
+        let mut attempt = Stranger::hello(PEER, (HERE, pair.id()), far.id());
+        if turn % 2 == 0 {
+            attempt.hear();
+        }
+        attempt.vanish();
+    }
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// A queue pair that is ready to receive, and no more, receives and acknowledges.
+#[test]
+fn a_queue_pair_that_stays_ready_to_receive_receives() {
+    for (near_at, far_at) in [(PEER, HERE), (HERE, PEER)] {
+        let (mut one, other) = (Host::new(Config::default()), Host::new(Config::default()));
+        let (near, far) = (one.pair(), other.pair());
+        let options = BringUpOptions { local: Local::Gid(gid(far_at)), ..BringUpOptions::default() };
+        let remote = Remote { gid: gid(near_at), qpn: near.id() };
+        other.receive(&far, 0, 64);
+        other.engine.bring_up(&far, remote, &options).unwrap();
+        one.bring_up(&near, near_at, (far_at, far.id()));
+        one.send(&near, 100, b"to one that listens");
+        one.one();
+        other.one();
+        assert_eq!(other.bytes(0, 19), b"to one that listens");
+        assert_eq!(far.qp().state(), State::ReadyToReceive);
+    }
+}
+
+// --- Two hosts ---
+
+const FAR: &str = "IRON_TEST_FAR_HOST";
+/// How often the peer's address is misused. A million takes minutes.
+const REFUSALS: &str = "IRONWARP_TEST_REFUSALS";
+/// The victim's address, and the peer's: the smaller one dials.
+const VICTIM_AT: &str = "10.97.0.2";
+const PEER_AT: &str = "10.97.0.1";
+
+fn ip(arguments: &str) {
+    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+    assert!(status.success(), "ip {arguments}");
+}
+
+/// Runs a test again in a network namespace of its own, with a second process in another one that plays the far host.
+fn on_two_hosts(test: &str, near: impl FnOnce(&mut dyn Write, &mut Said), far: impl FnOnce(&mut Said)) {
+    const INSIDE: &str = "IRON_TEST_NEAR_HOST";
+    let this = std::env::current_exe().unwrap();
+    let again = [test, "--exact", "--nocapture"];
+    if std::env::var_os(FAR).is_some() {
+        println!("\nready");
+        let mut said = Said::new(std::io::stdin());
+        said.next("go");
+        return far(&mut said);
+    }
+    if std::env::var_os(INSIDE).is_none() {
+        let mut inside = Command::new("unshare");
+        inside.args(["--user", "--map-root-user", "--net"]).arg(this).args(again).env(INSIDE, "1");
+        return assert!(inside.status().unwrap().success());
+    }
+    let mut command = Command::new("unshare");
+    command.arg("--net").arg(this).args(again).env(FAR, "1");
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+    let mut said = Said::new(child.stdout.take().unwrap());
+    said.next("ready");
+    ip("link add iw0 type veth peer name iw1");
+    ip(&format!("link set iw1 netns {}", child.id()));
+    ip(&format!("addr add {VICTIM_AT}/24 dev iw0"));
+    ip("link set iw0 up");
+    let mut tell = child.stdin.take().unwrap();
+    writeln!(tell, "go").unwrap();
+    near(&mut tell, &mut said);
+    drop(tell);
+    assert!(child.wait().unwrap().success(), "the far host failed");
+}
+
+/// Lines of the other process.
+struct Said(Lines<BufReader<Box<dyn Read>>>);
+
+impl Said {
+    fn new(from: impl Read + 'static) -> Self {
+        Self(BufReader::new(Box::new(from) as Box<dyn Read>).lines())
+    }
+
+    /// Waits for the line that begins like this, and returns its rest.
+    fn next(&mut self, front: &str) -> String {
+        let mut lines = self.0.by_ref().map(Result::unwrap);
+        let line = lines.find_map(|line| line.strip_prefix(front).map(str::to_owned));
+        line.unwrap_or_else(|| panic!("the other process ended before it said {front:?}"))
+    }
+
+    fn number(&mut self, front: &str) -> u32 {
+        self.next(front).trim().parse().unwrap()
+    }
+}
+
+/// Sends one message and receives one.
+fn exchange(host: &mut Host, pair: &QueuePair) {
+    pair.wait_connected(PATIENCE).unwrap();
+    host.receive(pair, 0, 64);
+    host.send(pair, 100, b"a message");
+    host.one();
+    host.one();
+    assert_eq!(host.bytes(0, 9), b"a message");
+}
+
+fn near_host(config: Config, tell: &mut dyn Write, said: &mut Said) {
+    let mut host = Host::new(config);
+    let pair = host.pair();
+    let far = said.number("number ");
+    host.bring_up(&pair, VICTIM_AT, (PEER_AT, far));
+    writeln!(tell, "number {}", pair.id()).unwrap();
+    said.next("connects");
+    exchange(&mut host, &pair);
+    said.next("done");
+}
+
+/// The peer, which connects while what `before` started goes on.
+fn far_host(config: Config, said: &mut Said, before: impl FnOnce(u32, u32) -> JoinHandle<()>) {
+    ip(&format!("addr add {PEER_AT}/24 dev iw1"));
+    ip("link set iw1 up");
+    let mut host = Host::new(config);
+    let pair = host.pair();
+    println!("\nnumber {}", pair.id());
+    let victim = said.number("number ");
+    let meanwhile = before(victim, pair.id());
+    println!("\nconnects");
+    host.bring_up(&pair, PEER_AT, (VICTIM_AT, victim));
+    exchange(&mut host, &pair);
+    meanwhile.join().unwrap();
+    println!("\ndone");
+}
+
+/// Somebody who has the peer's address and knows both numbers, but not the key, dials all the time.
+#[test]
+fn strangers_at_the_peers_address_are_refused_and_the_peer_connects() {
+    let count: u32 = std::env::var(REFUSALS).ok().map_or(20_000, |count| count.parse().unwrap());
+    let far = |said: &mut Said| {
+        far_host(with_key(KEY), said, |victim, own| {
+            let (first, rest) = (count / 2, count - count / 2);
+            refused(first, victim, own);
+            // The other half while the peer connects.
+            thread::spawn(move || refused(rest, victim, own))
+        });
+    };
+    let near = |tell: &mut dyn Write, said: &mut Said| near_host(with_key(KEY), tell, said);
+    on_two_hosts("proofs::strangers_at_the_peers_address_are_refused_and_the_peer_connects", near, far);
+}
+
+/// Dials so often without the key, each time in another way, and is never accepted.
+fn refused(count: u32, victim: u32, own: u32) {
+    let began = Instant::now();
+    let plain = Hello::new(HelloKind::Dial, victim, own);
+    let mut nonce = [0; 16];
+    for turn in 0..count {
+        let hello = match turn % 3 {
+            0 => plain,
+            1 => Hello { dialler_nonce: Some([1; 16]), ..plain },
+            _ => Hello {
+                dialler_nonce: Some([1; 16]),
+                acceptor_nonce: Some(nonce),
+                proof: Some([2; 16]),
+                ..plain
+            },
+        };
+        let mut stranger = Stranger::say(PEER_AT, VICTIM_AT, &hello);
+        assert_eq!(stranger.hear(), Heard::Rejected, "turn {turn}");
+        nonce = stranger.told().acceptor_nonce.unwrap_or(nonce);
+        stranger.vanish();
+    }
+    println!("\n{count} refused in {:?}", began.elapsed());
+}
+
+/// Without a key, address and numbers are all that a queue pair goes by. SECURITY.md says so.
+#[test]
+fn without_a_key_another_host_is_known_by_its_address_and_number_alone() {
+    let near = |tell: &mut dyn Write, said: &mut Said| {
+        let host = Host::new(Config::default());
+        let pair = host.pair();
+        host.bring_up(&pair, VICTIM_AT, (PEER_AT, NOBODY));
+        writeln!(tell, "number {}", pair.id()).unwrap();
+        pair.wait_connected(PATIENCE).unwrap();
+        said.next("done");
+    };
+    let far = |said: &mut Said| {
+        ip(&format!("addr add {PEER_AT}/24 dev iw1"));
+        ip("link set iw1 up");
+        let victim = said.number("number ");
+        let mut stranger = Stranger::hello(PEER_AT, (VICTIM_AT, victim), NOBODY);
+        assert_eq!(stranger.hear(), Heard::Accepted);
+        stranger.open();
+        println!("\ndone");
+        assert_eq!(stranger.hear(), Heard::Closed); // when the victim ends
+    };
+    on_two_hosts("proofs::without_a_key_another_host_is_known_by_its_address_and_number_alone", near, far);
+}
