@@ -38,7 +38,7 @@ pub(crate) struct Arguments {
 const SHORT: Duration = Duration::from_millis(250);
 /// So many of a kind are shown.
 const MANY: usize = 16;
-/// How many adapters are asked at once. Each may take two seconds to answer, or never do.
+/// How many adapters are asked at once. Each may take four seconds to answer, or never do.
 const AT_ONCE: usize = 64;
 /// How long all of them are asked, and how many bytes are read of what they say. Only other users' sockets, which root
 /// asks as well, come near either.
@@ -96,7 +96,14 @@ impl Look {
         let names = show::adapters().map_err(|error| format!("/proc/net/unix cannot be read: {error}"))?;
         let (began, mut bytes, mut silent, mut left) = (Instant::now(), 0, 0, names.len());
         let mut adapters = Vec::new();
-        for names in names.chunks(AT_ONCE) {
+        // A process is asked first, and others only if it does not answer: in another PID namespace its name differs.
+        let claim = process.map(|process| format!("ironwarp/{process}/"));
+        let claims = |name: &String| claim.as_ref().is_some_and(|claim| name.starts_with(claim));
+        let (claiming, others): (Vec<_>, Vec<_>) = names.into_iter().partition(claims);
+        for names in claiming.chunks(AT_ONCE).chain(others.chunks(AT_ONCE)) {
+            if process.is_some() && !adapters.is_empty() && !claims(&names[0]) {
+                break;
+            }
             if began.elapsed() > PATIENCE || bytes > MOST_BYTES {
                 say::notice(format_args!(
                     "{left} adapter(s) were not asked because others took too long: name the process, as in `ironwarp show 4711`"
@@ -113,8 +120,7 @@ impl Look {
                     Ok(adapter) => adapters.push((name, adapter)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                         // Whose socket did not even let us in is not known, but what it claims to be.
-                        let claimed = process.map(|process| format!("ironwarp/{process}/"));
-                        silent += usize::from(claimed.is_none_or(|claimed| name.starts_with(&claimed)));
+                        silent += usize::from(process.is_none() || claims(&name));
                     }
                     // Another one's, or gone since.
                     Err(_) => {}

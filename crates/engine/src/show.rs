@@ -122,7 +122,7 @@ fn key(name: &str) -> Option<(u32, u32)> {
     Some((process.parse().ok()?, number.parse().ok()?))
 }
 
-/// Asks an adapter what it is doing; if `process` is given, only if it is that one's. Takes up to two seconds.
+/// Asks an adapter what it is doing; if `process` is given, only if it is that one's. Takes up to four seconds.
 ///
 /// Only adapters of the same user are asked, and by root all. An answer from another user is an error, and so is one
 /// that is no sealed file, or longer than 16 MiB.

@@ -21,11 +21,13 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// How many callers may wait to be answered.
-const WAITING: i32 = 16;
+/// How many callers may wait to be answered. One who calls without end must need a while to fill the queue: it is then that others
+/// get in.
+const WAITING: i32 = 64;
 /// How many callers are answered in one go. More than may wait, since others come meanwhile.
-const BURST: usize = 32;
-/// How long a caller waits to be let in, and again for the answer.
+const BURST: usize = 96;
+/// How long a caller waits to be let in where many call, and for the answer.
+const QUEUEING: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(1);
 /// The longest text that is handed out or read.
 const LONGEST: usize = 16 << 20;
@@ -100,7 +102,7 @@ fn is_welcome(user: Uid, owner: Uid) -> bool {
 pub(crate) fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
     let asking = socket(SocketFlags::empty())?;
     sockopt::set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE))?;
-    sockopt::set_socket_timeout(&asking, Timeout::Send, Some(PATIENCE))?;
+    sockopt::set_socket_timeout(&asking, Timeout::Send, Some(QUEUEING))?;
     connect(&asking, &SocketAddrUnix::new_abstract_name(name.as_bytes())?)?;
     let peer = sockopt::socket_peercred(&asking)?;
     let refused = || io::Error::new(io::ErrorKind::PermissionDenied, "it is another user's");
