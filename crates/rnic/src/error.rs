@@ -9,6 +9,7 @@ mod vendor;
 
 pub use vendor::VendorError;
 
+use crate::bug::Bug;
 use crate::memory::{Denied, RegisterError};
 use crate::queue::Status;
 use ironwarp_wire::private::Unreadable;
@@ -99,12 +100,17 @@ pub enum Fault {
     /// A completion queue has no room left (requirement I5).
     #[error("a completion queue overflowed: create queue {0} with room for all that can complete")]
     Overrun(u32),
-    /// The adapter has stopped, because an event queue overflowed (requirement I5).
-    #[error("the adapter has stopped: nobody took the events of one of its event queues")]
+    /// The adapter has stopped: an event queue overflowed (requirement I5), or one of its threads cannot go on.
+    #[error(
+        "the adapter has stopped: nobody took the events of one of its event queues, or one of its threads failed, which its log tells"
+    )]
     Stopped,
     /// Something had to happen within a time, and did not.
     #[error("{0} took too long")]
     TimedOut(&'static str),
+    /// The adapter made a mistake. Only this connection ends for it.
+    #[error("{0}")]
+    Bug(Bug),
 }
 
 /// Whose mistake it is.
@@ -119,6 +125,8 @@ pub enum Culprit {
     Network,
     /// Nobody's: an end as it should be.
     Nobody,
+    /// This adapter.
+    Adapter,
 }
 
 impl Fault {

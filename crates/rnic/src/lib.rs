@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod broken;
+pub mod bug;
 pub mod config;
 pub mod connect;
 pub mod datagram;

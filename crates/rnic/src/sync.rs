@@ -14,22 +14,25 @@ pub(crate) mod atomic {
     pub(crate) use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 }
 
-/// Locks `mutex`. A holder that panicked broke an invariant; what it left behind is not to be trusted.
+use std::sync::PoisonError;
+
+/// Locks `mutex`, also after a holder panicked: then the connection that it drove has ended ([`bug`](crate::bug)), and what it shared
+/// with others is consistent at every step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().expect("another thread panicked while it held this lock")
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks `lock` together with other readers; panics like [`lock`].
+/// Locks `lock` together with other readers, as [`lock`] does.
 pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
-    lock.read().expect("another thread panicked while it held this lock")
+    lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks `lock` for itself; panics like [`lock`].
+/// Locks `lock` for itself, as [`lock`] does.
 pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
-    lock.write().expect("another thread panicked while it held this lock")
+    lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on `condvar`, and holds the lock again afterwards; panics like [`lock`].
+/// Waits on `condvar`, and holds the lock again afterwards, as [`lock`] does.
 pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
-    condvar.wait(guard).expect("another thread panicked while it held this lock")
+    condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

@@ -106,6 +106,7 @@ const fn whose(culprit: Culprit) -> &'static str {
     match culprit {
         Culprit::Program => "this program's",
         Culprit::Peer => "the program's at the other end",
+        Culprit::Adapter => "Ironwarp's",
         Culprit::Network => "the network's, or the other end is gone",
         _ => "nobody's: so it ends when all is well",
     }

@@ -80,9 +80,17 @@ fn hints(error: VendorError) -> (Lines, Lines) {
         VendorError::Overrun => {
             (&["the completion queue is smaller than all that can complete before it is polled"], CREATED)
         }
-        VendorError::Stopped => {
-            (&["asynchronous events that nobody took"], &["ibv_get_async_event: is it called?"])
-        }
+        VendorError::Stopped => (
+            &[
+                "asynchronous events that nobody took",
+                "the program closed descriptors that are not its own, as by closefrom",
+            ],
+            &["ibv_get_async_event: is it called?", "the line that Ironwarp wrote to the standard error"],
+        ),
+        VendorError::Bug => (
+            &["a mistake in Ironwarp, never in this program: please report it"],
+            &["the panic on the standard error: it names file and line"],
+        ),
         VendorError::OtherRelease => (
             &["the two ends run releases of Ironwarp whose private protocols differ"],
             &["`ironwarp --version` at both ends; run the same release"],

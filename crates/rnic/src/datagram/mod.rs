@@ -39,6 +39,7 @@ pub use grh::Grh;
 pub use link::{Arrived, DatagramLink, Sent};
 pub use request::{AddressHandle, DatagramRequest, Destination};
 
+use crate::bug;
 use crate::device::Device;
 use crate::error::{Fault, PostError};
 use crate::event::AsyncEvent;
@@ -366,16 +367,29 @@ impl DatagramQp {
     }
 
     fn drive_tx(&self) {
-        let left = self.tx.run(ROUNDS, |()| self.transmit());
+        let left = self.tx.run(ROUNDS, |()| self.survive("sending datagrams", || self.transmit()));
         self.pass_on(left);
     }
 
     fn drive_rx(&self) {
-        let left = self.rx.run(ROUNDS, |()| self.receive());
+        let left = self.rx.run(ROUNDS, |()| self.survive("receiving datagrams", || self.receive()));
         if self.state() == State::Error {
             self.drive_tx(); // requests that wait for room are flushed
         }
         self.pass_on(left);
+    }
+
+    /// Does `round`. After a panic the queue pair is over; a second one, while its requests are flushed, is not followed by a third.
+    fn survive(&self, doing: &'static str, round: impl FnOnce() -> Left) -> Left {
+        bug::catch(doing, round).unwrap_or_else(|bug| {
+            tracing::error!(qp = self.id, %bug, "connectionless queue pair failed");
+            if self.state() != State::Error {
+                self.fail(Fault::Bug(bug));
+                self.device.raise(AsyncEvent::QpFatal(self.id));
+                self.link.call_again();
+            }
+            Left::Nothing
+        })
     }
 
     fn pass_on(&self, left: Left) {

@@ -65,6 +65,8 @@ pub enum VendorError {
     TimedOut,
     /// [`Fault::OtherRelease`].
     OtherRelease,
+    /// [`Fault::Bug`].
+    Bug,
 }
 
 /// The first byte.
@@ -115,6 +117,7 @@ impl VendorError {
             Fault::Stopped => Self::Stopped,
             Fault::TimedOut(_) => Self::TimedOut,
             Fault::OtherRelease(_) => Self::OtherRelease,
+            Fault::Bug(_) => Self::Bug,
         }
     }
 
@@ -142,6 +145,7 @@ impl VendorError {
             Self::Stopped => (19, 0),
             Self::TimedOut => (20, 0),
             Self::OtherRelease => (21, 0),
+            Self::Bug => (22, 0),
         };
         MARK | (kind as u32) << 16 | detail as u32
     }
@@ -174,6 +178,7 @@ impl VendorError {
             19 => Self::Stopped,
             20 => Self::TimedOut,
             21 => Self::OtherRelease,
+            22 => Self::Bug,
             _ => return None,
         };
         // A kind without details has none, and a cause has one form.
@@ -202,6 +207,7 @@ impl VendorError {
             | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
             Self::Lost(_) | Self::TimedOut | Self::Unreachable => Culprit::Network,
             Self::Closed | Self::Disconnected | Self::Moved => Culprit::Nobody,
+            Self::Bug => Culprit::Adapter,
         }
     }
 }
@@ -245,6 +251,7 @@ impl fmt::Display for VendorError {
             Self::Stopped => Fault::Stopped.fmt(f),
             Self::TimedOut => f.write_str("something had to happen within a time, and did not"),
             Self::OtherRelease => f.write_str("the peer runs another release of Ironwarp"),
+            Self::Bug => f.write_str("a bug in Ironwarp: it panicked while it served the connection"),
         }
     }
 }
@@ -290,6 +297,7 @@ mod tests {
             Stopped,
             TimedOut,
             OtherRelease,
+            Bug,
         ];
         all.extend(CHECKS.into_iter().flat_map(|check| [Local(check), Remote(check)]));
         all.extend(causes().into_iter().flat_map(|it| [Violation(it), Protocol(it), Terminated(it)]));

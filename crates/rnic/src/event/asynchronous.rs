@@ -201,13 +201,22 @@ impl AsyncEvents {
         }
     }
 
-    /// The adapter cannot go on (requirement I5).
-    pub(crate) fn stop(&self, why: Option<AsyncEvent>) {
+    /// The adapter cannot go on (requirement I5): an event queue overflowed.
+    pub(crate) fn stop(&self, overflow: Option<AsyncEvent>) {
+        self.stop_for(overflow, &"an event queue overflowed: take its events");
+    }
+
+    /// The adapter cannot go on, for a reason that whoever drives it knows.
+    pub fn fail(&self, why: &dyn fmt::Display) {
+        self.stop_for(None, why);
+    }
+
+    fn stop_for(&self, first: Option<AsyncEvent>, why: &dyn fmt::Display) {
         if self.stopped.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::error!(?why, "the adapter has stopped: an event queue overflowed");
-        for event in why.into_iter().chain([AsyncEvent::DeviceFatal]) {
+        tracing::error!(%why, "the adapter has stopped");
+        for event in first.into_iter().chain([AsyncEvent::DeviceFatal]) {
             // There may be no room; then its last entry is another that says the same.
             let _ = self.queue_of(event).post(event.event());
         }

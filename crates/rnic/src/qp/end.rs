@@ -1,6 +1,7 @@
 //! How requests complete, and how a stream ends: with which status for which request, and what the other end is told.
 
 use super::{Attributes, Completes, Qp, Receives, State};
+use crate::bug::{self, Bug};
 use crate::error::{Culprit, Fault};
 use crate::event::AsyncEvent;
 use crate::queue::{Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed};
@@ -135,13 +136,45 @@ impl Qp {
         }
     }
 
+    /// A panic while the tx half was driven, of which nothing is left: nothing more can be sent, in the middle of an FPDU perhaps.
+    #[cold]
+    pub(super) fn transmitter_failed(&self, bug: Bug) {
+        self.fail_by_bug(bug, None, None);
+        // The call of the link did not return, or what it returned is lost.
+        attempt(|| self.end_sending(|_| ()));
+        attempt(|| self.link_lost());
+    }
+
+    /// A panic while the rx half was driven, of which nothing is left but this receive. The peer is told.
+    #[cold]
+    pub(super) fn receiver_failed(&self, bug: Bug, in_use: Option<Receive>) {
+        self.fail_by_bug(bug, Some(Terminate::LOCAL_CATASTROPHE), in_use);
+        attempt(|| self.link_ended());
+    }
+
+    /// The stream is over, by a mistake of this adapter. Whatever it has left, all steps are tried that others depend on: the requests
+    /// complete, the program hears of it, the lane lets go of it.
+    fn fail_by_bug(&self, bug: Bug, terminate: Option<Terminate>, in_use: Option<Receive>) {
+        tracing::error!(qp = self.id, %bug, "queue pair failed");
+        attempt(|| self.fail(Fault::Bug(bug), terminate, None));
+        // The panic may have come in the middle of another end, which was cut short by it.
+        attempt(|| {
+            let Some(fault) = self.fault.get() else { return };
+            lock(&self.sq).fail(self.id, None, fault, |completion| self.complete_send(completion));
+        });
+        attempt(|| self.flush_receives(in_use));
+        if let Some(attendant) = self.attendant.get() {
+            attempt(|| attendant.call_again());
+        }
+    }
+
     /// The asynchronous event of a failure that is somebody's fault.
     fn raise_failure(&self, fault: &Fault) {
         let event = match (fault, fault.culprit()) {
             (Fault::Remote(_), _) => AsyncEvent::QpAccessError(self.id),
             (Fault::Terminated(_), _) => return, // its own failure is no invalid request to this end
             (_, Culprit::Peer) => AsyncEvent::QpRequestError(self.id),
-            (Fault::Overrun(_), _) => AsyncEvent::QpFatal(self.id),
+            (Fault::Overrun(_) | Fault::Bug(_), _) => AsyncEvent::QpFatal(self.id),
             _ => return, // the completions tell
         };
         self.device.raise(event);
@@ -186,6 +219,13 @@ impl Qp {
         {
             attendant.closed();
         }
+    }
+}
+
+/// Does one of several steps that must all be tried.
+fn attempt(step: impl FnOnce()) {
+    if let Err(bug) = bug::catch("ending a queue pair", step) {
+        tracing::error!(%bug, "a queue pair did not end as it should");
     }
 }
 

@@ -30,6 +30,7 @@ pub use crate::state::{IllegalTransition, State};
 pub use attributes::{AlreadyConnected, Attendant, Attributes, Completes, Context, Ready, Receives};
 pub use refusal::RegistrationFailure;
 
+use crate::bug;
 use crate::connect::{Agreed, Setup};
 use crate::device::Device;
 use crate::error::{Fault, PostError};
@@ -559,7 +560,14 @@ impl Qp {
     }
 
     fn transmit(&self, rounds: usize) {
-        let left = self.tx.run(rounds, |tx| tx.as_mut().map_or(Left::Nothing, |tx| tx.drive(self)));
+        let left = self.tx.run(rounds, |half| {
+            let Some(tx) = half else { return Left::Nothing };
+            bug::catch("transmitting", || tx.drive(self)).unwrap_or_else(|bug| {
+                *half = None;
+                self.transmitter_failed(bug);
+                Left::Nothing
+            })
+        });
         self.pass_on(left);
     }
 
@@ -569,14 +577,19 @@ impl Qp {
 
     fn look(&self, looks: usize, rounds: usize) {
         let mut owes = false;
-        let left = self.rx.run(rounds, |rx| match rx {
+        let left = self.rx.run(rounds, |half| match half {
             Some(rx) => {
                 // A mere look, as most polls are: what is missed here is told to a round that follows.
                 let news = match self.news.load(Ordering::Acquire) {
                     0 => 0,
                     _ => self.news.swap(0, Ordering::AcqRel),
                 };
-                rx.drive(self, news, looks, &mut owes)
+                bug::catch("receiving", || rx.drive(self, news, looks, &mut owes)).unwrap_or_else(|bug| {
+                    let in_use = half.take().and_then(Rx::abandon);
+                    self.receiver_failed(bug, in_use);
+                    owes = true;
+                    Left::Nothing
+                })
             }
             None => {
                 self.flush_receives(None);

@@ -525,6 +525,14 @@ impl Rx {
         self.owes = true;
     }
 
+    /// A panic left it in a state that nobody knows. What is returned is the receive in use, which is the program's.
+    pub(crate) fn abandon(self) -> Option<Receive> {
+        match self.message {
+            Message::Send { receive, .. } => Some(receive),
+            _ => None,
+        }
+    }
+
     /// Nothing more is delivered on this stream.
     fn give_up(&mut self, qp: &Qp) {
         self.over = true;
