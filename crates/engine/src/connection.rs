@@ -6,6 +6,7 @@ use crate::lane::{Call, Due, Job, Lane};
 use crate::pair::QueuePair;
 use crate::set::{Set, lock};
 use crate::sys::socket::TcpLink;
+use ironwarp_rnic::bug;
 use ironwarp_rnic::connect::{Agreed, Role, Setup};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::fault::Pacer;
@@ -231,6 +232,25 @@ impl Connection {
 
     pub(crate) fn qp(&self) -> &Arc<Qp> {
         &self.qp
+    }
+
+    /// Does something that belongs to this connection alone. After a panic it is over, and nothing else is.
+    pub(crate) fn guard(&self, doing: &'static str, act: impl FnOnce()) {
+        let Err(bug) = bug::catch(doing, act) else { return };
+        tracing::error!(qp = self.qp.id(), %bug, "connection ended");
+        let steps: [&dyn Fn(); 5] = [
+            &|| self.qp.abort(Fault::Bug(bug.clone())),
+            &|| self.link.abort(),
+            &|| self.leave(),
+            &|| self.qp.release(),
+            &|| self.pair.closed(),
+        ];
+        for step in steps {
+            // Whatever state the panic has left, the others are tried.
+            if let Err(bug) = bug::catch("ending a connection", step) {
+                tracing::error!(qp = self.qp.id(), %bug, "connection did not end as it should");
+            }
+        }
     }
 
     /// Everything there is to do: after the beginning, or when a half was left with work.

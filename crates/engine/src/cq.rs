@@ -24,6 +24,21 @@ const PATIENT: u32 = 64;
 const EAGER: u32 = 4;
 const LOOKS: usize = 4;
 
+/// Interval at which a thread that cannot sleep looks whether the lanes of an adapter that has stopped have flushed all requests.
+const FLUSHED: Duration = Duration::from_millis(1);
+
+/// Why a wait for completions ended without one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum WaitError {
+    /// The queue takes no more completions.
+    #[error(transparent)]
+    Overrun(#[from] Overrun),
+    /// Nothing will complete any more.
+    #[error("the adapter has stopped, for a reason that its log tells: open another one")]
+    Stopped,
+}
+
 thread_local! {
     /// How often this thread has polled since it last found something.
     static VAIN: Cell<u32> = const { Cell::new(0) };
@@ -173,13 +188,16 @@ impl CompletionQueue {
     }
 
     /// Waits until a completion is there, or `timeout` is over; true if one is.
-    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, Overrun> {
+    pub fn wait(&self, timeout: Option<Duration>) -> Result<bool, WaitError> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let spin = Instant::now() + SPIN;
         loop {
             self.progress();
             if self.cq.overrun() || !self.cq.is_empty() {
-                return if self.cq.is_empty() { Err(Overrun { cq: self.cq.id() }) } else { Ok(true) };
+                return if self.cq.is_empty() { Err(Overrun { cq: self.cq.id() }.into()) } else { Ok(true) };
+            }
+            if self.has_stopped() {
+                return Err(WaitError::Stopped);
             }
             let now = Instant::now();
             if deadline.is_some_and(|deadline| now >= deadline) {
@@ -187,9 +205,18 @@ impl CompletionQueue {
             }
             if now >= spin {
                 let left = deadline.map(|deadline| deadline - now);
-                self.sleepers.sleep(|| self.sets().clone(), left);
+                let slept = self.sleepers.sleep(|| self.sets().clone(), left, || self.has_stopped());
+                if let Err(error) = slept {
+                    self.reports.fail(&format_args!("a thread cannot wait for completions: {error}"));
+                    std::thread::sleep(FLUSHED); // nothing can wake it for what the lanes flush now
+                }
             }
         }
+    }
+
+    /// Whether nothing completes any more: the adapter has stopped, and its lanes have let go of all connections.
+    fn has_stopped(&self) -> bool {
+        self.reports.is_stopped() && self.cq.is_empty() && self.sets().iter().all(|set| set.len() == 0)
     }
 
     /// Moves what the sockets have. From now on that is for the program to do.

@@ -2,6 +2,7 @@
 
 use crate::sys::poller::EventFd;
 use crate::sys::thread::block;
+use ironwarp_rnic::bug::Bug;
 use ironwarp_rnic::connect::{Agreed, Depths, StartupError};
 use ironwarp_rnic::error::Fault;
 use ironwarp_rnic::event::{Channel, Wake};
@@ -120,6 +121,9 @@ pub enum ConnectError {
     /// The caller asked for what cannot be.
     #[error("{0}")]
     Misuse(#[from] ironwarp_rnic::connect::Misuse),
+    /// The adapter made a mistake. Only this connection fails for it.
+    #[error("{0}")]
+    Bug(Bug),
     /// A stream is for once.
     #[error("{0}")]
     Connected(#[from] ironwarp_rnic::qp::AlreadyConnected),
@@ -197,7 +201,8 @@ impl<E: Send + fmt::Debug> Watcher<E> for EventChannel<E> {
     }
 }
 
-/// Sleeps until the wake is signalled, as often as it takes until `next` has something, or `timeout` is over.
+/// Sleeps until the wake is signalled, as often as it takes until `next` has something, or `timeout` is over, or the program has closed
+/// the descriptor.
 pub(crate) fn wait_for<E>(
     wake: &EventFdWake,
     timeout: Option<Duration>,
@@ -212,7 +217,8 @@ pub(crate) fn wait_for<E>(
         if left.is_some_and(|left| left.is_zero()) {
             return None;
         }
-        block(&[wake.as_fd()], left);
+        // A descriptor that the program has closed tells nothing any more.
+        block(&[wake.as_fd()], left, || false).ok()?;
     }
 }
 

@@ -5,6 +5,7 @@
 use crate::byhand::Reminder;
 use crate::class::Shares;
 use crate::connection::{AwaitedReceive, Connection};
+use crate::event::ConnectError;
 use crate::set::{Fired, Look, Set, lock};
 use crate::setup::{Accept, Answer, ListenerCore, Setup};
 use crate::steering::{LaneLoad, Steering};
@@ -12,16 +13,22 @@ use crate::sys::hurry::hurry;
 use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
 use crate::sys::thread::{Thread, spawn};
 use crate::timers::Timers;
+use ironwarp_rnic::bug;
 use ironwarp_rnic::datagram::DatagramQp;
-use ironwarp_rnic::event::Moderated;
+use ironwarp_rnic::event::{AsyncEvents, Moderated};
 use std::collections::HashMap;
+use std::fmt;
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+
+mod failing;
+#[cfg(test)]
+mod tests;
 
 /// So long a lane leaves a set alone to which messages stream.
 const PAUSE: Duration = Duration::from_micros(50);
@@ -29,6 +36,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 const TICK: Duration = Duration::from_millis(1);
 /// How often it looks at most whether threads that sleep still exist.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
+/// Upper bound on one wait of a lane. Nothing wakes a thread that waits for an epoll which the program has closed meanwhile.
+const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const BATCH: usize = 256;
 /// So long connections that were left with work have turns before sockets are looked at again.
 const TURNS: Duration = Duration::from_millis(1);
@@ -58,6 +67,12 @@ pub(crate) struct Lane {
     timers: AtomicUsize,
     /// Its thread, once that runs.
     thread: OnceLock<Thread>,
+    /// The same, to wake it once it does not wait for descriptors any more.
+    parked: OnceLock<std::thread::Thread>,
+    /// It [winds down](Running::wind_down).
+    failed: AtomicBool,
+    /// Where it is reported that it cannot go on.
+    reports: Arc<AsyncEvents>,
 }
 
 /// Something else that a lane waits for.
@@ -143,19 +158,27 @@ impl std::fmt::Debug for Call {
 
 impl Lane {
     /// Starts the thread.
-    pub(crate) fn start(number: usize, steering: Weak<Steering>) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        Self::run(number, format!("ironwarp-{number}"), steering, false)
+    pub(crate) fn start(
+        number: usize,
+        steering: Weak<Steering>,
+        reports: &Arc<AsyncEvents>,
+    ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        Self::run(number, format!("ironwarp-{number}"), steering, reports, false)
     }
 
     /// Starts the thread of a lane for what is urgent: it is in a hurry, and gives nothing to other lanes.
-    pub(crate) fn start_urgent(number: usize) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
-        Self::run(number, "ironwarp-urgent".to_owned(), Weak::new(), true)
+    pub(crate) fn start_urgent(
+        number: usize,
+        reports: &Arc<AsyncEvents>,
+    ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
+        Self::run(number, "ironwarp-urgent".to_owned(), Weak::new(), reports, true)
     }
 
     fn run(
         number: usize,
         name: String,
         steering: Weak<Steering>,
+        reports: &Arc<AsyncEvents>,
         urgent: bool,
     ) -> io::Result<(Arc<Self>, JoinHandle<()>)> {
         let lane = Arc::new(Self {
@@ -168,11 +191,15 @@ impl Lane {
             wakes: AtomicU64::new(0),
             timers: AtomicUsize::new(0),
             thread: OnceLock::new(),
+            parked: OnceLock::new(),
+            failed: AtomicBool::new(false),
+            reports: Arc::clone(reports),
         });
         lane.epoll.add(&lane.wake, WAKE, Interest::Readable)?;
         let its_own = Arc::clone(&lane);
         let run = move || {
             let _ = its_own.thread.set(Thread::current());
+            let _ = its_own.parked.set(std::thread::current());
             hurry(urgent);
             Running::new(&its_own, steering).run();
         };
@@ -217,7 +244,17 @@ impl Lane {
         drop(inbox);
         if first {
             self.wake.signal();
+            if self.failed.load(Ordering::SeqCst)
+                && let Some(thread) = self.parked.get()
+            {
+                thread.unpark();
+            }
         }
+    }
+
+    /// What its sockets have cannot be told any more: the adapter stops.
+    pub(crate) fn fail(&self, why: &dyn fmt::Display) {
+        self.reports.fail(&format_args!("lane {} cannot go on: {why}", self.number));
     }
 
     /// Number of jobs that its thread has not taken yet.
@@ -296,12 +333,21 @@ impl Running {
     }
 
     fn run(mut self) {
+        match bug::catch("running a lane", || self.serve()) {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => self.wind_down(&error),
+            Err(bug) => self.wind_down(&bug),
+        }
+    }
+
+    /// Serves until it is told to stop. An error: it cannot wait for its sockets, or be woken.
+    fn serve(&mut self) -> io::Result<()> {
         while !self.is_done() {
-            let timeout = self.timeout();
+            let timeout = Some(self.timeout().map_or(LONGEST_WAIT, |timeout| timeout.min(LONGEST_WAIT)));
             let mut events = std::mem::replace(&mut self.events, Events::new(0));
-            if let Err(error) = self.lane.epoll.wait(&mut events, timeout) {
-                tracing::error!(%error, "a lane cannot wait for its sockets and stops");
-                return;
+            self.lane.epoll.wait(&mut events, timeout)?;
+            if self.lane.wake.is_lost() {
+                return Err(io::Error::other("the program has closed its eventfd"));
             }
             let wakes = self.lane.wakes.fetch_add(1, Ordering::Relaxed);
             for event in events.iter() {
@@ -319,6 +365,7 @@ impl Running {
                 steering.rebalance();
             }
         }
+        Ok(())
     }
 
     fn is_done(&self) -> bool {
@@ -348,7 +395,8 @@ impl Running {
         } else if let Some(listener) = self.listeners.get(&token).cloned() {
             self.accept(token, &listener);
         } else if let Some(attended) = self.attended.get(&token) {
-            match attended.look() {
+            let look = bug::catch("looking after a descriptor", || attended.look());
+            match look.unwrap_or_else(|bug| Err(io::Error::other(bug.to_string()))) {
                 Ok(Again::AtOnce) => {}
                 Ok(Again::After(pause)) => {
                     let _ = self.lane.epoll.modify(&**attended, token, Interest::Disarmed);
@@ -419,7 +467,7 @@ impl Running {
                 }
                 Job::Attend(attended) => self.attend(attended),
                 Job::Remind(at, due) => self.timers.add(at, due),
-                Job::Release(connection) => connection.release(),
+                Job::Release(connection) => connection.guard("closing a connection", || connection.release()),
                 Job::Cut => self.lane.all_sets().iter().for_each(|set| set.cut()),
                 Job::Stop(within) => {
                     self.stop = Some(Instant::now() + within);
@@ -437,7 +485,7 @@ impl Running {
             let began = *began.get_or_insert_with(Instant::now);
             // Before it is driven: what comes from now on is told by its socket again.
             connection.awaits_turn(false);
-            connection.drive();
+            connection.guard("driving a connection", || connection.drive());
             // Who was left with work once more waits again before the next is chosen. Else each had one turn, whatever its share.
             self.jobs();
             if began.elapsed() >= TURNS {
@@ -478,27 +526,15 @@ impl Running {
 
     fn due(&mut self, due: Due, now: Instant) {
         match due {
-            Due::Close(connection) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.close_is_due();
-                }
-            }
-            Due::HangUp(connection) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.hang_up_is_due();
-                }
-            }
-            Due::Drive(connection) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.drive();
-                }
-            }
+            Due::Close(connection) => guarded(&connection, Connection::close_is_due),
+            Due::HangUp(connection) => guarded(&connection, Connection::hang_up_is_due),
+            Due::Drive(connection) => guarded(&connection, |connection| connection.drive()),
             Due::Receive(connection, awaited) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.receive_is_due(awaited);
-                }
+                guarded(&connection, |connection| connection.receive_is_due(awaited));
             }
-            Due::ByHand(reminder) => reminder.come(now),
+            Due::Hear(connection, time) => guarded(&connection, |connection| connection.nudge(time)),
+            Due::Speak(connection) => guarded(&connection, |connection| connection.speak_unasked()),
+            Due::ByHand(reminder) => survive("connecting a queue pair", || reminder.come(now)),
             Due::Accept(token) => {
                 if let Some(listener) = self.listeners.get(&token) {
                     let _ = self.lane.epoll.modify(&**listener, token, Interest::Readable);
@@ -507,16 +543,6 @@ impl Running {
             Due::Look(token) => {
                 if let Some(attended) = self.attended.get(&token) {
                     let _ = self.lane.epoll.modify(&**attended, token, Interest::Readable);
-                }
-            }
-            Due::Hear(connection, time) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.nudge(time);
-                }
-            }
-            Due::Speak(connection) => {
-                if let Some(connection) = connection.upgrade() {
-                    connection.speak_unasked();
                 }
             }
             Due::Startup(token) => {
@@ -529,10 +555,10 @@ impl Running {
             }
             Due::Expired(moderated) => {
                 if let Some(moderated) = moderated.upgrade() {
-                    moderated.expired();
+                    survive("raising an event", || moderated.expired());
                 }
             }
-            Due::Call(Call(call)) => call(),
+            Due::Call(Call(call)) => survive("calling the program back", call),
             Due::Sleepers(token, time) => {
                 if self.lane.set(token).is_some_and(|set| set.guard()) {
                     let time = LONGEST_LOOK.min(2 * time);
@@ -545,6 +571,9 @@ impl Running {
     // --- Connections in the making ---
 
     fn begin(&mut self, setup: Setup) {
+        if self.lane.failed.load(Ordering::SeqCst) {
+            return setup.failed(stopped().into());
+        }
         let token = self.lane.token();
         let added = self.lane.epoll.add(&**setup.link(), token, Interest::Edges);
         if let Err(error) = added {
@@ -559,7 +588,7 @@ impl Running {
     fn progress(&mut self, token: u64) {
         let Some(setup) = self.setups.remove(&token) else { return };
         let link = Arc::clone(setup.link());
-        let again = match setup.progress(token) {
+        let again = match survive_setup(setup, |setup| setup.progress(token)) {
             Some(Setup::Dial(dial)) if dial.is_new() => Some(Setup::Dial(dial)),
             Some(setup) => {
                 self.setups.insert(token, setup);
@@ -621,4 +650,35 @@ impl Running {
             _ => accept.gone(),
         }
     }
+}
+
+/// What is said to those who want a connection of a lane that winds down.
+fn stopped() -> io::Error {
+    io::Error::other("the adapter has stopped")
+}
+
+/// Does what is due for a connection, if it is still there.
+fn guarded(connection: &Weak<Connection>, act: impl FnOnce(&Arc<Connection>)) {
+    if let Some(connection) = connection.upgrade() {
+        connection.guard("serving a timer", || act(&connection));
+    }
+}
+
+/// Does what belongs to no connection, and to nobody who would wait for it.
+fn survive(doing: &'static str, act: impl FnOnce()) {
+    if let Err(bug) = bug::catch(doing, act) {
+        tracing::error!(%bug, "a lane goes on");
+    }
+}
+
+/// The next step of a connection in the making. After a panic there will be no connection, which its queue pair is told.
+fn survive_setup(setup: Setup, step: impl FnOnce(Setup) -> Option<Setup>) -> Option<Setup> {
+    let told = setup.told();
+    bug::catch("setting up a connection", || step(setup)).unwrap_or_else(|bug| {
+        tracing::error!(%bug, "a connection was not made");
+        if let Some(told) = told {
+            survive("telling that a connection was not made", || told.failed(ConnectError::Bug(bug)));
+        }
+        None
+    })
 }

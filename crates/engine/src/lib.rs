@@ -55,7 +55,7 @@ mod timers;
 pub use byhand::{BringUpError, BringUpOptions, Local, Remote};
 pub use class::Class;
 pub use control::ControlQueue;
-pub use cq::CompletionQueue;
+pub use cq::{CompletionQueue, WaitError};
 pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use engine::{ConnectOptions, Engine, Listener, Listening, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, Watcher, What};

@@ -492,7 +492,7 @@ impl Set {
         **state = State::Armed;
         self.polled.store(false, Ordering::SeqCst);
         if let Err(error) = self.lane.epoll.modify(&self.epoll, self.token, Interest::News) {
-            tracing::error!(%error, "a set of sockets could not be armed");
+            self.lane.fail(&format_args!("a set of sockets cannot be armed: {error}"));
         }
     }
 
@@ -502,7 +502,7 @@ impl Set {
     fn serve(&self, events: &mut Events, by: By) -> Served {
         let mut served = Served::default();
         if let Err(error) = self.epoll.wait(events, Some(Duration::ZERO)) {
-            tracing::error!(%error, "a set of sockets cannot be read");
+            self.lane.fail(&format_args!("a set of sockets cannot be read: {error}"));
             return served;
         }
         for event in events.iter() {

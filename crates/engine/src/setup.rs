@@ -133,6 +133,23 @@ pub struct Incoming {
     decided: bool,
 }
 
+/// Who waits for a connection.
+#[derive(Debug)]
+pub(crate) enum Told {
+    Pair(Arc<QueuePair>),
+    BringUp(Arc<BringUp>),
+}
+
+impl Told {
+    /// There will be none, and no other attempt.
+    pub(crate) fn failed(self, error: ConnectError) {
+        match self {
+            Self::Pair(pair) => pair.failed(error),
+            Self::BringUp(up) => up.fail(error),
+        }
+    }
+}
+
 impl Setup {
     pub(crate) fn link(&self) -> &Arc<TcpLink> {
         match self {
@@ -174,6 +191,22 @@ impl Setup {
             Self::Dial(dial) => dial.failed(error),
             Self::Answer(answer) => answer.failed(error),
             Self::Itself(itself) => itself.failed(error),
+        }
+    }
+
+    /// Who waits for it, if a queue pair does.
+    pub(crate) fn told(&self) -> Option<Told> {
+        match self {
+            Self::Dial(Dial { attempt: Some(up), .. }) => Some(Told::BringUp(Arc::clone(up))),
+            Self::Dial(dial) => Some(Told::Pair(Arc::clone(&dial.pair))),
+            Self::Itself(itself) => Some(Told::BringUp(itself.up())),
+            Self::Answer(Answer { state: Answering::Accepting(accept, _), .. }) => {
+                accept.taker.as_ref().map(|taker| match &taker.attempt {
+                    Some(up) => Told::BringUp(Arc::clone(up)),
+                    None => Told::Pair(Arc::clone(&taker.pair)),
+                })
+            }
+            Self::Answer(_) => None,
         }
     }
 

@@ -42,13 +42,20 @@ impl Sleepers {
         Ok(Arc::new(Self { cq: Arc::clone(cq), alarm, list: Mutex::default() }))
     }
 
-    /// Sleeps until there may be something, or so much time has passed. `sets` are the sockets, if it comes to them.
-    pub(crate) fn sleep(self: &Arc<Self>, sets: impl FnOnce() -> Vec<Arc<Set>>, timeout: Option<Duration>) {
+    /// Sleeps until there may be something, or so much time has passed, or it is `over`. `sets` are the sockets, if it comes to them. An
+    /// error: the program has closed a descriptor of the adapter.
+    pub(crate) fn sleep(
+        self: &Arc<Self>,
+        sets: impl FnOnce() -> Vec<Arc<Set>>,
+        timeout: Option<Duration>,
+        over: impl Fn() -> bool,
+    ) -> io::Result<()> {
         // What rang before is answered by the look below; if that finds something, it rings again for the others.
         self.alarm.0.take();
         let bed = self.lie_down();
         if self.cq.has_something() {
-            return bed.call_others();
+            bed.call_others();
+            return Ok(());
         }
         // Not under the lock: a connection may be made meanwhile. Its lane serves it, and the alarm tells.
         let sets = if bed.me.direct { sets() } else { Vec::new() };
@@ -59,7 +66,7 @@ impl Sleepers {
         let alarm = self.alarm.0.as_fd();
         let fds: Vec<BorrowedFd<'_>> =
             std::iter::once(alarm).chain(asleep.iter().map(|asleep| asleep.set.epoll.as_fd())).collect();
-        block(&fds, timeout);
+        block(&fds, timeout, over)
     }
 
     fn lie_down(self: &Arc<Self>) -> Bed<'_> {

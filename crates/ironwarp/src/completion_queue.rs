@@ -2,7 +2,7 @@
 
 use crate::adapter::Shared;
 use crate::completion_handler::CompletionHandler;
-use ironwarp_engine::{CompletionQueue as Inner, SetMapError};
+use ironwarp_engine::{CompletionQueue as Inner, SetMapError, WaitError};
 use ironwarp_rnic::event::HandlerId;
 use ironwarp_rnic::queue::{Arm, Completion, Overrun, TooSmall};
 use std::fmt;
@@ -126,7 +126,7 @@ impl CompletionQueue {
     }
 
     /// Waits for a completion and takes it: polls for a moment, then sleeps. `None` if `timeout` is over first; a timeout
-    /// of `None` waits as long as it takes.
+    /// of `None` waits as long as it takes. [`WaitError::Stopped`] if the adapter has stopped and nothing will complete any more.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -141,7 +141,7 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, Overrun> {
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, WaitError> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -384,7 +384,7 @@ impl BringUp {
     }
 
     /// There will be no connection: requests that wait fail, their retries exceeded.
-    pub(super) fn fail(&self, error: ConnectError) {
+    pub(crate) fn fail(&self, error: ConnectError) {
         let _alone = lock(&self.beginning);
         let mut progress = self.progress();
         if !matches!(progress.phase, Phase::Wanted | Phase::Taken | Phase::Gone) {

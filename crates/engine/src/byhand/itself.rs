@@ -29,6 +29,11 @@ impl ToItself {
         Ok(Self { engine: Arc::downgrade(engine), up: Arc::clone(up), link, deadline })
     }
 
+    /// What it is for.
+    pub(crate) fn up(&self) -> Arc<BringUp> {
+        Arc::clone(&self.up)
+    }
+
     /// Goes on as far as it can. Returns itself if it has to wait.
     pub(crate) fn progress(self) -> Option<Self> {
         match self.link.connected() {

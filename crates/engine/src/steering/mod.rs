@@ -246,7 +246,7 @@ impl Steering {
         if let Some(lane) = self.urgent.get() {
             return Ok(Arc::clone(lane));
         }
-        let (lane, thread) = Lane::start_urgent(self.count)?;
+        let (lane, thread) = Lane::start_urgent(self.count, self.device.events())?;
         self.device.shorten_calls();
         threads.push(thread);
         Ok(Arc::clone(self.urgent.get_or_init(|| lane)))
@@ -311,8 +311,8 @@ impl Steering {
         if self.lanes.get().is_none() {
             // Weakly: a lane that nobody rebalances has nobody to tell.
             let me = self.rebalancer.as_ref().map_or_else(Weak::new, |_| Arc::downgrade(self));
-            let started: io::Result<Vec<_>> =
-                (0..self.count).map(|number| Lane::start(number, Weak::clone(&me))).collect();
+            let start = |number| Lane::start(number, Weak::clone(&me), self.device.events());
+            let started: io::Result<Vec<_>> = (0..self.count).map(start).collect();
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
             self.device.events().set_stop(Box::new(StopLanes(Arc::downgrade(self))));

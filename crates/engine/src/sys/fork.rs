@@ -13,12 +13,12 @@
 
 use crate::gid::{GidTable, TableGuard};
 use ironwarp_rnic::host::{Turns, all_turns};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::DupFlags;
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// So many descriptors can be known. The kernel allows no more by default.
@@ -27,12 +27,24 @@ const MOST: usize = 1 << 20;
 /// A bit for each number.
 static KNOWN: [AtomicU64; MOST / 64] = [const { AtomicU64::new(0) }; MOST / 64];
 
+/// The inode of each, by which a number is found to stand for something else. (epoll, eventfd and timerfd have one in common.) Pages
+/// of it come when they are used.
+static INODES: [AtomicU64; MOST] = [const { AtomicU64::new(0) }; MOST];
+
 /// Shared by who opens or closes, taken by who forks: no descriptor is open and unknown during a fork.
 static FORKING: RwLock<()> = RwLock::new(());
 
 /// A descriptor that children do not keep.
+///
+/// The program may close it all the same, as with closefrom(3), and get its number for something else. A call that fails as it
+/// does for a number that is not open, or stands for something else, [loses](Self::lose) the descriptor: from then on the number is
+/// neither used nor closed. Before a number is closed, its inode is compared. What the adapter reads from it or writes to it until it
+/// notices reaches whatever the program has opened since; to ask before each call would double the number of calls.
 #[derive(Debug)]
-pub struct Fd(ManuallyDrop<OwnedFd>);
+pub struct Fd(AtomicI32);
+
+/// A number that is never open: the kernel allows a process no more than 2^30 descriptors.
+const NOWHERE: RawFd = RawFd::MAX;
 
 impl Fd {
     /// The one that `open` makes.
@@ -61,31 +73,76 @@ impl Fd {
         if let Some((word, bit)) = place(fd.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
-        Self(ManuallyDrop::new(fd))
+        if let Some(known) = inode(fd.as_raw_fd()) {
+            known.store(rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_ino), Ordering::Relaxed);
+        }
+        Self(AtomicI32::new(fd.into_raw_fd()))
+    }
+
+    /// It is not open any more, or not what it was: the program has closed it. Calls with it fail from now on.
+    pub(super) fn lose(&self) {
+        let _no_fork = no_fork();
+        unknow(self.0.swap(NOWHERE, Ordering::Relaxed));
+    }
+
+    /// Looks whether it still is what was opened, and loses it if not. For what happens once to a descriptor.
+    pub(super) fn is_there(&self) -> bool {
+        let fd = self.as_raw_fd();
+        let there = rustix::fs::fstat(self).is_ok_and(|stat| {
+            inode(fd).is_none_or(
+                |known| matches!(known.load(Ordering::Relaxed), known if known == 0 || known == stat.st_ino),
+            )
+        });
+        if !there {
+            self.lose();
+        }
+        there
+    }
+
+    /// Whether the program has closed it, as far as anybody has noticed.
+    pub(super) fn is_lost(&self) -> bool {
+        self.as_raw_fd() == NOWHERE
+    }
+}
+
+/// Where the inode of a descriptor is.
+fn inode(fd: RawFd) -> Option<&'static AtomicU64> {
+    INODES.get(usize::try_from(fd).ok()?)
+}
+
+/// It is not known any more. The caller keeps the process from forking.
+fn unknow(fd: RawFd) {
+    if let Some((word, bit)) = place(fd) {
+        word.fetch_and(!bit, Ordering::Relaxed);
     }
 }
 
 impl Drop for Fd {
     fn drop(&mut self) {
-        let _no_fork = no_fork();
-        if let Some((word, bit)) = place(self.0.as_raw_fd()) {
-            word.fetch_and(!bit, Ordering::Relaxed);
+        if self.is_there() {
+            let _no_fork = no_fork();
+            let fd = *self.0.get_mut();
+            unknow(fd);
+            // By number: the C library's close is a point of cancellation, and programs poll and post on threads that they cancel;
+            // rustix's panics in debug builds if the program has closed it since.
+            // SAFETY: it was opened for this value, and is not used after this.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
         }
-        // By number: the C library's close is a point of cancellation, and programs poll and post on threads that they cancel.
-        // SAFETY: it is not used after this.
-        unsafe { rustix::io::close(self.0.as_raw_fd()) };
     }
 }
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
+        // SAFETY: it stays open as long as this value, unless the program breaks the rules of descriptors; or the number is one that
+        // is never open, and the kernel says so. It is not -1.
+        unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
 
 impl AsRawFd for Fd {
+    #[inline]
     fn as_raw_fd(&self) -> RawFd {
-        self.0.as_raw_fd()
+        self.0.load(Ordering::Relaxed)
     }
 }
 

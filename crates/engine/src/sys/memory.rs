@@ -274,7 +274,7 @@ impl Window {
                 let fd = writer.as_raw_fd();
                 // SAFETY: the kernel reads from the addresses, or says that it cannot; the vectors live as long as the call.
                 let moved = progress(|| unsafe { libc::writev(fd, vectors.as_ptr(), count(vectors)) })?;
-                drain(reader, &mut into[..moved]);
+                drain(reader, &mut into[..moved])?;
                 Ok(moved)
             }
         }
@@ -296,7 +296,7 @@ impl Window {
                 let moved = progress(|| unsafe { libc::readv(fd, vectors.as_ptr(), count(vectors)) });
                 let left = held - moved.unwrap_or(0);
                 if left > 0 {
-                    drain(reader, &mut [0; WINDOW][..left]);
+                    drain(reader, &mut [0; WINDOW][..left])?;
                 }
                 moved
             }
@@ -421,11 +421,13 @@ fn progress(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
     }
 }
 
-/// Takes out of a pipe what is known to be in it.
-fn drain(reader: &Fd, mut into: &mut [u8]) {
+/// Takes out of a pipe what is known to be in it. Fails if the program has closed the pipe.
+fn drain(reader: &Fd, mut into: &mut [u8]) -> Result<(), Unmapped> {
     while !into.is_empty() {
-        let read = rustix::io::retry_on_intr(|| rustix::io::read(reader, &mut *into));
-        let read = read.expect("a pipe gives back what was put in");
-        into = &mut into[read..];
+        match rustix::io::retry_on_intr(|| rustix::io::read(reader, &mut *into)) {
+            Ok(read @ 1..) => into = &mut into[read..],
+            Ok(_) | Err(_) => return Err(Unmapped),
+        }
     }
+    Ok(())
 }

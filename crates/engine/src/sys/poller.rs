@@ -89,7 +89,10 @@ impl Epoll {
         events.list.clear();
         match epoll::wait(&self.fd, spare_capacity(&mut events.list), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
-            Err(error) => Err(error.into()),
+            Err(error) => {
+                self.fd.lose(); // the program has closed it: there is no other reason
+                Err(error.into())
+            }
         }
     }
 }
@@ -202,22 +205,30 @@ impl EventFd {
         Ok(Self { fd: Fd::open(|| rustix::event::eventfd(0, flags))? })
     }
 
-    /// Adds one, and wakes who waits.
+    /// Adds one, and wakes who waits; nobody, if the program has closed it.
     pub fn signal(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes())) {
             // Full: 2^64 - 2 were signalled and none taken, so it is readable, which is what counts.
             Ok(_) | Err(Errno::AGAIN) => {}
-            Err(error) => panic!("an eventfd takes what is signalled: {error}"),
+            Err(_) => self.fd.lose(),
         }
     }
 
-    /// Takes what was signalled: all of it, or one, as it was made. Zero if there is nothing.
+    /// Whether the program has closed it, as far as anybody has noticed.
+    pub fn is_lost(&self) -> bool {
+        self.fd.is_lost()
+    }
+
+    /// Takes what was signalled: all of it, or one, as it was made. Zero if there is nothing, or the program has closed it.
     pub fn take(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {
-            Ok(_) => u64::from_ne_bytes(count),
+            Ok(8) => u64::from_ne_bytes(count),
             Err(Errno::AGAIN) => 0,
-            Err(error) => panic!("an eventfd gives back what was signalled: {error}"),
+            Ok(_) | Err(_) => {
+                self.fd.lose();
+                0
+            }
         }
     }
 }

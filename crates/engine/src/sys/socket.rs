@@ -167,6 +167,14 @@ impl TcpLink {
         })
     }
 
+    /// A socket that the program has closed is not touched again: its number may be that of something else by now.
+    #[inline]
+    fn notice(&self, moved: Result<usize, LinkError>) {
+        if let Err(LinkError::Lost(libc::EBADF | libc::ENOTSOCK)) = moved {
+            self.fd.lose();
+        }
+    }
+
     /// What it means that there is nothing more to receive. The kernel tells a reset once, to whoever calls first: if that was
     /// the half that sends, the other finds an end. A socket that the peer closed in order is connected until this end has, too.
     fn end(&self) -> LinkError {
@@ -197,6 +205,7 @@ impl Link for TcpLink {
             }),
             _ => self.send_all(pieces),
         };
+        self.notice(sent);
         if let Ok(len) = sent {
             self.tap.iter().for_each(|tap| tap.sent(self, pieces, len));
             moved(len);
@@ -214,10 +223,12 @@ impl Link for TcpLink {
                 size(unsafe {
                     libc::syscall(libc::SYS_recvfrom, fd, start, len, libc::MSG_DONTWAIT, NOBODY, 0_usize)
                 })
-            })?
+            })
         } else {
-            self.recv_all(host, own)?
+            self.recv_all(host, own)
         };
+        self.notice(received);
+        let received = received?;
         if received == 0 {
             return Err(self.end());
         }
@@ -247,6 +258,9 @@ impl Link for TcpLink {
 
     fn abort(&self) {
         self.tap.iter().for_each(|tap| tap.aborted());
+        if !self.fd.is_there() {
+            return; // the program has closed it, and may have a socket of its own there
+        }
         // RST goes out when the socket is dissolved from its peer, not when it is shut down. Lingering for no time makes
         // closing do the same, should dissolving be refused.
         let _ = rustix::net::sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));

@@ -94,14 +94,14 @@ impl Drop for Pages {
 
 /// A process of its own for a test, which calls this first: `true` in the child, which then does the test; in the parent
 /// the child has passed.
-pub(super) fn in_child(test: &str) -> bool {
+pub(crate) fn in_child(test: &str) -> bool {
     const CHILD: &str = "IRONWARP_TEST_CHILD";
     if std::env::var_os(CHILD).is_some() {
         return true;
     }
-    let name = format!("sys::{test}");
+    let name = test;
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([&name, "--exact", "--nocapture", "--test-threads=1"])
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
         .env(CHILD, "1")
         .output()
         .unwrap();
@@ -113,6 +113,12 @@ pub(super) fn in_child(test: &str) -> bool {
         output.status
     );
     false
+}
+
+/// What closefrom(3) does: closes all descriptors that are not standard.
+pub(crate) fn close_all() {
+    // SAFETY: numbers only. The test is about what becomes of those who had them.
+    assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) }, 0);
 }
 
 /// From now on these system calls fail with EPERM in this thread and those it starts, as in a sandbox.

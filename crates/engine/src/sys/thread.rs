@@ -11,7 +11,7 @@ use std::io;
 use std::ptr;
 use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A thread of this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -105,18 +105,35 @@ unsafe extern "C-unwind" {
     ) -> libc::c_int;
 }
 
-/// Sleeps until one of these is readable, a signal was caught, or `timeout` is over. The caller looks for itself which.
-pub(crate) fn block(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) {
+/// Upper bound on one call of [`block`]. Linux does not wake a thread that waits for a descriptor when another thread closes it.
+const LONGEST_BLOCK: Duration = Duration::from_secs(1);
+
+/// Sleeps until one of these is readable, a signal was caught, or `timeout` is over, or until it is found to be `over`, which is looked at
+/// once a second. The caller looks for itself which. An error: one of them is not open any more.
+pub(crate) fn block(
+    fds: &[BorrowedFd<'_>],
+    timeout: Option<Duration>,
+    over: impl Fn() -> bool,
+) -> io::Result<()> {
     let poll = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut list: Vec<_> = fds.iter().map(poll).collect();
-    // A wait too long for the kernel is as good as for ever.
-    let timeout = timeout.and_then(|timeout| {
-        let tv_sec = libc::time_t::try_from(timeout.as_secs()).ok()?;
-        Some(libc::timespec { tv_sec, tv_nsec: timeout.subsec_nanos().into() })
-    });
-    let timeout = timeout.as_ref().map_or(ptr::null(), ptr::from_ref);
-    // SAFETY: the list is as long as said, the timeout is null or valid, and both outlive the call.
-    unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, timeout, ptr::null()) };
+    // A wait too long for the clock is as good as for ever.
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        let time = left.unwrap_or(LONGEST_BLOCK).min(LONGEST_BLOCK);
+        let tv_sec = libc::time_t::try_from(time.as_secs()).unwrap_or_default();
+        let time = libc::timespec { tv_sec, tv_nsec: time.subsec_nanos().into() };
+        // SAFETY: the list is as long as said, the timeout is valid, and both outlive the call.
+        let ready =
+            unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, &raw const time, ptr::null()) };
+        if ready > 0 && list.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
+        if ready != 0 || over() || left.is_some_and(|left| left <= LONGEST_BLOCK) {
+            return Ok(());
+        }
+    }
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ mod framing;
 mod immediates;
 mod local_checks;
 mod one_touch;
+mod panics;
 mod parking;
 mod private;
 mod rate;

@@ -7,7 +7,7 @@ use super::Window;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Mutex, MutexGuard, TryLockError};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
 /// How many windows there are at most. Threads beyond that wait for each other.
 const MOST: usize = 16;
@@ -53,12 +53,13 @@ impl Slot {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::WouldBlock) => None,
-            Err(TryLockError::Poisoned(_)) => panic!("another thread panicked in the middle of a copy"),
+            // A window has nothing that a copy depends on.
+            Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Window>> {
-        self.0.lock().expect("another thread panicked in the middle of a copy")
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -218,7 +218,7 @@ fn own_memory_is_memory_too() {
 
 #[test]
 fn memory_may_go_away_during_a_copy() {
-    if !in_child("memory::tests::memory_may_go_away_during_a_copy") {
+    if !in_child("sys::memory::tests::memory_may_go_away_during_a_copy") {
         return;
     }
     for memory in both() {
@@ -295,7 +295,7 @@ fn two_copies_at_once_have_a_window_each() {
 
 #[test]
 fn a_sandbox_may_refuse_files_in_memory() {
-    if !in_child("memory::tests::a_sandbox_may_refuse_files_in_memory") {
+    if !in_child("sys::memory::tests::a_sandbox_may_refuse_files_in_memory") {
         return;
     }
     refuse(&[libc::SYS_memfd_create, libc::SYS_process_vm_readv, libc::SYS_process_vm_writev]);
@@ -314,7 +314,7 @@ fn a_sandbox_may_refuse_files_in_memory() {
 
 #[test]
 fn a_sandbox_may_refuse_to_tell_what_is_mapped() {
-    if !in_child("memory::tests::a_sandbox_may_refuse_to_tell_what_is_mapped") {
+    if !in_child("sys::memory::tests::a_sandbox_may_refuse_to_tell_what_is_mapped") {
         return;
     }
     let pages = Pages::new(2);
@@ -328,7 +328,7 @@ fn a_sandbox_may_refuse_to_tell_what_is_mapped() {
 /// The signal SIGXFSZ would end the child.
 #[test]
 fn a_limit_for_files_raises_no_signal() {
-    if !in_child("memory::tests::a_limit_for_files_raises_no_signal") {
+    if !in_child("sys::memory::tests::a_limit_for_files_raises_no_signal") {
         return;
     }
     let limit = Rlimit { current: Some(PAGE as u64), maximum: None };
