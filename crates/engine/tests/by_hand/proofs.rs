@@ -1,7 +1,8 @@
 //! Whom a queue pair takes for its peer: who knows the key, and on one host who is the same user. `docs/wire.md` has the proofs,
 //! which are computed here once more from that description.
 
-use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, gid, refusal, talk};
+use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, gid, port, refusal, talk};
+use super::log;
 use hmac::{Hmac, Mac};
 use ironwarp_engine::{BringUpOptions, ConnectError, Local, QueuePair, Remote};
 use ironwarp_rnic::config::{ClusterKey, Config, Users};
@@ -172,6 +173,33 @@ fn a_key_at_the_accepting_end_alone_is_named() {
 fn a_key_at_the_dialling_end_alone_is_named() {
     let error = why_not(with_key(KEY), Config::default());
     assert!(matches!(*error, ConnectError::Refused(Reason::NoKey)), "{error}");
+}
+
+/// However often they try, each end says once what is wrong and what to do, and neither shows the key.
+#[test]
+fn both_ends_log_once_why_they_do_not_connect() {
+    log::listen();
+    why_not(Config::default(), with_key(KEY));
+    why_not(with_key(KEY), with_key(b"a key of another cluster"));
+    let mut version_1 = b"IRWH\x01\0\0\0".to_vec();
+    version_1.extend([0; 8]);
+    let host = keyed();
+    let pair = waiting(&host);
+    for _ in 0..3 {
+        let mut old = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+        old.request(&version_1);
+        assert_eq!(old.refusal(), Some(Reason::Version));
+    }
+    for line in [
+        "refused the peer: it has no cluster key and this end has one: set the same key at both ends",
+        "not connected yet: the peer refused the connection: it has a cluster key and this end has none: set the same",
+        "refused the peer: it has another cluster key: set the same key at both ends",
+        "not connected yet: the peer refused the connection: it has another cluster key: set the same key at both ends",
+        "the peer speaks version 1 of Ironwarp's private protocol, this end version 2: run the same release at both ends",
+    ] {
+        assert_eq!(log::lines_with(line).len(), 1, "{line}: {:#?}", log::lines_with(""));
+    }
+    assert!(log::lines_with("a key of").is_empty());
 }
 
 /// Somebody has the peer's port, and accepts: without the key that gets it nothing.
