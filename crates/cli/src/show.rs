@@ -300,6 +300,9 @@ fn remark(row: &Row) -> String {
     if row.text("blocked") == "true" {
         remarks.push("the peer takes no more".to_owned());
     }
+    if row.number("shared_receives") > 0 {
+        remarks.push(format!("{} shared receives", row.text("shared_receives")));
+    }
     if row.number("retransmissions") > 0 {
         remarks.push(format!("{} retransmissions", row.text("retransmissions")));
     }

@@ -328,6 +328,7 @@ fn qp_row(connection: &Connection, lane: usize) -> Row {
     let row = row.with("round_trip_us", traffic.round_trip.as_micros());
     let row = row.with("retransmissions", traffic.retransmissions);
     let row = row.with("blocked", qp.is_blocked()).with("awaits_receive", qp.awaits_receive().is_some());
+    let row = row.with("shared_receives", qp.shared_receives());
     row.with("fault", qp.fault().map_or_else(String::new, ToString::to_string))
 }
 

@@ -146,3 +146,18 @@ fn named_send(msn: u32, srq: u32) -> Header {
 fn named_immediate(msn: u32, srq: u32) -> Header {
     Header::Immediate(Immediate { msn, solicited: false, srq, data: ImmediateData::new(1) })
 }
+
+/// RFC 5042 §6.4.3.1: a stream that takes more than its share of a shared queue is found by its count.
+#[test]
+fn what_each_stream_takes_of_a_shared_queue_is_counted() {
+    let crowd = Crowd::new();
+    let ((greedy, mut takes), (modest, mut takes_one)) = (crowd.sharing(), crowd.sharing());
+    (0..6).for_each(|id| crowd.post(id));
+    (1..=5).for_each(|msn| drop(takes.send(&send(msn), b"mine")));
+    takes_one.send(&send(1), b"one");
+    for _ in 0..6 {
+        assert_eq!(crowd.one().status, Status::Success);
+    }
+    assert_eq!((greedy.qp().shared_receives(), modest.qp().shared_receives()), (5, 1));
+    crowd.survives();
+}

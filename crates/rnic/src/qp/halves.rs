@@ -126,17 +126,28 @@ impl Qp {
         if self.asks.get().is_some_and(|asks| asks.withhold_receive()) {
             return Ok(None);
         }
-        if self.device.table().has_pending() {
-            return self.take_registered_receive(srq);
+        let taken = if self.device.table().has_pending() {
+            self.take_registered_receive(srq)?
+        } else {
+            match &self.attributes.receives {
+                Receives::Own(_) => return Ok(lock(&self.rq).take()),
+                Receives::Shared(queue) => queue.take(),
+                Receives::Named(domain) => match domain.find(srq) {
+                    Some(queue) => queue.take(),
+                    None => return Err(Protocol::NoSharedQueue(srq)),
+                },
+            }
+        };
+        if taken.is_some() && !matches!(self.attributes.receives, Receives::Own(_)) {
+            self.shared_receives.fetch_add(1, Ordering::Relaxed);
         }
-        match &self.attributes.receives {
-            Receives::Own(_) => Ok(lock(&self.rq).take()),
-            Receives::Shared(queue) => Ok(queue.take()),
-            Receives::Named(domain) => match domain.find(srq) {
-                Some(queue) => Ok(queue.take()),
-                None => Err(Protocol::NoSharedQueue(srq)),
-            },
-        }
+        Ok(taken)
+    }
+
+    /// Number of receives that its stream has taken from shared queues so far: whoever compares the queue pairs of a shared queue
+    /// finds the one that takes more than its share (RFC 5042 §6.4.3.1).
+    pub fn shared_receives(&self) -> u64 {
+        self.shared_receives.load(Ordering::Relaxed)
     }
 
     /// A message waits for a receive: whoever posts one is to see that. The caller looks once more afterwards.

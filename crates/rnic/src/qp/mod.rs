@@ -92,6 +92,8 @@ pub struct Qp {
     last_receive: AtomicBool,
     /// The shared receive queue that it is put down with, and which will call it: its number and one. Zero: none.
     listed: AtomicU64,
+    /// Number of receives that its stream has taken from shared queues (RFC 5042 §6.4.3.1).
+    shared_receives: AtomicU64,
     /// The count of the peer's last "not ready" and one. Zero: there was none.
     peer_waits: AtomicU64,
     /// Something was delivered since somebody last asked.
@@ -138,6 +140,7 @@ impl Qp {
             waiting: AtomicBool::new(false),
             last_receive: AtomicBool::new(false),
             listed: AtomicU64::new(0),
+            shared_receives: AtomicU64::new(0),
             peer_waits: AtomicU64::new(0),
             debt: AtomicBool::new(false),
             delivered: AtomicU64::new(0),
