@@ -20,7 +20,7 @@ use crate::steering::Steering;
 use crate::sys::memory::ProgramMemory;
 use crate::sys::random::random;
 use crate::sys::reserve::{Kind, Reservation};
-use crate::sys::setup::{Bound, Keepalive};
+use crate::sys::setup::{Bound, Keepalive, Listener as ListeningSocket};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::{Setup as Way, Terms};
@@ -42,6 +42,10 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(5);
 
 /// The number of the only port.
 const PORT: u32 = 1;
+
+/// Largest backlog of a listener, and that of one for which none is given: as the kernel's connection manager has it
+/// (`net.rdma_ucm.max_backlog`).
+pub const MAX_BACKLOG: usize = 1024;
 
 /// An adapter at work.
 #[derive(Debug)]
@@ -288,40 +292,49 @@ impl Engine {
     /// Listens at an address; port 0 lets the kernel choose.
     pub fn listen(self: &Arc<Self>, at: SocketAddr) -> io::Result<Listener> {
         let channel = EventChannel::new()?;
-        let listening = self.listen_and_tell(at, Arc::<EventChannel<Incoming>>::clone(&channel))?;
+        let program = Arc::<EventChannel<Incoming>>::clone(&channel);
+        let listening = self.listen_and_tell(at, program, MAX_BACKLOG)?;
         Ok(Listener { listening, channel })
     }
 
-    /// Listens at an address, and tells `program` who wants to connect.
+    /// Listens at an address, and tells `program` who wants to connect. As many as `backlog` may wait for its decision, or fewer if the
+    /// process may not have many descriptors; then the oldest of the peer with the most is rejected for each that comes.
     pub fn listen_and_tell(
         self: &Arc<Self>,
         at: SocketAddr,
         program: Arc<dyn Watcher<Incoming>>,
+        backlog: usize,
     ) -> io::Result<Listening> {
-        self.listening(at, Desk::Program(program))
+        self.attend(ListeningSocket::new(at, &self.keepalive())?, Desk::Program(program), backlog)
     }
 
     /// Listens for the queue pairs of a port.
-    pub(crate) fn listen_for(self: &Arc<Self>, at: SocketAddr, port: &Arc<Port>) -> io::Result<Listening> {
-        self.listening(at, Desk::Port(Arc::downgrade(port)))
+    pub(crate) fn listen_for(
+        self: &Arc<Self>,
+        (reservation, at): (&Reservation, SocketAddr),
+        port: &Arc<Port>,
+    ) -> io::Result<Listening> {
+        let socket = ListeningSocket::reserved(reservation, at, &self.keepalive())?;
+        self.attend(socket, Desk::Port(Arc::downgrade(port)), MAX_BACKLOG)
     }
 
-    fn listening(self: &Arc<Self>, at: SocketAddr, desk: Desk) -> io::Result<Listening> {
-        self.attend(ListenerCore::new(self, at, desk)?)
-    }
-
-    /// Listens at an address that was taken before, and tells `program` who wants to connect.
+    /// The same, at an address that was taken before.
     pub fn listen_at(
         self: &Arc<Self>,
         bound: Bound,
         program: Arc<dyn Watcher<Incoming>>,
+        backlog: usize,
     ) -> io::Result<Listening> {
-        let socket = bound.listen(&self.keepalive())?;
-        self.attend(ListenerCore::at(self, socket, Desk::Program(program)))
+        self.attend(bound.listen(&self.keepalive())?, Desk::Program(program), backlog)
     }
 
-    fn attend(self: &Arc<Self>, core: ListenerCore) -> io::Result<Listening> {
-        let core = Arc::new(core);
+    fn attend(
+        self: &Arc<Self>,
+        socket: ListeningSocket,
+        desk: Desk,
+        backlog: usize,
+    ) -> io::Result<Listening> {
+        let core = Arc::new(ListenerCore::new(self, socket, desk, backlog.clamp(1, MAX_BACKLOG)));
         let lane = self.steering.default_lane()?;
         lane.submit(Job::Listen(Arc::clone(&core)));
         Ok(Listening { core, lane })

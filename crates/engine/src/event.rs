@@ -152,6 +152,9 @@ fn words(private_data: &[u8]) -> String {
 pub trait Watcher<E>: Send + Sync + fmt::Debug {
     /// This happened.
     fn tell(&self, event: E);
+
+    /// Drops what it was told and has not looked at, if `is_gone` says so: it is of no use any more.
+    fn withdraw(&self, _is_gone: &dyn Fn(&E) -> bool) {}
 }
 
 /// What a program waits on for events of connections.
@@ -198,6 +201,10 @@ impl<E> EventChannel<E> {
 impl<E: Send + fmt::Debug> Watcher<E> for EventChannel<E> {
     fn tell(&self, event: E) {
         self.channel.push(event);
+    }
+
+    fn withdraw(&self, is_gone: &dyn Fn(&E) -> bool) {
+        self.channel.revoke(is_gone);
     }
 }
 

@@ -2,12 +2,13 @@
 //!
 //! What only the thread touches is in [`Running`]; what others touch is in [`Lane`]: its epoll, its inbox, its sets.
 
+use crate::admission::Admission;
 use crate::byhand::Reminder;
 use crate::class::Shares;
 use crate::connection::{AwaitedReceive, Connection};
 use crate::event::ConnectError;
 use crate::set::{Fired, Look, Set, lock};
-use crate::setup::{Accept, Answer, ListenerCore, Setup};
+use crate::setup::{Accept, ListenerCore, Setup};
 use crate::steering::{LaneLoad, Steering};
 use crate::sys::hurry::hurry;
 use crate::sys::poller::{Alarm, Epoll, EventFd, Events, Interest};
@@ -26,6 +27,7 @@ use std::sync::{Arc, Mutex, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+mod accept;
 mod failing;
 #[cfg(test)]
 mod tests;
@@ -41,8 +43,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(2);
 const BATCH: usize = 256;
 /// So long connections that were left with work have turns before sockets are looked at again.
 const TURNS: Duration = Duration::from_millis(1);
-/// How long a listener waits that found no descriptor for a connection.
-const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 /// After so many wakes, a lane looks whether another has less to do.
 const REBALANCE: u64 = 256;
 /// What the lane's epoll calls its wake.
@@ -65,6 +65,10 @@ pub(crate) struct Lane {
     wakes: AtomicU64,
     /// Number of pending timers when its thread last went to sleep.
     timers: AtomicUsize,
+    /// Number of connections in the making at that time.
+    making: AtomicUsize,
+    /// Number of such connections that were evicted.
+    evicted: AtomicU64,
     /// Its thread, once that runs.
     thread: OnceLock<Thread>,
     /// The same, to wake it once it does not wait for descriptors any more.
@@ -190,6 +194,8 @@ impl Lane {
             tokens: AtomicU64::new((number as u64) << LANE | (ALARM + 1)),
             wakes: AtomicU64::new(0),
             timers: AtomicUsize::new(0),
+            making: AtomicUsize::new(0),
+            evicted: AtomicU64::new(0),
             thread: OnceLock::new(),
             parked: OnceLock::new(),
             failed: AtomicBool::new(false),
@@ -234,7 +240,14 @@ impl Lane {
     pub(crate) fn load(&self) -> LaneLoad {
         let sockets = self.all_sets().iter().map(|set| set.len()).sum();
         let busy = self.thread.get().map_or(Duration::ZERO, |thread| thread.processor_time());
-        LaneLoad { sockets, busy, wakes: self.wakes(), timers: self.timers.load(Ordering::Relaxed) }
+        LaneLoad {
+            sockets,
+            busy,
+            wakes: self.wakes(),
+            timers: self.timers.load(Ordering::Relaxed),
+            making: self.making.load(Ordering::Relaxed),
+            evicted: self.evicted.load(Ordering::Relaxed),
+        }
     }
 
     pub(crate) fn submit(&self, job: Job) {
@@ -295,6 +308,12 @@ struct Running {
     /// Who moves connections to lanes with less to do; nobody, if that is not wanted.
     steering: Weak<Steering>,
     setups: HashMap<u64, Setup>,
+    /// Those of them that peers began.
+    admission: Admission,
+    /// A descriptor that is kept to turn away a connection when there is no other.
+    spare: Option<EventFd>,
+    /// When evictions were last logged.
+    last_log: Option<Instant>,
     listeners: HashMap<u64, Arc<ListenerCore>>,
     attended: HashMap<u64, Arc<dyn Attended>>,
     timers: Timers<Due>,
@@ -318,6 +337,9 @@ impl Running {
             lane: Arc::clone(lane),
             steering,
             setups: HashMap::new(),
+            admission: Admission::default(),
+            spare: None,
+            last_log: None,
             listeners: HashMap::new(),
             attended: HashMap::new(),
             timers: Timers::new(),
@@ -358,6 +380,7 @@ impl Running {
             self.take_turns();
             self.expire();
             self.lane.timers.store(self.timers.len(), Ordering::Relaxed);
+            self.lane.making.store(self.admission.len(), Ordering::Relaxed);
             // Only a lane that is busy gets here often.
             if wakes.is_multiple_of(REBALANCE)
                 && let Some(steering) = self.steering.upgrade()
@@ -379,7 +402,7 @@ impl Running {
         let now = Instant::now();
         let look = (!self.polled.is_empty()).then(|| self.next_look.saturating_duration_since(now));
         let stop = self.stop.map(|at| at.saturating_duration_since(now));
-        [self.timers.next(now), look, stop].into_iter().flatten().min()
+        [self.timers.next(now), self.admission.next(now), look, stop].into_iter().flatten().min()
     }
 
     fn event(&mut self, token: u64) {
@@ -519,6 +542,7 @@ impl Running {
             });
             self.next_look = now + TICK;
         }
+        self.evict_overdue(now);
         while let Some(due) = self.timers.expired(now) {
             self.due(due, now);
         }
@@ -588,28 +612,19 @@ impl Running {
     fn progress(&mut self, token: u64) {
         let Some(setup) = self.setups.remove(&token) else { return };
         let link = Arc::clone(setup.link());
-        let again = match survive_setup(setup, |setup| setup.progress(token)) {
+        let again = match survive_setup(setup, Setup::progress) {
             Some(Setup::Dial(dial)) if dial.is_new() => Some(Setup::Dial(dial)),
             Some(setup) => {
                 self.setups.insert(token, setup);
-                return;
+                return self.progressed(token);
             }
             None => None,
         };
+        self.admission.forget(token);
         // A stream is waited for in its completion queue's set, and nowhere else.
         let _ = self.lane.epoll.delete(&*link);
         if let Some(setup) = again {
             self.begin(setup); // on another socket
-        }
-    }
-
-    fn listen(&mut self, listener: Arc<ListenerCore>) {
-        let token = self.lane.token();
-        match self.lane.epoll.add(&*listener, token, Interest::Readable) {
-            Ok(()) => {
-                self.listeners.insert(token, listener);
-            }
-            Err(error) => tracing::error!(%error, "a listener cannot be waited for"),
         }
     }
 
@@ -620,24 +635,6 @@ impl Running {
                 self.attended.insert(token, attended);
             }
             Err(error) => tracing::error!(%error, ?attended, "it cannot be waited for"),
-        }
-    }
-
-    fn accept(&mut self, token: u64, listener: &Arc<ListenerCore>) {
-        // As many as came together; then others have their turn.
-        for _ in 0..BATCH {
-            match listener.accept() {
-                // Answered here, in order of arrival; its stream goes where it is steered to.
-                Ok(Some(link)) => self.begin(Setup::Answer(Answer::new(link, listener, &self.lane))),
-                Ok(None) => return,
-                Err(error) => {
-                    // It stays where it is, and would be reported again at once. Descriptors may be free in a while.
-                    tracing::warn!(%error, "a connection could not be accepted");
-                    let _ = self.lane.epoll.modify(&**listener, token, Interest::Disarmed);
-                    self.timers.add(Instant::now() + ACCEPT_AGAIN, Due::Accept(token));
-                    return;
-                }
-            }
         }
     }
 

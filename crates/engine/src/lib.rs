@@ -15,6 +15,7 @@
 //! | [`control`] | operations that may take long, done in order by a thread of their own |
 //! | `connection` | a queue pair and its socket |
 //! | [`datagram`] | a connectionless queue pair and its sockets |
+//! | `admission` | how many connections that peers begin may be in the making, and which one goes when there are too many |
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
 //! | [`byhand`] | a queue pair that is told the GID and the number of its peer, and no more |
 //! | `port` | the port of such queue pairs, and who asks for them there |
@@ -26,6 +27,7 @@
 //! | [`sys`] | system calls |
 //! | `fuzzing` | what fuzz targets reach of private modules |
 
+mod admission;
 pub mod byhand;
 mod capture;
 mod class;
@@ -57,7 +59,7 @@ pub use class::Class;
 pub use control::ControlQueue;
 pub use cq::{CompletionQueue, WaitError};
 pub use datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
-pub use engine::{ConnectOptions, Engine, Listener, Listening, Statistics};
+pub use engine::{ConnectOptions, Engine, Listener, Listening, MAX_BACKLOG, Statistics};
 pub use event::{ConnectError, ConnectionEvent, Established, EventChannel, Watcher, What};
 pub use event_queues::SetMapError;
 pub use handler::{AsyncEventQueue, CompletionHandler};

@@ -93,7 +93,7 @@ impl Port {
         };
         let mut desk = lock(&self.desk);
         if let Entry::Vacant(place) = desk.listeners.entry(at) {
-            place.insert(self.reservation.share(|| engine.listen_for(at, self))?);
+            place.insert(engine.listen_for((&self.reservation, at), self)?);
         }
         Ok(())
     }
@@ -168,6 +168,11 @@ impl Port {
             tracing::warn!(peer = %incoming.peer(), "refused a queue pair: {why}");
         }
         incoming.refuse(reason);
+    }
+
+    /// Drops a hello that waits, if its connection is gone.
+    pub(crate) fn withdraw(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        lock(&self.desk).parked.retain(|one| !is_gone(&one.incoming));
     }
 
     /// Refuses those that waited for too long.

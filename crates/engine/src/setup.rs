@@ -1,13 +1,14 @@
 //! The first bytes of a connection, from dialling or accepting to a stream. Lives on a lane's thread; the rules are the
 //! device's (`ironwarp_rnic::connect`), the sockets and deadlines are here.
 
+use crate::admission::Stage;
 use crate::byhand::{BringUp, ToItself};
 use crate::engine::Engine;
 use crate::event::{ConnectError, Established, Watcher};
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::port::Port;
-use crate::sys::setup::{Listener as Socket, connect};
+use crate::sys::setup::{Accepted, Listener as Socket, connect, settle};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{
     Agreed, Answer as Reply, Depths, Incoming as Request, Initiator, Setup as Way, Terms,
@@ -25,6 +26,10 @@ use std::time::{Duration, Instant};
 
 /// What came behind a startup frame is kept, but no more than this; the rest waits in the kernel.
 const ROOM: usize = MAX_STARTUP + 4096;
+/// A peer that begins has to wait behind its Request (RFC 5044 §7.1.2): one byte more is enough to know that it does not.
+const REQUEST_ROOM: usize = MAX_STARTUP + 1;
+/// How much longer than a peer a program may take. Drivers of hardware wait for 60 s, which this is under the default settings.
+const DECISION: u32 = 6;
 
 /// A connection in the making.
 #[derive(Debug)]
@@ -58,7 +63,11 @@ pub(crate) struct Dial {
 /// The peer began.
 #[derive(Debug)]
 pub(crate) struct Answer {
+    token: u64,
     link: Arc<TcpLink>,
+    peer: SocketAddr,
+    local: SocketAddr,
+    same_host: bool,
     listener: Arc<ListenerCore>,
     lane: Arc<Lane>,
     deadline: Instant,
@@ -107,8 +116,12 @@ struct Wire {
 pub(crate) struct ListenerCore {
     pub(crate) engine: Weak<Engine>,
     socket: Socket,
+    /// Where it listens.
+    at: Option<SocketAddr>,
     desk: Desk,
-    startup: std::time::Duration,
+    startup: Duration,
+    /// Number of connections that may wait for a decision.
+    backlog: usize,
     /// It does not listen any more.
     stopped: AtomicBool,
 }
@@ -176,10 +189,9 @@ impl Setup {
         }
     }
 
-    /// Whether the peer took too long. A program may take as long as it likes.
+    /// Whether the peer took too long.
     pub(crate) fn is_overdue(&self, now: Instant) -> bool {
-        let deciding = matches!(self, Self::Answer(Answer { state: Answering::Deciding(_), .. }));
-        !deciding && self.deadline() <= now
+        self.deadline() <= now
     }
 
     pub(crate) fn timed_out(self) {
@@ -211,10 +223,10 @@ impl Setup {
     }
 
     /// Goes on as far as it can. Returns itself if it has to wait.
-    pub(crate) fn progress(self, token: u64) -> Option<Self> {
+    pub(crate) fn progress(self) -> Option<Self> {
         match self {
             Self::Dial(dial) => dial.progress().map(Self::Dial),
-            Self::Answer(answer) => answer.progress(token).map(Self::Answer),
+            Self::Answer(answer) => answer.progress().map(Self::Answer),
             Self::Itself(itself) => itself.progress().map(Self::Itself),
         }
     }
@@ -305,7 +317,7 @@ impl Dial {
                     return Err(error.into());
                 }
             }
-            if !self.wire.receive(&self.link)? {
+            if !self.wire.receive(&self.link, ROOM)? {
                 return Ok(false);
             }
         }
@@ -374,15 +386,68 @@ impl Dial {
 // --- Answering ---
 
 impl Answer {
-    pub(crate) fn new(link: TcpLink, listener: &Arc<ListenerCore>, lane: &Arc<Lane>) -> Self {
+    pub(crate) fn new(
+        link: TcpLink,
+        listener: &Arc<ListenerCore>,
+        lane: &Arc<Lane>,
+        (peer, local, same_host): (SocketAddr, SocketAddr, bool),
+    ) -> Self {
         Self {
+            token: lane.token(),
             link: Arc::new(link),
+            peer,
+            local,
+            same_host,
             deadline: Instant::now() + listener.startup,
             listener: Arc::clone(listener),
             lane: Arc::clone(lane),
             wire: Wire::default(),
             state: Answering::Request,
         }
+    }
+
+    /// Its number on the lane.
+    pub(crate) fn token(&self) -> u64 {
+        self.token
+    }
+
+    pub(crate) fn link(&self) -> &Arc<TcpLink> {
+        &self.link
+    }
+
+    /// When whoever it waits for has taken too long.
+    pub(crate) fn deadline(&self) -> Instant {
+        self.deadline
+    }
+
+    /// Whom it waits for.
+    pub(crate) fn stage(&self) -> Stage {
+        match self.state {
+            Answering::Deciding(_) => Stage::Deciding,
+            Answering::Request | Answering::Accepting(..) | Answering::Rejecting => Stage::Greeting,
+        }
+    }
+
+    /// How many may wait for a decision at its listener.
+    pub(crate) fn backlog(&self) -> usize {
+        self.listener.backlog
+    }
+
+    /// There is no room for it any more, or it had its time. A peer that has sent a Request is rejected, which tells it that it is
+    /// understood and may try again. Any other is reset: nothing is left of it in the kernel.
+    pub(crate) fn evict(mut self) {
+        match &self.state {
+            Answering::Request => self.link.will_be_reset(),
+            Answering::Deciding(request) => {
+                if let Ok(reply) = request.reject(&[]) {
+                    self.wire = Wire::to_send(&reply);
+                    let _ = self.wire.send(&self.link); // or the peer does without
+                }
+                self.link.finish();
+            }
+            Answering::Accepting(..) | Answering::Rejecting => self.link.abort(),
+        }
+        self.failed(ConnectError::TimedOut);
     }
 
     pub(crate) fn decide(&mut self, accept: Accept) {
@@ -403,8 +468,8 @@ impl Answer {
         }
     }
 
-    fn progress(mut self, token: u64) -> Option<Self> {
-        match self.step(token) {
+    pub(crate) fn progress(mut self) -> Option<Self> {
+        match self.step() {
             Ok(true) => None,
             Ok(false) => Some(self),
             Err(error) => {
@@ -414,20 +479,22 @@ impl Answer {
         }
     }
 
-    fn step(&mut self, token: u64) -> Result<bool, ConnectError> {
+    fn step(&mut self) -> Result<bool, ConnectError> {
         loop {
             match &self.state {
                 Answering::Request => {
                     if let Parse::Done(request) = Request::parse(&self.wire.read)? {
+                        settle(&self.link, self.same_host);
+                        self.deadline = Instant::now() + self.listener.startup * DECISION;
                         self.state = Answering::Deciding(request.clone());
-                        self.report(token, request)?;
-                    } else if !self.wire.receive(&self.link)? {
+                        self.report(request);
+                    } else if !self.wire.receive(&self.link, REQUEST_ROOM)? {
                         return Ok(false);
                     }
                 }
                 // The peer waits for the Reply. If it gives up, that shows here.
                 Answering::Deciding(_) => {
-                    return match self.wire.receive(&self.link)? {
+                    return match self.wire.receive(&self.link, REQUEST_ROOM)? {
                         true => Err(ConnectError::Startup(ironwarp_rnic::connect::StartupError::Early(1))),
                         false => Ok(false),
                     };
@@ -448,16 +515,16 @@ impl Answer {
     fn is_taken_up(&mut self) -> Result<bool, ConnectError> {
         let waits = matches!(&self.state, Answering::Accepting(accept, _)
             if accept.taker.as_ref().is_some_and(|taker| taker.attempt.is_some()));
-        if waits && self.wire.read.is_empty() { self.wire.receive(&self.link) } else { Ok(true) }
+        if waits && self.wire.read.is_empty() { self.wire.receive(&self.link, ROOM) } else { Ok(true) }
     }
 
-    fn report(&self, token: u64, request: Request) -> Result<(), ConnectError> {
+    fn report(&self, request: Request) {
         let incoming = Incoming {
             lane: Arc::clone(&self.lane),
-            token,
+            token: self.token,
             request,
-            peer: self.link.peer_addr()?,
-            local: self.link.local_addr()?,
+            peer: self.peer,
+            local: self.local,
             decided: false,
         };
         match &self.listener.desk {
@@ -467,7 +534,6 @@ impl Answer {
                 None => incoming.refuse(Reason::NoQueuePair),
             },
         }
-        Ok(())
     }
 
     fn replied(&mut self) -> Result<(), ConnectError> {
@@ -491,10 +557,12 @@ impl Answer {
         }
     }
 
-    fn failed(self, error: ConnectError) {
+    pub(crate) fn failed(self, error: ConnectError) {
+        tracing::debug!(%error, "a connection was not made");
         match self.state {
             Answering::Accepting(accept, _) => accept.failed(error),
-            _ => tracing::debug!(%error, "a connection was not made"),
+            Answering::Deciding(_) => self.listener.withdraw(self.token),
+            Answering::Request | Answering::Rejecting => {}
         }
     }
 }
@@ -607,13 +675,10 @@ impl Drop for Incoming {
 }
 
 impl ListenerCore {
-    pub(crate) fn new(engine: &Arc<Engine>, at: SocketAddr, desk: Desk) -> io::Result<Self> {
-        Ok(Self::at(engine, Socket::new(at, &engine.keepalive())?, desk))
-    }
-
-    pub(crate) fn at(engine: &Arc<Engine>, socket: Socket, desk: Desk) -> Self {
+    pub(crate) fn new(engine: &Arc<Engine>, socket: Socket, desk: Desk, backlog: usize) -> Self {
         let (engine, startup) = (Arc::downgrade(engine), engine.config().startup);
-        Self { engine, socket, desk, startup, stopped: AtomicBool::new(false) }
+        let at = socket.local_addr().ok();
+        Self { engine, socket, at, desk, startup, backlog, stopped: AtomicBool::new(false) }
     }
 
     /// Stops at once: when this returns, the address may be another's. Connections in the making hold this, and go on.
@@ -622,16 +687,37 @@ impl ListenerCore {
         self.socket.stop();
     }
 
-    pub(crate) fn accept(&self) -> io::Result<Option<TcpLink>> {
+    pub(crate) fn accept(&self) -> io::Result<Option<Accepted>> {
         let tap = || self.engine.upgrade()?.capture().map(|capture| capture.tap(false));
         match self.socket.accept() {
             Err(_) if self.stopped.load(Ordering::Acquire) => Ok(None),
-            accepted => Ok(accepted?.map(|(link, _)| link.tapped(tap()))),
+            accepted => Ok(accepted?.map(|it| Accepted { link: it.link.tapped(tap()), ..it })),
+        }
+    }
+
+    /// The program need not decide on this connection any more.
+    fn withdraw(&self, token: u64) {
+        let is_gone = |incoming: &Incoming| incoming.token == token;
+        match &self.desk {
+            Desk::Program(program) => program.withdraw(&is_gone),
+            Desk::Port(port) => {
+                if let Some(port) = port.upgrade() {
+                    port.withdraw(&is_gone);
+                }
+            }
         }
     }
 
     pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
         self.socket.local_addr()
+    }
+
+    /// This end's address of a connection that was accepted here.
+    pub(crate) fn address_of(&self, link: &TcpLink) -> io::Result<SocketAddr> {
+        match self.at {
+            Some(at) if !at.ip().is_unspecified() => Ok(at),
+            _ => link.local_addr(),
+        }
     }
 }
 
@@ -657,14 +743,15 @@ impl Wire {
         Ok(true)
     }
 
-    /// True: something came.
-    fn receive(&mut self, link: &TcpLink) -> Result<bool, ConnectError> {
-        let at = self.read.len();
-        self.read.resize(ROOM.max(at + 1), 0);
-        let received = link.recv(&[], &mut self.read[at..]);
-        self.read.truncate(at + *received.as_ref().unwrap_or(&0));
-        match received {
-            Ok(_) => Ok(true),
+    /// Reads until there are `room` bytes in all, or one more. What has not come needs no memory. True: something came.
+    fn receive(&mut self, link: &TcpLink, room: usize) -> Result<bool, ConnectError> {
+        let mut bytes = [0; ROOM];
+        let most = room.saturating_sub(self.read.len()).clamp(1, ROOM);
+        match link.recv(&[], &mut bytes[..most]) {
+            Ok(n) => {
+                self.read.extend_from_slice(&bytes[..n]);
+                Ok(true)
+            }
             Err(error) => waits(error),
         }
     }
@@ -708,5 +795,21 @@ fn waits(error: LinkError) -> Result<bool, ConnectError> {
         LinkError::WouldBlock => Ok(false),
         LinkError::Ended | LinkError::Unmapped => Err(ConnectError::Closed),
         LinkError::Lost(errno) => Err(io::Error::from_raw_os_error(errno).into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// SECURITY.md says how much one address can make an adapter keep: 2 KiB for each connection that waits for its peer, 4 KiB for each
+    /// that waits for the program.
+    #[test]
+    fn connections_in_the_making_need_little_memory() {
+        // A byte at a time, memory is doubled; and the books of `admission.rs` have a few words for each.
+        let greeting = size_of::<Setup>() + size_of::<TcpLink>() + 2 * REQUEST_ROOM + 256;
+        assert!(greeting <= 2 << 10, "{greeting} bytes");
+        let deciding = greeting + 2 * (size_of::<Incoming>() + MAX_STARTUP);
+        assert!(deciding <= 4 << 10, "{deciding} bytes");
     }
 }

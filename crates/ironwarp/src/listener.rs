@@ -14,6 +14,10 @@ use std::time::Duration;
 
 /// A port at which peers connect. Dropped, it is closed; connections that were accepted stay.
 ///
+/// Up to 1024 peers wait to be accepted or rejected, fewer if the process may not open many files. For each one more, the adapter rejects
+/// the one that has waited longest, of the address (on the same host: the user) that has the most waiting. A peer that was not answered
+/// within six times [`Config::startup`](crate::Config::startup) is rejected as well; accepting it then fails.
+///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use ironwarp::{AcceptOptions, Adapter, ConnectOptions};

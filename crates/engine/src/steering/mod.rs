@@ -71,6 +71,10 @@ pub struct LaneLoad {
     pub wakes: u64,
     /// Number of pending timers.
     pub timers: usize,
+    /// Number of connections that peers have begun and that are not streams yet.
+    pub making: usize,
+    /// Number of such connections that were closed because there were too many, or too few descriptors.
+    pub evicted: u64,
 }
 
 /// The lanes of an adapter and its redirection table.

@@ -1,11 +1,14 @@
 //! Ports that are ours on every address of the host, though nobody listens there yet. Before this, a queue pair needs a
 //! number with a port in it; after, `setup.rs` or a datagram's socket binds the port at the one address that is served.
 //!
-//! A socket bound to all addresses holds the port. Nobody else gets it: two sockets share a port only if both ask for
-//! that (SO_REUSEADDR), and this one asks only for the moment in which one of our own is bound.
+//! A socket bound to all addresses holds the port. Two sockets share a port only if both ask for it, and this one asks only for the
+//! moment in which one of our own is bound. It asks for SO_REUSEPORT, which the kernel grants to sockets of one user only; any user could
+//! have used SO_REUSEADDR in that moment. What remains: another process of the same user, which could do worse. And a process that changes
+//! its user cannot serve ports that it reserved before.
 
 use super::fork::Fd;
 use ironwarp_rnic::config::PortRange;
+use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
@@ -62,13 +65,16 @@ impl Reservation {
         self.port
     }
 
-    /// Lets `bind` bind a socket to the port at one address. That socket must have SO_REUSEADDR.
-    pub fn share<T>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
+    /// Lets `bind` bind a socket to the port at one address, and listen. That socket must have SO_REUSEPORT; it loses it by this, so that the port is
+    /// not shared any further.
+    pub fn share<T: AsFd>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _alone = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
-        sockopt::set_socket_reuseaddr(&self.fd, true)?;
+        sockopt::set_socket_reuseport(&self.fd, true)?;
         let bound = bind();
-        sockopt::set_socket_reuseaddr(&self.fd, false)?;
-        bound
+        sockopt::set_socket_reuseport(&self.fd, false)?;
+        let bound = bound?;
+        sockopt::set_socket_reuseport(&bound, false)?;
+        Ok(bound)
     }
 }
 

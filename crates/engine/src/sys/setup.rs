@@ -2,6 +2,7 @@
 //! out is a [`TcpLink`], on which the two ends then agree (MPA startup) before it carries a stream.
 
 use super::fork::Fd;
+use super::reserve::Reservation;
 use super::socket::{TcpLink, choose_port_late};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -96,7 +97,10 @@ impl Bound {
     }
 
     fn take(at: SocketAddr, share: bool, options: BindOptions) -> io::Result<Self> {
-        let fd = socket(at, SocketType::STREAM)?;
+        Self::bind(socket(at, SocketType::STREAM)?, at, share, options)
+    }
+
+    fn bind(fd: Fd, at: SocketAddr, share: bool, options: BindOptions) -> io::Result<Self> {
         sockopt::set_socket_reuseaddr(&fd, share)?;
         if at.is_ipv6() {
             sockopt::set_ipv6_v6only(&fd, !options.both_versions)?;
@@ -115,9 +119,22 @@ impl Bound {
         set_options(&self.fd, keepalive)?;
         // Connections inherit it: when they are long closed, whoever listens here next is not kept from it.
         sockopt::set_socket_reuseaddr(&self.fd, true)?;
+        // This, too, until `settle`: if a stranger's connection is closed, nothing is left of it in the kernel.
+        sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO))?;
         rustix::net::listen(&self.fd, BACKLOG)?;
         Ok(Listener { fd: self.fd })
     }
+}
+
+/// A connection that was accepted.
+#[derive(Debug)]
+pub struct Accepted {
+    /// This end of it.
+    pub link: TcpLink,
+    /// The peer's address.
+    pub peer: SocketAddr,
+    /// The peer's address is one of this host.
+    pub same_host: bool,
 }
 
 /// A port at which peers may connect.
@@ -133,15 +150,26 @@ impl Listener {
         Bound::take(at, true, BindOptions::default())?.listen(keepalive)
     }
 
-    /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting.
-    pub fn accept(&self) -> io::Result<Option<(TcpLink, SocketAddr)>> {
+    /// Listens at an address with a port that is reserved.
+    pub fn reserved(reservation: &Reservation, at: SocketAddr, keepalive: &Keepalive) -> io::Result<Self> {
+        // The kernel looks for conflicts once more when a socket begins to listen.
+        reservation.share(|| {
+            let fd = socket(at, SocketType::STREAM)?;
+            sockopt::set_socket_reuseport(&fd, true)?;
+            Bound::bind(fd, at, true, BindOptions::default())?.listen(keepalive)
+        })
+    }
+
+    /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting. If it is closed before
+    /// [`settle`], its peer sees a reset.
+    pub fn accept(&self) -> io::Result<Option<Accepted>> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
             match Fd::open_with(|| rustix::net::acceptfrom_with(&self.fd, flags)) {
                 Ok((fd, Some(peer))) => {
                     let peer = SocketAddr::try_from(peer)?;
-                    speed_up_same_host(&fd, peer);
-                    return Ok(Some((TcpLink::new(fd), peer)));
+                    let same_host = is_same_host(peer).unwrap_or(false);
+                    return Ok(Some(Accepted { link: TcpLink::new(fd), peer, same_host }));
                 }
                 // It came and went while it waited. Each turn takes one off a bounded queue.
                 Ok((_, None)) | Err(Errno::CONNABORTED | Errno::INTR) => {}
@@ -168,6 +196,11 @@ impl AsFd for Listener {
     }
 }
 
+/// How many descriptors the process may have (RLIMIT_NOFILE).
+pub(crate) fn descriptor_limit() -> u64 {
+    rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
 fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -186,11 +219,23 @@ fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
     Ok(())
 }
 
+/// A connection that was accepted is worth its options: its peer speaks MPA.
+pub(crate) fn settle(link: &TcpLink, same_host: bool) {
+    let _ = sockopt::set_socket_linger(link, None);
+    if same_host {
+        speed_up(link);
+    }
+}
+
 /// Between two ends on one host nothing is lost and nothing queues, so pacing (bbr, where it is the default) only costs:
 /// reno moves up to 1.8 times as much. To other hosts the system's choice stands. Where reno is refused, too.
+fn speed_up(fd: impl AsFd) {
+    let _ = sockopt::set_tcp_congestion(fd, "reno");
+}
+
 fn speed_up_same_host(fd: &Fd, peer: SocketAddr) {
     if is_same_host(peer).unwrap_or(false) {
-        let _ = sockopt::set_tcp_congestion(fd, "reno");
+        speed_up(fd);
     }
 }
 

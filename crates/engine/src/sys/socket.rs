@@ -75,6 +75,11 @@ impl TcpLink {
         Self { tap, ..self }
     }
 
+    /// Closing it will reset it, since it was not settled: who looks on is told.
+    pub(crate) fn will_be_reset(&self) {
+        self.tap.iter().for_each(|tap| tap.aborted());
+    }
+
     /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.
     pub fn connected(&self) -> io::Result<bool> {
         rustix::net::sockopt::socket_error(&self.fd)??;
@@ -257,7 +262,7 @@ impl Link for TcpLink {
     }
 
     fn abort(&self) {
-        self.tap.iter().for_each(|tap| tap.aborted());
+        self.will_be_reset();
         if !self.fd.is_there() {
             return; // the program has closed it, and may have a socket of its own there
         }

@@ -1,7 +1,7 @@
 //! What the tests of system calls need: memory with holes, a connected pair, a process of their own, a sandbox.
 #![expect(unsafe_code, reason = "maps and unmaps memory, and installs a filter for system calls")]
 
-use super::setup::{Keepalive, Listener, connect};
+use super::setup::{Accepted, Keepalive, Listener, connect, settle};
 use super::socket::TcpLink;
 use ironwarp_rnic::host::Span;
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -207,7 +207,8 @@ pub(super) fn pair() -> (TcpLink, TcpLink) {
     let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
     let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
-    let (server, peer) = listener.accept().unwrap().unwrap();
+    let Accepted { link: server, peer, same_host } = listener.accept().unwrap().unwrap();
+    settle(&server, same_host);
     wait(&client, PollFlags::OUT);
     assert!(client.connected().unwrap());
     assert_eq!(peer, client.local_addr().unwrap());

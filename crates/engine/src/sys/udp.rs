@@ -153,10 +153,8 @@ impl UdpSocket {
         if sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER).is_err() {
             sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
         }
-        // With the reservation. Not any longer, or somebody else could take our datagrams.
-        sockopt::set_socket_reuseaddr(&fd, true)?;
+        sockopt::set_socket_reuseport(&fd, true)?; // with the reservation, which takes it back
         rustix::net::bind(&fd, &at)?;
-        sockopt::set_socket_reuseaddr(&fd, false)?;
         Ok(Self { fd, gid: address.ip.into(), address, readable: AtomicBool::new(true) })
     }
 

@@ -12,12 +12,14 @@
 //! | `unmapped` | memory that the program took away |
 //! | `revocation` | memory that was given back stays untouched, under a storm |
 //! | `rate` | the neighbour keeps its rate |
+//! | `flood` | connections that are begun and never finished |
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 mod atomics;
 mod common;
 mod datagrams;
+mod flood;
 mod flow;
 mod framing;
 mod immediates;

@@ -3,14 +3,15 @@
 use crate::common::PATIENCE;
 use crate::common::peer::{ENHANCED, Heard, Peer, Way, startup};
 use crate::common::victim::Victim;
-use ironwarp_engine::{ConnectError, ConnectOptions};
+use ironwarp_engine::{ConnectError, ConnectOptions, EventChannel, Incoming, Listening, Watcher};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::connect::StartupError;
 use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::Operation;
-use ironwarp_wire::mpa::{Enhanced, Revision, Role, RtrSet};
-use ironwarp_wire::{Cause, Header, MpaFault};
-use std::net::TcpListener;
+use ironwarp_wire::mpa::{Enhanced, Revision, Role, RtrSet, Startup};
+use ironwarp_wire::{Cause, Header, MpaFault, Parse};
+use std::net::{SocketAddr, TcpListener};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Makes something wrong in a frame.
@@ -184,6 +185,125 @@ fn silence_behind_the_request_is_not_the_peers_fault() {
     assert_eq!(peer.hear(), Heard::End);
     peer.finish();
     assert!(pair.wait_closed(PATIENCE));
+    victim.survives();
+}
+
+/// A program has six times as long as a peer. Then the peer is rejected: it is not kept waiting for ever.
+#[test]
+fn a_program_that_never_decides() {
+    let victim = Victim::with(hasty());
+    let mut peer = Peer::dial(victim.addr());
+    let begin = Instant::now();
+    peer.request(Way::default());
+    let incoming = victim.listener().incoming().wait(Some(PATIENCE)).unwrap();
+    rejected(&mut peer);
+    assert!(begin.elapsed() >= 6 * STARTUP, "{:?}", begin.elapsed());
+    let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
+    incoming.accept(&pair, victim.engine.terms(None, None), &[]).unwrap();
+    let error = pair.wait_connected(PATIENCE).unwrap_err();
+    assert!(matches!(*error, ConnectError::Closed), "{error}");
+    victim.survives();
+}
+
+/// The victim has sent a Reply that rejects, and closed.
+fn rejected(peer: &mut Peer) {
+    let reply = peer.hear_startup();
+    let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&reply) else { panic!("{reply:?}") };
+    assert_eq!(reply.role, Role::Reply { rejected: true });
+    assert_eq!(peer.hear(), Heard::End);
+}
+
+/// A program that notes who it is told of.
+#[derive(Debug)]
+struct Program {
+    channel: Arc<EventChannel<Incoming>>,
+    told: Mutex<Vec<SocketAddr>>,
+}
+
+impl Program {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { channel: EventChannel::new().unwrap(), told: Mutex::default() })
+    }
+
+    /// Has it listen, and returns at which address.
+    fn listen(self: &Arc<Self>, victim: &Victim, backlog: usize) -> (Listening, SocketAddr) {
+        let program: Arc<dyn Watcher<Incoming>> = Arc::<Self>::clone(self);
+        let at = "127.0.0.1:0".parse().unwrap();
+        let listening = victim.engine.listen_and_tell(at, program, backlog).unwrap();
+        let at = listening.local_addr().unwrap();
+        (listening, at)
+    }
+
+    /// Waits until it is told of this peer.
+    fn await_request(&self, peer: &Peer) {
+        let peer = peer.stream.local_addr().unwrap();
+        until(|| self.told.lock().unwrap().last() == Some(&peer));
+    }
+}
+
+impl Watcher<Incoming> for Program {
+    fn tell(&self, incoming: Incoming) {
+        let peer = incoming.peer();
+        self.channel.tell(incoming);
+        self.told.lock().unwrap().push(peer);
+    }
+
+    fn withdraw(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        self.channel.withdraw(is_gone);
+    }
+}
+
+/// A program that does not ask for its peers: as many wait as its backlog says, the latest, and the others are rejected.
+#[test]
+fn a_program_that_does_not_ask() {
+    const BACKLOG: usize = 8;
+    let victim = Victim::new();
+    let program = Program::new();
+    let (_listening, at) = program.listen(&victim, BACKLOG);
+    let mut peers = Vec::new();
+    for _ in 0..3 * BACKLOG {
+        let mut peer = Peer::dial(at);
+        peer.request(Way::default());
+        program.await_request(&peer);
+        peers.push(peer);
+    }
+    for peer in &mut peers[..2 * BACKLOG] {
+        rejected(peer);
+    }
+    for peer in &peers[2 * BACKLOG..] {
+        let incoming = program.channel.next().expect("it waits");
+        assert_eq!(incoming.peer(), peer.stream.local_addr().unwrap(), "in order of arrival");
+    }
+    assert!(program.channel.next().is_none(), "what was rejected is forgotten");
+    victim.survives();
+}
+
+/// Waits until this is so.
+fn until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !done() {
+        assert!(Instant::now() < deadline);
+        std::thread::yield_now();
+    }
+}
+
+/// Peers that send a Request and leave are not kept for the program.
+#[test]
+fn peers_that_leave_are_forgotten() {
+    let victim = Victim::new();
+    let program = Program::new();
+    let (_listening, at) = program.listen(&victim, 100);
+    for _ in 0..20 {
+        let mut peer = Peer::dial(at);
+        peer.request(Way::default());
+        peer.reset();
+    }
+    let mut peer = Peer::dial(at);
+    peer.request(Way::default());
+    program.await_request(&peer);
+    until(|| victim.engine.steering().load().iter().map(|lane| lane.making).sum::<usize>() == 1);
+    assert_eq!(program.channel.next().unwrap().peer(), peer.stream.local_addr().unwrap());
+    assert!(program.channel.next().is_none());
     victim.survives();
 }
 

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::event::{Event, deliver};
-use super::state::Shared;
+use super::state::{Request, Shared};
 use crate::abi::*;
 use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one, object};
@@ -73,10 +73,15 @@ impl Queue {
         its.into()
     }
 
-    /// How many peers wait at an id.
-    pub(super) fn requests_of(&self, id: &Shared) -> usize {
-        let is_its = |event: &&Event| event.request.is_some() && std::ptr::eq(&raw const *event.about, id);
-        self.events().iter().filter(is_its).count()
+    /// Drops requests of peers that are gone.
+    pub(super) fn withdraw(&self, is_gone: impl Fn(&Request) -> bool) {
+        let mut events = self.events();
+        let gone = |event: &Event| event.request.as_ref().is_some_and(&is_gone);
+        let (gone, others): (VecDeque<_>, _) = std::mem::take(&mut *events).into_iter().partition(gone);
+        *events = others;
+        for _ in &gone {
+            self.wake.consume();
+        }
     }
 
     fn events(&self) -> MutexGuard<'_, VecDeque<Event>> {

@@ -11,13 +11,14 @@ use crate::abi::*;
 use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
+use ironwarp_engine::MAX_BACKLOG;
 use ironwarp_engine::sys::setup::{BindOptions, Bound};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// How many requests wait for the program if it names no number, or one that is too small to be meant.
-const LEAST_BACKLOG: usize = 128;
+/// Smallest backlog. A kernel drops what exceeds a small one and has the peer send it again; here it would be rejected.
+const MIN_BACKLOG: usize = 128;
 
 fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     let options = {
@@ -49,12 +50,13 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
         if state.phase != Phase::Bound {
             return Err(Errno::INVALID);
         }
-        state.backlog = usize::try_from(backlog).unwrap_or_default().max(LEAST_BACKLOG);
         state.phase = Phase::Listening;
         state.bound.take().ok_or(Errno::INVALID)?
     };
     let desk = Arc::new(Desk(Arc::downgrade(id.shared())));
-    let listening = CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, desk)?));
+    let backlog = clamped(backlog);
+    let listening =
+        CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, desk, backlog)?));
     let mut state = id.shared().lock();
     match listening {
         Ok(listening) => state.listening = Some(listening),
@@ -64,6 +66,14 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
         }
     }
     Ok(())
+}
+
+/// As the kernel has it (`ucma_listen`): a number that is not positive, or too large, stands for the largest.
+fn clamped(backlog: c_int) -> usize {
+    match usize::try_from(backlog) {
+        Ok(backlog @ 1..=MAX_BACKLOG) => backlog.max(MIN_BACKLOG),
+        _ => MAX_BACKLOG,
+    }
 }
 
 /// Finds the address of this host that leads to a peer, or takes the one that the program gave.

@@ -39,8 +39,6 @@ pub(super) struct State {
     pub(super) options: Options,
     pub(super) bound: Option<Bound>,
     pub(super) listening: Option<Listening>,
-    /// How many requests may wait for the program.
-    pub(super) backlog: usize,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     /// A peer that waits for the program's decision.
@@ -135,7 +133,6 @@ impl Shared {
                 options: Options::default(),
                 bound: None,
                 listening: None,
-                backlog: 0,
                 local: None,
                 remote: None,
                 request: None,

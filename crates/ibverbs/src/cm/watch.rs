@@ -55,6 +55,13 @@ impl Watcher<Incoming> for Desk {
             requested(&id, incoming);
         }
     }
+
+    fn withdraw(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        if let Some(id) = self.0.upgrade() {
+            let queue = Arc::clone(&id.lock().queue);
+            queue.withdraw(|request| is_gone(&request.incoming));
+        }
+    }
 }
 
 fn number(depth: u16) -> u8 {
@@ -79,9 +86,8 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
     let state = id.lock();
     let datagrams = matches!(state.port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
     let lookup = header.is_some_and(|header| header.kind == AsideKind::Lookup);
-    let full = state.queue.requests_of(id) >= state.backlog;
-    if state.phase != Phase::Listening || datagrams != lookup || full {
-        tracing::debug!(peer = %incoming.peer(), full, "not what the id waits for");
+    if state.phase != Phase::Listening || datagrams != lookup {
+        tracing::debug!(peer = %incoming.peer(), "not what the id waits for");
         return;
     }
     let param = if lookup {

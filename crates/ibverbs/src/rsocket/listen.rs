@@ -7,13 +7,10 @@ use super::wait::Waiters;
 use super::wire::Hello;
 use super::{engine, lock};
 use crate::errno::Errno;
-use ironwarp_engine::{Incoming, Listening, Watcher, What};
+use ironwarp_engine::{Incoming, Listening, MAX_BACKLOG, Watcher, What};
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
-
-/// So many peers wait for an answer at most, beyond the backlog.
-const WAITING: usize = 4096;
 
 /// Where peers come to.
 #[derive(Debug)]
@@ -50,12 +47,12 @@ impl Desk {
             me: Weak::clone(me),
             waiters: Arc::clone(waiters),
             options: Arc::clone(options),
-            queue: Mutex::new(Queue { backlog: backlog.max(1), ..Queue::default() }),
+            queue: Mutex::new(Queue { backlog, ..Queue::default() }),
             listening: Mutex::default(),
         });
         for at in at {
             let guest = Arc::new(Door(Weak::clone(&desk.me)));
-            let listening = engine()?.listen_and_tell(*at, guest)?;
+            let listening = engine()?.listen_and_tell(*at, guest, MAX_BACKLOG)?;
             lock(&desk.listening).push(listening);
         }
         Ok(desk)
@@ -63,7 +60,7 @@ impl Desk {
 
     /// A listening socket may be told another backlog.
     pub(super) fn set_backlog(&self, backlog: usize) {
-        lock(&self.queue).backlog = backlog.max(1);
+        lock(&self.queue).backlog = backlog;
         self.admit();
     }
 
@@ -164,12 +161,18 @@ impl Watcher<Incoming> for Door {
         let Some(desk) = self.0.upgrade() else { return };
         {
             let mut queue = lock(&desk.queue);
-            if queue.closed || queue.waiting.len() >= WAITING {
+            if queue.closed {
                 drop(queue);
                 return; // dropped, it is rejected
             }
             queue.waiting.push_back(incoming);
         }
         desk.admit();
+    }
+
+    fn withdraw(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        if let Some(desk) = self.0.upgrade() {
+            lock(&desk.queue).waiting.retain(|incoming| !is_gone(incoming));
+        }
     }
 }

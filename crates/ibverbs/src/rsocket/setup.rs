@@ -9,7 +9,7 @@ use super::{add, address, close, engine, find, forked, lock};
 use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 
-use ironwarp_engine::ConnectOptions;
+use ironwarp_engine::{ConnectOptions, MAX_BACKLOG};
 use rustix::net::sockopt;
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -72,7 +72,8 @@ pub unsafe extern "C" fn rbind(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
-    let backlog = usize::try_from(backlog).unwrap_or_default();
+    // As listen(2) has it: a negative number is a large one, and there is always room for one.
+    let backlog = usize::try_from(backlog).unwrap_or(MAX_BACKLOG).clamp(1, MAX_BACKLOG);
     minus_one!(find(socket).and_then(|socket| listen(&socket, backlog)))
 }
 

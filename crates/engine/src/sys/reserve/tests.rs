@@ -1,9 +1,20 @@
 use super::*;
 use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::os::fd::OwnedFd;
 
-/// A listener as the engine makes it: SO_REUSEADDR, which the standard library sets as well.
+/// A listener as anybody can make it: the standard library sets SO_REUSEADDR.
 fn listen(at: &str, port: u16) -> io::Result<TcpListener> {
     TcpListener::bind((at, port))
+}
+
+/// A socket as the engine makes it, bound.
+fn share_port(kind: SocketType, at: &str, port: u16) -> io::Result<OwnedFd> {
+    let at = SocketAddr::new(at.parse().unwrap(), port);
+    let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let fd = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    sockopt::set_socket_reuseport(&fd, true)?;
+    rustix::net::bind(&fd, &at)?;
+    Ok(fd)
 }
 
 #[test]
@@ -26,7 +37,14 @@ fn a_reserved_port_is_served_where_it_is_shared_and_nowhere_else() {
     let reservation = Reservation::new(Kind::Stream, PortRange::default()).unwrap();
     let port = reservation.port();
     let served: Vec<_> = ["127.0.0.2", "127.0.0.3", "::1"]
-        .map(|at| (at, reservation.share(|| listen(at, port)).unwrap()))
+        .map(|at| {
+            let listen = || {
+                let fd = share_port(SocketType::STREAM, at, port)?;
+                rustix::net::listen(&fd, 8)?;
+                Ok(fd)
+            };
+            (at, TcpListener::from(reservation.share(listen).unwrap()))
+        })
         .into();
     for (at, listener) in &served {
         let client = TcpStream::connect((*at, port)).unwrap();
@@ -37,20 +55,40 @@ fn a_reserved_port_is_served_where_it_is_shared_and_nowhere_else() {
     assert!(listen("127.0.0.1", port).is_err(), "not shared any more");
 }
 
+/// SO_REUSEADDR is for everybody: a stranger who tries all the time would meet the moment in which the port is shared.
+#[test]
+fn a_stranger_cannot_share_while_a_socket_of_ours_is_bound() {
+    for (kind, of) in [(Kind::Stream, SocketType::STREAM), (Kind::Datagram, SocketType::DGRAM)] {
+        let reservation = Reservation::new(kind, PortRange::default()).unwrap();
+        let port = reservation.port();
+        let stranger = |at: &str| {
+            let fd = rustix::net::socket_with(AddressFamily::INET, of, SocketFlags::CLOEXEC, None).unwrap();
+            sockopt::set_socket_reuseaddr(&fd, true).unwrap();
+            rustix::net::bind(&fd, &SocketAddr::new(at.parse().unwrap(), port))
+        };
+        let _served = reservation.share(|| {
+            for at in ["127.0.0.1", "127.0.0.9", "0.0.0.0"] {
+                assert_eq!(stranger(at), Err(Errno::ADDRINUSE), "{of:?}: before it is bound, {at}");
+            }
+            let bound = share_port(of, "127.0.0.1", port);
+            for at in ["127.0.0.1", "127.0.0.9", "0.0.0.0"] {
+                assert_eq!(stranger(at), Err(Errno::ADDRINUSE), "{of:?}: once it is bound, {at}");
+            }
+            bound
+        });
+        assert_eq!(stranger("127.0.0.1"), Err(Errno::ADDRINUSE), "{of:?}: afterwards");
+    }
+}
+
 #[test]
 fn ports_for_datagrams_are_reserved_likewise() {
     let reservation = Reservation::new(Kind::Datagram, PortRange::default()).unwrap();
     let port = reservation.port();
     assert!(UdpSocket::bind(("127.0.0.1", port)).is_err());
-    let bind = || {
-        let flags = SocketFlags::CLOEXEC;
-        let fd = rustix::net::socket_with(AddressFamily::INET, SocketType::DGRAM, flags, None)?;
-        sockopt::set_socket_reuseaddr(&fd, true)?;
-        rustix::net::bind(&fd, &SocketAddr::from((Ipv4Addr::LOCALHOST, port)))?;
-        Ok(UdpSocket::from(fd))
-    };
+    let bind = || share_port(SocketType::DGRAM, "127.0.0.1", port);
     assert!(bind().is_err());
-    let served = reservation.share(bind).unwrap();
+    let served = UdpSocket::from(reservation.share(bind).unwrap());
+    assert!(bind().is_err(), "shared once");
     let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
     sender.send_to(b"hello", ("127.0.0.1", port)).unwrap();
     let mut buffer = [0; 8];

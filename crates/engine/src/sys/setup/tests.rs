@@ -98,7 +98,7 @@ fn nobody_waits() {
     let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     client.abort();
-    let (server, _) = listener.accept().unwrap().unwrap();
+    let Accepted { link: server, .. } = listener.accept().unwrap().unwrap();
     assert!(server.recv(&[], &mut [0]).is_err());
     assert!(listener.accept().unwrap().is_none());
 }
@@ -111,7 +111,8 @@ fn version_6_stands_beside_version_4() {
     };
     let link = connect(listener.local_addr().unwrap(), Some("[::1]:0".parse().unwrap()), &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
-    let (server, peer) = listener.accept().unwrap().unwrap();
+    let Accepted { link: server, peer, same_host } = listener.accept().unwrap().unwrap();
+    assert!(same_host);
     assert_eq!(peer, link.local_addr().unwrap());
     assert_eq!(link.send(&[Piece::Own(b"six")]), Ok(3));
     wait(&server, PollFlags::IN);
@@ -185,11 +186,12 @@ fn connections_that_are_long_closed_are_in_nobodys_way() {
     let listener = Bound::new(loopback(), options).unwrap().listen(&KEEPALIVE).unwrap();
     let at = listener.local_addr().unwrap();
     let mut peer = std::net::TcpStream::connect(at).unwrap();
-    let (link, _) = loop {
+    let Accepted { link, same_host, .. } = loop {
         if let Some(accepted) = listener.accept().unwrap() {
             break accepted;
         }
     };
+    settle(&link, same_host);
     // This end closes first, and remembers the connection for a minute.
     drop((link, listener));
     assert_eq!(io::Read::read(&mut peer, &mut [0]).unwrap(), 0);

@@ -87,12 +87,19 @@ impl Peer {
 
     /// All bytes that came, once there are as many as a startup frame has: 20, and those of which its length field tells.
     pub(crate) fn hear_startup(&mut self) -> Vec<u8> {
+        self.try_hear_startup(PATIENCE).expect("a startup frame was due")
+    }
+
+    /// The same; `None` if it does not come: the victim is silent for so long, or closes.
+    pub(crate) fn try_hear_startup(&mut self, patience: Duration) -> Option<Vec<u8>> {
         loop {
             let due = self.read.get(18..20).map(|len| 20 + usize::from(u16::from_be_bytes([len[0], len[1]])));
             if due.is_some_and(|due| self.read.len() >= due) {
-                return std::mem::take(&mut self.read);
+                return Some(std::mem::take(&mut self.read));
             }
-            assert_eq!(self.receive(PATIENCE), None, "a startup frame was due");
+            if self.receive(patience).is_some() {
+                return None;
+            }
         }
     }
 
