@@ -517,6 +517,20 @@ impl QueuePair {
         self.inner.lane()
     }
 
+    /// Number of receives that its peer has used from [shared receive queues](crate::SharedReceiveQueue). Compare the queue
+    /// pairs of a shared queue to find a peer that uses more than its share (RFC 5042 §6.4.3.1).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// assert_eq!(server.qp.shared_receives(), 0, "it has a receive queue of its own");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_receives(&self) -> u64 {
+        self.inner.qp().shared_receives()
+    }
+
     // --- Connecting ---
 
     /// Connects to a listener, and waits until that is done; [`Config::startup`](crate::Config::startup) bounds it.
