@@ -179,8 +179,8 @@ fn serve(victim: &Victim, over: &AtomicBool) {
     }
 }
 
-/// Opens connections, at least as many as it is told, until it is told to stop: as fast as it can, or at a pace that leaves other tests a
-/// processor.
+/// Opens connections, at least as many as it is told, until it is told to stop: some thousand in a second. It shares its processors with the
+/// victim, which would have none left if it went on as fast as it can.
 fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
@@ -196,7 +196,7 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
             over.store(true, Ordering::Relaxed);
         });
         let (mut open, mut opened, mut told) = (VecDeque::new(), 0, false);
-        let bytes = attack.bytes();
+        let (bytes, burst) = (attack.bytes(), if is_full() { 5 } else { 1 });
         while opened < count || !over.load(Ordering::Relaxed) {
             if let Ok(mut stream) = TcpStream::connect_timeout(&at, PATIENCE) {
                 let _ = stream.write_all(&bytes); // or the victim was faster
@@ -206,7 +206,7 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
             if open.len() >= kept {
                 open.pop_front();
             }
-            if !is_full() {
+            if opened % burst == 0 {
                 std::thread::sleep(Duration::from_millis(1)); // its pace, nothing waits for it
             }
             if !told && opened >= 100 {
