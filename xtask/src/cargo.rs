@@ -18,6 +18,9 @@ pub(crate) fn clippy(_: &Workspace, _: &[String]) -> Result {
 
 pub(crate) const TEST_USAGE: &str = "test [--full]";
 
+/// Tests that do more, or judge more strictly, when `IRON_TEST_FULL` is set. They run one at a time then.
+const LONG_FORMS: &str = "test(/^flood::/) + test(strangers_at_the_peers_address)";
+
 /// The fuzz targets are left out: they have no tests, and libFuzzer brings a `main` of its own.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let full = is_full(options, TEST_USAGE)?;
@@ -26,9 +29,8 @@ pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let all = if full { &["--no-fail-fast"][..] } else { &[] };
     run(command("cargo", &nextest).args(all))?;
     if full {
-        // Tests that take too long for CI are ignored, and have `nightly` in their names.
-        let nightly = ["--run-ignored", "only", "--filterset", "test(nightly)", "--no-tests", "warn"];
-        run(command("cargo", &nextest).args(nightly))?;
+        let long = ["--no-fail-fast", "--test-threads", "1", "--profile", "long", "--filterset", LONG_FORMS];
+        run(command("cargo", &nextest).args(long).env("IRON_TEST_FULL", "1"))?;
     }
     // Without std the wire crate computes the CRC in another way.
     run(&mut command(

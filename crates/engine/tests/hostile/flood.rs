@@ -1,8 +1,8 @@
 //! Strangers that open connections and never finish them, against a process with few descriptors: a legitimate peer is served all the
 //! same, and the neighbour goes on. Attacker, victim and legitimate peer are processes of their own.
 //!
-//! `IRON_TEST_FLOOD_FULL=1` opens more connections, and judges the slowest peers and the neighbour's rate as well: that takes a machine
-//! with nothing else to do.
+//! `IRON_TEST_FULL=1` (set by `cargo xtask nightly`) opens more connections, and judges the slowest peers and the neighbour's rate as
+//! well: that takes a machine with nothing else to do.
 
 use crate::common::PATIENCE;
 use crate::common::peer::{Heard, Peer, Way, startup};
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// Which part a process has: this test program again, told its part and what it needs to know.
 const PART: &str = "IRON_TEST_FLOOD_PART";
-const FULL: &str = "IRON_TEST_FLOOD_FULL";
+const FULL: &str = "IRON_TEST_FULL";
 /// How many descriptors the victim may have.
 const DESCRIPTORS: u64 = 256;
 /// How many connections an attacker keeps open.
