@@ -3,7 +3,7 @@
 //!
 //! A panic is caught where a half of a queue pair is driven (`qp`, `datagram`), and where a lane calls something that belongs to one
 //! connection. What was in use then may be in any state, so it is dropped and never used again. Locks that were held are
-//! released, and whoever takes them next goes on ([`sync`](crate::sync)): those of the connection only end it, and what is behind
+//! released, and whoever takes them next goes on (`sync.rs`): those of the connection only end it, and what is behind
 //! the others is consistent at every step.
 
 use std::any::Any;

@@ -37,7 +37,7 @@ static FORKING: RwLock<()> = RwLock::new(());
 /// A descriptor that children do not keep.
 ///
 /// The program may close it all the same, as with closefrom(3), and get its number for something else. A call that fails as it
-/// does for a number that is not open, or stands for something else, [loses](Self::lose) the descriptor: from then on the number is
+/// does for a number that is not open, or stands for something else, loses the descriptor: from then on the number is
 /// neither used nor closed. Before a number is closed, its inode is compared. What the adapter reads from it or writes to it until it
 /// notices reaches whatever the program has opened since; to ask before each call would double the number of calls.
 #[derive(Debug)]

@@ -161,7 +161,7 @@ impl Listener {
     }
 
     /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting. If it is closed before
-    /// [`settle`], its peer sees a reset.
+    /// `settle`, its peer sees a reset.
     pub fn accept(&self) -> io::Result<Option<Accepted>> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
