@@ -44,11 +44,17 @@ impl Running {
                 Ok(None) => return,
                 // No descriptor, as a rule: the program has them all. Whatever it is, it is not tried by evicting one after the other.
                 Err(error) => {
-                    let again = std::mem::take(&mut may_evict) && self.evict_least_missed();
-                    if !again && !self.turn_away(listener, &error) {
-                        let _ = self.lane.epoll.modify(&**listener, token, Interest::Disarmed);
-                        self.timers.add(Instant::now() + ACCEPT_AGAIN, Due::Accept(token));
-                        return;
+                    if std::mem::take(&mut may_evict) && self.evict_least_missed() {
+                        continue;
+                    }
+                    match self.accept_with_spare(listener, &error) {
+                        Ok(Some(accepted)) => self.admit(token, listener, accepted, &limits),
+                        Ok(None) => return,
+                        Err(_) => {
+                            let _ = self.lane.epoll.modify(&**listener, token, Interest::Disarmed);
+                            self.timers.add(Instant::now() + ACCEPT_AGAIN, Due::Accept(token));
+                            return;
+                        }
                     }
                 }
             }
@@ -122,18 +128,30 @@ impl Running {
         }
     }
 
-    /// Accepts a connection with the descriptor that is kept for this, and resets it: its peer knows, and the next one has its turn.
-    /// False: there is no such descriptor.
-    fn turn_away(&mut self, listener: &ListenerCore, error: &io::Error) -> bool {
-        let Some(spare) = self.spare.take() else { return false };
-        drop(spare);
-        tracing::debug!(%error, "a connection is turned away");
-        self.log_eviction(
-            "connections cannot be accepted and are reset: raise the limit of descriptors (ulimit -n)",
-        );
-        let turned_away = listener.accept().map(|accepted| accepted.iter().for_each(|it| it.link.abort()));
-        self.spare = EventFd::counter().ok();
-        turned_away.is_ok()
+    /// Accepts connections with the descriptor that is kept for this, and resets them: their peers know, and others have their turn. Returns
+    /// one that can be served, since there is a descriptor again. The kernel says that there is none before it looks whether somebody waits.
+    fn accept_with_spare(
+        &mut self,
+        listener: &ListenerCore,
+        error: &io::Error,
+    ) -> io::Result<Option<Accepted>> {
+        for _ in 0..ACCEPTS {
+            drop(self.spare.take());
+            let accepted = listener.accept();
+            self.spare = EventFd::counter().ok();
+            match accepted? {
+                Some(accepted) if self.spare.is_some() => return Ok(Some(accepted)),
+                Some(Accepted { link, peer, .. }) => {
+                    tracing::debug!(%error, %peer, "a connection is turned away");
+                    self.log_eviction(
+                        "connections cannot be accepted and are reset: raise the limit (ulimit -n)",
+                    );
+                    link.abort();
+                }
+                None => return Ok(None),
+            }
+        }
+        Ok(None)
     }
 
     fn log_eviction(&mut self, why: &str) {
