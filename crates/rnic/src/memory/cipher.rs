@@ -35,7 +35,8 @@ const REUSE: u64 = ROUNDS as u64 + 1;
 ///
 /// The same key gives the same tags, so that a simulated run can be repeated; an adapter on a network needs a random one.
 pub struct TagCipher {
-    rounds: [[u16; HALF]; ROUNDS],
+    /// On the heap from the start: threads of programs may have small stacks.
+    rounds: Box<[[u16; HALF]; ROUNDS]>,
     key: [u64; 2],
 }
 
@@ -44,8 +45,9 @@ impl TagCipher {
     pub fn new(key: [u8; 16]) -> Arc<Self> {
         let word = |at| u64::from_le_bytes(array::from_fn(|byte| key[at + byte]));
         let key = [word(0), word(8)];
-        let mut rounds = [[0; HALF]; ROUNDS];
-        for (round, table) in (0..).zip(&mut rounds) {
+        let tables = vec![[0; HALF]; ROUNDS].into_boxed_slice();
+        let mut rounds: Box<[_; ROUNDS]> = tables.try_into().expect("as many tables as rounds");
+        for (round, table) in (0..).zip(rounds.iter_mut()) {
             for (at, values) in (0..).zip(table.as_chunks_mut::<4>().0) {
                 let random = siphash(key, round << 32 | at);
                 *values = array::from_fn(|n| half(random >> (16 * n)));
@@ -57,7 +59,7 @@ impl TagCipher {
     /// The slot behind an index. This is on the data path.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> u32 {
-        let [a, b, c, d, e, f] = &self.rounds;
+        let [a, b, c, d, e, f] = &*self.rounds;
         let (mut high, mut low) = (index >> HALF_BITS & MASK, index & MASK);
         low ^= look_up(f, high);
         high ^= look_up(e, low);
