@@ -266,6 +266,7 @@ impl Lane {
     }
 
     /// What its sockets have cannot be told any more: the adapter stops.
+    #[cold]
     pub(crate) fn fail(&self, why: &dyn fmt::Display) {
         self.reports.fail(&format_args!("lane {} cannot go on: {why}", self.number));
     }

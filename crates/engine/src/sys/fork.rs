@@ -80,6 +80,7 @@ impl Fd {
     }
 
     /// It is not open any more, or not what it was: the program has closed it. Calls with it fail from now on.
+    #[cold]
     pub(super) fn lose(&self) {
         let _no_fork = no_fork();
         unknow(self.0.swap(NOWHERE, Ordering::Relaxed));
