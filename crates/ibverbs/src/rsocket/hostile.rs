@@ -10,7 +10,7 @@ use ironwarp_engine::{
     CompletionQueue, ConnectOptions, ConnectionEvent, QueuePair, QueuePairAttributes, Watcher, What,
 };
 use ironwarp_rnic::memory::Domain;
-use ironwarp_rnic::qp::Receives;
+use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::ffi::c_int;
@@ -42,6 +42,7 @@ impl Liar {
         let (sender, news) = channel();
         let pair = engine.create_qp(QueuePairAttributes {
             send_depth: 512,
+            completes: Completes::WhenAcknowledged,
             receives: Receives::Own(16),
             events: Some(Arc::new(Forward(Mutex::new(sender)))),
             ..QueuePairAttributes::new(Domain::default(), &cq)
@@ -66,7 +67,7 @@ impl Liar {
         self.pair.post_send(vec![WorkRequest { immediate: Some(claimed), ..request }]).unwrap();
     }
 
-    /// Waits until so many requests have been carried out.
+    /// Waits until the peer's adapter has delivered this number of requests.
     fn wait_for(&self, requests: usize) {
         let mut done = 0;
         while done < requests {
