@@ -191,7 +191,7 @@ fn early_hellos_are_bounded_in_number() {
     let mut parked = Vec::new();
     for slot in 0..32 {
         parked.extend((0..8).map(|_| hello(slot)));
-        all_is_seen(HERE, pairs[slot].id());
+        all_is_seen(HERE, pairs[33].id()); // all have the same port
         assert_eq!(hello(slot).hear(), Heard::Rejected, "eight for one queue pair");
     }
     assert_eq!(hello(32).hear(), Heard::Rejected, "256 for the port");
