@@ -140,7 +140,7 @@ fn show_within_bounds(process: &Running) -> Output {
     Command::new("sh").args(["-c", &script]).output().expect("runs")
 }
 
-/// What is no text, or has no end, is not read.
+/// Answers that are not text, or have no end, are not read.
 #[test]
 fn an_answer_that_is_not_a_sealed_file_of_bounded_size_is_refused() {
     let program = Place::new("show-refused").compile("hostile.c", "hostile", &[]);

@@ -59,7 +59,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// What suits a process that may have so many descriptors. The numbers of descriptors are small, so the adapter takes a part of them;
+    /// Limits for a process that may have this number of descriptors. The numbers of descriptors are small, so the adapter takes a part of them;
     /// beyond 4096, memory is what counts.
     pub(crate) fn new(descriptors: u64) -> Self {
         let of = |share: u64, most: usize| {

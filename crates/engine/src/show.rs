@@ -125,7 +125,7 @@ fn key(name: &str) -> Option<(u32, u32)> {
 /// Asks an adapter what it is doing; if `process` is given, only if it is that one's. Takes up to four seconds.
 ///
 /// Only adapters of the same user are asked, and by root all. An answer from another user is an error, and so is one
-/// that is no sealed file, or longer than 16 MiB.
+/// that is not a sealed file, or is longer than 16 MiB.
 pub fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
     bulletin::ask(name, process).map(Answer)
 }

@@ -42,7 +42,7 @@ impl Sleepers {
         Ok(Arc::new(Self { cq: Arc::clone(cq), alarm, list: Mutex::default() }))
     }
 
-    /// Sleeps until there may be something, or so much time has passed, or it is `over`. `sets` are the sockets, if it comes to them. An
+    /// Sleeps until there may be a completion, the timeout expires, or `over` returns true. `sets` are the sockets, if it comes to them. An
     /// error: the program has closed a descriptor of the adapter.
     pub(crate) fn sleep(
         self: &Arc<Self>,

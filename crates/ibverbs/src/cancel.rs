@@ -29,7 +29,7 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         let mut old = 0;
-        // SAFETY: as above. This function is no point of cancellation.
+        // SAFETY: as above. This function is not a cancellation point.
         unsafe { pthread_setcancelstate(self.0, &raw mut old) };
     }
 }

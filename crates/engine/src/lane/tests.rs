@@ -1,4 +1,4 @@
-//! Lanes that cannot go on: the adapter stops, its events say so, and nobody waits for ever.
+//! Lanes that cannot go on: the adapter stops, its events say so, and no thread waits forever.
 
 use super::{Again, Attended, Job};
 use crate::cq::{CompletionQueue, WaitError};

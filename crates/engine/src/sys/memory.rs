@@ -304,7 +304,7 @@ impl Window {
     }
 }
 
-/// A file of so many bytes, and its mapping. Payloads pass through it, so children keep neither.
+/// A file of the given size, and its mapping. Payloads pass through it, so children keep neither.
 fn file_in_memory(len: usize) -> io::Result<(Fd, Map)> {
     // Beyond this limit a write raises SIGXFSZ before it fails.
     let most = rustix::process::getrlimit(Resource::Fsize).current;

@@ -205,7 +205,7 @@ impl EventFd {
         Ok(Self { fd: Fd::open(|| rustix::event::eventfd(0, flags))? })
     }
 
-    /// Adds one, and wakes who waits; nobody, if the program has closed it.
+    /// Adds one and wakes a waiting thread. Does nothing if the program has closed it.
     pub fn signal(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes())) {
             // Full: 2^64 - 2 were signalled and none taken, so it is readable, which is what counts.

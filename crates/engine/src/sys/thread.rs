@@ -117,7 +117,7 @@ pub(crate) fn block(
 ) -> io::Result<()> {
     let poll = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut list: Vec<_> = fds.iter().map(poll).collect();
-    // A wait too long for the clock is as good as for ever.
+    // A timeout beyond the range of the clock is the same as none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

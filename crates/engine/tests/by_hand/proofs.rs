@@ -498,7 +498,7 @@ fn strangers_at_the_peers_address_are_refused_and_the_peer_connects() {
     on_two_hosts("proofs::strangers_at_the_peers_address_are_refused_and_the_peer_connects", near, far);
 }
 
-/// Dials so often without the key, each time in another way, and is never accepted.
+/// Dials `count` times without the key, each time in another way, and is never accepted.
 fn refused(count: u32, victim: u32, own: u32) {
     let began = Instant::now();
     let plain = Hello::new(HelloKind::Dial, victim, own);

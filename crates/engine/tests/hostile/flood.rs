@@ -263,7 +263,7 @@ impl Measured {
         self.rounds / self.seconds
     }
 
-    /// Of a hundred peers, so many waited no longer.
+    /// How long this percentage of peers waited at most.
     fn percentile(&mut self, percent: usize) -> Duration {
         self.waited.sort();
         self.waited[(self.waited.len() * percent / 100).min(self.waited.len() - 1)]

@@ -1,5 +1,5 @@
 //! Panics: a mistake of the adapter, or of a callback of its program, ends the connection that it was busy with. The neighbour, on the
-//! same lane, must not notice, and nobody waits for ever.
+//! same lane, must not notice, and no thread waits forever.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{Attacked, RECEIVES, Victim};

@@ -188,7 +188,7 @@ fn silence_behind_the_request_is_not_the_peers_fault() {
     victim.survives();
 }
 
-/// A program has six times as long as a peer. Then the peer is rejected: it is not kept waiting for ever.
+/// A program has six times as long as a peer. Then the peer is rejected instead of waiting forever.
 #[test]
 fn a_program_that_never_decides() {
     let victim = Victim::with(hasty());

@@ -81,7 +81,7 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// A peer of another release would be dropped silently for ever, so the first one is logged.
+    /// A peer of another release would be dropped silently forever, so the first one is logged.
     fn unreadable(&self, why: Unreadable, arrived: &Arrived) -> Dropped {
         match why {
             Unreadable::Foreign | Unreadable::Malformed => Dropped::Malformed,
