@@ -26,6 +26,8 @@ use std::time::Duration;
 const WAITING: i32 = 64;
 /// How many callers are answered in one go. More than may wait, since others come meanwhile.
 const BURST: usize = 96;
+/// Maximum number of callers that share one text, and of descriptors they use at a time.
+const BATCH: usize = 16;
 /// How long a caller waits to be let in where many call, and for the answer.
 const QUEUEING: Duration = Duration::from_secs(3);
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -59,30 +61,45 @@ impl Bulletin {
         Ok(Self { fd })
     }
 
-    /// Answers those who have asked: the user whose process this is, and root. Others hear nothing. Some may be left: call
-    /// again after a pause, so that callers who come without end cost little.
+    /// Answers pending callers that run as the owner of this process or as root, and ignores the others. Callers may be left waiting:
+    /// call it again after a pause, which bounds what callers that never stop can cost.
     ///
-    /// An error is worth a line in the log. The next call may do better: descriptors and memory come and go.
+    /// The text is composed after the callers it goes to have been accepted, so it is never older than the question.
+    ///
+    /// Errors are transient (descriptors, memory) and worth a line in the log.
     pub(crate) fn answer(&self, text: impl Fn() -> String) -> io::Result<()> {
-        let mut file = None;
-        for _ in 0..BURST {
-            let caller = match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
-                Ok(caller) => caller,
-                Err(Errno::AGAIN) => return Ok(()),
-                Err(Errno::CONNABORTED | Errno::INTR) => continue,
-                Err(error) => return Err(error.into()),
-            };
-            if !sockopt::socket_peercred(&caller).is_ok_and(|user| is_welcome(user.uid, geteuid())) {
-                continue;
+        for _ in 0..BURST / BATCH {
+            let callers = self.accept()?;
+            if callers.is_empty() {
+                continue; // the queue may still hold callers behind a batch of strangers
             }
-            let file = match &file {
-                Some(file) => file,
-                None => file.insert(sealed(&text())?),
-            };
-            // A caller that is gone already has no use for it.
-            let _ = hand_over(&caller, file);
+            let file = sealed(&text())?;
+            for caller in callers {
+                // A caller that has gone away does not need it.
+                let _ = hand_over(&caller, &file);
+            }
         }
         Ok(())
+    }
+
+    /// Accepts up to [`BATCH`] pending callers that may be answered.
+    fn accept(&self) -> io::Result<Vec<OwnedFd>> {
+        let mut callers = Vec::new();
+        for _ in 0..BATCH {
+            match accept_with(&self.fd, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
+                Ok(caller) => {
+                    let user = sockopt::socket_peercred(&caller);
+                    if user.is_ok_and(|user| is_welcome(user.uid, geteuid())) {
+                        callers.push(caller);
+                    }
+                }
+                Err(Errno::CONNABORTED | Errno::INTR) => {}
+                // Those that were accepted are answered; the error comes back if it lasts.
+                Err(error) if error == Errno::AGAIN || !callers.is_empty() => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(callers)
     }
 }
 
@@ -202,6 +219,32 @@ mod tests {
         let (_, answer) = answered("longer", &text);
         assert!(answer.len() <= LONGEST && answer.len() + 12 > LONGEST, "{} bytes", answer.len());
         assert!(text.starts_with(&answer) && answer.ends_with('\n'));
+    }
+
+    /// Whoever asks while a text is being composed gets the next one: the first may not show what the caller did before it asked.
+    #[test]
+    fn a_text_is_never_older_than_the_question() {
+        let name = format!("ironwarp-test/{}/fresh", std::process::id());
+        let bulletin = Bulletin::new(&name).unwrap();
+        let pending = || poll(&mut [PollFd::new(&bulletin, PollFlags::IN)], None).unwrap();
+        let asking = || {
+            let name = name.clone();
+            std::thread::spawn(move || ask(&name, None)?.text())
+        };
+        let first = asking();
+        let second = std::cell::OnceCell::new();
+        pending();
+        let compose = || {
+            if second.get().is_none() {
+                second.set(asking()).unwrap();
+                pending();
+                return "before".to_owned();
+            }
+            "after".to_owned()
+        };
+        bulletin.answer(compose).unwrap();
+        let second = second.into_inner().unwrap();
+        assert_eq!([first, second].map(|it| it.join().unwrap().unwrap()), ["before", "after"]);
     }
 
     #[test]
