@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 pub(crate) const USAGE: &str = "cabi-fuzz [--seconds N] [--seed S]";
 pub(crate) const NIGHTLY: &[&str] = &["--seconds", "3600"];
 
-const DEFAULT_SECONDS: u64 = 45;
+const DEFAULT_SECONDS: u64 = 30;
 /// A process takes less than three seconds, most of them waiting; one that takes this long hangs.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// For each processor: some of them only wait for a peer that does not answer.

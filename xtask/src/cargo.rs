@@ -25,7 +25,7 @@ const LONG_FORMS: &str = "test(/^flood::/) + test(strangers_at_the_peers_address
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let full = is_full(options, TEST_USAGE)?;
     dropin::run(workspace, &[])?; // some tests start programs with it
-    let nextest = ["nextest", "run", "--workspace", "--locked", "--exclude", fuzz::PACKAGE];
+    let nextest = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--exclude", fuzz::PACKAGE];
     let all = if full { &["--no-fail-fast"][..] } else { &[] };
     run(command("cargo", &nextest).args(all))?;
     if full {

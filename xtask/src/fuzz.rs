@@ -21,7 +21,7 @@ pub(crate) const PACKAGE: &str = "ironwarp-fuzz";
 pub(crate) const USAGE: &str = "fuzz [--seconds N] [--runs N] [--minimize] [TARGET...]";
 
 /// For each target. CI has two minutes for all of them, and runs as many at once as there are processors.
-const DEFAULT_SECONDS: u64 = 15;
+const DEFAULT_SECONDS: u64 = 10;
 /// An input that takes longer is a failure; libFuzzer's own limit is twenty minutes.
 const HANG_SECONDS: u64 = 10;
 /// Long enough for two markers and an FPDU across each; longer inputs only slow it down.
@@ -230,7 +230,7 @@ mod tests {
 
     #[test]
     fn time_is_the_limit_unless_runs_are_given() {
-        assert_eq!(parse("").unwrap().limits(), ["-max_total_time=15"]);
+        assert_eq!(parse("").unwrap().limits(), ["-max_total_time=10"]);
         assert_eq!(parse("--runs 9").unwrap().limits(), ["-runs=9"]);
         assert_eq!(parse("--runs 9 --seconds 5").unwrap().limits(), ["-max_total_time=5", "-runs=9"]);
     }

@@ -132,7 +132,7 @@ const JOBS: &[Job] = &[
     ),
     job(
         cabi_fuzz::USAGE,
-        "race calls of the C interface, 45 s unless told otherwise",
+        "race calls of the C interface, 30 s unless told otherwise",
         Ci,
         &["cc"],
         cabi_fuzz::run,
@@ -140,7 +140,7 @@ const JOBS: &[Job] = &[
     .nightly(cabi_fuzz::NIGHTLY),
     job(sanitize::USAGE, "run unit tests with AddressSanitizer", Nightly, &["cargo-nextest"], sanitize::run),
     job("instructions", "hold hot paths to their ceilings", Ci, &["valgrind"], instructions::run),
-    job(fuzz::USAGE, "fuzz, 15 s a target unless told otherwise", Ci, &["g++"], fuzz::run)
+    job(fuzz::USAGE, "fuzz, 10 s a target unless told otherwise", Ci, &["g++"], fuzz::run)
         .nightly(&["--seconds", "900"]),
 ];
 

@@ -12,8 +12,10 @@ pub(crate) struct Suite {
     pub(crate) name: &'static str,
     pub(crate) about: &'static str,
     parts: &'static [Part],
-    /// Run the remaining jobs after a failure, and each in its large form.
-    is_nightly: bool,
+    /// Runs the remaining jobs after a failure, so that one run shows everything that fails.
+    keeps_going: bool,
+    /// Runs each job in its large form.
+    is_large: bool,
 }
 
 pub(crate) const SUITES: &[Suite] = &[
@@ -21,14 +23,22 @@ pub(crate) const SUITES: &[Suite] = &[
         name: "check",
         about: "fmt, tidy, clippy, test: run it before you push",
         parts: &[Both],
-        is_nightly: false,
+        keeps_going: false,
+        is_large: false,
     },
-    Suite { name: "ci", about: "what CI runs after setup", parts: &[Both, Ci], is_nightly: false },
+    Suite {
+        name: "ci",
+        about: "what CI runs after setup",
+        parts: &[Both, Ci],
+        keeps_going: true,
+        is_large: false,
+    },
     Suite {
         name: "nightly",
-        about: "everything, in its large form; goes on after a failure",
+        about: "everything, in its large form",
         parts: &[Both, Ci, Nightly],
-        is_nightly: true,
+        keeps_going: true,
+        is_large: true,
     },
 ];
 
@@ -56,14 +66,14 @@ impl Suite {
         let jobs: Vec<&Job> = jobs.iter().filter(|job| self.parts.contains(&job.part)).collect();
         let mut rows = Vec::new();
         for (index, job) in jobs.iter().enumerate() {
-            let options: &[&str] = if self.is_nightly { job.nightly } else { &[] };
+            let options: &[&str] = if self.is_large { job.nightly } else { &[] };
             let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
             println!("{} of {}", index + 1, jobs.len());
             let (cost, result) = job.run(workspace, &options);
             if let Err(error) = &result {
                 eprintln!("xtask: {error}");
             }
-            let stops = result.is_err() && !self.is_nightly;
+            let stops = result.is_err() && !self.keeps_going;
             rows.push(Row { job: job.name(), cost, result });
             if stops {
                 break;
@@ -118,22 +128,24 @@ mod tests {
     }
 
     #[test]
-    fn only_nightly_goes_on_after_a_failure() {
+    fn ci_and_nightly_run_the_remaining_jobs_after_a_failure() {
         static RUNS: AtomicUsize = AtomicUsize::new(0);
         let jobs = || {
             [
-                job("fail", "", Ci, &[], |_, _| Err("broken".into())),
-                job("count", "", Ci, &[], |_, options| {
+                job("fail", "", Both, &[], |_, _| Err("broken".into())),
+                job("count", "", Both, &[], |_, options| {
                     RUNS.fetch_add(1 + options.len(), Ordering::Relaxed);
                     Ok(())
                 })
                 .nightly(&["--large"]),
             ]
         };
-        assert!(suite("ci").run(&jobs(), &workspace()).is_err());
+        assert!(suite("check").run(&jobs(), &workspace()).is_err());
         assert_eq!(RUNS.load(Ordering::Relaxed), 0);
+        assert!(suite("ci").run(&jobs(), &workspace()).is_err());
+        assert_eq!(RUNS.load(Ordering::Relaxed), 1);
         assert!(suite("nightly").run(&jobs(), &workspace()).is_err());
-        assert_eq!(RUNS.load(Ordering::Relaxed), 2, "it ran, with the options of its large form");
+        assert_eq!(RUNS.load(Ordering::Relaxed), 3, "it ran again, with the options of its large form");
     }
 
     #[test]
