@@ -13,7 +13,7 @@ use crate::object::{CObject, Uses, find, generation, publish, withdraw};
 use crate::persona::config;
 use crate::sync::lock;
 use crate::wake::ChannelWake;
-use crate::{cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, unsupported, xrc};
+use crate::{buf, cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, unsupported, xrc};
 use ironwarp_engine::Engine;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::fs::{MemfdFlags, memfd_create};
@@ -130,6 +130,9 @@ fn tables() -> verbs_context {
     verbs.alloc_dm = Some(dm::alloc_dm);
     verbs.free_dm = Some(dm::free_dm);
     verbs.reg_dm_mr = Some(dm::reg_dm_mr);
+    verbs.reg_mr_ex = Some(mr::ibv_reg_mr_ex);
+    verbs.alloc_buf = Some(buf::ibv_alloc_buf);
+    verbs.free_buf = Some(buf::ibv_free_buf);
     unsupported::fill(&mut verbs);
     let ops = &mut verbs.context.ops;
     ops.alloc_mw = Some(mw::alloc_mw);

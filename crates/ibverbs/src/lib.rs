@@ -20,6 +20,7 @@
 //! | `qp`, `post`, `qp_ex`, `srq`, `xrc`, `ah` | queue pairs, their states, and what is posted to them |
 //! | `cm` | librdmacm |
 //! | `turn`, `sync` | calls that belong together; locks |
+//! | `buf` | memory that the library allocates for programs |
 //! | `import` | the same device, domain or memory once more |
 //! | `rsocket` | sockets over RDMA |
 //! | `exit` | the end of the process |
@@ -38,6 +39,7 @@
 pub mod abi;
 mod ah;
 mod async_event;
+mod buf;
 mod cancel;
 mod channel;
 mod cm;

@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use crate::abi::*;
+use crate::buf::Buf;
 use crate::dm::{Bytes as DeviceMemory, Dm};
 use crate::errno::{Errno, destroyed, here, object};
 use crate::object::{CObject, Uses, begin_destroy, find, publish};
@@ -181,8 +182,12 @@ fn register_range(pd: &Pd, range: Range, access: c_uint) -> Result<Tag, Errno> {
 /// What the adapter calls what C asks for. Local reading is always allowed, as on every adapter.
 pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
     let asked = access & !IBV_ACCESS_OPTIONAL_RANGE;
-    if asked & !KNOWN != 0 {
+    let flush = IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT;
+    if asked & !(KNOWN | flush) != 0 {
         return Err(Errno::INVALID.because(format_args!("access {access:#x} has bits that are unknown")));
+    }
+    if asked & flush != 0 {
+        return Err(Errno::UNSUPPORTED.because("access: there are no flush operations"));
     }
     let mut rights = Rights::LOCAL_READ;
     rights.set(Rights::LOCAL_WRITE, asked & IBV_ACCESS_LOCAL_WRITE != 0);
@@ -243,6 +248,67 @@ pub extern "C" fn ibv_reg_mr_iova2(
     access: c_uint,
 ) -> *mut ibv_mr {
     object!(register(pd, Range { addr: addr as u64, len, start: iova }, access))
+}
+
+/// Registers what a structure describes.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_reg_mr_ex(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr {
+    if attr.is_null() {
+        return object!(Err(Errno::null("mr_init_attr")));
+    }
+    // SAFETY: the caller's, with the fields that its `comp_mask` names.
+    object!(unsafe { register_described(pd, attr) })
+}
+
+/// # Safety
+/// `attr` is the caller's, with the fields that its `comp_mask` names.
+unsafe fn register_described(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> Result<*mut ibv_mr, Errno> {
+    // SAFETY: these are always there.
+    let (len, access, mask) = unsafe { ((*attr).length, (*attr).access.cast_unsigned(), (*attr).comp_mask) };
+    let of_file = IBV_REG_MR_MASK_FD | IBV_REG_MR_MASK_FD_OFFSET;
+    if mask & IBV_REG_MR_MASK_BUF != 0 && mask & of_file != 0 {
+        return Err(Errno::INVALID.because("comp_mask: IBV_REG_MR_MASK_BUF excludes _FD and _FD_OFFSET"));
+    }
+    if mask & of_file != 0 {
+        return Err(Errno::UNSUPPORTED.because("no memory of other devices can be registered: copy it"));
+    }
+    if mask & IBV_REG_MR_MASK_DMAH != 0 {
+        return Err(Errno::UNSUPPORTED.because("there are no DMA handles"));
+    }
+    if mask & !(IBV_REG_MR_MASK_IOVA | IBV_REG_MR_MASK_ADDR | IBV_REG_MR_MASK_BUF) != 0 {
+        return Err(Errno::UNSUPPORTED.because(format_args!("comp_mask has unknown bits: {mask:#x}")));
+    }
+    if mask & IBV_REG_MR_MASK_ADDR == 0 {
+        return Err(Errno::INVALID.because("comp_mask lacks IBV_REG_MR_MASK_ADDR"));
+    }
+    // SAFETY: named by the mask, here and below.
+    let addr = unsafe { (*attr).addr } as u64;
+    if mask & IBV_REG_MR_MASK_BUF != 0 {
+        // SAFETY: as above.
+        find::<Buf>(unsafe { (*attr).buf })?.check(pd, addr, len)?;
+    }
+    let start = match mask & IBV_REG_MR_MASK_IOVA {
+        0 => addr,
+        // SAFETY: as above.
+        _ => unsafe { (*attr).iova },
+    };
+    register(pd, Range { addr, len, start }, access)
+}
+
+/// Registers memory of `ibv_alloc_buf`, or a part of it.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_reg_buf_mr(
+    pd: *mut ibv_pd,
+    buf: *mut ibv_buf,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    let addr = addr as u64;
+    object!(find::<Buf>(buf).and_then(|buf| {
+        buf.check(pd, addr, len)?;
+        register(pd, Range { addr, len, start: addr }, access.cast_unsigned())
+    }))
 }
 
 #[unsafe(no_mangle)]

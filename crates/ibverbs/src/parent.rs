@@ -68,7 +68,10 @@ unsafe fn create(
 ) -> Result<*mut ibv_pd, Errno> {
     // SAFETY: these are always there.
     let (pd, td, mask) = unsafe { ((*attr).pd, (*attr).td, (*attr).comp_mask) };
-    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT;
+    // In a confidential guest, unprotected memory is for devices; here the kernel's sockets take any.
+    let known = IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS
+        | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT
+        | IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC;
     if mask & !known != 0 {
         return Err(Errno::UNSUPPORTED.because("comp_mask asks for what is not there"));
     }

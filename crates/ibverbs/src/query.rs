@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::context::Context;
 use crate::device::guid;
-use crate::errno::{Errno, code, minus_one};
+use crate::errno::{Errno, code, code_and_errno, minus_one};
 use crate::object::{find_any, put};
 use crate::{cq, qp, srq};
 use ironwarp_engine::gid::{Gid, GidEntry, GidTable, MOST_GIDS};
@@ -109,6 +109,7 @@ fn port_attr() -> Result<ibv_port_attr, Errno> {
     attr.max_vl_num = 1;
     attr.active_width = 2; // four lanes
     attr.active_speed = 32; // of 25 Gb/s: what a program computes from it, TCP has to reach
+    attr.active_speed_ex = 32;
     attr.phys_state = if active { 5 } else { 3 }; // link up, disabled
     attr.link_layer = IBV_LINK_LAYER_ETHERNET;
     Ok(attr)
@@ -224,6 +225,22 @@ pub unsafe extern "C" fn ibv_query_port(
 ) -> c_int {
     // SAFETY: such programs have room for so much.
     unsafe { query_port(context, port, attr.cast(), COMPAT_PORT_ATTR_LEN) }
+}
+
+/// What width and speed of the port come to, in units of 100 Mb/s.
+const PORT_SPEED: u64 = 4 * 250;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    let port = u8::try_from(port).unwrap_or(0);
+    code_and_errno!(check_port(context, port).map(|()| {
+        // SAFETY: NULL or the caller's.
+        unsafe { put(speed, PORT_SPEED) };
+    }))
 }
 
 #[unsafe(no_mangle)]

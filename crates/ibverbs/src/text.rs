@@ -54,7 +54,7 @@ const OPCODES: [Option<&CStr>; 16] = [
 ];
 
 /// By `ibv_event_type`.
-const EVENTS: [&CStr; 20] = [
+const EVENTS: [&CStr; 21] = [
     c"CQ error",
     c"local work queue catastrophic error",
     c"invalid request local work queue error",
@@ -75,6 +75,7 @@ const EVENTS: [&CStr; 20] = [
     c"client reregistration",
     c"GID table change",
     c"WQ fatal",
+    c"Device link speed change",
 ];
 
 /// By `ibv_port_state`.
@@ -93,8 +94,8 @@ const NODE_TYPES: [&CStr; 8] = [
     c"unspecified",
 ];
 
-/// By `rdma_cm_event_type`: the names of the constants.
-const CM_EVENTS: [&CStr; 16] = [
+/// By `rdma_cm_event_type`: the names of the constants. Those behind them have none in librdmacm, either.
+const CM_EVENTS: [&CStr; 18] = [
     c"RDMA_CM_EVENT_ADDR_RESOLVED",
     c"RDMA_CM_EVENT_ADDR_ERROR",
     c"RDMA_CM_EVENT_ROUTE_RESOLVED",
@@ -111,6 +112,8 @@ const CM_EVENTS: [&CStr; 16] = [
     c"RDMA_CM_EVENT_MULTICAST_ERROR",
     c"RDMA_CM_EVENT_ADDR_CHANGE",
     c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+    c"RDMA_CM_EVENT_ADDRINFO_RESOLVED",
+    c"RDMA_CM_EVENT_ADDRINFO_ERROR",
 ];
 
 const UNKNOWN: &CStr = c"unknown";

@@ -27,29 +27,48 @@ macro_rules! unsupported {
 unsupported! {
     // Verbs.
     null: *mut c_void {
+        ibv_alloc_dmah("there are no hints to a bus: register the memory without"),
+        ibv_create_comp_cntr("completions are not counted apart: use a completion queue"),
         ibv_reg_dmabuf_mr("no memory of other devices can be registered: copy it, and use ibv_reg_mr"),
     }
     errno: c_int {
+        _ibv_query_comp_cntr_caps,
         ibv_attach_mcast("there is no multicast: send to each receiver"),
+        ibv_dealloc_dmah,
+        ibv_destroy_comp_cntr,
         ibv_detach_mcast("there is no multicast"),
+        ibv_inc_comp_cntr,
+        ibv_inc_err_comp_cntr,
+        ibv_qp_attach_comp_cntr("completions are not counted apart: use a completion queue"),
         ibv_query_ece("there are no options of vendors"),
+        ibv_read_comp_cntr,
+        ibv_read_err_comp_cntr,
         ibv_resolve_eth_l2_from_gid("addresses of Ethernet are the kernel's matter: a GID is enough"),
+        ibv_set_comp_cntr,
         ibv_set_ece("there are no options of vendors"),
+        ibv_set_err_comp_cntr,
+    }
+    minus_one: isize {
+        ibv_dm_export_dmabuf_fd("device memory is ordinary memory: no DMA-buf is behind it"),
     }
     // For drivers of devices that are not ours: they load, register themselves, and never hear of a device.
     null: *mut c_void {
         _verbs_init_and_alloc_context,
+        ibv_dmabuf_heap_alloc,
+        ibv_dmabuf_heap_cc_shared_init,
         verbs_open_device,
     }
     errno: c_int {
         execute_ioctl,
         ibv_cmd_advise_mr,
         ibv_cmd_alloc_dm,
+        ibv_cmd_alloc_dmah,
         ibv_cmd_alloc_mw,
         ibv_cmd_alloc_pd,
         ibv_cmd_attach_mcast,
         ibv_cmd_close_xrcd,
         ibv_cmd_create_ah,
+        ibv_cmd_create_comp_cntr,
         ibv_cmd_create_counters,
         ibv_cmd_create_cq,
         ibv_cmd_create_cq_ex,
@@ -67,6 +86,7 @@ unsupported! {
         ibv_cmd_dealloc_pd,
         ibv_cmd_dereg_mr,
         ibv_cmd_destroy_ah,
+        ibv_cmd_destroy_comp_cntr,
         ibv_cmd_destroy_counters,
         ibv_cmd_destroy_cq,
         ibv_cmd_destroy_flow,
@@ -76,8 +96,12 @@ unsupported! {
         ibv_cmd_destroy_srq,
         ibv_cmd_destroy_wq,
         ibv_cmd_detach_mcast,
+        ibv_cmd_export_dmabuf_fd,
         ibv_cmd_free_dm,
+        ibv_cmd_free_dmah,
         ibv_cmd_get_context,
+        ibv_cmd_inc_comp_cntr,
+        ibv_cmd_inc_err_comp_cntr,
         ibv_cmd_modify_cq,
         ibv_cmd_modify_flow_action_esp,
         ibv_cmd_modify_qp,
@@ -90,19 +114,27 @@ unsupported! {
         ibv_cmd_post_recv,
         ibv_cmd_post_send,
         ibv_cmd_post_srq_recv,
+        ibv_cmd_qp_attach_comp_cntr,
+        ibv_cmd_query_comp_cntr_caps,
         ibv_cmd_query_context,
         ibv_cmd_query_device_any,
         ibv_cmd_query_mr,
         ibv_cmd_query_port,
+        ibv_cmd_query_port_speed,
         ibv_cmd_query_qp,
         ibv_cmd_query_srq,
+        ibv_cmd_read_comp_cntr,
         ibv_cmd_read_counters,
+        ibv_cmd_read_err_comp_cntr,
         ibv_cmd_reg_dm_mr,
         ibv_cmd_reg_dmabuf_mr,
         ibv_cmd_reg_mr,
+        ibv_cmd_reg_mr_ex,
         ibv_cmd_req_notify_cq,
         ibv_cmd_rereg_mr,
         ibv_cmd_resize_cq,
+        ibv_cmd_set_comp_cntr,
+        ibv_cmd_set_err_comp_cntr,
     }
     minus_one: isize {
         ibv_read_ibdev_sysfs_file,
@@ -112,6 +144,8 @@ unsupported! {
     }
     nothing: () {
         __verbs_log,
+        ibv_dmabuf_heap_destroy,
+        ibv_dmabuf_heap_free,
         verbs_init_cq,
         verbs_register_driver_34,
         verbs_set_ops,

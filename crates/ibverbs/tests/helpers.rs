@@ -42,6 +42,13 @@ fn string(text: *const c_char) -> String {
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
 }
 
+/// Values that the real libraries here may be too old to know.
+const LATER: &[(&CStr, u32, &str)] = &[
+    (c"ibv_event_type_str", IBV_EVENT_DEVICE_SPEED_CHANGE, "Device link speed change"),
+    (c"rdma_event_str", RDMA_CM_EVENT_ADDRINFO_RESOLVED, "RDMA_CM_EVENT_ADDRINFO_RESOLVED"),
+    (c"rdma_event_str", RDMA_CM_EVENT_ADDRINFO_ERROR, "RDMA_CM_EVENT_ADDRINFO_ERROR"),
+];
+
 #[test]
 fn values_have_the_same_names() {
     type Name = extern "C" fn(u32) -> *const c_char;
@@ -54,7 +61,11 @@ fn values_have_the_same_names() {
     for (library, name, ours) in pairs {
         let real: Name = real(library, name);
         for value in numbers().map(i32::cast_unsigned) {
-            assert_eq!(string(ours(value)), string(real(value)), "{name:?} of {value}");
+            let later = LATER.iter().find(|later| (later.0, later.1) == (name, value));
+            let real = string(real(value));
+            let unknown = real.to_lowercase().starts_with("unknown");
+            let real = later.filter(|_| unknown).map_or(real, |later| later.2.to_owned());
+            assert_eq!(string(ours(value)), real, "{name:?} of {value}");
         }
     }
     let real: extern "C" fn(i32) -> *const c_char = real(VERBS, c"ibv_node_type_str");

@@ -57,4 +57,5 @@ tests! {
     both_full,
     interrupted,
     selects,
+    sets,
 }

@@ -105,6 +105,7 @@ pub struct rdma_cm_event {
 pub union rdma_cm_event_param {
     pub conn: rdma_conn_param,
     pub ud: rdma_ud_param,
+    pub arg: u64,
 }
 
 #[repr(C)]
@@ -155,6 +156,10 @@ c_enums! { CM_CONSTANTS;
         RDMA_CM_EVENT_MULTICAST_ERROR = 13,
         RDMA_CM_EVENT_ADDR_CHANGE = 14,
         RDMA_CM_EVENT_TIMEWAIT_EXIT = 15,
+        RDMA_CM_EVENT_ADDRINFO_RESOLVED = 16,
+        RDMA_CM_EVENT_ADDRINFO_ERROR = 17,
+        RDMA_CM_EVENT_USER = 18,
+        RDMA_CM_EVENT_INTERNAL = 19,
     }
     rdma_port_space: u32 {
         RDMA_PS_IPOIB = 0x0002,
@@ -185,6 +190,8 @@ c_enums! { CM_CONSTANTS;
         RAI_NUMERICHOST = 2,
         RAI_NOROUTE = 4,
         RAI_FAMILY = 8,
+        RAI_SA = 0x10,
+        RAI_DNS = 0x20,
     }
     rdma_cm_join_mc_attr_mask: u32 {
         RDMA_CM_JOIN_MC_ATTR_ADDRESS = 1,

@@ -78,6 +78,7 @@ c_enums! { CODES;
         IBV_EVENT_CLIENT_REREGISTER = 17,
         IBV_EVENT_GID_CHANGE = 18,
         IBV_EVENT_WQ_FATAL = 19,
+        IBV_EVENT_DEVICE_SPEED_CHANGE = 20,
     }
     ibv_wc_status: u32 {
         IBV_WC_SUCCESS = 0,
@@ -115,6 +116,7 @@ c_enums! { CODES;
         IBV_WC_BIND_MW = 5,
         IBV_WC_LOCAL_INV = 6,
         IBV_WC_TSO = 7,
+        IBV_WC_FLUSH = 8,
         IBV_WC_ATOMIC_WRITE = 9,
         IBV_WC_RECV = 1 << 7,
         IBV_WC_RECV_RDMA_WITH_IMM = 129,
@@ -195,6 +197,18 @@ c_enums! { CODES;
         IBV_MIG_REARM = 1,
         IBV_MIG_ARMED = 2,
     }
+    ibv_tph_mem_type: u32 {
+        IBV_TPH_MEM_TYPE_VM = 0,
+        IBV_TPH_MEM_TYPE_PM = 1,
+    }
+    ibv_comp_cntr_type: u32 {
+        IBV_COMP_CNTR_TYPE_WRS = 0,
+        IBV_COMP_CNTR_TYPE_BYTES = 1,
+    }
+    ibv_selectivity_level: u32 {
+        IBV_FLUSH_RANGE = 0,
+        IBV_FLUSH_MR = 1,
+    }
     ibv_wr_opcode: u32 {
         IBV_WR_RDMA_WRITE = 0,
         IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -208,6 +222,7 @@ c_enums! { CODES;
         IBV_WR_SEND_WITH_INV = 9,
         IBV_WR_TSO = 10,
         IBV_WR_DRIVER1 = 11,
+        IBV_WR_FLUSH = 14,
         IBV_WR_ATOMIC_WRITE = 15,
     }
     ibv_ops_wr_opcode: u32 {

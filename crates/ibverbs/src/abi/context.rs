@@ -102,6 +102,15 @@ pub struct ibv_context {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_context {
+    pub free_buf: Option<unsafe extern "C" fn(buf: *mut ibv_buf)>,
+    pub alloc_buf:
+        Option<unsafe extern "C" fn(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void>,
+    pub dm_export_dmabuf_fd: Option<unsafe extern "C" fn(dm: *mut ibv_dm) -> c_int>,
+    pub reg_mr_ex: Option<unsafe extern "C" fn(pd: *mut ibv_pd, attr: *mut ibv_mr_init_attr) -> *mut ibv_mr>,
+    pub dealloc_dmah: Option<unsafe extern "C" fn(dmah: *mut ibv_dmah) -> c_int>,
+    pub alloc_dmah: Option<
+        unsafe extern "C" fn(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah,
+    >,
     pub query_port: Option<
         unsafe extern "C" fn(
             context: *mut ibv_context,

@@ -171,6 +171,7 @@ pub struct ibv_port_attr {
     pub link_layer: u8,
     pub flags: u8,
     pub port_cap_flags2: u16,
+    pub active_speed_ex: u32,
 }
 
 /// An `ibv_port_attr` of which only the first [`COMPAT_PORT_ATTR_LEN`] bytes are there.

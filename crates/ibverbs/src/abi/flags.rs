@@ -39,6 +39,8 @@ c_enums! { FLAGS;
         IBV_ODP_SUPPORT_READ = 1 << 3,
         IBV_ODP_SUPPORT_ATOMIC = 1 << 4,
         IBV_ODP_SUPPORT_SRQ_RECV = 1 << 5,
+        IBV_ODP_SUPPORT_FLUSH = 1 << 6,
+        IBV_ODP_SUPPORT_ATOMIC_WRITE = 1 << 7,
     }
     ibv_odp_general_caps: u64 {
         IBV_ODP_SUPPORT = 1,
@@ -107,6 +109,7 @@ c_enums! { FLAGS;
         IBV_PORT_LINK_WIDTH_2X_SUP = 1 << 4,
         IBV_PORT_LINK_SPEED_HDR_SUP = 1 << 5,
         IBV_PORT_LINK_SPEED_NDR_SUP = 1 << 10,
+        IBV_PORT_LINK_SPEED_XDR_SUP = 1 << 12,
     }
     ibv_create_cq_wc_flags: u64 {
         IBV_WC_EX_WITH_BYTE_LEN = 1,
@@ -140,6 +143,8 @@ c_enums! { FLAGS;
         IBV_ACCESS_ZERO_BASED = 1 << 5,
         IBV_ACCESS_ON_DEMAND = 1 << 6,
         IBV_ACCESS_HUGETLB = 1 << 7,
+        IBV_ACCESS_FLUSH_GLOBAL = 1 << 8,
+        IBV_ACCESS_FLUSH_PERSISTENT = 1 << 9,
         IBV_ACCESS_RELAXED_ORDERING = IBV_ACCESS_OPTIONAL_FIRST,
     }
     ibv_xrcd_init_attr_mask: u32 {
@@ -213,6 +218,7 @@ c_enums! { FLAGS;
         IBV_QP_EX_WITH_BIND_MW = 1 << 8,
         IBV_QP_EX_WITH_SEND_WITH_INV = 1 << 9,
         IBV_QP_EX_WITH_TSO = 1 << 10,
+        IBV_QP_EX_WITH_FLUSH = 1 << 11,
         IBV_QP_EX_WITH_ATOMIC_WRITE = 1 << 12,
     }
     ibv_qp_open_attr_mask: u32 {
@@ -245,6 +251,39 @@ c_enums! { FLAGS;
         IBV_QP_CAP = 1 << 19,
         IBV_QP_DEST_QPN = 1 << 20,
         IBV_QP_RATE_LIMIT = 1 << 25,
+    }
+    ibv_query_qp_data_in_order_flags: u32 {
+        IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 1,
+        IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY = 1 << 1,
+    }
+    ibv_query_qp_data_in_order_caps: u32 {
+        IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 1,
+        IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = 1 << 1,
+    }
+    ibv_mr_init_attr_mask: u64 {
+        IBV_REG_MR_MASK_IOVA = 1,
+        IBV_REG_MR_MASK_ADDR = 1 << 1,
+        IBV_REG_MR_MASK_FD = 1 << 2,
+        IBV_REG_MR_MASK_FD_OFFSET = 1 << 3,
+        IBV_REG_MR_MASK_DMAH = 1 << 4,
+        IBV_REG_MR_MASK_BUF = 1 << 5,
+    }
+    ibv_dmah_init_attr_mask: u32 {
+        IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1,
+        IBV_DMAH_INIT_ATTR_MASK_PH = 1 << 1,
+        IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE = 1 << 2,
+    }
+    ibv_qp_attach_comp_cntr_op: u32 {
+        IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 1,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 1 << 1,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_READ = 1 << 2,
+        IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_READ = 1 << 3,
+        IBV_QP_ATTACH_COMP_CNTR_OP_RDMA_WRITE = 1 << 4,
+        IBV_QP_ATTACH_COMP_CNTR_OP_REMOTE_RDMA_WRITE = 1 << 5,
+    }
+    ibv_placement_type: u32 {
+        IBV_FLUSH_GLOBAL = 1,
+        IBV_FLUSH_PERSISTENT = 1 << 1,
     }
     ibv_send_flags: u32 {
         IBV_SEND_FENCE = 1,
@@ -279,6 +318,7 @@ c_enums! { FLAGS;
     ibv_parent_domain_init_attr_mask: u32 {
         IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS = 1,
         IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT = 1 << 1,
+        IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC = 1 << 2,
     }
     ibv_read_counters_flags: u32 {
         IBV_READ_COUNTERS_ATTR_PREFER_CACHED = 1,
@@ -291,6 +331,7 @@ c_enums! { FLAGS;
     ibv_device_cap_flags_ex: u64 {
         IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34,
         IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,
+        IBV_DEVICE_CC_DMA_BOUNCE = 1 << 41,
     }
     /// Unnamed in C: unions of `ibv_create_cq_wc_flags`.
     ibv_wc_flag_sets: u64 {

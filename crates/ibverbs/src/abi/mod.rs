@@ -1,7 +1,7 @@
 //! What the headers of rdma-core lay out: structures, function tables, constants. No behaviour.
 //!
-//! Names are those of C, so that they are found in the manual pages. Layouts and values are those of rdma-core 44 on
-//! 64-bit Linux; `tests/layout.rs` compares every one with the real headers. C enumerations are integers here: the
+//! Names are those of C, so that they are found in the manual pages. Layouts and values are those of rdma-core 65 on
+//! 64-bit Linux, which grew out of older ones at their ends; `tests/layout` compares every one with the real headers. C enumerations are integers here: the
 //! caller may store any value in them, which a Rust enumeration would not survive.
 //!
 //! | file | for |

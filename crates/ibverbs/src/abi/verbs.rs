@@ -93,6 +93,75 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut c_void,
 }
 
+/// Memory that `ibv_alloc_buf` made. Programs do not know what is in it.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ibv_buf {
+    _opaque: [u8; 0],
+}
+
+/// What `ibv_reg_mr_ex` is asked for. The first three are always there, the others if `comp_mask` names them.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_mr_init_attr {
+    pub length: usize,
+    pub access: c_int,
+    pub comp_mask: u64,
+    pub iova: u64,
+    pub addr: *mut c_void,
+    pub fd: c_int,
+    pub fd_offset: u64,
+    pub dmah: *mut ibv_dmah,
+    pub buf: *mut ibv_buf,
+}
+
+/// Hints to the bus for the memory of a region; not supported.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_dmah {
+    pub context: *mut ibv_context,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_dmah_init_attr {
+    pub comp_mask: u32,
+    pub cpu_id: u32,
+    pub ph: u8,
+    pub tph_mem_type: u8,
+}
+
+/// Counters of completions beside the completion queues; not supported.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_comp_cntr {
+    pub context: *mut ibv_context,
+    pub handle: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_comp_cntr_caps {
+    pub max_value: u64,
+    pub max_counters: u32,
+    pub supported_qp_attach_ops: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_comp_cntr_init_attr {
+    pub comp_mask: u32,
+    pub type_: ibv_comp_cntr_type,
+    pub flags: u32,
+}
+
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_qp_attach_comp_cntr_attr {
+    pub comp_mask: u32,
+    pub op_mask: u32,
+}
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_comp_channel {
@@ -230,6 +299,16 @@ pub struct ibv_qp_ex {
     pub wr_abort: Option<unsafe extern "C" fn(qp: *mut ibv_qp_ex)>,
     pub wr_atomic_write: Option<
         unsafe extern "C" fn(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, atomic_wr: *const c_void),
+    >,
+    pub wr_flush: Option<
+        unsafe extern "C" fn(
+            qp: *mut ibv_qp_ex,
+            rkey: u32,
+            remote_addr: u64,
+            len: usize,
+            type_: u8,
+            level: u8,
+        ),
     >,
 }
 

@@ -18,6 +18,14 @@ pub struct ibv_data_buf {
     pub length: usize,
 }
 
+/// Descriptors that a driver hands to the kernel; no function that is here takes it.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct ibv_fd_arr {
+    pub arr: *mut c_int,
+    pub count: u32,
+}
+
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_recv_wr {

@@ -2,10 +2,12 @@
 #![expect(unsafe_code, reason = "entry points of the C ABI, and the C library's lists")]
 
 use super::address;
+use super::id::{Id, complete};
 use crate::abi::*;
+use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
-use crate::object::put;
-use std::ffi::{c_char, c_int};
+use crate::object::{find, put};
+use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
 /// A copy of an address of C, made by its allocator; NULL for none.
@@ -149,6 +151,80 @@ fn add_source(info: &mut rdma_addrinfo) {
     }
 }
 
+/// A list that belongs to nobody yet.
+#[derive(Debug)]
+pub(super) struct Found(*mut rdma_addrinfo);
+
+// SAFETY: made by the resolver, and nobody else has it.
+unsafe impl Send for Found {}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: as above.
+        unsafe { rdma_freeaddrinfo(self.0) };
+    }
+}
+
+/// Like `rdma_getaddrinfo`, for an id: an event tells that the answer is there. The resolver is asked at once, as librdmacm
+/// does.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
+    id: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> c_int {
+    // SAFETY: the caller's word.
+    let resolved = unsafe { resolve_for(id, node, service, hints) };
+    minus_one!(resolved)
+}
+
+/// # Safety
+/// As for [`rdma_getaddrinfo`].
+unsafe fn resolve_for(
+    c: *mut rdma_cm_id,
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const rdma_addrinfo,
+) -> Result<(), Errno> {
+    uncancelled(|| {
+        let id = find::<Id>(c)?;
+        if id.shared().lock().found.is_some() {
+            return Err(Errno::BUSY.because("the answer before this is still there: rdma_query_addrinfo"));
+        }
+        let mut result = ptr::null_mut();
+        // SAFETY: the caller's word.
+        match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut result) } {
+            0 => {}
+            -1 => return Err(std::io::Error::last_os_error().into()),
+            code => {
+                // SAFETY: a text of the C library, for any number.
+                let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
+                return Err(Errno(libc::EADDRNOTAVAIL).because(text.to_string_lossy()));
+            }
+        }
+        id.shared().lock().found = Some(Found(result));
+        id.shared().push(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0);
+        Ok(())
+    })?;
+    complete(c)
+}
+
+/// Hands out what `rdma_resolve_addrinfo` found, once.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
+    if info.is_null() {
+        return minus_one!(Err(Errno::null("info")));
+    }
+    minus_one!(find::<Id>(id).and_then(|id| {
+        let found = id.shared().lock().found.take();
+        let found = found.ok_or_else(|| Errno(libc::ENOENT).because("nothing was resolved for this id"))?;
+        // SAFETY: not NULL, and the caller's, who frees the list.
+        unsafe { put(info, std::mem::ManuallyDrop::new(found).0) };
+        Ok(())
+    }))
+}
+
 /// Returns 0; -1 and errno; or what the resolver said.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
@@ -159,6 +235,12 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 ) -> c_int {
     if result.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
         return minus_one!(Err(Errno::INVALID));
+    }
+    // SAFETY: NULL or the caller's.
+    if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
+        return minus_one!(
+            Err(Errno::UNSUPPORTED.because("RAI_SA: there is no subnet administrator to ask"))
+        );
     }
     let none = rdma_addrinfo::zeroed();
     // SAFETY: NULL or the caller's.

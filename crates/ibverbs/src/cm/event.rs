@@ -6,7 +6,7 @@ use super::id::{Id, Kind};
 use super::state::{Depths, Phase, Request, Shared};
 use crate::abi::*;
 use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, Uses, publish, take_back};
+use crate::object::{CObject, Uses, find, publish, take_back};
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr;
@@ -30,6 +30,8 @@ pub(super) enum Param {
     None,
     Connection(Connection),
     Datagram(Datagram),
+    /// What the program that wrote the event gave it.
+    Argument(u64),
 }
 
 /// Of a connection.
@@ -108,6 +110,7 @@ pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
                 qkey,
             };
         }
+        Param::Argument(argument) => c.param.arg = argument,
         Param::Connection(_) | Param::None => {
             let of = if let Param::Connection(of) = param { of } else { Connection::default() };
             c.param.conn = rdma_conn_param {
@@ -154,6 +157,27 @@ fn requested(about: &Shared, request: Request, param: &Param) -> Result<*mut rdm
         return Err(errno);
     }
     Ok(id.c())
+}
+
+/// Puts an event of the program's own into the channel of an id: it wakes the thread that waits there.
+#[unsafe(no_mangle)]
+pub extern "C" fn rdma_write_cm_event(
+    id: *mut rdma_cm_id,
+    event: rdma_cm_event_type,
+    status: c_int,
+    argument: u64,
+) -> c_int {
+    minus_one!(find::<Id>(id).and_then(|id| {
+        if event != RDMA_CM_EVENT_USER {
+            return Err(Errno::INVALID
+                .because(format_args!("event {event} cannot be written: RDMA_CM_EVENT_USER can")));
+        }
+        let about = Arc::clone(id.shared());
+        let (kind, param) = (event, Param::Argument(argument));
+        let event = Event { about, kind, status, param, private_data: Box::default(), request: None };
+        id.shared().push_event(event);
+        Ok(())
+    }))
 }
 
 #[unsafe(no_mangle)]

@@ -1,6 +1,7 @@
 //! What is behind an id: how far it has come, and with whom. Threads of lanes reach it too, to tell what happened to its
 //! connection, and may do so when the id is long destroyed.
 
+use super::addrinfo::Found;
 use super::channel::Queue;
 use super::event::{Event, Param};
 use super::option::Options;
@@ -53,6 +54,8 @@ pub(super) struct State {
     pub(super) depths: Depths,
     /// The connection was over before it was known to be there.
     pub(super) ended_early: bool,
+    /// What `rdma_resolve_addrinfo` found, until the program asks for it.
+    pub(super) found: Option<Found>,
 }
 
 /// How far an id has come.
@@ -141,6 +144,7 @@ impl Shared {
                 peer: None,
                 depths: Depths::default(),
                 ended_early: false,
+                found: None,
             }),
             acks: Mutex::default(),
             acknowledged: Condvar::new(),

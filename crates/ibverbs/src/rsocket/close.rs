@@ -3,7 +3,7 @@
 
 use super::socket::{Role, Socket};
 use super::stream::{Phase, Stream};
-use super::{all, find, forked, lock, take};
+use super::{all, find, forked, lock, repoll, take};
 use crate::errno::{Errno, minus_one};
 
 use ironwarp_rnic::qp::State as PairState;
@@ -49,6 +49,9 @@ fn shut_down(socket: &Socket, how: c_int) -> Result<(), Errno> {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rclose(socket: c_int) -> c_int {
+    if find(socket).is_err() && repoll::close(socket) {
+        return 0;
+    }
     minus_one!(find(socket).and_then(|_| take(socket).ok_or(Errno(libc::EBADF))).map(|socket| {
         let patience = match lock(socket.options()).linger {
             Some(linger) => linger,

@@ -19,7 +19,7 @@
 //! | `iomap` | memory that the peer writes to directly |
 //! | `listen` | who wants to connect |
 //! | `wait` | threads that wait until a socket is ready |
-//! | `setup`, `data`, `poll`, `close`, `names` | the calls |
+//! | `setup`, `data`, `poll`, `repoll`, `close`, `names` | the calls |
 //! | `fuzzing` | a connection without a network |
 //!
 //! A blocking call looks a socket up anew each time it wakes, and holds nothing while it sleeps: the program may cancel the
@@ -38,6 +38,7 @@ mod listen;
 mod names;
 mod options;
 mod poll;
+mod repoll;
 mod setup;
 mod socket;
 mod stream;

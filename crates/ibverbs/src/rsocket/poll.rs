@@ -23,11 +23,7 @@ fn with_list<T>(with: impl Fn(&mut Vec<libc::pollfd>) -> T) -> T {
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rpoll(fds: *mut libc::pollfd, nfds: libc::nfds_t, timeout: c_int) -> c_int {
-    let patience = match u64::try_from(timeout) {
-        Ok(0) => Patience::None,
-        Ok(time) => Patience::Until(Instant::now() + Duration::from_millis(time)),
-        Err(_) => Patience::Endless,
-    };
+    let patience = Patience::of_milliseconds(timeout);
     let count = usize::try_from(nfds).unwrap_or(usize::MAX);
     if count > 1 << 20 || (fds.is_null() && count > 0) {
         Errno::INVALID.set();
@@ -79,9 +75,9 @@ fn poll(list: &mut [libc::pollfd], patience: Patience) -> Result<c_int, Errno> {
 
 /// What the kernel is asked: it stays where it is until this thread asks again.
 #[derive(Clone, Copy)]
-struct Asked {
-    at: *mut libc::pollfd,
-    count: usize,
+pub(super) struct Asked {
+    pub(super) at: *mut libc::pollfd,
+    pub(super) count: usize,
 }
 
 fn ask(list: &[libc::pollfd], waker: Option<c_int>) -> Asked {
@@ -98,7 +94,7 @@ fn ask(list: &[libc::pollfd], waker: Option<c_int>) -> Asked {
 }
 
 /// Looks once, and puts down what is ready. Returns how many are.
-fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
+pub(super) fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
     let mut ordinary = false;
     let mut ready = 0;
     for it in list.iter_mut() {
@@ -130,7 +126,7 @@ fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
 }
 
 /// Has this thread woken when one of our sockets changes. `None`: one is ready now.
-fn prepare(list: &[libc::pollfd]) -> Result<Option<Asked>, Errno> {
+pub(super) fn prepare(list: &[libc::pollfd]) -> Result<Option<Asked>, Errno> {
     let waker = Waker::mine()?;
     waker.quiet();
     for it in list.iter().filter(|it| it.fd >= 0) {
@@ -149,7 +145,7 @@ fn prepare(list: &[libc::pollfd]) -> Result<Option<Asked>, Errno> {
     Ok(Some(ask(list, Some(waker.fd()))))
 }
 
-fn leave(list: &[libc::pollfd]) {
+pub(super) fn leave(list: &[libc::pollfd]) {
     if let Ok(waker) = Waker::mine() {
         for it in list.iter().filter(|it| it.fd >= 0) {
             if let Ok(socket) = find(it.fd) {

@@ -123,6 +123,15 @@ pub(super) enum Patience {
 }
 
 impl Patience {
+    /// As poll(2) has it: a negative number is for ever.
+    pub(super) fn of_milliseconds(time: c_int) -> Self {
+        match u64::try_from(time) {
+            Ok(0) => Self::None,
+            Ok(time) => Self::Until(Instant::now() + Duration::from_millis(time)),
+            Err(_) => Self::Endless,
+        }
+    }
+
     pub(super) fn deadline(self) -> Option<Instant> {
         if let Self::Until(deadline) = self { Some(deadline) } else { None }
     }

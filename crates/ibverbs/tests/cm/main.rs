@@ -68,6 +68,14 @@ cases! {
         a_thread_whose_channel_is_destroyed_waits_on: "left_behind";
         a_thread_on_its_way_to_a_channel_that_another_destroyed_waits_too: "left_on_the_way";
     }
+    "later" as "roce" {
+        memory_of_the_librarys_becomes_regions_of_its_domain: "buffers";
+        one_call_registers_what_its_structure_describes: "registers";
+        speeds_and_parent_domains_are_those_of_later_releases: "queries";
+        what_later_releases_added_and_we_lack_is_not_supported: "refuses";
+        a_program_writes_events_to_its_own_channel: "writes";
+        names_are_resolved_for_an_id: "resolves";
+    }
     "ids" as "roce" {
         what_nobody_receives_does_not_keep_a_connection_open: "unreceived";
         the_end_of_a_connection_is_told_after_what_came_before_it: "end_after_all_else";

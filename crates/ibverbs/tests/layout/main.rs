@@ -1,5 +1,14 @@
 //! A C program, compiled against the real headers, prints what they lay out: the size of every structure, the offset of every
 //! field, the value of every constant. Ours must be the same, and none may be missing.
+//!
+//! Ours are those of the newest release, and the headers here may be older: structures grew, and constants were added.
+//! `newest.txt` has what the newest headers print for all that rdma-core 44 has not, or has smaller. `cargo xtask releases`
+//! has everything compared with the headers of each release of Debian, by these two variables of the environment:
+//!
+//! | variable | the folder of headers to compare with |
+//! |---|---|
+//! | `IRON_TEST_HEADERS` | instead of the system's |
+//! | `IRON_TEST_NEWEST_HEADERS` | of the newest release, from which `newest.txt` is |
 
 #![expect(clippy::unwrap_used, reason = "a test fails where it stops")]
 
@@ -12,6 +21,7 @@ use std::io::Write as _;
 use std::mem::{offset_of, size_of};
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// What Rust makes of a structure of C; `name` and the fields' names as C calls them.
 struct Structure {
@@ -84,31 +94,52 @@ fn expected() -> BTreeMap<String, i128> {
     expected
 }
 
+/// What the newest headers print: a line for each expression, with the value behind it.
+const NEWEST: &str = include_str!("newest.txt");
+
+fn newest() -> BTreeMap<String, i128> {
+    NEWEST.lines().filter(|line| !line.starts_with('#')).map(parse).collect()
+}
+
+fn parse(line: &str) -> (String, i128) {
+    let (expression, value) = line.rsplit_once(' ').unwrap();
+    (expression.to_owned(), value.parse().unwrap())
+}
+
+/// The folder that a variable of the environment names, as an option of the compiler.
+fn folder(variable: &str) -> Vec<String> {
+    let folder = std::env::var(variable).ok();
+    folder.map_or_else(Vec::new, |folder| vec!["-I".to_owned(), folder])
+}
+
+const HEADERS: &str = "IRON_TEST_HEADERS";
+const NEWEST_HEADERS: &str = "IRON_TEST_NEWEST_HEADERS";
+
 /// Compiles a C program that prints the value of each expression, runs it, and returns what it printed.
-fn print_in_c(expressions: impl Iterator<Item = String>) -> BTreeMap<String, i128> {
+fn print_in_c(headers: &[String], expressions: impl Iterator<Item = String>) -> BTreeMap<String, i128> {
     let mut source = format!("{INCLUDES}\nint main(void)\n{{\n");
     for expression in expressions {
         let format = format!("({expression}) < 0 ? \"{expression} %lld\\n\" : \"{expression} %llu\\n\"");
         writeln!(source, "    printf({format}, (long long)({expression}));").unwrap();
     }
     source.push_str("    return 0;\n}\n");
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layout-{}", std::process::id()));
-    compile(&["-Wno-all", "-o", program.to_str().unwrap()], &source);
+    static PROGRAMS: AtomicUsize = AtomicUsize::new(0);
+    let number = PROGRAMS.fetch_add(1, Ordering::Relaxed);
+    let program =
+        Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("layout-{}-{number}", std::process::id()));
+    compile(headers, &["-Wno-all", "-o", program.to_str().unwrap()], &source);
     let output = Command::new(&program).output().unwrap();
     std::fs::remove_file(&program).unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stdout).unwrap();
-    let line = |line: &str| {
-        let (expression, value) = line.rsplit_once(' ').unwrap();
-        (expression.to_owned(), value.parse().unwrap())
-    };
-    text.lines().map(line).collect()
+    text.lines().map(parse).collect()
 }
 
 /// Feeds the source to the C compiler, and returns what that printed.
-fn compile(options: &[&str], source: &str) -> String {
+fn compile(headers: &[String], options: &[&str], source: &str) -> String {
     let mut compiler = Command::new("cc")
         .args(["-x", "c", "-"])
+        .args(headers)
         .args(options)
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -123,17 +154,36 @@ fn compile(options: &[&str], source: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-#[test]
-fn layouts_and_constants_are_those_of_the_headers() {
+/// Fails if ours is another value than C's, for any of C's.
+fn compare(real: &BTreeMap<String, i128>) {
     let expected = expected();
-    let real = print_in_c(expected.keys().cloned());
-    assert_eq!(real.len(), expected.len());
-    let wrong: Vec<String> = expected
+    let wrong: Vec<String> = real
         .iter()
-        .filter(|(expression, ours)| real[*expression] != **ours)
-        .map(|(expression, ours)| format!("{expression} is {}, ours is {ours}", real[expression]))
+        .filter(|(expression, value)| expected.get(*expression) != Some(*value))
+        .map(|(expression, value)| format!("{expression} is {value}, ours is {:?}", expected.get(expression)))
         .collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn layouts_and_constants_are_those_of_the_headers() {
+    let (mut expected, newest) = (expected(), newest());
+    expected.retain(|expression, _| !newest.contains_key(expression));
+    let real = print_in_c(&folder(HEADERS), expected.keys().cloned());
+    assert_eq!(real.len(), expected.len());
+    compare(&real);
+}
+
+#[test]
+fn layouts_and_constants_of_the_newest_headers_are_ours() {
+    let newest = newest();
+    compare(&newest);
+    let headers = folder(NEWEST_HEADERS);
+    if !headers.is_empty() {
+        let real = print_in_c(&headers, expected().into_keys());
+        compare(&real);
+        assert!(newest.iter().all(|(expression, value)| real.get(expression) == Some(value)));
+    }
 }
 
 /// Structures of C that we have no use for: packet steering, whose calls are refused before they look at them.
@@ -141,8 +191,10 @@ const NOT_OURS: &[&str] = &["ibv_flow_spec", "ibv_flow_action_esp", "_filter"];
 
 #[test]
 fn nothing_of_the_headers_is_missing() {
-    let preprocessed = compile(&["-E"], INCLUDES);
-    let macros = compile(&["-E", "-dM"], INCLUDES);
+    let newest = folder(NEWEST_HEADERS);
+    let headers = if newest.is_empty() { folder(HEADERS) } else { newest };
+    let preprocessed = compile(&headers, &["-E"], INCLUDES);
+    let macros = compile(&headers, &["-E", "-dM"], INCLUDES);
     let words = |text: &str| -> BTreeSet<String> {
         text.split(|c: char| !c.is_alphanumeric() && c != '_').map(str::to_owned).collect()
     };

@@ -66,7 +66,8 @@ structures! {
     ibv_port_attr {
         state, max_mtu, active_mtu, gid_tbl_len, port_cap_flags, max_msg_sz, bad_pkey_cntr,
         qkey_viol_cntr, pkey_tbl_len, lid, sm_lid, lmc, max_vl_num, sm_sl, subnet_timeout,
-        init_type_reply, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2
+        init_type_reply, active_width, active_speed, phys_state, link_layer, flags, port_cap_flags2,
+        active_speed_ex
     }
     ibv_global_route { dgid, flow_label, sgid_index, hop_limit, traffic_class }
     ibv_grh { version_tclass_flow, paylen, next_hdr, hop_limit, sgid, dgid }
@@ -99,6 +100,7 @@ structures! {
     ibv_values_ex { comp_mask, raw_clock }
     ibv_sge { addr, length, lkey }
     ibv_data_buf { addr, length }
+    ibv_fd_arr { arr, count }
     ibv_recv_wr { wr_id, next, sg_list, num_sge }
     ibv_send_wr {
         wr_id, next, sg_list, num_sge, opcode, send_flags, imm_data, wr, qp_type, extra as "bind_mw"
@@ -135,6 +137,13 @@ structures! {
     ibv_mw { context, pd, rkey, handle, type_ as "type" }
     ibv_ah { context, pd, handle }
     ibv_dm { context, memcpy_to_dm, memcpy_from_dm, comp_mask, handle }
+    ibv_mr_init_attr { length, access, comp_mask, iova, addr, fd, fd_offset, dmah, buf }
+    ibv_dmah { context }
+    ibv_dmah_init_attr { comp_mask, cpu_id, ph, tph_mem_type }
+    ibv_comp_cntr { context, handle }
+    ibv_comp_cntr_caps { max_value, max_counters, supported_qp_attach_ops }
+    ibv_comp_cntr_init_attr { comp_mask, type_ as "type", flags }
+    ibv_qp_attach_comp_cntr_attr { comp_mask, op_mask }
     ibv_parent_domain_init_attr { pd, td, comp_mask, alloc, free, pd_context }
     ibv_comp_channel { context, fd, refcnt }
     ibv_cq {
@@ -158,7 +167,7 @@ structures! {
         wr_local_inv, wr_rdma_read, wr_rdma_write, wr_rdma_write_imm, wr_send, wr_send_imm,
         wr_send_inv, wr_send_tso, wr_set_ud_addr, wr_set_xrc_srqn, wr_set_inline_data,
         wr_set_inline_data_list, wr_set_sge, wr_set_sge_list, wr_start, wr_complete, wr_abort,
-        wr_atomic_write
+        wr_atomic_write, wr_flush
     }
     ibv_wq {
         context, wq_context, pd, cq, wq_num, handle, state, wq_type, post_recv, mutex, cond,
@@ -181,7 +190,7 @@ structures! {
     }
     ibv_context { device, ops, cmd_fd, async_fd, num_comp_vectors, mutex, abi_compat }
     verbs_context {
-        query_port, advise_mr, alloc_null_mr, read_counters, attach_counters_point_flow,
+        free_buf, alloc_buf, dm_export_dmabuf_fd, reg_mr_ex, dealloc_dmah, alloc_dmah, query_port, advise_mr, alloc_null_mr, read_counters, attach_counters_point_flow,
         create_counters, destroy_counters, reg_dm_mr, alloc_dm, free_dm, modify_flow_action_esp,
         destroy_flow_action, create_flow_action_esp, modify_qp_rate_limit, alloc_parent_domain,
         dealloc_td, alloc_td, modify_cq, post_srq_ops, destroy_rwq_ind_table, create_rwq_ind_table,

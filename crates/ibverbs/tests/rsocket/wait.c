@@ -1,5 +1,9 @@
 /* Waiting: without blocking, for many at once, until a signal comes or the thread is cancelled. */
 #include "common.h"
+#include <dlfcn.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
 
 static int error_of(int rs)
 {
@@ -298,11 +302,139 @@ static void selects(int port)
 	CHECK(rclose(rs) == 0);
 }
 
+/* Sets of sockets and ordinary descriptors, as epoll has them. The headers here may not know them yet. */
+static int (*create_set)(int);
+static int (*control)(int, int, int, struct epoll_event *);
+static int (*wait_set)(int, struct epoll_event *, int, int);
+
+static struct repoll_thread {
+	int set;
+	pid_t tid;
+} waiting;
+
+static void *waits_in_the_set(void *arg)
+{
+	struct repoll_thread *mine = arg;
+	struct epoll_event event = {0};
+
+	__atomic_store_n(&mine->tid, gettid(), __ATOMIC_RELEASE);
+	CHECK(wait_set(mine->set, &event, 1, -1) == 1);
+	return (void *)(uintptr_t)event.data.u64;
+}
+
+static void until_it_sleeps(pid_t *tid)
+{
+	char path[64], text[64];
+	long call = -1;
+
+	while (call != SYS_ppoll) {
+		pid_t thread = __atomic_load_n(tid, __ATOMIC_ACQUIRE);
+		if (!thread)
+			continue;
+		snprintf(path, sizeof path, "/proc/self/task/%d/syscall", thread);
+		FILE *file = fopen(path, "r");
+		CHECK(file);
+		call = fgets(text, sizeof text, file) && text[0] != 'r' ? atol(text) : -1;
+		fclose(file);
+		sched_yield();
+	}
+}
+
+static void answers_twice(int listener)
+{
+	int rs = accept_one(listener);
+	char byte;
+
+	for (int i = 0; i < 2; i++)
+		CHECK(rrecv(rs, &byte, 1, 0) == 1 && rsend(rs, &byte, 1, 0) == 1);
+	receive_end(rs);
+}
+
+static void sets(int port)
+{
+	create_set = (int (*)(int))dlvsym(RTLD_DEFAULT, "repoll_create", "RDMACM_1.5");
+	control = (int (*)(int, int, int, struct epoll_event *))dlvsym(RTLD_DEFAULT, "repoll_ctl", "RDMACM_1.5");
+	wait_set =
+		(int (*)(int, struct epoll_event *, int, int))dlvsym(RTLD_DEFAULT, "repoll_wait", "RDMACM_1.5");
+	CHECK(create_set && control && wait_set);
+	int set = create_set(EPOLL_CLOEXEC), rs = connect_to(port), pipes[2];
+	struct epoll_event in = {.events = EPOLLIN, .data.u64 = 1}, got[4];
+	char byte;
+
+	CHECK(set >= 0 && pipe(pipes) == 0);
+	CHECK(wait_set(set, got, 4, 0) == 0);
+	CHECK(control(set, EPOLL_CTL_ADD, rs, &in) == 0);
+	FAILS(control(set, EPOLL_CTL_ADD, rs, &in), EEXIST);
+	in.data.u64 = 2;
+	FAILS(control(set, EPOLL_CTL_MOD, pipes[0], &in), ENOENT);
+	FAILS(control(set, EPOLL_CTL_DEL, pipes[0], NULL), ENOENT);
+	CHECK(control(set, EPOLL_CTL_ADD, pipes[0], &in) == 0);
+	FAILS(control(set, EPOLL_CTL_ADD, set, &in), EINVAL);
+	FAILS(control(set, EPOLL_CTL_ADD, 9999, &in), EBADF);
+	FAILS(control(rs, EPOLL_CTL_ADD, pipes[1], &in), EBADF);
+	FAILS(control(set, EPOLL_CTL_ADD, pipes[1], NULL), EFAULT);
+	FAILS(wait_set(set, got, 0, 0), EINVAL);
+	FAILS(wait_set(rs, got, 4, 0), EBADF);
+	FAILS(create_set(1), EINVAL);
+	CHECK(wait_set(set, got, 4, 20) == 0);
+	/* Both are ready: each gets its turn, and stays ready until it is read. */
+	CHECK(rsend(rs, "x", 1, 0) == 1 && write(pipes[1], "y", 1) == 1);
+	unsigned seen = 0;
+	while (seen != 3) {
+		CHECK(wait_set(set, got, 1, -1) == 1 && got[0].events == EPOLLIN);
+		seen |= got[0].data.u64;
+	}
+	CHECK(wait_set(set, got, 4, -1) == 2);
+	CHECK(rrecv(rs, &byte, 1, 0) == 1 && byte == 'x' && read(pipes[0], &byte, 1) == 1);
+	CHECK(wait_set(set, got, 4, 0) == 0);
+	/* Once, until it is changed. */
+	in.events = EPOLLOUT | EPOLLONESHOT;
+	in.data.u64 = 1;
+	CHECK(control(set, EPOLL_CTL_MOD, rs, &in) == 0);
+	CHECK(wait_set(set, got, 4, -1) == 1 && got[0].events == EPOLLOUT && got[0].data.u64 == 1);
+	CHECK(wait_set(set, got, 4, 0) == 0);
+	/* A thread that sleeps is woken by a socket, by a descriptor, and by one that is added meanwhile. */
+	for (int round = 0; round < 3; round++) {
+		pthread_t thread;
+		void *data;
+		waiting = (struct repoll_thread){.set = set};
+		in.events = EPOLLIN;
+		if (round == 0)
+			CHECK(control(set, EPOLL_CTL_MOD, rs, &in) == 0);
+		CHECK(pthread_create(&thread, NULL, waits_in_the_set, &waiting) == 0);
+		until_it_sleeps(&waiting.tid);
+		in.events = EPOLLOUT;
+		in.data.u64 = 3;
+		if (round == 0)
+			CHECK(rsend(rs, "z", 1, 0) == 1);
+		else if (round == 1)
+			CHECK(write(pipes[1], "z", 1) == 1);
+		else
+			CHECK(control(set, EPOLL_CTL_ADD, pipes[1], &in) == 0);
+		CHECK(pthread_join(thread, &data) == 0 && (uintptr_t)data == (uintptr_t)round + 1);
+		if (round == 0)
+			CHECK(rrecv(rs, &byte, 1, 0) == 1);
+		else if (round == 1)
+			CHECK(read(pipes[0], &byte, 1) == 1);
+	}
+	CHECK(control(set, EPOLL_CTL_DEL, pipes[1], NULL) == 0);
+	/* What is closed is no member any more, whoever gets its number. */
+	close(pipes[1]);
+	CHECK(wait_set(set, got, 4, -1) == 1 && got[0].events == EPOLLHUP && got[0].data.u64 == 2);
+	close(pipes[0]);
+	CHECK(rclose(rs) == 0);
+	CHECK(wait_set(set, got, 4, 10) == 0);
+	CHECK(rclose(set) == 0);
+	FAILS(wait_set(set, got, 4, 0), EBADF);
+	FAILS(rclose(set), EBADF);
+}
+
 const struct test wait_tests[] = {
 	{"nonblocking", talks_when_told, nonblocking},
 	{"many", echo_all, many},
 	{"both_full", both_full_server, both_full},
 	{"interrupted", silent, interrupted},
 	{"selects", silent, selects},
+	{"sets", answers_twice, sets},
 	{NULL, NULL, NULL},
 };
