@@ -84,6 +84,13 @@ const JOBS: &[Job] = &[
     )
     .nightly(&["--persona", "both"]),
     job("symbols", "compare its symbols with the real libraries'", Ci, &["cc", "readelf"], dropin::compare),
+    job(
+        dropin::RELEASES_USAGE,
+        "compare symbols and headers with those of Debian's releases",
+        Nightly,
+        &["apt-get", "cc", "readelf", "sha256sum"],
+        dropin::releases,
+    ),
     job(cargo::TEST_USAGE, "run all tests and doctests", Both, &["cargo-nextest", "tshark"], cargo::test)
         .nightly(FULL),
     job("loom", "try every order of events of what threads share", Ci, &[], cargo::loom),

@@ -1,4 +1,5 @@
 //! `dropin`: links the one shared file that stands in for libibverbs and librdmacm. `symbols`: compares it with the real ones.
+//! `releases`: looks whether what we know of Debian's releases is still true.
 //!
 //! ```text
 //! target/dropin/bin/ironwarp                    the command
@@ -10,9 +11,13 @@
 //! rustc makes a static library of the crate, and the C compiler a shared one of that: rustc's own shared libraries have no
 //! version nodes, without which `dlvsym` finds nothing and the loader complains.
 
+mod pinned;
+mod releases;
 mod symbols;
 mod unhide;
 
+pub(crate) use pinned::RELEASES;
+pub(crate) use releases::{USAGE as RELEASES_USAGE, run as releases};
 pub(crate) use symbols::check_glibc;
 
 use crate::shell::{Result, at, command, run as run_command};

@@ -1,37 +1,46 @@
 //! What a shared library exports and needs, as `readelf` prints it.
 
+use super::pinned::{Pinned, RELEASES};
 use crate::shell::{Result, at, command, output};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const REAL: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
-/// What later releases than the one compared with have.
-const LATER: [&str; 2] =
-    ["ibv_cmd_create_cq_ex2@@IBVERBS_PRIVATE_34", "ibv_wr_opcode_str@@IBVERBS_PRIVATE_34"];
+pub(super) const REAL: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
 /// The glibc of the oldest systems that are still in use.
 const GLIBC: [u32; 2] = [2, 28];
 
 /// One line of the table of dynamic symbols: `name@@NODE` is the version that programs are linked with, `name@NODE` another.
-struct Symbol {
+pub(super) struct Symbol {
     name: String,
     defined: bool,
 }
 
+/// Compares with the lists of all releases, and with the libraries that are installed here.
 pub(super) fn compare(file: &Path, compat: &Path) -> Result {
     let compat = fs::read_to_string(compat).map_err(at(compat))?;
-    let mut real = BTreeSet::new();
-    for library in REAL {
-        real.extend(exported(&symbols(&find(library)?)?));
-    }
     let ours = exported(&symbols(file)?);
-    let findings = differences(&ours, &real, &compat);
-    if !findings.is_empty() {
-        return Err(format!("{} is not like the real libraries:\n{}", file.display(), findings.join("\n")));
+    let mut all = BTreeSet::new();
+    let mut findings = Vec::new();
+    let mut of = |name: &str, real: BTreeSet<String>| {
+        findings.extend(missing(&ours, &real).map(|symbol| format!("  missing: {symbol}, of {name}")));
+        println!("{name}: {} symbols", real.len());
+        all.extend(real);
+    };
+    let mut installed = BTreeSet::new();
+    for library in REAL {
+        installed.extend(exported(&symbols(&find(library)?)?));
     }
-    println!("{} symbols, as in {}", real.len(), REAL.join(" and "));
-    Ok(())
+    of("the libraries here", installed);
+    for release in RELEASES {
+        of(&format!("Debian {release}"), Pinned::read(release)?.symbols);
+    }
+    findings.extend(extra(&ours, &all, &compat).map(|symbol| format!("  extra: {symbol}")));
+    if findings.is_empty() {
+        return Ok(());
+    }
+    Err(format!("{} is not like the real libraries:\n{}", file.display(), findings.join("\n")))
 }
 
 /// States the glibc that a file needs: no newer one than we promise.
@@ -60,24 +69,36 @@ fn newest(symbols: &[Symbol]) -> Option<(Vec<u32>, Vec<String>)> {
     wanted.pop_last()
 }
 
-/// What is missing in ours, and what is in it without a reason. compat.S lists names of other releases, and, without a
-/// node, those that stand in front of the C library's.
-fn differences(ours: &BTreeSet<String>, real: &BTreeSet<String>, compat: &str) -> Vec<String> {
-    let missing = real.difference(ours).map(|name| format!("  missing: {name}"));
-    let listed = |symbol: &&String| {
-        let (name, node) = symbol.split_once('@').unwrap_or((symbol, ""));
-        LATER.contains(&symbol.as_str()) || compat.contains(&format!("\nAT({node}, {name}, "))
-    };
-    let extra =
-        ours.difference(real).filter(|symbol| !listed(symbol)).map(|symbol| format!("  extra: {symbol}"));
-    missing.chain(extra).collect()
+/// What is missing in ours. A private name is the default of its node in one release, and of another node in the next; who was
+/// linked with it asks for the node, whether or not that is the default.
+fn missing<'s>(ours: &'s BTreeSet<String>, real: &'s BTreeSet<String>) -> impl Iterator<Item = &'s String> {
+    real.iter().filter(|symbol| {
+        let private = symbol.contains("@@IBVERBS_PRIVATE_");
+        let other = private && ours.contains(&symbol.replacen("@@", "@", 1));
+        !other && !ours.contains(*symbol)
+    })
 }
 
-fn exported(symbols: &[Symbol]) -> BTreeSet<String> {
+/// What is in ours without a reason. compat.S lists names of other releases, and, without a node, those that stand in front of
+/// the C library's.
+fn extra<'s>(
+    ours: &'s BTreeSet<String>,
+    real: &'s BTreeSet<String>,
+    compat: &'s str,
+) -> impl Iterator<Item = &'s String> {
+    let listed = move |symbol: &String| {
+        let (name, node) = symbol.split_once('@').unwrap_or((symbol, ""));
+        let of_driver = node.starts_with("IBVERBS_PRIVATE_") && compat.contains(&format!("({name})\n"));
+        of_driver || compat.contains(&format!("\nAT({node}, {name}, "))
+    };
+    ours.difference(real).filter(move |symbol| !listed(symbol))
+}
+
+pub(super) fn exported(symbols: &[Symbol]) -> BTreeSet<String> {
     symbols.iter().filter(|symbol| symbol.defined).map(|symbol| symbol.name.clone()).collect()
 }
 
-fn symbols(file: &Path) -> Result<Vec<Symbol>> {
+pub(super) fn symbols(file: &Path) -> Result<Vec<Symbol>> {
     Ok(parse(&output(command("readelf", &["--dyn-syms", "--wide"]).arg(file))?))
 }
 
@@ -136,10 +157,12 @@ Symbol table '.dynsym' contains 7 entries:
 
     #[test]
     fn what_is_missing_and_what_is_extra_is_named() {
-        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
-        let ours = set(&["a@@V", "a@U", "b@V", "open", "rust"]);
-        let real = set(&["a@@V", "b@@V"]);
-        let compat = "\nAT(, open, ironwarp_open)\nAT(U, a, a)\n";
-        assert_eq!(differences(&ours, &real, compat), ["  missing: b@@V", "  extra: b@V", "  extra: rust"]);
+        let set = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let private = ["d@@IBVERBS_PRIVATE_1", "e@@IBVERBS_PRIVATE_1"];
+        let ours = set(&["a@@V", "a@U", "b@V", "open", "rust", "d@IBVERBS_PRIVATE_1", "d@IBVERBS_PRIVATE_2"]);
+        let real = set(&["a@@V", "b@@V", private[0], private[1]]);
+        let compat = "\nAT(, open, ironwarp_open)\nAT(U, a, a)\nDRIVER_1(d)\n";
+        assert_eq!(missing(&ours, &real).collect::<Vec<_>>(), ["b@@V", private[1]]);
+        assert_eq!(extra(&ours, &real, compat).collect::<Vec<_>>(), ["b@V", "rust"]);
     }
 }

@@ -15,8 +15,8 @@ pub(crate) const USAGE: &str = "install-test [RELEASE…]";
 
 /// The oldest release that is promised, and that of docs/ci.md: `debian:12`.
 const OLDEST: &str = "bookworm";
-/// With a newer one, for `nightly`.
-pub(crate) const RELEASES: &[&str] = &[OLDEST, "trixie"];
+/// With the newer ones, for `nightly`.
+pub(crate) const RELEASES: &[&str] = &dropin::RELEASES;
 /// What README's first screen asks for, beside a minimal system.
 const PACKAGES: &str = "ibverbs-utils,perftest";
 /// Where the user of the first screen is.

@@ -1,0 +1,183 @@
+//! `releases`: what crates/ibverbs/symbols says of Debian's releases is still true. Fetches their packages with apt, in a folder
+//! of its own; compares versions, hashes and symbols with the files, and the layouts of all headers with ours.
+//!
+//! A package that is newer than ours is a finding: sid moves. `--update` writes the files anew; what `symbols` and the tests of
+//! layouts then miss is to be added.
+
+use super::pinned::{Package, Pinned, RELEASES};
+use super::symbols::{REAL, exported, symbols};
+use crate::shell::{Result, at, command, output, run as run_command};
+use crate::workspace::Workspace;
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+pub(crate) const USAGE: &str = "releases [--update]";
+
+const MIRROR: &str = "http://deb.debian.org/debian";
+
+pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
+    let update = match options {
+        [] => false,
+        [option] if option == "--update" => true,
+        _ => return Err(format!("usage: cargo xtask {USAGE}")),
+    };
+    let mut findings = Vec::new();
+    let mut headers = Vec::new();
+    for release in RELEASES {
+        let folder = workspace.target.join("releases").join(release);
+        let mut pinned = Pinned::read(release)?;
+        let apt = Apt::new(folder.clone(), release)?;
+        let now: Vec<Package> =
+            pinned.packages.iter().map(|package| apt.ask(&package.name)).collect::<Result<_>>()?;
+        let newer: Vec<_> = pinned.packages.iter().zip(&now).filter(|(before, now)| before != now).collect();
+        for (before, now) in &newer {
+            let Package { name, version, .. } = before;
+            findings.push(format!("{release} has {name} {} instead of {version}", now.version));
+        }
+        if !newer.is_empty() && !update {
+            continue; // the mirror does not have the other ones any more
+        }
+        let unpacked = apt.unpack(&now)?;
+        let found = exported_by(&unpacked)?;
+        let differs = pinned.symbols.symmetric_difference(&found).map(|name| format!("{release}: {name}"));
+        findings.extend(differs);
+        headers.push((release, unpacked.join("usr/include")));
+        println!("{release}: {} symbols, {}", found.len(), versions(&now));
+        if update {
+            pinned = Pinned { packages: now, symbols: found };
+            pinned.write(release)?;
+        }
+    }
+    if update {
+        println!("written; what is new: {}", if findings.is_empty() { "nothing" } else { "see below" });
+        findings.drain(..).for_each(|finding| println!("{finding}"));
+    }
+    for (release, folder) in headers {
+        println!("{release}: layouts");
+        if let Err(error) = layouts(release, &folder) {
+            findings.push(format!("{release}: the layouts of its headers are not ours: {error}"));
+        }
+    }
+    if findings.is_empty() {
+        return Ok(());
+    }
+    let todo = "run `cargo xtask releases --update`, then `cargo xtask symbols`, and add what is missing";
+    Err(format!("Debian has other packages than we know: {todo}\n{}", findings.join("\n")))
+}
+
+fn versions(packages: &[Package]) -> String {
+    packages
+        .iter()
+        .map(|Package { name, version, .. }| format!("{name} {version}"))
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// The tests of layouts, with the headers of a release instead of those that are installed.
+fn layouts(release: &str, headers: &Path) -> Result {
+    let newest = RELEASES.last() == Some(&release);
+    let variable = if newest { "IRON_TEST_NEWEST_HEADERS" } else { "IRON_TEST_HEADERS" };
+    let mut test =
+        command("cargo", &["test", "--quiet", "--locked", "-p", "ironwarp-ibverbs", "--test", "layout"]);
+    run_command(test.env(variable, headers))
+}
+
+fn exported_by(unpacked: &Path) -> Result<BTreeSet<String>> {
+    let mut found = BTreeSet::new();
+    for library in REAL {
+        let triplet = format!("usr/lib/{}-linux-gnu", std::env::consts::ARCH);
+        found.extend(exported(&symbols(&unpacked.join(triplet).join(library))?));
+    }
+    Ok(found)
+}
+
+/// Debian's package tool, with sources and state of its own.
+struct Apt {
+    folder: PathBuf,
+    options: Vec<String>,
+}
+
+impl Apt {
+    fn new(folder: PathBuf, release: &str) -> Result<Self> {
+        for part in ["state/lists/partial", "cache/archives/partial", "packages"] {
+            let part = folder.join(part);
+            fs::create_dir_all(&part).map_err(at(&part))?;
+        }
+        let (sources, status) = (folder.join("sources.list"), folder.join("status"));
+        fs::write(&sources, format!("deb {MIRROR} {release} main\n")).map_err(at(&sources))?;
+        fs::write(&status, "").map_err(at(&status))?;
+        let set = [
+            format!("Dir::Etc::SourceList={}", sources.display()),
+            "Dir::Etc::SourceParts=-".to_owned(),
+            format!("Dir::State={}", folder.join("state").display()),
+            format!("Dir::State::Status={}", status.display()),
+            format!("Dir::Cache={}", folder.join("cache").display()),
+            "APT::Sandbox::User=".to_owned(),
+            "Acquire::Languages=none".to_owned(),
+        ];
+        let options = set.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
+        let apt = Self { folder, options };
+        apt.get(&["update", "-qq"])?;
+        Ok(apt)
+    }
+
+    fn get(&self, words: &[&str]) -> Result<String> {
+        output(command("apt-get", words).args(&self.options).current_dir(self.folder.join("packages")))
+    }
+
+    /// What the mirror has under a name. apt prints `'URI' NAME_VERSION_ARCH.deb SIZE SHA256:HASH`.
+    fn ask(&self, name: &str) -> Result<Package> {
+        let said = self.get(&["download", "--print-uris", name])?;
+        parse(&said)
+            .filter(|package| package.name == name)
+            .ok_or_else(|| format!("of {name} apt says: {said}"))
+    }
+
+    /// Downloads packages and unpacks them into one folder.
+    fn unpack(&self, packages: &[Package]) -> Result<PathBuf> {
+        let to = self.folder.join("unpacked");
+        if to.exists() {
+            fs::remove_dir_all(&to).map_err(at(&to))?;
+        }
+        for Package { name, version, hash } in packages {
+            self.get(&["download", "-qq", &format!("{name}={version}")])?;
+            let start = format!("{name}_");
+            let folder = self.folder.join("packages");
+            let mut files = fs::read_dir(&folder).map_err(at(&folder))?.flatten().map(|entry| entry.path());
+            let ours = |path: &PathBuf| {
+                let file =
+                    path.file_name().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+                file.starts_with(&start)
+                    && output(command("sha256sum", &[]).arg(path)).is_ok_and(|sum| sum.starts_with(hash))
+            };
+            let file = files.find(ours).ok_or_else(|| format!("{name} {version} has not the hash {hash}"))?;
+            output(command("dpkg-deb", &["--extract"]).arg(file).arg(&to))?;
+        }
+        Ok(to)
+    }
+}
+
+fn parse(said: &str) -> Option<Package> {
+    let words: Vec<&str> = said.split_whitespace().collect();
+    let [_, file, _, hash] = words[..] else { return None };
+    let (name, rest) = file.split_once('_')?;
+    let (version, _) = rest.rsplit_once('_')?;
+    let hash = hash.strip_prefix("SHA256:")?;
+    // A colon of a version is not possible in a file's name.
+    Some(Package { name: name.into(), version: version.replace("%3a", ":"), hash: hash.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_apt_prints_is_read() {
+        let said = "'http://mirror/pool/l_65_amd64.deb' libibverbs1_65.0-1.1_amd64.deb 75928 SHA256:de96\n";
+        let wanted = Package { name: "libibverbs1".into(), version: "65.0-1.1".into(), hash: "de96".into() };
+        assert_eq!(parse(said), Some(wanted));
+        assert_eq!(parse("E: no such package\n"), None);
+        assert_eq!(parse(""), None);
+    }
+}
