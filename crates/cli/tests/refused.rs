@@ -197,3 +197,50 @@ fn scripts_that_lead_nowhere() {
         (126, &*format!("`{circle}` is a script for a script, and so on: Linux follows 4"))
     );
 }
+
+/// Libraries have versions, and programs and libraries that were linked with newer ones ask for these.
+#[test]
+fn programs_that_ask_for_a_version_that_is_not_there() {
+    let place = Place::new("refused-versions");
+    let ironwarp = place.installed();
+    let map = |name: &str, nodes: &str| format!("-Wl,--version-script={}", text(&place.write(name, nodes)));
+    let known = "IBVERBS_1.1 { global: stand_in; local: *; };\nIBVERBS_1.9 { };\nIBVERBS_1.18 { };\n";
+    let soname = "-Wl,-soname,libibverbs.so.1";
+    let shared = ["-shared", "-fPIC", soname];
+    place.compile(
+        "library.c",
+        "lib/ironwarp/libibverbs.so.1",
+        &[&shared[..], &[&map("ours", known)]].concat(),
+    );
+    // A later release has the same function at a version of its own.
+    let later = "IBVERBS_1.1 { local: *; };\nIBVERBS_1.19 { global: stand_in; };\n";
+    let real =
+        text(&place.compile("library.c", "real/new.so", &[&shared[..], &[&map("later", later)]].concat()));
+    let new = text(&place.compile("uses.c", "new", &["-DMAIN", &real]));
+    let said = "needs the version IBVERBS_1.19 of libibverbs.so.1, which this Ironwarp does not have; its newest is \
+                IBVERBS_1.18: use a newer Ironwarp, or a build for an older rdma-core";
+    assert_eq!(refused(&ironwarp, &new), (126, format!("`{new}` {said}")));
+    // The same, of a library that the program is linked with: found by its own path, or by the environment's.
+    let driver = text(&place.compile("uses.c", "drivers/libdriver.so", &["-shared", "-fPIC", &real]));
+    let drivers = text(&place.path("drivers"));
+    let through = format!("is linked with {driver}, which {said}");
+    for by_path in [true, false] {
+        let path = if by_path { "-Wl,-rpath,$ORIGIN/drivers" } else { "-g" };
+        let linked = ["-L", &drivers, "-ldriver", path, "-Wl,--allow-shlib-undefined"];
+        let program = text(&place.compile("calls.c", &format!("by-path-{by_path}"), &linked));
+        let mut command = command(&ironwarp);
+        command.arg("run").arg(&program);
+        if !by_path {
+            command.env("LD_LIBRARY_PATH", &drivers);
+        }
+        let output = command.output().expect("runs");
+        assert_eq!(stderr(&output), format!("ironwarp: `{program}` {through}\n"));
+        assert_eq!(output.status.code(), Some(126));
+    }
+    // What the library has is served.
+    let old = "IBVERBS_1.1 { global: stand_in; local: *; };\n";
+    let real = text(&place.compile("library.c", "real/old.so", &[&shared[..], &[&map("old", old)]].concat()));
+    let good = place.compile("uses.c", "good", &["-DMAIN", &real]);
+    let output = command(&ironwarp).arg("run").arg(good).output().expect("runs");
+    assert_eq!((output.status.code(), stdout(&output)), (Some(0), "here\n".to_owned()), "{output:?}");
+}

@@ -33,11 +33,11 @@ const LITTLE_ENDIAN: u8 = 1;
 const PT_INTERP: u32 = 3;
 
 /// Sizes of the file's header and of one program header.
-const HEADER: usize = 64;
-const PROGRAM_HEADER: usize = 56;
+pub(super) const HEADER: usize = 64;
+pub(super) const PROGRAM_HEADER: usize = 56;
 /// The kernel takes no longer name of a loader (PATH_MAX), and no more program headers than fit 64 KiB.
 const LONGEST_LOADER: u64 = 4096;
-const MOST_PROGRAM_HEADERS: u16 = 1170;
+pub(super) const MOST_PROGRAM_HEADERS: u16 = 1170;
 
 impl Machine {
     /// The one that this program was built for.
@@ -115,15 +115,15 @@ fn name(source: &impl Source, offset: u64, len: u64) -> io::Result<Option<OsStri
     Ok(end.map(|end| OsString::from_vec(bytes[..end].to_vec())))
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
+pub(super) fn u16_at(bytes: &[u8], at: usize) -> u16 {
     u16::from_le_bytes(array(bytes, at))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> u32 {
+pub(super) fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(array(bytes, at))
 }
 
-fn u64_at(bytes: &[u8], at: usize) -> u64 {
+pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 

@@ -39,9 +39,13 @@ impl Library {
         }
     }
 
+    pub(super) fn file(&self) -> PathBuf {
+        self.directory.join(FILE)
+    }
+
     /// What LD_PRELOAD is to be, which was `now`: ours first.
     pub(super) fn preload(&self, now: Option<&OsStr>) -> OsString {
-        let path = self.directory.join(FILE);
+        let path = self.file();
         // A blank ends a path there. The name alone is looked for in LD_LIBRARY_PATH.
         let blank = path.as_os_str().as_bytes().contains(&b' ');
         in_front(if blank { FILE.as_ref() } else { path.as_os_str() }, now, b": ")

@@ -1,5 +1,6 @@
 //! `ironwarp run`: puts the adapter under an unmodified program. `program.rs` looks whether that can be, `library.rs` finds
-//! what goes in front of its libraries, `settings.rs` makes variables of the options, `exec.rs` becomes the program.
+//! what goes in front of its libraries, `versions.rs` looks whether that has what the program asks for, `settings.rs` makes
+//! variables of the options, `exec.rs` becomes the program.
 
 mod elf;
 mod exec;
@@ -7,6 +8,7 @@ mod library;
 mod program;
 mod script;
 mod settings;
+mod versions;
 
 use crate::say::{self, Failure};
 use clap::Args;
@@ -122,8 +124,10 @@ enum Never {}
 
 fn start(arguments: &Arguments) -> Result<Never, Failure> {
     let Arguments { options, program } = arguments;
-    let path = program::find(&program[0], std::env::var_os("PATH").as_deref())?;
+    let found = program::find(&program[0], std::env::var_os("PATH").as_deref())?;
     let library = Library::find(&std::env::current_exe()?)?;
+    versions::check(&found.loaded, &library.file(), std::env::var_os(SEARCH_PATH).as_deref())
+        .map_err(|missing| Refusal { code: CANNOT_EXECUTE, text: missing.of(&program[0], &found.loaded) })?;
     let settings = Settings::new(options, std::env::vars_os())?;
     settings.said.iter().for_each(say::notice);
     let mut variables = Variables(std::env::vars_os().collect());
@@ -131,7 +135,7 @@ fn start(arguments: &Arguments) -> Result<Never, Failure> {
     settings.set.into_iter().for_each(|(name, value)| variables.set(&name, value));
     variables.set(PRELOAD, library.preload(variables.get(PRELOAD)));
     variables.set(SEARCH_PATH, library.search_path(variables.get(SEARCH_PATH)));
-    let error = exec::exec(&path, program, &variables.0);
+    let error = exec::exec(&found.path, program, &variables.0);
     let text = format!("`{}` cannot be run: {error}", program[0].to_string_lossy());
     Err(Refusal { code: CANNOT_EXECUTE, text }.into())
 }

@@ -46,14 +46,22 @@ struct Identity {
     gid: u32,
 }
 
-/// Finds a program as a shell does, and makes sure that it can be served. Returns its path.
-pub(super) fn find(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
+/// A program that can be served.
+#[derive(Debug)]
+pub(super) struct Program {
+    pub(super) path: PathBuf,
+    /// What is loaded: the program, or what runs it if it is a script.
+    pub(super) loaded: PathBuf,
+}
+
+/// Finds a program as a shell does, and makes sure that it can be served.
+pub(super) fn find(name: &OsStr, search: Option<&OsStr>) -> Result<Program, Refusal> {
     let path = look_for(name, search)?;
     let mut subject = format!("`{}`", name.to_string_lossy());
     let mut file = path.clone();
     for _ in 0..=MOST_LEVELS {
         let interpreter = match check(&file).map_err(|trouble| trouble.of(&subject))? {
-            None => return Ok(path),
+            None => return Ok(Program { path, loaded: file }),
             Some(Interpreter::Cleared) => return Err(Trouble::Cleared.of(&subject)),
             Some(Interpreter::Path(next)) => next,
             Some(Interpreter::Searched(next)) => {
