@@ -23,6 +23,7 @@
 //! | [`gid`] | the addresses of this host, and what happens to them |
 //! | `capture` | its traffic in a file, for packet analysers |
 //! | [`show`] | what an adapter is doing, for whoever asks |
+//! | [`traffic`] | what this process has sent and received |
 //! | `timers` | what has to happen by when |
 //! | [`sys`] | system calls |
 //! | `fuzzing` | what fuzz targets reach of private modules |
@@ -53,6 +54,7 @@ mod sleep;
 pub mod steering;
 pub mod sys;
 mod timers;
+pub mod traffic;
 
 pub use byhand::{BringUpError, BringUpOptions, Local, Remote};
 pub use class::Class;

@@ -157,6 +157,15 @@ fn place(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((KNOWN.get(fd / 64)?, 1 << (fd % 64)))
 }
 
+/// The descriptors that are open now.
+pub(crate) fn known() -> impl Iterator<Item = RawFd> {
+    let numbers = |(at, word): (usize, &AtomicU64)| {
+        let bits = word.load(Ordering::Relaxed);
+        (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| at * 64 + bit)
+    };
+    KNOWN.iter().enumerate().flat_map(numbers).filter_map(|fd| RawFd::try_from(fd).ok())
+}
+
 /// What the thread that forks holds.
 struct Held {
     _turns: Turns,
@@ -203,6 +212,7 @@ unsafe extern "C" fn in_child() {
             }
         }
     }
+    crate::traffic::forget();
     HELD.take();
 }
 

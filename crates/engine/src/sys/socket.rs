@@ -6,9 +6,10 @@ use super::fork::Fd;
 use super::hurry::moved;
 use super::memory::Vectors;
 use super::size;
+use crate::traffic;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
-use rustix::fd::{AsFd, AsRawFd, BorrowedFd};
+use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use rustix::net::Shutdown;
 use std::ffi::{c_int, c_void};
 use std::fmt;
@@ -50,6 +51,8 @@ pub(crate) struct Traffic {
     pub(crate) acknowledged: u64,
     pub(crate) round_trip: Duration,
     pub(crate) retransmissions: u32,
+    pub(crate) segments_sent: u32,
+    pub(crate) segments_received: u32,
 }
 
 /// Sees what a connection moves. It is told after the fact, by the thread that moved it.
@@ -64,6 +67,39 @@ pub(crate) trait Tap: Send + Sync + fmt::Debug {
     fn aborted(&self);
 }
 
+/// What the kernel has counted of a connection (TCP_INFO, tcp(7)). Zero is what it does not tell, and what is no TCP socket:
+/// Linux 4.2 and later tell all of it.
+pub(crate) fn traffic_of(fd: RawFd) -> Traffic {
+    let mut info = [0_u64; 256 / 8];
+    let mut len: libc::socklen_t = 256;
+    // SAFETY: the kernel writes no more than `len` bytes, and every word may be anything.
+    let told = unsafe {
+        let to = info.as_mut_ptr().cast::<c_void>();
+        libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
+    };
+    if told != 0 {
+        return Traffic::default();
+    }
+    // Eight bytes, then words of 32 bits up to the 26th, then of 64, then of 32 again.
+    let word = |at: usize| (info[at / 8] >> (at % 8 * 8)) & u64::from(u32::MAX);
+    let count = |at: usize| u32::try_from(word(at)).unwrap_or_default();
+    Traffic {
+        received: info[128 / 8],
+        acknowledged: info[120 / 8],
+        round_trip: Duration::from_micros(word(68)),
+        retransmissions: count(100),
+        segments_sent: count(136),
+        segments_received: count(140),
+    }
+}
+
+/// What it moved is counted on.
+impl Drop for TcpLink {
+    fn drop(&mut self) {
+        traffic::keep(self.traffic());
+    }
+}
+
 impl TcpLink {
     /// Takes over a TCP socket.
     pub fn new(fd: Fd) -> Self {
@@ -71,8 +107,9 @@ impl TcpLink {
     }
 
     /// Has somebody look on. Before the first byte.
-    pub(crate) fn tapped(self, tap: Option<Box<dyn Tap>>) -> Self {
-        Self { tap, ..self }
+    pub(crate) fn tapped(mut self, tap: Option<Box<dyn Tap>>) -> Self {
+        self.tap = tap;
+        self
     }
 
     /// Closing it will reset it, since it was not settled: who looks on is told.
@@ -116,26 +153,9 @@ impl TcpLink {
         Ok(peer.try_into()?)
     }
 
-    /// What the kernel has counted (TCP_INFO, tcp(7)). Zero is what it does not tell: Linux 4.1 and later tell all of it.
+    /// What the kernel has counted.
     pub(crate) fn traffic(&self) -> Traffic {
-        let mut info = [0_u64; 256 / 8];
-        let mut len: libc::socklen_t = 256;
-        // SAFETY: the kernel writes no more than `len` bytes, and every word may be anything.
-        let told = unsafe {
-            let to = info.as_mut_ptr().cast::<c_void>();
-            libc::getsockopt(self.fd.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
-        };
-        if told != 0 {
-            return Traffic::default();
-        }
-        // Eight bytes, then words of 32 bits up to the 26th, then of 64.
-        let word = |at: usize| (info[at / 8] >> (at % 8 * 8)) & u64::from(u32::MAX);
-        Traffic {
-            received: info[128 / 8],
-            acknowledged: info[120 / 8],
-            round_trip: Duration::from_micros(word(68)),
-            retransmissions: u32::try_from(word(100)).unwrap_or_default(),
-        }
+        traffic_of(self.fd.as_raw_fd())
     }
 
     #[inline(never)] // a list takes 16 KiB of stack, which a short message should not touch

@@ -6,6 +6,7 @@
 
 use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
+use crate::traffic;
 use ironwarp_rnic::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
 use ironwarp_rnic::gid::Gid;
@@ -175,7 +176,10 @@ impl UdpSocket {
         for _ in 0..TRIES {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::io::retry_on_intr(|| rustix::net::sendto(&self.fd, bytes, flags, &to)) {
-                Ok(_) => return Sent::Taken,
+                Ok(_) => {
+                    traffic::datagram_sent(bytes.len());
+                    return Sent::Taken;
+                }
                 Err(Errno::AGAIN) => return Sent::Full,
                 Err(error) => tracing::trace!(%error, %to, "a datagram was not sent"),
             }
@@ -190,6 +194,7 @@ impl UdpSocket {
             match rustix::net::recvfrom(&self.fd, &mut *into, RecvFlags::DONTWAIT) {
                 Ok((len, _, from)) => {
                     self.readable.store(true, Ordering::Release);
+                    traffic::datagram_received(len);
                     let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
                     return Some(Arrived { from: from.ip().into(), port: from.port(), to: self.gid, len });
                 }

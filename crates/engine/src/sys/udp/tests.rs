@@ -108,3 +108,15 @@ fn a_longer_datagram_is_cut_off_and_shows_it() {
     assert_eq!(next(&one, &mut into).len, 100);
     assert!(one.recv(&mut into).is_none(), "the rest is gone");
 }
+
+/// Other tests of this process may send meanwhile.
+#[test]
+fn datagrams_are_counted() {
+    let before = traffic::of_process();
+    let (one, other) = (port(&["127.0.0.1"]), port(&["127.0.0.2"]));
+    one.sockets()[0].send((gid("127.0.0.2"), other.port()), &[7; 1000]);
+    next(&other, &mut [0; 1000]);
+    let after = traffic::of_process();
+    assert!(after.sent >= before.sent + 1000 && after.received >= before.received + 1000, "{after:?}");
+    assert!(after.segments_sent > before.segments_sent && after.segments_received > before.segments_received);
+}
