@@ -108,17 +108,49 @@ pub(crate) fn refused(call: &str, errno: Errno, why: Option<&str>) {
     }
 }
 
+/// Calls by which UCX and NCCL find out in every process what a device can do. They expect to be refused, so that is no fault.
+const PROBES: [&str; 3] = ["ibv_reg_dmabuf_mr", "ibv_query_ece", "ibv_set_ece"];
+
 /// A call asks for what the adapter does not have. Programs try that out, some again and again: it is said once.
 #[cold]
 pub(crate) fn unsupported(call: &str, why: &str) {
     static SAID: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let _ = crate::persona::config();
-    let first = lock(&SAID).insert(call.to_owned());
     let errno = ErrnoName(libc::EOPNOTSUPP);
+    if PROBES.contains(&call) {
+        return tracing::debug!(%errno, "{call}: {why}");
+    }
+    let first = lock(&SAID).insert(call.to_owned());
     if first {
         tracing::warn!(%errno, "{call}: {why}");
     } else {
         tracing::info!(%errno, "{call}: {why}");
+    }
+}
+
+/// A program looks for management datagrams. It may look for several of their files: it is said once.
+#[cold]
+pub(crate) fn no_management(path: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let _ = crate::persona::config();
+    if !SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "{path}: the device has no management datagrams (MADs), so that opensm, perfquery and others that need umad cannot \
+             use it: see `ibstat`, or the counters in /sys/class/infiniband"
+        );
+    }
+}
+
+/// A program asks the kernel for its RDMA devices.
+#[cold]
+pub(crate) fn no_netlink() {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    let _ = crate::persona::config();
+    if !SAID.swap(true, Ordering::Relaxed) {
+        tracing::warn!(
+            "the kernel does not know the device, so that it is missing where the kernel is asked by NETLINK_RDMA (`rdma link`): \
+             see `ibv_devinfo`, `ibstat` or `ironwarp devices`"
+        );
     }
 }
 
