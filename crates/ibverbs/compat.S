@@ -94,6 +94,18 @@ AT(, __xstat64, ironwarp_xstat64)
 AT(, __lxstat, ironwarp_lxstat)
 AT(, __lxstat64, ironwarp_lxstat64)
 AT(, __realpath_chk, ironwarp_realpath_chk)
+AT(, chdir, ironwarp_chdir)
+AT(, fchdir, ironwarp_fchdir)
+AT(, getcwd, ironwarp_getcwd)
+AT(, __getcwd_chk, ironwarp_getcwd_chk)
+AT(, fdopendir, ironwarp_fdopendir)
+AT(, readdir, ironwarp_readdir)
+AT(, readdir64, ironwarp_readdir64)
+AT(, rewinddir, ironwarp_rewinddir)
+AT(, closedir, ironwarp_closedir)
+AT(, scandir, ironwarp_scandir)
+AT(, scandir64, ironwarp_scandir64)
+AT(, socket, ironwarp_socket)
 /*
  * What drivers of other releases ask for: the names of versions.map's private node, at nodes with other numbers. rdma-core 33
  * (Debian 11) has 33, 57 and 58 have 57, 59 to 63 have 59, 64 has 64, 65 (sid) has 65. The number in DRIVER_n is that of the

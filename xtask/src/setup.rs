@@ -38,6 +38,8 @@ const GUEST: &[&str] = &[
 /// The programs that `programs` and `rdma-core-tests` run beside those above, and what they are built with.
 const PROGRAMS: &[&str] = &[
     "fio",
+    "hwloc-nox",
+    "infiniband-diags",
     "libfabric-bin",
     "libiscsi-bin",
     "libopenmpi-dev",

@@ -5,13 +5,13 @@ use crate::say::{self, Failure};
 use clap::Args;
 use ironwarp_engine::Engine;
 use ironwarp_engine::gid::{GidEntry, GidTable};
-use ironwarp_rnic::config::{Config, ConfigError, DEVICE_NAME, Persona};
+use ironwarp_rnic::config::{Config, ConfigError, DeviceName, Persona};
 use std::io;
 use std::path::PathBuf;
 
 const MORE: &str = "\
 A GID stands for an address of this machine; programs take its index (perftest: -x, ibv_rc_pingpong: -g).
-IRONWARP_PERSONA=iwarp shows the adapter as programs see it under `ironwarp run --persona iwarp`.
+IRONWARP_PERSONA=iwarp shows the adapter as programs see it under `ironwarp run --persona iwarp`; so does IRONWARP_NAME.
 
 The exit code is 1 if programs would find no device that works.";
 
@@ -23,6 +23,7 @@ pub(crate) struct Arguments {}
 /// What programs would find.
 #[derive(Debug)]
 struct Found {
+    name: DeviceName,
     persona: Persona,
     active: bool,
     gids: Vec<GidEntry>,
@@ -31,7 +32,7 @@ struct Found {
 /// Runs the command. False: there is something in the way.
 pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
     let (config, mistakes) = Config::from_env_leniently();
-    let persona = config.persona;
+    let (name, persona) = (config.name.clone(), config.persona);
     let mut troubles = Vec::new();
     for mistake in mistakes {
         match mistake {
@@ -43,7 +44,7 @@ pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
     // Looking must leave no file behind.
     let config = Config { pcap: PathBuf::new(), ..config };
     troubles.extend(Engine::new(config).err().map(|error| cannot_start(&error)));
-    match look(persona) {
+    match look(name, persona) {
         Ok(found) => {
             say::line(found.shown())?;
             troubles.extend(found.trouble());
@@ -57,9 +58,9 @@ pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
     Ok(troubles.is_empty())
 }
 
-fn look(persona: Persona) -> io::Result<Found> {
+fn look(name: DeviceName, persona: Persona) -> io::Result<Found> {
     let table = GidTable::of_process();
-    Ok(Found { persona, gids: table.entries()?, active: table.port_is_active()? })
+    Ok(Found { name, persona, gids: table.entries()?, active: table.port_is_active()? })
 }
 
 fn no_netlink(error: &io::Error) -> String {
@@ -77,7 +78,7 @@ fn cannot_start(error: &io::Error) -> String {
 
 impl Found {
     fn shown(&self) -> String {
-        let Self { persona, active, gids } = self;
+        let Self { name, persona, active, gids } = self;
         let kind = match persona {
             Persona::Roce => "a RoCE adapter",
             Persona::Iwarp => "an iWARP adapter",
@@ -85,7 +86,7 @@ impl Found {
         let state = if *active { "active" } else { "down" };
         let mut shown = format!(
             "{}: {kind} (persona {persona}), 1 port, {state}, {} GIDs",
-            say::bold(DEVICE_NAME),
+            say::bold(name.as_str()),
             gids.len()
         );
         if !gids.is_empty() {
@@ -136,7 +137,7 @@ mod tests {
     }
 
     fn found(active: bool, gids: Vec<GidEntry>) -> Found {
-        Found { persona: Persona::Roce, active, gids }
+        Found { name: DeviceName::default(), persona: Persona::Roce, active, gids }
     }
 
     #[test]

@@ -7,10 +7,10 @@
 
 use crate::abi::*;
 use crate::async_event::AsyncEventPort;
-use crate::device::{Device, NAME, the_device};
+use crate::device::{Device, the_device};
 use crate::errno::{Errno, destroyed, object};
 use crate::object::{CObject, Uses, find, generation, publish, withdraw};
-use crate::persona::config;
+use crate::persona::{self, config};
 use crate::sync::lock;
 use crate::wake::ChannelWake;
 use crate::{buf, cq, cq_ex, dm, exit, mr, mw, parent, post, qp, query, srq, unsupported, xrc};
@@ -53,7 +53,7 @@ impl Context {
         let engine = Engine::new(config().clone())?;
         let wake = ChannelWake::new()?;
         // A file in memory, because each is one of its own; where these are refused, the device cannot be imported.
-        let command = memfd_create(NAME, MemfdFlags::CLOEXEC);
+        let command = memfd_create(persona::name(), MemfdFlags::CLOEXEC);
         let command = command.or_else(|_| eventfd(0, EventfdFlags::CLOEXEC))?;
         exit::prepare(&engine);
         let events = Arc::new(AsyncEventPort::new(&engine, wake));

@@ -9,8 +9,6 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
 use std::sync::{Arc, OnceLock};
 
-/// Its name. Programs take it with `-d`.
-pub(crate) use ironwarp_rnic::config::DEVICE_NAME as NAME;
 /// The name of the character device that a kernel driver would have.
 pub(crate) const DEVICE_FILE: &str = "uverbs0";
 
@@ -41,10 +39,11 @@ pub(crate) fn the_device() -> *mut ibv_device {
             let mut c = ibv_device::zeroed();
             c.node_type = persona::node_type();
             c.transport_type = persona::transport();
-            write_name(&mut c.name, NAME);
+            let name = persona::name();
+            write_name(&mut c.name, name);
             write_name(&mut c.dev_name, DEVICE_FILE);
             write_name(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/{DEVICE_FILE}"));
-            write_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{NAME}"));
+            write_name(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
             publish(Device { c: UnsafeCell::new(c), behind: [0; 16] }, Uses::default())
         })
         .c()

@@ -19,6 +19,11 @@ pub(crate) fn config() -> &'static Config {
     })
 }
 
+/// The name of the device. Programs take it with `-d`.
+pub(crate) fn name() -> &'static str {
+    config().name.as_str()
+}
+
 /// Whether programs take it for an iWARP adapter.
 pub(crate) fn is_iwarp() -> bool {
     config().persona == Persona::Iwarp

@@ -126,7 +126,7 @@ fn first_ipv4() -> Result<Option<Ipv4Addr>, Errno> {
 
 /// Ethernet has no LIDs, but some programs know no other way to name a peer. So there is one: the lower half of the first
 /// IPv4 address.
-fn lid() -> Result<u16, Errno> {
+pub(crate) fn lid() -> Result<u16, Errno> {
     Ok(first_ipv4()?.map_or(0, |address| u16::from_be_bytes([address.octets()[2], address.octets()[3]])))
 }
 

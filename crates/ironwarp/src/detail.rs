@@ -1,6 +1,6 @@
 //! What errors and agreements carry in detail: for a program that looks into one. Most only print them.
 
-pub use ironwarp_rnic::config::{KeyTooShort, NoPortRange, NoSuchWord, NoUsers};
+pub use ironwarp_rnic::config::{KeyTooShort, NoDeviceName, NoPortRange, NoSuchWord, NoUsers};
 pub use ironwarp_rnic::connect::{Misuse, Role, Rtr};
 pub use ironwarp_rnic::fault::BadPlan;
 pub use ironwarp_rnic::host::Span;

@@ -112,7 +112,9 @@ pub use ironwarp_engine::{BringUpError, Remote};
 pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
 pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError, WaitError};
 pub use ironwarp_rnic::bug::Bug;
-pub use ironwarp_rnic::config::{ClusterKey, Config, ConfigError, LogLevel, Persona, PortRange, Users};
+pub use ironwarp_rnic::config::{
+    ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortRange, Users,
+};
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
 pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};

@@ -6,7 +6,7 @@ mod dropin;
 mod ports;
 mod trust;
 
-pub use dropin::{DEVICE_NAME, LogLevel, NoSuchWord, Persona};
+pub use dropin::{DeviceName, LogLevel, NoDeviceName, NoSuchWord, Persona};
 pub use ports::{NoPortRange, PortRange};
 pub use trust::{ClusterKey, KeyTooShort, NoUsers, Users};
 
@@ -122,6 +122,9 @@ settings! {
     pcap: PathBuf = PathBuf::new(),
     /// How long, in bytes, that file may get. Nothing more is written then.
     pcap_limit: u64 = 1 << 30,
+    /// The name of the device that C programs see: the drop-in alone. For programs that look for a name such as `mlx5_0`; it stays
+    /// an Ironwarp device, and takes no options of a vendor.
+    name: DeviceName = DeviceName::default(),
     /// What C programs take the adapter for, `roce` or `iwarp`: the drop-in alone. On the wire it is the same. `iwarp` for
     /// programs that know iWARP and shall be tested with it.
     persona: Persona = Persona::Roce,
@@ -299,7 +302,7 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, Persona, LogLevel);
+plain!(u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona, LogLevel);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()

@@ -147,14 +147,24 @@ fn link(archive: &Path, glibc: &Path, file: &Path) -> Result {
     unhide::unhide(file)
 }
 
-/// The files of a kernel driver that are always the same, and the folders of those that are not (crates/ibverbs/src/files).
+/// The folders of a kernel driver, which programs can open and enter, and a file that stands for each of its files
+/// (crates/ibverbs/src/files).
 fn lay_out_tree(tree: &Path) -> Result {
-    run_command(command("cp", &["-RT", &format!("{CRATE}/tree")]).arg(tree))?;
-    let port = tree.join("sys/class/infiniband/ironwarp0/ports/1");
-    for empty in ["gids", "gid_attrs/types", "gid_attrs/ndevs"] {
-        folder(port.join(empty))?;
+    if tree.exists() {
+        fs::remove_dir_all(tree).map_err(at(tree))?;
     }
-    Ok(())
+    let list = Path::new(CRATE).join("tree.txt");
+    let list = fs::read_to_string(&list).map_err(at(&list))?;
+    for path in list.lines().filter_map(|line| line.strip_prefix('/')?.strip_suffix('/')) {
+        folder(tree.join(path))?;
+    }
+    for (link, target) in list.lines().filter_map(|line| line.strip_prefix('/')?.split_once(" -> ")) {
+        let link = tree.join(link);
+        symlink(target, &link).map_err(at(&link))?;
+    }
+    // As long as files of sysfs seem to be.
+    let text = tree.join("text");
+    fs::write(&text, [0; 4096]).map_err(at(&text))
 }
 
 fn folder(path: PathBuf) -> Result<PathBuf> {

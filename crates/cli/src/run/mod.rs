@@ -13,7 +13,7 @@ mod versions;
 use crate::say::{self, Failure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
-use ironwarp_rnic::config::{LogLevel, Persona};
+use ironwarp_rnic::config::{DeviceName, LogLevel, Persona};
 use ironwarp_rnic::fault::FaultPlan;
 use library::Library;
 use program::{CANNOT_EXECUTE, Refusal};
@@ -58,6 +58,10 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, Default, Args)]
 struct Options {
+    /// The name of the device that the program sees [default: ironwarp0]
+    #[arg(long)]
+    name: Option<DeviceName>,
+
     /// What the program takes the adapter for [default: roce]
     #[arg(long, value_parser = words(Persona::ALL, Persona::as_str))]
     persona: Option<Persona>,
@@ -83,6 +87,7 @@ impl Options {
     /// Whether a setting is set by an option.
     fn sets(&self, setting: &str) -> bool {
         match setting {
+            "name" => self.name.is_some(),
             "persona" => self.persona.is_some(),
             "faults" => self.faults.is_some(),
             "seed" => self.seed.is_some(),

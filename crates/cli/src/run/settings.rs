@@ -63,6 +63,9 @@ impl Settings {
     }
 
     fn options(&mut self, options: &Options, config: &mut Config) {
+        if let Some(name) = &options.name {
+            self.set("name", name.as_str());
+        }
         if let Some(persona) = options.persona {
             self.set("persona", persona.as_str());
         }
@@ -130,6 +133,7 @@ mod tests {
     #[test]
     fn options_become_variables() {
         let options = Options {
+            name: Some("mlx5_0".parse().unwrap()),
             persona: Some(Persona::Iwarp),
             log: Some(LogLevel::Debug),
             faults: Some("cut@0.5".parse().unwrap()),
@@ -139,7 +143,13 @@ mod tests {
         let settings = settings(&options, &[("IRONWARP_PERSONA", "roce"), ("HOME", "/")]).unwrap();
         assert_eq!(
             set(&settings),
-            ["IRONWARP_PERSONA=iwarp", "IRONWARP_LOG=debug", "IRONWARP_FAULTS=cut@0.5", "IRONWARP_SEED=7"]
+            [
+                "IRONWARP_NAME=mlx5_0",
+                "IRONWARP_PERSONA=iwarp",
+                "IRONWARP_LOG=debug",
+                "IRONWARP_FAULTS=cut@0.5",
+                "IRONWARP_SEED=7"
+            ]
         );
         assert_eq!(settings.said, ["faults cut@0.5, seed 7: --seed 7 makes the same choices again"]);
     }

@@ -1,31 +1,55 @@
-//! Files of the device whose contents depend on this host.
+//! What is in the files of the device.
 
+use super::tree::{self, Node};
 use crate::device::guid;
-use crate::persona;
-use ironwarp_engine::gid::{GidEntry, GidTable, MOST_GIDS};
+use crate::errno::Errno;
+use crate::{persona, query};
+use ironwarp_engine::gid::{GidEntry, GidTable};
+use ironwarp_engine::traffic::{Traffic, of_process};
 use std::fmt::Write;
+use std::fs;
 
-/// What a file has in it, by its path below the device's folder; `None` if that is always the same, or there is none.
-pub(super) fn of(file: &str) -> Option<String> {
-    match file {
-        "node_type" => Some(if persona::is_iwarp() { "4: RNIC\n" } else { "1: CA\n" }.into()),
-        "node_guid" | "sys_image_guid" => Some(groups(&guid().to_ne_bytes())),
-        "node_desc" => Some(format!("{}\n", crate::device::NAME)),
-        "fw_ver" => Some(format!("{}\n", env!("CARGO_PKG_VERSION"))),
-        "ports/1/state" => Some(if active() { "4: ACTIVE\n" } else { "1: DOWN\n" }.into()),
-        "ports/1/phys_state" => Some(if active() { "5: LinkUp\n" } else { "3: Disabled\n" }.into()),
-        _ => {
-            let (folder, index) = file.strip_prefix("ports/1/")?.rsplit_once('/')?;
-            let index: usize = index.parse().ok()?;
-            match (folder, gid(index)) {
-                ("gids", Some(entry)) => Some(groups(&entry.gid.to_bytes())),
-                // Every index of the table is there, used or not.
-                ("gids", None) if index < MOST_GIDS => Some(groups(&[0; 16])),
-                ("gid_attrs/types", Some(_)) => Some("RoCE v2\n".into()),
-                ("gid_attrs/ndevs", Some(entry)) => Some(format!("{}\n", entry.interface)),
-                _ => None,
-            }
-        }
+/// What a file has in it, by its path as programs call it; or the errno with which the kernel refuses to read it.
+pub(super) fn of(path: &str) -> Result<String, Errno> {
+    match tree::node(path) {
+        Some(Node::Line(line)) => Ok(format!("{line}\n")),
+        _ => made(path).map(|line| line + "\n"),
+    }
+}
+
+fn made(path: &str) -> Result<String, Errno> {
+    let (folder, file) = path.rsplit_once('/').unwrap_or_default();
+    let folder = folder.rsplit('/').next().unwrap_or_default();
+    Ok(match (folder, file) {
+        (_, "node_type") => if persona::is_iwarp() { "4: RNIC" } else { "1: CA" }.into(),
+        (_, "node_guid" | "sys_image_guid") => groups(&guid().to_ne_bytes()),
+        (_, "node_desc" | "ibdev") => persona::name().into(),
+        (_, "uevent") => format!("NAME={}", persona::name()),
+        (_, "fw_ver") => env!("CARGO_PKG_VERSION").into(),
+        (_, "state") => if active() { "4: ACTIVE" } else { "1: DOWN" }.into(),
+        (_, "phys_state") => if active() { "5: LinkUp" } else { "3: Disabled" }.into(),
+        (_, "lid") => format!("{:#x}", query::lid()?),
+        (_, "local_cpulist") => processors().trim().into(),
+        (_, "local_cpus") => mask(&processors()),
+        ("counters" | "hw_counters", counter) => count(counter, of_process()).to_string(),
+        // Every index of the table can be read, used or not.
+        ("gids", index) => groups(&gid(index).map_or([0; 16], |entry| entry.gid.to_bytes())),
+        // Those that are not used can be opened only. Programs tell by this error where the table ends.
+        ("types", index) => gid(index).map(|_| "RoCE v2".into()).ok_or(Errno::INVALID)?,
+        ("ndevs", index) => gid(index).map(|entry| entry.interface).ok_or(Errno::INVALID)?,
+        _ => return Err(Errno(libc::ENOENT)),
+    })
+}
+
+/// Of the connections that this process has and had. Data are counted in words of 32 bits, as on InfiniBand.
+fn count(counter: &str, traffic: Traffic) -> u64 {
+    match counter {
+        "port_xmit_data" => traffic.sent / 4,
+        "port_rcv_data" => traffic.received / 4,
+        "port_xmit_packets" | "unicast_xmit_packets" | "tcpOutSegs" => traffic.segments_sent,
+        "port_rcv_packets" | "unicast_rcv_packets" | "tcpInSegs" => traffic.segments_received,
+        "tcpRetransSegs" => traffic.retransmissions,
+        _ => 0,
     }
 }
 
@@ -33,8 +57,29 @@ fn active() -> bool {
     GidTable::of_process().port_is_active().unwrap_or(false)
 }
 
-fn gid(index: usize) -> Option<GidEntry> {
-    GidTable::of_process().get(index).ok().flatten()
+fn gid(index: &str) -> Option<GidEntry> {
+    GidTable::of_process().get(index.parse().ok()?).ok().flatten()
+}
+
+/// All processors, such as `0-3,6`: the adapter is as near to one as to another.
+fn processors() -> String {
+    fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_else(|_| "0".to_owned())
+}
+
+/// A list of processors as a mask: words of 32 bits, the highest first.
+fn mask(list: &str) -> String {
+    let mut words = vec![0_u32];
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (Ok(first), Ok(last)) = (first.parse::<u16>(), last.parse::<u16>()) else { continue };
+        for processor in first..=last {
+            let at = usize::from(processor / 32);
+            words.resize(words.len().max(at + 1), 0);
+            words[at] |= 1 << (processor % 32);
+        }
+    }
+    let words: Vec<String> = words.iter().rev().map(|word| format!("{word:08x}")).collect();
+    words.join(",")
 }
 
 /// As sysfs writes GIDs and GUIDs: groups of four digits.
@@ -45,5 +90,44 @@ fn groups(bytes: &[u8]) -> String {
         let word = u16::from_be_bytes([pair[0], pair[1]]);
         let _ = write!(text, "{colon}{word:04x}");
     }
-    text + "\n"
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_file_can_be_read_but_those_of_empty_indices() {
+        let roots = ["/sys/class/infiniband", "/sys/class/infiniband_verbs", tree::ITSELF];
+        let mut folders = roots.map(str::to_owned).to_vec();
+        while let Some(folder) = folders.pop() {
+            for (entry, node) in tree::entries(&folder) {
+                let path = format!("{folder}/{entry}");
+                match of(&path) {
+                    _ if node == Node::Folder => folders.push(path),
+                    _ if matches!(node, Node::Link(_)) => {}
+                    Ok(text) => assert!(text.len() > 1 && text.ends_with('\n'), "{path}: {text:?}"),
+                    Err(errno) => assert!(errno == Errno::INVALID && folder.contains("gid_attrs"), "{path}"),
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn an_index_without_an_address_cannot_be_read() {
+        let port = "/sys/class/infiniband/ironwarp0/ports/1";
+        assert_eq!(of(&format!("{port}/gid_attrs/types/0")), Ok("RoCE v2\n".into()));
+        assert_eq!(of(&format!("{port}/gid_attrs/types/255")), Err(Errno::INVALID));
+        assert_eq!(of(&format!("{port}/gid_attrs/ndevs/255")), Err(Errno::INVALID));
+        assert_eq!(of(&format!("{port}/gids/255")), Ok("0000:0000:0000:0000:0000:0000:0000:0000\n".into()));
+    }
+
+    #[test]
+    fn processors_as_a_mask() {
+        assert_eq!(mask("0\n"), "00000001");
+        assert_eq!(mask("0-3,6"), "0000004f");
+        assert_eq!(mask("0-31,33"), "00000002,ffffffff");
+        assert_eq!(mask("nonsense"), "00000000");
+    }
 }

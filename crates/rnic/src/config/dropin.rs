@@ -1,10 +1,69 @@
 //! Settings of the drop-in for libibverbs and librdmacm: what programs take the adapter for, and how much it says.
 
+use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
 /// The name under which C programs find the adapter.
-pub const DEVICE_NAME: &str = "ironwarp0";
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceName(Cow<'static, str>);
+
+/// The longest name that `struct ibv_device` has room for, in bytes (IBV_SYSFS_NAME_MAX, less the zero at its end).
+const LONGEST_NAME: usize = 63;
+
+impl DeviceName {
+    /// The name as text.
+    ///
+    /// ```
+    /// # use ironwarp_rnic::config::DeviceName;
+    /// let name: DeviceName = "mlx5_0".parse()?;
+    /// assert_eq!(name.as_str(), "mlx5_0");
+    /// # Ok::<(), ironwarp_rnic::config::NoDeviceName>(())
+    /// ```
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Default for DeviceName {
+    fn default() -> Self {
+        Self("ironwarp0".into())
+    }
+}
+
+impl fmt::Display for DeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl FromStr for DeviceName {
+    type Err = NoDeviceName;
+
+    /// The name is a folder's, and programs take it with a port or a GID behind it, as in `mlx5_0:1`.
+    fn from_str(text: &str) -> Result<Self, NoDeviceName> {
+        let fits = (1..=LONGEST_NAME).contains(&text.len());
+        let of_a_name = |byte: u8| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte);
+        let begins = text.starts_with(|first: char| first.is_ascii_alphanumeric() || first == '_');
+        let valid = fits && begins && text.bytes().all(of_a_name);
+        valid.then(|| Self(text.to_owned().into())).ok_or(NoDeviceName)
+    }
+}
+
+/// What cannot be the name of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoDeviceName;
+
+impl std::error::Error for NoDeviceName {}
+
+impl fmt::Display for NoDeviceName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "a name such as `mlx5_0` is wanted: 1 to {LONGEST_NAME} letters, digits, `_`, `-` and `.`, the first a letter, a digit or `_`"
+        )
+    }
+}
 
 /// Defines a setting that is one of a few words.
 macro_rules! words {
@@ -96,6 +155,16 @@ mod tests {
             assert_eq!(level.to_string().parse(), Ok(*level));
         }
         assert!(LogLevel::ALL.is_sorted(), "a level includes those before it");
+    }
+
+    #[test]
+    fn a_device_name_is_that_of_a_folder_and_fits() {
+        for name in ["ironwarp0", "mlx5_0", "rxe-eth0.1", "_", &"x".repeat(63)] {
+            assert_eq!(name.parse::<DeviceName>().unwrap().as_str(), name);
+        }
+        for name in ["", ".", "..", "-d", "a/b", "mlx5_0:1", "a b", "é", "a\0", "a\n", &"x".repeat(64)] {
+            assert_eq!(name.parse::<DeviceName>(), Err(NoDeviceName), "{name:?}");
+        }
     }
 
     #[test]
