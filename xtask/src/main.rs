@@ -113,7 +113,13 @@ const JOBS: &[Job] = &[
         pages::install,
     )
     .nightly(pages::RELEASES),
-    job(pages::USAGE, "run the commands of docs/programs", Nightly, &["unshare", "setpriv"], pages::run),
+    job(
+        pages::USAGE,
+        "run the commands of docs/programs",
+        Nightly,
+        &["debootstrap", "unshare", "setpriv"],
+        pages::run,
+    ),
     job(guest::USAGE, "build the siw guest that interop boots", Neither, GUEST, guest::run),
     job(interop::USAGE, "talk to Linux siw in a guest", Ci, INTEROP, interop::run).nightly(FULL),
     job(

@@ -60,7 +60,7 @@ impl Job {
     fn add(&mut self, line: usize, commands: String) {
         let list = if commands.contains("apt-get") { &mut self.fetching } else { &mut self.running };
         let commands = commands.trim_end().to_owned() + "\n";
-        list.push(Step { line, terminal: Terminal::Here, commands, output: None });
+        list.push(Step { line, terminal: Terminal::Here, port: None, commands, output: None });
     }
 }
 

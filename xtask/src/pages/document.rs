@@ -1,6 +1,7 @@
 //! The commands of a page. A block of `sh` is typed into a terminal and must succeed. `sh server` is typed into another one,
-//! which is left alone once something listens there, and must have succeeded in the end; `sh server stays` never ends. A
-//! block `text output` is what the last one printed, but for its values.
+//! which is left alone once something listens there, and must have succeeded in the end; `sh server stays` never ends. With a
+//! number behind it, it is left alone once that TCP port is listened on. A block `text output` is what the last one printed, but for its values. `sh install` is typed by root into a fresh Debian of the
+//! release that the page names, before anything else, and once: the system is kept.
 
 /// One block of commands.
 #[derive(Debug, PartialEq, Eq)]
@@ -8,6 +9,8 @@ pub(super) struct Step {
     /// Where in the page it begins.
     pub(super) line: usize,
     pub(super) terminal: Terminal,
+    /// The port that tells that a server is ready; any if there is none.
+    pub(super) port: Option<u16>,
     pub(super) commands: String,
     pub(super) output: Option<String>,
 }
@@ -20,12 +23,36 @@ pub(super) enum Terminal {
     Stays,
 }
 
+/// The Debian release in which the commands of a page run; that of this system if it names none.
+pub(super) fn release(page: &str) -> Option<&str> {
+    let (_, rest) = page.split_once("<!-- commands in Debian ")?;
+    rest.split_once(" -->").map(|(release, _)| release)
+}
+
+/// The commands that install what the others need.
+pub(super) fn installation(page: &str) -> Vec<Step> {
+    let blocks = fenced(page).into_iter().filter(|(_, language, _)| *language == "sh install");
+    blocks
+        .map(|(line, _, commands)| Step {
+            line,
+            terminal: Terminal::Here,
+            port: None,
+            commands,
+            output: None,
+        })
+        .collect()
+}
+
 /// The steps of a page, in order.
 pub(super) fn steps(page: &str) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
     for (line, language, text) in fenced(page) {
-        let step = |terminal| Step { line, terminal, commands: text.clone(), output: None };
-        match language {
+        let (kind, port) = match language.rsplit_once(' ').map(|(kind, port)| (kind, port.parse())) {
+            Some((kind, Ok(port))) => (kind, Some(port)),
+            _ => (language, None),
+        };
+        let step = |terminal| Step { line, terminal, port, commands: text.clone(), output: None };
+        match kind {
             "sh" => steps.push(step(Terminal::Here)),
             "sh server" => steps.push(step(Terminal::Server)),
             "sh server stays" => steps.push(step(Terminal::Stays)),
@@ -82,11 +109,28 @@ mod tests {
 
     #[test]
     fn blocks_become_steps() {
-        let page = "# A\n```sh server\na &\nb\n```\ntext\n```sh\nc\n```\n```text output\nd 1\n```\n```text\ne\n```\n";
-        let server = Step { line: 3, terminal: Terminal::Server, commands: "a &\nb\n".into(), output: None };
-        let here =
-            Step { line: 8, terminal: Terminal::Here, commands: "c\n".into(), output: Some("d 1\n".into()) };
-        assert_eq!(steps(page), [server, here]);
+        let page = "# A\n```sh server stays 80\nz\n```\n```sh server\na &\nb\n```\ntext\n```sh\nc\n```\n```text output\nd 1\n```\n```text\ne\n```\n";
+        let step = |line, terminal, port, commands: &str| Step {
+            line,
+            terminal,
+            port,
+            commands: commands.into(),
+            output: None,
+        };
+        let first = step(3, Terminal::Stays, Some(80), "z\n");
+        let server = step(6, Terminal::Server, None, "a &\nb\n");
+        let here = Step { output: Some("d 1\n".into()), ..step(11, Terminal::Here, None, "c\n") };
+        assert_eq!(steps(page), [first, server, here]);
+    }
+
+    #[test]
+    fn what_is_installed_is_no_step() {
+        let page = "<!-- commands in Debian trixie -->\n```sh install\na\n```\n```sh\nb\n```\n";
+        assert_eq!(release(page), Some("trixie"));
+        let commands = |steps: Vec<Step>| steps.into_iter().map(|step| step.commands).collect::<Vec<_>>();
+        assert_eq!(commands(installation(page)), ["a\n"]);
+        assert_eq!(commands(steps(page)), ["b\n"]);
+        assert_eq!(release("# A\n"), None);
     }
 
     #[test]

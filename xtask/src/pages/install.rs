@@ -21,7 +21,7 @@ pub(crate) const RELEASES: &[&str] = &dropin::RELEASES;
 const PACKAGES: &str = "ibverbs-utils,perftest";
 /// Where the user of the first screen is.
 const HOME: &str = "/newcomer";
-const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
+pub(super) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
 pub(crate) fn run(workspace: &Workspace, releases: &[String]) -> Result {
     need_root("it makes and enters root directories of other systems")?;
@@ -111,7 +111,7 @@ impl Root {
     }
 
     fn place<'p>(&'p self, folder: &'p str, user: User, network: Network) -> Place<'p> {
-        Place { root: Some(&self.path), folder, user, network, path: PATH.into() }
+        Place { root: Some(&self.path), below: None, folder, user, network, path: PATH.into() }
     }
 }
 
@@ -124,11 +124,11 @@ impl Drop for Root {
 /// A step at the same place as the first of these.
 fn like(steps: &[Step]) -> Result<Step> {
     let first = steps.first().ok_or("docs/ci.md has no commands")?;
-    Ok(Step { line: first.line, terminal: first.terminal, commands: String::new(), output: None })
+    Ok(Step { line: first.line, terminal: first.terminal, port: None, commands: String::new(), output: None })
 }
 
 /// A minimal system with the packages, made once and kept.
-fn debootstrap(roots: &Path, release: &str) -> Result<PathBuf> {
+pub(super) fn debootstrap(roots: &Path, release: &str) -> Result<PathBuf> {
     let root = roots.join(format!("{release}-{}", PACKAGES.replace(',', "-")));
     if root.exists() {
         return Ok(root);
@@ -142,6 +142,6 @@ fn debootstrap(roots: &Path, release: &str) -> Result<PathBuf> {
     Ok(root)
 }
 
-fn remove(path: &Path) -> Result {
+pub(super) fn remove(path: &Path) -> Result {
     if path.exists() { fs::remove_dir_all(path).map_err(at(path)) } else { Ok(()) }
 }

@@ -5,22 +5,25 @@
 //!  ci.rs         docs/ci.md → the commands of its Dockerfile and of its job
 //!  place.rs      where they run, and whether they print what is shown
 //!  install.rs    fresh Debian systems, in which README's first screen runs
+//!  system.rs     Debian systems with what a page asks for, made once and kept
 //! ```
 
 mod ci;
 mod document;
 mod install;
 mod place;
+mod system;
 
 pub(crate) use install::{RELEASES, USAGE as INSTALL_USAGE, run as install};
 
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
-use document::steps;
+use document::{release, steps};
 use place::{Network, Place, User};
 use std::env;
 use std::fs;
 use std::path::Path;
+use system::System;
 
 pub(crate) const USAGE: &str = "pages [NAME…]";
 
@@ -30,7 +33,8 @@ const PAGES: &str = "docs/programs";
 /// A page that has this is not for ordinary users.
 const AS_ROOT: &str = "<!-- commands as root -->";
 
-/// Runs what the pages say, on this system, as an ordinary user, with the drop-in that was built last.
+/// Runs what the pages say, on this system or in the one that they name, as an ordinary user, with the drop-in that was built
+/// last.
 pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
     need_root("the commands get a network and a user of their own")?;
     let folder = env::temp_dir().join(format!("ironwarp-pages-{}", std::process::id()));
@@ -38,12 +42,13 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
     fs::create_dir_all(&home).map_err(at(&home))?;
     let built = workspace.target.join("dropin");
     run_command(&mut command("cp", &["-a", &format!("{}/.", built.display()), &home.to_string_lossy()]))?;
-    let ran = run_pages(&folder, &home, names);
+    let ran = run_pages(workspace, &folder, &home, names);
     let _ = fs::remove_dir_all(&folder);
     ran
 }
 
-fn run_pages(folder: &Path, home: &Path, names: &[String]) -> Result {
+fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]) -> Result {
+    let mut unknown: Vec<&String> = names.iter().collect();
     let mut pages: Vec<_> = fs::read_dir(PAGES).map_err(at(Path::new(PAGES)))?.flatten().collect();
     pages.sort_by_key(fs::DirEntry::file_name);
     for page in pages {
@@ -54,18 +59,25 @@ fn run_pages(folder: &Path, home: &Path, names: &[String]) -> Result {
         if steps.is_empty() || !(names.is_empty() || names.contains(&name)) {
             continue;
         }
-        let work = folder.join(&name);
-        let place = Place {
-            root: None,
-            folder: &work.to_string_lossy(),
-            user: if text.contains(AS_ROOT) { User::Root } else { User::Ordinary },
-            network: Network::Own,
-            path: search_path(home)?,
-        };
-        place.run(&format!("{PAGES}/{name}.md"), &steps)?;
+        unknown.retain(|given| **given != name);
+        let user = if text.contains(AS_ROOT) { User::Root } else { User::Ordinary };
+        let title = format!("{PAGES}/{name}.md");
+        if let Some(release) = release(&text) {
+            System::with(&workspace.target.join("roots"), release, &name, &text)?
+                .run(home, user, &title, &steps)?;
+        } else {
+            let work = folder.join(&name);
+            let folder = &*work.to_string_lossy();
+            let path = search_path(home)?;
+            Place { root: None, below: None, folder, user, network: Network::Own, path }
+                .run(&title, &steps)?;
+        }
         println!("{name}: {} blocks of commands", steps.len());
     }
-    Ok(())
+    match unknown.first() {
+        None => Ok(()),
+        Some(name) => Err(format!("no commands in {PAGES}/{name}.md")),
+    }
 }
 
 /// The drop-in's command first. rustc is found where it is, and not by way of a tool that looks into somebody's home.

@@ -12,6 +12,8 @@ use std::path::{Path, PathBuf};
 pub(super) struct Place<'p> {
     /// The root directory; that of this system if there is none.
     pub(super) root: Option<&'p Path>,
+    /// A system whose files are seen below those in `root`, and stay as they are.
+    pub(super) below: Option<&'p Path>,
     /// A folder to work in, as it is called inside.
     pub(super) folder: &'p str,
     pub(super) user: User,
@@ -37,6 +39,8 @@ pub(super) enum Network {
 const ORDINARY: u32 = 4242;
 /// Longer than any page takes.
 const SECONDS: &str = "300";
+/// Longer than it takes to download and build what a page needs.
+const SECONDS_TO_FETCH: &str = "2400";
 
 /// What runs first, as root, with the words of the command behind it.
 const OUTSIDE: &str = r#"set -eu
@@ -50,13 +54,20 @@ if [ "$NETWORK" = own ]; then
     ip link set iw0 up
     ip link set iw1 up
 fi
+if [ -n "$BELOW" ]; then
+    mount -t overlay overlay -o "lowerdir=$BELOW,upperdir=$ROOT,workdir=$ROOT.work" "$ROOT"
+fi
+if [ -n "$ROOT" ]; then
+    mount -t sysfs sysfs "$ROOT/sys"
+    mount -t tmpfs -o mode=1777 tmpfs "$ROOT/dev/shm"
+fi
 mount -t proc proc "$ROOT/proc"
 exec "$@""#;
 
 /// What the steps begin with.
 const INSIDE: &str = r#"set -eu
 cd "$HOME"
-listeners() { cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -c '^ *[0-9]*: [^ ]* [^ ]* 0A ' || true; }
+listeners() { cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -c "^ *[0-9]*: [0-9A-F]*:${1:-[0-9A-F]*} [^ ]* 0A " || true; }
 "#;
 
 impl Place<'_> {
@@ -98,8 +109,11 @@ impl Place<'_> {
     }
 
     fn command(&self, folder: &Path) -> Result {
-        let own: &[&str] = if self.network == Network::Own { &["--net"] } else { &[] };
-        let mut words = vec!["-s", "KILL", SECONDS, "unshare", "--mount", "--pid", "--fork", "--kill-child"];
+        let (own, seconds): (&[&str], _) = match self.network {
+            Network::Own => (&["--net"], SECONDS),
+            Network::Host => (&[], SECONDS_TO_FETCH),
+        };
+        let mut words = vec!["-s", "KILL", seconds, "unshare", "--mount", "--pid", "--fork", "--kill-child"];
         words.extend(own);
         words.extend(["--", "sh", "-c", OUTSIDE, "sh"]);
         let root = self.root.map(|root| root.to_string_lossy().into_owned());
@@ -115,6 +129,7 @@ impl Place<'_> {
         words.extend(["env", "-i", &home, &path, "DEBIAN_FRONTEND=noninteractive", "sh", &script]);
         let mut command = command("timeout", &words);
         command.env("ROOT", root.as_deref().unwrap_or_default());
+        command.env("BELOW", self.below.unwrap_or(Path::new("")));
         command.env("NETWORK", if self.network == Network::Own { "own" } else { "host" });
         let status = command.current_dir(folder).status().map_err(|error| format!("timeout: {error}"))?;
         if status.success() { Ok(()) } else { Err(format!("the commands ended with {status}")) }
@@ -124,14 +139,17 @@ impl Place<'_> {
 /// The steps as one script. What is typed here can change directory and environment of what follows, as in a terminal.
 fn shell_script(steps: &[Step]) -> String {
     let mut script = INSIDE.to_owned();
-    for (n, Step { terminal, commands, .. }) in steps.iter().enumerate() {
+    for (n, Step { terminal, port, commands, .. }) in steps.iter().enumerate() {
         script += &format!("echo {n} >\"$HOME/at\"\n");
         script += &match terminal {
             Terminal::Here => format!("{{\n{commands}}} >\"$HOME/{n}.log\" 2>&1 </dev/null\n"),
-            Terminal::Server | Terminal::Stays => format!(
-                "before=$(listeners)\n( set -e\n{commands}) >\"$HOME/{n}.log\" 2>&1 </dev/null &\nserver_{n}=$!\n\
-                 until [ \"$(listeners)\" -gt \"$before\" ]; do kill -0 $server_{n}; sleep 0.05; done\n"
-            ),
+            Terminal::Server | Terminal::Stays => {
+                let port = port.map(|port| format!(" {port:04X}")).unwrap_or_default();
+                format!(
+                    "before=$(listeners{port})\n( set -e\n{commands}) >\"$HOME/{n}.log\" 2>&1 </dev/null &\nserver_{n}=$!\n\
+                     until [ \"$(listeners{port})\" -gt \"$before\" ]; do kill -0 $server_{n}; sleep 0.05; done\n"
+                )
+            }
         };
     }
     for (n, _) in steps.iter().enumerate().filter(|(_, step)| step.terminal == Terminal::Server) {
