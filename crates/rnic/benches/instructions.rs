@@ -198,6 +198,10 @@ impl Link for Tape {
         Ok(bytes.len())
     }
 
+    fn arrived(&self) -> usize {
+        self.received.lock().unwrap().len()
+    }
+
     fn finish(&self) {}
 
     fn abort(&self) {}

@@ -50,6 +50,9 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Receives into `host`, span after span, and what comes behind into `own`; returns how many bytes came, at least one.
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError>;
 
+    /// How many bytes have arrived and can be received now, as far as the link knows.
+    fn arrived(&self) -> usize;
+
     /// Why the connection is gone, if it is: for whoever does not receive at the moment. Told once.
     fn lost(&self) -> Option<i32> {
         None

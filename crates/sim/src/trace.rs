@@ -62,6 +62,10 @@ impl Link for TracedLink {
         self.moved("receives", self.inner.recv(host, own))
     }
 
+    fn arrived(&self) -> usize {
+        self.inner.arrived()
+    }
+
     fn lost(&self) -> Option<i32> {
         self.inner.lost()
     }

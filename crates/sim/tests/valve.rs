@@ -112,6 +112,10 @@ impl Link for Valve {
         Ok(placed + bytes.len())
     }
 
+    fn arrived(&self) -> usize {
+        self.inbox.lock().unwrap().len()
+    }
+
     fn finish(&self) {}
     fn abort(&self) {}
     fn segment_size(&self) -> usize {

@@ -95,6 +95,11 @@ impl Link for Wire {
         Ok(n)
     }
 
+    fn arrived(&self) -> usize {
+        let state = self.state.lock().unwrap();
+        state.0.len() - state.1
+    }
+
     fn finish(&self) {}
     fn abort(&self) {}
     fn segment_size(&self) -> usize {

@@ -264,6 +264,10 @@ impl Link for TcpLink {
         Ok(received)
     }
 
+    fn arrived(&self) -> usize {
+        rustix::io::ioctl_fionread(&self.fd).map_or(0, |bytes| usize::try_from(bytes).unwrap_or(usize::MAX))
+    }
+
     fn lost(&self) -> Option<i32> {
         match rustix::net::sockopt::socket_error(&self.fd) {
             Ok(Err(error)) | Err(error) => Some(error.raw_os_error()),

@@ -84,9 +84,18 @@ impl Host {
         pair.qp().post_receive(request).unwrap();
     }
 
-    pub(crate) fn send(&mut self, pair: &QueuePair, at: usize, bytes: &[u8]) {
+    /// Memory that holds these bytes.
+    pub(crate) fn data(&mut self, at: usize, bytes: &[u8]) -> Data {
         self.memory[at..at + bytes.len()].copy_from_slice(bytes);
-        let data = Data::Memory(self.sge(at, bytes.len()).into());
+        Data::Memory(self.sge(at, bytes.len()).into())
+    }
+
+    pub(crate) fn domain(&self) -> Domain {
+        self.domain
+    }
+
+    pub(crate) fn send(&mut self, pair: &QueuePair, at: usize, bytes: &[u8]) {
+        let data = self.data(at, bytes);
         let request = WorkRequest::new(at as u64, Operation::Send { invalidate: None }, data);
         pair.qp().post_send(vec![request]).unwrap();
     }
@@ -202,12 +211,29 @@ impl Stranger {
 
     /// Begins the stream, as an end does that was accepted: with an empty Write.
     pub(crate) fn open(&mut self) {
+        self.raw(&Self::empty_writes(1));
+    }
+
+    fn empty_writes(number: usize) -> Vec<u8> {
         let place = Place { tag: Tag(1), offset: 0 };
         let header = Header::Write(Tagged { last: true, place });
         let mut bytes = Vec::new();
         let mut writer = FpduWriter::new(Framing { crc: true, markers: false });
-        writer.write(&header, &[], |part| bytes.extend_from_slice(part)).unwrap();
-        self.raw(&bytes);
+        for _ in 0..number {
+            writer.write(&header, &[], |part| bytes.extend_from_slice(part)).unwrap();
+        }
+        bytes
+    }
+
+    /// Sends empty Writes without end, until the connection is gone.
+    pub(crate) fn flood(mut self) {
+        let bytes = Self::empty_writes(4096);
+        while self.stream.write_all(&bytes).is_ok() {}
+    }
+
+    /// Its address, and that of the end it is connected to.
+    pub(crate) fn addresses(&self) -> (SocketAddr, SocketAddr) {
+        (self.stream.local_addr().unwrap(), self.stream.peer_addr().unwrap())
     }
 
     /// What it was told in the last Reply.

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 mod common;
+mod drain;
 mod log;
 mod misuse;
 mod numbers;

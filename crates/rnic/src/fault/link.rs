@@ -147,6 +147,10 @@ impl Link for FaultyLink {
         })
     }
 
+    fn arrived(&self) -> usize {
+        self.inner.arrived()
+    }
+
     fn finish(&self) {
         self.inner.finish();
     }

@@ -55,6 +55,10 @@ impl Link for Tape {
         Ok(len)
     }
 
+    fn arrived(&self) -> usize {
+        0
+    }
+
     fn finish(&self) {
         *lock(&self.finished) = true;
     }

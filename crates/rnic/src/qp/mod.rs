@@ -223,7 +223,11 @@ impl Qp {
                 return Err(IllegalTransition { from, to });
             }
             if to == State::Error {
+                let live = self.drain();
                 self.abort(Fault::Moved);
+                if live {
+                    self.stop_placing();
+                }
                 return Ok(());
             }
             if to == State::Drained {
@@ -269,6 +273,7 @@ impl Qp {
     /// connection is closed.
     pub fn reset(&self) {
         self.silent.store(true, Ordering::SeqCst);
+        self.drain();
         self.abort(Fault::Moved);
         self.release();
         self.hush();
@@ -370,12 +375,42 @@ impl Qp {
     /// Sends what was posted, then closes. No more can be posted.
     pub fn disconnect(&self) {
         if self.is_linked() && !self.is_ended() && !self.closing.swap(true, Ordering::AcqRel) {
-            // A completion is seen before its message is counted. Whoever saw one has its peer told of it. What the half
-            // left is done below.
-            let ((), _) = self.rx.with(|rx| rx.iter_mut().for_each(|rx| rx.publish(self)));
+            self.drain();
             lock(&self.owed).finish = true;
             self.drive_tx();
             self.drive_rx(); // what waits for a receive is given up, if the peer has closed as well
+        }
+    }
+
+    /// Receives what has arrived and acknowledges it, before this end closes. For an adapter of silicon a message has come once it
+    /// is on this host: its sender must not wait in vain because nobody had read it out of the link. What the peer sends from now on is
+    /// no part of this, so it cannot hold this end here. False: there is no stream, or it is over.
+    fn drain(&self) -> bool {
+        if !self.is_linked() || self.is_ended() {
+            return false;
+        }
+        // Whoever receives meanwhile is waited for: its completions may have been seen before their messages were counted.
+        let (owes, left) = self.rx.with(|half| {
+            let Some(rx) = half else { return false };
+            bug::catch("receiving", || rx.drain(self)).unwrap_or_else(|bug| {
+                let in_use = half.take().and_then(Rx::abandon);
+                self.receiver_failed(bug, in_use);
+                true
+            })
+        });
+        if owes {
+            self.drive_tx();
+        }
+        self.acknowledge();
+        self.pass_on(left);
+        true
+    }
+
+    /// The stream is over. Whoever receives meanwhile is waited for: once this returns, nothing is placed in memory any more.
+    fn stop_placing(&self) {
+        let ((), left) = self.rx.with(|rx| rx.iter_mut().for_each(|rx| rx.give_up(self)));
+        if left == Left::Work {
+            self.drive_rx();
         }
     }
 

@@ -181,6 +181,10 @@ impl Link for SimLink {
         if came == 0 { Err(LinkError::Unmapped) } else { Ok(came) }
     }
 
+    fn arrived(&self) -> usize {
+        lock(&self.connection).pipes[1 - self.end].arrived(self.clock.now())
+    }
+
     fn lost(&self) -> Option<i32> {
         let mut connection = lock(&self.connection);
         match connection.check_send(self.end, self.clock.now()) {

@@ -198,6 +198,24 @@ impl Rx {
         left
     }
 
+    /// Receives what has arrived by now, because this end is about to close: a peer that keeps sending cannot hold it here. Returns
+    /// whether the tx half got something to do.
+    pub(crate) fn drain(&mut self, qp: &Qp) -> bool {
+        let mut staging = qp.device().take_staging();
+        let room = staging.len().min(qp.device().longest_call());
+        let mut due = self.link.arrived();
+        self.take_early(qp);
+        self.attend(qp);
+        while due > 0 && !self.ended && !self.over && !self.park.is_full(qp.device().config().park) {
+            let Some(came) = self.receive(qp, &mut staging[..room]) else { break };
+            due = due.saturating_sub(came.len);
+            self.attend(qp);
+        }
+        qp.device().put_staging(staging);
+        self.publish(qp);
+        std::mem::take(&mut self.owes)
+    }
+
     /// Tells the tx half how many messages were delivered.
     pub(crate) fn publish(&mut self, qp: &Qp) {
         let delivered = self.delivered.max(self.vouched);
@@ -209,10 +227,7 @@ impl Rx {
     }
 
     fn rounds(&mut self, qp: &Qp, mut looks: usize, staging: &mut [u8]) -> Left {
-        if !self.early.is_empty() {
-            let early = std::mem::take(&mut self.early);
-            self.take(qp, &early);
-        }
+        self.take_early(qp);
         self.attend(qp);
         let mut came = 0;
         for _ in 0..READS {
@@ -247,6 +262,13 @@ impl Rx {
             }
         }
         Left::Work
+    }
+
+    fn take_early(&mut self, qp: &Qp) {
+        if !self.early.is_empty() {
+            let early = std::mem::take(&mut self.early);
+            self.take(qp, &early);
+        }
     }
 
     /// What others changed meanwhile: the stream failed, or a receive was posted.
@@ -534,7 +556,7 @@ impl Rx {
     }
 
     /// Nothing more is delivered on this stream.
-    fn give_up(&mut self, qp: &Qp) {
+    pub(crate) fn give_up(&mut self, qp: &Qp) {
         self.over = true;
         self.segment = None;
         while self.park.pop().is_some() {}

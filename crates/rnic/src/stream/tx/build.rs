@@ -193,7 +193,7 @@ impl Tx {
         let Some(delivered) = train.owed.delivered.filter(|count| *count > self.cursor.acknowledged) else {
             return;
         };
-        if !self.may_signal(qp, train) {
+        if !self.may_signal(qp, train) && !self.may_end_with_signal(qp, train) {
             return;
         }
         let mut owed = lock(&qp.owed);
@@ -206,6 +206,12 @@ impl Tx {
 
     fn may_signal(&self, qp: &Qp, train: &Train) -> bool {
         train.owed.open && !qp.is_gone() && self.cursor.doing == Doing::Nothing && !qp.is_ended()
+    }
+
+    /// A stream that this end has ended still says what was delivered, in the middle of a message perhaps, which is cut short anyway:
+    /// the peer shall not wait for it.
+    fn may_end_with_signal(&self, qp: &Qp, train: &Train) -> bool {
+        train.owed.open && !qp.is_gone() && qp.is_ended() && !self.cursor.terminate
     }
 
     pub(super) fn add_empty(&mut self, train: &mut Train, header: &Header, did: Did) {

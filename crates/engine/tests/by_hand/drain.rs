@@ -1,0 +1,172 @@
+//! What has arrived is received and acknowledged before an end closes, though nobody had read it yet: for an adapter of silicon it
+//! would have come. The lane of the end that closes is held meanwhile, so that nothing but closing can read its socket.
+
+use crate::common::{Heard, Host, NOBODY, PATIENCE, Stranger, talk};
+use ironwarp_engine::{Engine, QueuePair};
+use ironwarp_rnic::config::Config;
+use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_rnic::qp::{Retries, State};
+use ironwarp_rnic::queue::{Operation, Status, WorkRequest};
+use ironwarp_wire::Place;
+use std::fs;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::time::{Duration, Instant};
+
+/// How this end closes.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Close {
+    Error,
+    Destroy,
+    Reset,
+}
+
+impl Close {
+    fn apply(self, pair: &QueuePair) {
+        match self {
+            Self::Error => pair.modify(State::Error).unwrap(),
+            Self::Destroy => pair.retire(),
+            Self::Reset => pair.modify(State::Reset).unwrap(),
+        }
+    }
+}
+
+/// The only lane of an adapter does nothing until this is dropped.
+struct Held {
+    _release: Sender<()>,
+}
+
+fn hold(engine: &Engine) -> Held {
+    let (release, released) = channel::<()>();
+    let (begin, begun) = channel();
+    let wait = move || {
+        begin.send(()).unwrap();
+        assert!(released.recv().is_err(), "nothing is sent");
+    };
+    engine.call_at(Instant::now(), wait).unwrap();
+    begun.recv_timeout(PATIENCE).expect("the lane runs");
+    Held { _release: release }
+}
+
+/// Waits until so many bytes lie unread in the socket between these IPv4 addresses.
+fn await_unread(local: SocketAddr, peer: SocketAddr, bytes: u64) {
+    let name = |address: SocketAddr| match address {
+        SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_le_bytes(v4.ip().octets()), v4.port()),
+        SocketAddr::V6(_) => panic!("{address}"),
+    };
+    let (local, peer) = (name(local), name(peer));
+    let begun = Instant::now();
+    loop {
+        let table = fs::read_to_string("/proc/self/net/tcp").unwrap();
+        let row = table.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+        let row = row.into_iter().find(|row| row.len() > 4 && row[1] == local && row[2] == peer);
+        let queues = row.expect("the socket is there")[4].to_owned();
+        let (_, unread) = queues.split_once(':').unwrap();
+        if u64::from_str_radix(unread, 16).unwrap() >= bytes {
+            return;
+        }
+        assert!(begun.elapsed() < PATIENCE, "{queues}");
+        std::thread::yield_now();
+    }
+}
+
+fn one_lane() -> Host {
+    Host::new(Config { lanes: 1, close: Duration::from_millis(200), ..Config::default() })
+}
+
+/// Two connected queue pairs of two adapters. The first gives up after five seconds without an answer.
+fn connected(one: &Host, other: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
+    let (a, b) = (one.pair(), other.pair());
+    one.bring_up(&a, "127.0.0.2", ("127.0.0.3", b.id()));
+    other.bring_up(&b, "127.0.0.3", ("127.0.0.2", a.id()));
+    a.set_retries(Retries { timeout: 14, ..Retries::default() });
+    a.wait_connected(PATIENCE).unwrap();
+    b.wait_connected(PATIENCE).unwrap();
+    (a, b)
+}
+
+/// One end has posted `operation`, which lies in the other's socket, when that closes: the request succeeds all the same.
+fn arrives(close: Close, operation: impl Fn(Place) -> Operation, sent: &[u8]) {
+    let (mut one, mut other) = (one_lane(), one_lane());
+    let (a, b) = connected(&one, &other);
+    // Each end has heard the other, and nothing is on its way.
+    talk(&mut one, &a, &mut other, &b);
+    let theirs: Box<[u8]> = vec![7; 64].into();
+    let rights = Rights::REMOTE | Rights::LOCAL_READ | Rights::LOCAL_WRITE;
+    let described = Memory::direct(theirs.as_ptr() as u64, theirs.len() as u64, rights).unwrap();
+    let tag = other.engine.device().register(other.domain(), described).unwrap();
+    other.receive(&b, 200, 64);
+    let established = b.wait_connected(PATIENCE).unwrap();
+
+    let held = hold(&other.engine);
+    let operation = operation(Place { tag, offset: theirs.as_ptr() as u64 });
+    let data = one.data(300, sent);
+    let request = WorkRequest::new(1, operation.clone(), data);
+    a.qp().post_send(vec![request]).unwrap();
+    await_unread(established.local, established.peer, 1);
+    close.apply(&b);
+    drop(held);
+    let completion = one.next();
+    assert_eq!((completion.wr_id, completion.status), (1, Status::Success), "{close:?} {completion:?}");
+    match operation {
+        Operation::Write(_) => assert_eq!(&theirs[..sent.len()], sent),
+        Operation::Read(_) => assert_eq!(one.bytes(300, sent.len()), &[7; 64][..sent.len()]),
+        _ => assert_eq!(other.bytes(200, sent.len()), sent),
+    }
+    if close == Close::Error && matches!(operation, Operation::Send { .. }) {
+        let received = other.one();
+        assert_eq!((received.wr_id, received.byte_len as usize), (200, sent.len()));
+    }
+}
+
+const CLOSES: [Close; 3] = [Close::Error, Close::Destroy, Close::Reset];
+
+/// What UCX asks with whether all that it sent before has arrived.
+#[test]
+fn an_empty_write_that_lies_unread_is_acknowledged() {
+    CLOSES.into_iter().for_each(|close| arrives(close, |_| Operation::Write(Place::default()), b""));
+}
+
+#[test]
+fn a_write_that_lies_unread_is_placed_and_acknowledged() {
+    CLOSES.into_iter().for_each(|close| arrives(close, Operation::Write, b"written"));
+}
+
+#[test]
+fn a_send_that_lies_unread_is_received_and_acknowledged() {
+    CLOSES.into_iter().for_each(|close| arrives(close, |_| Operation::Send { invalidate: None }, b"sent"));
+}
+
+#[test]
+fn a_read_that_lies_unread_is_answered() {
+    CLOSES.into_iter().for_each(|close| arrives(close, Operation::Read, b"whatever"));
+}
+
+/// A peer that never stops sending holds nobody: what comes after the call is no part of it.
+#[test]
+fn a_peer_that_sends_without_end_does_not_hold_who_closes() {
+    for close in CLOSES {
+        let host = one_lane();
+        let pair = host.pair();
+        host.bring_up(&pair, "127.0.0.3", ("127.0.0.2", NOBODY));
+        let mut stranger = Stranger::hello("127.0.0.2", ("127.0.0.3", pair.id()), NOBODY);
+        assert_eq!(stranger.hear(), Heard::Accepted);
+        stranger.open();
+        pair.wait_connected(PATIENCE).unwrap();
+        let (peer, local) = stranger.addresses();
+        let flood = std::thread::spawn(move || stranger.flood());
+        let held = hold(&host.engine);
+        await_unread(local, peer, 1 << 16);
+        let (done, is_done) = channel();
+        let closing = std::thread::spawn(move || {
+            close.apply(&pair);
+            done.send(()).unwrap();
+        });
+        assert!(is_done.recv_timeout(PATIENCE).is_ok(), "{close:?} does not return");
+        closing.join().unwrap();
+        drop(held);
+        drop(host);
+        flood.join().unwrap();
+    }
+}
