@@ -28,6 +28,10 @@ const LAST_PAUSE: Duration = Duration::from_millis(256);
 /// So often, within the time that a request waits for the peer, it is looked whether one does.
 const LOOKS: u32 = 4;
 
+/// How long after its peer has closed an end still knows what that would have said to an empty Write. UCX looks by empty Writes whether
+/// a peer is there, too, every few seconds: it shall not be told so for longer.
+const FAREWELL: Duration = Duration::from_secs(1);
+
 /// A queue pair on its way up. It holds nothing alive: the queue pair holds it, until it is told something else.
 #[derive(Debug)]
 pub(crate) struct BringUp {
@@ -95,6 +99,8 @@ pub(crate) enum Reminder {
     Look(Weak<BringUp>, u64),
     /// Hellos that came early were served.
     Parked(Weak<Port>),
+    /// The peer closed a while ago.
+    Gone(Weak<BringUp>),
 }
 
 /// How it begins.
@@ -116,6 +122,11 @@ impl Reminder {
             Self::Look(up, times) => {
                 if let Some(up) = up.upgrade() {
                     up.look(now, times);
+                }
+            }
+            Self::Gone(up) => {
+                if let Some(pair) = up.upgrade().and_then(|up| up.pair.upgrade()) {
+                    pair.qp().forget_peer();
                 }
             }
             Self::Parked(port) => {
@@ -419,6 +430,9 @@ impl BringUp {
                 return;
             }
             progress.phase = Phase::Gone;
+        }
+        if let Some(engine) = self.engine.upgrade() {
+            engine.remind(Instant::now() + FAREWELL, Reminder::Gone(Arc::downgrade(self)));
         }
         self.patience_changed();
     }

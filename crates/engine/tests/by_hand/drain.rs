@@ -6,7 +6,7 @@ use ironwarp_engine::{Engine, QueuePair};
 use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::{Retries, State};
-use ironwarp_rnic::queue::{Operation, Status, WorkRequest};
+use ironwarp_rnic::queue::{Data, Operation, Sges, Status, WorkRequest};
 use ironwarp_wire::Place;
 use std::fs;
 use std::net::SocketAddr;
@@ -169,4 +169,43 @@ fn a_peer_that_sends_without_end_does_not_hold_who_closes() {
         drop(host);
         flood.join().unwrap();
     }
+}
+
+/// Two ends ask by an empty Write whether all has arrived, and one closes before the other has asked: it knows the answer. A while later
+/// the same question means another thing, namely whether the peer is there.
+#[test]
+fn an_empty_write_succeeds_if_the_peer_has_just_closed() {
+    for close in CLOSES {
+        let (mut one, mut other) = (one_lane(), one_lane());
+        let (a, b) = connected(&one, &other);
+        talk(&mut one, &a, &mut other, &b);
+        close.apply(&b);
+        assert!(a.wait_closed(PATIENCE));
+        let empty =
+            || vec![WorkRequest::new(1, Operation::Write(Place::default()), Data::Memory(Sges::default()))];
+        a.post_send(empty()).unwrap();
+        assert_eq!(one.one().wr_id, 1, "{close:?}");
+        let begun = Instant::now();
+        while a.qp().queued().0 == 0 {
+            assert!(begun.elapsed() < PATIENCE, "the peer is still there");
+            a.post_send(empty()).unwrap();
+            one.cq.poll(16, |completion| assert_eq!(completion.status, Status::Success)).unwrap();
+        }
+    }
+}
+
+/// What has an effect fails, or the peer would be said to have it.
+#[test]
+fn nothing_else_succeeds_if_the_peer_has_closed() {
+    let (mut one, mut other) = (one_lane(), one_lane());
+    let (a, b) = connected(&one, &other);
+    talk(&mut one, &a, &mut other, &b);
+    b.retire();
+    assert!(a.wait_closed(PATIENCE));
+    one.send(&a, 500, b"lost");
+    let empty = WorkRequest::new(1, Operation::Write(Place::default()), Data::Memory(Sges::default()));
+    a.post_send([empty]).unwrap();
+    let (sent, empty) = (one.next(), one.next());
+    assert_eq!((sent.wr_id, sent.status), (500, Status::RetryExceeded));
+    assert_eq!((empty.wr_id, empty.status), (1, Status::Flushed));
 }

@@ -189,7 +189,7 @@ impl Qp {
 
     /// The peer closed, and this end sends nothing any more.
     pub fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Acquire)
+        self.gone.load(Ordering::Acquire) != 0
     }
 
     /// All requests before this one were begun, and none is in the middle: if they are complete, the queue is drained.

@@ -44,6 +44,11 @@ use crate::sync::{Mutex, MutexGuard, lock};
 use end::OUT;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
+/// The peer closed.
+const GONE: u8 = 1;
+/// The same, a moment ago: see [`Qp::retire_empty_writes`].
+const JUST_GONE: u8 = 2;
+
 /// There is something to receive.
 pub(crate) const CAME: u8 = 1;
 /// And the end is there, or behind it.
@@ -65,8 +70,8 @@ pub struct Qp {
     closing: AtomicBool,
     /// There is a connection.
     linked: AtomicBool,
-    /// The peer closed, and the queue pair goes on without: nothing is sent any more.
-    gone: AtomicBool,
+    /// The peer closed, and the queue pair goes on without: nothing is sent any more. Zero: it did not; or [`GONE`], [`JUST_GONE`].
+    gone: AtomicU8,
     /// It was reset: nothing completes any more.
     silent: AtomicBool,
     /// The consumer waits to hear that the send queue is drained.
@@ -126,7 +131,7 @@ impl Qp {
             rights: AtomicU8::new(rights.bits()),
             closing: AtomicBool::new(false),
             linked: AtomicBool::new(false),
-            gone: AtomicBool::new(false),
+            gone: AtomicU8::new(0),
             silent: AtomicBool::new(false),
             draining: AtomicBool::new(false),
             fault: OnceLock::new(),
@@ -434,6 +439,7 @@ impl Qp {
         if left == Left::Work {
             self.drive_rx(); // a receive that was posted meanwhile is flushed
         }
+        self.drive_tx(); // an empty Write may wait
     }
 
     // --- Posting ---
@@ -599,7 +605,10 @@ impl Qp {
 
     fn transmit(&self, rounds: usize) {
         let left = self.tx.run(rounds, |half| {
-            let Some(tx) = half else { return Left::Nothing };
+            let Some(tx) = half else {
+                self.retire_empty_writes();
+                return Left::Nothing;
+            };
             bug::catch("transmitting", || tx.drive(self)).unwrap_or_else(|bug| {
                 *half = None;
                 self.transmitter_failed(bug);

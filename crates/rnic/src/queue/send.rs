@@ -361,6 +361,27 @@ impl SendQueue {
         self.return_ring();
     }
 
+    /// Completes empty Writes that nothing else is in front of. They have no effect and ask for one thing: whether all before them was
+    /// delivered, which the peer has said.
+    pub(crate) fn retire_empty_writes(&mut self, qp: u32, mut complete: impl FnMut(Completion)) {
+        let is_empty = |request: &WorkRequest| {
+            matches!(request.operation, Operation::Write(_))
+                && request.data.is_empty()
+                && request.immediate.is_none()
+        };
+        if self.sending || self.failed || self.feed.is_some() {
+            return;
+        }
+        while self.entries.front().is_some_and(|entry| is_empty(&entry.request)) {
+            let Some(entry) = self.entries.pop_front() else { break };
+            self.first += 1;
+            if entry.request.signaled {
+                complete(succeeded(&entry.request, qp));
+            }
+        }
+        self.return_ring();
+    }
+
     #[cold]
     fn retire_specially(&mut self, qp: u32, entry: &Entry, mut complete: impl FnMut(Completion)) {
         let completion = self.ended(qp, entry);
