@@ -26,10 +26,9 @@ pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let full = is_full(options, TEST_USAGE)?;
     dropin::run(workspace, &[])?; // some tests start programs with it
     let nextest = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--exclude", fuzz::PACKAGE];
-    let all = if full { &["--no-fail-fast"][..] } else { &[] };
-    run(command("cargo", &nextest).args(all))?;
+    run(&mut command("cargo", &nextest))?;
     if full {
-        let long = ["--no-fail-fast", "--test-threads", "1", "--profile", "long", "--filterset", LONG_FORMS];
+        let long = ["--test-threads", "1", "--profile", "long", "--filterset", LONG_FORMS];
         run(command("cargo", &nextest).args(long).env("IRON_TEST_FULL", "1"))?;
     }
     // Without std the wire crate computes the CRC in another way.
