@@ -24,6 +24,7 @@ mod sanitize;
 mod setup;
 mod shell;
 mod siw_bench;
+mod startup;
 mod suite;
 mod tidy;
 mod workspace;
@@ -135,6 +136,13 @@ const JOBS: &[Job] = &[
         Neither,
         &["cc", "unshare", "nsenter"],
         bench::run,
+    ),
+    job(
+        startup::USAGE,
+        "measure how much longer programs take to start on the drop-in",
+        Neither,
+        &["cc", "readelf"],
+        startup::run,
     ),
     job(
         "memcheck",

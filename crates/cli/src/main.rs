@@ -1,4 +1,5 @@
 //! The command `ironwarp`: what the adapter does, seen from a shell. Each command is a module.
+#![cfg_attr(not(test), no_main)] // `run/exec.rs` has it, and says why
 
 mod devices;
 mod explain;
@@ -9,7 +10,6 @@ mod show;
 
 use clap::{Parser, Subcommand};
 use say::Failure;
-use std::process::ExitCode;
 
 /// RDMA on any Linux machine: no RDMA card, no kernel module, no root.
 #[derive(Debug, Parser)]
@@ -28,8 +28,23 @@ enum Command {
     Show(show::Arguments),
 }
 
-fn main() -> ExitCode {
-    match Arguments::parse().command {
+/// `ironwarp run -- PROGRAM`, which is how most programs are started: the parser of all commands and options takes as long as all
+/// else that `run` does.
+fn plain_run() -> Option<Command> {
+    let mut words = std::env::args_os().skip(1);
+    let plain = words.next()? == "run" && words.next()? == "--";
+    let program: Vec<_> = words.collect();
+    (plain && !program.is_empty()).then(|| Command::Run(run::Arguments::plain(program)))
+}
+
+/// Runs the command, and returns the exit code.
+#[cfg_attr(test, expect(dead_code, reason = "tests have a function of their own that is called first"))]
+fn start() -> i32 {
+    let command = plain_run().unwrap_or_else(|| Arguments::parse().command);
+    if !matches!(command, Command::Run(_)) {
+        run::ignore_sigpipe();
+    }
+    match command {
         Command::Run(arguments) => run::run(&arguments),
         Command::Devices(arguments) => exit_code(devices::run(&arguments)),
         Command::Explain(arguments) => exit_code(explain::run(&arguments)),
@@ -39,13 +54,13 @@ fn main() -> ExitCode {
 }
 
 /// False: the command was run, and told of failures.
-fn exit_code(outcome: Result<bool, Failure>) -> ExitCode {
+fn exit_code(outcome: Result<bool, Failure>) -> i32 {
     match outcome {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(true) => 0,
+        Ok(false) => 1,
         Err(error) => {
             say::error(&*error);
-            ExitCode::FAILURE
+            1
         }
     }
 }

@@ -4,9 +4,9 @@
 use crate::abi::IBV_SYSFS_PATH_MAX;
 use crate::errno::Errno;
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
+use std::fs::File;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::Path;
 use std::sync::OnceLock;
 
 /// Where sysfs is: `$SYSFS_PATH`, unless the program runs with rights that its user has not, or `/sys`.
@@ -69,13 +69,9 @@ unsafe fn end(buf: *mut u8, length: usize, size: usize) -> Option<usize> {
 }
 
 fn open(dir: &CStr, file: &CStr) -> Result<OwnedFd, Errno> {
-    use rustix::fs::{Mode, OFlags};
-    let mut path = dir.to_bytes().to_vec();
-    path.push(b'/');
-    path.extend_from_slice(file.to_bytes());
-    let path = Path::new(OsStr::from_bytes(&path));
-    rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .map_err(|errno| Errno(errno.raw_os_error()))
+    let path = [dir.to_bytes(), file.to_bytes()].join(&b'/');
+    // By the standard library, whose calls find our files, too.
+    File::open(OsStr::from_bytes(&path)).map(OwnedFd::from).map_err(Errno::from)
 }
 
 /// A path without slashes at its end, and no longer than names of sysfs may be.

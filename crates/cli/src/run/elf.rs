@@ -1,6 +1,9 @@
 //! What the beginning of an ELF file tells: for which machine it is, and which loader it wants. Every offset comes from the
 //! file and may be anything, so nothing is read but through [`Source`], which has bounds.
 
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, ErrorKind};
@@ -143,6 +146,60 @@ impl Source for File {
     }
 }
 
+/// A file that is read by the page. What is of interest lies in a few of them, in many small pieces, and each read of the
+/// file is a system call.
+#[derive(Debug)]
+pub(super) struct Pages {
+    file: File,
+    read: RefCell<BTreeMap<u64, Vec<u8>>>,
+}
+
+/// How many bytes are read at once.
+const PAGE: usize = 8192;
+
+impl Pages {
+    pub(super) fn new(file: File) -> Self {
+        Self { file, read: RefCell::default() }
+    }
+
+    /// A page; shorter, if the file ends in it.
+    fn page(&self, number: u64) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; PAGE];
+        let offset = number * PAGE as u64;
+        let mut len = 0;
+        while len < PAGE {
+            match self.file.read_at(&mut bytes[len..], offset + len as u64)? {
+                0 => break,
+                more => len += more,
+            }
+        }
+        bytes.truncate(len);
+        Ok(bytes)
+    }
+}
+
+impl Source for Pages {
+    fn read(&self, mut offset: u64, mut into: &mut [u8]) -> io::Result<()> {
+        let mut pages = self.read.borrow_mut();
+        while !into.is_empty() {
+            if offset > i64::MAX.cast_unsigned() - PAGE as u64 {
+                return Err(ErrorKind::UnexpectedEof.into());
+            }
+            let (number, inside) = (offset / PAGE as u64, usize::try_from(offset % PAGE as u64).unwrap_or(0));
+            let page = match pages.entry(number) {
+                Entry::Occupied(known) => known.into_mut(),
+                Entry::Vacant(new) => new.insert(self.page(number)?),
+            };
+            let from = page.get(inside..).filter(|from| !from.is_empty()).ok_or(ErrorKind::UnexpectedEof)?;
+            let len = from.len().min(into.len());
+            let (now, later) = into.split_at_mut(len);
+            now.copy_from_slice(&from[..len]);
+            (offset, into) = (offset + len as u64, later);
+        }
+        Ok(())
+    }
+}
+
 impl Source for [u8] {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         let from = usize::try_from(offset).ok().and_then(|offset| self.get(offset..)?.get(..into.len()));
@@ -193,6 +250,36 @@ mod tests {
         let own = Elf::parse(&own).unwrap().unwrap();
         assert_eq!((own.wide, own.machine), (true, Machine::OURS));
         assert!(own.loader.unwrap().to_string_lossy().contains("/ld-"));
+    }
+
+    #[test]
+    fn pages_have_what_the_file_has() {
+        let path = std::env::current_exe().unwrap();
+        let (whole, pages) = (std::fs::read(&path).unwrap(), Pages::new(File::open(&path).unwrap()));
+        let end = whole.len() as u64;
+        for offset in [
+            0,
+            1,
+            PAGE as u64 - 1,
+            PAGE as u64,
+            3 * PAGE as u64 - 5,
+            end - 1,
+            end - 100,
+            end,
+            end + 1,
+            u64::MAX,
+        ] {
+            for len in [0, 1, 100, 2 * PAGE + 1] {
+                let (mut one, mut other) = (vec![0; len], vec![0; len]);
+                let expected = whole.read(offset, &mut one).map_err(|error| error.kind());
+                let found = pages.read(offset, &mut other).map_err(|error| error.kind());
+                assert!(
+                    len == 0 || found == expected,
+                    "{len} bytes at {offset}: {found:?}, not {expected:?}"
+                );
+                assert!(expected.is_err() || one == other, "{len} bytes at {offset}");
+            }
+        }
     }
 
     #[test]

@@ -1,33 +1,29 @@
 //! The last step: this process becomes the program. It keeps its number, its terminal and its parent; whoever waits for it gets
 //! the program's exit code.
 //!
-//! Rust changes how SIGPIPE is dealt with before `main`, and the standard library's own `exec` empties the signal mask. A
-//! program must get both as they were: systemd, for one, ignores SIGPIPE for its services.
-#![expect(unsafe_code, reason = "execve, and the disposition of a signal before Rust changed it")]
+//! The standard library would ignore SIGPIPE before `main`, and its own `exec` empties the signal mask. A program must get both as
+//! they were: systemd, for one, ignores SIGPIPE for its services. So the C library calls [`main`] here, which also saves what
+//! the standard library does for threads and deep stacks: it reads `/proc/self/maps`, a tenth of the time of a start.
+#![expect(unsafe_code, reason = "execve, and the function that the C library calls first")]
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Whether SIGPIPE was ignored when this process began.
-static SIGPIPE_IGNORED: AtomicBool = AtomicBool::new(false);
+/// What the C library calls. The standard library knows the arguments nevertheless: glibc hands them to it before this.
+#[cfg(not(test))]
+#[unsafe(no_mangle)]
+extern "C" fn main(_: std::ffi::c_int, _: *const *const c_char) -> std::ffi::c_int {
+    const PANICKED: i32 = 101;
+    let code = std::panic::catch_unwind(crate::start).unwrap_or(PANICKED);
+    std::process::exit(code) // which writes what is left to be written
+}
 
-/// The loader calls it before `main`, so before Rust ignores SIGPIPE.
-#[used]
-// SAFETY: the section holds functions that the C library calls without needing their result, as this one is.
-#[unsafe(link_section = ".init_array")]
-static BEFORE_MAIN: extern "C" fn() = look_at_sigpipe;
-
-extern "C" fn look_at_sigpipe() {
-    // SAFETY: it is asked for, not changed, and there is room for the answer; zeroes are a valid one.
-    let ignored = unsafe {
-        let mut now: libc::sigaction = std::mem::zeroed();
-        libc::sigaction(libc::SIGPIPE, std::ptr::null(), &raw mut now) == 0
-            && now.sa_sigaction == libc::SIG_IGN
-    };
-    SIGPIPE_IGNORED.store(ignored, Ordering::Relaxed);
+/// For all commands but `run`: whoever writes to a closed pipe gets an error, and no signal.
+pub(crate) fn ignore_sigpipe() {
+    // SAFETY: changes what the signal means to this process.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
 /// Becomes the program. Returns only if that fails.
@@ -52,10 +48,6 @@ fn prepared(path: &Path, arguments: &[OsString], variables: &[(OsString, OsStrin
 
 fn become_program(path: &CString, arguments: &[CString], variables: &[CString]) -> io::Error {
     let (arguments, variables) = (pointers(arguments), pointers(variables));
-    if !SIGPIPE_IGNORED.load(Ordering::Relaxed) {
-        // SAFETY: gives the signal the meaning that it had.
-        unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
-    }
     // SAFETY: the path and all texts end with a zero, both lists with a null pointer, and all live as long as the call.
     unsafe { libc::execvpe(path.as_ptr(), arguments.as_ptr(), variables.as_ptr()) };
     io::Error::last_os_error()

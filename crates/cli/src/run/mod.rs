@@ -10,6 +10,8 @@ mod script;
 mod settings;
 mod versions;
 
+pub(crate) use exec::ignore_sigpipe;
+
 use crate::say::{self, Failure};
 use clap::Args;
 use clap::builder::{PossibleValuesParser, TypedValueParser};
@@ -20,7 +22,6 @@ use program::{CANNOT_EXECUTE, Refusal};
 use settings::Settings;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
-use std::process::ExitCode;
 
 /// The exit code for what this command cannot do itself, as `env` and `timeout` have it.
 const FAILED: u8 = 125;
@@ -54,6 +55,13 @@ pub(crate) struct Arguments {
     /// The program and its arguments
     #[arg(value_name = "PROGRAM", required = true, num_args = 1.., trailing_var_arg = true)]
     program: Vec<OsString>,
+}
+
+impl Arguments {
+    /// Without options.
+    pub(crate) fn plain(program: Vec<OsString>) -> Self {
+        Self { options: Options::default(), program }
+    }
 }
 
 #[derive(Debug, Default, Args)]
@@ -117,11 +125,11 @@ pub(crate) fn library_is_missing() -> Option<String> {
 }
 
 /// Becomes the program; returns if that cannot be.
-pub(crate) fn run(arguments: &Arguments) -> ExitCode {
+pub(crate) fn run(arguments: &Arguments) -> i32 {
     let Err(error) = start(arguments);
     say::error(&*error);
     let code = error.downcast_ref::<Refusal>().map_or(FAILED, |refusal| refusal.code);
-    ExitCode::from(code)
+    code.into()
 }
 
 /// No value: if it goes well, this process is another.

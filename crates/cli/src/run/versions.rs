@@ -3,7 +3,7 @@
 //!
 //! Libraries that a program loads by itself later (`dlopen`) are not known here.
 
-use super::elf::{HEADER, MOST_PROGRAM_HEADERS, PROGRAM_HEADER, Source, u16_at, u32_at, u64_at};
+use super::elf::{HEADER, MOST_PROGRAM_HEADERS, PROGRAM_HEADER, Pages, Source, u16_at, u32_at, u64_at};
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -13,6 +13,19 @@ use std::path::{Path, PathBuf};
 
 /// The names under which our library is loaded.
 const OURS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
+
+/// Libraries of the C library and the compiler, which every program has: they need none of ours.
+const OF_THE_COMPILER: [&str; 9] = [
+    "libc.so.6",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+    "libgcc_s.so.1",
+    "libstdc++.so.6",
+    "ld-linux-x86-64.so.2",
+    "ld-linux-aarch64.so.1",
+];
 
 /// Where the loader looks after all else; it knows of more places, and what is not found here is not looked at.
 const PLACES: [&str; 6] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib", "/usr/local/lib64"];
@@ -65,10 +78,8 @@ impl Missing {
 /// Looks whether the library has all versions that a program asks for, and what it is linked with. A library without versions
 /// serves all. `search` is LD_LIBRARY_PATH.
 pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> Result<(), Missing> {
-    let has = Dynamic::open(library).map(|library| library.has).unwrap_or_default();
-    if has.is_empty() {
-        return Ok(());
-    }
+    // Most programs ask for nothing of it: then it is not read.
+    let mut has = None;
     let mut seen = BTreeSet::new();
     let mut files = VecDeque::from([program.to_owned()]);
     let search: Vec<PathBuf> = search.map(|list| std::env::split_paths(list).collect()).unwrap_or_default();
@@ -76,9 +87,17 @@ pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> R
     let mut of_program = Vec::new();
     while let Some(file) = files.pop_front() {
         let Some(dynamic) = Dynamic::open(&file) else { continue };
-        if let Some((library, version)) = dynamic.wants.iter().find(|(_, version)| !has.contains(version)) {
-            let (library, version) = (library.clone(), version.clone());
-            return Err(Missing { newest: newest(&has, &version), file, library, version });
+        if !dynamic.wants.is_empty() {
+            let has = has
+                .get_or_insert_with(|| Dynamic::open(library).map(|library| library.has).unwrap_or_default());
+            if has.is_empty() {
+                return Ok(());
+            }
+            if let Some((library, version)) = dynamic.wants.iter().find(|(_, version)| !has.contains(version))
+            {
+                let (library, version) = (library.clone(), version.clone());
+                return Err(Missing { newest: newest(has, &version), file, library, version });
+            }
         }
         let paths = expanded(&dynamic.paths, &file);
         if of_program.is_empty() {
@@ -86,7 +105,8 @@ pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> R
         }
         let places = paths.iter().chain(&of_program).chain(&search).chain(&triplets);
         let places: Vec<PathBuf> = places.cloned().chain(PLACES.map(PathBuf::from)).collect();
-        for name in dynamic.needed.iter().filter(|name| !OURS.iter().any(|ours| *name == ours)) {
+        let known = |name: &&OsString| !OURS.iter().chain(&OF_THE_COMPILER).any(|known| *name == known);
+        for name in dynamic.needed.iter().filter(known) {
             if seen.len() < MOST_FILES && seen.insert(name.clone()) {
                 files.extend(places.iter().map(|place| place.join(name)).find(|path| path.is_file()));
             }
@@ -142,7 +162,7 @@ struct Reader<'s, S> {
 impl Dynamic {
     /// `None`: it cannot be read, or is no such file. The loader will say so.
     fn open(path: &Path) -> Option<Self> {
-        Self::parse(&File::open(path).ok()?).ok()?
+        Self::parse(&Pages::new(File::open(path).ok()?)).ok()?
     }
 
     fn parse(source: &impl Source) -> io::Result<Option<Self>> {

@@ -24,6 +24,9 @@
 #define CLASS "/sys/class/infiniband"
 #define ITSELF "/sys/devices/platform/ironwarp"
 
+/* Of the library's private headers. */
+int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
+
 static const char *name;
 
 /* A path of the device. */
@@ -185,6 +188,8 @@ static void verbs_say_the_same(void)
 		 guid & 0xffff);
 	CHECK(holds(open(of("/node_guid"), O_RDONLY), line));
 	CHECK(holds(open(of("/sys_image_guid"), O_RDONLY), line));
+	CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "hca_type", line, sizeof line) == 8 && !strcmp(line, "ironwarp"));
+	CHECK(ibv_read_sysfs_file(list[0]->ibdev_path, "nothing", line, sizeof line) == -1 && errno == ENOENT);
 	struct ibv_context *context = ibv_open_device(list[0]);
 	struct ibv_port_attr port;
 	CHECK(context && ibv_query_port(context, 1, &port) == 0);

@@ -1,5 +1,5 @@
 //! A program that uses no RDMA does not notice the drop-in: nothing of its process is changed, and it starts as fast, to within
-//! a millisecond.
+//! a millisecond. `cargo xtask startup` measures the whole of `ironwarp run`.
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -60,4 +60,39 @@ fn it_starts_as_fast() {
     println!("medians of {RUNS} starts, without and with the drop-in, in µs:");
     println!("time of day {wall} {wall_with}, processor time {cpu} {cpu_with}");
     assert!(cpu_with < cpu + MOST, "{cpu_with} µs instead of {cpu}");
+}
+
+/// The system calls of a command, by the processes that it becomes.
+fn system_calls(command: &mut Command) -> Vec<usize> {
+    let file = scratch("unaffected-calls").join("calls");
+    let mut traced = Command::new("strace");
+    traced.arg("-o").arg(&file).arg(command.get_program()).args(command.get_args());
+    traced.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
+    let output = traced.output().expect("strace is wanted here: run `cargo xtask setup`");
+    assert!(output.status.success(), "{output:?}");
+    let text = std::fs::read_to_string(file).expect("a trace");
+    let becomes = |line: &&str| line.starts_with("execve(") && line.ends_with("= 0");
+    let mut calls = Vec::new();
+    for line in text.lines() {
+        if becomes(&line) {
+            calls.push(0);
+        }
+        *calls.last_mut().expect("the first call starts the program") += 1;
+    }
+    calls
+}
+
+/// The time of a start follows from its system calls. On Debian 12 they are 89 for the command and 79 more for the program, of
+/// which half are the loader's search in folders for other processors, which later glibcs do not make.
+#[test]
+fn it_starts_with_few_system_calls() {
+    let probe = probe("unaffected-few");
+    let [alone] = system_calls(Command::new(&probe).arg("start"))[..] else { panic!("one process") };
+    let mut under = Command::new(libraries().join("../../bin/ironwarp"));
+    let [command, program] = system_calls(under.args(["run", "--"]).arg(&probe).arg("start"))[..] else {
+        panic!("the command becomes the program")
+    };
+    println!("{alone} system calls alone; {command} of the command, then {program}");
+    assert!(command <= 100, "{command} system calls of the command");
+    assert!(program <= alone + 90, "{program} system calls of the program, {alone} alone");
 }
