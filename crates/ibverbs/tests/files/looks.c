@@ -182,6 +182,8 @@ static void verbs_say_the_same(void)
 	struct ibv_device **list = ibv_get_device_list(&count);
 	CHECK(list && count == 1 && strcmp(ibv_get_device_name(list[0]), name) == 0);
 	CHECK(strcmp(list[0]->ibdev_path, of("")) == 0);
+	struct ibv_device mocked = {.name = "mocked"};
+	CHECK(strcmp(ibv_get_device_name(&mocked), "mocked") == 0);
 	CHECK(!mlx5dv_is_supported(list[0]));
 	unsigned long long guid = be64toh(ibv_get_device_guid(list[0]));
 	snprintf(line, sizeof line, "%04llx:%04llx:%04llx:%04llx\n", guid >> 48, guid >> 32 & 0xffff, guid >> 16 & 0xffff,
