@@ -25,7 +25,8 @@ pub const SLOTS: u32 = 240;
 const FIRST: u32 = 2;
 /// Numbers from here on have a port in them.
 const FIRST_WITH_PORT: u32 = 0x04_0000;
-const LAST: u32 = 0xff_ffff;
+/// They have 24 bits.
+pub(crate) const LAST: u32 = 0xff_ffff;
 
 /// The port in a number, if a queue pair with this number can be dialled.
 pub fn port_of(number: u32) -> Option<u16> {

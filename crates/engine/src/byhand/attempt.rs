@@ -7,7 +7,7 @@ use crate::event::{ConnectError, Established};
 use crate::gid::{GidTable, socket_addr};
 use crate::pair::QueuePair;
 use crate::port::Port;
-use crate::qpn::port_of;
+use crate::qpn::{LAST, port_of};
 use crate::set::lock;
 use crate::setup::{Dial, Incoming, Setup};
 use crate::sys::random::random;
@@ -161,16 +161,24 @@ impl BringUp {
         };
         let number = pair.number().value();
         let port = port_of(number).ok_or(BringUpError::NoPort)?;
-        let remote_port = port_of(remote.qpn).ok_or(BringUpError::NotDialled(remote.qpn))?;
+        if remote.qpn > LAST {
+            return Err(BringUpError::NotDialled(remote.qpn));
+        }
+        // A number without a port is nobody's: as with adapters of silicon, that shows when something is sent.
+        let remote_port = port_of(remote.qpn);
+        let mut progress = Progress::new(random()?);
+        if remote_port.is_none() {
+            progress.refused = Some(ConnectError::Refused(Reason::NoQueuePair));
+        }
         let terms = engine.terms(options.ird, options.ord);
         terms.check()?;
-        let dials = (gid, number) < (remote.gid, remote.qpn);
+        let dials = remote_port.is_some() && (gid, number) < (remote.gid, remote.qpn);
         Ok(Self {
             engine: Arc::downgrade(engine),
             pair: Arc::downgrade(pair),
             local: socket_addr(own, port, interface),
             // A link-local address is on the same link.
-            remote: socket_addr(other, remote_port, interface),
+            remote: socket_addr(other, remote_port.unwrap_or(0), interface),
             hello: Hello::new(HelloKind::Dial, remote.qpn, number),
             ends: if dials {
                 Ends { dialler: (gid, number), acceptor: (remote.gid, remote.qpn) }
@@ -180,7 +188,7 @@ impl BringUp {
             terms,
             options: *options,
             dials,
-            progress: Mutex::new(Progress::new(random()?)),
+            progress: Mutex::new(progress),
             beginning: Mutex::default(),
         })
     }

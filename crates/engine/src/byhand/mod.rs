@@ -92,8 +92,8 @@ pub enum BringUpError {
         /// The peer's.
         remote: Gid,
     },
-    /// The number cannot be the peer's.
-    #[error("{0:#08x} is not the number of a queue pair that is brought up by hand: it has no port in it")]
+    /// The number cannot be a queue pair's. One that nobody has is found out when something is sent.
+    #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
     NotDialled(u32),
     /// It is not the time for it: it must be initialised, and not have been brought up since.
     #[error(transparent)]

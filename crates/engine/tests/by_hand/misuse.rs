@@ -4,6 +4,8 @@ use super::common::{Host, NOBODY, PATIENCE, gid, talk};
 use ironwarp_engine::gid::{Gid, GidTable, MOST_GIDS};
 use ironwarp_engine::{BringUpError, BringUpOptions, Local, QueuePairAttributes, Remote};
 use ironwarp_rnic::config::Config;
+use ironwarp_rnic::qp::{Retries, State};
+use ironwarp_rnic::queue::Status;
 use std::io::ErrorKind;
 
 fn options(local: Gid) -> BringUpOptions {
@@ -22,9 +24,7 @@ fn what_cannot_be_is_refused_at_once() {
     assert!(matches!(refused(here, NOBODY, index), BringUpError::NoGid(MOST_GIDS)));
     assert!(matches!(refused(gid("::1"), NOBODY, options(here)), BringUpError::OtherVersion { .. }));
     assert!(matches!(refused(Gid::ZERO, NOBODY, options(here)), BringUpError::OtherVersion { .. }));
-    for qpn in [0, 1, 0x03_ffff, NOBODY | 0xf0, NOBODY | 0xff, 0x0100_0000] {
-        assert!(matches!(refused(here, qpn, options(here)), BringUpError::NotDialled(_)), "{qpn:#x}");
-    }
+    assert!(matches!(refused(here, 0x0100_0000, options(here)), BringUpError::NotDialled(0x0100_0000)));
     let deep = BringUpOptions { ord: Some(u16::MAX), ..options(here) };
     assert!(matches!(refused(here, NOBODY, deep), BringUpError::Misuse(_)));
     // Not an address of this host: as one that would dial, and as one that would wait.
@@ -53,6 +53,25 @@ fn what_cannot_be_is_refused_at_once() {
     let new = one.engine.create_qp(one.attributes()).unwrap();
     let early = one.engine.bring_up(&new, Remote { gid: here, qpn: NOBODY }, &options(here));
     assert!(matches!(early, Err(BringUpError::State(_))), "it is not initialised");
+}
+
+/// As with adapters of silicon, nobody looks whether a queue pair of the peer has the number: what is sent to it is never answered.
+#[test]
+fn a_number_that_nobody_has_shows_when_something_is_sent() {
+    let mut host = Host::new(Config::default());
+    let numbers = [0, 1, 0x03_ffff, NOBODY, NOBODY | 0xf0, NOBODY | 0xff, 0xff_ffff];
+    let pairs: Vec<_> = numbers.iter().map(|number| (host.pair(), *number)).collect();
+    for (pair, number) in &pairs {
+        host.bring_up(pair, "127.0.0.1", ("127.0.0.1", *number));
+        pair.set_retries(Retries { timeout: 1, ..Retries::default() });
+        host.send(pair, 0, b"for nobody");
+    }
+    for _ in &pairs {
+        assert_eq!(host.next().status, Status::RetryExceeded);
+    }
+    for (pair, number) in pairs {
+        assert_eq!(pair.qp().state(), State::Error, "{number:#x}");
+    }
 }
 
 #[test]
