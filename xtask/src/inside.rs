@@ -30,7 +30,7 @@ pub(crate) fn run_inside(job: &str, namespaces: &[&str], arguments: &[String]) -
     run(&mut inner)
 }
 
-fn is_root() -> bool {
+pub(crate) fn is_root() -> bool {
     fs::metadata("/proc/self").is_ok_and(|me| std::os::unix::fs::MetadataExt::uid(&me) == 0)
         && fs::read_to_string("/proc/self/uid_map").is_ok_and(|map| map.contains("4294967295"))
 }

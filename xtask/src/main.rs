@@ -20,6 +20,7 @@ mod pages;
 mod process;
 mod programs;
 mod rdma_core_tests;
+mod roots;
 mod sanitize;
 mod setup;
 mod shell;
@@ -114,6 +115,13 @@ const JOBS: &[Job] = &[
         pages::install,
     )
     .nightly(pages::RELEASES),
+    job(
+        roots::USAGE,
+        "run programs or rdma-core's tests in other releases of Debian",
+        Nightly,
+        &["debootstrap", "unshare", "setpriv", "cc"],
+        roots::run,
+    ),
     job(
         pages::USAGE,
         "run the commands of docs/programs",

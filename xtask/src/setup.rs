@@ -55,6 +55,22 @@ const PROGRAMS: &[&str] = &[
     "ucx-utils",
 ];
 
+/// What it takes to run these programs in a minimal system: they, and what starts them.
+pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
+    const BESIDES: [&str; 9] = [
+        "gcc",
+        "ibverbs-utils",
+        "iproute2",
+        "libc6-dev",
+        "perftest",
+        "procps",
+        "python3",
+        "qemu-system-x86",
+        "rdmacm-utils",
+    ];
+    PROGRAMS.iter().copied().chain(BESIDES)
+}
+
 /// The commands, and the crates with the versions that are installed; any version already here will do.
 const CARGO: &[(&str, &str)] =
     &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];

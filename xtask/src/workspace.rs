@@ -1,7 +1,9 @@
 //! What cargo knows of this workspace: its members, their targets and dependencies.
 
-use crate::shell::{Result, command, output};
+use crate::shell::{Result, at, command, output};
 use serde_json::Value;
+use std::env;
+use std::fs;
 use std::path::PathBuf;
 
 pub(crate) struct Workspace {
@@ -32,9 +34,25 @@ pub(crate) struct Target {
     pub(crate) source: String,
 }
 
+/// Names a file with what cargo says, for a job in a system that has no cargo: what it needs was built before.
+pub(crate) const METADATA: &str = "IRON_XTASK_METADATA";
+
 impl Workspace {
+    /// What cargo says.
+    pub(crate) fn metadata() -> Result<String> {
+        output(&mut command("cargo", &["metadata", "--no-deps", "--format-version", "1"]))
+    }
+
+    /// Whether there is a cargo that could build something.
+    pub(crate) fn is_built() -> bool {
+        env::var_os(METADATA).is_some()
+    }
+
     pub(crate) fn load() -> Result<Self> {
-        let text = output(&mut command("cargo", &["metadata", "--no-deps", "--format-version", "1"]))?;
+        let text = match env::var_os(METADATA).map(PathBuf::from) {
+            Some(file) => fs::read_to_string(&file).map_err(at(&file))?,
+            None => Self::metadata()?,
+        };
         let metadata: Value =
             serde_json::from_str(&text).map_err(|error| format!("`cargo metadata` is not JSON: {error}"))?;
         let root = string(&metadata["workspace_root"]);

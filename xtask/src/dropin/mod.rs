@@ -62,6 +62,13 @@ pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
 }
 
 pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
+    if Workspace::is_built() {
+        let dropin = workspace.target.join("dropin");
+        return Ok(Dropin {
+            file: dropin.join("lib/ironwarp").join(FILE),
+            command: dropin.join("bin").join(COMMAND),
+        });
+    }
     let builder = Builder::new(workspace, release)?;
     let dropin = workspace.target.join("dropin");
     let objects = folder(dropin.join("objects"))?;

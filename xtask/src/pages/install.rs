@@ -1,10 +1,11 @@
 //! `install-test`: the release, unpacked by an ordinary user in a fresh Debian, runs README's first screen word for word. Before
 //! this: `dist`.
 
+use super::ci;
 use super::document::{Step, steps};
 use super::place::{Network, Place, User};
-use super::{ci, need_root};
 use crate::dropin;
+use crate::roots::{self, need_root, remove};
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
 use std::env;
@@ -18,7 +19,7 @@ const OLDEST: &str = "bookworm";
 /// With the newer ones, for `nightly`.
 pub(crate) const RELEASES: &[&str] = &dropin::RELEASES;
 /// What README's first screen asks for, beside a minimal system.
-const PACKAGES: &str = "ibverbs-utils,perftest";
+const PACKAGES: [&str; 2] = ["ibverbs-utils", "perftest"];
 /// Where the user of the first screen is.
 const HOME: &str = "/newcomer";
 pub(super) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
@@ -34,11 +35,9 @@ pub(crate) fn run(workspace: &Workspace, releases: &[String]) -> Result {
     for file in ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1"] {
         dropin::check_glibc(&dist.join(&name).join(file))?;
     }
-    let roots = workspace.target.join("roots");
-    fs::create_dir_all(&roots).map_err(at(&roots))?;
     let given: Vec<&str> = releases.iter().map(String::as_str).collect();
     for release in if given.is_empty() { &[OLDEST][..] } else { &given } {
-        let root = Root::fresh(&roots, release, &tarball)?;
+        let root = Root::fresh(&workspace.target.join("roots"), release, &tarball)?;
         root.first_screen()?;
         println!("{release}: README's first screen runs as it stands there");
         if *release == OLDEST {
@@ -129,19 +128,5 @@ fn like(steps: &[Step]) -> Result<Step> {
 
 /// A minimal system with the packages, made once and kept.
 pub(super) fn debootstrap(roots: &Path, release: &str) -> Result<PathBuf> {
-    let root = roots.join(format!("{release}-{}", PACKAGES.replace(',', "-")));
-    if root.exists() {
-        return Ok(root);
-    }
-    println!("installing Debian {release} in {}", root.display());
-    let partial = roots.join(format!("{release}.partial"));
-    remove(&partial)?;
-    let mut make = command("debootstrap", &["--variant=minbase", "--include", PACKAGES, release]);
-    output(make.arg(&partial))?;
-    fs::rename(&partial, &root).map_err(at(&root))?;
-    Ok(root)
-}
-
-pub(super) fn remove(path: &Path) -> Result {
-    if path.exists() { fs::remove_dir_all(path).map_err(at(path)) } else { Ok(()) }
+    roots::make(roots, release, "install-test", &PACKAGES)
 }

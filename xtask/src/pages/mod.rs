@@ -16,6 +16,7 @@ mod system;
 
 pub(crate) use install::{RELEASES, USAGE as INSTALL_USAGE, run as install};
 
+use crate::roots::need_root;
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
 use document::{release, steps};
@@ -85,11 +86,4 @@ fn search_path(home: &Path) -> Result<String> {
     let rust = output(&mut command("rustc", &["--print", "sysroot"]))?;
     let path = env::var("PATH").unwrap_or_default();
     Ok(format!("{}:{}/bin:{path}:/usr/sbin", home.join("bin").display(), rust.trim()))
-}
-
-fn need_root(why: &str) -> Result {
-    match output(&mut command("id", &["-u"]))?.trim() {
-        "0" => Ok(()),
-        _ => Err(format!("this job needs root: {why}")),
-    }
 }

@@ -3,8 +3,9 @@
 //! copy of it that takes no room, and is dropped.
 
 use super::document::{Step, Terminal, installation};
-use super::install::{PATH, debootstrap, remove};
+use super::install::{PATH, debootstrap};
 use super::place::{Network, Place, User};
+use crate::roots::remove;
 use crate::shell::{Result, at, command, run as run_command};
 use std::env;
 use std::fs;

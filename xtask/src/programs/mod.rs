@@ -17,9 +17,10 @@ mod table;
 
 use crate::dropin;
 use crate::inside::run_inside;
+use crate::roots;
 use crate::shell::Result;
 use crate::workspace::Workspace;
-use catalogue::{PROGRAMS, Program};
+use catalogue::{NOT_RUN, PROGRAMS, Program};
 use stage::{Mode, Stage, Theatre};
 use std::num::NonZero;
 use std::sync::Mutex;
@@ -111,6 +112,17 @@ impl Rows {
             Some(only) if whole(only) => program.name == only,
             only => only.is_none_or(|only| program.name.contains(only)),
         };
+        let release = roots::release();
+        let left_out = |program: &Program| {
+            let of_release = NOT_RUN.iter().filter(|(of, ..)| Some(*of) == release.as_deref());
+            of_release.filter(|(_, names, _)| names.contains(&program.name)).map(|(_, _, why)| *why).next()
+        };
+        for program in PROGRAMS.iter().filter(|program| named(program)) {
+            if let Some(why) = left_out(program) {
+                println!("not run: {}: {why}", program.name);
+            }
+        }
+        let named = |program: &Program| named(program) && left_out(program).is_none();
         let mut tasks = Vec::new();
         let personas = ["roce", "iwarp"].into_iter();
         for persona in personas.filter(|name| options.persona.as_ref().is_none_or(|wanted| wanted == name)) {

@@ -78,8 +78,13 @@ fn with_env<'w>(variables: &[&'w str], words: &[&'w str]) -> Vec<&'w str> {
 }
 
 pub(super) fn ucx_perftest(scene: &Scene) -> Result {
+    // Built with MPI, it takes an input that is no terminal for mpirun's.
+    let help = command("ucx_perftest", &["-h"]).output().map_err(|error| format!("ucx_perftest: {error}"))?;
+    let with_mpi = String::from_utf8_lossy(&help.stdout).contains("MPI mode");
+    let alone: &[&str] = if with_mpi { &["-P", "0"] } else { &[] };
     for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_am_lat"] {
         let words = ["ucx_perftest", "-p", "{port}", "-t", test, "-n", "1000", "-w", "100"];
+        let words = [&words[..], alone].concat();
         let mut server = scene.serve(&with_env(&UCX, &words))?;
         let words = [&words[..], &["{oob}"]].concat();
         let mut client = scene.start(End::Client, &with_env(&UCX, &words))?;

@@ -1,14 +1,18 @@
 //! `rdma-core-tests`: rdma-core's own test suite, in Python, on the drop-in. docs/rdma-core-tests.md says what came of it.
 //!
-//! Debian installs the tests as documentation. They are unpacked to `target/rdma-core-tests` and run there, unmodified, by
-//! `run.py`, which leaves out those for devices of one vendor and prints a line for each of the others.
+//! Debian installs the tests as documentation. They are unpacked to a folder of their own and run there, unmodified, as an ordinary
+//! user, by `run.py`, which leaves out those for devices of one vendor and prints a line for each of the others.
+//! `cargo xtask root RELEASE rdma-core-tests` runs those of another release.
+//!
+//! `skipped.txt` lists each test that may be skipped, with the reason; any other that is skipped is a failure.
 
 use crate::dropin;
+use crate::inside::{Home, is_root};
 use crate::shell::{Result, at, command, output};
 use crate::workspace::Workspace;
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Stdio;
 
 pub(crate) const USAGE: &str = "rdma-core-tests [--persona roce|iwarp|both] [--only TEXT] [--runs N]";
@@ -24,6 +28,9 @@ const PERSONAS: [&str; 2] = ["roce", "iwarp"];
 const MUST_FAIL: &[(&str, &str)] =
     &[("iwarp", "test_rdmacm.CMTestCase.test_rdmacm_async_traffic_external_qp")];
 
+/// Lines of `always` or `sometimes`, a test, and why it is skipped. Those of `always` must be, in every release that has them.
+const SKIPPED: &str = include_str!("skipped.txt");
+
 struct Options {
     personas: Vec<String>,
     only: Option<String>,
@@ -35,25 +42,63 @@ struct Counts {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// By name: failures that are none of the allowed ones.
+    /// By name: failures and skips that are none of the allowed ones.
     wrong: Vec<String>,
+}
+
+impl Counts {
+    fn note(&mut self, persona: &str, what: &str, name: &str) {
+        let listed = skipped(SKIPPED).find(|(_, test, _)| *test == name).map(|(when, _, _)| when);
+        match (what, listed) {
+            ("ok", None | Some("sometimes")) => self.passed += 1,
+            ("ok", Some(_)) => {
+                self.passed += 1;
+                self.wrong.push(format!("{name} ({persona}) ran, and is in skipped.txt: take it out"));
+            }
+            ("skip", Some(_)) => self.skipped += 1,
+            ("skip", None) => {
+                self.skipped += 1;
+                self.wrong.push(format!("{name} ({persona}) was skipped, and is not in skipped.txt"));
+            }
+            ("FAIL", _) => {
+                self.failed += 1;
+                if !MUST_FAIL.contains(&(persona, name)) {
+                    self.wrong.push(format!("{name} ({persona}) failed"));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+/// The lines of `skipped.txt`: when, which, why.
+fn skipped(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
+    text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
+        let (when, rest) = line.split_once(' ')?;
+        let (test, why) = rest.trim_start().split_once(' ')?;
+        Some((when, test, why.trim_start()))
+    })
 }
 
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     let options = parse(arguments)?;
     let library = dropin::build(workspace, false)?.file;
-    let folder = unpack(&workspace.target.join("rdma-core-tests"))?;
+    let home = Home::new(workspace, "rdma-core-tests")?;
+    let folder = home.room("suite")?;
+    unpack(&folder)?;
+    let library = home.file("lib/ironwarp").join(library.file_name().unwrap_or_default());
     let _pages = HugePages::reserve();
     let mut wrong = Vec::new();
     for persona in &options.personas {
         for _ in 0..options.runs {
             println!("-- persona {persona}");
-            let counts = play(&library, &folder, persona, options.only.as_deref())?;
+            let counts = play(&home, &library, &folder, persona, options.only.as_deref())?;
             println!("{} passed, {} failed, {} skipped", counts.passed, counts.failed, counts.skipped);
             wrong.extend(counts.wrong);
         }
     }
-    if wrong.is_empty() { Ok(()) } else { Err(format!("these failed: {}", wrong.join(", "))) }
+    let _ = fs::remove_dir_all(&folder);
+    if wrong.is_empty() { Ok(()) } else { Err(format!("not as expected:\n{}", wrong.join("\n"))) }
 }
 
 fn parse(arguments: &[String]) -> Result<Options> {
@@ -81,15 +126,12 @@ fn parse(arguments: &[String]) -> Result<Options> {
 }
 
 /// The tests, as Debian has them, without the compression that it gives to long documents.
-fn unpack(folder: &Path) -> Result<PathBuf> {
+fn unpack(folder: &Path) -> Result {
     let installed = Path::new(INSTALLED);
     if !installed.is_dir() {
         return Err(format!("{INSTALLED} is missing: run `cargo xtask setup`"));
     }
     let tests = folder.join("tests");
-    if tests.exists() {
-        fs::remove_dir_all(&tests).map_err(at(&tests))?;
-    }
     fs::create_dir_all(&tests).map_err(at(&tests))?;
     for entry in fs::read_dir(installed).map_err(at(installed))? {
         let from = entry.map_err(at(installed))?.path();
@@ -103,13 +145,14 @@ fn unpack(folder: &Path) -> Result<PathBuf> {
         }
     }
     let runner = folder.join("run.py");
-    fs::write(&runner, include_str!("run.py")).map_err(at(&runner))?;
-    Ok(folder.to_owned())
+    fs::write(&runner, include_str!("run.py")).map_err(at(&runner))
 }
 
 /// One run of all tests that `only` names. They must all come to an end.
-fn play(library: &Path, folder: &Path, persona: &str, only: Option<&str>) -> Result<Counts> {
-    let mut python = command(PYTHON, &[]);
+fn play(home: &Home, library: &Path, folder: &Path, persona: &str, only: Option<&str>) -> Result<Counts> {
+    let user = if is_root() { home.as_user() } else { vec!["env"] };
+    let mut python = command(user[0], &user[1..]);
+    python.arg(PYTHON).current_dir(folder).env("HOME", folder);
     python.arg(folder.join("run.py")).arg(folder).args([DEVICE, "127.0.0.1"]).args(only);
     python.env("LD_PRELOAD", library).env("LD_LIBRARY_PATH", library.parent().unwrap_or(folder));
     python.env("IRONWARP_PERSONA", persona).env("PYTHONDONTWRITEBYTECODE", "1");
@@ -122,14 +165,7 @@ fn play(library: &Path, folder: &Path, persona: &str, only: Option<&str>) -> Res
         let mut words = line.split(' ');
         match (words.next(), words.next()) {
             (Some("chosen"), Some(number)) => chosen = number.parse().ok(),
-            (Some("ok"), _) => counts.passed += 1,
-            (Some("skip"), _) => counts.skipped += 1,
-            (Some("FAIL"), Some(name)) => {
-                counts.failed += 1;
-                if !MUST_FAIL.contains(&(persona, name)) {
-                    counts.wrong.push(format!("{name} ({persona})"));
-                }
-            }
+            (Some(what), Some(name)) => counts.note(persona, what, name),
             _ => {}
         }
     }
@@ -169,5 +205,39 @@ impl Drop for HugePages {
         {
             eprintln!("{}: {error}", Self::FILE);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_line_of_the_list_has_a_reason_and_no_test_is_there_twice() {
+        let lines: Vec<_> = SKIPPED.lines().filter(|line| !line.starts_with('#')).collect();
+        let parsed: Vec<_> = skipped(SKIPPED).collect();
+        assert_eq!(parsed.len(), lines.len());
+        assert!(
+            parsed.iter().all(|(when, _, why)| ["always", "sometimes"].contains(when) && !why.is_empty())
+        );
+        let tests: std::collections::BTreeSet<_> = parsed.iter().map(|(_, test, _)| test).collect();
+        assert_eq!(tests.len(), parsed.len());
+    }
+
+    #[test]
+    fn a_skip_that_is_not_listed_is_wrong_and_so_is_one_that_ran() {
+        let mut counts = Counts::default();
+        counts.note("roce", "skip", "test_new.New.test_new");
+        counts.note("roce", "ok", "test_new.New.test_other");
+        counts.note("roce", "FAIL", "test_new.New.test_third");
+        let (_, always, _) = skipped(SKIPPED).find(|line| line.0 == "always").unwrap_or_default();
+        let (_, sometimes, _) = skipped(SKIPPED).find(|line| line.0 == "sometimes").unwrap_or_default();
+        for what in ["skip", "ok"] {
+            counts.note("roce", what, always);
+            counts.note("roce", what, sometimes);
+        }
+        assert_eq!((counts.passed, counts.skipped, counts.failed), (3, 3, 1));
+        let wrong: Vec<&str> = counts.wrong.iter().filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(wrong, ["test_new.New.test_new", "test_new.New.test_third", always]);
     }
 }

@@ -3,6 +3,7 @@
 Arguments: the folder that has them in `tests`, the device, the address that the connection manager's tests use, then parts of
 names: only tests with one of them in their names run. A line is `ok`, `FAIL` or `skip`, the name, and why.
 """
+import multiprocessing
 import os
 import sys
 import traceback
@@ -18,6 +19,8 @@ import tests  # noqa: E402
 import tests.base as base  # noqa: E402
 
 parser.parse_args()
+# What the tests were written for, and the default before Python 3.14: other ways to start a process want to pickle the test.
+multiprocessing.set_start_method('fork')
 
 
 def address_of_device(self, dev, port, index):
