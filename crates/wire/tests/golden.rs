@@ -10,7 +10,8 @@ use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
 use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{
     Aside, AsideKind, Capabilities, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_ASIDE, MAX_DATAGRAM_HEADER,
-    MAX_HELLO, ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal, Unreadable,
+    MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal,
+    Unreadable,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -532,23 +533,66 @@ fn header_of_a_connection_aside() {
     assert_eq!(header.emit()[..], bytes);
     assert_eq!(Aside::parse(&[&bytes[..], b"behind"].concat()), Ok((header, &b"behind"[..])));
     let secret = Some(Secret([0x5a; 16]));
-    let header = Aside { secret, keeps_secret: true, ..Aside::new(AsideKind::Pair, 7) };
-    let bytes = hex(r#""IRWC" 02 0c 0000 0005 01 00 00000007 00000000 00000000 07 07 0000
-        0110 5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a 0000"#);
+    let port = Some(RdmaPort { space: PortSpace::Datagram, number: 6379 });
+    let header = Aside { secret, keeps_secret: true, port, ..Aside::new(AsideKind::Pair, 7) };
+    let bytes = hex(r#""IRWC" 02 0e 0000 0005 01 00 00000007 00000000 00000000 07 07 0000
+        0110 5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a 0000  8004 18eb 02 00 0000"#);
     assert_eq!(header.emit()[..], bytes);
     assert_eq!((Aside::parse(&bytes), bytes.len()), (Ok((header, &[][..])), MAX_ASIDE));
-    assert_eq!(header.to_string(), "Aside, queue pair 0x000007, with a secret, keeps the secret");
+    let shown = "Aside, queue pair 0x000007, RDMA port 6379 of datagrams, with a secret, keeps the secret";
+    assert_eq!(header.to_string(), shown);
     assert!(!format!("{header:?}").contains("5a"), "a secret shows in a log");
     for (what, text, why) in [
         ("a program's own data", "\"anything\"", Unreadable::Foreign),
         ("version 1", r#""IRWC" 01 01 0707 00000007 00000000 00000000 01000000"#, Unreadable::Version(1)),
         (
             "a kind",
-            r#""IRWC" 02 07 0000 0000 04 00 00000007 00000000 00000000 07070000"#,
-            Unreadable::Extension(4),
+            r#""IRWC" 02 07 0000 0000 08 00 00000007 00000000 00000000 07070000"#,
+            Unreadable::Extension(8),
+        ),
+        (
+            "a space of ports",
+            r#""IRWC" 02 09 0000 0000 05 00 00000000 00000000 00000000 07070000 8004 18eb 03 00 0000"#,
+            Unreadable::Extension(0x80),
         ),
     ] {
         assert_eq!(Aside::parse(&hex(text)), Err(why), "{what}");
+    }
+}
+
+#[test]
+fn headers_about_an_rdma_port() {
+    let port = RdmaPort { space: PortSpace::Stream, number: 6379 };
+    for (number, kind, shown) in [
+        (4, AsideKind::Port, "Aside, for a connection, RDMA port 6379"),
+        (5, AsideKind::Probe, "Aside, asks for a listener, RDMA port 6379"),
+        (6, AsideKind::Here, "Aside, listens here, RDMA port 6379"),
+        (7, AsideKind::Elsewhere, "Aside, does not listen here, RDMA port 6379"),
+    ] {
+        let mut bytes =
+            hex(r#""IRWC" 02 09 0000 0001 00 00 00000000 00000000 00000000 0707 0000 8004 18eb 01 00 0000"#);
+        bytes[10] = number;
+        let header = Aside::about(kind, port);
+        assert_eq!(header.emit()[..], bytes);
+        assert_eq!(Aside::parse(&[&bytes[..], b"behind"].concat()), Ok((header, &b"behind"[..])));
+        assert_eq!(header.to_string(), shown);
+    }
+}
+
+/// Both ends derive the candidates, so they can never change.
+#[test]
+fn candidates_of_an_rdma_port() {
+    let of = |number| RdmaPort { space: PortSpace::Stream, number }.candidates().collect::<Vec<_>>();
+    assert_eq!(of(1), [61441, 62465, 63489, 64513]);
+    assert_eq!(of(6379), [63723, 64747, 61675, 62699]);
+    assert_eq!(of(6379 + 1024), [64747, 61675, 62699, 63723], "the same in another order");
+    assert_eq!(of(61441), [62465, 63489, 64513], "a port is no candidate of itself");
+    assert_eq!(of(65535), [62463, 63487, 64511]);
+    for number in 1..u16::MAX {
+        let (own, next) = (of(number), of(number + 1));
+        assert!(
+            own.iter().all(|port| (61440..=65535).contains(port) && *port != number && !next.contains(port))
+        );
     }
 }
 

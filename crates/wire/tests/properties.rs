@@ -10,8 +10,8 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{
-    Aside, AsideKind, Capabilities, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, ReadV2Request,
-    ReadV2Response, Reason, Secret, SendImmediate, Signal,
+    Aside, AsideKind, Capabilities, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, PortSpace, RdmaPort,
+    ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -354,6 +354,7 @@ proptest! {
             kind: AsideKind::Found, qpn: source, qkey: numbers.2, status: numbers.3, retry_count: small.0 & 7,
             rnr_retry_count: small.1 & 7, flow_control: small.3, srq: !small.3, secret: token.map(Secret),
             keeps_secret: small.0 > 7,
+            port: Some(RdmaPort { space: PortSpace::Stream, number: small.0.into() }).filter(|_| small.3),
         };
         let bytes = aside.emit();
         prop_assert_eq!(Aside::parse(&bytes), Ok((aside, &[][..])));

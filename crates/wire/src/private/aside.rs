@@ -2,15 +2,17 @@
 //! does not carry, because the program connects them or because they are connectionless. It precedes the program's private
 //! data in a Request or Reply.
 //!
-//! Connections of queue pairs that a connection manager id owns have no such header: any iWARP peer understands them.
+//! Connections of queue pairs that a connection manager id owns have no such header at the TCP port of the number that was asked for:
+//! any iWARP peer understands them. At a candidate port, where only an Ironwarp end listens, all have one that names the RDMA port.
 
 use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, array, unknown};
+use super::port::RdmaPort;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Length of the longest header, all extensions included.
-pub const MAX_ASIDE: usize = size_of::<RawAside>() + 20;
+pub const MAX_ASIDE: usize = size_of::<RawAside>() + 20 + 8;
 
 const FORMAT: Format = Format { magic: *b"IRWC", must: 0 };
 
@@ -21,6 +23,7 @@ const KEEPS_SECRET: u16 = 1 << 2;
 
 // Extensions.
 const SECRET: u8 = 0x01;
+const PORT: u8 = 0x80;
 
 /// What the header says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,6 +48,8 @@ pub struct Aside {
     pub secret: Option<Secret>,
     /// In a Reply: the passive end keeps the secret, so both ends use it.
     pub keeps_secret: bool,
+    /// The RDMA port that is asked for, or confirmed.
+    pub port: Option<RdmaPort>,
 }
 
 /// What a header of a connection aside is for.
@@ -57,6 +62,15 @@ pub enum AsideKind {
     Lookup = 2,
     /// The answer to that.
     Found = 3,
+    /// Asks for an RDMA port at a candidate, or confirms it. The private data that belong to the connection follow, as they would be
+    /// at the TCP port of the same number.
+    Port = 4,
+    /// Asks whether an RDMA port is here. There will be no connection.
+    Probe = 5,
+    /// The answer to that: it is.
+    Here = 6,
+    /// The RDMA port that was asked for is not here.
+    Elsewhere = 7,
 }
 
 /// A secret of 128 bits, which does not show in logs.
@@ -95,7 +109,13 @@ impl Aside {
             srq: false,
             secret: None,
             keeps_secret: false,
+            port: None,
         }
+    }
+
+    /// Of a kind that is about an RDMA port and not about a queue pair.
+    pub const fn about(kind: AsideKind, port: RdmaPort) -> Self {
+        Self { port: Some(port), ..Self::new(kind, 0) }
     }
 
     /// Reads the header that private data begin with. Returns it with what is left for the program.
@@ -105,12 +125,19 @@ impl Aside {
             1 => AsideKind::Pair,
             2 => AsideKind::Lookup,
             3 => AsideKind::Found,
+            4 => AsideKind::Port,
+            5 => AsideKind::Probe,
+            6 => AsideKind::Here,
+            7 => AsideKind::Elsewhere,
             other => return Err(Unreadable::Extension(other)),
         };
-        let mut secret = None;
+        let (mut secret, mut port) = (None, None);
         for extension in extensions {
             match extension? {
                 (SECRET, value) => secret = Some(Secret(array(value)?)),
+                (PORT, value) => {
+                    port = Some(RdmaPort::from_bytes(array(value)?).ok_or(Unreadable::Extension(PORT))?);
+                }
                 (kind, _) => unknown(kind)?,
             }
         }
@@ -126,6 +153,7 @@ impl Aside {
             srq: may & SRQ != 0,
             secret,
             keeps_secret: may & KEEPS_SECRET != 0,
+            port,
         };
         Ok((header, rest))
     }
@@ -144,7 +172,9 @@ impl Aside {
             rnr_retry_count: self.rnr_retry_count & 7,
             zero: [0; 2],
         };
-        Emitted::new(&raw).extension(SECRET, self.secret.as_ref().map(|secret| &secret.0[..]))
+        Emitted::new(&raw)
+            .extension(SECRET, self.secret.as_ref().map(|secret| &secret.0[..]))
+            .extension(PORT, self.port.map(RdmaPort::to_bytes).as_ref().map(|port| &port[..]))
     }
 }
 
@@ -155,6 +185,13 @@ impl fmt::Display for Aside {
             AsideKind::Lookup => write!(f, "Aside, looks for a connectionless queue pair")?,
             AsideKind::Found if self.status != 0 => write!(f, "Aside, status {}", self.status)?,
             AsideKind::Found => write!(f, "Aside, found {:#08x}, qkey {:#x}", self.qpn, self.qkey)?,
+            AsideKind::Port => write!(f, "Aside, for a connection")?,
+            AsideKind::Probe => write!(f, "Aside, asks for a listener")?,
+            AsideKind::Here => write!(f, "Aside, listens here")?,
+            AsideKind::Elsewhere => write!(f, "Aside, does not listen here")?,
+        }
+        if let Some(port) = self.port {
+            write!(f, ", {port}")?;
         }
         f.write_str(if self.secret.is_some() { ", with a secret" } else { "" })?;
         f.write_str(if self.keeps_secret { ", keeps the secret" } else { "" })

@@ -11,6 +11,7 @@ mod aside;
 mod datagram;
 mod extension;
 mod hello;
+mod port;
 mod signal;
 
 pub use crate::rdmap::{ReadV2Request, ReadV2Response, SendImmediate};
@@ -18,6 +19,7 @@ pub use aside::{Aside, AsideKind, MAX_ASIDE, Secret};
 pub use datagram::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER};
 pub use extension::{Emitted, Unreadable, VERSION};
 pub use hello::{Hello, HelloKind, MAX_HELLO, Reason, Token};
+pub use port::{PortSpace, RdmaPort};
 pub use signal::{Capabilities, MAX_ACKNOWLEDGED, SIGNAL_TAG, Signal};
 
 use crate::Misuse;
