@@ -14,15 +14,16 @@ use crate::lane::{Call, Due, Job, Lane};
 use crate::pair::{QueuePair, QueuePairAttributes};
 use crate::port::Port;
 use crate::qpn::Numbers;
+use crate::search::Search;
 use crate::set::{Set, lock};
 use crate::setup::{Desk, Dial, Incoming, ListenerCore, Setup};
 use crate::steering::Steering;
 use crate::sys::memory::ProgramMemory;
 use crate::sys::random::random;
 use crate::sys::reserve::{Kind, Reservation};
-use crate::sys::setup::{Bound, Keepalive, Listener as ListeningSocket};
+use crate::sys::setup::{Bound, Keepalive, Listener as ListeningSocket, Place};
 use crate::sys::socket::TcpLink;
-use ironwarp_rnic::config::Config;
+use ironwarp_rnic::config::{Config, PortPolicy};
 use ironwarp_rnic::connect::{Setup as Way, Terms};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::Fault;
@@ -30,10 +31,11 @@ use ironwarp_rnic::event::{AsyncEvent, Routing};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::{Domain, TagCipher};
 use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, XrcDomain};
+use ironwarp_wire::private::PortSpace;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The kernel asks so often for a sign of life, and so long between, before it gives a peer up.
@@ -76,6 +78,8 @@ pub struct ConnectOptions {
     pub ord: Option<u16>,
     /// The way to set it up.
     pub way: Way,
+    /// The port is one of the connection manager's, in this space: its listener need not be at the TCP port of the same number.
+    pub port_space: Option<PortSpace>,
 }
 
 /// What the lanes did.
@@ -97,8 +101,9 @@ pub struct Listener {
 /// A listening socket, until this is dropped.
 #[derive(Debug)]
 pub struct Listening {
-    core: Arc<ListenerCore>,
+    core: Mutex<Arc<ListenerCore>>,
     lane: Arc<Lane>,
+    place: Option<Place>,
 }
 
 impl Engine {
@@ -284,6 +289,11 @@ impl Engine {
         to: SocketAddr,
         options: &ConnectOptions,
     ) -> Result<(), ConnectError> {
+        if let Some(space) = options.port_space
+            && self.config().port_policy() != PortPolicy::Tcp
+        {
+            return Search::begin(self, pair, to, (space, options));
+        }
         let terms = self.terms(options.ird, options.ord);
         let dial = Dial::new(self, pair, (to, options.from), (options.way, terms), &options.private_data)?;
         Ok(self.begin_setup(Box::new(Setup::Dial(dial)))?)
@@ -305,7 +315,8 @@ impl Engine {
         program: Arc<dyn Watcher<Incoming>>,
         backlog: usize,
     ) -> io::Result<Listening> {
-        self.attend(ListeningSocket::new(at, &self.keepalive())?, Desk::Program(program), backlog)
+        let socket = ListeningSocket::new(at, &self.keepalive())?;
+        self.attend((socket, None), Desk::Program(program), backlog)
     }
 
     /// Listens for the queue pairs of a port.
@@ -315,7 +326,7 @@ impl Engine {
         port: &Arc<Port>,
     ) -> io::Result<Listening> {
         let socket = ListeningSocket::reserved(reservation, at, &self.keepalive())?;
-        self.attend(socket, Desk::Port(Arc::downgrade(port)), MAX_BACKLOG)
+        self.attend((socket, None), Desk::Port(Arc::downgrade(port)), MAX_BACKLOG)
     }
 
     /// The same, at an address that was taken before.
@@ -325,19 +336,20 @@ impl Engine {
         program: Arc<dyn Watcher<Incoming>>,
         backlog: usize,
     ) -> io::Result<Listening> {
-        self.attend(bound.listen(&self.keepalive())?, Desk::Program(program), backlog)
+        self.attend(bound.listen_in_place(&self.keepalive())?, Desk::Program(program), backlog)
     }
 
     fn attend(
         self: &Arc<Self>,
-        socket: ListeningSocket,
+        (socket, place): (ListeningSocket, Option<Place>),
         desk: Desk,
         backlog: usize,
     ) -> io::Result<Listening> {
-        let core = Arc::new(ListenerCore::new(self, socket, desk, backlog.clamp(1, MAX_BACKLOG)));
+        let port = place.as_ref().map(Place::port);
+        let core = Arc::new(ListenerCore::new(self, (socket, port), desk, backlog.clamp(1, MAX_BACKLOG)));
         let lane = self.steering.default_lane()?;
         lane.submit(Job::Listen(Arc::clone(&core)));
-        Ok(Listening { core, lane })
+        Ok(Listening { core: Mutex::new(core), lane, place })
     }
 
     /// Calls on a lane's thread at this time, or soon after. What is called must not block.
@@ -458,15 +470,35 @@ impl Listener {
 }
 
 impl Listening {
-    /// Where it listens.
+    /// The socket's address. If it is for an RDMA port, that may have another number.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.core.local_addr()
+        lock(&self.core).local_addr()
+    }
+
+    /// Leaves the TCP port of an RDMA port's own number to others, if it listens there: from then on it listens at a candidate. When this
+    /// returns, the address is free. Connections that the lane has accepted go on; others are reset, and look for the candidates.
+    ///
+    /// Returns whether it had the port.
+    pub fn move_aside(&self) -> io::Result<bool> {
+        let mut core = lock(&self.core);
+        let local = core.local_addr()?;
+        let Some(place) = self.place.as_ref().filter(|place| place.is_at(local.port())) else {
+            return Ok(false);
+        };
+        let Some(engine) = core.engine.upgrade() else { return Ok(false) };
+        let moved = Arc::new(core.moved_to(&engine, place.listen_aside(&engine.keepalive())?));
+        self.lane.submit(Job::Listen(Arc::clone(&moved)));
+        let before = std::mem::replace(&mut *core, moved);
+        before.leave()?;
+        self.lane.submit(Job::Unlisten(before));
+        Ok(true)
     }
 }
 
 impl Drop for Listening {
     fn drop(&mut self) {
-        self.core.stop();
-        self.lane.submit(Job::Unlisten(Arc::clone(&self.core)));
+        let core = self.core.get_mut().unwrap_or_else(PoisonError::into_inner);
+        core.stop();
+        self.lane.submit(Job::Unlisten(Arc::clone(core)));
     }
 }

@@ -109,6 +109,9 @@ pub enum ConnectError {
     /// The peer closed before it answered.
     #[error("the peer closed the connection before it answered: it may not speak MPA")]
     Closed,
+    /// Another program has the TCP port.
+    #[error("nobody listens at the RDMA port: another program has its TCP port")]
+    Elsewhere,
     /// It took too long.
     #[error("the peer did not answer in time")]
     TimedOut,

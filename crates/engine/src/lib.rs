@@ -19,6 +19,7 @@
 //! | `setup` | the first bytes of a connection, from dialling or accepting to a stream |
 //! | [`byhand`] | a queue pair that is told the GID and the number of its peer, and no more |
 //! | `port` | the port of such queue pairs, and who asks for them there |
+//! | `search` | the listener of an RDMA port, which need not be at the TCP port of that number |
 //! | [`qpn`] | numbers of queue pairs |
 //! | [`gid`] | the addresses of this host, and what happens to them |
 //! | `capture` | its traffic in a file, for packet analysers |
@@ -47,6 +48,7 @@ mod lane;
 pub mod pair;
 mod port;
 pub mod qpn;
+mod search;
 mod set;
 mod setup;
 pub mod show;

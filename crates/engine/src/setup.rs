@@ -8,21 +8,27 @@ use crate::event::{ConnectError, Established, Watcher};
 use crate::lane::{Job, Lane};
 use crate::pair::QueuePair;
 use crate::port::Port;
-use crate::sys::setup::{Accepted, Listener as Socket, connect, settle};
+use crate::search::Search;
+use crate::sys::setup::{Accepted, Listener as Socket, connect, settle, with_port};
 use crate::sys::socket::TcpLink;
 use ironwarp_rnic::connect::{
     Agreed, Answer as Reply, Depths, Incoming as Request, Initiator, Setup as Way, Terms,
 };
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_wire::mpa::{FpduWriter, MAX_STARTUP};
-use ironwarp_wire::private::{Hello, HelloKind, Reason};
+use ironwarp_wire::private::{Aside, AsideKind, Hello, HelloKind, PortSpace, RdmaPort, Reason};
 use ironwarp_wire::{Cause, Header, Offender, Parse, Terminate};
+use std::borrow::Cow;
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak, mpsc};
 use std::time::{Duration, Instant};
+
+mod probe;
+
+pub(crate) use probe::Probe;
 
 /// What came behind a startup frame is kept, but no more than this; the rest waits in the kernel.
 const ROOM: usize = MAX_STARTUP + 4096;
@@ -35,6 +41,7 @@ const DECISION: u32 = 6;
 #[derive(Debug)]
 pub(crate) enum Setup {
     Dial(Dial),
+    Probe(Probe),
     Answer(Answer),
     Itself(ToItself),
 }
@@ -58,6 +65,10 @@ pub(crate) struct Dial {
     connected: bool,
     /// It was dialled anew, in the older way, and has to be waited for anew.
     new: bool,
+    /// The search that it is a part of, if it is for an RDMA port.
+    search: Option<Arc<Search>>,
+    /// The RDMA port that the peer has to confirm: it is dialled at a candidate.
+    asked: Option<RdmaPort>,
 }
 
 /// The peer began.
@@ -73,6 +84,24 @@ pub(crate) struct Answer {
     deadline: Instant,
     wire: Wire,
     state: Answering,
+    /// What the Request says of the RDMA port, if anything.
+    asked: Option<Asked>,
+}
+
+/// What a Request says of the RDMA port that it is for, which its Reply confirms.
+#[derive(Clone, Copy, Debug)]
+struct Asked {
+    port: RdmaPort,
+    /// Length of the header before the private data.
+    header: usize,
+}
+
+/// What becomes of a Request.
+enum Judged {
+    /// The program decides.
+    Program(Option<Asked>),
+    /// It is rejected with this, and the program need not know.
+    Rejected(Aside),
 }
 
 #[derive(Debug)]
@@ -118,6 +147,8 @@ pub(crate) struct ListenerCore {
     socket: Socket,
     /// Where it listens.
     at: Option<SocketAddr>,
+    /// The RDMA port, if it is for one.
+    port: Option<RdmaPort>,
     desk: Desk,
     startup: Duration,
     /// Number of connections that may wait for a decision.
@@ -127,7 +158,7 @@ pub(crate) struct ListenerCore {
 }
 
 /// Who decides on a connection.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum Desk {
     /// The program, when it likes.
     Program(Arc<dyn Watcher<Incoming>>),
@@ -143,6 +174,7 @@ pub struct Incoming {
     request: Request,
     peer: SocketAddr,
     local: SocketAddr,
+    asked: Option<Asked>,
     decided: bool,
 }
 
@@ -151,6 +183,7 @@ pub struct Incoming {
 pub(crate) enum Told {
     Pair(Arc<QueuePair>),
     BringUp(Arc<BringUp>),
+    Search(Arc<Search>),
 }
 
 impl Told {
@@ -159,6 +192,7 @@ impl Told {
         match self {
             Self::Pair(pair) => pair.failed(error),
             Self::BringUp(up) => up.fail(error),
+            Self::Search(search) => search.fail(error),
         }
     }
 }
@@ -167,6 +201,7 @@ impl Setup {
     pub(crate) fn link(&self) -> &Arc<TcpLink> {
         match self {
             Self::Dial(dial) => &dial.link,
+            Self::Probe(probe) => &probe.link,
             Self::Answer(answer) => &answer.link,
             Self::Itself(itself) => &itself.link,
         }
@@ -176,6 +211,7 @@ impl Setup {
     pub(crate) fn addresses(&self) -> Option<(SocketAddr, SocketAddr)> {
         let peer = match self {
             Self::Dial(dial) => dial.to, // whether it is connected yet or not
+            Self::Probe(probe) => probe.to,
             Self::Answer(_) | Self::Itself(_) => self.link().peer_addr().ok()?,
         };
         Some((peer, self.link().local_addr().ok()?))
@@ -184,6 +220,7 @@ impl Setup {
     pub(crate) fn deadline(&self) -> Instant {
         match self {
             Self::Dial(dial) => dial.deadline,
+            Self::Probe(probe) => probe.deadline,
             Self::Answer(answer) => answer.deadline,
             Self::Itself(itself) => itself.deadline,
         }
@@ -201,6 +238,7 @@ impl Setup {
     pub(crate) fn failed(self, error: ConnectError) {
         match self {
             Self::Dial(dial) => dial.failed(error),
+            Self::Probe(probe) => probe.ended(false),
             Self::Answer(answer) => answer.failed(error),
             Self::Itself(itself) => itself.failed(error),
         }
@@ -210,6 +248,9 @@ impl Setup {
     pub(crate) fn told(&self) -> Option<Told> {
         match self {
             Self::Dial(Dial { attempt: Some(up), .. }) => Some(Told::BringUp(Arc::clone(up))),
+            Self::Dial(Dial { search: Some(search), .. }) | Self::Probe(Probe { search, .. }) => {
+                Some(Told::Search(Arc::clone(search)))
+            }
             Self::Dial(dial) => Some(Told::Pair(Arc::clone(&dial.pair))),
             Self::Itself(itself) => Some(Told::BringUp(itself.up())),
             Self::Answer(Answer { state: Answering::Accepting(accept, _), .. }) => {
@@ -226,6 +267,7 @@ impl Setup {
     pub(crate) fn progress(self) -> Option<Self> {
         match self {
             Self::Dial(dial) => dial.progress().map(Self::Dial),
+            Self::Probe(probe) => probe.progress().map(Self::Probe),
             Self::Answer(answer) => answer.progress().map(Self::Answer),
             Self::Itself(itself) => itself.progress().map(Self::Itself),
         }
@@ -261,7 +303,18 @@ impl Dial {
             wire,
             connected: false,
             new: false,
+            search: None,
+            asked: None,
         })
+    }
+
+    pub(crate) fn link(&self) -> &Arc<TcpLink> {
+        &self.link
+    }
+
+    /// As a part of a search. `asked`: at a candidate, which has to confirm this RDMA port.
+    pub(crate) fn in_search(self, search: &Arc<Search>, asked: Option<RdmaPort>) -> Self {
+        Self { search: Some(Arc::clone(search)), asked, ..self }
     }
 
     /// For a queue pair that is brought up by hand.
@@ -272,7 +325,12 @@ impl Dial {
     }
 
     fn failed(&self, error: ConnectError) {
-        tell_failed(&self.pair, self.attempt.as_ref(), error);
+        match &self.search {
+            Some(search) if !search.wants(self.asked.is_some()) => {}
+            Some(search) if self.asked.is_some() => search.candidate_failed(error),
+            Some(search) => search.first_failed(error),
+            None => tell_failed(&self.pair, self.attempt.as_ref(), error),
+        }
     }
 
     /// Whether it has a socket that nobody waits for yet.
@@ -294,6 +352,9 @@ impl Dial {
         if self.attempt.as_ref().is_some_and(|attempt| attempt.is_over()) {
             return Err(ConnectError::GivenUp);
         }
+        if self.search.as_ref().is_some_and(|search| !search.wants(self.asked.is_some())) {
+            return Err(ConnectError::GivenUp);
+        }
         if !self.connected {
             self.connected = self.link.connected()?;
             if !self.connected {
@@ -304,6 +365,7 @@ impl Dial {
                 self.link.abort();
                 return Err(io::Error::from(rustix::io::Errno::CONNREFUSED).into());
             }
+            self.check_trust(false)?;
         }
         if !self.wire.send(&self.link)? {
             return Ok(false);
@@ -323,7 +385,47 @@ impl Dial {
         }
     }
 
+    /// At a candidate the program's data is for the listener alone.
+    fn check_trust(&self, accepted: bool) -> Result<(), ConnectError> {
+        match &self.search {
+            Some(search) if self.asked.is_some() && !search.trusts(&self.link, accepted) => {
+                self.link.abort();
+                Err(ConnectError::Elsewhere)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// What a Reply says behind the confirmation of the RDMA port, where there has to be one.
+    fn confirmed(&self, answer: Reply) -> Result<Reply, ConnectError> {
+        if matches!(answer, Reply::Accepted { .. }) {
+            self.check_trust(true)?; // who rejects has closed its socket, and has no owner any more
+        }
+        let (Reply::Accepted { private_data: said, .. } | Reply::Rejected { private_data: said, .. }) =
+            &answer;
+        let header = Aside::parse(said).ok();
+        let rest: Box<[u8]> = match (self.asked, header) {
+            (Some(asked), Some((Aside { kind: AsideKind::Port, port: Some(port), .. }, rest)))
+                if port == asked =>
+            {
+                rest.into()
+            }
+            (None, Some((Aside { kind: AsideKind::Elsewhere, .. }, _))) | (Some(_), _) => {
+                self.link.abort();
+                return Err(ConnectError::Elsewhere);
+            }
+            (None, _) => return Ok(answer),
+        };
+        Ok(match answer {
+            Reply::Accepted { agreed, consumed, .. } => {
+                Reply::Accepted { agreed, private_data: rest, consumed }
+            }
+            Reply::Rejected { peer, .. } => Reply::Rejected { peer, private_data: rest },
+        })
+    }
+
     fn answered(&mut self, answer: Reply) -> Result<(), ConnectError> {
+        let answer = if self.search.is_some() { self.confirmed(answer)? } else { answer };
         let (agreed, private_data, consumed) = match answer {
             Reply::Accepted { agreed, private_data, consumed } => (agreed, private_data, consumed),
             Reply::Rejected { private_data, .. } if self.attempt.is_some() => {
@@ -335,6 +437,10 @@ impl Dial {
             }
         };
         let Some(engine) = self.engine.upgrade() else { return Ok(()) };
+        if self.search.as_ref().is_some_and(|search| !search.settle(self.asked.is_some())) {
+            self.link.abort(); // another connection was chosen
+            return Ok(());
+        }
         if let Some(attempt) = &self.attempt {
             let ends = (self.link.peer_addr()?, self.link.local_addr()?);
             attempt
@@ -349,7 +455,14 @@ impl Dial {
             peer: self.link.peer_addr()?,
             local: self.link.local_addr()?,
         };
-        begin(&engine, &self.link, (&self.pair, self.attempt.as_ref()), established, early)
+        let begun = begin(&engine, &self.link, (&self.pair, self.attempt.as_ref()), established, early);
+        match (begun, self.search.take()) {
+            (Err(error), Some(_)) => {
+                self.pair.failed(error); // the search is over
+                Ok(())
+            }
+            (begun, _) => begun,
+        }
     }
 
     /// A peer that knows only revision 1 closes when it sees revision 2 (RFC 6581 §6): it is dialled again, in its way.
@@ -360,10 +473,13 @@ impl Dial {
             _ => false,
         };
         let stranger = self.attempt.is_none(); // only Ironwarp ends are dialled by hand
-        let enhanced = self.way != Way::Unenhanced;
+        let enhanced = self.way != Way::Unenhanced && self.asked.is_none(); // likewise at a candidate
         if !(reset && stranger && enhanced && self.connected && self.wire.read.is_empty()) {
             self.failed(error);
             return None;
+        }
+        if let Some(search) = &self.search {
+            search.probe(); // at once: it may be a TCP server
         }
         let engine = self.engine.upgrade()?;
         let ways = (Way::Unenhanced, self.terms);
@@ -372,11 +488,12 @@ impl Dial {
                 tracing::debug!(peer = %self.to, "no answer to MPA revision 2, trying revision 1");
                 dial.new = true;
                 dial.deadline = self.deadline;
+                dial.search = self.search.take();
                 self.private_data = Box::default();
                 Some(dial)
             }
             Err(error) => {
-                self.pair.failed(error);
+                self.failed(error);
                 None
             }
         }
@@ -403,6 +520,7 @@ impl Answer {
             lane: Arc::clone(lane),
             wire: Wire::default(),
             state: Answering::Request,
+            asked: None,
         }
     }
 
@@ -439,7 +557,7 @@ impl Answer {
         match &self.state {
             Answering::Request => self.link.will_be_reset(),
             Answering::Deciding(request) => {
-                if let Ok(reply) = request.reject(&[]) {
+                if let Ok(reply) = request.reject(&said(self.asked, &[])) {
                     self.wire = Wire::to_send(&reply);
                     let _ = self.wire.send(&self.link); // or the peer does without
                 }
@@ -485,9 +603,20 @@ impl Answer {
                 Answering::Request => {
                     if let Parse::Done(request) = Request::parse(&self.wire.read)? {
                         settle(&self.link, self.same_host);
-                        self.deadline = Instant::now() + self.listener.startup * DECISION;
-                        self.state = Answering::Deciding(request.clone());
-                        self.report(request);
+                        match self.listener.judge(&request) {
+                            Judged::Program(asked) => {
+                                self.asked = asked;
+                                self.deadline = Instant::now() + self.listener.startup * DECISION;
+                                self.state = Answering::Deciding(request.clone());
+                                self.report(request);
+                            }
+                            Judged::Rejected(header) => {
+                                let reply = request.reject(&header.emit()).map_err(ConnectError::from)?;
+                                self.wire = Wire::to_send(&reply);
+                                self.deadline = Instant::now() + self.listener.startup;
+                                self.state = Answering::Rejecting;
+                            }
+                        }
                     } else if !self.wire.receive(&self.link, REQUEST_ROOM)? {
                         return Ok(false);
                     }
@@ -525,6 +654,7 @@ impl Answer {
             request,
             peer: self.peer,
             local: self.local,
+            asked: self.asked,
             decided: false,
         };
         match &self.listener.desk {
@@ -583,7 +713,8 @@ impl Accept {
 impl Incoming {
     /// What the peer's program sent along.
     pub fn private_data(&self) -> &[u8] {
-        self.request.private_data()
+        let header = self.asked.map_or(0, |asked| asked.header);
+        self.request.private_data().get(header..).unwrap_or_default()
     }
 
     /// What the peer said of its depths: its IRD limits this end's ORD, its ORD is what this end's IRD should hold.
@@ -596,9 +727,9 @@ impl Incoming {
         self.peer
     }
 
-    /// The address at which it connected.
+    /// The address at which it connected. Its port is the one that the peer's program asked for.
     pub fn local(&self) -> SocketAddr {
-        self.local
+        with_port(self.local, self.asked.map_or(self.local.port(), |asked| asked.port.number))
     }
 
     /// Connects a queue pair to it. The queue pair tells when that is done.
@@ -618,21 +749,23 @@ impl Incoming {
         terms: Terms,
         private_data: &[u8],
     ) -> Result<(), ConnectError> {
-        let (_, agreed) = self.request.accept(terms, private_data)?;
+        let said = said(self.asked, private_data);
+        let (_, agreed) = self.request.accept(terms, &said)?;
         self.decided = true;
-        let asked = self.request.private_data().into();
+        let asked = self.private_data().into();
         let established = Established { private_data: asked, agreed, peer: self.peer, local: self.local };
         let (pair, attempt) = (Arc::clone(pair), attempt.cloned());
         let taker = Some(Taker { pair, attempt, terms, established });
-        self.submit(Accept { private_data: private_data.into(), taker });
+        self.submit(Accept { private_data: said.into(), taker });
         Ok(())
     }
 
     /// Turns it away.
     pub fn reject(mut self, private_data: &[u8]) -> Result<(), ConnectError> {
-        self.request.reject(private_data)?;
+        let said = said(self.asked, private_data);
+        self.request.reject(&said)?;
         self.decided = true;
-        self.submit(Accept { private_data: private_data.into(), taker: None });
+        self.submit(Accept { private_data: said.into(), taker: None });
         Ok(())
     }
 
@@ -669,16 +802,70 @@ impl Incoming {
 impl Drop for Incoming {
     fn drop(&mut self) {
         if !self.decided {
-            self.submit(Accept { private_data: Box::default(), taker: None });
+            self.submit(Accept { private_data: said(self.asked, &[]).into(), taker: None });
         }
     }
 }
 
+/// What a Reply says: the program's private data, behind the RDMA port if the Request names it.
+fn said(asked: Option<Asked>, private_data: &[u8]) -> Cow<'_, [u8]> {
+    match asked {
+        Some(Asked { port, .. }) => {
+            [&Aside::about(AsideKind::Port, port).emit()[..], private_data].concat().into()
+        }
+        None => private_data.into(),
+    }
+}
+
 impl ListenerCore {
-    pub(crate) fn new(engine: &Arc<Engine>, socket: Socket, desk: Desk, backlog: usize) -> Self {
-        let (engine, startup) = (Arc::downgrade(engine), engine.config().startup);
+    /// Without an RDMA port, a listener of a program is for that of its TCP port.
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        (socket, port): (Socket, Option<RdmaPort>),
+        desk: Desk,
+        backlog: usize,
+    ) -> Self {
         let at = socket.local_addr().ok();
-        Self { engine, socket, at, desk, startup, backlog, stopped: AtomicBool::new(false) }
+        let own = || Some(RdmaPort { space: PortSpace::Stream, number: at?.port() });
+        let port = match desk {
+            Desk::Program(_) if engine.config().private => port.or_else(own),
+            _ => None,
+        };
+        let (engine, startup) = (Arc::downgrade(engine), engine.config().startup);
+        Self { engine, socket, at, port, desk, startup, backlog, stopped: AtomicBool::new(false) }
+    }
+
+    /// The same, with another socket.
+    pub(crate) fn moved_to(&self, engine: &Arc<Engine>, socket: Socket) -> Self {
+        Self::new(engine, (socket, self.port), self.desk.clone(), self.backlog)
+    }
+
+    /// What becomes of a Request. A plain one, of any iWARP peer, is for the TCP port that it came to.
+    fn judge(&self, request: &Request) -> Judged {
+        let Some(port) = self.port else { return Judged::Program(None) };
+        let data = request.private_data();
+        let elsewhere = Judged::Rejected(Aside::about(AsideKind::Elsewhere, port));
+        let kind = match Aside::parse(data) {
+            Ok((header, rest)) => match header.kind {
+                AsideKind::Probe | AsideKind::Port if header.port != Some(port) => return elsewhere,
+                AsideKind::Probe => return Judged::Rejected(Aside::about(AsideKind::Here, port)),
+                AsideKind::Port => {
+                    return Judged::Program(Some(Asked { port, header: data.len() - rest.len() }));
+                }
+                AsideKind::Here | AsideKind::Elsewhere => return elsewhere,
+                kind => Some(kind),
+            },
+            Err(_) => None, // the program's own data, or another release's: the program says so
+        };
+        let space = if kind == Some(AsideKind::Lookup) { PortSpace::Datagram } else { PortSpace::Stream };
+        let asked = self.at.map(|at| RdmaPort { space, number: at.port() });
+        if asked == Some(port) { Judged::Program(None) } else { elsewhere }
+    }
+
+    /// Leaves the address to others at once. Whoever waits there is reset.
+    pub(crate) fn leave(&self) -> io::Result<()> {
+        self.stopped.store(true, Ordering::Release);
+        self.socket.close_now()
     }
 
     /// Stops at once: when this returns, the address may be another's. Connections in the making hold this, and go on.

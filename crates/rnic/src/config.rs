@@ -6,7 +6,7 @@ mod dropin;
 mod ports;
 mod trust;
 
-pub use dropin::{DeviceName, LogLevel, NoDeviceName, NoSuchWord, Persona};
+pub use dropin::{DeviceName, LogLevel, NoDeviceName, NoSuchWord, Persona, PortPolicy};
 pub use ports::{NoPortRange, PortRange};
 pub use trust::{ClusterKey, KeyTooShort, NoUsers, Users};
 
@@ -101,8 +101,8 @@ settings! {
     key: ClusterKey = ClusterKey::default(),
     /// A file with that key, without the line break at its end. It must be a regular file that group and others cannot read.
     key_file: PathBuf = PathBuf::new(),
-    /// Users of this host whose queue pairs may be connected by GID and number, besides the process's own: numeric ids such as
-    /// `1000,1001`, or `any`.
+    /// Users of this host whose queue pairs may be connected by GID and number, and whose listeners at candidate ports are trusted,
+    /// besides the process's own: numeric ids such as `1000,1001`, or `any`.
     users: Users = Users::default(),
     /// How many lanes there are at most. There are never more than processors that the process may use.
     lanes: usize = 4,
@@ -128,6 +128,10 @@ settings! {
     /// What C programs take the adapter for, `roce` or `iwarp`: the drop-in alone. On the wire it is the same. `iwarp` for
     /// programs that know iWARP and shall be tested with it.
     persona: Persona = Persona::Roce,
+    /// Where port N of librdmacm is, which is not TCP's: the drop-in alone. `shared`: at TCP port N, or at a candidate derived from N if
+    /// TCP port N is taken. `apart`: at a candidate, and TCP port N is neither bound nor dialled; set it at both ends. `tcp`: at TCP port N
+    /// only, as without this adapter's port space, and as `private` = `off` has it. The candidates are in docs/wire.md.
+    port_space: PortPolicy = PortPolicy::Shared,
     /// How much is said on the standard error, `off`, `error`, `warn`, `info`, `debug` or `trace`: the drop-in alone. Rust
     /// programs bring a subscriber of `tracing`.
     log: LogLevel = LogLevel::Warn,
@@ -169,6 +173,11 @@ impl Config {
             }
         }
         (config, mistakes)
+    }
+
+    /// Where ports of the connection manager are. A port space of its own is private.
+    pub fn port_policy(&self) -> PortPolicy {
+        if self.private { self.port_space } else { PortPolicy::Tcp }
     }
 
     fn set_os(&mut self, name: &str, value: &OsStr) -> Result<(), ConfigError> {
@@ -302,7 +311,10 @@ macro_rules! plain {
         }
     )*};
 }
-plain!(u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona, LogLevel);
+plain!(
+    u16, u64, usize, FaultPlan, HashKey, PortRange, ClusterKey, Users, DeviceName, Persona, PortPolicy,
+    LogLevel
+);
 
 fn in_words(error: &dyn fmt::Display) -> String {
     error.to_string()

@@ -100,6 +100,22 @@ impl Fd {
         there
     }
 
+    /// Closes what it stands for, whoever still has it. The number stays taken, and leads nowhere.
+    pub(super) fn close_now(&self) -> rustix::io::Result<()> {
+        if !self.is_there() {
+            return Ok(());
+        }
+        let nowhere = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
+        let stat = rustix::fs::fstat(&nowhere)?;
+        let _no_fork = no_fork();
+        let fd = self.as_raw_fd();
+        // SAFETY: it was opened for this value, whose drop closes the number.
+        let mut copy = ManuallyDrop::new(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd) });
+        rustix::io::dup3(&nowhere, &mut copy, DupFlags::CLOEXEC)?;
+        inode(fd).into_iter().for_each(|known| known.store(stat.st_ino, Ordering::Relaxed));
+        Ok(())
+    }
+
     /// Whether the program has closed it, as far as anybody has noticed.
     pub(super) fn is_lost(&self) -> bool {
         self.as_raw_fd() == NOWHERE

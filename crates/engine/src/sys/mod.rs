@@ -8,6 +8,7 @@
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |
 //! | `setup` | connect, listen, accept | |
 //! | `netlink` | interfaces, addresses and routes | |
+//! | `claim` | RDMA ports that are taken on this host | |
 //! | `sock_diag` | which user owns a socket | |
 //! | `udp` | one UDP port at several addresses, for datagrams | |
 //! | `shared_file` | a capture file, which several processes add to | |
@@ -22,6 +23,7 @@
 //! that sleeps can be cancelled.
 
 pub(crate) mod bulletin;
+pub(crate) mod claim;
 pub mod fork;
 pub(crate) mod hurry;
 pub mod memory;

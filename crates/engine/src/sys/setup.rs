@@ -1,9 +1,12 @@
 //! How a connection comes to be: connect, or listen and accept, and the options that every connection gets. What comes
 //! out is a [`TcpLink`], on which the two ends then agree (MPA startup) before it carries a stream.
 
+use super::claim::Claim;
 use super::fork::Fd;
 use super::reserve::Reservation;
 use super::socket::{TcpLink, choose_port_late};
+use ironwarp_rnic::config::PortPolicy;
+use ironwarp_wire::private::{PortSpace, RdmaPort};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
@@ -16,6 +19,8 @@ mod tests;
 
 /// How many connections may wait to be accepted; the system may set a lower limit (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
+/// How many TCP ports are tried for an RDMA port of any number. One fails only if its number is taken as an RDMA port.
+const TRIES: usize = 64;
 
 /// When a silent peer is given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +77,18 @@ pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Tc
 #[derive(Debug)]
 pub struct Bound {
     fd: Fd,
+    place: Option<Place>,
+}
+
+/// An RDMA port that is ours.
+#[derive(Debug)]
+pub(crate) struct Place {
+    /// The address with the RDMA port, which need not be the TCP port of the socket.
+    at: SocketAddr,
+    port: RdmaPort,
+    options: BindOptions,
+    policy: PortPolicy,
+    claim: Claim,
 }
 
 /// How an address is taken.
@@ -106,16 +123,76 @@ impl Bound {
             sockopt::set_ipv6_v6only(&fd, !options.both_versions)?;
         }
         rustix::net::bind(&fd, &at)?;
-        Ok(Self { fd })
+        Ok(Self { fd, place: None })
     }
 
-    /// What was taken.
+    /// Takes an RDMA port; 0 lets the kernel choose. It is at the TCP port of the same number, or at a candidate, as the policy has it.
+    pub fn for_rdma(
+        at: SocketAddr,
+        space: PortSpace,
+        options: BindOptions,
+        policy: PortPolicy,
+    ) -> io::Result<Self> {
+        let claim = |at: SocketAddr| {
+            let port = RdmaPort { space, number: at.port() };
+            let one_family = at.is_ipv4() || !options.both_versions;
+            let claim = Claim::new(port, at, one_family, options.share && at.port() != 0)?;
+            io::Result::Ok(Place { at, port, options, policy, claim })
+        };
+        if at.port() != 0 {
+            return claim(at)?.bind();
+        }
+        let mut taken = Vec::new(); // held until one is found, so that the kernel chooses another each time
+        loop {
+            let bound = Self::take(at, false, options)?;
+            match claim(bound.local_addr()?) {
+                Ok(place) if policy == PortPolicy::Apart => return place.aside(),
+                Ok(place) => return Ok(Self { place: Some(place), ..bound }),
+                Err(error) if taken.len() == TRIES => return Err(error),
+                Err(_) => taken.push(bound),
+            }
+        }
+    }
+
+    /// The socket's address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
     }
 
+    /// What was taken: the address with the RDMA port, if it is one.
+    pub fn asked_addr(&self) -> io::Result<SocketAddr> {
+        self.place.as_ref().map_or_else(|| self.local_addr(), |place| Ok(place.at))
+    }
+
+    /// Leaves the TCP port of an RDMA port's own number to others, if it has that: then it is at a candidate. Returns whether it had.
+    pub fn move_aside(&mut self) -> io::Result<bool> {
+        let local = self.local_addr()?;
+        let Some(place) = self.place.as_ref().filter(|place| place.is_at(local.port())) else {
+            return Ok(false);
+        };
+        self.fd = place.candidate()?;
+        Ok(true)
+    }
+
     /// Peers may connect from now on.
     pub fn listen(self, keepalive: &Keepalive) -> io::Result<Listener> {
+        self.listen_in_place(keepalive).map(|(listener, _)| listener)
+    }
+
+    /// The same. The RDMA port, if it is one, is held by what is returned with the listener.
+    pub(crate) fn listen_in_place(self, keepalive: &Keepalive) -> io::Result<(Listener, Option<Place>)> {
+        let Some(place) = self.place else {
+            return Ok((Self { place: None, ..self }.start(keepalive)?, None));
+        };
+        let place = Place { claim: place.claim.listen()?, ..place };
+        match (Self { fd: self.fd, place: None }).start(keepalive) {
+            // Somebody who shares the TCP port was first.
+            Err(error) if place.may_move(&error) => Ok((place.listen_aside(keepalive)?, Some(place))),
+            listener => Ok((listener?, Some(place))),
+        }
+    }
+
+    fn start(self, keepalive: &Keepalive) -> io::Result<Listener> {
         set_options(&self.fd, keepalive)?;
         // Connections inherit it: when they are long closed, whoever listens here next is not kept from it.
         sockopt::set_socket_reuseaddr(&self.fd, true)?;
@@ -124,6 +201,76 @@ impl Bound {
         rustix::net::listen(&self.fd, BACKLOG)?;
         Ok(Listener { fd: self.fd })
     }
+}
+
+impl Place {
+    pub(crate) fn port(&self) -> RdmaPort {
+        self.port
+    }
+
+    /// Whether a TCP port is the one with this port's own number, which could be left to others.
+    pub(crate) fn is_at(&self, port: u16) -> bool {
+        port == self.port.number && self.policy != PortPolicy::Tcp
+    }
+
+    /// Takes a TCP port for it.
+    fn bind(self) -> io::Result<Bound> {
+        if self.policy == PortPolicy::Apart {
+            self.check_right()?;
+            return self.aside();
+        }
+        match Bound::new(self.at, self.options) {
+            Ok(bound) => Ok(Bound { place: Some(self), ..bound }),
+            Err(error) if self.may_move(&error) => self.aside(),
+            Err(error) => Err(error),
+        }
+    }
+
+    fn aside(self) -> io::Result<Bound> {
+        Ok(Bound { fd: self.candidate()?, place: Some(self) })
+    }
+
+    /// Whether a candidate is to be tried because of an error at the TCP port of the same number.
+    fn may_move(&self, error: &io::Error) -> bool {
+        error.kind() == io::ErrorKind::AddrInUse && self.policy != PortPolicy::Tcp
+    }
+
+    /// A socket at the first candidate that is free.
+    fn candidate(&self) -> io::Result<Fd> {
+        let options = BindOptions { share: false, ..self.options };
+        for candidate in self.port.candidates() {
+            match Bound::new(with_port(self.at, candidate), options) {
+                Ok(bound) => {
+                    tracing::info!(port = candidate, "{} is at another TCP port", self.port);
+                    return Ok(bound.fd);
+                }
+                Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+                Err(error) => return Err(error),
+            }
+        }
+        let candidates: Vec<_> = self.port.candidates().map(|port| port.to_string()).collect();
+        let taken = candidates.join(", ");
+        tracing::warn!("{} cannot be taken: its candidates, TCP ports {taken}, are all in use", self.port);
+        Err(Errno::ADDRINUSE.into())
+    }
+
+    /// Listens at a candidate.
+    pub(crate) fn listen_aside(&self, keepalive: &Keepalive) -> io::Result<Listener> {
+        Bound { fd: self.candidate()?, place: None }.start(keepalive)
+    }
+
+    /// Whether the process may have a port of this number. UDP's rule is the same, and touches no TCP port.
+    fn check_right(&self) -> io::Result<()> {
+        match rustix::net::bind(&socket(self.at, SocketType::DGRAM)?, &self.at) {
+            Ok(()) | Err(Errno::ADDRINUSE) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+pub(crate) fn with_port(mut at: SocketAddr, port: u16) -> SocketAddr {
+    at.set_port(port);
+    at
 }
 
 /// A connection that was accepted.
@@ -177,6 +324,12 @@ impl Listener {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// The same, and the address may be anybody's, with or without SO_REUSEADDR.
+    pub(crate) fn close_now(&self) -> io::Result<()> {
+        self.stop();
+        Ok(self.fd.close_now()?)
     }
 
     /// From now on nobody can connect here, whoever still holds the socket. Others may listen at the address.
@@ -241,7 +394,7 @@ fn speed_up_same_host(fd: &Fd, peer: SocketAddr) {
 
 /// Loopback, or an address of this host: those are the ones that a socket can be bound to.
 /// A link-local address is one of this host only at the interface that it names.
-pub(super) fn is_same_host(mut at: SocketAddr) -> io::Result<bool> {
+pub(crate) fn is_same_host(mut at: SocketAddr) -> io::Result<bool> {
     at.set_ip(at.ip().to_canonical());
     at.set_port(0);
     if at.ip().is_loopback() {

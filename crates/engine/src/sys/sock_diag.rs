@@ -22,6 +22,8 @@ const ANSWER: usize = 72;
 const ROOM: usize = 4096;
 /// The index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
+/// The state of a socket that listens (`TCP_LISTEN`).
+const LISTEN: u8 = 10;
 /// States in which the kernel keeps less than a socket, without an owner (`TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`).
 const WITHOUT_OWNER: [u8; 3] = [3, 6, 12];
 
@@ -51,13 +53,31 @@ pub(crate) fn socket_owner(local: SocketAddr, peer: SocketAddr) -> io::Result<Op
     }
 }
 
-/// Asks over this thread's socket, which is kept only if all went well.
+/// The user who owns the TCP socket that listens at `at`, or at its port of all addresses. `None` if there is none, or if it is the
+/// kernel's.
+pub(crate) fn listener_owner(at: SocketAddr) -> io::Result<Option<u32>> {
+    let nobody = SocketAddr::new(
+        if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
+        0,
+    );
+    let find = |datagram: &[u8]| parse_listener(datagram, at.port());
+    exchange((at, nobody), find).or_else(|_| exchange((at, nobody), find)) // as above
+}
+
 fn ask(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
+    exchange((local, peer), |datagram| parse(datagram, local, peer))
+}
+
+/// Asks over this thread's socket, which is kept only if all went well.
+fn exchange(
+    (local, peer): (SocketAddr, SocketAddr),
+    find: impl FnOnce(&[u8]) -> io::Result<Option<u32>>,
+) -> io::Result<Option<u32>> {
     let socket = SOCKET.try_with(|socket| socket.borrow_mut().take()).ok().flatten();
     let socket = socket.map_or_else(Netlink::for_sockets, Ok)?;
     let mut buffer = [0; ROOM];
     let len = socket.exchange(&request(local, peer), &mut buffer)?;
-    let owner = parse(&buffer[..len], local, peer)?;
+    let owner = find(&buffer[..len])?;
     let _ = SOCKET.try_with(|place| *place.borrow_mut() = Some(socket)); // or the thread is about to end
     Ok(owner)
 }
@@ -98,13 +118,7 @@ fn request(local: SocketAddr, peer: SocketAddr) -> [u8; HEADER + REQUEST] {
 ///
 /// The kernel falls back to a socket that listens at `local`, which is somebody else's: the answer has to name both addresses.
 pub(crate) fn parse(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
-    let malformed = || io::Error::new(io::ErrorKind::InvalidData, "malformed answer of NETLINK_SOCK_DIAG");
-    let message = Messages(datagram).next().ok_or_else(malformed)?;
-    if message.kind == ERROR {
-        let error = error(message.body);
-        return if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
-    }
-    let body = message.body.get(..ANSWER).filter(|_| message.kind == BY_FAMILY).ok_or_else(malformed)?;
+    let Some(body) = answer(datagram)? else { return Ok(None) };
     let address = |port, ip| Some(SocketAddr::new(ip_at(body, ip)?, u16_at(body, port)?.to_be()));
     let found = (address(4, 8).ok_or_else(malformed)?, address(6, 24).ok_or_else(malformed)?);
     if found != (without_scope(local), without_scope(peer)) {
@@ -116,6 +130,28 @@ pub(crate) fn parse(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> io:
         return Ok(None);
     }
     u32_at(body, 64).map(Some).ok_or_else(malformed)
+}
+
+/// The owner of the socket that listens at a port, in such a datagram.
+fn parse_listener(datagram: &[u8], port: u16) -> io::Result<Option<u32>> {
+    let Some(body) = answer(datagram)? else { return Ok(None) };
+    let listens = body[1] == LISTEN && u16_at(body, 4).ok_or_else(malformed)?.to_be() == port;
+    let (owner, inode) = (u32_at(body, 64), u32_at(body, 68));
+    Ok(owner.filter(|_| listens && inode != Some(0))) // the kernel's own have no inode
+}
+
+/// A `struct inet_diag_msg`. `None`: there is no such socket.
+fn answer(datagram: &[u8]) -> io::Result<Option<&[u8]>> {
+    let message = Messages(datagram).next().ok_or_else(malformed)?;
+    if message.kind == ERROR {
+        let error = error(message.body);
+        return if error.kind() == io::ErrorKind::NotFound { Ok(None) } else { Err(error) };
+    }
+    message.body.get(..ANSWER).filter(|_| message.kind == BY_FAMILY).ok_or_else(malformed).map(Some)
+}
+
+fn malformed() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "malformed answer of NETLINK_SOCK_DIAG")
 }
 
 /// The address in 16 bytes of a message.

@@ -110,6 +110,18 @@ words! {
 }
 
 words! {
+    /// At which TCP ports the ports of the connection manager are.
+    PortPolicy {
+        /// An RDMA port is at the TCP port of its number, or at a candidate if that is taken.
+        Shared = "shared",
+        /// Always at a candidate: the TCP port of its number is for others.
+        Apart = "apart",
+        /// Always at the TCP port of its number, as iWARP has it.
+        Tcp = "tcp",
+    }
+}
+
+words! {
     /// How much is said on the standard error. Each includes those before it.
     LogLevel {
         /// Nothing.
@@ -150,6 +162,9 @@ mod tests {
         for persona in Persona::ALL {
             assert_eq!(persona.to_string().parse(), Ok(*persona));
             assert_eq!(persona.to_string().to_uppercase().parse(), Ok(*persona));
+        }
+        for policy in PortPolicy::ALL {
+            assert_eq!(policy.to_string().parse(), Ok(*policy));
         }
         for level in LogLevel::ALL {
             assert_eq!(level.to_string().parse(), Ok(*level));

@@ -157,3 +157,23 @@ fn nothing_that_the_kernel_could_say_is_fatal() {
     }
     drop(client);
 }
+
+#[test]
+fn the_owner_of_a_socket_that_listens() {
+    for (at, asked) in
+        [("127.0.0.1:0", "127.0.0.1"), ("0.0.0.0:0", "127.0.0.1"), ("[::]:0", "127.0.0.1"), ("[::]:0", "::1")]
+    {
+        let listener = TcpListener::bind(at).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let owner = || listener_owner(SocketAddr::new(asked.parse().unwrap(), port)).unwrap();
+        assert_eq!(owner(), Some(me()), "{at}");
+        drop(listener);
+        let owner = || listener_owner(SocketAddr::new(asked.parse().unwrap(), port)).unwrap();
+        assert_eq!(owner(), None, "{at}");
+    }
+    // A connection that nobody has accepted yet is not what is asked for.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    assert_eq!(listener_owner(client.peer_addr().unwrap()).unwrap(), Some(me()));
+    assert_eq!(listener_owner(client.local_addr().unwrap()).unwrap(), None);
+}

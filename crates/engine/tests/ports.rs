@@ -1,0 +1,490 @@
+//! RDMA ports beside TCP ports of the same number: where listeners are, how clients find them, and who is not taken for them.
+#![allow(clippy::unwrap_used, reason = "tests may stop")]
+
+mod common;
+
+use common::{SEND, Side};
+use ironwarp_engine::sys::setup::{BindOptions, Bound};
+use ironwarp_engine::{
+    ConnectError, ConnectOptions, Engine, Established, EventChannel, Incoming, Listening, MAX_BACKLOG,
+    QueuePair,
+};
+use ironwarp_rnic::config::{Config, PortPolicy, Users};
+use ironwarp_rnic::qp::Completes;
+use ironwarp_rnic::queue::Status;
+use ironwarp_wire::private::{Aside, AsideKind, PortSpace, RdmaPort};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const ASKED: &[u8] = b"what the client's program says";
+const ANSWERED: &[u8] = b"what the server's program says";
+
+fn engine(policy: PortPolicy) -> Arc<Engine> {
+    Engine::new(Config { port_space: policy, ..Config::default() }).unwrap()
+}
+
+/// An engine that is nothing but the RFCs: what any iWARP peer does.
+fn plain() -> Arc<Engine> {
+    Engine::new(Config { private: false, ..Config::default() }).unwrap()
+}
+
+fn bind(engine: &Engine, at: SocketAddr) -> io::Result<Bound> {
+    Bound::for_rdma(at, PortSpace::Stream, BindOptions::default(), engine.config().port_policy())
+}
+
+/// The listener of an RDMA port.
+struct Server {
+    side: Side,
+    listening: Listening,
+    incoming: Arc<EventChannel<Incoming>>,
+}
+
+impl Server {
+    fn new(engine: &Arc<Engine>, at: SocketAddr) -> Self {
+        Self::at(engine, bind(engine, at).unwrap())
+    }
+
+    fn at(engine: &Arc<Engine>, bound: Bound) -> Self {
+        let incoming = EventChannel::new().unwrap();
+        let program = Arc::<EventChannel<Incoming>>::clone(&incoming);
+        let listening = engine.listen_at(bound, program, MAX_BACKLOG).unwrap();
+        Self { side: Side::new(engine, 16, 4096), listening, incoming }
+    }
+
+    fn port(&self) -> u16 {
+        self.listening.local_addr().unwrap().port()
+    }
+
+    /// Accepts the next connection, which must be the client's.
+    fn accept(&self, asked_at: SocketAddr) -> Arc<QueuePair> {
+        let incoming = self.incoming.wait(PATIENCE).unwrap();
+        assert_eq!((incoming.private_data(), incoming.local()), (ASKED, asked_at));
+        let pair = self.side.pair(4, Completes::WhenAcknowledged);
+        incoming.accept(&pair, self.side.engine.terms(None, None), ANSWERED).unwrap();
+        pair
+    }
+}
+
+struct Client {
+    side: Side,
+    pair: Arc<QueuePair>,
+}
+
+impl Client {
+    /// Begins to connect to an RDMA port.
+    fn dial(engine: &Arc<Engine>, to: SocketAddr) -> Self {
+        Self::dial_with(engine, to, Some(PortSpace::Stream))
+    }
+
+    fn dial_with(engine: &Arc<Engine>, to: SocketAddr, port_space: Option<PortSpace>) -> Self {
+        let mut side = Side::new(engine, 16, 4096);
+        side.memory.iter_mut().zip((1..=251).cycle()).for_each(|(byte, value)| *byte = value);
+        let pair = side.pair(4, Completes::WhenAcknowledged);
+        let options = ConnectOptions { private_data: ASKED.into(), port_space, ..ConnectOptions::default() };
+        engine.connect(&pair, to, &options).unwrap();
+        Self { side, pair }
+    }
+
+    fn outcome(&self) -> Result<Arc<Established>, Arc<ConnectError>> {
+        self.pair.wait_connected(PATIENCE)
+    }
+}
+
+/// Connects, and sends a message over it.
+fn talk(client: &Arc<Engine>, server: &Server, to: SocketAddr) -> (Client, Arc<QueuePair>) {
+    let client = Client::dial(client, to);
+    let far = server.accept(to);
+    let established = client.outcome().unwrap();
+    assert_eq!(&*established.private_data, ANSWERED);
+    assert_eq!(established.peer.port(), server.port());
+    far.wait_connected(PATIENCE).unwrap();
+    send(&client, (server, &far));
+    (client, far)
+}
+
+fn send(client: &Client, (server, far): (&Server, &Arc<QueuePair>)) {
+    server.side.receive(far, 1, 64, 64);
+    client.pair.qp().post_send([client.side.request(2, SEND, 64)]).unwrap();
+    for cq in [&server.side.cq, &client.side.cq] {
+        let mut completion = None;
+        while completion.is_none() {
+            assert!(cq.wait(Some(PATIENCE)).unwrap(), "no completion");
+            cq.poll(1, |found| completion = Some(found)).unwrap();
+        }
+        assert_eq!(completion.unwrap().status, Status::Success);
+    }
+    assert_eq!(server.side.memory[64..128], client.side.memory[..64]);
+}
+
+/// A TCP server with a port of its own, and the address of the RDMA port of that number.
+fn tcp_server() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// An address whose TCP port nobody has.
+fn free() -> SocketAddr {
+    tcp_server().1
+}
+
+fn candidates(at: SocketAddr) -> Vec<u16> {
+    RdmaPort { space: PortSpace::Stream, number: at.port() }.candidates().collect()
+}
+
+// --- Where listeners are ---
+
+#[test]
+fn a_free_tcp_port_is_taken() {
+    let (engine, at) = (engine(PortPolicy::Shared), free());
+    let server = Server::new(&engine, at);
+    assert_eq!(server.port(), at.port());
+    talk(&engine, &server, at);
+}
+
+#[test]
+fn any_port_is_one_that_both_spaces_have() {
+    for policy in [PortPolicy::Shared, PortPolicy::Apart] {
+        let engine = engine(policy);
+        let bound = bind(&engine, "127.0.0.1:0".parse().unwrap()).unwrap();
+        let at = bound.asked_addr().unwrap();
+        assert_ne!(at.port(), 0);
+        assert_eq!(bound.local_addr().unwrap() == at, policy == PortPolicy::Shared);
+        talk(&engine, &Server::at(&engine, bound), at);
+    }
+}
+
+/// The TCP server is first. It never says a word: the client does not wait for long.
+#[test]
+fn beside_a_silent_tcp_server() {
+    let (engine, (_silent, at)) = (engine(PortPolicy::Shared), tcp_server());
+    let server = Server::new(&engine, at);
+    assert!(candidates(at).contains(&server.port()));
+    let begun = Instant::now();
+    talk(&engine, &server, at);
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+/// The RDMA listener is first, and leaves the port. What is connected stays connected.
+#[test]
+fn a_listener_makes_room_for_a_tcp_server() {
+    let (engine, at) = (engine(PortPolicy::Shared), free());
+    let server = Server::new(&engine, at);
+    let (before, far) = talk(&engine, &server, at);
+    assert_eq!(TcpListener::bind(at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    assert!(server.listening.move_aside().unwrap());
+    let _tcp = TcpListener::bind(at).unwrap();
+    assert!(candidates(at).contains(&server.port()));
+    assert!(!server.listening.move_aside().unwrap(), "it is aside");
+    talk(&engine, &server, at);
+    send(&before, (&server, &far));
+}
+
+/// The same for a port that is only bound. The TCP server need not set SO_REUSEADDR, since there are no connections.
+#[test]
+fn a_bound_port_makes_room_for_a_tcp_server() {
+    use rustix::net::{AddressFamily, SocketType};
+    let (engine, at) = (engine(PortPolicy::Shared), free());
+    let socket = || rustix::net::socket(AddressFamily::INET, SocketType::STREAM, None).unwrap();
+    let mut bound = bind(&engine, at).unwrap();
+    assert_eq!(rustix::net::bind(socket(), &at), Err(rustix::io::Errno::ADDRINUSE));
+    assert!(bound.move_aside().unwrap());
+    let tcp = socket();
+    rustix::net::bind(&tcp, &at).unwrap();
+    assert_eq!(bound.asked_addr().unwrap(), at);
+    let server = Server::at(&engine, bound);
+    talk(&engine, &server, at);
+    // Likewise of a listener.
+    let at = free();
+    let server = Server::new(&engine, at);
+    assert!(server.listening.move_aside().unwrap());
+    rustix::net::bind(socket(), &at).unwrap();
+}
+
+/// With `apart`, TCP port N is neither bound nor dialled.
+#[test]
+fn apart_never_touches_the_tcp_port() {
+    let engine = engine(PortPolicy::Apart);
+    let (tcp, at) = tcp_server();
+    tcp.set_nonblocking(true).unwrap();
+    let server = Server::new(&engine, at);
+    assert!(candidates(at).contains(&server.port()));
+    talk(&engine, &server, at);
+    assert_eq!(tcp.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    let at = free();
+    let _server = Server::new(&engine, at);
+    TcpListener::bind(at).unwrap();
+}
+
+/// With `tcp`, and without what is private, there is no port space.
+#[test]
+fn a_listener_of_tcp_ports_alone() {
+    for engine in [engine(PortPolicy::Tcp), plain()] {
+        let (_tcp, at) = tcp_server();
+        assert_eq!(bind(&engine, at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        let at = free();
+        let server = Server::new(&engine, at);
+        assert!(!server.listening.move_aside().unwrap());
+        talk(&engine, &server, at);
+    }
+}
+
+/// An RDMA port has one listener, wherever it is.
+#[test]
+fn two_listeners_of_one_port() {
+    let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
+    let errno = |at| bind(&engine, at).unwrap_err().raw_os_error();
+    let everywhere = SocketAddr::from(([0, 0, 0, 0], at.port()));
+    let server = Server::new(&engine, at);
+    assert_eq!((errno(at), errno(everywhere)), (Some(libc::EADDRINUSE), Some(libc::EADDRNOTAVAIL)));
+    drop(server);
+    let _server = Server::new(&engine, everywhere);
+    assert_eq!((errno(at), errno(everywhere)), (Some(libc::EADDRNOTAVAIL), Some(libc::EADDRNOTAVAIL)));
+    // In the other order: the first is at the TCP port.
+    let at = free();
+    let _server = Server::new(&engine, at);
+    assert_eq!(errno(at), Some(libc::EADDRINUSE));
+}
+
+#[test]
+fn all_candidates_are_taken() {
+    let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
+    let others: Vec<_> = candidates(at).into_iter().map(|port| TcpListener::bind((at.ip(), port))).collect();
+    assert_eq!(bind(&engine, at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    drop(others);
+    bind(&engine, at).unwrap();
+}
+
+#[test]
+fn ipv6() {
+    let engine = engine(PortPolicy::Shared);
+    let tcp = TcpListener::bind("[::1]:0").unwrap();
+    let at = tcp.local_addr().unwrap();
+    let options = BindOptions { both_versions: true, ..BindOptions::default() };
+    let everywhere = SocketAddr::from((std::net::Ipv6Addr::UNSPECIFIED, at.port()));
+    let bound = Bound::for_rdma(everywhere, PortSpace::Stream, options, PortPolicy::Shared).unwrap();
+    assert_ne!(bound.local_addr().unwrap().port(), at.port());
+    let server = Server::at(&engine, bound);
+    talk(&engine, &server, at);
+    // Of both families. The client is shown an address of IPv4, the server one of IPv4 in IPv6.
+    let client = Client::dial(&engine, SocketAddr::from(([127, 0, 0, 1], at.port())));
+    server.accept(format!("[::ffff:127.0.0.1]:{}", at.port()).parse().unwrap());
+    client.outcome().unwrap();
+}
+
+// --- How clients find them ---
+
+/// What is at TCP port N is no listener, and says so at once.
+#[test]
+fn beside_tcp_servers_that_answer() {
+    for answer in [
+        &b""[..],
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"-ERR unknown command\r\n",
+        b"MPA ID Rep Frame\xff\xff\xff\xff",
+    ] {
+        let (engine, (tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
+        let server = Server::new(&engine, at);
+        let answering = std::thread::spawn(move || {
+            // Twice, if it is dialled again with revision 1.
+            for _ in 0..2 {
+                let (mut stream, _) = tcp.accept().unwrap();
+                let _ = stream.read(&mut [0; 1024]);
+                let _ = stream.write_all(answer);
+                if !answer.is_empty() {
+                    return (tcp, stream);
+                }
+            }
+            let stream = tcp.accept();
+            (tcp, stream.unwrap().0)
+        });
+        let begun = Instant::now();
+        talk(&engine, &server, at);
+        assert!(begun.elapsed() < Duration::from_secs(5), "{answer:?}: {:?}", begun.elapsed());
+        let _end = TcpStream::connect(at); // whether or not it waits for another
+        let _ = answering.join();
+    }
+}
+
+/// The TCP server that was in the way has ended.
+#[test]
+fn where_no_tcp_server_is_any_more() {
+    let (engine, (tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
+    let server = Server::new(&engine, at);
+    drop(tcp);
+    talk(&engine, &server, at);
+}
+
+#[test]
+fn nobody_listens() {
+    let engine = engine(PortPolicy::Shared);
+    let begun = Instant::now();
+    let error = Client::dial(&engine, free()).outcome().unwrap_err();
+    assert!(
+        matches!(&*error, ConnectError::System(error) if error.kind() == io::ErrorKind::ConnectionRefused),
+        "{error}"
+    );
+    assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
+}
+
+/// The program takes its time to accept. Meanwhile candidates are asked, and that no one is there changes nothing.
+#[test]
+fn a_listener_that_takes_its_time() {
+    let (engine, at) = (engine(PortPolicy::Shared), free());
+    let server = Server::new(&engine, at);
+    let others = candidates(at).into_iter().map(|port| TcpListener::bind((at.ip(), port)).unwrap());
+    let others: Vec<_> = others.collect();
+    let client = Client::dial(&engine, at);
+    let probes: Vec<_> = others.iter().map(|other| other.accept().unwrap()).collect();
+    drop((probes, others));
+    server.accept(at);
+    client.outcome().unwrap();
+}
+
+/// A rejection is an answer: nobody else is asked.
+#[test]
+fn a_rejection_is_final() {
+    for policy in [PortPolicy::Shared, PortPolicy::Apart] {
+        let (engine, at) = (engine(policy), free());
+        let server = Server::new(&engine, at);
+        let client = Client::dial(&engine, at);
+        server.incoming.wait(PATIENCE).unwrap().reject(ANSWERED).unwrap();
+        let error = client.outcome().unwrap_err();
+        assert!(
+            matches!(&*error, ConnectError::Rejected { private_data, .. } if **private_data == *ANSWERED),
+            "{error}"
+        );
+    }
+}
+
+// --- Other iWARP peers ---
+
+/// They know nothing of candidates, and are served at TCP port N as ever.
+#[test]
+fn other_peers_as_clients() {
+    let (engine, at) = (engine(PortPolicy::Shared), free());
+    let server = Server::new(&engine, at);
+    let client = Client::dial_with(&plain(), at, None);
+    server.accept(at);
+    assert_eq!(&*client.outcome().unwrap().private_data, ANSWERED);
+    // At a candidate they are refused: nobody asks there for another port than that.
+    let (_tcp, at) = tcp_server();
+    let server = Server::new(&engine, at);
+    let there = SocketAddr::new(at.ip(), server.port());
+    let error = Client::dial_with(&plain(), there, None).outcome().unwrap_err();
+    let ConnectError::Rejected { private_data, .. } = &*error else { panic!("{error}") };
+    assert_eq!(Aside::parse(private_data).unwrap().0.kind, AsideKind::Elsewhere);
+    assert!(server.incoming.next().is_none(), "the program was told");
+    // Nor is the candidate an RDMA port, for those who do know.
+    let error = Client::dial(&engine, there).outcome().unwrap_err();
+    assert!(matches!(&*error, ConnectError::Elsewhere), "{error}");
+}
+
+/// As servers, they see what the program says, and nothing of Ironwarp's.
+#[test]
+fn other_peers_as_servers() {
+    let (plain, at) = (plain(), free());
+    let server = Server::new(&plain, at);
+    talk(&engine(PortPolicy::Shared), &server, at);
+    assert!(server.incoming.next().is_none(), "a second Request came");
+}
+
+// --- Strangers ---
+
+/// Somebody else listens at the first candidate, and accepts whatever comes: it is not taken for the listener, and does not see what the
+/// program says.
+#[test]
+fn a_stranger_at_a_candidate() {
+    let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
+    let plain = plain();
+    let first = SocketAddr::new(at.ip(), candidates(at)[0]);
+    let stranger = Server::at(&plain, Bound::new(first, BindOptions::default()).unwrap());
+    let server = Server::new(&engine, at);
+    assert_ne!(server.port(), first.port());
+    let client = Client::dial(&engine, at);
+    let incoming = stranger.incoming.wait(PATIENCE).unwrap();
+    assert!(!incoming.private_data().windows(ASKED.len()).any(|part| part == ASKED), "it was told");
+    let pair = stranger.side.pair(4, Completes::WhenAcknowledged);
+    incoming.accept(&pair, plain.terms(None, None), &[]).unwrap();
+    server.accept(at);
+    assert_eq!(client.outcome().unwrap().peer.port(), server.port());
+}
+
+/// Listeners of other RDMA ports have candidates in common with this one.
+#[test]
+fn a_listener_of_another_port_at_a_candidate() {
+    let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
+    let other = SocketAddr::new(at.ip(), candidates(at)[0]);
+    let native = engine.listen(other).unwrap();
+    let server = Server::new(&engine, at);
+    talk(&engine, &server, at);
+    assert!(native.incoming().next().is_none());
+}
+
+/// Says "here" to every probe, as a process of its own, and prints how many bytes it was sent.
+const SQUATTER: &str = r#"
+import socket, sys
+port, candidate = int(sys.argv[1]), int(sys.argv[2])
+s = socket.socket(); s.bind(("127.0.0.1", candidate)); s.listen(); print("ready", flush=True)
+c, _ = s.accept()
+try:
+    got = c.recv(4096)
+except ConnectionResetError:
+    got = b""
+here = b"IRWC\x02\x09\0\0\0\x01\x06\0" + b"\0" * 12 + b"\x07\x07\0\0\x80\x04" + port.to_bytes(2, "big") + b"\x01\0\0\0"
+reply = b"MPA ID Rep Frame" + b"\x70\x02" + (len(here) + 4).to_bytes(2, "big") + b"\0\0\0\0" + here
+if got:
+    c.send(reply)
+print(len(got), flush=True)
+"#;
+
+/// A user who may not be trusted is not even asked. Where the client trusts him, he is: the squatter can do what it says.
+#[test]
+fn a_squatter_of_another_user() {
+    for (users, trusted) in [(Users::Own, false), (Users::Listed(vec![65534]), true)] {
+        let (_tcp, at) = tcp_server();
+        let engine = Engine::new(Config { users, ..Config::default() }).unwrap();
+        let candidate = candidates(at)[0];
+        let arguments = ["-c", SQUATTER, &at.port().to_string(), &candidate.to_string()];
+        let spawned =
+            Command::new("python3").args(arguments).uid(65534).gid(65534).stdout(Stdio::piped()).spawn();
+        let Ok(squatter) = spawned else {
+            assert!(!rustix::process::geteuid().is_root(), "root may run a process as any user");
+            return;
+        };
+        let mut squatter = Ended(squatter);
+        let mut output = io::BufReader::new(squatter.0.stdout.take().unwrap());
+        let mut line = || {
+            let mut line = String::new();
+            io::BufRead::read_line(&mut output, &mut line).unwrap();
+            line.trim().to_owned()
+        };
+        assert_eq!(line(), "ready");
+        let server = Server::new(&engine, at);
+        if trusted {
+            let client = Client::dial(&engine, at);
+            assert_ne!(line(), "0");
+            // It confirms once, and is gone when it is dialled; the listener may have been found before.
+            server.accept(at);
+            client.outcome().unwrap();
+        } else {
+            talk(&engine, &server, at);
+            assert_eq!(line(), "0", "it was sent something");
+        }
+    }
+}
+
+/// A process that ends with this.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
