@@ -106,6 +106,9 @@ AT(, closedir, ironwarp_closedir)
 AT(, scandir, ironwarp_scandir)
 AT(, scandir64, ironwarp_scandir64)
 AT(, socket, ironwarp_socket)
+/* Likewise, of sockets: src/cm/room.rs. */
+AT(, bind, ironwarp_bind)
+AT(, listen, ironwarp_listen)
 /*
  * What drivers of other releases ask for: the names of versions.map's private node, at nodes with other numbers. rdma-core 33
  * (Debian 11) has 33, 57 and 58 have 57, 59 to 63 have 59, 64 has 64, 65 (sid) has 65. The number in DRIVER_n is that of the

@@ -233,7 +233,9 @@ impl From<&ConnectError> for Errno {
         let errno = match error {
             ConnectError::System(error) => Self(error.raw_os_error().unwrap_or(libc::EIO)),
             ConnectError::TimedOut => Self(libc::ETIMEDOUT),
-            ConnectError::Rejected { .. } | ConnectError::Closed => Self(libc::ECONNREFUSED),
+            ConnectError::Rejected { .. } | ConnectError::Closed | ConnectError::Elsewhere => {
+                Self(libc::ECONNREFUSED)
+            }
             ConnectError::Misuse(_) => Self::INVALID,
             ConnectError::Connected(_) => Self(libc::EISCONN),
             _ => Self(libc::ECONNABORTED),

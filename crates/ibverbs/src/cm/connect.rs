@@ -134,13 +134,21 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
             with_header(&wanted.header, &wanted.private_data)
         }
     };
+    let port_space = id.port_space();
     let attempt = {
         let mut state = id.shared().lock();
         if state.phase != Phase::RouteResolved {
             return Err(Errno::INVALID);
         }
+        // The connection comes from the TCP port that the id has, which need not have the number of its RDMA port.
+        let from = state.bound.take().and_then(|bound| bound.local_addr().ok()).map(|bound| bound.port());
+        let from = state.local.map(|mut local| {
+            local.set_port(from.unwrap_or(local.port()));
+            local
+        });
         let options = ConnectOptions {
-            from: state.local,
+            from,
+            port_space: Some(port_space),
             private_data,
             ird: wanted.depths.ird(),
             ord: wanted.depths.ord(),
@@ -154,7 +162,6 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
             pause: FIRST_PAUSE,
             purpose,
         };
-        state.bound = None; // the connection is to come from there
         state.depths = wanted.depths;
         state.attempt = Some(attempt.clone());
         state.phase = Phase::Connecting;

@@ -16,6 +16,7 @@ use crate::object::{CObject, Uses, begin_destroy, find, publish, put};
 use crate::persona::is_iwarp;
 use crate::qp::Qp;
 use ironwarp_engine::gid::Gid;
+use ironwarp_wire::private::PortSpace;
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -127,6 +128,14 @@ impl Id {
     pub(super) fn qp_type(&self) -> ibv_qp_type {
         // SAFETY: the program's structure.
         unsafe { (*self.c()).qp_type }
+    }
+
+    /// The space that its port is in.
+    pub(super) fn port_space(&self) -> PortSpace {
+        match self.shared.lock().port_space {
+            RDMA_PS_UDP | RDMA_PS_IPOIB => PortSpace::Datagram,
+            _ => PortSpace::Stream,
+        }
     }
 
     pub(super) fn is_datagram(&self) -> bool {

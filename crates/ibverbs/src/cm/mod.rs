@@ -17,6 +17,7 @@
 //! | `option` | options of ids |
 //! | `address`, `addrinfo` | addresses of C; names and services |
 //! | `resolve` | the way to a peer, or the port where peers come |
+//! | `room` | room for TCP sockets of the program at the ports of ids |
 //! | `connect`, `accept` | the two ends of a connection, and its end |
 //! | `watch` | what the adapter tells of connections, which becomes events |
 //! | `header` | what both ends say of queue pairs that the program connects itself |
@@ -39,5 +40,6 @@ mod multicast;
 mod option;
 mod qp;
 mod resolve;
+mod room;
 mod state;
 mod watch;

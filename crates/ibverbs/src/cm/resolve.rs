@@ -5,12 +5,14 @@
 use super::address::{self, source_for};
 use super::device::CmDevice;
 use super::id::{Id, complete};
+use super::room;
 use super::state::Phase;
 use super::watch::Desk;
 use crate::abi::*;
 use crate::cancel::uncancelled;
 use crate::errno::{Errno, minus_one};
 use crate::object::find;
+use crate::persona::config;
 use ironwarp_engine::MAX_BACKLOG;
 use ironwarp_engine::sys::setup::{BindOptions, Bound};
 use std::ffi::c_int;
@@ -29,8 +31,9 @@ fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
         state.options
     };
     let both_versions = options.one_family != Some(true);
-    let bound = Bound::new(at, BindOptions { share: options.share_port, both_versions })?;
-    let local = bound.local_addr()?;
+    let bind = BindOptions { share: options.share_port, both_versions };
+    let bound = Bound::for_rdma(at, id.port_space(), bind, config().port_policy())?;
+    let local = bound.asked_addr()?;
     id.set_local(local);
     if !local.ip().is_unspecified() {
         id.set_device()?;
@@ -38,6 +41,8 @@ fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     let mut state = id.shared().lock();
     state.bound = Some(bound);
     state.phase = Phase::Bound;
+    drop(state);
+    room::taken(id.shared());
     Ok(())
 }
 
@@ -59,7 +64,7 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
         CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, desk, backlog)?));
     let mut state = id.shared().lock();
     match listening {
-        Ok(listening) => state.listening = Some(listening),
+        Ok(listening) => state.listening = Some(Arc::new(listening)),
         Err(errno) => {
             state.phase = Phase::Idle;
             return Err(errno);

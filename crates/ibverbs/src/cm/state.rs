@@ -39,7 +39,7 @@ pub(super) struct State {
     pub(super) phase: Phase,
     pub(super) options: Options,
     pub(super) bound: Option<Bound>,
-    pub(super) listening: Option<Listening>,
+    pub(super) listening: Option<Arc<Listening>>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
     /// A peer that waits for the program's decision.
@@ -161,6 +161,21 @@ impl Shared {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
         lock(&self.state)
+    }
+
+    /// Leaves a TCP port to the program, if its own RDMA port is there. Whether it was.
+    pub(super) fn move_aside(&self, port: u16) -> std::io::Result<bool> {
+        let listening = {
+            let mut state = self.lock();
+            if state.local.is_none_or(|local| local.port() != port) {
+                return Ok(false);
+            }
+            if let Some(bound) = &mut state.bound {
+                return bound.move_aside();
+            }
+            state.listening.clone()
+        };
+        listening.map_or(Ok(false), |listening| listening.move_aside())
     }
 
     // --- Events ---

@@ -86,7 +86,8 @@ fn requested(id: &Arc<Shared>, incoming: Incoming) {
     let state = id.lock();
     let datagrams = matches!(state.port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
     let lookup = header.is_some_and(|header| header.kind == AsideKind::Lookup);
-    if state.phase != Phase::Listening || datagrams != lookup {
+    let known = header.is_none_or(|header| matches!(header.kind, AsideKind::Pair | AsideKind::Lookup));
+    if state.phase != Phase::Listening || datagrams != lookup || !known {
         tracing::debug!(peer = %incoming.peer(), "not what the id waits for");
         return;
     }
@@ -301,7 +302,7 @@ fn reason(error: &ConnectError) -> (rdma_cm_event_type, i32) {
     };
     match error {
         ConnectError::Rejected { .. } => (RDMA_CM_EVENT_REJECTED, by_program),
-        ConnectError::Closed => (RDMA_CM_EVENT_REJECTED, by_nobody),
+        ConnectError::Closed | ConnectError::Elsewhere => (RDMA_CM_EVENT_REJECTED, by_nobody),
         ConnectError::TimedOut => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
         ConnectError::System(system) => match system.kind() {
             io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {

@@ -155,7 +155,7 @@ unsafe fn stream_writes(mode: *const c_char) -> bool {
 
 /// The function that ours stands in front of: the next of this name, or else the C library's own. The latter is for programs
 /// that were linked with this library, where the C library may come first.
-fn real(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
+pub(crate) fn real(cache: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     let known = cache.load(Ordering::Relaxed);
     if !known.is_null() {
         return known;

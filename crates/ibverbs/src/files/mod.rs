@@ -19,3 +19,5 @@ mod map;
 mod place;
 mod text;
 mod tree;
+
+pub(crate) use calls::real;

@@ -528,7 +528,7 @@ static void options(void)
 	CHECK(rdma_create_id(channel, &four, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_bind_addr(six, (struct sockaddr *)&any6) == 0);
 	any4.sin_port = rdma_get_src_port(six);
-	FAILS(rdma_bind_addr(four, (struct sockaddr *)&any4), EADDRINUSE);
+	FAILS(rdma_bind_addr(four, (struct sockaddr *)&any4), EADDRNOTAVAIL);
 	FAILS(rdma_set_option(four, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, 1), EINVAL);
 	FAILS(rdma_set_option(four, RDMA_OPTION_ID, 77, &yes, sizeof yes), ENOSYS);
 	FAILS(rdma_set_option(NULL, RDMA_OPTION_ID, 0, &timeout, 1), EINVAL);

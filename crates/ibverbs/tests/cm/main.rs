@@ -98,6 +98,16 @@ cases! {
     "ids" as "iwarp" {
         two_ids_connect_as_an_iwarp_adapter_does: "connects";
     }
+    "ports" as "roce" {
+        a_tcp_server_and_an_rdma_listener_have_one_port: "tcp_first";
+        an_rdma_listener_makes_room_for_a_tcp_server: "rdma_first";
+        an_rdma_listener_makes_room_for_one_that_only_listens: "rdma_before_listen";
+        a_port_that_is_taken_has_the_kernels_errno: "clashes";
+        a_port_of_another_process: "other_process";
+        ports_of_datagrams_are_others: "datagrams";
+        a_port_to_connect_from_beside_tcp: "source_ports";
+        a_child_binds_what_it_likes: "children";
+    }
     "vectors" as "roce" {
         a_completion_vector_is_the_lane_that_serves_its_queue_pairs: "last";
         the_first_vector_is_one_like_the_others_once_another_was_named: "first";

@@ -1,0 +1,308 @@
+/* Ports of librdmacm beside TCP ports of the same number, in one process and in two. */
+#include "kit.h"
+#include <sys/socket.h>
+
+/* A TCP socket of the program, bound to a port. As servers do it, with SO_REUSEADDR. */
+static int tcp_bind(int port)
+{
+	int one = 1, tcp = socket(AF_INET, SOCK_STREAM, 0);
+
+	CHECK(tcp >= 0);
+	CHECK(setsockopt(tcp, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0);
+	CHECK(bind(tcp, loopback(port), sizeof(struct sockaddr_in)) == 0);
+	return tcp;
+}
+
+static int tcp_server(int port)
+{
+	int tcp = tcp_bind(port);
+
+	CHECK(listen(tcp, 8) == 0);
+	return tcp;
+}
+
+static int tcp_port(int tcp)
+{
+	struct sockaddr_in at;
+	socklen_t len = sizeof at;
+
+	CHECK(getsockname(tcp, (struct sockaddr *)&at, &len) == 0);
+	return ntohs(at.sin_port);
+}
+
+static struct rdma_cm_id *listen_at(struct rdma_event_channel *channel, int port, enum rdma_port_space space)
+{
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, space) == 0);
+	CHECK(rdma_bind_addr(id, loopback(port)) == 0);
+	CHECK(rdma_listen(id, 8) == 0);
+	CHECK(port_of(id) == port);
+	return id;
+}
+
+/* A client of TCP reaches the TCP server. */
+static void tcp_talks(int tcp)
+{
+	int client = socket(AF_INET, SOCK_STREAM, 0), server;
+	char byte = 0;
+
+	CHECK(connect(client, loopback(tcp_port(tcp)), sizeof(struct sockaddr_in)) == 0);
+	do { /* a client of RDMA may have been here before, and gone */
+		server = accept(tcp, NULL, NULL);
+		CHECK(server >= 0);
+		CHECK(send(client, "x", 1, 0) == 1);
+	} while (recv(server, &byte, 1, 0) != 1 || byte != 'x');
+	close(client);
+	close(server);
+}
+
+/* A client of RDMA reaches the listener of the same number. */
+static struct pair rdma_talks(struct rdma_event_channel *far, struct rdma_cm_id *listens)
+{
+	struct pair pair = { .near = rdma_create_event_channel(), .far = far, .listens = listens };
+	struct rdma_conn_param param = { .private_data = HELLO,
+					 .private_data_len = sizeof HELLO,
+					 .responder_resources = 1,
+					 .initiator_depth = 1 };
+	struct rdma_cm_event *event;
+
+	pair.client = dialler(pair.near, port_of(listens), RDMA_PS_TCP);
+	make_qp(pair.client);
+	CHECK(rdma_connect(pair.client, &param) == 0);
+	event = expect(pair.far, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(event->listen_id == listens);
+	CHECK(memcmp(event->param.conn.private_data, HELLO, sizeof HELLO) == 0);
+	pair.server = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_get_src_port(pair.server) == rdma_get_src_port(listens));
+	make_qp(pair.server);
+	param.private_data = WELCOME;
+	param.private_data_len = sizeof WELCOME;
+	CHECK(rdma_accept(pair.server, &param) == 0);
+	pass(pair.far, RDMA_CM_EVENT_ESTABLISHED);
+	event = expect(pair.near, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(memcmp(event->param.conn.private_data, WELCOME, sizeof WELCOME) == 0);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	CHECK(rdma_get_dst_port(pair.client) == rdma_get_src_port(listens));
+	exchange(&pair);
+	return pair;
+}
+
+static void tcp_first(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	int tcp = tcp_server(0);
+	struct rdma_cm_id *listens = listen_at(channel, tcp_port(tcp), RDMA_PS_TCP);
+	struct pair pair = rdma_talks(channel, listens);
+
+	CHECK(tcp_port(tcp) == port_of(listens));
+	disconnect(&pair);
+	close(tcp);
+}
+
+/* The connection that was there before goes on. */
+static void rdma_first(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *listens = listener(channel, RDMA_PS_TCP);
+	struct pair before = rdma_talks(channel, listens), after;
+	int tcp = tcp_server(port_of(listens));
+
+	tcp_talks(tcp);
+	after = rdma_talks(channel, listens);
+	exchange(&before);
+	exchange(&after);
+	/* Whoever is next gets the error: that port is not ours. */
+	FAILS(bind(socket(AF_INET, SOCK_STREAM, 0), loopback(port_of(listens)), sizeof(struct sockaddr_in)), EADDRINUSE);
+}
+
+/* An id that shares its port lets the program bind the TCP port, which can then not listen. */
+static void rdma_before_listen(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *listens;
+	int one = 1, probe = tcp_bind(0), port = tcp_port(probe), tcp;
+
+	close(probe);
+	CHECK(rdma_create_id(channel, &listens, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_set_option(listens, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &one, sizeof one) == 0);
+	CHECK(rdma_bind_addr(listens, loopback(port)) == 0);
+	tcp = tcp_bind(port);
+	CHECK(rdma_listen(listens, 8) == 0);
+	CHECK(listen(tcp, 8) == 0);
+	tcp_talks(tcp);
+	rdma_talks(channel, listens);
+}
+
+static int bound(int port, in_addr_t address, int share, struct rdma_cm_id **made)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct sockaddr_in at = { .sin_family = AF_INET, .sin_port = htons(port), .sin_addr.s_addr = htonl(address) };
+	struct rdma_cm_id *id;
+
+	CHECK(rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &share, sizeof share) == 0);
+	if (rdma_bind_addr(id, (struct sockaddr *)&at))
+		return -1;
+	if (made)
+		*made = id;
+	return 0;
+}
+
+/* cma_check_port in drivers/infiniband/core/cma.c. */
+static void clashes(void)
+{
+	int tcp = tcp_server(0), port = tcp_port(tcp);
+	struct rdma_cm_id *one, *other;
+
+	/* At a candidate, */
+	CHECK(bound(port, INADDR_LOOPBACK, 0, &one) == 0);
+	FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
+	FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
+	CHECK(bound(port, INADDR_LOOPBACK + 1, 0, NULL) == 0);
+	destroy(one);
+	/* at the TCP port, */
+	one = listener(rdma_create_event_channel(), RDMA_PS_TCP);
+	port = port_of(one);
+	FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
+	FAILS(bound(port, INADDR_LOOPBACK, 1, NULL), EADDRINUSE);
+	FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
+	destroy(one);
+	/* and shared, until one listens. */
+	CHECK(bound(port, INADDR_LOOPBACK, 1, &one) == 0);
+	CHECK(bound(port, INADDR_LOOPBACK, 1, &other) == 0);
+	FAILS(rdma_listen(one, 1), EADDRINUSE);
+	destroy(one);
+	CHECK(rdma_listen(other, 1) == 0);
+	FAILS(bound(port, INADDR_LOOPBACK, 1, NULL), EADDRINUSE);
+}
+
+/* The other process has the RDMA port first, then the TCP port of the same number. */
+static void other_process(void)
+{
+	int up[2], down[2], port = 0, status;
+	char byte;
+	pid_t child;
+
+	CHECK(pipe(up) == 0 && pipe(down) == 0);
+	child = fork();
+	if (child == 0) {
+		struct rdma_event_channel *channel = rdma_create_event_channel();
+		struct rdma_cm_id *listens = listener(channel, RDMA_PS_TCP);
+
+		port = port_of(listens);
+		CHECK(write(up[1], &port, sizeof port) == sizeof port);
+		CHECK(read(down[0], &byte, 1) == 1);
+		tcp_server(port);
+		CHECK(write(up[1], &port, sizeof port) == sizeof port);
+		pass(channel, RDMA_CM_EVENT_CONNECT_REQUEST);
+		CHECK(read(down[0], &byte, 1) == 1);
+		_exit(0);
+	}
+	CHECK(read(up[0], &port, sizeof port) == sizeof port);
+	/* At the TCP port; then beside a TCP server. */
+	for (int round = 0; round < 2; round++) {
+		FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
+		FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
+		/* Nor does the other process make room for this one. */
+		FAILS(bind(socket(AF_INET, SOCK_STREAM, 0), loopback(port), sizeof(struct sockaddr_in)), EADDRINUSE);
+		if (round == 0) {
+			CHECK(write(down[1], "", 1) == 1);
+			CHECK(read(up[0], &port, sizeof port) == sizeof port);
+		}
+	}
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct rdma_event_channel *near = rdma_create_event_channel();
+	struct rdma_cm_id *client = dialler(near, port, RDMA_PS_TCP);
+
+	make_qp(client);
+	CHECK(rdma_connect(client, &param) == 0);
+	CHECK(write(down[1], "", 1) == 1);
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	/* Its port is free with its end. */
+	CHECK(bound(port, INADDR_ANY, 0, NULL) == 0);
+}
+
+/* A port of datagrams, one of connections and one of TCP have the same number. */
+static void datagrams(void)
+{
+	struct rdma_event_channel *far = rdma_create_event_channel(), *near = rdma_create_event_channel();
+	int tcp = tcp_server(0), port = tcp_port(tcp);
+	struct rdma_cm_id *stream = listen_at(far, port, RDMA_PS_TCP);
+	struct rdma_event_channel *asked = rdma_create_event_channel();
+	struct rdma_cm_id *datagram = listen_at(asked, port, RDMA_PS_UDP), *client, *server;
+	struct rdma_conn_param param = { .private_data = HELLO, .private_data_len = sizeof HELLO };
+	struct rdma_cm_event *event;
+
+	rdma_talks(far, stream);
+	client = dialler(near, port, RDMA_PS_UDP);
+	make_qp(client);
+	CHECK(rdma_connect(client, &param) == 0);
+	event = expect(asked, RDMA_CM_EVENT_CONNECT_REQUEST);
+	CHECK(memcmp(event->param.ud.private_data, HELLO, sizeof HELLO) == 0);
+	server = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	make_qp(server);
+	param.private_data = WELCOME;
+	param.private_data_len = sizeof WELCOME;
+	param.qp_num = server->qp->qp_num;
+	CHECK(rdma_accept(server, &param) == 0);
+	event = expect(near, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(memcmp(event->param.ud.private_data, WELCOME, sizeof WELCOME) == 0);
+	CHECK(event->param.ud.qp_num == server->qp->qp_num);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	destroy(client);
+	destroy(server);
+	destroy(datagram);
+}
+
+/* A client connects from a port whose TCP port somebody has. */
+static void source_ports(void)
+{
+	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
+	struct rdma_cm_id *listens = listener(far, RDMA_PS_TCP), *client;
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1 };
+	struct sockaddr_in from;
+	int tcp = tcp_server(0);
+
+	memcpy(&from, loopback(tcp_port(tcp)), sizeof from);
+	CHECK(rdma_create_id(near, &client, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_resolve_addr(client, (struct sockaddr *)&from, loopback(port_of(listens)), 1000) == 0);
+	CHECK(port_of(client) == tcp_port(tcp));
+	pass(near, RDMA_CM_EVENT_ADDR_RESOLVED);
+	CHECK(rdma_resolve_route(client, 1000) == 0);
+	pass(near, RDMA_CM_EVENT_ROUTE_RESOLVED);
+	make_qp(client);
+	CHECK(rdma_connect(client, &param) == 0);
+	pass(far, RDMA_CM_EVENT_CONNECT_REQUEST);
+}
+
+/* A child has nothing of its parent's to move, and goes on. */
+static void children(void)
+{
+	struct rdma_event_channel *channel = rdma_create_event_channel();
+	struct rdma_cm_id *listens = listener(channel, RDMA_PS_TCP);
+	int status, port = port_of(listens);
+	pid_t child = fork();
+
+	if (child == 0) {
+		FAILS(bind(socket(AF_INET, SOCK_STREAM, 0), loopback(port), sizeof(struct sockaddr_in)), EADDRINUSE);
+		_exit(0);
+	}
+	CHECK(waitpid(child, &status, 0) == child && status == 0);
+	rdma_talks(channel, listens);
+}
+
+static const struct test TESTS[] = {
+	{ "tcp_first", tcp_first },
+	{ "rdma_first", rdma_first },
+	{ "rdma_before_listen", rdma_before_listen },
+	{ "clashes", clashes },
+	{ "other_process", other_process },
+	{ "datagrams", datagrams },
+	{ "source_ports", source_ports },
+	{ "children", children },
+};
+
+RUN(TESTS)
