@@ -40,6 +40,9 @@ unsafe fn accept(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
         request
     };
     id.note_connection(&wanted.header);
+    if let Some(qp) = &qp {
+        id.watches(qp);
+    }
     match (request.header, qp) {
         _ if id.is_datagram() => tell_number(id, request.incoming, &wanted),
         (None, Some(qp)) => take(id, request.incoming, &qp, &wanted),

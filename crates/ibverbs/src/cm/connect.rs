@@ -105,7 +105,7 @@ pub(super) fn aside(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueueP
     Ok(engine.create_qp(QueuePairAttributes {
         send_depth: 1,
         receives: Receives::Own(1),
-        events: Some(Arc::new(Watch(Arc::downgrade(id)))),
+        events: Some(Watch::new(id)),
         ..QueuePairAttributes::new(Domain::default(), &cq)
     })?)
 }
@@ -121,7 +121,10 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let (pair, purpose) = match id.qp()? {
         _ if id.is_datagram() => (aside(engine, id.shared())?, Purpose::Lookup),
         None => (aside(engine, id.shared())?, Purpose::Aside),
-        Some(qp) => (Arc::clone(qp.stream().ok_or(Errno::INVALID)?), Purpose::Managed),
+        Some(qp) => {
+            id.watches(&qp);
+            (Arc::clone(qp.stream().ok_or(Errno::INVALID)?), Purpose::Managed)
+        }
     };
     let private_data = match purpose {
         Purpose::Managed => wanted.private_data.clone(),

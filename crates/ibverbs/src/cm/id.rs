@@ -125,6 +125,13 @@ impl Id {
         if qp.is_null() { Ok(None) } else { find::<Qp>(qp).map(Some) }
     }
 
+    /// It hears of this queue pair's connection, whichever id made it.
+    pub(super) fn watches(&self, qp: &Qp) {
+        if let Some(watch) = qp.watch() {
+            watch.follow(&self.shared);
+        }
+    }
+
     pub(super) fn qp_type(&self) -> ibv_qp_type {
         // SAFETY: the program's structure.
         unsafe { (*self.c()).qp_type }

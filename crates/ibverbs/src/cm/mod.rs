@@ -43,3 +43,5 @@ mod resolve;
 mod room;
 mod state;
 mod watch;
+
+pub(crate) use watch::Watch;

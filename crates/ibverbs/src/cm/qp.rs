@@ -115,7 +115,7 @@ unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
                 (*attr).srq = (*c).srq;
             }
         }
-        let watcher = Arc::new(Watch(Arc::downgrade(id.shared())));
+        let watcher = Watch::new(id.shared());
         let qp = qp::create_extended(attr, Some(watcher)).and_then(|qp| begin(id, qp));
         let qp = qp.inspect_err(|_| destroy_cqs(id))?;
         (*c).qp = qp.c();

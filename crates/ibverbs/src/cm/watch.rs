@@ -11,12 +11,13 @@ use crate::abi::*;
 use crate::errno::Errno;
 use crate::persona::{config, is_iwarp};
 use crate::report;
+use crate::sync::lock;
 use ironwarp_engine::{ConnectError, ConnectionEvent, Established, Incoming, QueuePair, Watcher, What};
 use ironwarp_rnic::config::Persona;
 use ironwarp_rnic::qp::State as QpState;
 use ironwarp_wire::private::{Aside, AsideKind, Unreadable};
 use std::io;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// What InfiniBand's connection manager says where nobody listens.
@@ -31,11 +32,23 @@ const TIME_WAIT: Duration = Duration::from_secs(2);
 
 /// Hears of the connections of an id.
 #[derive(Debug)]
-pub(super) struct Watch(pub(super) Weak<Shared>);
+pub(crate) struct Watch(Mutex<Weak<Shared>>);
+
+impl Watch {
+    pub(super) fn new(id: &Arc<Shared>) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(Arc::downgrade(id))))
+    }
+
+    /// Another id is told from now on: a program may make a queue pair with one id and connect it by another (uDAPL).
+    pub(super) fn follow(&self, id: &Arc<Shared>) {
+        *lock(&self.0) = Arc::downgrade(id);
+    }
+}
 
 impl Watcher<ConnectionEvent> for Watch {
     fn tell(&self, event: ConnectionEvent) {
-        let Some(id) = self.0.upgrade() else { return };
+        let id = lock(&self.0).upgrade();
+        let Some(id) = id else { return };
         match event.what {
             What::Connected(established) => connected(&id, event.qp, &established),
             What::Failed(error) => failed(&id, event.qp, &error),

@@ -4,6 +4,7 @@
 use super::{Kind, LEAST_INLINE, MOST_INLINE, MOST_REQUESTS, MOST_SGES, Qp, parts};
 use crate::abi::*;
 use crate::async_event::Subject;
+use crate::cm::Watch;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, object};
@@ -14,7 +15,7 @@ use crate::report;
 use crate::srq::Srq;
 use crate::turn::Turn;
 use crate::xrc::Xrcd;
-use ironwarp_engine::{ConnectionEvent, DatagramQueuePairAttributes, QueuePairAttributes, Watcher};
+use ironwarp_engine::{DatagramQueuePairAttributes, QueuePairAttributes};
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Completes, Receives};
 use std::cell::UnsafeCell;
@@ -29,7 +30,7 @@ pub(crate) struct Wanted {
     /// The extended calls that it is to have.
     pub(crate) send_ops: Option<u64>,
     /// It is connected by a connection manager, which is told what happens to it.
-    pub(crate) watcher: Option<Arc<dyn Watcher<ConnectionEvent>>>,
+    pub(crate) watcher: Option<Arc<Watch>>,
 }
 
 impl Qp {
@@ -114,7 +115,7 @@ fn build(
             rights: if by_hand { Rights::empty() } else { Rights::REMOTE },
             by_hand,
             reachable: true,
-            events: Some(report::told(wanted.watcher.clone())),
+            events: Some(report::told(wanted.watcher.clone().map(|watch| watch as _))),
             ..QueuePairAttributes::new(domain, send_cq.inner())
         })?;
         report::know(&pair);
@@ -145,6 +146,7 @@ fn put_together(
         builder: UnsafeCell::default(),
         building: Building { turn: Turn::default(), single_threaded },
         handles: Arc::new(AtomicUsize::new(1)),
+        watch: wanted.watcher.clone(),
         _pd: pd,
         context,
     };
@@ -222,7 +224,7 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
 /// `attr` is the caller's, with the fields that its `comp_mask` names.
 pub(crate) unsafe fn create_extended(
     attr: *mut ibv_qp_init_attr_ex,
-    watcher: Option<Arc<dyn Watcher<ConnectionEvent>>>,
+    watcher: Option<Arc<Watch>>,
 ) -> Result<Arc<Qp>, Errno> {
     // SAFETY: the common part is always there, and the mask is right behind it.
     let (mut init, mask) = unsafe { (attr.cast::<ibv_qp_init_attr>().read(), (*attr).comp_mask) };

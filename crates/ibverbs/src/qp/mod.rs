@@ -11,6 +11,7 @@ pub(crate) use open::open_qp;
 
 use crate::abi::*;
 use crate::async_event::Subject;
+use crate::cm::Watch;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::{Errno, code, destroyed};
@@ -53,6 +54,8 @@ pub(crate) struct Qp {
     pub(crate) building: Building,
     /// How many objects there are for it: it can be opened once more.
     handles: Arc<AtomicUsize>,
+    /// Where its connection manager hears of it, if it has one.
+    watch: Option<Arc<Watch>>,
     /// Its C structure leads there.
     _pd: Option<Arc<Pd>>,
     context: Arc<Context>,
@@ -92,6 +95,10 @@ impl Qp {
             Kind::Stream(pair) => Some(pair),
             Kind::Datagram(_) => None,
         }
+    }
+
+    pub(crate) fn watch(&self) -> Option<&Watch> {
+        self.watch.as_deref()
     }
 
     pub(crate) fn number(&self) -> u32 {

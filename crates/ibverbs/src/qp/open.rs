@@ -52,6 +52,7 @@ fn open(attr: &ibv_qp_open_attr) -> Result<Arc<Qp>, Errno> {
         builder: UnsafeCell::default(),
         building: crate::qp_ex::Building::default(),
         handles: Arc::clone(&qp.handles),
+        watch: None,
         _pd: None,
         context: Arc::clone(&qp.context),
     };

@@ -273,6 +273,41 @@ static void out_of_turn(void)
 	FAILS(rdma_create_id(channel, &other, NULL, 77), EINVAL);
 }
 
+/* A queue pair that one id made is connected by another, which hears of it. So does uDAPL. */
+static void adopts(void)
+{
+	struct pair pair = { .near = rdma_create_event_channel(), .far = rdma_create_event_channel() };
+	struct rdma_conn_param param = { .responder_resources = 1, .initiator_depth = 1, .retry_count = 7 };
+	struct ibv_qp_init_attr init = { .cap = { 4, 4, 1, 1, 0 }, .qp_type = IBV_QPT_RC };
+	struct rdma_cm_event *event;
+	struct rdma_cm_id *maker;
+	struct ibv_cq *cq;
+
+	CHECK(rdma_create_id(pair.far, &maker, NULL, RDMA_PS_TCP) == 0);
+	CHECK(rdma_bind_addr(maker, loopback(0)) == 0);
+	cq = ibv_create_cq(maker->verbs, 8, NULL, NULL, 0);
+	init.send_cq = init.recv_cq = cq;
+	CHECK(cq && rdma_create_qp(maker, NULL, &init) == 0);
+
+	pair.listens = listener(pair.far, RDMA_PS_TCP);
+	pair.client = dialler(pair.near, port_of(pair.listens), RDMA_PS_TCP);
+	make_qp(pair.client);
+	CHECK(rdma_connect(pair.client, &param) == 0);
+	event = expect(pair.far, RDMA_CM_EVENT_CONNECT_REQUEST);
+	pair.server = event->id;
+	CHECK(rdma_ack_cm_event(event) == 0);
+	pair.server->qp = maker->qp;
+	maker->qp = NULL;
+	CHECK(rdma_destroy_id(maker) == 0);
+	CHECK(rdma_accept(pair.server, &param) == 0);
+	event = expect(pair.far, RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(event->id == pair.server);
+	CHECK(rdma_ack_cm_event(event) == 0);
+	pass(pair.near, RDMA_CM_EVENT_ESTABLISHED);
+	disconnect(&pair);
+	CHECK(ibv_destroy_cq(cq) == 0);
+}
+
 /* An id takes its events along to another channel. */
 static void moves(void)
 {
@@ -612,6 +647,7 @@ static const struct test TESTS[] = {
 	{ "id_first", id_first },
 	{ "out_of_turn", out_of_turn },
 	{ "moves", moves },
+	{ "adopts", adopts },
 	{ "own_queue_pairs", own_queue_pairs },
 	{ "datagrams", datagrams },
 	{ "addresses", addresses },

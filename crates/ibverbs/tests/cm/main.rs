@@ -90,6 +90,7 @@ cases! {
         an_id_may_go_before_its_queue_pair: "id_first";
         a_step_out_of_turn_is_refused: "out_of_turn";
         an_id_takes_its_events_to_another_channel: "moves";
+        a_queue_pair_is_connected_by_another_id: "adopts";
         programs_connect_their_own_queue_pairs: "own_queue_pairs";
         datagrams_are_found_by_an_id: "datagrams";
         names_become_addresses: "addresses";
