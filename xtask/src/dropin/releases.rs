@@ -100,7 +100,7 @@ struct Apt {
 
 impl Apt {
     fn new(folder: PathBuf, release: &str) -> Result<Self> {
-        for part in ["state/lists/partial", "cache/archives/partial", "packages"] {
+        for part in ["state/lists/partial", "cache/archives/partial", "packages", "empty"] {
             let part = folder.join(part);
             fs::create_dir_all(&part).map_err(at(&part))?;
         }
@@ -118,17 +118,18 @@ impl Apt {
         ];
         let options = set.into_iter().flat_map(|option| ["-o".to_owned(), option]).collect();
         let apt = Self { folder, options };
-        apt.get(&["update", "-qq"])?;
+        apt.get("empty", &["update", "-qq"])?;
         Ok(apt)
     }
 
-    fn get(&self, words: &[&str]) -> Result<String> {
-        output(command("apt-get", words).args(&self.options).current_dir(self.folder.join("packages")))
+    fn get(&self, folder: &str, words: &[&str]) -> Result<String> {
+        output(command("apt-get", words).args(&self.options).current_dir(self.folder.join(folder)))
     }
 
-    /// What the mirror has under a name. apt prints `'URI' NAME_VERSION_ARCH.deb SIZE SHA256:HASH`.
+    /// What the mirror has under a name. apt prints `'URI' NAME_VERSION_ARCH.deb SIZE SHA256:HASH`, and nothing for a file that is
+    /// there already.
     fn ask(&self, name: &str) -> Result<Package> {
-        let said = self.get(&["download", "--print-uris", name])?;
+        let said = self.get("empty", &["download", "--print-uris", name])?;
         parse(&said)
             .filter(|package| package.name == name)
             .ok_or_else(|| format!("of {name} apt says: {said}"))
@@ -141,7 +142,7 @@ impl Apt {
             fs::remove_dir_all(&to).map_err(at(&to))?;
         }
         for Package { name, version, hash } in packages {
-            self.get(&["download", "-qq", &format!("{name}={version}")])?;
+            self.get("packages", &["download", "-qq", &format!("{name}={version}")])?;
             let start = format!("{name}_");
             let folder = self.folder.join("packages");
             let mut files = fs::read_dir(&folder).map_err(at(&folder))?.flatten().map(|entry| entry.path());
