@@ -2,7 +2,11 @@
 
 Arguments: the folder that has them in `tests`, the device, the address that the connection manager's tests use, then parts of
 names: only tests with one of them in their names run. A line is `ok`, `FAIL` or `skip`, the name, and why.
+
+Before that, all drivers of the release are loaded: they find what they ask libibverbs for, and take our device for none of theirs.
 """
+import ctypes
+import glob
 import multiprocessing
 import os
 import sys
@@ -21,6 +25,22 @@ import tests.base as base  # noqa: E402
 parser.parse_args()
 # What the tests were written for, and the default before Python 3.14: other ways to start a process want to pickle the test.
 multiprocessing.set_start_method('fork')
+
+
+def load_drivers():
+    drivers = glob.glob('/usr/lib/*/libibverbs/*.so')
+    assert drivers, 'the package ibverbs-providers is missing'
+    for driver in drivers:
+        ctypes.CDLL(driver, mode=os.RTLD_NOW)
+    verbs, mlx5 = ctypes.CDLL('libibverbs.so.1'), ctypes.CDLL('libmlx5.so.1')
+    verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
+    mlx5.mlx5dv_is_supported.restype = ctypes.c_bool
+    ours = verbs.ibv_get_device_list(None)[0]
+    assert ours and not mlx5.mlx5dv_is_supported(ctypes.c_void_p(ours)), 'our device is taken for mlx5'
+    print('drivers', len(drivers), flush=True)
+
+
+load_drivers()
 
 
 def address_of_device(self, dev, port, index):
