@@ -110,8 +110,6 @@ pub(crate) fn make(roots: &Path, release: &str, name: &str, packages: &[&str]) -
     let partial = roots.join(format!("{release}-{name}.partial"));
     remove(&partial)?;
     output(command("debootstrap", &["--variant=minbase", release]).arg(&partial))?;
-    let resolver = partial.join("etc/resolv.conf");
-    fs::copy("/etc/resolv.conf", &resolver).map_err(at(&resolver))?;
     // Nothing starts when it is installed: this is no system that runs.
     let policy = partial.join("usr/sbin/policy-rc.d");
     fs::write(&policy, "#!/bin/sh\nexit 101\n").map_err(at(&policy))?;
