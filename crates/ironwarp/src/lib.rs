@@ -113,7 +113,7 @@ pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChann
 pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError, WaitError};
 pub use ironwarp_rnic::bug::Bug;
 pub use ironwarp_rnic::config::{
-    ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortRange, Users,
+    ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortPolicy, PortRange, Users,
 };
 pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
 pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
