@@ -14,7 +14,7 @@ use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::Status;
 use ironwarp_wire::private::{Aside, AsideKind, PortSpace, RdmaPort};
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -290,24 +290,19 @@ fn beside_tcp_servers_that_answer() {
     ] {
         let (engine, (tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
         let server = Server::new(&engine, at);
-        let answering = std::thread::spawn(move || {
-            // Twice, if it is dialled again with revision 1.
-            for _ in 0..2 {
-                let (mut stream, _) = tcp.accept().unwrap();
+        // It is dialled again with revision 1, or not, if the listener is found before. It ends with the process.
+        std::thread::spawn(move || {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = tcp.accept() {
                 let _ = stream.read(&mut [0; 1024]);
-                let _ = stream.write_all(answer);
-                if !answer.is_empty() {
-                    return (tcp, stream);
+                if !answer.is_empty() && stream.write_all(answer).is_ok() {
+                    open.push(stream); // it waits for more
                 }
             }
-            let stream = tcp.accept();
-            (tcp, stream.unwrap().0)
         });
         let begun = Instant::now();
         talk(&engine, &server, at);
         assert!(begun.elapsed() < Duration::from_secs(5), "{answer:?}: {:?}", begun.elapsed());
-        let _end = TcpStream::connect(at); // whether or not it waits for another
-        let _ = answering.join();
     }
 }
 
@@ -426,24 +421,33 @@ fn a_listener_of_another_port_at_a_candidate() {
     assert!(native.incoming().next().is_none());
 }
 
-/// Says "here" to every probe, as a process of its own, and prints how many bytes it was sent.
+/// A process of its own that says "here" to a probe, and accepts the next connection for another port. For each it prints how many
+/// bytes it was sent.
 const SQUATTER: &str = r#"
 import socket, sys
 port, candidate = int(sys.argv[1]), int(sys.argv[2])
-s = socket.socket(); s.bind(("127.0.0.1", candidate)); s.listen(); print("ready", flush=True)
-c, _ = s.accept()
-try:
-    got = c.recv(4096)
-except ConnectionResetError:
-    got = b""
-here = b"IRWC\x02\x09\0\0\0\x01\x06\0" + b"\0" * 12 + b"\x07\x07\0\0\x80\x04" + port.to_bytes(2, "big") + b"\x01\0\0\0"
-reply = b"MPA ID Rep Frame" + b"\x70\x02" + (len(here) + 4).to_bytes(2, "big") + b"\0\0\0\0" + here
+s = socket.socket(); s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1); s.bind(("127.0.0.1", candidate)); s.listen(); print("ready", flush=True)
+def next_request():
+    c, _ = s.accept()
+    try:
+        got = c.recv(4096)
+    except ConnectionResetError:
+        got = b""
+    print(len(got), flush=True)
+    return c, got
+c, got = next_request()
+def reply(flags, depths, kind, port):
+    return (b"MPA ID Rep Frame" + flags + b"\x02\x00\x28" + depths + b"IRWC\x02\x09\0\0\0\x01" + kind + b"\0" * 13
+        + b"\x07\x07\0\0\x80\x04" + port.to_bytes(2, "big") + b"\x01\0\0\0")
 if got:
-    c.send(reply)
-print(len(got), flush=True)
+    c.send(reply(b"\x70", b"\0\0\0\0", b"\x06", port))
+    c.close()
+    c, got = next_request()
+    c.send(reply(b"\x50", b"\x80\x01\x80\x01", b"\x04", port + 1))
+    c.recv(1)
 "#;
 
-/// A user who may not be trusted is not even asked. Where the client trusts him, he is: the squatter can do what it says.
+/// Another user is not even asked. Where the client trusts him, he is, and has to confirm the port.
 #[test]
 fn a_squatter_of_another_user() {
     for (users, trusted) in [(Users::Own, false), (Users::Listed(vec![65534]), true)] {
@@ -451,8 +455,13 @@ fn a_squatter_of_another_user() {
         let engine = Engine::new(Config { users, ..Config::default() }).unwrap();
         let candidate = candidates(at)[0];
         let arguments = ["-c", SQUATTER, &at.port().to_string(), &candidate.to_string()];
-        let spawned =
-            Command::new("python3").args(arguments).uid(65534).gid(65534).stdout(Stdio::piped()).spawn();
+        let spawned = Command::new("python3")
+            .args(arguments)
+            .uid(65534)
+            .gid(65534)
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn();
         let Ok(squatter) = spawned else {
             assert!(!rustix::process::geteuid().is_root(), "root may run a process as any user");
             return;
@@ -465,15 +474,14 @@ fn a_squatter_of_another_user() {
             line.trim().to_owned()
         };
         assert_eq!(line(), "ready");
-        let server = Server::new(&engine, at);
         if trusted {
             let client = Client::dial(&engine, at);
-            assert_ne!(line(), "0");
-            // It confirms once, and is gone when it is dialled; the listener may have been found before.
-            server.accept(at);
-            client.outcome().unwrap();
+            assert_ne!(line(), "0", "the probe");
+            assert_ne!(line(), "0", "the Request");
+            let error = client.outcome().unwrap_err();
+            assert!(matches!(&*error, ConnectError::Elsewhere), "{error}");
         } else {
-            talk(&engine, &server, at);
+            talk(&engine, &Server::new(&engine, at), at);
             assert_eq!(line(), "0", "it was sent something");
         }
     }
