@@ -129,8 +129,9 @@ settings! {
     /// programs that know iWARP and shall be tested with it.
     persona: Persona = Persona::Roce,
     /// Where port N of librdmacm is, which is not TCP's: the drop-in alone. `shared`: at TCP port N, or at a candidate derived from N if
-    /// TCP port N is taken. `apart`: at a candidate, and TCP port N is neither bound nor dialled; set it at both ends. `tcp`: at TCP port N
-    /// only, as without this adapter's port space, and as `private` = `off` has it. The candidates are in docs/wire.md.
+    /// TCP port N is taken. `apart`: at a candidate, and TCP port N is neither bound nor dialled, for TCP servers that another process
+    /// starts later; set it at both ends. `tcp`: at TCP port N only, as without this adapter's port space, and as `private` = `off` has it.
+    /// The candidates are in docs/wire.md.
     port_space: PortPolicy = PortPolicy::Shared,
     /// How much is said on the standard error, `off`, `error`, `warn`, `info`, `debug` or `trace`: the drop-in alone. Rust
     /// programs bring a subscriber of `tracing`.
