@@ -3,6 +3,7 @@
 #![expect(unsafe_code, reason = "errno is a place in the C library")]
 
 use crate::report;
+use ironwarp_engine::sys::denied::Denied;
 use ironwarp_engine::{BringUpError, ConnectError};
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::memory::{DeregisterError, RegisterError, ReregisterError};
@@ -159,8 +160,17 @@ pub(crate) fn answer_minus_one(call: &str, result: Result<(), Errno>) -> c_int {
 
 impl From<io::Error> for Errno {
     fn from(error: io::Error) -> Self {
-        Self(error.raw_os_error().unwrap_or(libc::EIO))
+        match Denied::find(&error) {
+            Some(denied) => Self(denied.errno.raw_os_error()).because(denied),
+            None => Self(error.raw_os_error().unwrap_or(libc::EIO)),
+        }
     }
+}
+
+/// What the operating system said, where the caller puts it in words.
+fn number_of(error: &io::Error) -> Errno {
+    let denied = Denied::find(error).map(|denied| denied.errno.raw_os_error());
+    Errno(denied.or(error.raw_os_error()).unwrap_or(libc::EIO))
 }
 
 impl From<rustix::io::Errno> for Errno {
@@ -221,7 +231,7 @@ impl From<IllegalTransition> for Errno {
 impl From<BringUpError> for Errno {
     fn from(error: BringUpError) -> Self {
         let errno = match &error {
-            BringUpError::System(error) => Self(error.raw_os_error().unwrap_or(libc::EIO)),
+            BringUpError::System(error) => number_of(error),
             _ => Self::INVALID,
         };
         errno.because(error)
@@ -231,7 +241,7 @@ impl From<BringUpError> for Errno {
 impl From<&ConnectError> for Errno {
     fn from(error: &ConnectError) -> Self {
         let errno = match error {
-            ConnectError::System(error) => Self(error.raw_os_error().unwrap_or(libc::EIO)),
+            ConnectError::System(error) => number_of(error),
             ConnectError::TimedOut => Self(libc::ETIMEDOUT),
             ConnectError::Rejected { .. } | ConnectError::Closed | ConnectError::Elsewhere => {
                 Self(libc::ECONNREFUSED)

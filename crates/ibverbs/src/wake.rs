@@ -9,6 +9,7 @@
 
 use crate::errno::Errno;
 use crate::sync::lock;
+use ironwarp_engine::sys::denied::Denied;
 use ironwarp_rnic::event::Wake;
 use rustix::io::retry_on_intr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
@@ -31,7 +32,8 @@ struct Ends {
 impl ChannelWake {
     pub(crate) fn new() -> Result<Self, Errno> {
         let (programs, ours) =
-            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
+            rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
+                .map_err(|errno| Denied::or_failed("socketpair", errno))?;
         let ends = Ends { programs, ours, left: Mutex::default() };
         sockopt::set_socket_send_buffer_size(&ends.programs, 0)?; // as little as can be
         while send(&ends.programs) {}

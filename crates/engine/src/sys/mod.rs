@@ -2,6 +2,7 @@
 //!
 //! | file | for | `unsafe` |
 //! |---|---|---|
+//! | `denied` | system calls that a sandbox denies | |
 //! | `fork` | descriptors that children do not keep | the C library's pthread_atfork |
 //! | `hurry` | threads that run before others, and others that let them | a system call that rustix does not have |
 //! | `memory` | copies from and to the program's memory | addresses that may be bad |
@@ -24,6 +25,7 @@
 
 pub(crate) mod bulletin;
 pub(crate) mod claim;
+pub mod denied;
 pub mod fork;
 pub(crate) mod hurry;
 pub mod memory;

@@ -1,6 +1,7 @@
 //! Netlink sockets. Over the routing socket (rtnetlink) interfaces, addresses and routes are asked for, and changes are heard;
 //! `gid/parse.rs` reads what comes. Over the socket monitor `sock_diag.rs` asks about single sockets.
 
+use super::denied::Denied;
 use super::fork::Fd;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
@@ -62,7 +63,8 @@ impl Netlink {
         // Questions are answered at once, inside of the calls, so that waiting for an answer is not waiting.
         let flags = SocketFlags::CLOEXEC;
         let fd =
-            Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol))?;
+            Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol));
+        let fd = Denied::name("socket", fd)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { fd })
     }

@@ -4,6 +4,7 @@
 //! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does
 //! then, because arming rests on it.
 
+use super::denied::Denied;
 use super::fork::Fd;
 use rustix::buffer::spare_capacity;
 use rustix::event::{EventfdFlags, Timespec, epoll};
@@ -63,7 +64,9 @@ pub struct EventFd {
 impl Epoll {
     /// An empty set.
     pub fn new() -> io::Result<Self> {
-        Ok(Self { fd: Fd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC))? })
+        Ok(Self {
+            fd: Denied::name("epoll_create1", Fd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)))?,
+        })
     }
 
     /// Adds a member, to be reported as `data`.
@@ -113,7 +116,8 @@ pub struct Alarm {
 impl Alarm {
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
-        Ok(Self { fd: Fd::open(|| rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags))? })
+        let fd = Fd::open(|| rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags));
+        Ok(Self { fd: Denied::name("timerfd_create", fd)? })
     }
 
     /// Rings in this time, and no more for what was set before.
@@ -202,7 +206,7 @@ impl EventFd {
 
     fn new(mode: EventfdFlags) -> io::Result<Self> {
         let flags = mode | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self { fd: Fd::open(|| rustix::event::eventfd(0, flags))? })
+        Ok(Self { fd: Denied::name("eventfd2", Fd::open(|| rustix::event::eventfd(0, flags)))? })
     }
 
     /// Adds one and wakes a waiting thread. Does nothing if the program has closed it.

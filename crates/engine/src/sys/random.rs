@@ -1,5 +1,6 @@
 //! Random bytes from the kernel, for keys.
 
+use super::denied::Denied;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 
@@ -8,7 +9,7 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        filled += getrandom(&mut bytes[filled..], GetRandomFlags::empty())?;
+        filled += Denied::name("getrandom", getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
     }
     Ok(bytes)
 }

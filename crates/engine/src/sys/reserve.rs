@@ -6,6 +6,7 @@
 //! have used SO_REUSEADDR in that moment. What remains: another process of the same user, which could do worse. And a process that changes
 //! its user cannot serve ports that it reserved before.
 
+use super::denied::Denied;
 use super::fork::Fd;
 use ironwarp_rnic::config::PortRange;
 use rustix::fd::AsFd;
@@ -99,7 +100,7 @@ fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
             rustix::net::bind(&fd, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
             fd
         }
-        Err(error) => return Err(error.into()),
+        Err(error) => return Err(Denied::or_failed("socket", error)),
     };
     if kind == Kind::Datagram {
         // What comes at an address that is not served ends here, unread. The kernel makes the least of it that it can.

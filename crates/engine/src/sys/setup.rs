@@ -2,6 +2,7 @@
 //! out is a [`TcpLink`], on which the two ends then agree (MPA startup) before it carries a stream.
 
 use super::claim::Claim;
+use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::Reservation;
 use super::socket::{TcpLink, choose_port_late};
@@ -357,7 +358,7 @@ pub(crate) fn descriptor_limit() -> u64 {
 fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Ok(Fd::open(|| rustix::net::socket_with(family, kind, flags, None))?)
+    Denied::name("socket", Fd::open(|| rustix::net::socket_with(family, kind, flags, None)))
 }
 
 fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {

@@ -4,7 +4,9 @@
     reason = "the C library's poll and signal mask, and system calls that rustix does not have"
 )]
 
+use super::denied::Denied;
 use rustix::fd::{AsRawFd, BorrowedFd};
+use rustix::io::Errno;
 use rustix::process::Pid;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use std::io;
@@ -91,6 +93,10 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     }
     .inspect(|_| {
         up.wait();
+    })
+    .map_err(|error| match Errno::from_io_error(&error) {
+        Some(errno) => Denied::or_failed("clone3", errno),
+        None => error,
     })
 }
 

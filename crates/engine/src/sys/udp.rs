@@ -4,6 +4,7 @@
 //! None of them is bound to the wildcard address (only what reserves the port is, and nobody reads it): the one that a datagram leaves from is its source address, and the one that it
 //! comes in at says where it was sent to.
 
+use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
 use crate::traffic;
@@ -228,5 +229,5 @@ impl LocalAddress {
 fn open(at: SocketAddr) -> io::Result<Fd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Ok(Fd::open(|| rustix::net::socket_with(family, SocketType::DGRAM, flags, None))?)
+    Denied::name("socket", Fd::open(|| rustix::net::socket_with(family, SocketType::DGRAM, flags, None)))
 }

@@ -125,3 +125,28 @@ fn the_numbers_of_the_page_are_explained_in_the_same_words() {
     }
     assert!(seen.len() >= 10, "{seen:?}");
 }
+
+/// A seccomp filter answers with an errno, which alone would not say what to allow.
+#[test]
+fn a_system_call_that_a_sandbox_denies_is_named() {
+    let scratch = common::scratch("mistakes-denied");
+    let program = compile(&scratch, "denied.c");
+    let cases = [
+        ("eventfd2", "ibv_create_cq"),
+        ("socket", "ibv_create_qp"),
+        ("socketpair", "ibv_open_device"),
+        ("getrandom", "ibv_open_device"),
+    ];
+    for (call, function) in cases {
+        for errno in [libc::EPERM, libc::ENOSYS] {
+            let said = run(&program, &[call, &errno.to_string()]);
+            assert_eq!(said[0], format!("{function}: errno {errno}"), "{call}: {said:?}");
+            let named = format!("ironwarp: {function}: system call {call} denied");
+            assert!(said[1..].iter().any(|line| line.starts_with(&named)), "{call}: {said:?}");
+        }
+    }
+    // What a program can do without is told as well.
+    let said = run(&program, &["epoll_create1", &libc::EPERM.to_string()]);
+    assert_eq!(said[0], "all is there");
+    assert!(said[1].contains("system call epoll_create1 denied"), "{said:?}");
+}
