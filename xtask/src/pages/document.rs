@@ -1,7 +1,10 @@
 //! The commands of a page. A block of `sh` is typed into a terminal and must succeed. `sh server` is typed into another one,
 //! which is left alone once something listens there, and must have succeeded in the end; `sh server stays` never ends. With a
-//! number behind it, it is left alone once that TCP port is listened on. A block `text output` is what the last one printed, but for its values. `sh install` is typed by root into a fresh Debian of the
-//! release that the page names, before anything else, and once: the system is kept.
+//! number behind it, it is left alone once that TCP port is listened on. A block `text output` is what the last one printed, but
+//! for its values.
+//!
+//! `sh install` is typed by root before anything else, into a fresh Debian of the release that the page names, and once: the
+//! system is kept. A page that names none installs into its folder.
 
 /// One block of commands.
 #[derive(Debug, PartialEq, Eq)]

@@ -49,6 +49,7 @@ pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
 }
 
 fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]) -> Result {
+    let roots = workspace.target.join("roots");
     let mut unknown: Vec<&String> = names.iter().collect();
     let mut pages: Vec<_> = fs::read_dir(PAGES).map_err(at(Path::new(PAGES)))?.flatten().collect();
     pages.sort_by_key(fs::DirEntry::file_name);
@@ -64,12 +65,14 @@ fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]
         let user = if text.contains(AS_ROOT) { User::Root } else { User::Ordinary };
         let title = format!("{PAGES}/{name}.md");
         if let Some(release) = release(&text) {
-            System::with(&workspace.target.join("roots"), release, &name, &text)?
-                .run(home, user, &title, &steps)?;
+            System::with(&roots, release, &name, &text)?.run(home, user, &title, &steps)?;
         } else {
             let work = folder.join(&name);
             let folder = &*work.to_string_lossy();
             let path = search_path(home)?;
+            if let Some(installed) = system::folder(&roots, &name, &text, &path)? {
+                run_command(command("cp", &["-a", "--"]).arg(&installed).arg(&work))?;
+            }
             Place { root: None, below: None, folder, user, network: Network::Own, path }
                 .run(&title, &steps)?;
         }

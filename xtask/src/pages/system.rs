@@ -1,6 +1,6 @@
 //! A Debian system with what one page asks for: a base system in which root has typed the page's `sh install` blocks. That is most of
 //! the time and all of the downloads, so the system is kept for as long as these blocks stay the same. Commands run on top of a
-//! copy of it that takes no room, and is dropped.
+//! copy of it that takes no room, and is dropped. A page that names no release installs into a folder, which is kept likewise.
 
 use super::document::{Step, Terminal, installation};
 use super::install::{PATH, debootstrap};
@@ -33,11 +33,7 @@ impl System {
     pub(super) fn with(roots: &Path, release: &str, name: &str, page: &str) -> Result<Self> {
         fs::create_dir_all(roots).map_err(at(roots))?;
         let steps = installation(page);
-        let mut hash = DefaultHasher::new();
-        for step in &steps {
-            step.commands.hash(&mut hash);
-        }
-        let installed = roots.join(format!("page-{name}-{release}-{:016x}", hash.finish()));
+        let installed = kept(roots, name, release, &steps);
         if !installed.exists() {
             install(roots, release, name, &steps, &installed)?;
         }
@@ -80,8 +76,14 @@ fn install(roots: &Path, release: &str, name: &str, steps: &[Step], installed: &
     let partial = roots.join(format!("page-{name}.partial"));
     remove(&partial)?;
     run_command(command("cp", &["-a", "--reflink=auto", "--"]).arg(&base).arg(&partial))?;
-    let mut all = trust(&partial)?;
-    all.extend(steps.iter().map(|step| Step { output: None, commands: step.commands.clone(), ..*step }));
+    let inside = format!("{INSTALLER}/trusted.crt");
+    let copy = partial.join(inside.trim_start_matches('/'));
+    let folder = copy.parent().unwrap_or(&partial);
+    fs::create_dir_all(folder).map_err(at(folder))?;
+    let trusted = trusted();
+    if Path::new(&trusted).exists() {
+        fs::copy(&trusted, &copy).map_err(at(&copy))?;
+    }
     let place = Place {
         root: Some(&partial),
         below: None,
@@ -90,27 +92,67 @@ fn install(roots: &Path, release: &str, name: &str, steps: &[Step], installed: &
         network: Network::Host,
         path: PATH.into(),
     };
-    place.run(&format!("docs/programs/{name}.md"), &all)?;
+    place.run(&format!("docs/programs/{name}.md"), &trusting(&inside, &copy, steps))?;
+    keep(roots, name, &partial, installed)
+}
+
+/// The folder of a page that runs on this system, with what it installs; nothing if it installs nothing.
+pub(super) fn folder(roots: &Path, name: &str, page: &str, path: &str) -> Result<Option<PathBuf>> {
+    let steps = installation(page);
+    let installed = kept(roots, name, "here", &steps);
+    if steps.is_empty() || installed.exists() {
+        return Ok(installed.exists().then_some(installed));
+    }
+    println!("{name}: installing in {}", installed.display());
+    let partial = roots.join(format!("page-{name}.partial"));
+    remove(&partial)?;
+    fs::create_dir_all(&partial).map_err(at(&partial))?;
+    let folder = &*partial.to_string_lossy();
+    let place = Place {
+        root: None,
+        below: None,
+        folder,
+        user: User::Root,
+        network: Network::Host,
+        path: path.into(),
+    };
+    let trusted = trusted();
+    place.run(&format!("docs/programs/{name}.md"), &trusting(&trusted, Path::new(&trusted), &steps))?;
+    keep(roots, name, &partial, &installed)?;
+    Ok(Some(installed))
+}
+
+/// Where what these steps install is kept.
+fn kept(roots: &Path, name: &str, release: &str, steps: &[Step]) -> PathBuf {
+    let mut hash = DefaultHasher::new();
+    for step in steps {
+        step.commands.hash(&mut hash);
+    }
+    roots.join(format!("page-{name}-{release}-{:016x}", hash.finish()))
+}
+
+/// Keeps what was installed, in place of what older steps have.
+fn keep(roots: &Path, name: &str, partial: &Path, installed: &Path) -> Result {
     for entry in fs::read_dir(roots).map_err(at(roots))?.flatten() {
         if entry.file_name().to_string_lossy().starts_with(&format!("page-{name}-")) {
             remove(&entry.path())?;
         }
     }
-    fs::rename(&partial, installed).map_err(at(installed))
+    fs::rename(partial, installed).map_err(at(installed))
 }
 
-/// Has the downloads trust whom this system trusts.
-fn trust(root: &Path) -> Result<Vec<Step>> {
-    let trusted = env::var("SSL_CERT_FILE").unwrap_or(TRUSTED.into());
-    if !Path::new(&trusted).exists() {
-        return Ok(Vec::new());
+fn trusted() -> String {
+    env::var("SSL_CERT_FILE").unwrap_or(TRUSTED.into())
+}
+
+/// These steps, whose downloads trust whom this system trusts. `file` is the name of `copy` where they run.
+fn trusting(file: &str, copy: &Path, steps: &[Step]) -> Vec<Step> {
+    let mut all = Vec::new();
+    if copy.exists() {
+        let variables = ["SSL_CERT_FILE", "CARGO_HTTP_CAINFO", "GIT_SSL_CAINFO"];
+        let commands = variables.map(|variable| format!("export {variable}={file}\n")).concat();
+        all.push(Step { line: 0, terminal: Terminal::Here, port: None, commands, output: None });
     }
-    let folder = root.join(INSTALLER.trim_start_matches('/'));
-    fs::create_dir_all(&folder).map_err(at(&folder))?;
-    let copy = folder.join("trusted.crt");
-    fs::copy(&trusted, &copy).map_err(at(&copy))?;
-    let variables = ["SSL_CERT_FILE", "CARGO_HTTP_CAINFO", "GIT_SSL_CAINFO"];
-    let export = |variable| format!("export {variable}={INSTALLER}/trusted.crt\n");
-    let commands = variables.map(export).concat();
-    Ok(vec![Step { line: 0, terminal: Terminal::Here, port: None, commands, output: None }])
+    all.extend(steps.iter().map(|step| Step { output: None, commands: step.commands.clone(), ..*step }));
+    all
 }
