@@ -23,6 +23,35 @@ void ibv_copy_qp_attr_from_kern(void *to, void *from);
 void ibv_copy_path_rec_from_kern(void *to, void *from);
 void ibv_copy_path_rec_to_kern(void *to, void *from);
 const char *ibv_wr_opcode_str(int opcode) __attribute__((weak)); /* of later releases */
+/* The same, of rdma-core 59 to 65; what their headers declare is written down as the ABI has it. */
+#define LATER __attribute__((weak))
+struct epoll_event;
+LATER void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, void **buf);
+LATER void ibv_free_buf(void *buf);
+LATER struct ibv_mr *ibv_reg_buf_mr(struct ibv_pd *pd, void *buf, void *addr, size_t length, int access);
+LATER int ibv_export_buf_dmabuf_fd(void *buf);
+LATER struct ibv_mr *ibv_reg_mr_ex(struct ibv_pd *pd, void *attr);
+LATER int ibv_query_port_speed(struct ibv_context *context, uint32_t port, uint64_t *speed);
+LATER void *ibv_alloc_dmah(struct ibv_context *context, void *attr);
+LATER int ibv_dealloc_dmah(void *dmah);
+LATER int ibv_dm_export_dmabuf_fd(void *dm);
+LATER int _ibv_query_comp_cntr_caps(struct ibv_context *context, void *caps, size_t size);
+LATER void *ibv_create_comp_cntr(struct ibv_context *context, void *attr);
+LATER int ibv_destroy_comp_cntr(void *counter);
+LATER int ibv_inc_comp_cntr(void *counter, uint64_t amount);
+LATER int ibv_inc_err_comp_cntr(void *counter, uint64_t amount);
+LATER int ibv_set_comp_cntr(void *counter, uint64_t value);
+LATER int ibv_set_err_comp_cntr(void *counter, uint64_t value);
+LATER int ibv_read_comp_cntr(void *counter, uint64_t *value);
+LATER int ibv_read_err_comp_cntr(void *counter, uint64_t *value);
+LATER int ibv_qp_attach_comp_cntr(struct ibv_qp *qp, void *counter, void *attr);
+LATER int rdma_resolve_addrinfo(struct rdma_cm_id *id, const char *node, const char *service, void *hints);
+LATER int rdma_query_addrinfo(struct rdma_cm_id *id, struct rdma_addrinfo **info);
+LATER int rdma_write_cm_event(struct rdma_cm_id *id, int event, int status, uint64_t argument);
+LATER int repoll_create(int flags);
+LATER int repoll_ctl(int set, int operation, int fd, struct epoll_event *event);
+LATER int repoll_wait(int set, struct epoll_event *events, int most, int timeout);
+
 int ibv_dofork_range(void *base, size_t size);
 int ibv_dontfork_range(void *base, size_t size);
 #undef ibv_query_port
@@ -101,6 +130,11 @@ static void contexts(struct ibv_context *no)
 	uint8_t mac[6];
 	uint16_t vid;
 	CODE(ibv_resolve_eth_l2_from_gid(no, &address, mac, &vid), EOPNOTSUPP);
+	uint64_t speed;
+	CODE(ibv_query_port_speed(no, 1, &speed), EINVAL);
+	NONE(ibv_alloc_dmah(no, memory), EOPNOTSUPP);
+	NONE(ibv_create_comp_cntr(no, memory), EOPNOTSUPP);
+	CODE(_ibv_query_comp_cntr_caps(no, memory, sizeof memory), EOPNOTSUPP);
 }
 
 /* Every call that takes a protection domain. */
@@ -122,6 +156,11 @@ static void domains(struct ibv_pd *no)
 	NONE(ibv_create_ah(no, &ah), EINVAL);
 	NONE(ibv_create_ah_from_wc(no, &wc, &grh, 1), EINVAL);
 	VOID(ibv_unimport_pd(no));
+	/* The first words of what ibv_reg_mr_ex reads: length, access, and a mask that names the address alone. */
+	void *buf = NULL, *described[] = { (void *)1, NULL, (void *)2, NULL, memory };
+	NONE(ibv_alloc_buf(no, 1, &buf), EINVAL);
+	NONE(ibv_reg_buf_mr(no, memory, memory, 1, 0), EINVAL);
+	NONE(ibv_reg_mr_ex(no, described), EINVAL);
 }
 
 /* Every call that takes another object. */
@@ -156,6 +195,19 @@ static void objects(void *no)
 	CODE(ibv_detach_mcast(no, &gid, 0), EOPNOTSUPP);
 	CODE(ibv_set_ece(no, &ece), EOPNOTSUPP);
 	CODE(ibv_query_ece(no, &ece), EOPNOTSUPP);
+	uint64_t value;
+	VOID(ibv_free_buf(no));
+	MINUS(ibv_export_buf_dmabuf_fd(no), EINVAL);
+	MINUS(ibv_dm_export_dmabuf_fd(no), EOPNOTSUPP);
+	CODE(ibv_dealloc_dmah(no), EOPNOTSUPP);
+	CODE(ibv_destroy_comp_cntr(no), EOPNOTSUPP);
+	CODE(ibv_inc_comp_cntr(no, 1), EOPNOTSUPP);
+	CODE(ibv_inc_err_comp_cntr(no, 1), EOPNOTSUPP);
+	CODE(ibv_set_comp_cntr(no, 1), EOPNOTSUPP);
+	CODE(ibv_set_err_comp_cntr(no, 1), EOPNOTSUPP);
+	CODE(ibv_read_comp_cntr(no, &value), EOPNOTSUPP);
+	CODE(ibv_read_err_comp_cntr(no, &value), EOPNOTSUPP);
+	CODE(ibv_qp_attach_comp_cntr(no, no, memory), EOPNOTSUPP);
 }
 
 /* Calls of the connection manager that take an id. */
@@ -200,6 +252,10 @@ static void ids(struct rdma_cm_id *no)
 	MINUS(rdma_leave_multicast(no, &to), EINVAL);
 	MINUS(rdma_set_local_ece(no, &ece), EINVAL);
 	MINUS(rdma_get_remote_ece(no, &ece), EINVAL);
+	struct rdma_addrinfo *info;
+	MINUS(rdma_resolve_addrinfo(no, "127.0.0.1", "1", NULL), EINVAL);
+	MINUS(rdma_query_addrinfo(no, &info), EINVAL);
+	MINUS(rdma_write_cm_event(no, 18, 0, 0), EINVAL);
 	EXPECT(rdma_get_src_port(no), 0, -1);
 	EXPECT(rdma_get_dst_port(no), 0, -1);
 }
@@ -281,6 +337,12 @@ static void arguments(void)
 	shared.attr.max_sge = UINT_MAX;
 	NONE(ibv_create_srq(pd, &shared), EINVAL);
 	NONE(ibv_import_device(-1), EBADF);
+	CODE(ibv_query_port_speed(context, UINT_MAX, NULL), EINVAL);
+	NONE(ibv_alloc_buf(pd, 1, NULL), EINVAL);
+	void *buf;
+	NONE(ibv_alloc_buf(pd, 0, &buf), EINVAL);
+	NONE(ibv_alloc_buf(pd, SIZE_MAX, &buf), ENOMEM);
+	NONE(ibv_reg_mr_ex(pd, NULL), EINVAL);
 	FINE(ibv_dereg_mr(mr));
 	CODE(ibv_dereg_mr(mr), EINVAL);
 
@@ -313,6 +375,10 @@ static void arguments(void)
 	VOID(rdma_destroy_srq(id));
 	MINUS(rdma_get_request(id, NULL), EINVAL);
 	MINUS(rdma_init_qp_attr(id, NULL, NULL), EINVAL);
+	MINUS(rdma_resolve_addrinfo(id, NULL, NULL, NULL), EINVAL);
+	MINUS(rdma_query_addrinfo(id, NULL), EINVAL);
+	MINUS(rdma_query_addrinfo(id, &info), ENOENT);
+	MINUS(rdma_write_cm_event(id, -1, 0, 0), EINVAL);
 	MINUS(rdma_migrate_id(id, (struct rdma_event_channel *)pd), EINVAL);
 	MINUS(rdma_get_cm_event(channel, NULL), EINVAL);
 	MINUS(rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, NULL, 1), EINVAL);
@@ -399,6 +465,16 @@ static void sockets(int no)
 	MINUS(riounmap(no, memory, 1), EBADF);
 	MINUS(riowrite(no, memory, 1, offset, 0), EBADF);
 	MINUS(rclose(no), EBADF);
+	MINUS(repoll_create(-1), EINVAL);
+	MINUS(repoll_ctl(no, -1, no, NULL), EBADF);
+	MINUS(repoll_wait(no, (struct epoll_event *)memory, 1, 0), EBADF);
+	int set = repoll_create(0);
+	MINUS(repoll_ctl(set, -1, 0, NULL), EINVAL);
+	MINUS(repoll_ctl(set, 1, 0, NULL), EFAULT);
+	MINUS(repoll_ctl(set, 1, set, NULL), EINVAL);
+	MINUS(repoll_wait(set, NULL, -1, 0), EINVAL);
+	MINUS(repoll_wait(set, NULL, 1, 0), EINVAL);
+	FINE(rclose(set));
 	FINE(rpoll(NULL, 0, 0));
 	FINE(rselect(0, NULL, NULL, NULL, &(struct timeval){ 0 }));
 }
