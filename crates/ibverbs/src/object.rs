@@ -14,6 +14,7 @@
 
 use crate::errno::Errno;
 use crate::sync::lock;
+use ironwarp_engine::sys::fork;
 use std::any::Any;
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -103,22 +104,19 @@ thread_local! {
 
 /// Asks the C library to be told of forks, once: from then on what was made before one is not touched after it.
 fn watch_forks() {
-    unsafe extern "C" fn before() {
+    extern "C" fn before() {
         let live = live();
         HELD.with_borrow_mut(|held| *held = Some(live));
     }
-    unsafe extern "C" fn in_parent() {
+    extern "C" fn in_parent() {
         HELD.take();
     }
-    unsafe extern "C" fn in_child() {
+    extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::Relaxed);
         HELD.take();
     }
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: functions of ours, in a library that stays loaded.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
+    ONCE.call_once(|| fork::handle(Some(before), Some(in_parent), Some(in_child)));
 }
 
 /// Makes an object that C may hold, and that depends on others.

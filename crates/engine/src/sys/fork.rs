@@ -9,7 +9,7 @@
 //!
 //! Locks that belong to the process rather than to an adapter are held by the thread that forks, while it does, so that a
 //! child can make adapters of its own.
-#![expect(unsafe_code, reason = "the C library's pthread_atfork")]
+#![expect(unsafe_code, reason = "the C library's fork handlers")]
 
 use crate::gid::{GidTable, TableGuard};
 use ironwarp_rnic::host::{Turns, all_turns};
@@ -17,7 +17,9 @@ use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
 use rustix::io::DupFlags;
 use std::cell::RefCell;
+use std::ffi::{c_int, c_void};
 use std::mem::ManuallyDrop;
+use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Once, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -196,13 +198,32 @@ thread_local! {
 /// Asks the C library to be told of forks, once.
 fn watch() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: functions of ours, in a library that stays loaded. If there is no memory for it, forks are not seen.
-        unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
-    });
+    // If there is no memory for it, forks are not seen.
+    ONCE.call_once(|| handle(Some(before), Some(in_parent), Some(in_child)));
 }
 
-unsafe extern "C" fn before() {
+/// A fork handler, as pthread_atfork(3) takes it.
+pub type Handler = extern "C" fn();
+
+/// Registers fork handlers for as long as the process runs: the code that registers them is never unloaded.
+///
+/// pthread_atfork(3) registers them for its library, and exit(3) takes them off the list when it finishes that library. glibc (2.36) then
+/// aborts a fork that another thread has begun, or does not call the handlers that release what the first ones hold. Handlers that
+/// belong to no library stay.
+pub fn handle(before: Option<Handler>, in_parent: Option<Handler>, in_child: Option<Handler>) {
+    unsafe extern "C" {
+        fn __register_atfork(
+            before: Option<Handler>,
+            in_parent: Option<Handler>,
+            in_child: Option<Handler>,
+            library: *const c_void,
+        ) -> c_int;
+    }
+    // SAFETY: the functions stay where they are. glibc exports this for libc_nonshared.a, whose pthread_atfork calls nothing else.
+    unsafe { __register_atfork(before, in_parent, in_child, ptr::null()) };
+}
+
+extern "C" fn before() {
     // In the order in which all others take them.
     let held = Held {
         _turns: all_turns(),
@@ -212,11 +233,11 @@ unsafe extern "C" fn before() {
     HELD.with_borrow_mut(|slot| *slot = Some(held));
 }
 
-unsafe extern "C" fn in_parent() {
+extern "C" fn in_parent() {
     HELD.take();
 }
 
-unsafe extern "C" fn in_child() {
+extern "C" fn in_child() {
     let nowhere = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
     for (at, word) in KNOWN.iter().enumerate() {
         let mut bits = word.swap(0, Ordering::Relaxed);

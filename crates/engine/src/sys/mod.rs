@@ -3,7 +3,7 @@
 //! | file | for | `unsafe` |
 //! |---|---|---|
 //! | `denied` | system calls that a sandbox denies | |
-//! | `fork` | descriptors that children do not keep | the C library's pthread_atfork |
+//! | `fork` | descriptors that children do not keep | the C library's fork handlers |
 //! | `hurry` | threads that run before others, and others that let them | a system call that rustix does not have |
 //! | `memory` | copies from and to the program's memory | addresses that may be bad |
 //! | `socket` | one TCP connection, as a stream's link | addresses that may be bad |

@@ -5,19 +5,37 @@ mod common;
 
 use std::process::Command;
 
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exit/exits.c");
+const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exit/");
 
-#[test]
-fn queue_pairs_may_be_destroyed_while_exit_closes_their_connections() {
-    let scratch = common::scratch("exits");
-    let program = scratch.join("exits");
-    common::compile(&program, &[SOURCE, "-libverbs"]);
+/// Runs a C program of this folder on the drop-in, and returns what it printed. It must end well, within a minute.
+fn run(name: &str, libraries: &[&str]) -> String {
+    let scratch = common::scratch(name);
     let folder = common::libraries();
+    let program = scratch.join(name);
+    let mut arguments = vec![format!("{SOURCES}{name}.c"), "-libverbs".to_owned()];
+    for library in libraries {
+        let file = scratch.join(format!("lib{library}.so"));
+        common::compile(&file, &["-shared", "-fPIC", &format!("{SOURCES}{library}.c")]);
+        arguments.push(file.to_str().unwrap().to_owned());
+    }
+    common::compile(&program, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let mut command = Command::new("timeout");
     command.arg("60").arg(&program).env("LD_LIBRARY_PATH", &folder);
     let output = command.env("LD_PRELOAD", folder.join("libibverbs.so.1")).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
+    let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
-    assert!(said.ends_with("destroyed\n"), "exit() ended before the queue pairs were destroyed: {said}");
     std::fs::remove_dir_all(scratch).unwrap();
+    said
+}
+
+#[test]
+fn queue_pairs_may_be_destroyed_while_exit_closes_their_connections() {
+    let said = run("exits", &[]);
+    assert!(said.ends_with("destroyed\n"), "exit() ended before the queue pairs were destroyed: {said}");
+}
+
+#[test]
+fn a_thread_may_fork_while_another_exits() {
+    let said = run("forks", &["last"]);
+    assert!(said.ends_with("forked\n"), "exit() ended before the fork: {said}");
 }

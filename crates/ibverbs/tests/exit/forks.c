@@ -1,0 +1,57 @@
+/* One thread forks while another exits. exit() takes the fork handlers of every library that it finishes off the C library's list,
+ * and a fork that goes through the list meanwhile would abort, or leave the locks that it has taken. */
+#include <infiniband/verbs.h>
+#include <pthread.h>
+#include <semaphore.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHECK(holds)                                                                \
+	do {                                                                        \
+		if (!(holds)) {                                                     \
+			fprintf(stderr, "line %d: %s: %m\n", __LINE__, #holds);     \
+			abort();                                                    \
+		}                                                                   \
+	} while (0)
+
+static sem_t forking;
+/* Of last.c: exit() has finished the drop-in; it may go on. */
+extern sem_t finished, forked;
+
+/* Runs first of the handlers, being registered last. Keeps the fork back until exit() has finished the drop-in. */
+static void before_fork(void)
+{
+	sem_post(&forking);
+	while (sem_wait(&finished))
+		;
+}
+
+static void *forks(void *unused)
+{
+	pid_t child = fork();
+	int status;
+
+	if (!child)
+		_exit(0);
+	CHECK(child > 0 && waitpid(child, &status, 0) == child && status == 0);
+	CHECK(write(STDOUT_FILENO, "forked\n", 7) == 7);
+	sem_post(&forked);
+	return unused;
+}
+
+int main(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	struct ibv_context *context = list ? ibv_open_device(list[0]) : NULL;
+	pthread_t thread;
+
+	CHECK(context && ibv_alloc_pd(context));
+	CHECK(!sem_init(&forking, 0, 0));
+	CHECK(!pthread_atfork(before_fork, NULL, NULL));
+	CHECK(!pthread_create(&thread, NULL, forks, NULL));
+	while (sem_wait(&forking))
+		;
+	return 0;
+}
