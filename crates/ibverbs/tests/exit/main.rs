@@ -16,15 +16,16 @@ fn run(name: &str, libraries: &[&str]) -> String {
     for library in libraries {
         let file = scratch.join(format!("lib{library}.so"));
         common::compile(&file, &["-shared", "-fPIC", &format!("{SOURCES}{library}.c")]);
-        arguments.push(file.to_str().unwrap().to_owned());
+        arguments.push(file.to_string_lossy().into_owned());
     }
     common::compile(&program, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
     let mut command = Command::new("timeout");
     command.arg("60").arg(&program).env("LD_LIBRARY_PATH", &folder);
-    let output = command.env("LD_PRELOAD", folder.join("libibverbs.so.1")).output().unwrap();
+    let output =
+        command.env("LD_PRELOAD", folder.join("libibverbs.so.1")).output().expect("timeout is in coreutils");
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
-    std::fs::remove_dir_all(scratch).unwrap();
+    std::fs::remove_dir_all(scratch).expect("a folder of its own");
     said
 }
 
