@@ -32,9 +32,15 @@ unsafe impl Sync for Device {}
 // SAFETY: as above.
 unsafe impl Send for Device {}
 
+static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
+
+/// Whether the program has asked the library for its devices.
+pub(crate) fn is_used() -> bool {
+    DEVICE.get().is_some()
+}
+
 /// The device. It lives as long as the process: programs keep it after they freed the list.
 pub(crate) fn the_device() -> *mut ibv_device {
-    static DEVICE: OnceLock<Arc<Device>> = OnceLock::new();
     DEVICE
         .get_or_init(|| {
             let mut c = ibv_device::zeroed();

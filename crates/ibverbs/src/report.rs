@@ -141,15 +141,18 @@ pub(crate) fn no_management(path: &str) {
     }
 }
 
-/// A program asks the kernel for its RDMA devices.
+/// A program asks the kernel for its RDMA devices. If it has asked the library, too, it finds the device there and needs no warning: UCX
+/// (1.23) asks both.
 #[cold]
 pub(crate) fn no_netlink() {
     static SAID: AtomicBool = AtomicBool::new(false);
     let _ = crate::persona::config();
-    if !SAID.swap(true, Ordering::Relaxed) {
+    if crate::device::is_used() {
+        tracing::debug!("NETLINK_RDMA: the kernel does not know the device");
+    } else if !SAID.swap(true, Ordering::Relaxed) {
         tracing::warn!(
-            "the kernel does not know the device, so that it is missing where the kernel is asked by NETLINK_RDMA (`rdma link`): \
-             see `ibv_devinfo`, `ibstat` or `ironwarp devices`"
+            "NETLINK_RDMA: the kernel does not know the device, so `rdma link` does not show it: use `ibv_devinfo`, `ibstat` or \
+             `ironwarp devices`"
         );
     }
 }

@@ -70,7 +70,7 @@ fn ibstat_ibstatus_and_hwloc_show_the_device() {
 #[test]
 fn what_the_kernel_alone_could_serve_is_told() {
     for (words, told) in [
-        (&["rdma", "link"][..], "ironwarp: the kernel does not know the device"),
+        (&["rdma", "link"][..], "ironwarp: NETLINK_RDMA: the kernel does not know the device"),
         (
             &["perfquery"],
             "ironwarp: /sys/class/infiniband_mad/abi_version: the device has no management datagrams",
