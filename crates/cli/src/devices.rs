@@ -65,8 +65,8 @@ fn look(name: DeviceName, persona: Persona) -> io::Result<Found> {
 
 fn no_netlink(error: &io::Error) -> String {
     format!(
-        "the kernel does not tell the addresses of this machine ({error}): does a sandbox forbid netlink sockets? They need \
-         no privilege (systemd: RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK; seccomp: allow socket(AF_NETLINK))"
+        "failed to ask the kernel for the addresses of this machine over netlink: {error} (systemd: \
+         RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK; seccomp: socket(AF_NETLINK))"
     )
 }
 
