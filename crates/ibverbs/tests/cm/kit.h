@@ -171,9 +171,10 @@ struct pair {
 
 static const char HELLO[] = "hello", WELCOME[] = "welcome";
 
-static inline struct pair connected(void)
+/* A new client is connected to a listener, whose events come at `far`. */
+static inline struct pair connected_to(struct rdma_event_channel *far, struct rdma_cm_id *listens)
 {
-	struct pair pair = { .near = rdma_create_event_channel(), .far = rdma_create_event_channel() };
+	struct pair pair = { .near = rdma_create_event_channel(), .far = far, .listens = listens };
 	struct rdma_conn_param param = { .private_data = HELLO,
 					 .private_data_len = sizeof HELLO,
 					 .responder_resources = 1,
@@ -183,7 +184,6 @@ static inline struct pair connected(void)
 	struct rdma_cm_event *event;
 
 	CHECK(pair.near && pair.far);
-	pair.listens = listener(pair.far, RDMA_PS_TCP);
 	pair.client = dialler(pair.near, port_of(pair.listens), RDMA_PS_TCP);
 	make_qp(pair.client);
 	CHECK(rdma_connect(pair.client, &param) == 0);
@@ -207,6 +207,14 @@ static inline struct pair connected(void)
 	CHECK(rdma_get_src_port(pair.client) == rdma_get_dst_port(pair.server));
 	CHECK(rdma_get_dst_port(pair.client) == rdma_get_src_port(pair.server));
 	return pair;
+}
+
+static inline struct pair connected(void)
+{
+	struct rdma_event_channel *far = rdma_create_event_channel();
+
+	CHECK(far);
+	return connected_to(far, listener(far, RDMA_PS_TCP));
 }
 
 static inline void destroy(struct rdma_cm_id *id)

@@ -60,30 +60,9 @@ static void tcp_talks(int tcp)
 /* A client of RDMA reaches the listener of the same number. */
 static struct pair rdma_talks(struct rdma_event_channel *far, struct rdma_cm_id *listens)
 {
-	struct pair pair = { .near = rdma_create_event_channel(), .far = far, .listens = listens };
-	struct rdma_conn_param param = { .private_data = HELLO,
-					 .private_data_len = sizeof HELLO,
-					 .responder_resources = 1,
-					 .initiator_depth = 1 };
-	struct rdma_cm_event *event;
+	struct pair pair = connected_to(far, listens);
 
-	pair.client = dialler(pair.near, port_of(listens), RDMA_PS_TCP);
-	make_qp(pair.client);
-	CHECK(rdma_connect(pair.client, &param) == 0);
-	event = expect(pair.far, RDMA_CM_EVENT_CONNECT_REQUEST);
-	CHECK(event->listen_id == listens);
-	CHECK(memcmp(event->param.conn.private_data, HELLO, sizeof HELLO) == 0);
-	pair.server = event->id;
-	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_get_src_port(pair.server) == rdma_get_src_port(listens));
-	make_qp(pair.server);
-	param.private_data = WELCOME;
-	param.private_data_len = sizeof WELCOME;
-	CHECK(rdma_accept(pair.server, &param) == 0);
-	pass(pair.far, RDMA_CM_EVENT_ESTABLISHED);
-	event = expect(pair.near, RDMA_CM_EVENT_ESTABLISHED);
-	CHECK(memcmp(event->param.conn.private_data, WELCOME, sizeof WELCOME) == 0);
-	CHECK(rdma_ack_cm_event(event) == 0);
 	CHECK(rdma_get_dst_port(pair.client) == rdma_get_src_port(listens));
 	exchange(&pair);
 	return pair;
