@@ -110,7 +110,7 @@ pub enum ConnectError {
     #[error("the peer closed the connection before it answered: it may not speak MPA")]
     Closed,
     /// Another program has the TCP port.
-    #[error("nobody listens at the RDMA port: another program has its TCP port")]
+    #[error("no listener at the RDMA port: its TCP port belongs to another program")]
     Elsewhere,
     /// It took too long.
     #[error("the peer did not answer in time")]

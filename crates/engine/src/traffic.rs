@@ -42,7 +42,8 @@ static KEPT: Kept = Kept {
     retransmissions: Count::new(0),
 };
 
-/// All traffic of this process. Asks the kernel for each connection. One that is closed at the same time may be counted twice, once.
+/// Returns the traffic of this process, and asks the kernel for that of each open connection. A connection that is closed during the
+/// call may be counted twice in this result.
 pub fn of_process() -> Traffic {
     let load = |count: &Count| count.load(Ordering::Relaxed);
     let mut sum = Traffic {
@@ -56,7 +57,7 @@ pub fn of_process() -> Traffic {
     sum
 }
 
-/// A connection is about to be closed.
+/// Adds the traffic of a connection that is about to be closed.
 pub(crate) fn keep(connection: Connection) {
     let Traffic { sent, received, segments_sent, segments_received, retransmissions } = connection.into();
     KEPT.sent.fetch_add(sent, Ordering::Relaxed);
@@ -66,21 +67,21 @@ pub(crate) fn keep(connection: Connection) {
     KEPT.retransmissions.fetch_add(retransmissions, Ordering::Relaxed);
 }
 
-/// A datagram of so many bytes was sent.
+/// Counts a datagram of `len` bytes that was sent.
 #[inline]
 pub(crate) fn datagram_sent(len: usize) {
     KEPT.sent.fetch_add(len as u64, Ordering::Relaxed);
     KEPT.segments_sent.fetch_add(1, Ordering::Relaxed);
 }
 
-/// A datagram of so many bytes was received.
+/// Counts a datagram of `len` bytes that was received.
 #[inline]
 pub(crate) fn datagram_received(len: usize) {
     KEPT.received.fetch_add(len as u64, Ordering::Relaxed);
     KEPT.segments_received.fetch_add(1, Ordering::Relaxed);
 }
 
-/// This process was forked off: what its parent sent is the parent's.
+/// Resets the counters in a forked child: the traffic so far is the parent's.
 pub(crate) fn forget() {
     let Kept { sent, received, segments_sent, segments_received, retransmissions } = &KEPT;
     [sent, received, segments_sent, segments_received, retransmissions]

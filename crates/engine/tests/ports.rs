@@ -279,7 +279,7 @@ fn ipv6() {
 
 // --- How clients find them ---
 
-/// What is at TCP port N is no listener, and says so at once.
+/// The server at TCP port N is not a listener, and says so at once.
 #[test]
 fn beside_tcp_servers_that_answer() {
     for answer in [

@@ -108,7 +108,7 @@ pub(crate) fn refused(call: &str, errno: Errno, why: Option<&str>) {
     }
 }
 
-/// Calls by which UCX and NCCL find out in every process what a device can do. They expect to be refused, so that is no fault.
+/// Calls with which UCX and NCCL probe a device in every process. They expect a refusal.
 const PROBES: [&str; 3] = ["ibv_reg_dmabuf_mr", "ibv_query_ece", "ibv_set_ece"];
 
 /// A call asks for what the adapter does not have. Programs try that out, some again and again: it is said once.

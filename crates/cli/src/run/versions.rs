@@ -160,7 +160,7 @@ struct Reader<'s, S> {
 }
 
 impl Dynamic {
-    /// `None`: it cannot be read, or is no such file. The loader will say so.
+    /// Returns `None` for a file that cannot be read or is not ELF: the loader reports it.
     fn open(path: &Path) -> Option<Self> {
         Self::parse(&Pages::new(File::open(path).ok()?)).ok()?
     }

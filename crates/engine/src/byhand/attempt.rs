@@ -164,7 +164,7 @@ impl BringUp {
         if remote.qpn > LAST {
             return Err(BringUpError::NotDialled(remote.qpn));
         }
-        // A number without a port is nobody's: as with adapters of silicon, that shows when something is sent.
+        // A number without a port belongs to no queue pair. As with hardware, that shows when something is sent.
         let remote_port = port_of(remote.qpn);
         let mut progress = Progress::new(random()?);
         if remote_port.is_none() {

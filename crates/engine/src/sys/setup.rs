@@ -251,7 +251,10 @@ impl Place {
         }
         let candidates: Vec<_> = self.port.candidates().map(|port| port.to_string()).collect();
         let taken = candidates.join(", ");
-        tracing::warn!("{} cannot be taken: its candidates, TCP ports {taken}, are all in use", self.port);
+        tracing::warn!(
+            "failed to listen at {}: its candidates, TCP ports {taken}, are all in use",
+            self.port
+        );
         Err(Errno::ADDRINUSE.into())
     }
 

@@ -1,5 +1,5 @@
-//! What has arrived is received and acknowledged before an end closes, though nobody had read it yet: for an adapter of silicon it
-//! would have come. The lane of the end that closes is held meanwhile, so that nothing but closing can read its socket.
+//! What has arrived is received and acknowledged before an end closes, though it lies unread in the socket: hardware would have
+//! received it. The lane of the end that closes is held meanwhile, so that nothing but closing can read its socket.
 
 use crate::common::{Heard, Host, NOBODY, PATIENCE, Stranger, talk};
 use ironwarp_engine::{Engine, QueuePair};
@@ -49,7 +49,7 @@ fn hold(engine: &Engine) -> Held {
     Held { _release: release }
 }
 
-/// Waits until so many bytes lie unread in the socket between these IPv4 addresses.
+/// Waits until `bytes` bytes lie unread in the socket between these IPv4 addresses.
 fn await_unread(local: SocketAddr, peer: SocketAddr, bytes: u64) {
     let name = |address: SocketAddr| match address {
         SocketAddr::V4(v4) => format!("{:08X}:{:04X}", u32::from_le_bytes(v4.ip().octets()), v4.port()),

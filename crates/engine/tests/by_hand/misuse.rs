@@ -55,7 +55,7 @@ fn what_cannot_be_is_refused_at_once() {
     assert!(matches!(early, Err(BringUpError::State(_))), "it is not initialised");
 }
 
-/// As with adapters of silicon, nobody looks whether a queue pair of the peer has the number: what is sent to it is never answered.
+/// As with hardware, the number is not checked against the peer's queue pairs: what is sent to it is never answered.
 #[test]
 fn a_number_that_nobody_has_shows_when_something_is_sent() {
     let mut host = Host::new(Config::default());

@@ -190,7 +190,9 @@ unsafe fn resolve_for(
     uncancelled(|| {
         let id = find::<Id>(c)?;
         if id.shared().lock().found.is_some() {
-            return Err(Errno::BUSY.because("the answer before this is still there: rdma_query_addrinfo"));
+            return Err(
+                Errno::BUSY.because("the previous answer was not read yet: call rdma_query_addrinfo first")
+            );
         }
         let mut result = ptr::null_mut();
         // SAFETY: the caller's word.

@@ -38,7 +38,7 @@ fn make_room(port: u16) -> bool {
     let moved = ids.iter().filter(|id| match id.move_aside(port) {
         Ok(moved) => moved,
         Err(error) => {
-            tracing::warn!(%error, "a listener of RDMA port {port} cannot leave the TCP port of that number");
+            tracing::warn!(%error, "failed to move the listener of RDMA port {port} away from TCP port {port}");
             false
         }
     });

@@ -30,7 +30,7 @@ int main(void)
 	SAY(ibv_attach_mcast(a.qp, &group, 0));
 	struct ibv_wq_init_attr wq = { .wq_type = IBV_WQT_RQ };
 	SAY(ibv_create_wq(context, &wq));
-	/* By these programs find out what there is: nobody else needs to know. */
+	/* Programs probe devices with these, and expect a refusal: nothing is logged. */
 	SAY(ibv_reg_dmabuf_mr(a.pd, 0, SIZE, 0, -1, 0));
 	struct ibv_ece ece;
 	SAY(ibv_query_ece(a.qp, &ece));

@@ -387,9 +387,9 @@ impl Qp {
         }
     }
 
-    /// Receives what has arrived and acknowledges it, before this end closes. For an adapter of silicon a message has come once it
-    /// is on this host: its sender must not wait in vain because nobody had read it out of the link. What the peer sends from now on is
-    /// no part of this, so it cannot hold this end here. False: there is no stream, or it is over.
+    /// Receives and acknowledges what has arrived, before this end closes. To hardware, a message has arrived once it is on this host:
+    /// its sender must not wait until its retries are exceeded because the link was not read yet. What the peer sends from now on is not
+    /// drained, so it cannot delay this end. Returns false if there is no stream, or it has ended.
     fn drain(&self) -> bool {
         if !self.is_linked() || self.is_ended() {
             return false;
