@@ -1,14 +1,13 @@
 /*
- * measure: how fast messages go between two processes of one host, over plain TCP or over verbs.
+ * measure: measures messages between two processes of one host, over plain TCP or over verbs.
  *
  *     measure tcp|verbs ADDRESS PORT [polled]
  *
- * It forks: the child serves, the parent measures. Over verbs it is whatever adapter libibverbs finds, so that the kernel's
- * siw and Ironwarp are measured by the same code. Each line is `MEASURE WHAT SIZE NANOSECONDS`: `stream` is the time for a
- * message of this size, out of many that are sent one behind the other; `round` the time for a message there and one back,
- * each end asleep until it comes, or polling for it if `polled` is said.
+ * The child process serves and the parent measures. Over verbs it uses whatever adapter libibverbs finds, so that the same code
+ * measures the kernel's siw and Ironwarp. Each line is `MEASURE WHAT SIZE NANOSECONDS`: `stream` is the time per message of a
+ * sequence, and `round` is the round-trip time, with both ends sleeping until a message arrives, or polling with `polled`.
  *
- * Plain TCP is one call for each message and no framing: the least that any adapter on top of TCP can need.
+ * Plain TCP makes one call per message without framing: a lower bound for any adapter on top of TCP.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -26,14 +25,14 @@
 
 enum {
 	LARGEST = 1 << 20,
-	DEPTH = 16, /* Writes under way */
+	DEPTH = 16, /* outstanding Writes */
 	ROUNDS = 300,
 	WARM = 20,
 	SMALL = 8,
 	SECONDS = 100,
 };
 
-/* Message sizes, and how many messages of each. */
+/* Message sizes and counts. */
 static const struct {
 	size_t size;
 	unsigned count;
@@ -68,7 +67,7 @@ static void report(const char *what, size_t size, uint64_t start, unsigned count
 	fflush(stdout);
 }
 
-/* The last byte of the last message of a stream is its number: what the server finds in its memory. */
+/* The last byte of the last message of a stream is its number, which the server checks in its memory. */
 static uint8_t mark(unsigned stream)
 {
 	return (uint8_t)(0xa1 + stream);
@@ -130,7 +129,7 @@ static void tcp_serve(int fd)
 	for (unsigned s = 0; s < sizeof streams / sizeof *streams && !polled; s++) {
 		for (unsigned i = 0; i < streams[s].count; i++)
 			get(fd, memory, streams[s].size);
-		check(memory[streams[s].size - 1] == mark(s), "the last message is not here");
+		check(memory[streams[s].size - 1] == mark(s), "the last message did not arrive");
 		put(fd, note, SMALL);
 	}
 }
@@ -164,14 +163,14 @@ static void tcp(const char *address, const char *port, int ready[2])
 static struct rdma_cm_id *id;
 static struct ibv_mr *memory_mr, *note_mr;
 
-/* Where the server's memory is: what it sends first. */
+/* The address of the server's memory, which it sends first. */
 static struct place {
 	uint64_t address;
 	uint32_t rkey;
 } place;
 static struct ibv_mr *place_mr;
 
-/* The next completion of a queue. */
+/* Returns the next completion of a queue. */
 static struct ibv_wc complete(struct ibv_cq *cq, struct ibv_comp_channel *channel)
 {
 	struct ibv_wc completion;
@@ -206,7 +205,7 @@ static void say(void)
 	check(rdma_post_send(id, NULL, note, SMALL, note_mr, IBV_SEND_SIGNALED) == 0, "rdma_post_send");
 }
 
-/* Receives a note; the next can come. */
+/* Receives a note, and posts a receive for the next one. */
 static void hear(void)
 {
 	complete(id->recv_cq, id->recv_cq_channel);
@@ -256,11 +255,11 @@ static void verbs_serve(void)
 	}
 	for (unsigned s = 0; s < sizeof streams / sizeof *streams && !polled; s++) {
 		hear();
-		check(memory[streams[s].size - 1] == mark(s), "the last message is not here");
+		check(memory[streams[s].size - 1] == mark(s), "the last message did not arrive");
 		say();
 		sent();
 	}
-	/* Until the client leaves, as its last note is not known to have arrived. */
+	/* Waits until the client disconnects, because its last note may not have arrived yet. */
 	struct ibv_wc completion;
 	while (ibv_poll_cq(id->recv_cq, 1, &completion) == 0)
 		usleep(1000);
@@ -296,7 +295,7 @@ static void verbs(char *address, char *port, int ready[2])
 		for (unsigned i = 0; i < 4; i++)
 			check(rdma_post_recv(id, NULL, note, SMALL, note_mr) == 0, "rdma_post_recv");
 		check(rdma_accept(id, NULL) == 0, "rdma_accept");
-		hear(); /* the client speaks first: MPA wants it so */
+		hear(); /* MPA requires the client to send first */
 		place = (struct place){(uintptr_t)memory, memory_mr->rkey};
 		check(rdma_post_send(id, NULL, &place, sizeof place, place_mr, IBV_SEND_SIGNALED) == 0, "rdma_post_send");
 		sent();

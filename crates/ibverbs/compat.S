@@ -1,7 +1,7 @@
 /*
- * Names that libibverbs has twice: at IBVERBS_1.0 with the structures of that time, and at IBVERBS_1.1. A binary that asks
- * for the old ones would have to be from before 2008; but one that was linked without versions gets the oldest of a
- * name, and was built with today's headers. So the old names are the new functions.
+ * Names that libibverbs has twice: at IBVERBS_1.0 with the structures of that time, and at IBVERBS_1.1. Only a binary from before
+ * 2008 asks for the old ones. But a binary that was linked without versions gets the oldest version of a name, and was built with
+ * current headers. So the old names are the new functions.
  */
 
 #if defined(__x86_64__)
@@ -9,7 +9,7 @@
 #elif defined(__aarch64__)
 #define GO(name) b name
 #else
-#error "which instruction jumps to a function?"
+#error "unknown architecture: which instruction jumps to a function?"
 #endif
 
 #define AT(node, name, target) \
@@ -59,10 +59,10 @@ OLD(ibv_query_srq)
 OLD(ibv_reg_mr)
 OLD(ibv_resize_cq)
 
-/* Drivers of that time registered themselves by this name. */
+/* Drivers of that time called this name to register themselves. */
 AT(IBVERBS_1.1, ibv_register_driver, verbs_register_driver_34)
 
-/* Functions of the C library that ours stand in front of: src/files. Without a version they serve all that ask for one. */
+/* Interposed functions of the C library: src/files. Without a version they match every version. */
 
 AT(, open, ironwarp_open)
 AT(, open64, ironwarp_open64)
@@ -106,11 +106,11 @@ AT(, closedir, ironwarp_closedir)
 AT(, scandir, ironwarp_scandir)
 AT(, scandir64, ironwarp_scandir64)
 AT(, socket, ironwarp_socket)
-/* Likewise, of sockets: src/cm/room.rs. */
+/* Interposed functions for sockets: src/cm/port_conflict.rs. */
 AT(, bind, ironwarp_bind)
 AT(, listen, ironwarp_listen)
 /*
- * What drivers of other releases ask for: the names of versions.map's private node, at nodes with other numbers. rdma-core 33
+ * What drivers of other releases need: the names of the private node of versions.map, at nodes with other numbers. rdma-core 33
  * (Debian 11) has 33, 57 and 58 have 57, 59 to 63 have 59, 64 has 64, 65 (sid) has 65. The number in DRIVER_n is that of the
  * first node that has the name; 34 is in versions.map. `.symver` gives one jump all of its names.
  */
@@ -233,7 +233,7 @@ DRIVER_65(ibv_cmd_read_err_comp_cntr)
 DRIVER_65(ibv_cmd_set_comp_cntr)
 DRIVER_65(ibv_cmd_set_err_comp_cntr)
 
-/* The one that is no function: a byte that drivers read. */
+/* The only object: a byte that drivers read. */
 	.bss
 	.globl	driver_verbs_allow_disassociate_destroy
 	.type	driver_verbs_allow_disassociate_destroy, %object

@@ -1,6 +1,6 @@
-//! The receive path of a connectionless queue pair, fed by strangers. The input is a script: what arrives, proper or not, and
-//! what the program does meanwhile. No panic, not one byte outside of the receives that were posted changes, and nobody
-//! who lacks the key uses one up.
+//! The receive path of a connectionless queue pair with untrusted input. The input is a script of datagrams, valid or not, and of what
+//! the program does meanwhile. There must be no panic, no byte outside the posted receives may change, and a sender without the Q_Key
+//! must not consume a receive.
 #![no_main]
 #![allow(
     clippy::unwrap_used,
@@ -8,7 +8,7 @@
     reason = "a fuzz target: every panic is a finding"
 )]
 
-use ironwarp_rnic::config::Config;
+use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::datagram::{
     AddressHandle, Arrived, DatagramAttributes, DatagramLink, DatagramQp, DatagramRequest, Destination, Grh,
     Sent, number_of,
@@ -27,15 +27,15 @@ use libfuzzer_sys::fuzz_target;
 use std::collections::VecDeque;
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// The program's memory: receives lie in the middle third, the rest is registered as well and must not change. Behind it
-/// is memory that is registered and not there.
+/// The program's memory: receives are in the middle third; the rest is registered as well, but must not change. It is followed by
+/// memory that is registered but not mapped.
 const BASE: u64 = 0x10_0000;
 const THIRD: usize = 0x1000;
 const CANARY: u8 = 0xa5;
 const QKEY: u32 = 0x51;
 const PORT: u16 = 5000;
 const STRANGER: u16 = 6000;
-/// Made once: that takes longer than a run.
+/// Created once, because that takes longer than a run.
 static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
 #[derive(Debug)]
@@ -73,7 +73,7 @@ impl Host for Arena {
     }
 }
 
-/// What is to arrive, and nothing else. What is sent must be a datagram.
+/// The datagrams to receive. Everything that is sent must be a valid datagram.
 #[derive(Debug, Default)]
 struct Script(Mutex<VecDeque<Vec<u8>>>);
 
@@ -94,7 +94,7 @@ impl DatagramLink for Script {
         Some(Arrived { from: Gid::ZERO, port: STRANGER, to: Gid::ZERO, len })
     }
 
-    fn call_again(&self) {}
+    fn schedule(&self) {}
 }
 
 struct Bench {
@@ -108,7 +108,7 @@ struct Bench {
 impl Bench {
     fn new() -> Self {
         let arena = Arc::new(Arena(Mutex::new(vec![CANARY; 3 * THIRD])));
-        let config = Config { tags: 4, ..Config::default() };
+        let config = DeviceConfig { tags: 4, ..DeviceConfig::default() };
         let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));
         let domain = device.allocate_domain();
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
@@ -130,14 +130,14 @@ impl Bench {
         Self { qp, cq, link, arena, tag }
     }
 
-    /// One step of the script; returns what is left of it.
+    /// Performs one step of the script. Returns the rest of it.
     fn step<'a>(&self, script: &'a [u8]) -> &'a [u8] {
         let [what, a, b, rest @ ..] = script else { return &[] };
         let len = usize::from(*a).min(rest.len());
         match what % 6 {
             0 => self.arrives(rest[..len].to_vec(), false),
             1 => {
-                // Proper, but for some bits of the header.
+                // Valid, except for some bits of the header.
                 let mut bytes = [&proper()[..], &rest[..len]].concat();
                 let at = usize::from(*b) % (2 * DATAGRAM_LEN);
                 let proper = at >= DATAGRAM_LEN;
@@ -162,10 +162,10 @@ impl Bench {
         self.link.0.lock().unwrap().push_back(bytes);
         self.qp.drive(Ready { readable: true, writable: false, ended: false });
         let received = self.polled().iter().any(|it| it.sender.is_some());
-        assert!(fits || !received, "received without number or key: {header:?}");
+        assert!(fits || !received, "received without QPN or Q_Key: {header:?}");
     }
 
-    /// A receive that ends in the middle third, or is not all there.
+    /// Posts a receive that ends in the middle third, or is not fully mapped.
     fn receive(&self, at: usize, len: usize) {
         let end = if at % 7 == 6 { 4 * THIRD } else { 2 * THIRD };
         let at = (THIRD + at % THIRD).max(end - THIRD);
@@ -198,7 +198,7 @@ impl Bench {
     fn untouched(&self) {
         let memory = self.arena.0.lock().unwrap();
         let outside = memory[..THIRD].iter().chain(&memory[2 * THIRD..]);
-        assert!(outside.copied().all(|byte| byte == CANARY), "a byte changed that was not posted");
+        assert!(outside.copied().all(|byte| byte == CANARY), "a byte outside the receives changed");
     }
 }
 

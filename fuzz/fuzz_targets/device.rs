@@ -1,9 +1,9 @@
-//! A stream in its middle, in either role and framing, with a hostile peer: see `world`.
+//! An established stream, in either role and framing, with a hostile peer: see `world`.
 #![no_main]
 
 mod world;
 
-use ironwarp_rnic::connect::{Agreed, Depths, Role, Setup};
+use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, Role};
 use ironwarp_wire::mpa::{Framing, RtrSet};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,7 +14,7 @@ fn agreed(options: [u8; 2]) -> Agreed {
     let rtr = if options[0] & 32 != 0 { RtrSet::WRITE | RtrSet::READ } else { RtrSet::empty() };
     Agreed {
         role: if options[0] & 64 != 0 { Role::Initiator { rtr: None } } else { Role::Responder { rtr } },
-        setup: Setup::PeerToPeer,
+        mode: MpaMode::PeerToPeer,
         send: framing,
         receive: framing,
         ird: 2,

@@ -1,15 +1,15 @@
-//! Datagrams of netlink: any bytes. They come from the kernel, but their lengths are not trusted.
+//! Netlink datagrams with arbitrary bytes. They come from the kernel, but their lengths are not trusted.
 #![no_main]
 
 use ironwarp_engine::fuzzing::{rtnetlink, socket_owner};
 use libfuzzer_sys::fuzz_target;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-/// `struct nlmsghdr`, and `struct inet_diag_msg` behind it.
+/// Sizes of `struct nlmsghdr` and of `struct inet_diag_msg` after it.
 const HEADER: usize = 16;
 const ANSWER: usize = 72;
 
-// The first byte says which protocol answers.
+// The first byte selects the protocol.
 fuzz_target!(|bytes: &[u8]| {
     let [protocol, datagram @ ..] = bytes else { return };
     let ip = match protocol % 3 {

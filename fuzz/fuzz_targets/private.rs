@@ -1,17 +1,17 @@
-//! The headers of the private protocol: hello, aside, datagram and signal. Any bytes are a value or an error; what is read
-//! survives being sent again, and a header that is cut is refused.
+//! The headers of the private protocol: hello, CM header, datagram and signal. Any bytes yield a value or an error, a value survives
+//! emitting and parsing again, and a truncated header is rejected.
 #![no_main]
 
 use ironwarp_wire::private::{
-    Aside, AsideKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, SIGNAL_TAG, Signal, Unreadable,
+    CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, SIGNAL_TAG, Signal, Unreadable,
 };
 use ironwarp_wire::{Header, Place};
 use libfuzzer_sys::fuzz_target;
 
-/// Magic and version: what every header begins with.
+/// Length of the magic number and the version, with which every header begins.
 const OPENING: usize = 5;
 
-// The first byte says which header it is, and whether the input lacks its opening. No mutation has to guess that.
+// The first byte selects the header, and whether its opening is prepended, so that mutations need not guess it.
 fuzz_target!(|input: &[u8]| {
     let [which, input @ ..] = input else { return };
     let whole = |opening: &[u8]| match which & 0x80 {
@@ -20,7 +20,7 @@ fuzz_target!(|input: &[u8]| {
     };
     match which % 4 {
         0 => hello(&whole(&Hello::new(HelloKind::Dial, 1, 2).emit().expect("24 bits"))),
-        1 => aside(&whole(&Aside::new(AsideKind::Pair, 1).emit())),
+        1 => cm(&whole(&CmHeader::new(CmKind::Pair, 1).emit())),
         2 => datagram(&whole(&empty_datagram())),
         _ => signal(input),
     }
@@ -30,16 +30,16 @@ fn hello(bytes: &[u8]) {
     let Ok(hello) = show(Hello::parse(bytes)) else { return };
     let _ = hello.to_string();
     assert_eq!(Hello::parse(&hello.emit().expect("24 bits")), Ok(hello));
-    // A hello is all of the private data: no part of it is one.
+    // A hello fills the private data, so no prefix of it is one.
     (0..bytes.len()).for_each(|cut| assert!(Hello::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
 }
 
-fn aside(bytes: &[u8]) {
-    let Ok((aside, data)) = show(Aside::parse(bytes)) else { return };
-    let _ = aside.to_string();
-    assert_eq!(Aside::parse(&[&aside.emit()[..], data].concat()), Ok((aside, data)));
+fn cm(bytes: &[u8]) {
+    let Ok((header, data)) = show(CmHeader::parse(bytes)) else { return };
+    let _ = header.to_string();
+    assert_eq!(CmHeader::parse(&[&header.emit()[..], data].concat()), Ok((header, data)));
     let header = bytes.len() - data.len();
-    (0..header).for_each(|cut| assert!(Aside::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
+    (0..header).for_each(|cut| assert!(CmHeader::parse(&bytes[..cut]).is_err(), "{cut} bytes"));
 }
 
 fn datagram(bytes: &[u8]) {
@@ -72,14 +72,14 @@ fn signal(bytes: &[u8]) {
     let Some(parsed) = Signal::parse(place) else { return };
     let Ok(signal) = show(parsed) else { return };
     let _ = signal.to_string();
-    let Header::Write(write) = signal.header() else { panic!("a signal is an empty Write") };
-    // An unknown kind is ignored, whatever its word is.
+    let Header::Write(write) = signal.header() else { panic!("not an empty Write") };
+    // The word of an unknown kind is ignored.
     if !matches!(signal, Signal::Unknown(_)) {
         assert_eq!(Signal::parse(write.place), Some(Ok(signal)));
     }
 }
 
-/// Every error has words.
+/// Prints every error.
 fn show<T>(parsed: Result<T, Unreadable>) -> Result<T, Unreadable> {
     parsed.inspect_err(|error| assert!(!error.to_string().is_empty()))
 }

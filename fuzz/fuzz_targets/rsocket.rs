@@ -1,11 +1,11 @@
-//! An rsocket whose peer writes anything: the hello, messages, data, in any order, while the program reads, writes and closes.
-//! The input is a script. No panic, nothing is read that did not arrive, nothing is written outside of the peer's ring.
+//! An rsocket whose peer writes hello, messages and data in any order, while the program reads, writes and closes. The input is a
+//! script. There must be no panic, no read of data that did not arrive, and no write outside the peer's ring.
 #![no_main]
 
 use ironwarp_ibverbs::fuzzing::Rsocket;
 use libfuzzer_sys::fuzz_target;
 
-/// Length of a hello, and of a message.
+/// Lengths of a hello and of a message.
 const HELLO: usize = 24;
 const MESSAGE: usize = 32;
 
@@ -17,10 +17,10 @@ fuzz_target!(|script: &[u8]| {
         script = rest;
         let number = u16::from_be_bytes([*a, *b]);
         let broken = match what % 8 {
-            0 => !socket.hear(message(&mut script)),
-            1 => !socket.hear(short_message(*a, *b, &mut script)),
+            0 => !socket.receive_send(message(&mut script)),
+            1 => !socket.receive_send(short_message(*a, *b, &mut script)),
             2 => {
-                let possible = socket.arrive(number.into());
+                let possible = socket.receive_write(number.into());
                 arrived += if possible { usize::from(number) } else { 0 };
                 !possible
             }
@@ -42,29 +42,29 @@ fuzz_target!(|script: &[u8]| {
                 false
             }
         };
-        assert!(read <= arrived, "{read} bytes were read of {arrived}");
+        assert!(read <= arrived, "read {read} bytes, but only {arrived} arrived");
         if broken {
-            return; // the connection is cut
+            return; // the connection was aborted
         }
     }
 });
 
-/// Any 32 bytes.
+/// Returns 32 arbitrary bytes.
 fn message(script: &mut &[u8]) -> [u8; MESSAGE] {
     std::array::from_fn(|_| byte(script))
 }
 
-/// One with a known code and small numbers: likely to be taken.
+/// Returns a message with a known code and small numbers, which is likely to be accepted.
 fn short_message(code: u8, flags: u8, script: &mut &[u8]) -> [u8; MESSAGE] {
     let mut message = [0; MESSAGE];
     message[7] = code % 5;
     for number in message[8..].chunks_exact_mut(8) {
         number[6..].copy_from_slice(&[byte(script), byte(script)]);
-        // Close to the largest number.
+        // Close to the maximum.
         number[..6].fill(if flags & 1 != 0 { 0xff } else { 0 });
     }
     if flags & 2 != 0 {
-        message[24..28].fill(0); // a tag has 32 bits
+        message[24..28].fill(0); // tags are 32 bits wide
     }
     message
 }

@@ -1,4 +1,4 @@
-//! Startup frames: any bytes, in either role, at any length. What is accepted survives being sent again.
+//! Startup frames with arbitrary bytes, roles and lengths. An accepted frame survives emitting and parsing again.
 #![no_main]
 
 use ironwarp_wire::mpa::{MAX_STARTUP, Role, Startup};
@@ -12,13 +12,13 @@ fn parse(request: bool, bytes: &[u8]) -> Parsed<'_> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    // The first byte says where the frame is cut, the second which role is played.
+    // The first byte selects where the frame is truncated, the second the role.
     let [cut, role, bytes @ ..] = bytes else { return };
     let request = role & 1 == 0;
     let cut = usize::from(*cut).min(bytes.len());
     let whole = parse(request, bytes);
     match parse(request, &bytes[..cut]) {
-        // More bytes never change what a few have shown.
+        // More bytes never change an earlier result.
         Ok(Parse::Need(need)) => assert!(need > cut && need <= MAX_STARTUP),
         short => assert_eq!(short, whole),
     }
@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(len <= bytes.len());
         assert_eq!(startup.role == Role::Request, request);
         let mut out = [0; MAX_STARTUP];
-        let emitted = startup.emit(&mut out).expect("what was received can be sent");
+        let emitted = startup.emit(&mut out).expect("a frame that can be emitted");
         assert_eq!(emitted, len);
         assert_eq!(parse(request, &out[..len]), Ok(Parse::Done((startup, len))));
         let _ = startup.to_string();

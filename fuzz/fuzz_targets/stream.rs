@@ -1,12 +1,12 @@
-//! A stream of FPDUs: any bytes, any framing, cut anywhere. However it arrives, the same is delivered; what is delivered
-//! survives being sent again.
+//! A stream of FPDUs with arbitrary bytes and framing, split anywhere. The result does not depend on the split, and delivered segments
+//! survive emitting and parsing again.
 #![no_main]
 
 use ironwarp_wire::mpa::{FpduReader, FpduWriter, Framing, Piece};
 use ironwarp_wire::{Dialect, Fpdu, Header, MAX_ULPDU, Violation};
 use libfuzzer_sys::fuzz_target;
 
-/// What was delivered: whole FPDUs with their payload.
+/// The delivered FPDUs with their payload, and the violation that ended the stream.
 type Delivered = (Vec<(Fpdu, Vec<u8>)>, Option<Violation>);
 
 fuzz_target!(|bytes: &[u8]| {
@@ -31,7 +31,7 @@ fn read(framing: Framing, dialect: Dialect, chunks: [&[u8]; 2]) -> Delivered {
     let (mut delivered, mut open) = (Vec::new(), None);
     for mut input in chunks {
         loop {
-            // As an adapter would: whole ones at one go, payload past the reader where it can be.
+            // Like an adapter: complete FPDUs at once, and payload directly where possible.
             match reader.whole(&mut input, dialect) {
                 Ok(Some((fpdu, payload))) => {
                     delivered.push((fpdu, payload.to_vec()));
@@ -44,10 +44,10 @@ fn read(framing: Framing, dialect: Dialect, chunks: [&[u8]; 2]) -> Delivered {
                 Ok(None) => break assert!(input.is_empty()),
                 Ok(Some(Piece::Header(fpdu))) => open = Some((fpdu, Vec::new())),
                 Ok(Some(Piece::Payload(payload))) => {
-                    open.as_mut().expect("a header comes first").1.extend(payload);
+                    open.as_mut().expect("a header").1.extend(payload);
                 }
                 Ok(Some(Piece::End)) => {
-                    let (fpdu, payload) = open.take().expect("a header comes first");
+                    let (fpdu, payload) = open.take().expect("a header");
                     assert_eq!(payload.len(), usize::from(fpdu.payload_len));
                     delivered.push((fpdu, payload));
                 }
@@ -58,16 +58,16 @@ fn read(framing: Framing, dialect: Dialect, chunks: [&[u8]; 2]) -> Delivered {
     (delivered, None)
 }
 
-/// Sends a segment and receives it.
+/// Emits a segment and parses it again.
 fn again(framing: Framing, dialect: Dialect, header: &Header, payload: &[u8]) {
     let mut stream = Vec::new();
     let sent = FpduWriter::new(framing).write(header, payload, |bytes| stream.extend(bytes));
-    assert_eq!(sent, Ok(()), "what was received can be sent");
+    assert_eq!(sent, Ok(()), "a received segment cannot be emitted");
     let (delivered, violation) = read(framing, dialect, [&stream, &[]]);
     assert_eq!(violation, None);
-    let [(fpdu, received)] = &delivered[..] else { panic!("one FPDU was sent") };
+    let [(fpdu, received)] = &delivered[..] else { panic!("not exactly one FPDU") };
     assert_eq!(received, payload);
-    // A Terminate without a segment to name may be read in siw's form; see the target `terminate`.
+    // A Terminate without a segment may be parsed in siw's form; see the target `terminate`.
     if !matches!(header, Header::Terminate(_)) {
         assert_eq!(&fpdu.header, header);
     }

@@ -1,5 +1,5 @@
-//! Terminate messages: any words behind the DDP header, in the RFC's form or siw's. They always have a cause, and once
-//! normalised they stay as they are. And the Terminate that answers any segment can be sent.
+//! Terminate messages with arbitrary bytes after the DDP header, in the RFC's form or siw's. They always have a cause, and normalising
+//! is idempotent. The Terminate that answers any segment can be emitted.
 #![no_main]
 
 use ironwarp_wire::{Cause, Dialect, Fpdu, Header, MAX_HEADER, Offender, Parse, Terminate};
@@ -17,9 +17,9 @@ fuzz_target!(|words: &[u8]| {
             assert_eq!(parse(&emit(terminate)), Some(terminate));
         }
     } else {
-        assert!(!(4..=52).contains(&words.len()), "a Terminate of any legal length is understood");
+        assert!(!(4..=52).contains(&words.len()), "a Terminate of a legal length was rejected");
     }
-    // The same bytes as a segment that is answered.
+    // The same bytes as a segment to be answered.
     for (layer, kind, code) in [(0, 1, 0), (0, 2, 6), (1, 1, 0), (1, 2, 1), (2, 0, 2)] {
         let answer = Terminate::answer(Cause::from_wire(layer, kind, code), words);
         assert_eq!(parse(&emit(answer)), Some(answer));
@@ -35,6 +35,6 @@ fn parse(fpdu: &[u8]) -> Option<Terminate> {
 
 fn emit(terminate: Terminate) -> Vec<u8> {
     let mut out = [0; MAX_HEADER];
-    let n = Header::Terminate(terminate).emit(0, &mut out).expect("a Terminate fits");
+    let n = Header::Terminate(terminate).emit(0, &mut out).expect("a Terminate that fits");
     out[..n].to_vec()
 }

@@ -1,5 +1,5 @@
 /*
- * Connecting, refusing, and the end of the connection.
+ * Connecting, rejecting and disconnecting.
  */
 #include "peer.h"
 
@@ -22,7 +22,7 @@ static struct rdma_cm_event *next_event(void)
 	return event;
 }
 
-/* The next event of the connection manager, which must be this one. The caller acknowledges it. */
+/* Returns the next event of the connection manager, which must have this type. The caller acknowledges it. */
 static struct rdma_cm_event *expect(enum rdma_cm_event_type type)
 {
 	struct rdma_cm_event *event = next_event();
@@ -32,7 +32,7 @@ static struct rdma_cm_event *expect(enum rdma_cm_event_type type)
 	return event;
 }
 
-/* Finds the device, or listens: a server is there before its first step. */
+/* Resolves the address, or listens: a server listens before its first step. */
 void start(const char *host, const char *port)
 {
 	struct rdma_addrinfo hints = {.ai_port_space = RDMA_PS_TCP, .ai_flags = client ? 0 : RAI_PASSIVE};
@@ -76,7 +76,7 @@ static struct rdma_conn_param parameters(void)
 	};
 }
 
-/* The queue pair and all memory, with the receives posted. */
+/* Creates the queue pair and all memory, and posts the receives. */
 static void prepare(void)
 {
 	struct ibv_srq_init_attr of_srq = {.attr = {.max_wr = shape.receives, .max_sge = 1}};
@@ -94,7 +94,7 @@ static void prepare(void)
 		srq = ibv_create_srq(pd, &of_srq);
 		check(srq, "ibv_create_srq");
 		attributes.srq = srq;
-		/* librdmacm makes no completion queue for receives of a queue pair that has none of its own. */
+		/* librdmacm creates no completion queue for receives of a queue pair with an SRQ. */
 		id->recv_cq_channel = ibv_create_comp_channel(id->verbs);
 		check(id->recv_cq_channel, "ibv_create_comp_channel");
 		id->recv_cq = ibv_create_cq(id->verbs, (int)shape.receives + 1, id, id->recv_cq_channel, 0);
@@ -137,7 +137,7 @@ void connect_step(struct argument argument)
 	ok();
 }
 
-/* A server that does not want it. */
+/* A server that rejects the connection. */
 void reject(struct argument argument)
 {
 	rdma_ack_cm_event(request());
@@ -147,8 +147,8 @@ void reject(struct argument argument)
 }
 
 /*
- * A client that is not wanted. If the other end closes at once, siw may see that first: then it has no private data for its
- * program (siw_cm_llp_data_ready looks only at a connection that is established), or calls it an error (siw_recv_mpa_rr).
+ * A client that is rejected. If the other end closes immediately, siw may see that first: then it has no private data for its
+ * program (siw_cm_llp_data_ready handles only established connections), or reports an error (siw_recv_mpa_rr).
  */
 void rejected(struct argument argument)
 {
@@ -168,7 +168,7 @@ void rejected(struct argument argument)
 	ok();
 }
 
-/* A client whose Request gets no answer: what it is told, and after how many seconds. */
+/* A client whose Request gets no answer: reports the event, and after how many seconds it arrived. */
 void unanswered(struct argument argument)
 {
 	struct rdma_conn_param param = parameters();
@@ -202,7 +202,7 @@ void disconnect(struct argument argument)
 	ok();
 }
 
-/* All that this end does is done: for the other, which is to disconnect. */
+/* Tells the other end, which disconnects, that this end has finished. */
 void parting(struct argument argument)
 {
 	(void)argument;

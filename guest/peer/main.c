@@ -1,11 +1,10 @@
 /*
- * peer: one session over an RC queue pair, as a list of steps, every byte verified. README.md tells what each step does.
+ * peer: runs one session over an RC queue pair, as a list of steps, and verifies every byte. README.md describes the steps.
  *
  *     peer client|server ADDRESS PORT STEP…
  *
- * It runs in the siw guest, against whatever is on the other end, and prints `PEER ok STEP` for each step that went well,
- * and `PEER saw …` for what only the other end can judge. The last line is `PEER PASS`, or `PEER FAIL STEP why`; the exit
- * code agrees.
+ * It runs in the siw guest, and prints `PEER ok STEP` for each step that succeeded, and `PEER saw …` for results that only the
+ * other end can check. The last line is `PEER PASS`, or `PEER FAIL STEP why`, and the exit code matches.
  */
 #include "peer.h"
 
@@ -25,7 +24,7 @@ bool client;
 
 /* --- settings, before the connection --- */
 
-/* With one end playing ironwarp, siw can be tried against itself. */
+/* With one end in the role of ironwarp, siw can be tested against itself. */
 static void as_ironwarp(struct argument argument)
 {
 	(void)argument;
@@ -117,7 +116,7 @@ static void run(char *text)
 			return;
 		}
 	}
-	fail("there is no such step");
+	fail("unknown step");
 }
 
 static void out_of_time(int signal)

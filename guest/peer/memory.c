@@ -1,5 +1,5 @@
 /*
- * The memory of this end, what the other end is told of it, and whether the other end did with it what it should.
+ * The memory of this end, its advertisement, and checks of what the other end wrote.
  */
 #include "peer.h"
 
@@ -13,7 +13,7 @@ struct ibv_mr *region_mr, *source_mr, *sink_mr, *receives_mr, *outbox_mr;
 struct ibv_pd *pd;
 struct advert theirs[PLACES];
 
-/* A page for each place but MAIN. */
+/* A page for each place except MAIN. */
 static uint8_t *pages;
 static struct advert places[PLACES];
 
@@ -68,7 +68,7 @@ void prepare_memory(struct ibv_context *device)
 	size_t half = shape.half, all_receives = shape.receives * shape.receive_size;
 	struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
 
-	/* siw keeps to the limit of locked memory even for root, each region for itself (siw_reg_user_mr). */
+	/* siw enforces the limit of locked memory even for root, for each region separately (siw_reg_user_mr). */
 	check(!setrlimit(RLIMIT_MEMLOCK, &unlimited), "setrlimit");
 	pd = ibv_alloc_pd(device);
 	check(pd, "ibv_alloc_pd");
@@ -83,7 +83,7 @@ void prepare_memory(struct ibv_context *device)
 	region_mr = registered(pd, region, 2 * half,
 			       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ);
 	source_mr = registered(pd, source, half, 0);
-	/* In iWARP the sink of a Read is named by a STag that the other end writes to: some RNICs want the right for it. */
+	/* In iWARP the other end writes to the STag of the sink of a Read: some RNICs require the right for it. */
 	sink_mr = registered(pd, sink, half, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
 	receives_mr = registered(pd, receives, all_receives ? all_receives : 1, IBV_ACCESS_LOCAL_WRITE);
 	outbox_mr = registered(pd, outbox, outbox_size, 0);
@@ -96,7 +96,7 @@ struct advert place(enum place which)
 	return places[which];
 }
 
-/* The other end wrote its pattern to the first so many bytes of the region, and nothing else anywhere. */
+/* Checks that the other end wrote its pattern to the first bytes of the region, and nothing else. */
 void written(struct argument argument)
 {
 	verify("the region", region, 0, argument.first, other->writes, 0);
@@ -107,7 +107,7 @@ void written(struct argument argument)
 	untouched(argument);
 }
 
-/* No place but MAIN was written. */
+/* Checks that no place except MAIN was written. */
 void untouched(struct argument argument)
 {
 	(void)argument;

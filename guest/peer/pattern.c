@@ -1,5 +1,5 @@
 /*
- * The bytes that are sent, and whether those that came are they.
+ * The bytes that are sent, and the verification of received ones.
  */
 #include "peer.h"
 
@@ -8,7 +8,7 @@ static uint8_t byte(struct pattern pattern, size_t i, unsigned message)
 	return (uint8_t)(i * pattern.factor + pattern.offset + message);
 }
 
-/* The bytes from `from` on of a pattern. Each message of an end has another one: message 1 is message 0 plus one. */
+/* Writes the bytes of a pattern from `from` on. Each message of an end differs: message 1 is message 0 plus one. */
 void fill(uint8_t *bytes, size_t from, size_t length, struct pattern pattern, unsigned message)
 {
 	for (size_t i = 0; i < length; i++)

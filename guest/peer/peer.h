@@ -1,5 +1,5 @@
 /*
- * What the files of peer share. See README.md for the steps; main.c lists them, the other files do them.
+ * Declarations that the files of peer share. README.md describes the steps; main.c lists them, the other files implement them.
  */
 #ifndef PEER_H
 #define PEER_H
@@ -11,11 +11,11 @@
 #include <stdint.h>
 
 enum {
-	SECONDS = 60, /* for a step */
-	DEPTH = 4, /* RDMA Reads under way in either direction: IRD and ORD */
+	SECONDS = 60, /* maximum time of a step */
+	DEPTH = 4, /* outstanding RDMA Reads in either direction: IRD and ORD */
 	SENDS = 64, /* work requests in the send queue */
-	INLINE = 64, /* bytes that a request may hold itself */
-	PAGE = 4096, /* each of the places that are not `main` */
+	INLINE = 64, /* maximum inline bytes of a request */
+	PAGE = 4096, /* size of each place except `main` */
 	ADVERT_SIZE = 128,
 };
 
@@ -24,40 +24,40 @@ struct pattern {
 	unsigned factor, offset;
 };
 
-/* What an end writes, holds for the other to read, and says in its messages and private data. */
+/* The patterns that an end writes, provides for reading, and sends in messages and private data. */
 struct part {
 	const char *name;
 	struct pattern writes, holds, says;
 };
 
-/* Memory of an end that the other is told of. */
+/* Memory that an end advertises to the other one. */
 enum place {
 	MAIN, /* all rights: the first half is for the other end to write, the second for it to read */
 	READ_ONLY,
 	WRITE_ONLY,
-	DOMAIN, /* all rights, but in another protection domain */
-	GONE, /* was registered, and is not any more */
+	DOMAIN, /* all rights, but in a different protection domain */
+	GONE, /* was deregistered */
 	SPARE, /* all rights, for the other end to invalidate */
 	PLACES,
 };
 
-/* Where a place is: ADVERT has one for each, in network byte order. */
+/* The address of a place: ADVERT has one for each, in network byte order. */
 struct advert {
 	uint64_t address;
 	uint32_t rkey;
 	uint32_t length;
 };
 
-/* How the session begins: settings, from the arguments before `connect`. */
+/* Settings of the session, from the arguments before `connect`. */
 struct shape {
 	size_t half; /* of the main region */
 	unsigned receives;
 	size_t receive_size;
-	size_t private, their_private; /* bytes of private data, of this end and of the other */
+	size_t private, their_private; /* lengths of the private data of this end and of the other one */
 	bool srq;
 };
 
-/* The numbers behind a step's name: `NAME=FIRST@SECOND`, or a word. */
+/* The argument of a step: `NAME=FIRST@SECOND`, or a word. */
 struct argument {
 	size_t first, second;
 	const char *word;

@@ -1,5 +1,5 @@
 /*
- * Telling how it goes, on the console.
+ * Reports to the console.
  */
 #include "peer.h"
 

@@ -1,5 +1,5 @@
 /*
- * The operations: one at a time, each waited for.
+ * The operations, each of which is posted and waited for.
  */
 #include "peer.h"
 
@@ -8,10 +8,10 @@
 #include <poll.h>
 #include <string.h>
 
-/* Posted, and not seen to complete. */
+/* Number of requests that have not completed. */
 unsigned outstanding_sends, outstanding_receives;
 
-/* How many messages went each way, adverts not counted: each has other bytes. */
+/* Number of messages in each direction, without adverts. Each has different bytes. */
 static unsigned sent, received;
 /* The receives are used in the order in which they were posted. */
 static unsigned next_receive;
@@ -72,7 +72,7 @@ static void completes(struct ibv_send_wr *wr, enum ibv_wc_opcode opcode)
 		fail("the completion is of opcode %d, not %d", wc.opcode, opcode);
 }
 
-/* Memory in one element, or in three, of which the first two are short and odd. */
+/* Describes memory in one element, or in three, of which the first two are short and odd. */
 static int elements(struct ibv_sge *sge, const uint8_t *bytes, size_t length, const struct ibv_mr *mr, bool pieces)
 {
 	size_t lengths[3] = {length, 0, 0};
@@ -94,8 +94,8 @@ static int elements(struct ibv_sge *sge, const uint8_t *bytes, size_t length, co
 /* --- messages --- */
 
 /*
- * Memory for a message, each its own: siw hands pages to TCP by reference, and calls the Send done when TCP has them. What is
- * written there before they left goes out instead (zcopy_tx), and its CRC is wrong.
+ * Allocates memory for a message. It is never reused, because siw passes pages to TCP by reference and completes the Send when TCP
+ * has them: data that is written there before they are sent would be sent instead (zcopy_tx), with a wrong CRC.
  */
 static uint8_t *unused(size_t length)
 {
@@ -140,7 +140,7 @@ void send_solicited(struct argument argument)
 	send_message(argument.first, IBV_SEND_SOLICITED, false);
 }
 
-/* The bytes of a message that arrived as it should. */
+/* Checks a received message, and returns its bytes. */
 static const uint8_t *arrived(struct ibv_wc wc, size_t length)
 {
 	unsigned index = next_receive++;
@@ -148,9 +148,9 @@ static const uint8_t *arrived(struct ibv_wc wc, size_t length)
 	if (wc.status != IBV_WC_SUCCESS)
 		fail("completed with: %s", ibv_wc_status_str(wc.status));
 	if (wc.wr_id != index)
-		fail("receive %u completed, %u was due", (unsigned)wc.wr_id, index);
+		fail("receive %u completed, expected %u", (unsigned)wc.wr_id, index);
 	if (wc.byte_len != length)
-		fail("the message has %u bytes, not %zu", wc.byte_len, length);
+		fail("the message has %u bytes, expected %zu", wc.byte_len, length);
 	return receives + index * shape.receive_size;
 }
 
@@ -165,7 +165,7 @@ void receive(struct argument argument)
 	verify_message(receive_completion(), argument.first);
 }
 
-/* How the next receive ended. */
+/* Reports the status of the next receive. */
 void receive_status(struct argument argument)
 {
 	(void)argument;
@@ -191,28 +191,28 @@ static void take_event(void)
 }
 
 /*
- * Armed for messages that are to wake only: this one comes, and no event with it. With siw that is so for every message:
- * siw_rqe_complete does not look at what the sender asked for.
+ * Arms the queue for solicited messages only: this message arrives without an event. With siw that is the case for every message,
+ * because siw_rqe_complete ignores the solicited event bit.
  */
 void quiet(struct argument argument)
 {
 	struct ibv_wc wc;
 
 	check(!(errno = ibv_req_notify_cq(id->recv_cq, 1)), "ibv_req_notify_cq");
-	/* rdma_get_recv_comp polls once more after it armed: if that finds something, the event of it is left behind. */
+	/* rdma_get_recv_comp polls once more after arming: if that finds a completion, its event remains. */
 	while (event_is_there())
 		take_event();
 	while (!ibv_poll_cq(id->recv_cq, 1, &wc))
 		;
 	outstanding_receives--;
 	if (event_is_there())
-		fail("an event came with it");
+		fail("unexpected event");
 	verify_message(wc, argument.first);
 }
 
 /* --- adverts --- */
 
-/* Byte i of ADVERT, behind the places, is i. */
+/* After the places, byte i of ADVERT is i. */
 static void send_advert(void)
 {
 	uint8_t *bytes = unused(ADVERT_SIZE);
@@ -245,7 +245,7 @@ static void receive_advert(void)
 			fail("byte %zu of the advert is %u", i, bytes[i]);
 }
 
-/* Each end tells the other where its memory is. The client speaks first (RFC 5044 §7.1.2). */
+/* Both ends advertise their memory. The client sends first (RFC 5044 §7.1.2). */
 void advert(struct argument argument)
 {
 	(void)argument;
@@ -257,7 +257,7 @@ void advert(struct argument argument)
 	ok();
 }
 
-/* --- tagged messages: so many bytes at this offset of a half --- */
+/* --- tagged messages: a number of bytes at an offset of a half --- */
 
 static void write_to(struct argument argument, unsigned flags, bool pieces)
 {
@@ -289,7 +289,7 @@ void write_pieces(struct argument argument)
 void read_plain(struct argument argument)
 {
 	uint8_t *into = sink + argument.second;
-	/* siw wants one element, be it empty. */
+	/* siw requires one element, even if empty. */
 	struct ibv_sge sge = {(uintptr_t)into, (uint32_t)argument.first, sink_mr->lkey};
 	struct ibv_send_wr wr = {.opcode = IBV_WR_RDMA_READ, .sg_list = &sge, .num_sge = 1};
 

@@ -1,5 +1,5 @@
 /*
- * What no end should do to the other, and what its program is told of it; a process that is killed.
+ * Violations of the protocol, what the program is told about them, and a process that kills itself.
  */
 #include "peer.h"
 
@@ -23,7 +23,7 @@ static const char *operation(enum ibv_wr_opcode opcode)
 	}
 }
 
-/* Memory of the other end that may not be used like this, by a word for why. */
+/* Returns memory of the other end that must not be accessed, by the reason. */
 static struct advert forbidden(const char *why, enum place without_right)
 {
 	struct advert at = theirs[MAIN];
@@ -45,7 +45,7 @@ static struct advert forbidden(const char *why, enum place without_right)
 	else if (!strcmp(why, "spare"))
 		at = theirs[SPARE];
 	else
-		fail("there is no such violation");
+		fail("unknown violation");
 	return at;
 }
 
@@ -70,7 +70,7 @@ void bad_read(struct argument argument)
 	violate(IBV_WR_RDMA_READ, sink, sink_mr, forbidden(argument.word, WRITE_ONLY));
 }
 
-/* A message that the other end does not want; how it ended is for `see` to tell. */
+/* Sends a message that the other end must reject; `see` reports its status. */
 static void bad_message(size_t length, enum ibv_wr_opcode opcode)
 {
 	struct ibv_sge sge = {(uintptr_t)source, (uint32_t)length, source_mr->lkey};
@@ -92,7 +92,7 @@ void bad_invalidate(struct argument argument)
 	bad_message(argument.first, IBV_WR_SEND_WITH_INV);
 }
 
-/* So many Writes of all of the source at once; returns when the first is done, in the midst of the others. */
+/* Posts many Writes of all of the source; returns when the first one has completed, while others are outstanding. */
 void stream(struct argument argument)
 {
 	for (size_t i = 0; i < argument.first; i++) {
@@ -108,7 +108,7 @@ void stream(struct argument argument)
 	ok();
 }
 
-/* Asynchronous events that are there. */
+/* Reports pending asynchronous events. */
 static void see_events(void)
 {
 	struct pollfd device = {.fd = id->verbs->async_fd, .events = POLLIN};
@@ -122,11 +122,11 @@ static void see_events(void)
 }
 
 /*
- * Waits for the end of the connection, and of all that was posted, and tells how each ended. Receives that ended like
- * the one before are not told again. Those of an SRQ stay there for others.
+ * Waits for the end of the connection and of all requests, and reports their statuses. Consecutive receives with the same status
+ * are reported once. Receives of an SRQ stay there.
  *
- * After a Read that it could not serve, siw leaves the queue pair as it is (siw_qp_cm_drop): whoever wants the receives
- * back has to move it to the error state. Where siw did, that changes nothing.
+ * After a Read that it could not serve, siw leaves the queue pair as it is (siw_qp_cm_drop), so it must be moved to the error state
+ * to flush the receives. If siw already did, that changes nothing.
  */
 void see(struct argument argument)
 {
@@ -152,7 +152,7 @@ void see(struct argument argument)
 	ok();
 }
 
-/* As if by kill -9. */
+/* Like kill -9. */
 void die(struct argument argument)
 {
 	(void)argument;

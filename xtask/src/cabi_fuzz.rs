@@ -1,12 +1,13 @@
-//! `cabi-fuzz`: the C interface under threads. A program of C makes, uses and destroys objects on several threads, forks,
-//! cancels threads and exits, as a seed has it (crates/ibverbs/tests/cabi/fuzz.c), on a drop-in with AddressSanitizer. Many
-//! short processes, each with a seed. A seed that fails is printed; with `--seed` it is run again and again until it fails,
-//! because the order of threads is the system's.
+//! `cabi-fuzz`: fuzzes the C interface from several threads. A C program (crates/ibverbs/tests/cabi/fuzz.c)
+//! creates, uses and destroys objects on several threads, forks, cancels threads and exits, as directed by a
+//! seed, on a drop-in with AddressSanitizer. Each seed is a short process. A seed that fails is printed;
+//! `--seed` runs it repeatedly until it fails again, because the system schedules the threads.
 
-use crate::process::Process;
+use crate::arguments::Arguments;
 use crate::sanitize::{OPTIONS, Sanitized};
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
+use ironwarp_testkit::process::Process;
 use std::fs;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
@@ -18,20 +19,22 @@ pub(crate) const USAGE: &str = "cabi-fuzz [--seconds N] [--seed S]";
 pub(crate) const NIGHTLY: &[&str] = &["--seconds", "3600"];
 
 const DEFAULT_SECONDS: u64 = 30;
-/// A process takes less than three seconds of an idle machine, a minute of one with a load of 20. One that takes this long hangs.
+/// Time limit of a process: one takes less than three seconds on an idle machine, and a minute at a load of
+/// 20.
 const PATIENCE: Duration = Duration::from_secs(300);
-/// For each processor: some of them only wait for a peer that does not answer.
+/// Number of processes for each processor. More than one, because some only wait for a peer that does not
+/// respond.
 const AT_ONCE: usize = 3;
-/// How often a seed that failed is run again.
+/// How often a seed is run with `--seed`.
 const REPLAYS: u64 = 200;
 
 struct Options {
     time: Duration,
-    /// This one only.
+    /// The only seed to run.
     seed: Option<u64>,
 }
 
-/// The programs, and where they leave what they say.
+/// The sanitized library, and the folder for the output of programs.
 struct Fuzzer {
     sanitized: Sanitized,
     folder: PathBuf,
@@ -44,7 +47,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     fs::create_dir_all(&folder).map_err(at(&folder))?;
     let fuzzer = Fuzzer { sanitized: Sanitized::new(workspace)?, folder };
     let library = fuzzer.sanitized.library()?;
-    fuzzer.finds_a_fault(&library)?;
+    fuzzer.finds_a_bug(&library)?;
     let program = fuzzer.link(&library, "cabi/fuzz.c")?;
     let runs = fuzzer.fuzz(&program, &options)?;
     println!("cabi-fuzz: {runs} sequences");
@@ -54,13 +57,12 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self { time: Duration::from_secs(DEFAULT_SECONDS), seed: None };
-        let mut arguments = arguments.iter();
+        let mut arguments = Arguments::new(arguments, USAGE);
         while let Some(argument) = arguments.next() {
-            let number = arguments.next().and_then(|number| number.parse().ok());
-            match (argument.as_str(), number) {
-                ("--seconds", Some(seconds)) => options.time = Duration::from_secs(seconds),
-                ("--seed", Some(seed)) => options.seed = Some(seed),
-                _ => return Err(format!("usage: cargo xtask {USAGE}")),
+            match argument {
+                "--seconds" => options.time = Duration::from_secs(arguments.number()?),
+                "--seed" => options.seed = Some(arguments.number()?),
+                _ => return Err(arguments.unknown()),
             }
         }
         Ok(options)
@@ -78,13 +80,13 @@ impl Fuzzer {
         Ok(program)
     }
 
-    /// A program that reads freed memory by way of the library.
-    fn finds_a_fault(&self, library: &Path) -> Result {
+    /// Checks that the sanitizer works, with a program that reads freed memory through the library.
+    fn finds_a_bug(&self, library: &Path) -> Result {
         let program = self.link(library, "untrusted/freed.c")?;
         match self.start(&program, 0)?.finish() {
             Err(error) if error.contains("heap-use-after-free") => Ok(()),
             Err(error) => Err(error),
-            Ok(_) => Err("the sanitizer did not find a fault that was made on purpose".into()),
+            Ok(_) => Err("the sanitizer did not find a deliberate bug".into()),
         }
     }
 
@@ -93,11 +95,11 @@ impl Fuzzer {
         command.env(OPTIONS.0, OPTIONS.1).env("IRONWARP_LOG", "off");
         let log = self.folder.join(format!("{seed}.log"));
         let mut process = Process::start(command, &format!("seed {seed}"), &log)?;
-        process.patience(PATIENCE);
+        process.set_timeout(PATIENCE);
         Ok(process)
     }
 
-    /// Runs seeds until the time is up, and returns how many; the first that fails ends it.
+    /// Runs seeds until the time is up or one fails, and returns their number.
     fn fuzz(&self, program: &Path, options: &Options) -> Result<u64> {
         let (next, done, failed) = (AtomicU64::new(0), AtomicU64::new(0), AtomicBool::new(false));
         let end = Instant::now() + options.time;
@@ -111,13 +113,13 @@ impl Fuzzer {
                 let seed = options.seed.unwrap_or(run);
                 self.start(program, seed)?.finish().map_err(|error| {
                     failed.store(true, Ordering::Relaxed);
-                    format!("{error}\nto run it again: cargo xtask cabi-fuzz --seed {seed}")
+                    format!("{error}\nto reproduce: cargo xtask cabi-fuzz --seed {seed}")
                 })?;
                 done.fetch_add(1, Ordering::Relaxed);
                 let _ = fs::remove_file(self.folder.join(format!("{seed}.log")));
             }
         };
-        // Each replay has a log of the same name: one at a time.
+        // Runs of the same seed write to the same log, so they run one at a time.
         let processors = thread::available_parallelism().map_or(1, NonZero::get);
         let workers = if options.seed.is_some() { 1 } else { processors * AT_ONCE };
         thread::scope(|scope| {

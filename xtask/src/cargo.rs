@@ -1,4 +1,4 @@
-//! The jobs that are no more than cargo and its arguments.
+//! Jobs that only run cargo.
 
 use crate::dropin;
 use crate::fuzz;
@@ -18,20 +18,20 @@ pub(crate) fn clippy(_: &Workspace, _: &[String]) -> Result {
 
 pub(crate) const TEST_USAGE: &str = "test [--full]";
 
-/// Tests that do more, or judge more strictly, when `IRON_TEST_FULL` is set. They run one at a time then.
+/// Tests that do more, or check more strictly, if `IRON_TEST_FULL` is set. They then run one at a time.
 const LONG_FORMS: &str = "test(/^flood::/) + test(strangers_at_the_peers_address)";
 
-/// The fuzz targets are left out: they have no tests, and libFuzzer brings a `main` of its own.
+/// Leaves out the fuzz targets, which have no tests and get their `main` from libFuzzer.
 pub(crate) fn test(workspace: &Workspace, options: &[String]) -> Result {
     let full = is_full(options, TEST_USAGE)?;
-    dropin::run(workspace, &[])?; // some tests start programs with it
+    dropin::run(workspace, &[])?; // some tests run programs on it
     let nextest = ["nextest", "run", "--workspace", "--locked", "--no-fail-fast", "--exclude", fuzz::PACKAGE];
     run(&mut command("cargo", &nextest))?;
     if full {
         let long = ["--test-threads", "1", "--profile", "long", "--filterset", LONG_FORMS];
         run(command("cargo", &nextest).args(long).env("IRON_TEST_FULL", "1"))?;
     }
-    // Without std the wire crate computes the CRC in another way.
+    // Without std, the wire crate computes the CRC differently.
     run(&mut command(
         "cargo",
         &["nextest", "run", "--package", no_std::PACKAGE, "--locked", "--no-default-features", "--lib"],
@@ -44,7 +44,7 @@ pub(crate) fn doc(_: &Workspace, _: &[String]) -> Result {
     run(command("cargo", &arguments).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
-/// The tests called `loom` replace threads and locks by loom's: a build of its own.
+/// Runs the tests called `loom`, in a build of its own that replaces threads and locks with loom's.
 pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
     let package = ["--package", "ironwarp-rnic", "--lib", "--test", "loom_memory"];
     let arguments = [&["test", "--profile", "optimized", "--locked"][..], &package, &["loom"]].concat();
@@ -53,7 +53,7 @@ pub(crate) fn loom(workspace: &Workspace, _: &[String]) -> Result {
     run(command.env("RUSTFLAGS", "--cfg loom").env("LOOM_MAX_PREEMPTIONS", "3"))
 }
 
-/// Ten million events between threads: too many for a build that is not optimised, in which `test` has 200,000.
+/// Passes ten million events between threads, which needs an optimised build; `test` passes 200,000.
 pub(crate) fn events(_: &Workspace, _: &[String]) -> Result {
     let test = ["--package", "ironwarp-engine", "--test", "notification", "ten_million", "--", "--nocapture"];
     run(command("cargo", &["test", "--profile", "optimized", "--locked", "--quiet"]).args(test))
@@ -64,21 +64,21 @@ pub(crate) const SIM_USAGE: &str = "sim [--full | [--events] [--seed N | --seeds
 const SIM: [&str; 8] =
     ["run", "--profile", "optimized", "--locked", "--quiet", "--package", "ironwarp-sim", "--"];
 
-/// What the simulator is told without options of ours: two programs at work, then events. With `--full` it has its own
-/// defaults, which reach everything that the simulation is meant to reach, and says so.
+/// The simulator's options by default: first whole programs, then events only. With `--full` it runs with its
+/// own defaults, which reach everything the simulation is meant to reach, and checks that they do.
 const SOME_SEEDS: [&[&str]; 2] = [&["--seeds", "2000"], &["--events", "--seeds", "600"]];
 const ALL_SEEDS: [&[&str]; 2] = [&[], &["--events"]];
 
-/// How a build can be broken on purpose: it forgets to take back what did not leave, does an atomic operation again when its
-/// answer is sent again, does not call who waits for a shared receive.
-const BROKEN: [&str; 3] = ["train", "atomic", "waiter"];
+/// Deliberate bugs: it does not take back what was not sent, executes an atomic operation again when its
+/// response is sent again, or does not wake a queue pair that waits for a shared receive.
+const BROKEN: [&str; 3] = ["batch", "atomic", "waiter"];
 
-/// And: a completion queue that is resized loses what came last, one that is moved to another handler is armed no more, one that
-/// is moderated does not start its timer. Programs at work find these out, and so does the simulation of events alone.
+/// Further deliberate bugs: a resized completion queue loses its last entry, one moved to another handler
+/// stays unarmed, or a moderated one does not start its timer. Both simulations must find these.
 const BROKEN_EVENTS: [&str; 3] = ["resize", "move", "timer"];
 
-/// The simulator's own program; its options are ours. Without any, and with `--full`, it also has to find out what is wrong
-/// with builds that are broken on purpose.
+/// Runs the simulator, with our options. Without options, or with `--full`, it must also find the deliberate
+/// bugs.
 pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
     let runs = match options {
         [] => SOME_SEEDS,
@@ -86,11 +86,11 @@ pub(crate) fn sim(workspace: &Workspace, options: &[String]) -> Result {
         _ => return run(simulator(workspace).args(options)),
     };
     runs.iter().try_for_each(|options| run(simulator(workspace).args(*options)))?;
-    BROKEN.into_iter().chain(BROKEN_EVENTS).try_for_each(|way| find_out(workspace, way, &[]))?;
-    BROKEN_EVENTS.into_iter().try_for_each(|way| find_out(workspace, way, &["--events"]))
+    BROKEN.into_iter().chain(BROKEN_EVENTS).try_for_each(|bug| find_bug(workspace, bug, &[]))?;
+    BROKEN_EVENTS.into_iter().try_for_each(|bug| find_bug(workspace, bug, &["--events"]))
 }
 
-/// One build serves all runs: it is broken only where `IRONWARP_BROKEN` says so.
+/// One build serves all runs: `IRONWARP_BROKEN` enables a deliberate bug.
 fn simulator(workspace: &Workspace) -> Command {
     let mut simulator = command("cargo", &SIM);
     simulator.env("CARGO_TARGET_DIR", workspace.target.join("sim"));
@@ -98,19 +98,21 @@ fn simulator(workspace: &Workspace) -> Command {
     simulator
 }
 
-fn find_out(workspace: &Workspace, way: &str, options: &[&str]) -> Result {
-    match output(simulator(workspace).args(options).env("IRONWARP_BROKEN", way)) {
-        Err(said) if said.contains("does it again") => {
-            let seed = said.lines().find(|line| line.contains("does it again")).unwrap_or_default();
-            println!("broken on purpose ({way}), and found out: {seed}");
-            Ok(())
-        }
-        Err(said) => Err(said),
-        Ok(_) => Err(format!("a build that is broken on purpose ({way}) passed all seeds")),
+/// Runs the simulator with a deliberate bug, which it must find.
+fn find_bug(workspace: &Workspace, bug: &str, options: &[&str]) -> Result {
+    match output(simulator(workspace).args(options).env("IRONWARP_BROKEN", bug)) {
+        Ok(_) => Err(format!("the simulation did not find the deliberate bug `{bug}`")),
+        Err(error) => match error.lines().find(|line| line.contains("failed: reproduce with")) {
+            Some(seed) => {
+                println!("found the deliberate bug `{bug}`: {seed}");
+                Ok(())
+            }
+            None => Err(error),
+        },
     }
 }
 
-/// The option of jobs that CI runs in part.
+/// The option for everything, where CI runs only a part.
 pub(crate) const FULL: &str = "--full";
 
 fn is_full(options: &[String], usage: &str) -> Result<bool> {
@@ -121,8 +123,8 @@ fn is_full(options: &[String], usage: &str) -> Result<bool> {
     }
 }
 
-/// Advisories are left out: their database comes over the network and changes from day to day, so the
-/// same commit would pass today and fail tomorrow.
+/// Does not check advisories: their database changes from day to day, so the same commit could pass today and
+/// fail tomorrow.
 pub(crate) fn deny(_: &Workspace, _: &[String]) -> Result {
     run(&mut command(
         "cargo",

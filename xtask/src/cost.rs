@@ -1,6 +1,6 @@
 //! The cost of a job: wall time, and the CPU time of this process and the children it has waited for.
 //!
-//! Wall time says how long a developer waits; CPU time says the same on a busy machine as on a quiet one.
+//! Wall time is how long a developer waits. CPU time does not depend on what else runs on the machine.
 
 use std::fmt;
 use std::fs;
@@ -16,7 +16,7 @@ pub(crate) struct Cost {
     pub(crate) cpu: Duration,
 }
 
-/// Measures from its creation on.
+/// Measures the cost from when it is created.
 #[derive(Debug)]
 pub(crate) struct Meter {
     start: Instant,
@@ -45,7 +45,7 @@ impl Sum for Cost {
     }
 }
 
-/// Zero where there is no procfs: a job that passes must not fail because nobody could measure it.
+/// Zero if there is no procfs: a job must not fail because its cost is unknown.
 fn cpu_time() -> Duration {
     fs::read_to_string("/proc/self/stat").ok().and_then(|stat| parse(&stat)).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! `dist`: the release as one file, which runs where it is unpacked.
+//! `dist`: packs the release into an archive that runs where it is unpacked.
 //!
 //! ```text
 //! target/dist/ironwarp-VERSION-x86_64-linux.tar.gz
@@ -7,8 +7,8 @@
 //!                                 README.md LICENSE-… docs/…  to read
 //! ```
 //!
-//! The same source makes the same bytes, wherever and whenever: no path of this machine is in the files, and no time but that
-//! of the last commit.
+//! The build is reproducible: the files contain no path of this machine, and no time but that of the last
+//! commit.
 
 use crate::dropin;
 use crate::shell::{Result, at, command, output, run as run_command};
@@ -17,7 +17,7 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Beside the directory `docs`.
+/// In addition to the directory `docs`.
 const TEXTS: &[&str] = &["README.md", "CHANGELOG.md", "LICENSE-APACHE", "LICENSE-MIT"];
 
 pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
@@ -36,7 +36,7 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     Ok(())
 }
 
-/// Lays the files out as they will be unpacked.
+/// Creates the files as they will be unpacked.
 fn stage(built: &Path, tree: &Path) -> Result {
     if tree.exists() {
         fs::remove_dir_all(tree).map_err(at(tree))?;
@@ -45,13 +45,13 @@ fn stage(built: &Path, tree: &Path) -> Result {
     let mut copy = command("cp", &["--recursive", "--no-dereference", "--preserve=mode"]);
     run_command(copy.arg(built.join("bin")).arg(built.join("lib")).arg("docs").args(TEXTS).arg(tree))?;
     for program in ["bin/ironwarp", "lib/ironwarp/libibverbs.so.1"] {
-        // The names of functions stay, for whoever has to look at a crash.
+        // Keep function names, for the analysis of crashes.
         run_command(command("strip", &["--strip-debug"]).arg(tree.join(program)))?;
     }
     Ok(())
 }
 
-/// Nobody needs to know where it was built, and it would be other bytes elsewhere.
+/// Checks that no file contains a path of this machine, which would make the build irreproducible.
 fn no_machine_paths(workspace: &Workspace, tree: &Path) -> Result {
     let mut places = vec![workspace.root.display().to_string(), workspace.target.display().to_string()];
     places.extend(env::var("HOME").ok().filter(|home| home.len() > 1).map(|home| format!("{home}/")));
@@ -60,13 +60,13 @@ fn no_machine_paths(workspace: &Workspace, tree: &Path) -> Result {
         let bytes = fs::read(&path).map_err(at(&path))?;
         let has = |place: &&String| bytes.windows(place.len()).any(|it| it == place.as_bytes());
         if let Some(place) = places.iter().find(has) {
-            return Err(format!("{program} names `{place}`, a place on this machine"));
+            return Err(format!("{program} contains `{place}`, a path of this machine"));
         }
     }
     Ok(())
 }
 
-/// Sorted, of nobody, at the time of the commit.
+/// Packs the files sorted, without an owner, and with the time of the commit.
 fn pack(tree: &Path, file: &Path) -> Result {
     let time = match env::var("SOURCE_DATE_EPOCH") {
         Ok(time) => time,
@@ -79,7 +79,7 @@ fn pack(tree: &Path, file: &Path) -> Result {
     run_command(tar.arg("--directory").arg(tree.parent().unwrap_or(tree)).arg(name))
 }
 
-/// Unpacks it in another place: the command runs there, finds the library, and runs a program with it.
+/// Unpacks the archive elsewhere: the command must run there, find the library, and run a program with it.
 fn try_out(dist: &Path, name: &str, file: &Path) -> Result {
     let place: PathBuf = dist.join("unpacked");
     if place.exists() {
@@ -91,12 +91,12 @@ fn try_out(dist: &Path, name: &str, file: &Path) -> Result {
     let ironwarp = ironwarp.to_string_lossy();
     let version = output(&mut command(&ironwarp, &["--version"]))?;
     if version.trim() != format!("ironwarp {}", env!("CARGO_PKG_VERSION")) {
-        return Err(format!("it says that it is `{}`", version.trim()));
+        return Err(format!("unexpected version `{}`", version.trim()));
     }
     output(&mut command(&ironwarp, &["devices"]))?;
     let loaded = output(&mut command(&ironwarp, &["run", "--", "grep", "libibverbs", "/proc/self/maps"]))?;
     match loaded.lines().all(|line| line.contains(name)) && !loaded.is_empty() {
         true => Ok(()),
-        false => Err(format!("a program under it loads something else:\n{loaded}")),
+        false => Err(format!("a program under it does not load the drop-in:\n{loaded}")),
     }
 }

@@ -1,12 +1,14 @@
 //! `fuzz`: runs every fuzz target for a while and counts the executions.
 //!
-//! Stable Rust can instrument code for libFuzzer with plain compiler flags; only the sanitizers need
-//! nightly, and they look for memory errors that safe Rust does not have. So this builds the targets
-//! with cargo and runs them: there is no other tool to install.
+//! Stable Rust can instrument code for libFuzzer with plain compiler flags. Only the sanitizers need nightly,
+//! and they look for memory errors that safe Rust does not have. So this builds the targets with cargo and
+//! runs them, without another tool.
 //!
-//! What a run finds goes to a scratch corpus under `target/fuzz`. The committed corpus, `fuzz/corpus`,
-//! is only read; `--minimize` replaces it by the fewest inputs of both that reach the same code.
+//! A run adds new inputs to a scratch corpus under `target/fuzz` and only reads the committed corpus,
+//! `fuzz/corpus`. `--minimize` replaces the committed corpus with the fewest inputs of both that reach the
+//! same code.
 
+use crate::arguments::Arguments;
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
 use std::fs;
@@ -20,16 +22,16 @@ use std::thread;
 pub(crate) const PACKAGE: &str = "ironwarp-fuzz";
 pub(crate) const USAGE: &str = "fuzz [--seconds N] [--runs N] [--minimize] [TARGET...]";
 
-/// For each target. CI has two minutes for all of them, and runs as many at once as there are processors.
+/// Time for each target. CI has two minutes for all of them, and runs one per processor at a time.
 const DEFAULT_SECONDS: u64 = 10;
-/// An input that takes longer is a failure; libFuzzer's own limit is twenty minutes.
+/// An input that takes longer is a failure. libFuzzer's default is twenty minutes.
 const HANG_SECONDS: u64 = 10;
-/// Long enough for two markers and an FPDU across each; longer inputs only slow it down.
+/// Long enough for two markers with an FPDU across each. Longer inputs only make it slower.
 const MAX_LEN: usize = 1200;
-/// How much of a failed target's log is shown.
+/// Number of lines shown of the log of a target that failed.
 const TAIL_LINES: usize = 40;
 
-/// Counters and comparisons for libFuzzer to steer by, and the checks of a debug build.
+/// Instrumentation that guides libFuzzer, and the checks of a debug build.
 const RUSTFLAGS: &str = "--cfg fuzzing \
     -Cpasses=sancov-module \
     -Cllvm-args=-sanitizer-coverage-level=4 \
@@ -44,11 +46,11 @@ struct Options {
     seconds: Option<u64>,
     runs: Option<u64>,
     minimize: bool,
-    /// All of them if empty.
+    /// Empty for all targets.
     targets: Vec<String>,
 }
 
-/// One target and the places it works in.
+/// A target and its folders.
 struct Target<'a> {
     name: &'a str,
     program: PathBuf,
@@ -72,7 +74,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     Ok(())
 }
 
-/// Does the work for all targets, as many at a time as there are processors: each target has one thread.
+/// Runs `work` for all targets, one per processor at a time: each target has one thread.
 fn at_once<'t, T: Send>(
     targets: &[Target<'t>],
     work: impl Fn(&Target<'t>) -> Result<T> + Sync,
@@ -93,22 +95,21 @@ fn at_once<'t, T: Send>(
 impl Options {
     fn parse(arguments: &[String]) -> Result<Self> {
         let mut options = Self::default();
-        let mut arguments = arguments.iter();
+        let mut arguments = Arguments::new(arguments, USAGE);
         while let Some(argument) = arguments.next() {
-            match argument.as_str() {
-                "--seconds" => options.seconds = Some(number(argument, arguments.next())?),
-                "--runs" => options.runs = Some(number(argument, arguments.next())?),
+            match argument {
+                // To libFuzzer, zero means no limit.
+                "--seconds" => options.seconds = Some(arguments.number::<NonZero<u64>>()?.get()),
+                "--runs" => options.runs = Some(arguments.number::<NonZero<u64>>()?.get()),
                 "--minimize" => options.minimize = true,
-                option if option.starts_with('-') => {
-                    return Err(format!("`{option}` is not an option of it; usage: cargo xtask {USAGE}"));
-                }
+                option if option.starts_with('-') => return Err(arguments.unknown()),
                 target => options.targets.push(target.to_owned()),
             }
         }
         Ok(options)
     }
 
-    /// The limits in libFuzzer's words. With none given, time is the limit.
+    /// The limits as options of libFuzzer. If none is given, the time is limited.
     fn limits(&self) -> Vec<String> {
         let seconds = self.seconds.or((self.runs.is_none()).then_some(DEFAULT_SECONDS));
         let seconds = seconds.map(|seconds| format!("-max_total_time={seconds}"));
@@ -117,32 +118,26 @@ impl Options {
     }
 }
 
-/// Zero is refused: to libFuzzer it means «no limit».
-fn number(option: &str, value: Option<&String>) -> Result<u64> {
-    let number = value.and_then(|value| value.parse().ok()).filter(|&number| number > 0);
-    number.ok_or_else(|| format!("`{option}` wants a whole number above zero after it"))
-}
-
 fn names<'a>(workspace: &'a Workspace, wanted: &'a [String]) -> Result<Vec<&'a str>> {
-    let member = workspace.member(PACKAGE).ok_or_else(|| format!("the workspace has no crate {PACKAGE}"))?;
+    let member = workspace.member(PACKAGE).ok_or_else(|| format!("no crate {PACKAGE} in the workspace"))?;
     let all: Vec<&str> = member.targets_of("bin").map(|target| target.name.as_str()).collect();
     if let Some(unknown) = wanted.iter().find(|name| !all.contains(&name.as_str())) {
-        return Err(format!("there is no fuzz target `{unknown}`; the targets are: {}", all.join(", ")));
+        return Err(format!("unknown fuzz target `{unknown}`, expected one of {}", all.join(", ")));
     }
     Ok(if wanted.is_empty() { all } else { wanted.iter().map(String::as_str).collect() })
 }
 
-/// Builds all targets and says where they are.
+/// Builds all targets and returns where they are.
 fn build(workspace: &Workspace) -> Result<PathBuf> {
     let version = output(&mut command("rustc", &["--version", "--verbose"]))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    let host = host.ok_or("`rustc --version --verbose` does not say which host it is for")?;
+    let host = host.ok_or("`rustc --version --verbose` does not name the host")?;
     let directory = workspace.target.join("fuzz/build");
-    // With `--target` the flags stay off build scripts, which have no libFuzzer to link with.
+    // With `--target`, the flags do not apply to build scripts, which are not linked with libFuzzer.
     let mut cargo =
         command("cargo", &["build", "--locked", "--release", "--package", PACKAGE, "--target", host]);
     cargo.arg("--target-dir").arg(&directory).env("RUSTFLAGS", RUSTFLAGS);
-    // It would take longer than it gains: every target would be optimised as a whole.
+    // LTO would optimise every target as a whole, which takes longer than it gains.
     run_command(cargo.env("CARGO_PROFILE_RELEASE_LTO", "off"))?;
     Ok(directory.join(host).join("release"))
 }
@@ -170,13 +165,13 @@ impl<'a> Target<'a> {
         program
             .args(options.limits())
             .args(["-print_final_stats=1".to_owned(), format!("-timeout={HANG_SECONDS}")]);
-        // libFuzzer writes what is new to the first directory, and only reads the others.
+        // libFuzzer writes new inputs to the first directory, and only reads the others.
         let log = self.logged(program.arg(&self.scratch).arg(&self.committed))?;
         let executions = log
             .lines()
             .find_map(|line| line.strip_prefix("stat::number_of_executed_units:"))
             .and_then(|count| count.trim().parse().ok())
-            .ok_or_else(|| format!("{} does not say how many executions were done", self.log.display()))?;
+            .ok_or_else(|| format!("{} does not contain the number of executions", self.log.display()))?;
         println!("{}: {executions} executions", self.name);
         Ok(executions)
     }
@@ -203,7 +198,8 @@ impl<'a> Target<'a> {
         program
     }
 
-    /// Runs it with all it says going to the log, which is returned; a failure shows the end of it.
+    /// Runs the program with its output going to the log, and returns the log. If it fails, the error shows
+    /// the end of the log.
     fn logged(&self, program: &mut Command) -> Result<String> {
         let file = fs::File::create(&self.log).map_err(at(&self.log))?;
         let also = file.try_clone().map_err(at(&self.log))?;

@@ -1,7 +1,7 @@
-//! `guest`: builds the siw guest, Debian's kernel with its own soft-iWARP under QEMU, for the tests that want a peer.
+//! `guest`: builds the siw guest: Debian's kernel with its software iWARP, under QEMU.
 //!
-//! The scripts in `guest` do the work, and leave alone what is built already. The tests that come after it boot
-//! what they find in `target/siw-guest`, with `guest/boot`.
+//! The scripts in `guest` do the work, and skip what is built already. Tests boot what they find in
+//! `target/siw-guest`, with `guest/boot`.
 
 use crate::shell::{Result, command, output, run as run_command};
 use crate::workspace::Workspace;
@@ -11,7 +11,8 @@ pub(crate) const USAGE: &str = "guest [--self-test] [VARIANT...]";
 
 const PLAIN: &str = "plain";
 
-/// For `guest/boot`: siw against itself, once with each part in each role. The server's line says when to connect.
+/// A script for `guest/boot`: siw against itself, with each program in each role once. A line of the server
+/// says when to connect.
 const SELF_TEST: &str = r#"
 steps="connect advert write=65536@0 send=8 read=65536@0 send=8 receive=8 written=65536 receive=8"
 session() {
@@ -26,7 +27,7 @@ session() {
 session "" as-ironwarp
 session as-ironwarp ""
 "#;
-/// Two sessions of two ends.
+/// Two sessions, with two ends each.
 const SELF_TEST_PASSES: usize = 4;
 
 #[derive(Debug, PartialEq)]
@@ -45,23 +46,23 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     Ok(())
 }
 
-/// Builds variants of the guest, unless they are there.
+/// Builds variants of the guest, unless they are built already.
 pub(crate) fn build(workspace: &Workspace, variants: &[&str]) -> Result {
     run_command(command("guest/build", &[]).arg(folder(workspace)).args(variants))
 }
 
-/// Where they are, each by its name.
+/// The folder of the built variants, each under its name.
 pub(crate) fn folder(workspace: &Workspace) -> PathBuf {
     workspace.target.join("siw-guest")
 }
 
 impl<'a> Options<'a> {
-    /// Which variants there are is for `guest/build` to say.
+    /// Does not check the names of variants: `guest/build` does.
     fn parse(arguments: &'a [String]) -> Result<Self> {
         let (options, mut variants): (Vec<&str>, Vec<&str>) =
             arguments.iter().map(String::as_str).partition(|argument| argument.starts_with('-'));
         if let Some(option) = options.iter().find(|&&option| option != "--self-test") {
-            return Err(format!("`{option}` is not an option of it; usage: cargo xtask {USAGE}"));
+            return Err(format!("`{option}` is not an option of this job; usage: cargo xtask {USAGE}"));
         }
         if variants.is_empty() {
             variants.push(PLAIN);

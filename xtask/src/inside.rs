@@ -1,16 +1,16 @@
-//! Where jobs run programs on the drop-in: in namespaces of their own, which an ordinary user can have too, and as a user who
-//! may do nothing special. The jobs are `programs`, `interop` and `bench`.
+//! Runs programs on the drop-in in namespaces of their own, which unprivileged users can also create, and as
+//! an unprivileged user. For the jobs `programs`, `interop` and `bench`.
 
-use crate::process::Process;
 use crate::shell::{Result, at, command, run};
 use crate::workspace::Workspace;
+use ironwarp_testkit::process::Process;
 use std::env;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The drop-in as it is installed, where any user can read it, in a folder for what programs write.
+/// An installation of the drop-in that every user can read, in a folder for the output of programs.
 #[derive(Debug)]
 pub(crate) struct Home {
     pub(crate) folder: PathBuf,
@@ -18,8 +18,8 @@ pub(crate) struct Home {
     root: bool,
 }
 
-/// Starts a job again, where it may make networks: in a user namespace of its own, unless root does it. It finds `--inside` in
-/// front of its arguments.
+/// Starts a job again where it can create network namespaces: in a user namespace, unless we are root. Its
+/// first argument is then `--inside`.
 pub(crate) fn run_inside(job: &str, namespaces: &[&str], arguments: &[String]) -> Result {
     let me = env::current_exe().map_err(|error| error.to_string())?;
     let me = me.to_string_lossy();
@@ -46,12 +46,12 @@ impl Home {
         Ok(Self { folder, home, root: is_root() })
     }
 
-    /// A file beside the drop-in.
+    /// A file next to the drop-in.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.home.join(name)
     }
 
-    /// A new folder that anybody may write to.
+    /// Creates a folder that every user can write to.
     pub(crate) fn room(&self, name: &str) -> Result<PathBuf> {
         let folder = self.folder.join(name);
         fs::create_dir(&folder).map_err(at(&folder))?;
@@ -59,11 +59,11 @@ impl Home {
         Ok(folder)
     }
 
-    /// What is written in front of a command that an ordinary user shall run.
+    /// The command that runs another one as an unprivileged user.
     pub(crate) fn as_user(&self) -> Vec<&'static str> {
         let nobody: &[&str] = match self.root {
             true => &["--reuid=65534", "--regid=65534", "--clear-groups"],
-            false => &["--bounding-set=-all"], // in a user namespace of our own, root is nobody outside
+            false => &["--bounding-set=-all"], // root of our user namespace has no rights outside
         };
         [&["setpriv", "--inh-caps=-all", "--no-new-privs"], nobody, &["--"]].concat()
     }
@@ -80,11 +80,11 @@ impl Home {
 impl Drop for Home {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.home);
-        let _ = fs::remove_dir(&self.folder); // unless something failed, and left there what it printed
+        let _ = fs::remove_dir(&self.folder); // stays if a program failed and left its output there
     }
 }
 
-/// A network of its own, as long as the process lives that is returned.
+/// Creates a network namespace that exists as long as the returned process.
 pub(crate) fn network_host(name: &str, log: &Path) -> Result<Process> {
     let own = fs::read_link("/proc/self/ns/net").map_err(at(Path::new("/proc/self/ns/net")))?;
     let mut holder = Command::new("unshare");
@@ -96,38 +96,7 @@ pub(crate) fn network_host(name: &str, log: &Path) -> Result<Process> {
     Ok(host)
 }
 
-/// What `nsenter` calls the network of a process.
+/// The option with which `nsenter` enters the network of a process.
 pub(crate) fn network(process: &str) -> String {
     format!("--net=/proc/{process}/ns/net")
-}
-
-/// Whether anybody listens at a port, in the network that this process is in.
-pub(crate) fn listens(process: u32, port: u16) -> bool {
-    has_socket(process, port, |state, _| state == LISTEN)
-}
-
-/// Whether a connection waits to be accepted there.
-pub(crate) fn is_waited_at(process: u32, port: u16) -> bool {
-    has_socket(process, port, |state, received| state == LISTEN && !received.ends_with(":00000000"))
-}
-
-/// Whether there is any connection to a port that is not closed at both ends.
-pub(crate) fn serves(process: u32, port: u16) -> bool {
-    has_socket(process, port, |state, _| state != LISTEN && state != TIME_WAIT)
-}
-
-/// States of sockets, as the kernel lists them.
-const LISTEN: &str = "0A";
-const TIME_WAIT: &str = "06";
-
-/// Looks for a socket at this port: in this state, with so much in its queues. Behind the colon is what was not read, or accepted.
-fn has_socket(process: u32, port: u16, is_wanted: impl Fn(&str, &str) -> bool) -> bool {
-    let wanted = format!(":{port:04X}");
-    ["tcp", "tcp6"].iter().any(|file| {
-        let table = fs::read_to_string(Path::new("/proc").join(process.to_string()).join("net").join(file));
-        table.unwrap_or_default().lines().any(|line| {
-            let words: Vec<_> = line.split_whitespace().collect();
-            matches!(words[..], [_, local, _, state, queues, ..] if local.ends_with(&wanted) && is_wanted(state, queues))
-        })
-    })
 }

@@ -1,10 +1,11 @@
-//! `instructions`: counts the instructions of hot paths under callgrind and holds them to their ceilings.
+//! `instructions`: counts the instructions of hot paths under callgrind and compares them with their
+//! ceilings.
 //!
-//! Time on a shared machine is noise; instructions are the same on every run of the same program. A crate
-//! takes part with a `[[bench]]` named `instructions` that has `harness = false`. That program prints
-//! lines `NAME CEILING` for `--list`; for `NAME` it runs that case 1000 times inside a function called
-//! `measured_NAME`, marked `#[inline(never)]`. A case called `loop` does nothing: its count is taken off the
-//! others'. The ceilings are promises, so SPECIFICATION.md states each.
+//! Time on a shared machine is noisy, but instructions are the same in every run of the same program. A crate
+//! takes part with a `[[bench]]` named `instructions` that has `harness = false`. With `--list`, that program
+//! prints lines `NAME CEILING`; with `NAME`, it runs that case 1000 times inside a function called
+//! `measured_NAME`, marked `#[inline(never)]`. A case called `loop` does nothing: its count is subtracted
+//! from the others. docs/specification/performance.md states each ceiling.
 
 use crate::shell::{Result, at, command, output, run as run_command};
 use crate::workspace::Workspace;
@@ -14,8 +15,8 @@ use std::path::Path;
 
 const BENCH: &str = "instructions";
 const LOOP: &str = "loop";
-const SPECIFICATION: &str = "SPECIFICATION.md";
-/// How often a program runs a case: the counts are for one time.
+const SPECIFICATION: &str = "docs/specification/performance.md";
+/// How often a program runs a case. Counts are per run.
 const REPEATS: u64 = 1000;
 
 #[derive(Debug, PartialEq)]
@@ -50,7 +51,7 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
         }
     }
     if cases == 0 {
-        wrong.push(format!("no crate has a bench named `{BENCH}` that lists a case: nothing was checked"));
+        wrong.push(format!("no crate has a bench named `{BENCH}` with a case: nothing was checked"));
     }
     if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
 }
@@ -58,7 +59,7 @@ pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
 /// Builds the bench of a crate and returns the path of the program.
 fn build(package: &str) -> Result<String> {
     let arguments = ["bench", "--no-run", "--quiet", "--locked", "--bench", BENCH, "--package", package];
-    // Once for people, who want to read what does not compile; then, with nothing left to do, for the path.
+    // Build once with readable errors, and then again, with nothing left to do, for the path.
     run_command(&mut command("cargo", &arguments))?;
     let messages = output(command("cargo", &arguments).arg("--message-format=json"))?;
     messages
@@ -74,16 +75,16 @@ fn list(text: &str) -> Result<Vec<Case>> {
         let (name, ceiling) = line.split_once(' ')?;
         Some(Case { name: name.to_owned(), ceiling: ceiling.trim().parse().ok()? })
     };
-    let wrong = |line: &str| format!("a bench lists `{line}`, which is not of the form `NAME CEILING`");
+    let wrong = |line: &str| format!("invalid line `{line}` in the list of a bench, expected `NAME CEILING`");
     text.lines().map(|line| case(line).ok_or_else(|| wrong(line))).collect()
 }
 
-/// Instructions that one run of a case takes.
+/// Returns the number of instructions of one run of a case.
 fn count(program: &str, case: &str, directory: &Path) -> Result<u64> {
     let file = directory.join(format!("{case}.callgrind"));
     let mut valgrind = command("valgrind", &["--quiet", "--tool=callgrind", "--collect-atstart=no"]);
     valgrind.arg(format!("--callgrind-out-file={}", file.display()));
-    // The whole name: to match a closure of the function too would switch counting off inside it.
+    // The exact name: if it also matched a closure of the function, counting would be switched off inside it.
     valgrind.arg(format!("--toggle-collect=*::measured_{case}"));
     run_command(valgrind.args([program, case]))?;
     let text = fs::read_to_string(&file).map_err(at(&file))?;
@@ -99,7 +100,7 @@ impl Case {
         let Self { name, ceiling } = self;
         if count == 0 {
             return Some(format!(
-                "{name}: nothing was counted: did `measured_{name}` run, and is it inline(never)?"
+                "{name}: no instructions counted: did `measured_{name}` run, and is it inline(never)?"
             ));
         }
         (count > *ceiling).then(|| format!("{name}: {count} instructions, above the ceiling of {ceiling}"))
@@ -139,7 +140,7 @@ mod tests {
     fn a_count_above_the_ceiling_or_of_nothing_is_wrong() {
         assert_eq!(case().judge(120), None);
         assert!(case().judge(121).unwrap().contains("above the ceiling of 120"));
-        assert!(case().judge(0).unwrap().contains("nothing was counted"));
+        assert!(case().judge(0).unwrap().contains("no instructions counted"));
     }
 
     #[test]

@@ -1,11 +1,11 @@
-//! Root directories of other Debian releases, and `root`: a job, run in one of them. Debian's programs of that release, its C
-//! library and its rdma-core are then those of the system, beside the drop-in that was built here.
+//! Root directories of other Debian releases, and the job `root`, which runs another job in one of them: with
+//! the programs, C library and rdma-core of that release, and the drop-in that was built here.
 //!
 //! ```text
 //!  target/roots/trixie-…   a system with the packages, made once and kept
 //! ```
 //!
-//! The job runs in a mount namespace of its own, as root of it; what it runs as an ordinary user is its own matter.
+//! The job runs as root in a mount namespace of its own.
 
 use crate::dropin;
 use crate::setup;
@@ -17,13 +17,13 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const USAGE: &str = "root RELEASE JOB [OPTION…]";
 
-/// Jobs that find all that they need in a root: the drop-in is built before.
+/// Jobs that can run in a root, where the drop-in is not built.
 const JOBS: [&str; 2] = ["programs", "rdma-core-tests"];
 
-/// What `nightly` runs in each of the releases that are not this system's.
+/// The jobs that `nightly` runs in every other release.
 const NIGHTLY: [&[&str]; 2] = [&["rdma-core-tests", "--persona", "both"], &["programs"]];
 
-/// Names the release that a job runs in, if it is not this system's.
+/// Names the release that a job runs in, unless it is this system's.
 const RELEASE: &str = "IRON_XTASK_RELEASE";
 
 /// The release whose root this job runs in.
@@ -33,8 +33,8 @@ pub(crate) fn release() -> Option<String> {
 
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// What runs first, in a mount namespace of its own, with the words of the job behind it. Not by chroot: in a chroot nobody may
-/// make user namespaces.
+/// A script that enters the root and runs the words of the job. It does not use chroot, because user
+/// namespaces cannot be created in a chroot.
 const ENTER: &str = r#"set -eu
 mount --bind "$ROOT" "$ROOT"
 mount --rbind /dev "$ROOT/dev"
@@ -55,13 +55,13 @@ exec "$@""#;
 pub(crate) fn need_root(why: &str) -> Result {
     match output(&mut command("id", &["-u"]))?.trim() {
         "0" => Ok(()),
-        _ => Err(format!("this job needs root: {why}")),
+        _ => Err(format!("this job must run as root: {why}")),
     }
 }
 
-/// `root RELEASE JOB`; without arguments, what `nightly` runs in all of them.
+/// Runs `root RELEASE JOB`, or without arguments what `nightly` runs in all releases.
 pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
-    need_root("it makes and enters root directories of other systems")?;
+    need_root("it creates and enters root directories of other systems")?;
     dropin::build(workspace, true)?;
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
@@ -99,7 +99,7 @@ fn enter(workspace: &Workspace, release: &str, job: &[&str]) -> Result {
     run_command(&mut inner)
 }
 
-/// A minimal system with packages, made once and kept under a name.
+/// Returns a minimal system with packages, which is made once and kept under a name.
 pub(crate) fn make(roots: &Path, release: &str, name: &str, packages: &[&str]) -> Result<PathBuf> {
     fs::create_dir_all(roots).map_err(at(roots))?;
     let root = roots.join(format!("{release}-{name}"));
@@ -110,7 +110,7 @@ pub(crate) fn make(roots: &Path, release: &str, name: &str, packages: &[&str]) -
     let partial = roots.join(format!("{release}-{name}.partial"));
     remove(&partial)?;
     output(command("debootstrap", &["--variant=minbase", release]).arg(&partial))?;
-    // Nothing starts when it is installed: this is no system that runs.
+    // Services must not start when they are installed: this system does not run.
     let policy = partial.join("usr/sbin/policy-rc.d");
     fs::write(&policy, "#!/bin/sh\nexit 101\n").map_err(at(&policy))?;
     output(command("chmod", &["+x"]).arg(&policy))?;

@@ -1,8 +1,8 @@
-//! `sanitize`: the tests of the crates with threads and unsafe code, with AddressSanitizer in the code of all crates.
+//! `sanitize`: runs the tests of the crates with threads and unsafe code under AddressSanitizer.
 //!
-//! The sanitizers are unstable options of rustc, and their libraries come with every toolchain: RUSTC_BOOTSTRAP turns them
-//! on. AddressSanitizer accepts a standard library that was built without it. ThreadSanitizer does not: it needs std built
-//! with it (-Zbuild-std), which takes the source of std; without that it takes the fences of `Arc` for races.
+//! Sanitizers are unstable options of rustc, but every toolchain contains their libraries; RUSTC_BOOTSTRAP
+//! enables them. AddressSanitizer accepts a standard library that was built without it. ThreadSanitizer does
+//! not: without the source of std to build it with (-Zbuild-std), it reports the fences of `Arc` as races.
 
 use crate::shell::{Result, command, output, run as run_command};
 use crate::workspace::Workspace;
@@ -11,13 +11,13 @@ use std::process::Command;
 
 pub(crate) const USAGE: &str = "sanitize";
 
-/// The tests of these, which need no program of C.
+/// The crates whose tests need no C program.
 const PACKAGES: [&str; 3] = ["ironwarp-engine", "ironwarp", "ironwarp-ibverbs"];
-/// All but tests in which a thread vanishes by a bare system call: the sanitizer keeps books of threads, and aborts.
+/// Excludes tests in which a thread exits by a bare system call: the sanitizer tracks threads, and aborts.
 const TESTS: &str = "not test(vanished)";
-/// Line numbers are all that a report needs.
+/// Reports need only line numbers.
 const DEBUG: (&str, &str) = ("CARGO_PROFILE_DEV_DEBUG", "line-tables-only");
-/// Leaks are none of its business: the drop-in keeps what lives as long as the process.
+/// Does not look for leaks: the drop-in keeps some objects as long as the process.
 pub(crate) const OPTIONS: (&str, &str) = ("ASAN_OPTIONS", "detect_leaks=0");
 
 /// A build with the sanitizer, in a folder of its own.
@@ -37,7 +37,7 @@ impl Sanitized {
     pub(crate) fn new(workspace: &Workspace) -> Result<Self> {
         let version = output(&mut command("rustc", &["-vV"]))?;
         let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-        let host = host.ok_or("`rustc -vV` names no host")?.to_owned();
+        let host = host.ok_or("`rustc -vV` does not name the host")?.to_owned();
         Ok(Self { host, folder: workspace.target.join("sanitize") })
     }
 
@@ -49,13 +49,13 @@ impl Sanitized {
         cargo
     }
 
-    /// The drop-in as a static library: the sanitizer must be part of the program itself.
+    /// Builds the drop-in as a static library, because the sanitizer must be part of the program itself.
     pub(crate) fn library(&self) -> Result<PathBuf> {
         run_command(&mut self.cargo(&["build", "--lib", "--package", "ironwarp-ibverbs"]))?;
         Ok(self.folder.join(&self.host).join("debug/libironwarp_ibverbs.a"))
     }
 
-    /// The sanitizer's own library.
+    /// The runtime library of the sanitizer.
     pub(crate) fn runtime(&self) -> Result<PathBuf> {
         let root = output(&mut command("rustc", &["--print", "sysroot"]))?;
         let folder = PathBuf::from(root.trim()).join("lib/rustlib").join(&self.host).join("lib");

@@ -1,10 +1,10 @@
-//! `setup`: installs the tools that the other jobs need, only those that are missing.
+//! `setup`: installs the tools that the other jobs need, unless they are installed already.
 
 use crate::shell::{Result, command, output, present};
 use crate::workspace::Workspace;
 use std::thread;
 
-/// The commands, and the Debian packages that bring them.
+/// Commands, and the Debian packages that contain them.
 const DEBIAN: &[(&str, &str)] = &[
     ("git", "git"),
     ("tshark", "tshark"),
@@ -19,7 +19,8 @@ const DEBIAN: &[(&str, &str)] = &[
     ("debootstrap", "debootstrap"),
 ];
 
-/// What `guest/build` makes the siw guest of. Most of it brings no command, so dpkg is asked for it.
+/// Packages that `guest/build` makes the siw guest of. Most of them have no command to look for, so this asks
+/// dpkg.
 const GUEST: &[&str] = &[
     "busybox-static",
     "cpio",
@@ -36,7 +37,7 @@ const GUEST: &[&str] = &[
     "xz-utils",
 ];
 
-/// The programs that `programs` and `rdma-core-tests` run beside those above, and what they are built with.
+/// Further packages that `programs` and `rdma-core-tests` run or compile against.
 const PROGRAMS: &[&str] = &[
     "fio",
     "hwloc-nox",
@@ -55,7 +56,7 @@ const PROGRAMS: &[&str] = &[
     "ucx-utils",
 ];
 
-/// What it takes to run these programs in a minimal system: they, and what starts them.
+/// Packages needed to run the programs in a minimal system.
 pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
     const BESIDES: [&str; 9] = [
         "gcc",
@@ -71,19 +72,20 @@ pub(crate) fn programs() -> impl Iterator<Item = &'static str> {
     PROGRAMS.iter().copied().chain(BESIDES)
 }
 
-/// The commands, and the crates with the versions that are installed; any version already here will do.
+/// Commands, and the crates and versions to install. Any version that is installed already is good enough.
 const CARGO: &[(&str, &str)] =
     &[("cargo-nextest", "cargo-nextest@0.9.143"), ("cargo-deny", "cargo-deny@0.20.2")];
 
 pub(crate) fn run(_: &Workspace, _: &[String]) -> Result {
-    // One waits for the network and the disk, the other for the processors.
+    // apt-get waits for the network and the disk, cargo for the processors.
     thread::scope(|scope| {
         let building = scope.spawn(|| missing(CARGO).into_iter().try_for_each(build));
         packages().and(building.join().map_err(|_| "a thread panicked")?)
     })
 }
 
-/// Installs the Debian packages. Twice if need be: to install one, apt-get may remove another that came from backports.
+/// Installs the Debian packages. apt-get may remove a package from backports to install another, so this
+/// tries twice.
 fn packages() -> Result {
     let missing = || -> Vec<&str> {
         let others = GUEST.iter().chain(PROGRAMS).copied().filter(|package| !installed(package));
@@ -98,11 +100,11 @@ fn packages() -> Result {
     }
     match missing()[..] {
         [] => Ok(()),
-        ref left => Err(format!("still missing after apt-get: {}", left.join(" "))),
+        ref left => Err(format!("apt-get did not install: {}", left.join(" "))),
     }
 }
 
-/// Without optimisation: building these tools takes longer than using them.
+/// Builds without optimisation, because building these tools takes longer than running them.
 fn build(package: &str) -> Result {
     println!("installing {package} with cargo");
     let mut cargo = command("cargo", &["install", "--locked", "--quiet", "--debug", package]);
@@ -122,14 +124,14 @@ fn debian(packages: &[&str]) -> Result {
     let root = output(&mut command("id", &["-u"]))?.trim() == "0";
     let tools: &[&str] = if root { &["apt-get"] } else { &["apt-get", "sudo"] };
     if let Some(tool) = tools.iter().find(|tool| !present(tool)) {
-        return Err(format!("there is no {tool} here; install these by hand: {}", packages.join(" ")));
+        return Err(format!("{tool} is missing: install these packages manually: {}", packages.join(" ")));
     }
     apt_get(root, &["update", "-qq"])?;
     println!("installing with apt-get: {}", packages.join(" "));
     apt_get(root, &[&["install", "-qq", "--yes", "--no-install-recommends"], packages].concat())
 }
 
-/// Through `env`, because sudo does not pass our environment on.
+/// Uses `env`, because sudo does not pass on the environment.
 fn apt_get(root: bool, arguments: &[&str]) -> Result {
     let mut apt_get = if root { command("env", &[]) } else { command("sudo", &["env"]) };
     apt_get.args(["DEBIAN_FRONTEND=noninteractive", "apt-get"]).args(arguments);

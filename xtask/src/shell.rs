@@ -1,11 +1,11 @@
-//! Running commands, and the errors of doing so: each says what happened, where, and what to do.
+//! Runs commands. Errors say what failed, where, and what to do.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-/// An error is a sentence for the person at the terminal: no caller tells one kind from another.
+/// An error is a message for the person at the terminal; no caller distinguishes kinds of errors.
 pub(crate) type Result<T = ()> = std::result::Result<T, String>;
 
 pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
@@ -14,13 +14,13 @@ pub(crate) fn command(program: &str, arguments: &[&str]) -> Command {
     command
 }
 
-/// Runs a command; its output goes where ours goes.
+/// Runs a command that shares our standard output and standard error.
 pub(crate) fn run(command: &mut Command) -> Result {
     let status = command.status().map_err(|error| cannot_start(command, &error))?;
     if status.success() { Ok(()) } else { Err(format!("`{}` ended with {status}", line(command))) }
 }
 
-/// Runs a command for its standard output; what it says on standard error is shown only if it fails.
+/// Runs a command and returns its standard output. Shows its standard error only if it fails.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let Output { status, stdout, stderr } =
         command.output().map_err(|error| cannot_start(command, &error))?;
@@ -29,11 +29,11 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
         return Ok(stdout.into_owned());
     }
     let stderr = String::from_utf8_lossy(&stderr);
-    Err(format!("`{}` ended with {status}; it said:\n{stdout}{stderr}", line(command)))
+    Err(format!("`{}` ended with {status}; output:\n{stdout}{stderr}", line(command)))
 }
 
-/// Whether a tool is here and can be run, whatever its version. Cargo finds its own tools, even where
-/// its directory of them is not in the PATH.
+/// Whether a tool is installed, in any version. cargo also finds its tools where their directory is not in
+/// PATH.
 pub(crate) fn present(tool: &str) -> bool {
     let mut version = match tool.strip_prefix("cargo-") {
         Some(tool) => command("cargo", &[tool, "--version"]),
@@ -46,12 +46,12 @@ pub(crate) fn need(tool: &str) -> Result {
     if present(tool) { Ok(()) } else { Err(missing(tool)) }
 }
 
-/// Turns an I/O error into ours, with the path that it is about: `.map_err(at(path))`.
+/// Adds the path to an I/O error: `.map_err(at(path))`.
 pub(crate) fn at(path: &Path) -> impl Fn(io::Error) -> String {
     move |error| format!("{}: {error}", path.display())
 }
 
-/// Writes what a job found, for tools to read.
+/// Writes results to a JSON file.
 pub(crate) fn write_json(file: &str, found: &[serde_json::Value]) -> Result {
     let text = serde_json::to_string_pretty(found).map_err(|error| error.to_string())?;
     fs::write(file, text + "\n").map_err(at(Path::new(file)))
@@ -64,7 +64,7 @@ fn missing(tool: &str) -> String {
 fn cannot_start(command: &Command, error: &io::Error) -> String {
     match error.kind() {
         io::ErrorKind::NotFound => missing(&command.get_program().to_string_lossy()),
-        _ => format!("`{}` cannot be started: {error}", line(command)),
+        _ => format!("failed to start `{}`: {error}", line(command)),
     }
 }
 

@@ -1,14 +1,15 @@
-//! `siw-bench`: plain TCP, Linux siw and Ironwarp, measured in one guest by one program, taking turns.
+//! `siw-bench`: compares plain TCP, Linux siw and Ironwarp in one guest, measured alternately by one program.
 //!
-//! The guest is emulated, so times are not those of a machine: ratios are the result. The same is done once more with a clock
-//! that counts instructions (QEMU's `icount`) and one processor: then a "nanosecond" is an instruction of the guest, kernel and
-//! both ends together, and hardly anything else has a say.
+//! The guest is emulated, so absolute times mean little and the results are ratios. A second run uses one
+//! processor and a clock that counts instructions (QEMU's `icount`): a "nanosecond" is then an instruction of
+//! the guest, for the kernel and both ends together, and results hardly vary.
 //!
 //! ```text
 //!  guest/measure.c   the program: over TCP, or over the libibverbs that it finds
 //!  overlay           it and the drop-in, as a second archive behind the guest's own initramfs
 //! ```
 
+use crate::arguments::Arguments;
 use crate::shell::{Result, at, command, output, run as run_command, write_json};
 use crate::workspace::Workspace;
 use crate::{dropin, guest};
@@ -21,32 +22,33 @@ use std::process::Stdio;
 
 pub(crate) const USAGE: &str = "siw-bench [--json FILE] [--rounds N]";
 
-/// How often each is measured, unless told otherwise. Instructions are counted twice: that shows that they hardly vary.
+/// Default number of measurements. Instructions are counted twice, to show that they hardly vary.
 const ROUNDS: usize = 5;
 const COUNTED: usize = 2;
 
-/// What is measured: in which guest, called what, and how it is run there. The first of a guest is what the others are compared
-/// with. siw's checksums are a matter of its build; between two Ironwarps they are a setting.
+/// What is measured: the guest, the name, and the command line there. Others are compared with the first of
+/// each guest. In siw, checksums are a build option; in Ironwarp, a setting.
 const GUESTS: [(&str, &[(&str, &str)]); 2] = [
     ("plain", &[("TCP", "measure tcp"), ("siw", "measure verbs"), ("Ironwarp", "IRONWARP_CRC=off ironwarp")]),
     ("crc", &[("TCP", "measure tcp"), ("siw, CRC", "measure verbs"), ("Ironwarp, CRC", "ironwarp")]),
 ];
 
-/// In the guest: a port for each run, and Ironwarp as siw shows itself. Its completions mean the same then.
+/// The beginning of the script in the guest: a port for each run, and Ironwarp with the persona and the
+/// completion semantics of siw.
 const PRELUDE: &str = "
 port=7000
 ironwarp() { /ironwarp/bin/ironwarp run --persona iwarp -- measure verbs \"$@\"; }
 turn() { port=$((port + 1)); echo \"MEASURE of $1\"; shift; eval \"$* 10.0.2.15 $port\" || exit 1; }
 ";
 
-/// How guests keep the time.
+/// The clock of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Clock {
     Real,
     Instructions,
 }
 
-/// What was measured: by what, and by whom, in the order in which it came.
+/// Measurements in order, by metric and by contender.
 type Figures = BTreeMap<(String, u64), BTreeMap<&'static str, Vec<f64>>>;
 
 pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
@@ -74,21 +76,18 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
 
 fn parse(options: &[String]) -> Result<(Option<String>, usize)> {
     let (mut json, mut rounds) = (None, ROUNDS);
-    let mut words = options.iter();
-    while let Some(word) = words.next() {
-        let value = words.next().ok_or_else(|| format!("{word} needs a value: {USAGE}"))?;
-        match word.as_str() {
-            "--json" => json = Some(value.clone()),
-            "--rounds" => {
-                rounds = value.parse().map_err(|_| format!("--rounds {value}: a number is wanted"))?;
-            }
-            _ => return Err(format!("unknown option {word}: {USAGE}")),
+    let mut arguments = Arguments::new(options, USAGE);
+    while let Some(argument) = arguments.next() {
+        match argument {
+            "--json" => json = Some(arguments.value()?.into()),
+            "--rounds" => rounds = arguments.number()?,
+            _ => return Err(arguments.unknown()),
         }
     }
     Ok((json, rounds))
 }
 
-/// A guest that has the program and the drop-in, too.
+/// Prepares a guest with the program and the drop-in.
 fn prepare(workspace: &Workspace, variant: &str) -> Result<PathBuf> {
     let from = workspace.target.join("siw-guest").join(variant);
     let place = workspace.target.join("siw-guest").join(format!("{variant}-bench"));
@@ -125,7 +124,7 @@ fn prepare(workspace: &Workspace, variant: &str) -> Result<PathBuf> {
     Ok(place)
 }
 
-/// Boots the guest once, and lets all take turns in it.
+/// Boots the guest once and measures all contenders in it.
 fn measure(place: &Path, ways: &[(&'static str, &str)], clock: Clock, rounds: usize) -> Result<Figures> {
     let turns: Vec<_> = ways.iter().map(|(name, how)| format!("turn '{name}' '{how}'\n")).collect();
     let commands = format!("{PRELUDE}{}", turns.concat().repeat(rounds));
@@ -143,16 +142,16 @@ fn measure(place: &Path, ways: &[(&'static str, &str)], clock: Clock, rounds: us
         }
         let words: Vec<_> = line.split(' ').collect();
         let (Some(name), [what, size, value]) = (whose, &words[..]) else {
-            return Err(format!("the guest says {line:?}:\n{console}"));
+            return Err(format!("unexpected line {line:?} from the guest:\n{console}"));
         };
         let (Ok(size), Ok(value)) = (size.parse(), value.parse()) else {
-            return Err(format!("the guest says {line:?}:\n{console}"));
+            return Err(format!("unexpected line {line:?} from the guest:\n{console}"));
         };
         figures.entry(((*what).to_owned(), size)).or_default().entry(name).or_default().push(value);
     }
     match figures.values().flat_map(BTreeMap::values).all(|values| values.len() == rounds) {
         true if !figures.is_empty() => Ok(figures),
-        _ => Err(format!("something was not measured:\n{console}")),
+        _ => Err(format!("measurements are missing:\n{console}")),
     }
 }
 
@@ -163,7 +162,7 @@ struct Row {
     name: &'static str,
     clock: Clock,
     median: f64,
-    /// To plain TCP in the same round: the median, the least and the most. Of bandwidths, or of times.
+    /// Ratio to plain TCP in the same round, of bandwidths or of times: median, minimum and maximum.
     ratio: [f64; 3],
 }
 
@@ -172,7 +171,7 @@ fn table(figures: &Figures, base: &str, clock: Clock) -> Vec<Row> {
     for ((what, size), by) in figures {
         let Some(bare) = by.get(base) else { continue };
         for (&name, values) in by {
-            // More is better for a stream, and less for a round trip: as people say it.
+            // More is better for a stream, less for a round trip.
             let ratios = values.iter().zip(bare).map(|(own, bare)| match what.as_str() {
                 "stream" => bare / own,
                 _ => own / bare,

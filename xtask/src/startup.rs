@@ -1,6 +1,7 @@
-//! `startup`: how much longer a program takes to start and end under `ironwarp run`: one that uses no verb, and one that opens the
-//! device. A release build; bare and under the drop-in take turns, and what counts is the difference of the medians. By the
-//! time of day, so on an idle machine; the test `it_starts_with_few_system_calls` holds what it depends on anywhere.
+//! `startup`: measures how much longer programs take to start and end under `ironwarp run`: one that uses no
+//! verbs, and one that opens the device. Runs of a release build with and without the drop-in alternate; the
+//! result is the difference of the medians. It is wall time, so the machine should be idle. On busy machines
+//! the test `startup_makes_few_system_calls` stands in for this.
 
 use crate::dropin;
 use crate::shell::{Result, command};
@@ -13,7 +14,7 @@ pub(crate) const USAGE: &str = "startup [--runs N]";
 
 const RUNS: usize = 301;
 
-/// Programs, and the most that each may take longer.
+/// Programs, and by how much each may be slower.
 const PROGRAMS: [(&str, Duration); 2] =
     [("true", Duration::from_micros(1500)), ("ibv_devinfo", Duration::from_micros(2500))];
 
@@ -21,7 +22,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     let runs = match options {
         [] => RUNS,
         [option, runs] if option == "--runs" => {
-            runs.parse().map_err(|_| format!("`{runs}` is no number of runs"))?
+            runs.parse().map_err(|_| format!("invalid number of runs `{runs}`"))?
         }
         _ => return Err(format!("usage: cargo xtask {USAGE}")),
     };
@@ -32,7 +33,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     for (program, most) in PROGRAMS {
         let (mut bare, mut under) = (Vec::new(), Vec::new());
         for _ in 0..runs.max(1) {
-            // Without a device it ends with an error, after it has loaded the libraries and looked for one.
+            // Without a device it fails, but only after it has loaded the libraries and searched for devices.
             bare.push(time(&mut command(program, &[]))?);
             under.push(time(Command::new(&ironwarp).args(["run", "--", program]).stdin(Stdio::null()))?);
         }
@@ -41,7 +42,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
         println!("{program:<12}  {bare}  {under}  {}", more.as_micros());
         if more > most {
             findings.push(format!(
-                "{program} takes {} µs longer, at most {} are allowed",
+                "{program} takes {} µs longer, maximum is {}",
                 more.as_micros(),
                 most.as_micros()
             ));
@@ -50,7 +51,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     if findings.is_empty() { Ok(()) } else { Err(findings.join("; ")) }
 }
 
-/// From start to end.
+/// Returns the time from start to end.
 fn time(command: &mut Command) -> Result<Duration> {
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let began = Instant::now();
@@ -58,7 +59,7 @@ fn time(command: &mut Command) -> Result<Duration> {
     Ok(began.elapsed())
 }
 
-/// The middle of many times.
+/// Median and quartiles of many times.
 struct Spread {
     median: Duration,
     quartiles: [Duration; 2],

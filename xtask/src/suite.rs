@@ -1,8 +1,8 @@
-//! The suites: `check`, `ci` and `nightly`. Each runs jobs of the table in main.rs and prints what they cost.
+//! The suites `check`, `ci` and `nightly`: each runs some of the jobs and prints their cost.
 
-use crate::Job;
-use crate::Part::{self, Both, Ci, Nightly};
 use crate::cost::Cost;
+use crate::job::Job;
+use crate::job::Part::{self, Both, Ci, Nightly};
 use crate::shell::Result;
 use crate::workspace::Workspace;
 use std::fmt;
@@ -14,31 +14,31 @@ pub(crate) struct Suite {
     parts: &'static [Part],
     /// Runs the remaining jobs after a failure, so that one run shows everything that fails.
     keeps_going: bool,
-    /// Runs each job in its large form.
-    is_large: bool,
+    /// Runs each job in its long form.
+    is_long: bool,
 }
 
 pub(crate) const SUITES: &[Suite] = &[
     Suite {
         name: "check",
-        about: "fmt, tidy, clippy, test: run it before you push",
+        about: "fmt, tidy, clippy and test: run this before you push",
         parts: &[Both],
         keeps_going: false,
-        is_large: false,
+        is_long: false,
     },
     Suite {
         name: "ci",
         about: "what CI runs after setup",
         parts: &[Both, Ci],
         keeps_going: true,
-        is_large: false,
+        is_long: false,
     },
     Suite {
         name: "nightly",
-        about: "everything, in its large form",
+        about: "all jobs, in their long form",
         parts: &[Both, Ci, Nightly],
         keeps_going: true,
-        is_large: true,
+        is_long: true,
     },
 ];
 
@@ -52,7 +52,7 @@ struct Row {
 impl fmt::Display for Row {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<17}{}", self.job, self.cost)?;
-        // What follows the first line of an error is output that has been shown.
+        // The rest of the error has been printed already.
         match &self.result {
             Ok(()) => Ok(()),
             Err(error) => write!(f, "  FAILED: {}", error.lines().next().unwrap_or_default()),
@@ -61,12 +61,12 @@ impl fmt::Display for Row {
 }
 
 impl Suite {
-    /// Runs its jobs in order. All must pass.
+    /// Runs the jobs in order. All must pass.
     pub(crate) fn run(&self, jobs: &[Job], workspace: &Workspace) -> Result {
         let jobs: Vec<&Job> = jobs.iter().filter(|job| self.parts.contains(&job.part)).collect();
         let mut rows = Vec::new();
         for (index, job) in jobs.iter().enumerate() {
-            let options: &[&str] = if self.is_large { job.nightly } else { &[] };
+            let options: &[&str] = if self.is_long { job.nightly } else { &[] };
             let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
             println!("{} of {}", index + 1, jobs.len());
             let (cost, result) = job.run(workspace, &options);
@@ -103,8 +103,9 @@ impl Suite {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::JOBS;
+    use crate::job::job;
     use crate::shell::{command, run};
-    use crate::{JOBS, job};
     use std::process::{Command, Stdio};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -137,7 +138,7 @@ mod tests {
                     RUNS.fetch_add(1 + options.len(), Ordering::Relaxed);
                     Ok(())
                 })
-                .nightly(&["--large"]),
+                .nightly(&["--long"]),
             ]
         };
         assert!(suite("check").run(&jobs(), &workspace()).is_err());
@@ -145,7 +146,7 @@ mod tests {
         assert!(suite("ci").run(&jobs(), &workspace()).is_err());
         assert_eq!(RUNS.load(Ordering::Relaxed), 1);
         assert!(suite("nightly").run(&jobs(), &workspace()).is_err());
-        assert_eq!(RUNS.load(Ordering::Relaxed), 3, "it ran again, with the options of its large form");
+        assert_eq!(RUNS.load(Ordering::Relaxed), 3, "it ran again, with the options of its long form");
     }
 
     #[test]
@@ -160,12 +161,12 @@ mod tests {
     }
 
     #[test]
-    fn every_job_takes_the_options_of_its_large_form() {
+    fn every_job_takes_the_options_of_its_long_form() {
         let wrong = JOBS.iter().filter(|job| !job.nightly.is_empty() && !job.takes_options());
         assert_eq!(wrong.map(Job::name).collect::<Vec<_>>(), [""; 0]);
     }
 
-    /// `.ci/run` with a `cargo` that fails for one of the two commands.
+    /// Runs `.ci/run` with a `cargo` that fails for one of the two commands.
     #[test]
     fn a_failing_command_fails_the_script() {
         let folder = std::env::temp_dir().join(format!("ironwarp-ci-run-{}", std::process::id()));

@@ -1,4 +1,4 @@
-//! What cargo knows of this workspace: its members, their targets and dependencies.
+//! The workspace as cargo knows it: members, their targets and dependencies.
 
 use crate::shell::{Result, at, command, output};
 use serde_json::Value;
@@ -8,14 +8,14 @@ use std::path::PathBuf;
 
 pub(crate) struct Workspace {
     pub(crate) root: PathBuf,
-    /// Where cargo builds, and where the jobs put what they make.
+    /// The directory of cargo's build output, where jobs also put their files.
     pub(crate) target: PathBuf,
     pub(crate) members: Vec<Member>,
 }
 
 pub(crate) struct Member {
     pub(crate) name: String,
-    /// From the root, with no slash at the end.
+    /// Relative to the root, without a trailing slash.
     pub(crate) directory: String,
     pub(crate) dependencies: Vec<Dependency>,
     pub(crate) targets: Vec<Target>,
@@ -28,22 +28,23 @@ pub(crate) struct Dependency {
 
 pub(crate) struct Target {
     pub(crate) name: String,
-    /// As cargo says it: `lib`, `bin`, `bench`, …
+    /// In cargo's words: `lib`, `bin`, `bench`, …
     pub(crate) kind: String,
-    /// The file of its crate root, from the root of the workspace.
+    /// The crate root, relative to the root of the workspace.
     pub(crate) source: String,
 }
 
-/// Names a file with what cargo says, for a job in a system that has no cargo: what it needs was built before.
+/// Names a file with the output of `cargo metadata`, for jobs in a system without cargo, where everything was
+/// built before.
 pub(crate) const METADATA: &str = "IRON_XTASK_METADATA";
 
 impl Workspace {
-    /// What cargo says.
+    /// Returns the output of `cargo metadata`.
     pub(crate) fn metadata() -> Result<String> {
         output(&mut command("cargo", &["metadata", "--no-deps", "--format-version", "1"]))
     }
 
-    /// Whether there is a cargo that could build something.
+    /// Whether this system has no cargo, because everything was built before.
     pub(crate) fn is_built() -> bool {
         env::var_os(METADATA).is_some()
     }
@@ -92,7 +93,7 @@ impl Member {
     }
 }
 
-/// A field that cargo's format promises; were it missing, the empty string would match no crate.
+/// A field that cargo always writes. If it were missing, the empty string would match no crate.
 fn string(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }

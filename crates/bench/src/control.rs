@@ -1,7 +1,7 @@
-//! The two processes: the client starts the server as a child, each keeps to a processor of its own, and they tell each other
-//! by lines of text what is not part of the measurement.
+//! The two processes: the client starts the server as a child, each is pinned to a processor of its own, and they exchange lines of
+//! text apart from the measurement.
 
-use crate::Result;
+use crate::result::Result;
 use crate::turn::Turn;
 use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, set_parent_process_death_signal, setrlimit};
 use rustix::thread::{
@@ -17,11 +17,11 @@ use std::time::Duration;
 /// The first word on the command line of the server.
 pub(crate) const SERVE: &str = "serve";
 
-/// No step takes longer, unless it hangs.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+/// Upper bound on the time of any step.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Before any thread is started: threads inherit the processor. As many files as may be, for thousands of connections. True if
-/// there was more than one processor to choose from.
+/// Pins the process to a processor and raises the limit of open files, before any thread is started, so that threads inherit the
+/// processor. Returns whether there is more than one processor.
 pub(crate) fn prepare(which: usize) -> Result<bool> {
     let processors = processors()?;
     keep_to(processors[which % processors.len()])?;
@@ -30,20 +30,20 @@ pub(crate) fn prepare(which: usize) -> Result<bool> {
     Ok(processors.len() > 1)
 }
 
-/// Those that this thread may run on.
+/// Returns the processors that this thread may run on.
 pub(crate) fn processors() -> Result<Vec<usize>> {
     let may = sched_getaffinity(None)?;
     Ok((0..CpuSet::MAX_CPU).filter(|processor| may.is_set(*processor)).collect())
 }
 
-/// This thread runs there, and nowhere else.
+/// Pins this thread to a processor.
 pub(crate) fn keep_to(processor: usize) -> Result {
     let mut own = CpuSet::new();
     own.set(processor);
     Ok(sched_setaffinity(None, &own)?)
 }
 
-/// Before any thread is started: as a user who may not give threads a priority, whoever this one is.
+/// Drops the permission to raise the priority of threads, before any thread is started.
 pub(crate) fn give_up_priority() -> Result {
     setrlimit(Resource::Rtprio, Rlimit { current: Some(0), maximum: Some(0) })?;
     let mut may = capabilities(None)?;
@@ -53,23 +53,23 @@ pub(crate) fn give_up_priority() -> Result {
     Ok(set_capabilities(None, may)?)
 }
 
-/// A server whose client was killed shall not go on, polling.
+/// Makes the kernel kill the server when its client dies.
 pub(crate) fn end_with_client() -> Result {
     Ok(set_parent_process_death_signal(Some(Signal::KILL))?)
 }
 
-/// The server, as the client has it. Dropped, it ends.
+/// The client's handle of the server, which is killed on drop.
 #[derive(Debug)]
 pub(crate) struct Server {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
-    /// It has to have a processor of its own.
+    /// The server must have a processor of its own.
     apart: bool,
 }
 
 impl Server {
-    /// Starts it, and only then takes a processor: the server would inherit it, and then both had the same one.
+    /// Starts the server, and pins the client only after that, because the server would inherit its processor.
     pub(crate) fn start(turn: &Turn) -> Result<Self> {
         let me = std::env::current_exe()?;
         let mut command = match turn.network.as_str() {
@@ -86,31 +86,31 @@ impl Server {
         Ok(Self { child, to, from: BufReader::new(from), apart: prepare(0)? })
     }
 
-    /// The next line that the server says.
+    /// Reads the next line from the server.
     fn line(&mut self) -> Result<String> {
         let mut line = String::new();
         match self.from.read_line(&mut line)? {
-            0 => Err("the server has ended".into()),
+            0 => Err("the server has exited".into()),
             _ => Ok(line.trim().to_owned()),
         }
     }
 
-    /// Where it listens: the first that it says. By then it has its processor.
+    /// Returns the address of the server: its first line, which it prints after it was pinned.
     pub(crate) fn address(&mut self) -> Result<SocketAddr> {
         let address = self.line()?.parse()?;
         if self.apart && sched_getaffinity(None)? == sched_getaffinity(Some(Pid::from_child(&self.child)))? {
-            return Err("client and server have the same processor".into());
+            return Err("client and server run on the same processor".into());
         }
         Ok(address)
     }
 
-    /// What it has in its memory, in the end.
+    /// Returns the final contents of its memory.
     pub(crate) fn holds(&mut self) -> Result<String> {
         writeln!(self.to)?;
         self.line()
     }
 
-    /// How long the threads of both processes have run, in seconds: the client's, the server's.
+    /// Returns the processor time of client and server in seconds.
     pub(crate) fn processor_time(&self) -> Result<[f64; 2]> {
         Ok([threads_have_run("self")?, threads_have_run(&self.child.id().to_string())?])
     }
@@ -132,16 +132,16 @@ fn threads_have_run(process: &str) -> Result<f64> {
     Ok(Duration::from_nanos(nanos).as_secs_f64())
 }
 
-/// The server's side: says where it listens.
+/// Prints the address of the server.
 pub(crate) fn say_address(at: SocketAddr) {
     println!("{at}");
 }
 
-/// Waits until the client wants to know what is there. It does so when it has measured, or not at all.
+/// Waits until the client asks for the contents of memory, which it does at the end of a measurement.
 pub(crate) fn wait_until_asked() -> Result {
     let mut line = String::new();
     match std::io::stdin().lock().read_line(&mut line)? {
-        0 => Err("the client has ended".into()),
+        0 => Err("the client has exited".into()),
         _ => Ok(()),
     }
 }

@@ -1,21 +1,20 @@
-//! One turn of a measurement: two processes with a processor each, over bare TCP or over Ironwarp's native API.
+//! Runs one turn of a benchmark: two processes on a processor each, over bare TCP or over Ironwarp's native API.
 //!
-//! `cargo xtask bench` comes before this: it decides whose turn it is, starts this program once for each, and compares.
-//! What comes out is one line of words for it to read.
+//! `cargo xtask bench` starts this program once per turn, parses its output, one line of `key=value` words, and compares turns.
 //!
 //! ```text
-//!  turn.rs      what is done, by whom, how large, how many at once: the words of the command line
+//!  turn.rs      the parameters of a turn: the words of the command line
 //!  control.rs   the server as a child process, processors, processor time
-//!  measure.rs   clocks, the pattern that is moved, the line that is printed
-//!  scattered.rs which of many connections is next
-//!  bare/        the loops over plain sockets
-//!  native/      the same over queue pairs
-//!  registration.rs, neighbour.rs   registration by call and by control queue: a table of its own
-//!  shared_send.rs   private send queues and a shared one: another
-//!  shares.rs    two classes of bulk at one lane: another
+//!  measure.rs   clocks, the payload pattern, the output
+//!  scattered.rs the order in which many connections are used
+//!  bare/        workloads over plain sockets
+//!  native/      the same workloads over queue pairs
+//!  registration.rs, neighbour.rs   compares registration by call and by control queue
+//!  shared_send.rs   compares private send queues and a shared one
+//!  shares.rs    measures the shares of two bulk classes on one lane
 //! ```
 //!
-//! Turns last a time, not a count: so a run of many turns takes as long as it was planned to, on any machine.
+//! A turn runs for a fixed time instead of a fixed count, so a benchmark takes equally long on any machine.
 
 mod bare;
 mod control;
@@ -23,17 +22,15 @@ mod measure;
 mod native;
 mod neighbour;
 mod registration;
+mod result;
 mod scattered;
 mod shared_send;
 mod shares;
 mod turn;
 
-use std::error::Error;
+use result::Result;
 use std::process::ExitCode;
-use turn::{Turn, Who};
-
-/// An error is a sentence for the person who measures: no caller tells one kind from another.
-type Result<T = ()> = std::result::Result<T, Box<dyn Error>>;
+use turn::{Transport, Turn};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
@@ -53,13 +50,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The client: it starts the server, measures, and prints.
+/// Runs the client, which starts the server, measures, and prints the result.
 fn run(words: &[String]) -> Result {
     let turn = begin(words)?;
     let mut server = control::Server::start(&turn)?;
-    let measured = match turn.who {
-        Who::Bare => bare::run(&turn, &mut server)?,
-        Who::Ironwarp => native::run(&turn, &mut server)?,
+    let measured = match turn.transport {
+        Transport::Bare => bare::run(&turn, &mut server)?,
+        Transport::Ironwarp => native::run(&turn, &mut server)?,
     };
     println!("{measured}");
     Ok(())
@@ -69,9 +66,9 @@ fn serve(words: &[String]) -> Result {
     let turn = begin(words)?;
     control::prepare(1)?;
     control::end_with_client()?;
-    match turn.who {
-        Who::Bare => bare::serve(&turn),
-        Who::Ironwarp => native::serve(&turn),
+    match turn.transport {
+        Transport::Bare => bare::serve(&turn),
+        Transport::Ironwarp => native::serve(&turn),
     }
 }
 

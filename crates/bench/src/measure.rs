@@ -1,7 +1,7 @@
-//! Clocks, the bytes that are moved, and the line that a turn ends with.
+//! Clocks, the payload pattern, and the output of a turn.
 
-use crate::Result;
 use crate::control::Server;
+use crate::result::Result;
 use crate::turn::Turn;
 use std::fmt;
 use std::time::Instant;
@@ -9,19 +9,19 @@ use std::time::Instant;
 /// A byte that [`pattern`] does not have. Over bare TCP it ends a phase.
 pub(crate) const END: u8 = 0xff;
 
-/// What came of a turn.
+/// The result of a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) seconds: f64,
     pub(crate) messages: u64,
     pub(crate) bytes: u64,
-    /// Half a round trip in seconds; zero where there are none.
+    /// Half of a round trip in seconds, or zero if not measured.
     pub(crate) half: f64,
-    /// What a connection takes of memory, in bytes; zero where that is not measured.
+    /// Resident memory per connection in bytes, or zero if not measured.
     pub(crate) resident: f64,
-    /// How often a consumer that sleeps was woken, for each completion.
+    /// Number of wakeups of a sleeping consumer per completion.
     pub(crate) wakes: f64,
-    /// Seconds that the processors worked for the client, and for the server.
+    /// Processor time of client and server in seconds.
     pub(crate) processor: [f64; 2],
 }
 
@@ -33,7 +33,7 @@ impl fmt::Display for Measured {
     }
 }
 
-/// Counts time and processor time from here to [`Stopwatch::stop`].
+/// Measures time and processor time until [`Stopwatch::stop`].
 #[derive(Debug)]
 pub(crate) struct Stopwatch {
     processor: [f64; 2],
@@ -55,8 +55,8 @@ impl Stopwatch {
     }
 }
 
-/// Plays ping-pong: first to warm up, then to measure. `ping` does one round trip with this number, `check` looks at what
-/// came back, when the clock does not run. The median counts: it knows nothing of the few that were interrupted.
+/// Runs a ping-pong: first to warm up, then to measure. `ping` makes one round trip with a number, and `check` verifies the answer
+/// while the clock is stopped. Reports the median, which ignores the few round trips that were interrupted.
 pub(crate) fn ping_pong<E>(
     server: &Server,
     turn: &Turn,
@@ -82,22 +82,22 @@ pub(crate) fn ping_pong<E>(
     Ok(Measured { half: pings[pings.len() / 2].as_secs_f64() / 2.0, ..measured })
 }
 
-/// The bytes of a message. No two neighbours are the same, and none is [`END`] or zero.
+/// Returns the payload of a message. Adjacent bytes differ, and none is [`END`] or zero.
 pub(crate) fn pattern(len: usize) -> Vec<u8> {
     (0..=250_u8).cycle().skip(1).filter(|byte| *byte > 0).take(len).collect()
 }
 
-/// How a message begins and ends, as text to compare.
+/// Returns the start and end of a message as text, for comparison.
 pub(crate) fn edges(bytes: &[u8]) -> String {
     let edge = bytes.len().min(8);
     format!("{:02x?} {:02x?}", &bytes[..edge], &bytes[bytes.len() - edge..])
 }
 
-/// The data has arrived where it should, or the figure is worth nothing.
+/// Checks that the data has arrived, without which the result would be meaningless.
 pub(crate) fn compare(holds: &str, message: &[u8]) -> Result {
     match holds == edges(message) {
         true => Ok(()),
-        false => Err(format!("{holds} arrived, not {}", edges(message)).into()),
+        false => Err(format!("received {holds}, expected {}", edges(message)).into()),
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_arrive_is_found() {
+    fn missing_data_is_detected() {
         let message = pattern(100);
         compare(&edges(&message), &message).unwrap();
         assert!(compare(&edges(&[0; 100]), &message).is_err());

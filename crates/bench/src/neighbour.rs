@@ -1,8 +1,8 @@
-//! A queue pair that goes on while something else is measured: 8 bytes there and back, both ends asleep in between. How long that
-//! takes says what the others notice.
+//! A ping-pong of 8 bytes in the background of another measurement, with both ends sleeping in between. Its latency shows how much
+//! other queue pairs are affected.
 
-use crate::Result;
-use crate::control::PATIENCE;
+use crate::control::TIMEOUT;
+use crate::result::Result;
 use ironwarp::{
     AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion,
     ProtectionDomain, QueuePair, WorkRequest,
@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// One end of a connection, with memory that its peer may reach.
+/// One end of a connection, with memory for its peer.
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) pair: QueuePair,
@@ -22,19 +22,19 @@ pub(crate) struct End {
     pub(crate) adapter: Adapter,
 }
 
-/// A connection of these two adapters.
+/// Connects two adapters.
 pub(crate) fn connect(here: &Adapter, there: &Adapter) -> Result<(End, End)> {
     let (near, far) = (End::of(here)?, End::of(there)?);
     join(&near.pair, &far.pair, &there.listen("127.0.0.1:0".parse()?)?)?;
     Ok((near, far))
 }
 
-/// Connects two queue pairs of this process, the second by what listens at its adapter.
+/// Connects two queue pairs of this process through a listener of the second one's adapter.
 pub(crate) fn join(near: &QueuePair, far: &QueuePair, listener: &Listener) -> Result {
-    near.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
-    let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+    near.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
+    let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
     incoming.accept(far, &AcceptOptions::new()).map_err(|error| error.to_string())?;
-    near.wait_connected(PATIENCE).map_err(|error| error.to_string())?;
+    near.wait_connected(TIMEOUT).map_err(|error| error.to_string())?;
     Ok(())
 }
 
@@ -47,7 +47,7 @@ impl End {
     }
 }
 
-/// A ping-pong in the background, until this is dropped.
+/// A ping-pong in the background that runs until dropped.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     stop: Arc<AtomicBool>,
@@ -56,7 +56,7 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Between two other queue pairs of these adapters.
+    /// Starts a ping-pong between two new queue pairs of these adapters.
     pub(crate) fn start(here: &Adapter, there: &Adapter) -> Result<Self> {
         let (near, far) = connect(here, there)?;
         let (stop, pings) = (Arc::new(AtomicBool::new(false)), Arc::<Mutex<Vec<Duration>>>::default());
@@ -75,12 +75,12 @@ impl Neighbour {
         Ok(Self { stop, pings, threads: vec![ping, pong] })
     }
 
-    /// Forgets what was measured before.
+    /// Discards earlier measurements.
     pub(crate) fn begin(&self) {
         self.pings.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
 
-    /// Half a round trip since then: the median and the 99th percentile.
+    /// Returns half of the round-trip time since then: the median and the 99th percentile.
     pub(crate) fn end(&self) -> (Duration, Duration) {
         let mut pings = std::mem::take(&mut *self.pings.lock().unwrap_or_else(PoisonError::into_inner));
         pings.sort_unstable();
@@ -89,14 +89,14 @@ impl Neighbour {
     }
 }
 
-/// One message to the peer and one from it; `first`: in this order.
+/// Exchanges one message in each direction; with `first`, this end sends first.
 fn exchange(end: &End, first: bool) -> Result {
     end.pair.post_receive(1, &[end.region.slice(0, 8)?])?;
     let send = || {
         end.pair.post_send(WorkRequest::send(2, &[end.region.slice(64, 8)?]).unsignaled()).map_err(Into::into)
     };
     let receive = || -> Result {
-        end.cq.wait(PATIENCE)?.ok_or("no answer in time")?.success()?;
+        end.cq.wait(TIMEOUT)?.ok_or("no answer in time")?.success()?;
         Ok(())
     };
     if first {

@@ -1,27 +1,27 @@
-//! Registration by call and by control queue (requirement X6), side by side: how long a program is kept from its first request, and
-//! what a neighbour notices. `ironwarp-bench registration [ROUNDS]` prints a table.
+//! Compares registration by call and by control queue (requirement X6): how long it delays the first request of a program, and how
+//! much it affects another queue pair. `ironwarp-bench registration [ROUNDS]` prints a table.
 //!
-//! A program registers all that it has, with its pages made, and then posts a Write from what it registered last.
+//! A program registers all of its memory, whose pages are populated, and then posts a Write from the last region.
 
-use crate::Result;
-use crate::control::PATIENCE;
+use crate::control::TIMEOUT;
 use crate::neighbour::{End, Neighbour, connect};
+use crate::result::Result;
 use ironwarp::{Access, Adapter, Buffer, ControlQueue, MemoryRegion, WorkRequest};
 use std::time::{Duration, Instant};
 
-/// What is registered: how many regions, and how long each is.
+/// Number and length of the regions.
 const CASES: [(usize, usize); 2] = [(10_000, 64 << 10), (1, 4 << 30)];
-/// How long the neighbour is watched while nothing is registered.
+/// How long the neighbour is measured while nothing is registered.
 const ALONE: Duration = Duration::from_secs(1);
 
-/// What was measured of one way.
+/// The times of one method.
 #[derive(Clone, Copy, Debug, Default)]
 struct Times {
-    /// The first request is posted.
+    /// When the first request was posted.
     posted: Duration,
-    /// It is done.
+    /// When it completed.
     done: Duration,
-    /// All is registered.
+    /// When all memory was registered.
     total: Duration,
     median: Duration,
     tail: Duration,
@@ -36,18 +36,18 @@ pub(crate) fn run(words: &[String]) -> Result {
     std::thread::sleep(ALONE);
     let (median, tail) = neighbour.end();
     println!(
-        "| registered | how | first request posted | it is done | all registered | neighbour: median | 99 % |"
+        "| registered | method | first request posted | completed | all registered | neighbour: median | 99 % |"
     );
     println!("|---|---|---|---|---|---|---|");
     println!("| nothing | | | | | {} | {} |", micros(median), micros(tail));
     for (count, len) in CASES {
-        let mut ways = [Vec::new(), Vec::new()];
+        let mut methods = [Vec::new(), Vec::new()];
         for _ in 0..rounds {
-            for (queued, times) in ways.iter_mut().enumerate() {
+            for (queued, times) in methods.iter_mut().enumerate() {
                 times.push(measure(&near, &far, &neighbour, (count, len), queued == 1)?);
             }
         }
-        for (how, times) in ["call", "control queue"].iter().zip(&ways) {
+        for (how, times) in ["call", "control queue"].iter().zip(&methods) {
             let of = |field: fn(&Times) -> Duration| {
                 let mut values: Vec<_> = times.iter().map(field).collect();
                 values.sort_unstable();
@@ -64,11 +64,11 @@ pub(crate) fn run(words: &[String]) -> Result {
             );
         }
     }
-    println!("\nMedians of {rounds} rounds, in which the two ways take turns.");
+    println!("\nMedians of {rounds} rounds, in which the two methods alternate.");
     Ok(())
 }
 
-/// Registers all of it, posts a Write, and waits for both.
+/// Registers all regions, posts a Write, and waits for both.
 fn measure(
     near: &End,
     far: &End,
@@ -90,12 +90,12 @@ fn measure(
     let posted = start.elapsed();
     if queued {
         for _ in 0..count {
-            done.wait(PATIENCE)?.ok_or("not registered in time")?.success()?;
+            done.wait(TIMEOUT)?.ok_or("not registered in time")?.success()?;
         }
     }
-    // By call, all is registered before the request is posted.
+    // By call, all memory is registered before the request is posted.
     let total = if queued { start.elapsed() } else { posted };
-    near.cq.wait(PATIENCE)?.ok_or("not done in time")?.success()?;
+    near.cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
     let all = start.elapsed();
     let (median, tail) = neighbour.end();
     Ok(Times { posted, done: all, total, median, tail })

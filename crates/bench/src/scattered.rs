@@ -1,5 +1,5 @@
-//! Which of many connections has the next request: all of them in turn, neighbours far apart, none that still waits for its
-//! answer. So every connection is cold when it comes, as those of many clients are. Used by both loops of requests.
+//! Chooses the connection for the next request: all in turn, with large strides, skipping those that still wait for an answer. So the
+//! state of each connection is cold in the cache, as with many clients.
 
 #[derive(Debug)]
 pub(crate) struct Scattered {
@@ -9,15 +9,15 @@ pub(crate) struct Scattered {
 }
 
 impl Scattered {
-    /// Of so many.
+    /// Creates an order of `len` connections.
     pub(crate) fn new(len: usize) -> Self {
-        // Whatever has no divisor in common with the length meets all. Near the golden section it scatters best.
+        // A stride that is coprime to the length visits all. Near the golden ratio, strides are most evenly spread.
         let golden = len * 618 / 1000;
         let stride = (golden..).find(|stride| *stride > 0 && divisor(*stride, len) == 1).unwrap_or(1);
         Self { waits: vec![false; len], at: 0, stride }
     }
 
-    /// One that does not wait: there must be one. The first of all is number zero.
+    /// Returns a connection that does not wait. There must be one. The first one is number zero.
     pub(crate) fn next(&mut self) -> usize {
         loop {
             let this = self.at;
@@ -29,7 +29,7 @@ impl Scattered {
         }
     }
 
-    /// It has its answer.
+    /// Marks a connection as answered.
     pub(crate) fn done(&mut self, which: usize) {
         self.waits[which] = false;
     }
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_have_their_turn_and_none_that_waits() {
+    fn all_are_used_in_turn_except_those_that_wait() {
         for len in [1, 2, 3, 100, 9000] {
             let mut order = Scattered::new(len);
             let mut seen: Vec<_> = (0..len).map(|_| order.next()).collect();

@@ -1,10 +1,10 @@
-//! Many connections with send queues of their own, and fed by one shared send queue (requirement X7), side by side: what they take
-//! of memory once each was used, and how fast requests are posted. `ironwarp-bench shared_send [CONNECTIONS]` prints a table.
+//! Compares many connections with private send queues and with one shared send queue (requirement X7): their memory after each was
+//! used, and the rate of posting. `ironwarp-bench shared_send [CONNECTIONS]` prints a table.
 //!
-//! The server is a process of its own. Each way has an adapter of its own, and all of its connections; the two take turns.
+//! The server is a separate process. Each of the two methods has an adapter and connections of its own; they alternate.
 
-use crate::Result;
-use crate::control::{self, PATIENCE};
+use crate::control::{self, TIMEOUT};
+use crate::result::Result;
 use ironwarp::{
     AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Listener, MemoryRegion, Place,
     ProtectionDomain, QueuePair, SharedSendQueue, WorkRequest,
@@ -15,15 +15,15 @@ use std::net::SocketAddr;
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
-/// The word that makes this program the server.
+/// The argument that starts the server.
 const SERVE: &str = "serve";
-/// Requests of each send queue, or of the shared one.
+/// Depth of each send queue, or of the shared one.
 const DEPTH: usize = 64;
-/// So many turns has each way.
+/// Number of turns of each method.
 const ROUNDS: usize = 9;
-/// So many requests are posted in a turn.
+/// Number of requests per turn.
 const POSTS: usize = 100_000;
-/// Bytes of a request.
+/// Payload of a request in bytes.
 const SIZE: usize = 8;
 
 pub(crate) fn run(words: &[String]) -> Result {
@@ -31,53 +31,53 @@ pub(crate) fn run(words: &[String]) -> Result {
         [first, connections] if first == SERVE => serve(connections.parse()?),
         [] => measure(5000),
         [connections] => measure(connections.parse()?),
-        _ => Err("shared_send [CONNECTIONS]".into()),
+        _ => Err("usage: ironwarp-bench shared_send [CONNECTIONS]".into()),
     }
 }
 
-/// One way, with its connections.
-struct Way {
+/// One method with its connections.
+struct Method {
     name: &'static str,
     cq: CompletionQueue,
     shared: Option<SharedSendQueue>,
     pairs: Vec<QueuePair>,
-    /// Of the peer's memory.
+    /// Address of the peer's memory.
     to: Place,
     region: MemoryRegion,
-    /// Bytes of resident memory for each connection: connected, and when each has had a full queue.
+    /// Resident memory per connection in bytes: after connecting, and after each queue was full once.
     idle: f64,
     used: f64,
-    /// Posts in a second, of each turn.
+    /// Posts per second of each turn.
     rates: Vec<f64>,
 }
 
 fn measure(connections: usize) -> Result {
     control::prepare(0)?;
     let mut server = Server::start(2 * connections)?;
-    let mut ways = [
-        Way::open("private", &server, connections, false)?,
-        Way::open("one shared", &server, connections, true)?,
+    let mut methods = [
+        Method::open("private", &server, connections, false)?,
+        Method::open("one shared", &server, connections, true)?,
     ];
     for _ in 0..ROUNDS {
-        for way in &mut ways {
-            way.turn()?;
+        for method in &mut methods {
+            method.turn()?;
         }
     }
-    println!("| {connections} send queues | connected | each was full once | posts |");
+    println!("| {connections} send queues | connected | after each was full once | posts |");
     println!("|---|---|---|---|");
-    for way in &mut ways {
-        way.rates.sort_by(f64::total_cmp);
-        let Way { name, idle, used, rates, .. } = way;
+    for method in &mut methods {
+        method.rates.sort_by(f64::total_cmp);
+        let Method { name, idle, used, rates, .. } = method;
         println!("| {name} | {idle:.0} B | {used:.0} B | {:.3} M/s |", rates[ROUNDS / 2] / 1e6);
     }
     println!(
-        "\nMemory for each connection, as the resident set of the process grew. Posts: the median of {ROUNDS} turns."
+        "\nMemory per connection, from the growth of the resident set. Posts: median of {ROUNDS} turns."
     );
     server.child.kill()?;
     Ok(())
 }
 
-impl Way {
+impl Method {
     fn open(name: &'static str, server: &Server, connections: usize, shared: bool) -> Result<Self> {
         let adapter = Adapter::new()?;
         let domain = adapter.protection_domain();
@@ -94,14 +94,14 @@ impl Way {
         let each = |bytes: f64| (bytes - before) / connections as f64;
         let (idle, to) = (each(resident()?), to.ok_or("no connections")?);
         let rates = Vec::new();
-        let mut way = Self { name, cq, shared, pairs, to, region, idle, used: 0.0, rates };
+        let mut method = Self { name, cq, shared, pairs, to, region, idle, used: 0.0, rates };
         for index in 0..connections {
-            let requests = (0..DEPTH).map(|_| way.request()).collect::<Result<Vec<_>>>()?;
-            way.post(index, requests)?;
-            way.complete(DEPTH)?;
+            let requests = (0..DEPTH).map(|_| method.request()).collect::<Result<Vec<_>>>()?;
+            method.post(index, requests)?;
+            method.complete(DEPTH)?;
         }
-        way.used = each(resident()?);
-        Ok(way)
+        method.used = each(resident()?);
+        Ok(method)
     }
 
     fn request(&self) -> Result<WorkRequest> {
@@ -119,12 +119,12 @@ impl Way {
 
     fn complete(&self, count: usize) -> Result {
         for _ in 0..count {
-            self.cq.wait(PATIENCE)?.ok_or("not done in time")?.success()?;
+            self.cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
         }
         Ok(())
     }
 
-    /// One request for each connection after another, and its completion is polled when the queue is full.
+    /// Posts requests to the connections in turn, and polls completions when the queue is full.
     fn turn(&mut self) -> Result {
         let (start, mut outstanding) = (Instant::now(), 0);
         for number in 0..POSTS {
@@ -154,11 +154,11 @@ fn connect(
     };
     let pair = pair.create()?;
     let established = pair.connect(to, &ConnectOptions::new()).map_err(|error| error.to_string())?;
-    let place = Place::from_bytes(&established.private_data).ok_or("the server says no place")?;
+    let place = Place::from_bytes(&established.private_data).ok_or("the server sent no address")?;
     Ok((pair, place))
 }
 
-/// The server, as a process of its own.
+/// The server process.
 struct Server {
     child: Child,
     address: SocketAddr,
@@ -187,7 +187,7 @@ fn serve(connections: usize) -> Result {
     println!("{}", listener.local_addr()?);
     let mut pairs = Vec::with_capacity(connections);
     while pairs.len() < connections {
-        let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
         let pair = domain.queue_pair(&cq).receive_depth(1).create()?;
         let options = AcceptOptions::new().private_data(&region.place(0)?.to_bytes());
         incoming.accept(&pair, &options).map_err(|error| error.to_string())?;
@@ -198,7 +198,7 @@ fn serve(connections: usize) -> Result {
     }
 }
 
-/// Of this process, in bytes.
+/// Returns the resident set of this process in bytes.
 fn resident() -> Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;

@@ -1,11 +1,11 @@
-//! What the shares of bulk handlers bring (requirement N6): two classes of connections, and one lane that has more to do for both than
-//! it can. `ironwarp-bench shares [ROUNDS]` prints how much each had. The shares change while traffic flows.
+//! Measures the shares of bulk handlers (requirement N6): two classes of connections on one overloaded lane.
+//! `ironwarp-bench shares [ROUNDS]` prints the throughput of each. The shares change while traffic flows.
 //!
-//! The lane has a processor together with threads that compute, so that it is slower than who sends to it.
+//! The lane shares its processor with threads that compute, so that it is slower than the senders.
 
-use crate::Result;
-use crate::control::{self, PATIENCE};
+use crate::control::{self, TIMEOUT};
 use crate::neighbour::join;
+use crate::result::Result;
 use ironwarp::{
     Access, Adapter, Buffer, Class, CompletionHandler, CompletionQueue, Config, MemoryRegion, Place,
     QueuePair, WorkRequest,
@@ -16,31 +16,30 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// The shares of the two, as they are tried.
+/// The pairs of shares to measure.
 const SHARES: [[u8; 2]; 4] = [[16, 16], [16, 32], [16, 64], [8, 128]];
-/// How long each is measured, and how long before that nobody looks.
+/// Duration of each measurement, and of the time before it.
 const TURN: Duration = Duration::from_millis(500);
 const SETTLE: Duration = Duration::from_millis(100);
-/// Threads that compute on the lane's processor.
+/// Number of threads that compute on the lane's processor.
 const OTHERS: usize = 2;
-/// Until the lane is behind: the kernel has megabytes of room for each connection.
+/// Time until the lane is behind, because the kernel buffers megabytes per connection.
 const WARM_UP: Duration = Duration::from_secs(1);
-/// Connections of each class, and Writes that each has under way.
+/// Connections per class, and outstanding Writes per connection.
 const CONNECTIONS: usize = 4;
 const QUEUED: usize = 8;
-/// Bytes of a Write.
+/// Payload of a Write in bytes.
 const SIZE: usize = 256 << 10;
 
 pub(crate) fn run(words: &[String]) -> Result {
     let rounds = match words {
         [] => 5,
         [rounds] => rounds.parse::<NonZero<usize>>()?.get(),
-        _ => return Err("shares [ROUNDS]".into()),
+        _ => return Err("usage: ironwarp-bench shares [ROUNDS]".into()),
     };
     let processors = control::processors()?;
-    let lanes = *processors
-        .get(1)
-        .ok_or("one processor is for who sends, another for the lane: there is only one")?;
+    let lanes =
+        *processors.get(1).ok_or("two processors are required: one for the senders and one for the lane")?;
     control::prepare(0)?;
     let (here, there) = (Adapter::new()?, Adapter::open(Config { lanes: 1, ..Config::default() })?);
     let stop = Arc::new(AtomicBool::new(false));
@@ -49,7 +48,7 @@ pub(crate) fn run(words: &[String]) -> Result {
     for _ in 0..OTHERS {
         let stop = Arc::clone(&stop);
         thread::spawn(move || {
-            control::keep_to(lanes).expect("this one was in the list");
+            control::keep_to(lanes).expect("a processor of the list");
             while !stop.load(Ordering::Relaxed) {
                 std::hint::spin_loop();
             }
@@ -73,32 +72,32 @@ pub(crate) fn run(words: &[String]) -> Result {
     for class in classes {
         class.sender.join().map_err(|_| "a sender panicked")??;
     }
-    println!("| shares | the second had, for each byte of the first |");
+    println!("| shares | throughput of the second, relative to the first |");
     println!("|---|---|");
     for ([first, second], mut ratios) in SHARES.iter().zip(ratios) {
         ratios.sort_by(f64::total_cmp);
         let [low, middle, high] = [0, rounds / 2, rounds - 1].map(|index| ratios[index]);
         println!("| {first} and {second} | {middle:.2} ({low:.2}–{high:.2}) |");
     }
-    println!("\nMedian, least and most of {rounds} rounds.");
+    println!("\nMedian, minimum and maximum of {rounds} rounds.");
     Ok(())
 }
 
-/// Connections whose far ends have one handler.
+/// Connections whose remote ends share a handler.
 struct Group {
     handler: CompletionHandler,
     done: Arc<AtomicU64>,
     sender: JoinHandle<std::result::Result<(), String>>,
-    /// Kept for as long as its connections are.
+    /// Kept alive as long as the connections.
     _far: (CompletionQueue, Vec<QueuePair>, MemoryRegion),
 }
 
 impl Group {
-    /// Connects, and keeps the connections busy until it is told to stop.
+    /// Connects, and keeps the connections busy until stopped.
     fn start(here: &Adapter, there: &Adapter, stop: &Arc<AtomicBool>) -> Result<Self> {
         let handler = there.completion_handler()?;
         let far_cq = there.completion_queue(64)?;
-        far_cq.modify(&handler);
+        far_cq.set_handler(&handler);
         let (near, far) = (here.protection_domain(), there.protection_domain());
         let sink = far.register(Buffer::new(SIZE)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         let source = near.register(Buffer::new(SIZE)?, Access::LOCAL_READ)?;
@@ -140,7 +139,7 @@ fn keep_busy(
         post(index)?;
     }
     while !stop.load(Ordering::Relaxed) {
-        let completion = cq.wait(PATIENCE)?.ok_or("not done in time")?.success()?;
+        let completion = cq.wait(TIMEOUT)?.ok_or("no completion in time")?.success()?;
         done.fetch_add(SIZE as u64, Ordering::Relaxed);
         post(usize::try_from(completion.wr_id)?)?;
     }

@@ -1,32 +1,32 @@
-//! What one turn does, as both processes are told it: words of the form `key=value`, each with a default.
+//! The parameters of a turn, which both processes get as words of the form `key=value`, each with a default.
 
-use crate::Result;
+use crate::result::Result;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
 use std::str::FromStr;
 use std::time::Duration;
 
-/// Who moves the data.
+/// The transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Who {
+pub(crate) enum Transport {
     Bare,
     Ironwarp,
 }
 
-/// What is measured.
+/// The workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum What {
-    /// A message there, and one back: half of the time that both take.
+pub(crate) enum Workload {
+    /// Half of the round-trip time of a message.
     PingPong,
-    /// The same, where each side watches its memory and nothing else.
+    /// Half of the round-trip time of a Write, where each side only polls its memory.
     Watch,
-    /// One way, as much as there is room for.
+    /// Throughput in one direction.
     Stream,
     /// Requests and answers on many connections.
     Requests,
-    /// A message there, and one back, beside bulk traffic: half of what 99 of 100 take at most.
+    /// Half of the 99th percentile of the round-trip time beside bulk traffic.
     Priority,
-    /// What a connection takes of memory while it does nothing.
+    /// Memory of an idle connection.
     Idle,
 }
 
@@ -39,50 +39,49 @@ pub(crate) enum Operation {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Turn {
-    pub(crate) who: Who,
-    pub(crate) what: What,
+    pub(crate) transport: Transport,
+    pub(crate) workload: Workload,
     pub(crate) operation: Operation,
-    /// Bytes of a message.
+    /// Payload of a message in bytes.
     pub(crate) size: usize,
-    /// So many are outstanding at most.
+    /// Maximum number of outstanding messages.
     pub(crate) queued: usize,
-    /// So many are handed over with one call.
+    /// Number of messages per call.
     pub(crate) batch: usize,
-    /// How long is measured. Before that comes a quarter of it to warm up.
+    /// Duration of the measurement, which a warm-up of a quarter of it precedes.
     pub(crate) millis: u64,
-    /// Sleep for completions, or bytes, instead of polling.
+    /// Sleeps until completions or bytes arrive instead of polling.
     pub(crate) blocking: bool,
     pub(crate) crc: bool,
-    /// A message is done when the peer has it. Over bare TCP the peer answers each with a byte then.
+    /// A message is complete when the peer has received it. Over bare TCP, the peer answers each message with a byte.
     pub(crate) acked: bool,
-    /// Who watches its memory polls first until its own Write is done, as perftest does.
+    /// Polls for the completion of its own Write before it polls its memory, like perftest.
     pub(crate) polls: bool,
-    /// The congestion control of bare sockets is reno, not the system's choice.
+    /// Uses reno congestion control on bare sockets instead of the system's default.
     pub(crate) reno: bool,
     pub(crate) connections: usize,
-    /// The server of a stream of Sends sleeps at a completion handler, which wakes it for so many completions at a time; zero: it does as
-    /// the rest of the turn says.
+    /// The server of a stream of Sends sleeps on a completion handler that wakes it after this many completions. Zero disables this.
     pub(crate) events: usize,
-    /// So many connections carry bulk traffic meanwhile.
+    /// Number of connections with bulk traffic in the background.
     pub(crate) load: usize,
-    /// The one that is measured beside them is of the low-latency class.
+    /// The measured connection has the low-latency class.
     pub(crate) urgent: bool,
-    /// Both processes may not have a priority, whoever runs them.
+    /// Neither process may raise its priority.
     pub(crate) ordinary: bool,
-    /// Where the server listens.
+    /// Address of the server.
     pub(crate) at: IpAddr,
-    /// The network namespace of the server, as a file; none if it is the client's.
+    /// File of the network namespace of the server; empty for that of the client.
     pub(crate) network: String,
 }
 
-const WHO: &[(&str, Who)] = &[("bare", Who::Bare), ("ironwarp", Who::Ironwarp)];
-const WHAT: &[(&str, What)] = &[
-    ("pingpong", What::PingPong),
-    ("watch", What::Watch),
-    ("stream", What::Stream),
-    ("requests", What::Requests),
-    ("priority", What::Priority),
-    ("idle", What::Idle),
+const TRANSPORTS: &[(&str, Transport)] = &[("bare", Transport::Bare), ("ironwarp", Transport::Ironwarp)];
+const WORKLOADS: &[(&str, Workload)] = &[
+    ("pingpong", Workload::PingPong),
+    ("watch", Workload::Watch),
+    ("stream", Workload::Stream),
+    ("requests", Workload::Requests),
+    ("priority", Workload::Priority),
+    ("idle", Workload::Idle),
 ];
 const OPERATION: &[(&str, Operation)] =
     &[("write", Operation::Write), ("read", Operation::Read), ("send", Operation::Send)];
@@ -90,8 +89,8 @@ const OPERATION: &[(&str, Operation)] =
 impl Turn {
     pub(crate) fn parse(words: &[String]) -> Result<Self> {
         let mut turn = Self {
-            who: Who::Ironwarp,
-            what: What::Stream,
+            transport: Transport::Ironwarp,
+            workload: Workload::Stream,
             operation: Operation::Write,
             size: 8,
             queued: 1,
@@ -111,10 +110,11 @@ impl Turn {
             network: String::new(),
         };
         for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("{word}: not key=value"))?;
+            let (key, value) =
+                word.split_once('=').ok_or_else(|| format!("invalid word `{word}`: expected key=value"))?;
             match key {
-                "who" => turn.who = named(WHO, value)?,
-                "what" => turn.what = named(WHAT, value)?,
+                "transport" => turn.transport = named(TRANSPORTS, value)?,
+                "workload" => turn.workload = named(WORKLOADS, value)?,
                 "operation" => turn.operation = named(OPERATION, value)?,
                 "size" => turn.size = number(word, value)?,
                 "queued" => turn.queued = number(word, value)?,
@@ -132,12 +132,12 @@ impl Turn {
                 "ordinary" => turn.ordinary = number(word, value)?,
                 "at" => turn.at = number(word, value)?,
                 "network" => value.clone_into(&mut turn.network),
-                _ => return Err(format!("{word}: no such word").into()),
+                _ => return Err(format!("unknown key in `{word}`").into()),
             }
         }
         match turn.size > 0 && turn.batch > 0 && turn.queued >= turn.batch && turn.connections > 0 {
             true => Ok(turn),
-            false => Err(format!("{turn}: cannot be done").into()),
+            false => Err(format!("unsupported combination: {turn}").into()),
         }
     }
 
@@ -151,7 +151,7 @@ impl Turn {
 }
 
 impl fmt::Display for Turn {
-    /// The words that make it again.
+    /// Prints the words of the command line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             size,
@@ -171,9 +171,12 @@ impl fmt::Display for Turn {
             at,
             ..
         } = self;
-        let (who, what) = (name(WHO, self.who), name(WHAT, self.what));
+        let (transport, workload) = (name(TRANSPORTS, self.transport), name(WORKLOADS, self.workload));
         let operation = name(OPERATION, self.operation);
-        write!(f, "who={who} what={what} operation={operation} size={size} queued={queued} batch={batch} ")?;
+        write!(
+            f,
+            "transport={transport} workload={workload} operation={operation} size={size} queued={queued} batch={batch} "
+        )?;
         write!(f, "millis={millis} blocking={blocking} crc={crc} acked={acked} polls={polls} reno={reno} ")?;
         write!(
             f,
@@ -184,12 +187,12 @@ impl fmt::Display for Turn {
 }
 
 fn number<T: FromStr>(word: &str, value: &str) -> Result<T> {
-    value.parse().map_err(|_| format!("{word}: not a value for it").into())
+    value.parse().map_err(|_| format!("invalid value in `{word}`").into())
 }
 
 fn named<T: Copy>(names: &[(&str, T)], value: &str) -> Result<T> {
     let found = names.iter().find(|(name, _)| *name == value);
-    found.map(|(_, it)| *it).ok_or_else(|| format!("{value}: no such word").into())
+    found.map(|(_, it)| *it).ok_or_else(|| format!("unknown value `{value}`").into())
 }
 
 fn name<T: PartialEq>(names: &[(&'static str, T)], of: T) -> &'static str {
@@ -205,16 +208,17 @@ mod tests {
     }
 
     #[test]
-    fn the_server_is_told_what_the_client_was_told() {
+    fn parameters_survive_printing_and_parsing() {
         let turn =
-            parse("who=bare what=requests size=64 queued=32 acked=true connections=100 at=::1").unwrap();
-        assert_eq!((turn.who, turn.size, turn.acked), (Who::Bare, 64, true));
+            parse("transport=bare workload=requests size=64 queued=32 acked=true connections=100 at=::1")
+                .unwrap();
+        assert_eq!((turn.transport, turn.size, turn.acked), (Transport::Bare, 64, true));
         assert_eq!(parse(&turn.to_string()).unwrap(), turn);
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused() {
-        for words in ["size", "size=x", "who=nobody", "colour=red", "size=0", "queued=4 batch=8"] {
+    fn unsupported_combinations_are_rejected() {
+        for words in ["size", "size=x", "transport=nobody", "colour=red", "size=0", "queued=4 batch=8"] {
             assert!(parse(words).is_err(), "{words}");
         }
     }

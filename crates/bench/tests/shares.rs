@@ -1,6 +1,5 @@
-//! `ironwarp-bench shares`, one round: that it runs, and says what it promises to say. What it says depends on the machine: a lane that
-//! is not behind gives everybody all.
-#![allow(clippy::unwrap_used, reason = "a test")]
+//! Runs one round of `ironwarp-bench shares` and checks the format of its output. The values depend on the machine.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::process::Command;
 

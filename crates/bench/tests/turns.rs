@@ -1,7 +1,6 @@
-//! Every kind of turn, with both ends and real sockets, but short: that it runs, that its data arrives (the program checks that
-//! itself), and that it says what it promises to say.
+//! Runs every kind of turn briefly, with both ends and real sockets, and checks its output. The program itself verifies its data.
 
-#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -34,16 +33,19 @@ fn ping_pong() {
         "blocking=true",
         "blocking=true acked=true",
         "size=262144",
-        "who=bare",
-        "who=bare blocking=true",
+        "transport=bare",
+        "transport=bare blocking=true",
     ];
-    all_of(&ways.map(|way| format!("what=pingpong {way}")).each_ref().map(String::as_str), "half");
+    all_of(&ways.map(|way| format!("workload=pingpong {way}")).each_ref().map(String::as_str), "half");
 }
 
 #[test]
 fn beside_bulk_traffic() {
     let ways = ["", "urgent=true", "load=2", "load=2 urgent=true"];
-    all_of(&ways.map(|way| format!("what=priority size=64 {way}")).each_ref().map(String::as_str), "half");
+    all_of(
+        &ways.map(|way| format!("workload=priority size=64 {way}")).each_ref().map(String::as_str),
+        "half",
+    );
 }
 
 #[test]
@@ -55,7 +57,12 @@ fn a_consumer_that_sleeps() {
 #[test]
 fn memory_is_watched() {
     all_of(
-        &["what=watch", "what=watch acked=true", "what=watch acked=true polls=true", "what=watch who=bare"],
+        &[
+            "workload=watch",
+            "workload=watch acked=true",
+            "workload=watch acked=true polls=true",
+            "workload=watch transport=bare",
+        ],
         "half",
     );
 }
@@ -67,28 +74,31 @@ fn bulk() {
         all_of(&[&common, &format!("{common} acked=true")], "bytes");
     }
     let crc = "size=262144 queued=4 crc=true";
-    all_of(&[crc, "who=bare size=262144", "who=bare size=262144 blocking=true reno=false"], "bytes");
+    all_of(
+        &[crc, "transport=bare size=262144", "transport=bare size=262144 blocking=true reno=false"],
+        "bytes",
+    );
 }
 
 #[test]
-fn many_small_ones() {
+fn many_small_messages() {
     for size in [8, 4096, 65_536] {
         let queued = format!("size={size} queued=16 batch=16");
-        all_of(&[&queued, &format!("{queued} acked=true"), &format!("who=bare {queued}")], "messages");
+        all_of(&[&queued, &format!("{queued} acked=true"), &format!("transport=bare {queued}")], "messages");
     }
-    all_of(&["size=8 queued=64", "size=8 queued=64 acked=true", "who=bare size=30"], "messages");
-    all_of(&["who=bare size=65536 queued=16 acked=true"], "messages");
+    all_of(&["size=8 queued=64", "size=8 queued=64 acked=true", "transport=bare size=30"], "messages");
+    all_of(&["transport=bare size=65536 queued=16 acked=true"], "messages");
 }
 
 #[test]
 fn requests_on_many_connections() {
-    let common = "what=requests size=64 queued=32 connections=50";
-    all_of(&[common, &format!("{common} acked=true"), &format!("who=bare {common}")], "messages");
+    let common = "workload=requests size=64 queued=32 connections=50";
+    all_of(&[common, &format!("{common} acked=true"), &format!("transport=bare {common}")], "messages");
 }
 
 #[test]
 fn idle_queue_pairs() {
-    all_of(&["what=idle connections=100"], "resident");
+    all_of(&["workload=idle connections=100"], "resident");
 }
 
 #[test]

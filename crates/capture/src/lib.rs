@@ -1,11 +1,11 @@
-//! Capture files (pcap) of traffic that was never on a wire: packets as bytes, in a file that any analyser reads.
+//! Writes capture files (pcap) of traffic that was never on a wire, for any packet analyser.
 //!
 //! ```text
 //!  bytes of a connection ── writer ─▶ segments ── packet ─▶ Ethernet, IP, TCP or UDP ── writer ─▶ file
 //! ```
 //!
-//! Internal. The engine writes its own traffic with it, inside of the user's program, so it needs nothing but the standard
-//! library; `ironwarp-pcap` reads what it writes.
+//! Internal. The engine uses it to record its own traffic inside the user's program, so it depends on nothing but the
+//! standard library. `ironwarp-pcap` reads the files.
 #![forbid(unsafe_code)]
 
 mod packet;

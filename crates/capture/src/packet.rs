@@ -1,36 +1,36 @@
-//! One packet: Ethernet, IPv4 or IPv6, TCP or UDP, with all lengths and checksums right.
+//! Encodes one packet: Ethernet, IPv4 or IPv6, TCP or UDP, with correct lengths and checksums.
 
 use std::io::{self, Error, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 
-/// As large as an IP packet can be: the file was never on a real network.
+/// The maximum size of an IP packet, because the traffic was never on a real network.
 const MTU: usize = 65_535;
 const TCP_HEADER: usize = 20;
 const UDP_HEADER: usize = 8;
 const HOPS: u8 = 64;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
-/// Only for show: data is acknowledged by data alone, so a long turn of one side goes beyond it.
+/// Nominal: only data segments acknowledge, so a long run of data in one direction exceeds the window.
 const WINDOW: u16 = u16::MAX;
 
 /// A TCP segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment<'a> {
-    /// Who sent it.
+    /// The sender.
     pub from: SocketAddr,
-    /// To whom.
+    /// The receiver.
     pub to: SocketAddr,
     /// The sequence number of its first byte, or of its SYN.
     pub seq: u32,
-    /// The sequence number expected from the other side, with the flag `ack`.
+    /// The next sequence number expected from the receiver; valid with the flag `ack`.
     pub ack: u32,
-    /// Its flags.
+    /// The flags.
     pub flags: Flags,
-    /// What it carries.
+    /// The payload.
     pub payload: &'a [u8],
 }
 
-/// The flags of a TCP segment, as far as they matter here.
+/// The TCP flags that matter here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flags {
     /// Opens a direction.
@@ -39,24 +39,27 @@ pub struct Flags {
     pub fin: bool,
     /// Aborts the connection.
     pub rst: bool,
-    /// Asks for delivery at once.
+    /// Requests immediate delivery.
     pub psh: bool,
-    /// `Segment::ack` counts.
+    /// `Segment::ack` is valid.
     pub ack: bool,
 }
 
-/// The most that one TCP segment carries.
+/// Maximum payload of one TCP segment.
 pub(crate) fn max_payload(address: IpAddr) -> usize {
     let ip_header = if address.is_ipv4() { 20 } else { 40 };
     MTU - ip_header - TCP_HEADER
 }
 
-/// Writes a segment behind what is in `packet`.
+/// Appends a TCP segment to `packet`.
 pub(crate) fn tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()> {
     let Segment { from, to, seq, ack, flags, payload } = *segment;
     let room = max_payload(from.ip());
     if payload.len() > room {
-        return Err(wrong(format!("{} bytes of payload in one TCP segment, {room} fit", payload.len())));
+        return Err(invalid(format!(
+            "{} bytes of payload exceed the maximum of {room} in a TCP segment",
+            payload.len()
+        )));
     }
     let sum = ip(("TCP segment", TCP), (from, to), TCP_HEADER + payload.len(), packet)?;
     let begin = packet.len();
@@ -64,7 +67,7 @@ pub(crate) fn tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()>
     packet.extend(to.port().to_be_bytes());
     packet.extend(seq.to_be_bytes());
     packet.extend(ack.to_be_bytes());
-    packet.push(0x50); // five words of header
+    packet.push(0x50); // header of five words
     let bits = [(flags.fin, 1), (flags.syn, 2), (flags.rst, 4), (flags.psh, 8), (flags.ack, 16)];
     packet.push(bits.iter().filter(|(set, _)| *set).map(|(_, bit)| bit).sum());
     packet.extend(WINDOW.to_be_bytes());
@@ -75,7 +78,7 @@ pub(crate) fn tcp(segment: &Segment<'_>, packet: &mut Vec<u8>) -> io::Result<()>
     Ok(())
 }
 
-/// Writes a datagram behind what is in `packet`.
+/// Appends a UDP datagram to `packet`.
 pub(crate) fn udp(
     (from, to): (SocketAddr, SocketAddr),
     payload: &[u8],
@@ -89,7 +92,7 @@ pub(crate) fn udp(
     packet.extend(short(len)?);
     packet.extend([0; 2]);
     packet.extend(payload);
-    // Zero would mean that there is none (RFC 768).
+    // Zero would mean that there is no checksum (RFC 768).
     let checksum = match sum.and(&packet[begin..]).finish() {
         0 => u16::MAX,
         checksum => checksum,
@@ -98,7 +101,7 @@ pub(crate) fn udp(
     Ok(())
 }
 
-/// Writes the Ethernet and IP headers of `len` bytes. Returns what their checksum begins with.
+/// Appends the Ethernet and IP headers for `len` bytes. Returns the checksum of the pseudo-header.
 fn ip(
     (what, protocol): (&str, u8),
     (from, to): (SocketAddr, SocketAddr),
@@ -111,9 +114,9 @@ fn ip(
         (IpAddr::V4(from), IpAddr::V4(to)) => {
             packet.extend([0x08, 0x00]);
             let begin = packet.len();
-            packet.extend([0x45, 0]); // version 4, five words of header
+            packet.extend([0x45, 0]); // version 4, header of five words
             packet.extend(short(20 + len)?);
-            packet.extend([0, 0, 0x40, 0, HOPS, protocol, 0, 0]); // not to be cut into pieces
+            packet.extend([0, 0, 0x40, 0, HOPS, protocol, 0, 0]); // don't fragment
             packet.extend(from.octets());
             packet.extend(to.octets());
             let checksum = Sum(0).and(&packet[begin..]).finish();
@@ -128,21 +131,22 @@ fn ip(
             packet.extend(to.octets());
             Ok(Sum(0).and(&from.octets()).and(&to.octets()).and(&[0, protocol]).and(&short(len)?))
         }
-        _ => Err(wrong(format!("a {what} from {from} to {to}: one is IPv4, the other IPv6"))),
+        _ => Err(invalid(format!("{what} from {from} to {to}: cannot mix IPv4 and IPv6"))),
     }
 }
 
-/// A length, in two bytes.
+/// Encodes a length in two bytes.
 fn short(len: usize) -> io::Result<[u8; 2]> {
-    let short = u16::try_from(len).map_err(|_| wrong(format!("{len} bytes do not fit an IP packet")))?;
+    let short =
+        u16::try_from(len).map_err(|_| invalid(format!("{len} bytes exceed the maximum of an IP packet")))?;
     Ok(short.to_be_bytes())
 }
 
-fn wrong(why: String) -> Error {
+fn invalid(why: String) -> Error {
     Error::new(ErrorKind::InvalidInput, why)
 }
 
-/// A locally administered Ethernet address that is as unique as the end of the IP address.
+/// Returns a locally administered Ethernet address with the last four bytes of the IP address.
 fn mac(address: IpAddr) -> [u8; 6] {
     let [a, b, c, d] = match address {
         IpAddr::V4(address) => address.octets(),
@@ -154,7 +158,7 @@ fn mac(address: IpAddr) -> [u8; 6] {
     [0x02, 0, a, b, c, d]
 }
 
-/// The checksum of the Internet (RFC 1071), over pieces that all but the last have an even length.
+/// The Internet checksum (RFC 1071) over pieces of even length, except the last.
 #[derive(Clone, Copy, Debug)]
 struct Sum(u64);
 
@@ -171,7 +175,7 @@ impl Sum {
         while sum > 0xffff {
             sum = (sum & 0xffff) + (sum >> 16);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "it was folded")]
+        #[expect(clippy::cast_possible_truncation, reason = "folded to 16 bits above")]
         let folded = sum as u16;
         !folded
     }
@@ -187,24 +191,24 @@ mod tests {
         assert_eq!(!Sum(0).and(&[0x00, 0x01]).and(&[0xf2]).finish(), 0xf201);
     }
 
-    /// A header that RFC 791's readers have checked by hand many times.
+    /// The checksum over a header and its own checksum is zero.
     #[test]
     fn an_ipv4_header_checks_itself() {
         let ends = ("10.0.0.1:1000".parse().unwrap(), "10.0.0.2:2000".parse().unwrap());
         let mut packet = Vec::new();
         udp(ends, b"odd", &mut packet).unwrap();
         assert_eq!(packet.len(), 14 + 20 + 8 + 3);
-        assert_eq!(Sum(0).and(&packet[14..34]).finish(), 0, "a right header sums up to zero");
+        assert_eq!(Sum(0).and(&packet[14..34]).finish(), 0, "checksum of the header");
         let pseudo = Sum(0).and(&packet[26..34]).and(&[0, UDP, 0, 11]);
-        assert_eq!(pseudo.and(&packet[34..]).finish(), 0, "and so does the datagram");
+        assert_eq!(pseudo.and(&packet[34..]).finish(), 0, "checksum of the datagram");
     }
 
     #[test]
-    fn what_does_not_fit_is_refused() {
+    fn oversized_packets_are_rejected() {
         let (v4, v6): (SocketAddr, SocketAddr) = ("10.0.0.1:1".parse().unwrap(), "[::1]:1".parse().unwrap());
         let error = udp((v4, v6), b"", &mut Vec::new()).unwrap_err().to_string();
-        assert_eq!(error, "a datagram from 10.0.0.1:1 to [::1]:1: one is IPv4, the other IPv6");
+        assert_eq!(error, "datagram from 10.0.0.1:1 to [::1]:1: cannot mix IPv4 and IPv6");
         let error = udp((v4, v4), &[0; 65_536], &mut Vec::new()).unwrap_err().to_string();
-        assert_eq!(error, "65564 bytes do not fit an IP packet");
+        assert_eq!(error, "65564 bytes exceed the maximum of an IP packet");
     }
 }

@@ -1,53 +1,52 @@
-//! TCP traffic to a pcap file that any packet analyser reads: Ethernet, IPv4 or IPv6, TCP, with all numbers and checksums
-//! right.
+//! Writes TCP and UDP traffic to a pcap file, with correct headers, sequence numbers and checksums.
 //!
-//! It reads no clock and keeps no state of connections: the caller brings the time and keeps an [`OpenConnection`] for
-//! each. What is written is in the file at once (as far as `W` does not buffer), so it may be cut off at any moment.
+//! It reads no clock and keeps no connection state: the caller passes the time and an [`OpenConnection`]. Each packet is
+//! written immediately (unless `W` buffers), so the program may stop at any moment.
 
 use crate::packet::{Flags, Segment, max_payload, tcp, udp};
 use std::io::{self, Error, ErrorKind, Write};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// With nanoseconds.
+/// Magic number of files with nanosecond resolution.
 const MAGIC: u32 = 0xa1b2_3c4d;
 const VERSION: [u16; 2] = [2, 4];
-/// What tcpdump writes when it does not cut packets off.
+/// tcpdump's default, which does not truncate packets.
 const SNAPLEN: u32 = 262_144;
-/// Packets begin with an Ethernet header.
+/// The link type: packets begin with an Ethernet header.
 const ETHERNET: u32 = 1;
-/// Bytes in front of each packet: seconds, nanoseconds, and the length twice.
+/// Size of the header before each packet: seconds, nanoseconds, and the length twice.
 const RECORD_HEADER: usize = 16;
 
-/// Writes a capture.
+/// Writes a capture file.
 #[derive(Debug)]
 pub struct CaptureWriter<W> {
     out: W,
     opened: u32,
-    /// A packet and what goes in front of it: each is written at one go, so that several writers can share a file.
+    /// A packet with its record header, written in one call so that several writers can share a file.
     record: Vec<u8>,
 }
 
-/// A connection that was opened in a capture; hand it back to send on it and to close it.
+/// An open connection of a capture, to be passed to [`CaptureWriter::send`] and [`CaptureWriter::close`].
 #[derive(Debug)]
 pub struct OpenConnection {
     client: SocketAddr,
     server: SocketAddr,
     /// The next sequence number of the client.
     client_seq: u32,
-    /// The same of the server.
+    /// The next sequence number of the server.
     server_seq: u32,
 }
 
 impl<W: Write> CaptureWriter<W> {
-    /// Begins the file.
+    /// Begins a file: writes its header.
     pub fn new(mut out: W) -> io::Result<Self> {
         out.write_all(&file_header())?;
-        Ok(Self::within(out))
+        Ok(Self::resume(out))
     }
 
-    /// Goes on with a file that has begun.
-    pub const fn within(out: W) -> Self {
+    /// Continues a file whose header has been written.
+    pub const fn resume(out: W) -> Self {
         Self { out, opened: 0, record: Vec::new() }
     }
 
@@ -58,13 +57,13 @@ impl<W: Write> CaptureWriter<W> {
         client: SocketAddr,
         server: SocketAddr,
     ) -> io::Result<OpenConnection> {
-        // Connections between the same ports are told apart by their first sequence numbers.
+        // Connections between the same ports differ in their initial sequence numbers.
         self.opened = self.opened.wrapping_add(1);
         let first = self.opened << 20;
         self.open_at(time, (client, first), (server, first | 1 << 19))
     }
 
-    /// The same, with these first sequence numbers.
+    /// Opens a connection with the given initial sequence numbers.
     pub fn open_at(
         &mut self,
         time: Duration,
@@ -79,8 +78,8 @@ impl<W: Write> CaptureWriter<W> {
         Ok(connection)
     }
 
-    /// Sends bytes, from client to server or back, in one segment. If they do not fit one, in as few as they do, of about
-    /// the same length: analysers of iWARP need to see more than the first few bytes of an FPDU in one segment.
+    /// Sends bytes from client to server or back, in one segment if they fit, otherwise in as few as possible, of about the
+    /// same length: iWARP analysers need to see more than the first few bytes of an FPDU in one segment.
     pub fn send(
         &mut self,
         time: Duration,
@@ -116,7 +115,7 @@ impl<W: Write> CaptureWriter<W> {
         self.step(time, &mut connection, by_client, flags, &[])
     }
 
-    /// Writes one segment just as it is described; no connection needs to be open for it.
+    /// Writes one segment as given. No connection needs to be open.
     pub fn segment(&mut self, time: Duration, segment: &Segment<'_>) -> io::Result<()> {
         self.packet(time, |packet| tcp(segment, packet))
     }
@@ -136,7 +135,8 @@ impl<W: Write> CaptureWriter<W> {
         time: Duration,
         build: impl FnOnce(&mut Vec<u8>) -> io::Result<()>,
     ) -> io::Result<()> {
-        let too_late = |_| Error::new(ErrorKind::InvalidInput, "a pcap file ends in the year 2106");
+        let too_late =
+            |_| Error::new(ErrorKind::InvalidInput, "time is after the year 2106, the limit of pcap files");
         let seconds = u32::try_from(time.as_secs()).map_err(too_late)?;
         self.record.clear();
         self.record.resize(RECORD_HEADER, 0);
@@ -147,22 +147,22 @@ impl<W: Write> CaptureWriter<W> {
         self.out.write_all(&self.record)
     }
 
-    /// Hands what is buffered to the operating system.
+    /// Flushes the underlying writer.
     pub fn flush(&mut self) -> io::Result<()> {
         self.out.flush()
     }
 
-    /// What it writes to.
+    /// Returns the underlying writer.
     pub const fn get_mut(&mut self) -> &mut W {
         &mut self.out
     }
 
-    /// Gives back what it writes to.
+    /// Returns the underlying writer, consuming this one.
     pub fn into_inner(self) -> W {
         self.out
     }
 
-    /// The next segment of a connection.
+    /// Writes the next segment of a connection.
     fn step(
         &mut self,
         time: Duration,
@@ -186,11 +186,11 @@ impl<W: Write> CaptureWriter<W> {
     }
 }
 
-/// What a file begins with.
+/// Returns the header of a capture file.
 pub fn file_header() -> Vec<u8> {
     let mut header = MAGIC.to_le_bytes().to_vec();
     header.extend(VERSION.iter().flat_map(|half| half.to_le_bytes()));
-    // Time zone and accuracy, which nobody uses, are zero.
+    // Time zone and accuracy are always zero in practice.
     header.extend([0, 0, SNAPLEN, ETHERNET].iter().flat_map(|word| word.to_le_bytes()));
     header
 }

@@ -1,26 +1,26 @@
-//! `ironwarp devices`: the adapter as programs find it under `ironwarp run`; and what is in the way if they do not.
+//! `ironwarp devices`: shows the adapter as programs see it under `ironwarp run`, and what prevents them from using it.
 
 use crate::run;
 use crate::say::{self, Failure};
 use clap::Args;
 use ironwarp_engine::Engine;
+use ironwarp_engine::config::{Config, ConfigError, DeviceName, Persona};
 use ironwarp_engine::gid::{GidEntry, GidTable};
-use ironwarp_rnic::config::{Config, ConfigError, DeviceName, Persona};
 use std::io;
 use std::path::PathBuf;
 
 const MORE: &str = "\
-A GID stands for an address of this machine; programs take its index (perftest: -x, ibv_rc_pingpong: -g).
-IRONWARP_PERSONA=iwarp shows the adapter as programs see it under `ironwarp run --persona iwarp`; so does IRONWARP_NAME.
+Each GID is an address of this machine. Programs select it by index (perftest: -x, ibv_rc_pingpong: -g).
+Set IRONWARP_PERSONA or IRONWARP_NAME to see the adapter as with the options --persona and --name of `ironwarp run`.
 
-The exit code is 1 if programs would find no device that works.";
+The exit code is 1 if programs would not find a working device.";
 
-/// Show the adapter as programs see it, or why they see none
+/// Show the adapter as programs see it, or why it does not work
 #[derive(Debug, Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Arguments {}
 
-/// What programs would find.
+/// The adapter as programs would find it.
 #[derive(Debug)]
 struct Found {
     name: DeviceName,
@@ -29,19 +29,19 @@ struct Found {
     gids: Vec<GidEntry>,
 }
 
-/// Runs the command. False: there is something in the way.
+/// Runs the command. Returns false if programs cannot use the adapter.
 pub(crate) fn run(_: &Arguments) -> Result<bool, Failure> {
     let (config, mistakes) = Config::from_env_leniently();
     let (name, persona) = (config.name.clone(), config.persona);
     let mut troubles = Vec::new();
     for mistake in mistakes {
         match mistake {
-            ConfigError::Unknown { .. } => say::notice(format_args!("{mistake}; it is ignored")),
+            ConfigError::Unknown { .. } => say::notice(format_args!("{mistake}; ignored")),
             wrong => troubles.push(wrong.to_string()),
         }
     }
     troubles.extend(run::library_is_missing());
-    // Looking must leave no file behind.
+    // This command must not create a capture file.
     let config = Config { pcap: PathBuf::new(), ..config };
     troubles.extend(Engine::new(config).err().map(|error| cannot_start(&error)));
     match look(name, persona) {
@@ -65,14 +65,14 @@ fn look(name: DeviceName, persona: Persona) -> io::Result<Found> {
 
 fn no_netlink(error: &io::Error) -> String {
     format!(
-        "failed to ask the kernel for the addresses of this machine over netlink: {error} (systemd: \
+        "failed to read the addresses of this machine over netlink: {error} (systemd: \
          RestrictAddressFamilies=AF_INET AF_INET6 AF_NETLINK; seccomp: socket(AF_NETLINK))"
     )
 }
 
 fn cannot_start(error: &io::Error) -> String {
     format!(
-        "the adapter cannot start: {error}; does a sandbox forbid memfd_create, or a limit (`ulimit -a`) the rest?"
+        "failed to start the adapter: {error}; check whether a sandbox denies memfd_create, and the limits (`ulimit -a`)"
     )
 }
 
@@ -100,28 +100,28 @@ impl Found {
         shown
     }
 
-    /// Why programs cannot work with it.
+    /// Returns why programs cannot use it.
     fn trouble(&self) -> Option<String> {
         if self.gids.is_empty() {
             return Some(
-                "no interface is up and has an address, so that nobody can connect, not even on this machine: `ip link \
-                 set lo up` as root makes that possible"
+                "no interface is up and has an address: for connections within this machine, run `ip link \
+                 set lo up` as root"
                     .to_owned(),
             );
         }
         let first = self.gids.first().filter(|_| !self.active)?;
         Some(format!(
-            "the port is down, because {} is, and programs wait for a port that is up: see `ip link show {}`",
+            "the port is down because {} is down, and programs wait for an active port: see `ip link show {}`",
             first.interface, first.interface
         ))
     }
 
-    /// What is good to know, but in nobody's way.
+    /// Returns a limitation that does not prevent programs from working.
     fn limit(&self) -> Option<&'static str> {
         let loopback = |entry: &GidEntry| entry.gid.ip().is_some_and(|ip| ip.is_loopback());
         let only = !self.gids.is_empty() && self.gids.iter().all(loopback);
         only.then_some(
-            "only loopback has an address: programs on this machine reach each other, no others do (`ip address` lists \
+            "only loopback has an address: only programs on this machine can connect to each other (`ip address` lists \
              interfaces)",
         )
     }
@@ -160,12 +160,12 @@ ironwarp0: a RoCE adapter (persona roce), 1 port, active, 3 GIDs
     }
 
     #[test]
-    fn what_is_in_the_way_is_told() {
+    fn problems_are_reported() {
         let none = found(false, Vec::new());
         assert_eq!(none.shown(), "ironwarp0: a RoCE adapter (persona roce), 1 port, down, 0 GIDs");
-        assert!(none.trouble().expect("it is of no use").contains("`ip link set lo up`"));
+        assert!(none.trouble().expect("no address").contains("`ip link set lo up`"));
         let down = found(false, vec![entry(0, "10.1.2.3", "eth0", 1500)]);
-        assert!(down.trouble().expect("programs wait").contains("because eth0 is"));
+        assert!(down.trouble().expect("port down").contains("because eth0 is down"));
     }
 
     #[test]

@@ -1,7 +1,9 @@
-//! The command `ironwarp`: what the adapter does, seen from a shell. Each command is a module.
-#![cfg_attr(not(test), no_main)] // `run/exec.rs` has it, and says why
+//! The command `ironwarp`. Each subcommand is a module.
+#![cfg_attr(not(test), no_main)] // see `entry.rs`
 
 mod devices;
+#[cfg(not(test))]
+mod entry;
 mod explain;
 mod ping;
 mod run;
@@ -11,7 +13,7 @@ mod show;
 use clap::{Parser, Subcommand};
 use say::Failure;
 
-/// RDMA on any Linux machine: no RDMA card, no kernel module, no root.
+/// RDMA on any Linux machine: no RDMA hardware, no kernel module, no root.
 #[derive(Debug, Parser)]
 #[command(name = "ironwarp", version, arg_required_else_help = true)]
 struct Arguments {
@@ -28,7 +30,7 @@ enum Command {
     Show(show::Arguments),
 }
 
-/// `ironwarp run -- PROGRAM`, which is how most programs are started: the parser of all commands and options takes as long as all
+/// Recognises `ironwarp run -- PROGRAM`, the most common form, without the argument parser, which takes as long as everything
 /// else that `run` does.
 fn plain_run() -> Option<Command> {
     let mut words = std::env::args_os().skip(1);
@@ -37,8 +39,8 @@ fn plain_run() -> Option<Command> {
     (plain && !program.is_empty()).then(|| Command::Run(run::Arguments::plain(program)))
 }
 
-/// Runs the command, and returns the exit code.
-#[cfg_attr(test, expect(dead_code, reason = "tests have a function of their own that is called first"))]
+/// Runs the command and returns the exit code.
+#[cfg_attr(test, expect(dead_code, reason = "the test harness has its own entry point"))]
 fn start() -> i32 {
     let command = plain_run().unwrap_or_else(|| Arguments::parse().command);
     if !matches!(command, Command::Run(_)) {
@@ -53,7 +55,7 @@ fn start() -> i32 {
     }
 }
 
-/// False: the command was run, and told of failures.
+/// Converts the result of a command: `Ok(false)` means that it has reported failures.
 fn exit_code(outcome: Result<bool, Failure>) -> i32 {
     match outcome {
         Ok(true) => 0,

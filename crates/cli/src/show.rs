@@ -1,8 +1,8 @@
-//! `ironwarp show`: what adapters of this machine are doing now. The programs themselves answer (the engine's `show`).
+//! `ironwarp show`: shows the current state of the adapters on this machine, as reported by the programs that use them.
 
 use crate::say::{self, Failure};
 use clap::Args;
-use ironwarp_engine::show::{self, Adapter, Answer, Row, printable};
+use ironwarp_engine::status::{self, Adapter, Answer, Row, printable};
 use std::collections::HashMap;
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -11,49 +11,49 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const MORE: &str = "\
-A program is found once it has connected or listens, and if it is yours, or you are root. It need not be started in any special way.
-Rates are of the time between two looks: a quarter of a second, or as often as --watch looks.
+Shows programs that have connected or listen, if they are yours or you are root. They need not be started in any special way.
+Rates are measured over a quarter of a second, or over the interval of --watch.
 
-  busy, waits    how much of the time the lane's thread ran, and was ready to run but had no processor
-  steered here   how many entries of the redirection table lead new connections to the lane
-  served by      who moves the bytes: a lane, or the program, because it polls
-  event queue    of asynchronous events, or of the completion handler with this number and its class;
-                 armed: its reader waits";
+  busy, waits    share of time that the lane's thread ran, and that it was runnable but had no CPU
+  steered here   entries of the indirection table that assign new connections to the lane
+  served by      what moves the bytes: a lane, or the program because it polls
+  event queue    a queue of asynchronous events, or of a completion handler with its number and class;
+                 armed: its reader is waiting";
 
-/// Show what running programs do with the adapter: lanes and where they lead, event queues, completion queues, queue pairs
+/// Show what running programs do with the adapter: lanes, event queues, completion queues and queue pairs
 #[derive(Debug, Args)]
 #[command(after_help = MORE)]
 pub(crate) struct Arguments {
-    /// Only this process
+    /// Show only this process
     process: Option<i32>,
-    /// Look again and again, every so many seconds
+    /// Repeat every SECONDS [default: 1]
     #[arg(long, value_name = "SECONDS", num_args = 0..=1, default_missing_value = "1")]
     watch: Option<NonZero<u32>>,
-    /// All queue pairs and completion queues, not only the busiest
+    /// Show all queue pairs and completion queues, not only the busiest
     #[arg(long)]
     all: bool,
 }
 
-/// The time between the two looks that rates come of.
-const SHORT: Duration = Duration::from_millis(250);
-/// So many of a kind are shown.
-const MANY: usize = 16;
-/// How many adapters are asked at once. Each may take four seconds to answer, or never do.
+/// Interval between the two samples from which rates are computed.
+const INTERVAL: Duration = Duration::from_millis(250);
+/// Maximum number of rows per table, unless all are shown.
+const MAX_ROWS: usize = 16;
+/// Number of adapters to query at once. Each may take four seconds to answer, or never answer.
 const AT_ONCE: usize = 64;
-/// How long all of them are asked, and how many bytes are read of what they say. Only other users' sockets, which root
-/// asks as well, come near either.
-const PATIENCE: Duration = Duration::from_secs(10);
-const MOST_BYTES: usize = 64 << 20;
+/// Limits on the time of all queries and on the bytes of all answers. Only sockets of other users, which root queries as
+/// well, come close to them.
+const MAX_TIME: Duration = Duration::from_secs(10);
+const MAX_BYTES: usize = 64 << 20;
 
-/// All that was seen at one time, by name.
+/// The state of all adapters at one time, by name.
 struct Look {
     at: Instant,
     adapters: Vec<(String, Adapter)>,
 }
 
-/// Runs the command. False: there is nothing to show.
+/// Runs the command. Returns false if there is nothing to show.
 pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
-    let interval = arguments.watch.map_or(SHORT, |seconds| Duration::from_secs(seconds.get().into()));
+    let interval = arguments.watch.map_or(INTERVAL, |seconds| Duration::from_secs(seconds.get().into()));
     let mut before = Look::new(arguments.process)?;
     let mut shown = false;
     while !before.adapters.is_empty() {
@@ -83,20 +83,19 @@ pub(crate) fn run(arguments: &Arguments) -> Result<bool, Failure> {
 fn nothing(process: Option<i32>) -> String {
     match process {
         Some(process) => format!(
-            "process {process} shows no adapter: it is not there, or is another user's, or has not connected yet; `ironwarp \
-             show` lists those that do"
+            "process {process} shows no adapter: it does not exist, belongs to another user, or has not connected yet; `ironwarp \
+             show` lists all that do"
         ),
-        None => "no program of yours on this machine has connected with the adapter; one that has is shown while it runs"
-            .to_owned(),
+        None => "none of your running programs on this machine has connected or listens".to_owned(),
     }
 }
 
 impl Look {
     fn new(process: Option<i32>) -> Result<Self, Failure> {
-        let names = show::adapters().map_err(|error| format!("/proc/net/unix cannot be read: {error}"))?;
+        let names = status::adapters().map_err(|error| format!("failed to read /proc/net/unix: {error}"))?;
         let (began, mut bytes, mut silent, mut left) = (Instant::now(), 0, 0, names.len());
         let mut adapters = Vec::new();
-        // A process is asked first, and others only if it does not answer: in another PID namespace its name differs.
+        // Queries the process itself first, then the others, because its PID differs in another PID namespace.
         let claim = process.map(|process| format!("ironwarp/{process}/"));
         let claims = |name: &String| claim.as_ref().is_some_and(|claim| name.starts_with(claim));
         let (claiming, others): (Vec<_>, Vec<_>) = names.into_iter().partition(claims);
@@ -104,9 +103,9 @@ impl Look {
             if process.is_some() && !adapters.is_empty() && !claims(&names[0]) {
                 break;
             }
-            if began.elapsed() > PATIENCE || bytes > MOST_BYTES {
+            if began.elapsed() > MAX_TIME || bytes > MAX_BYTES {
                 say::notice(format_args!(
-                    "{left} adapter(s) were not asked because others took too long: name the process, as in `ironwarp show 4711`"
+                    "{left} adapter(s) not queried because others took too long: name the process, as in `ironwarp show 4711`"
                 ));
                 break;
             }
@@ -114,30 +113,30 @@ impl Look {
             for (name, answer) in ask(names, process) {
                 let read = answer.and_then(|answer| {
                     bytes += answer.size();
-                    if bytes > MOST_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { answer.read() }
+                    if bytes > MAX_BYTES { Err(io::ErrorKind::FileTooLarge.into()) } else { answer.read() }
                 });
                 match read {
                     Ok(adapter) => adapters.push((name, adapter)),
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                        // Whose socket did not even let us in is not known, but what it claims to be.
+                        // The owner of a socket that did not even accept is unknown, but its name claims a process.
                         silent += usize::from(process.is_none() || claims(&name));
                     }
-                    // Another one's, or gone since.
+                    // A socket of something else, or closed in the meantime.
                     Err(_) => {}
                 }
             }
         }
         if silent > 0 {
-            say::notice(format_args!("no answer from {silent} adapter(s): are the programs stopped?"));
+            say::notice(format_args!("no answer from {silent} adapter(s): the programs may be stopped"));
         }
         Ok(Self { at: Instant::now(), adapters })
     }
 }
 
-/// Asks all of these at the same time, so that who does not answer keeps nobody waiting.
+/// Queries adapters concurrently, so that one that does not answer does not delay the others.
 fn ask(names: &[String], process: Option<i32>) -> Vec<(String, io::Result<Answer>)> {
     thread::scope(|scope| {
-        let asking = names.iter().map(|name| (name, scope.spawn(move || show::ask(name, process))));
+        let asking = names.iter().map(|name| (name, scope.spawn(move || status::ask(name, process))));
         let asking: Vec<_> = asking.collect();
         let answered = asking.into_iter().map(|(name, thread)| {
             (name.clone(), thread.join().unwrap_or_else(|_| Err(io::ErrorKind::Other.into())))
@@ -146,7 +145,7 @@ fn ask(names: &[String], process: Option<i32>) -> Vec<(String, io::Result<Answer
     })
 }
 
-/// One adapter, for a person.
+/// The output for one adapter.
 struct Page<'p> {
     now: &'p Adapter,
     earlier: HashMap<(&'p str, &'p str), &'p Row>,
@@ -179,7 +178,7 @@ impl Page<'_> {
         )
     }
 
-    /// How much a field grew in a second. What was not there before has no rate yet.
+    /// Returns the rate of a field per second, or `None` for a row that is new.
     fn rate(&self, row: &Row, field: &str) -> Option<f64> {
         let same = self.earlier.get(&identity(row))?;
         let grown = row.number(field).checked_sub(same.number(field))?;
@@ -272,16 +271,16 @@ impl Page<'_> {
         table(heads, rows.collect(), more)
     }
 
-    /// The first ones, and how many there are behind them.
+    /// Returns the first rows, and the number of the remaining ones.
     fn first<'r>(&self, mut rows: Vec<&'r Row>) -> (Vec<&'r Row>, usize) {
-        let shown = if self.all { rows.len() } else { rows.len().min(MANY) };
+        let shown = if self.all { rows.len() } else { rows.len().min(MAX_ROWS) };
         let more = rows.len() - shown;
         rows.truncate(shown);
         (rows, more)
     }
 }
 
-/// What tells a thing from others of its adapter: a lane has its thread, the others have numbers.
+/// Identifies a row within its adapter: a lane by its thread, all others by number.
 fn identity(row: &Row) -> (&str, &str) {
     let kind = row.kind();
     (kind, row.text(if kind == "lane" { "thread" } else { "number" }))
@@ -291,14 +290,14 @@ fn by_identity(adapter: &Adapter) -> HashMap<(&str, &str), &Row> {
     adapter.rows.iter().map(|row| (identity(row), row)).collect()
 }
 
-/// What a person should look at.
+/// Returns remarks about a queue pair that deserve attention.
 fn remark(row: &Row) -> String {
     let mut remarks = Vec::new();
-    if row.text("awaits_receive") == "true" {
-        remarks.push("waits for a receive".to_owned());
+    if row.text("message_awaiting_receive") == "true" {
+        remarks.push("waiting for a receive".to_owned());
     }
     if row.text("blocked") == "true" {
-        remarks.push("the peer takes no more".to_owned());
+        remarks.push("blocked by the peer".to_owned());
     }
     if row.number("shared_receives") > 0 {
         remarks.push(format!("{} shared receives", row.text("shared_receives")));
@@ -310,7 +309,7 @@ fn remark(row: &Row) -> String {
     remarks.join("; ")
 }
 
-/// Columns under their heads; words to the left, numbers to the right.
+/// Formats a table with words aligned left and numbers aligned right.
 fn table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>, more: usize) -> Option<String> {
     let width = |at: usize| {
         let cells = rows.iter().map(|row| row[at].chars().count());
@@ -328,7 +327,7 @@ fn table<const N: usize>(heads: [&str; N], rows: Vec<[String; N]>, more: usize) 
     let mut lines = vec![line(heads)];
     lines.extend(rows.iter().map(|row| line(std::array::from_fn(|at| row[at].as_str()))));
     if more > 0 {
-        lines.push(format!("  and {more} more: --all"));
+        lines.push(format!("  {more} more, shown with --all"));
     }
     (!rows.is_empty()).then(|| lines.join("\n"))
 }
@@ -353,11 +352,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn columns_are_as_wide_as_what_is_in_them() {
+    fn columns_are_as_wide_as_their_cells() {
         let row = |cells: [&str; 3]| cells.map(str::to_owned);
         let rows = vec![row(["7", "RTS", "12 kB/s"]), row(["1024", "Error", "-"])];
-        let expected =
-            "    QP  state       in\n     7  RTS    12 kB/s\n  1024  Error        -\n  and 3 more: --all";
+        let expected = "    QP  state       in\n     7  RTS    12 kB/s\n  1024  Error        -\n  3 more, shown with --all";
         assert_eq!(table(["QP", "state", "in"], rows, 3).expect("rows"), expected);
         assert_eq!(table(["QP"], Vec::new(), 0), None);
     }

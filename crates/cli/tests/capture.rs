@@ -1,4 +1,4 @@
-//! A capture outlives the program: what was said is in the file at once.
+//! A capture survives the program: traffic is in the file immediately.
 
 mod common;
 
@@ -7,7 +7,7 @@ use ironwarp_pcap::Capture;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-/// `kill -9`, in the middle of messages.
+/// Kills the program while it sends.
 #[test]
 fn a_killed_program_leaves_a_file_that_can_be_read() {
     let place = Place::new("capture-killed");
@@ -16,10 +16,10 @@ fn a_killed_program_leaves_a_file_that_can_be_read() {
     let mut server =
         ironwarp().args(["ping", "--listen", "127.0.0.1:0"]).stdout(Stdio::piped()).spawn().expect("starts");
     let mut line = String::new();
-    let mut said = BufReader::new(server.stdout.take().expect("piped")); // closed, it would end the server
+    let mut said = BufReader::new(server.stdout.take().expect("piped")); // if closed, the server would exit
     said.read_line(&mut line).expect("text");
     let addr =
-        line.strip_prefix("listening at ").and_then(|rest| rest.split(';').next()).expect("an address");
+        line.strip_prefix("listening on ").and_then(|rest| rest.split(';').next()).expect("an address");
     let mut client = ironwarp()
         .args(["ping", addr, "-c", "0", "-i", "0", "-s", "3000"])
         .env("IRONWARP_PCAP", &file)
@@ -40,5 +40,5 @@ fn a_killed_program_leaves_a_file_that_can_be_read() {
     };
     assert_eq!(conversation.responder.to_string(), addr);
     let sends = conversation.frames.iter().filter(|frame| frame.name() == "Send").count();
-    assert!(sends >= 100, "50 there and 50 back, {sends} are in the file");
+    assert!(sends >= 100, "expected 50 in each direction, found {sends} in the file");
 }

@@ -1,4 +1,4 @@
-//! What the command says of itself is what its page says, and both are right.
+//! The help texts match docs/command.md.
 
 mod common;
 
@@ -11,11 +11,10 @@ fn ironwarp(arguments: &[&str]) -> Output {
     command(env!("CARGO_BIN_EXE_ironwarp")).args(arguments).output().expect("runs")
 }
 
-/// The block of text under a heading of the page.
+/// Returns the block of text under a heading of the page.
 fn on_the_page(name: &str) -> &'static str {
-    let (_, section) =
-        PAGE.split_once(&format!("\n## ironwarp {name}\n\n```text\n")).expect("it has a section");
-    section.split_once("```\n").expect("it ends").0
+    let (_, section) = PAGE.split_once(&format!("\n## ironwarp {name}\n\n```text\n")).expect("a section");
+    section.split_once("```\n").expect("its end").0
 }
 
 #[test]
@@ -33,11 +32,11 @@ fn the_page_shows_the_help_of_every_command() {
     assert_eq!(names, [&commands[..], &["help"]].concat());
 }
 
-/// The faults that help lists are all that there are: who writes another word is told the same list.
+/// The help lists all faults, as the error for an unknown one does.
 #[test]
-fn the_faults_of_the_help_are_those_that_there_are() {
+fn the_help_lists_all_faults() {
     let refusal = stderr(&ironwarp(&["run", "--faults", "sever@1", "--", "true"]));
-    let (_, forms) = refusal.split_once("there are ").expect("a list");
+    let forms = refusal.find("split=").map(|at| &refusal[at..]).expect("a list");
     for form in forms.split(", where").next().expect("the first part").split([',', ' ']) {
         if form.contains("CHANCE") {
             assert!(on_the_page("run").contains(form), "{form}");
@@ -46,7 +45,7 @@ fn the_faults_of_the_help_are_those_that_there_are() {
 }
 
 #[test]
-fn nothing_at_all_is_a_question() {
+fn missing_arguments_print_the_usage() {
     for arguments in [&[][..], &["run"], &["explain"], &["ping"]] {
         let output = ironwarp(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");

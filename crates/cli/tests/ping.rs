@@ -1,9 +1,9 @@
-//! `ironwarp ping`, server and client as processes of their own, as a person starts them.
+//! Runs `ironwarp ping`, with server and client in separate processes.
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-/// A server, killed when the test is done with it.
+/// A server that is killed on drop.
 struct Server {
     process: Child,
     out: BufReader<ChildStdout>,
@@ -20,12 +20,12 @@ impl Server {
         let mut out = BufReader::new(process.stdout.take().expect("piped"));
         let mut first = String::new();
         out.read_line(&mut first).expect("prints where it listens");
-        let addr = first.strip_prefix("listening at ").and_then(|rest| rest.split(';').next());
-        let addr = addr.unwrap_or_else(|| panic!("{first:?} tells no address")).to_owned();
+        let addr = first.strip_prefix("listening on ").and_then(|rest| rest.split(';').next());
+        let addr = addr.unwrap_or_else(|| panic!("no address in {first:?}")).to_owned();
         Self { process, out, addr }
     }
 
-    /// What it prints until it ends, and whether it was content.
+    /// Returns its output until it exits, and whether it succeeded.
     fn end(mut self) -> (String, bool) {
         let mut rest = String::new();
         self.out.read_to_string(&mut rest).expect("text");
@@ -43,7 +43,7 @@ impl Drop for Server {
 fn ironwarp() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ironwarp"));
     command.stdin(Stdio::null());
-    // A developer's own settings are not the test's.
+    // Ignores settings of the developer.
     let settings = std::env::vars().filter(|(name, _)| name.starts_with("IRONWARP_"));
     settings.for_each(|(name, _)| _ = command.env_remove(name));
     command
@@ -86,26 +86,26 @@ fn every_operation_over_both_ip_versions() {
 }
 
 #[test]
-fn the_first_line_tells_what_is_connected_and_the_last_how_long_it_took() {
+fn the_first_line_describes_the_connection_and_the_last_the_round_trips() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let output = ping(&[&server.addr, "-c", "2", "-i", "0", "--quiet"]);
     let text = stdout(&output);
     let lines: Vec<_> = text.lines().collect();
     assert_eq!(lines.len(), 4, "{text}");
     assert!(lines[0].starts_with(&format!("PING {} from 127.0.0.1:", server.addr)), "{text}");
-    let agreed = ": Send of 64 bytes, CRC, IRD 32, ORD 32, Ironwarp recognised";
+    let agreed = ": Send of 64 bytes, CRC, IRD 32, ORD 32, Ironwarp peer";
     assert!(lines[0].ends_with(agreed), "{text}");
     assert_eq!(lines[1], format!("--- {} ---", server.addr));
     assert_eq!(lines[2], "2 sent, 2 received, every byte verified");
     let times = lines[3].strip_prefix("round trip min/median/p99/max ").and_then(|it| it.strip_suffix(" µs"));
     let times: Vec<f64> = times.expect("times").split('/').map(|it| it.parse().expect("a number")).collect();
     assert!(times.len() == 4 && times.is_sorted() && times[0] > 0.0, "{times:?}");
-    assert!(!text.contains('\x1b'), "no colour where it is no terminal");
+    assert!(!text.contains('\x1b'), "no colour without a terminal");
 }
 
 /// `docs/settings.md`: settings come from the environment.
 #[test]
-fn settings_of_the_environment_are_heard() {
+fn settings_of_the_environment_are_used() {
     let run = |name, value| {
         let server = Server::run(ironwarp().args(["ping", "--listen", "127.0.0.1:0"]).env(name, value));
         ironwarp().args(["ping", &server.addr, "-c", "1"]).env(name, value).output().expect("runs")
@@ -113,14 +113,14 @@ fn settings_of_the_environment_are_heard() {
     let output = run("IRONWARP_CRC", "off");
     assert!(output.status.success() && stdout(&output).contains(", no CRC, "), "{output:?}");
     let output = run("IRONWARP_PRIVATE", "off");
-    assert!(output.status.success() && !stdout(&output).contains("recognised"), "{output:?}");
+    assert!(output.status.success() && !stdout(&output).contains("Ironwarp peer"), "{output:?}");
     let output = ironwarp().args(["ping", "127.0.0.1"]).env("IRONWARP_CRCS", "off").output().expect("runs");
-    assert!(stderr(&output).contains("the nearest is `crc`"), "{output:?}");
+    assert!(stderr(&output).contains("the closest is `crc`"), "{output:?}");
     assert_eq!(output.status.code(), Some(1));
 }
 
 #[test]
-fn a_server_ends_after_one_client_if_told_to() {
+fn a_server_with_once_exits_after_one_client() {
     let server = Server::start(&["--listen", "127.0.0.1:0", "--once"]);
     assert!(ping(&[&server.addr, "-c", "2", "-i", "0"]).status.success());
     let (said, content) = server.end();
@@ -140,7 +140,7 @@ fn clients_are_answered_at_the_same_time() {
     }
 }
 
-/// A server that dies in mid-ping: an error in words, a summary, and no hang.
+/// A server that is killed between pings causes an error message and a summary, but no hang.
 #[test]
 fn a_killed_server_is_noticed() {
     for interval in ["0", "3600"] {
@@ -155,7 +155,7 @@ fn a_killed_server_is_noticed() {
         let mut line = String::new();
         while !line.contains("seq=1 ") {
             line.clear();
-            assert!(out.read_line(&mut line).expect("text") > 0, "the client ended too soon");
+            assert!(out.read_line(&mut line).expect("text") > 0, "the client exited too early");
         }
         server.process.kill().expect("kill -9");
         let mut rest = String::new();
@@ -175,15 +175,15 @@ fn a_port_where_nobody_listens() {
     let output = ping(&[&closed.to_string()]);
     assert_eq!(output.status.code(), Some(1));
     let expected = format!(
-        "ironwarp: no connection to {closed}: Connection refused (os error 111): nobody listens there\n"
+        "ironwarp: failed to connect to {closed}: Connection refused (os error 111): no listener at that address\n"
     );
     assert_eq!(stderr(&output), expected);
     assert_eq!(stdout(&output), "");
 }
 
-/// A server of another kind: it answers, but not in MPA.
+/// A server that answers, but does not use MPA.
 #[test]
-fn a_server_of_another_kind() {
+fn a_server_of_another_protocol() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let addr = listener.local_addr().expect("bound").to_string();
     let other = std::thread::spawn(move || {
@@ -194,12 +194,12 @@ fn a_server_of_another_kind() {
     let output = ping(&[&addr]);
     other.join().expect("no panic");
     assert_eq!(output.status.code(), Some(1), "{output:?}");
-    assert!(stderr(&output).starts_with(&format!("ironwarp: no connection to {addr}: ")), "{output:?}");
+    assert!(stderr(&output).starts_with(&format!("ironwarp: failed to connect to {addr}: ")), "{output:?}");
 }
 
-/// Who reads the output may stop early.
+/// The reader of the output may stop early.
 #[test]
-fn a_closed_output_ends_it_quietly() {
+fn a_closed_output_is_not_an_error() {
     let server = Server::start(&["--listen", "127.0.0.1:0"]);
     let mut client = ironwarp()
         .args(["ping", &server.addr, "-c", "0", "-i", "0"])

@@ -1,5 +1,4 @@
-//! `ironwarp run`: programs in processes of their own, with a library that stands in for the drop-in. What cannot be served is
-//! recognised beforehand: `refused.rs`.
+//! Runs programs with `ironwarp run` and a stub of the drop-in library. `refused.rs` tests programs that are rejected.
 
 mod common;
 
@@ -16,7 +15,7 @@ fn run(ironwarp: &Path, options: &[&str], program: impl AsRef<OsStr>) -> Command
     command
 }
 
-/// The lines of `show` that begin with a word, without it.
+/// Returns the lines of `show` that begin with a word, without the word.
 fn shown<'a>(text: &'a str, what: &str) -> Vec<&'a str> {
     text.lines().filter_map(|line| line.strip_prefix(what)).collect()
 }
@@ -41,7 +40,7 @@ fn a_program_finds_the_library_under_every_name() {
     assert_eq!(shown(&text, "variable IRONWARP_"), [""; 0]);
 }
 
-/// What is set stays set, behind ours; what is not ours does not change.
+/// Variables that are set stay set, with ours first, and others do not change.
 #[test]
 fn the_environment_is_kept() {
     let place = Place::new("run-environment");
@@ -56,7 +55,7 @@ fn the_environment_is_kept() {
     };
     let under: Vec<_> = shown(&under, "variable ").into_iter().map(ours).collect();
     assert_eq!(under, shown(&alone, "variable "));
-    // Programs that it starts may start it: nothing is there twice.
+    // Programs that it starts may start it again: nothing is duplicated.
     let mut nested = command(&ironwarp);
     nested.args(["run", "--"]).arg(&ironwarp).args(["run", "--"]).arg(&show);
     let nested = stdout(&nested.output().expect("runs"));
@@ -74,17 +73,17 @@ fn it_becomes_the_program() {
     assert_eq!(shown(&stdout(&output), "pid "), [pid.to_string()]);
     assert_eq!(output.status.code(), Some(77));
     let output = run(&ironwarp, &[], &show).env("SHOW_KILL", "1").output().expect("runs");
-    assert_eq!(output.status.signal(), Some(6), "aborts as it would alone");
+    assert_eq!(output.status.signal(), Some(6), "aborts as without `ironwarp run`");
 }
 
-/// What a process does with signals. How many are queued (SigQ) is a number of all processes of the user.
+/// Returns the signal dispositions of a process, without the number of queued signals (SigQ), which counts all processes of the user.
 fn signals(text: &str) -> Vec<&str> {
     shown(text, "Sig").into_iter().filter(|line| !line.starts_with("Q:")).collect()
 }
 
-/// systemd ignores SIGPIPE for its services, and some programs block signals for what they start.
+/// systemd ignores SIGPIPE for its services, and some programs block signals in their children.
 #[test]
-fn signals_are_dealt_with_as_without_it() {
+fn signal_dispositions_are_preserved() {
     let place = Place::new("run-signals");
     let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
     let start = place.compile("start.c", "start", &[]);
@@ -109,18 +108,18 @@ fn options_become_settings() {
     let mut settings = shown(&text, "variable IRONWARP_");
     settings.sort_unstable();
     assert_eq!(settings, ["FAULTS=cut@0.25", "LANES=1", "LOG=debug", "PERSONA=iwarp", "SEED=7"]);
-    assert_eq!(stderr(&output), "ironwarp: faults cut@0.25, seed 7: --seed 7 makes the same choices again\n");
+    assert_eq!(stderr(&output), "ironwarp: injecting faults cut@0.25 with seed 7; reproduce with --seed 7\n");
     let output = run(&ironwarp, &["--faults", "cut@0.25"], &show).output().expect("runs");
     let text = stdout(&output);
     let [seed] = shown(&text, "variable IRONWARP_SEED=")[..] else { panic!("{text}") };
-    assert!(stderr(&output).contains(&format!(", seed {seed}: ")), "{output:?}");
+    assert!(stderr(&output).contains(&format!(" with seed {seed}; ")), "{output:?}");
 }
 
 #[test]
-fn a_capture_is_begun_anew_and_found_from_everywhere() {
+fn a_capture_is_truncated_and_its_path_made_absolute() {
     let place = Place::new("run-pcap");
     let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
-    let file = place.write("trace.pcap", "of another day");
+    let file = place.write("trace.pcap", "from an earlier run");
     let output =
         run(&ironwarp, &["--pcap", "trace.pcap"], &show).current_dir(place.path("")).output().expect("runs");
     let text = stdout(&output);
@@ -128,21 +127,22 @@ fn a_capture_is_begun_anew_and_found_from_everywhere() {
     assert_eq!(std::fs::read(&file).expect("a file"), b"");
     let output = run(&ironwarp, &["--pcap", "/no/such/place"], &show).output().expect("runs");
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).starts_with("ironwarp: the capture cannot be written to /no/such/place: "));
+    assert!(stderr(&output).starts_with("ironwarp: failed to create the capture /no/such/place: "));
 }
 
-/// A name that is no setting is told once, and does not stop anybody; a value that is none does.
+/// An unknown setting is reported once and ignored; an invalid value is an error.
 #[test]
-fn mistakes_in_the_environment() {
+fn invalid_settings_in_the_environment() {
     let place = Place::new("run-mistakes");
     let (ironwarp, show) = (place.installed(), place.compile("show.c", "show", &["-ldl"]));
     let output = run(&ironwarp, &[], &show).env("IRONWARP_PERSONNA", "iwarp").output().expect("runs");
-    let said = "ironwarp: there is no setting `personna` (IRONWARP_PERSONNA); the nearest is `persona`; it is ignored\n";
+    let said =
+        "ironwarp: unknown setting `personna` (IRONWARP_PERSONNA), the closest is `persona`; ignored\n";
     assert_eq!(stderr(&output), said);
     assert!(output.status.success());
     assert_eq!(shown(&stdout(&output), "variable IRONWARP_"), [""; 0]);
     let output = run(&ironwarp, &[], &show).env("IRONWARP_PERSONA", "ib").output().expect("runs");
-    let said = "ironwarp: `ib` is not a value for the setting `persona`: `roce` or `iwarp` is wanted\n";
+    let said = "ironwarp: invalid value `ib` for the setting `persona`: expected `roce` or `iwarp`\n";
     assert_eq!((output.status.code(), stderr(&output)), (Some(125), said.to_owned()));
 }
 
@@ -169,7 +169,7 @@ fn the_library_is_found_near_the_executable() {
 }
 
 #[test]
-fn a_library_that_is_not_there_or_cannot_be_named() {
+fn a_library_that_is_missing_or_in_an_unusable_directory() {
     let place = Place::new("run-no-library");
     let show = place.compile("show.c", "show", &["-ldl"]);
     let ironwarp = place.installed();
@@ -180,7 +180,7 @@ fn a_library_that_is_not_there_or_cannot_be_named() {
     let looked = place.path("lib/ironwarp");
     assert!(
         said.starts_with(&format!(
-            "ironwarp: libibverbs.so.1 of Ironwarp is in none of {}, ",
+            "ironwarp: libibverbs.so.1 of Ironwarp not found in {}, ",
             looked.display()
         ))
     );
@@ -188,5 +188,5 @@ fn a_library_that_is_not_there_or_cannot_be_named() {
     let ironwarp = place.install("a:b/bin", "a:b/lib/ironwarp");
     let output = run(&ironwarp, &[], &show).output().expect("runs");
     assert_eq!(output.status.code(), Some(125));
-    assert!(stderr(&output).contains("takes no directory with `:` in its name: move "), "{output:?}");
+    assert!(stderr(&output).contains("does not support `:` in directory names: move "), "{output:?}");
 }

@@ -1,5 +1,5 @@
-//! `ironwarp show`, beside a program that pings another for as long as it is looked at, and beside sockets of another user
-//! that pose as adapters.
+//! Runs `ironwarp show` beside a program that pings another one, and beside sockets of another user that pretend to be
+//! adapters.
 
 mod common;
 
@@ -8,7 +8,7 @@ use std::io::{BufRead, BufReader, Lines};
 use std::path::Path;
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
 
-/// A process whose first line was read, killed when the test is done with it.
+/// A process whose first line has been read, killed on drop.
 struct Running {
     process: Child,
     first: String,
@@ -23,7 +23,7 @@ impl Running {
     fn spawn(command: &mut Command) -> Self {
         let mut process = command.stdout(Stdio::piped()).spawn().expect("starts");
         let mut lines = BufReader::new(process.stdout.take().expect("piped")).lines();
-        let first = lines.next().expect("it says something").expect("a line");
+        let first = lines.next().expect("output").expect("a line");
         Self { process, first, lines }
     }
 
@@ -45,12 +45,12 @@ fn ironwarp(arguments: &[&str]) -> Command {
     command
 }
 
-/// A server, and a client that pings it without end.
+/// Returns a server, a client that pings it forever, and the address of the server.
 fn pinging() -> (Running, Running, String) {
     let server = Running::start(&["ping", "--listen", "127.0.0.1:0"]);
-    let address = server.first.strip_prefix("listening at ").and_then(|rest| rest.split(';').next());
+    let address = server.first.strip_prefix("listening on ").and_then(|rest| rest.split(';').next());
     let address = address.expect("an address").to_owned();
-    // Its first line comes once it is connected, its first pings are soon behind.
+    // It prints its first line once it is connected, shortly before its first pings.
     let client = Running::start(&["ping", &address, "-c", "0", "-i", "0", "-s", "1000"]);
     (server, client, address)
 }
@@ -63,7 +63,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).expect("text")
 }
 
-/// The cells of the first row of a table, by the heads of the columns, which are two spaces apart or more.
+/// Returns the cells of the first row of a table with the heads of their columns, which are at least two spaces apart.
 fn row(page: &str, first_head: &str) -> Vec<(String, String)> {
     let cells = |line: &str| -> Vec<String> {
         line.trim().split("  ").filter(|cell| !cell.is_empty()).map(|cell| cell.trim().to_owned()).collect()
@@ -98,7 +98,7 @@ fn a_program_that_runs_is_shown_and_no_other() {
     assert_eq!((cell(&qp, "state"), cell(&qp, "peer")), ("ready to send".to_owned(), address), "{page}");
     for rate in ["in", "out"] {
         let rate = cell(&qp, rate);
-        assert!(rate.ends_with("B/s") && rate != "0 B/s", "it pings all the time: {page}");
+        assert!(rate.ends_with("B/s") && rate != "0 B/s", "no traffic: {page}");
     }
     let both = text(show(&[]).stdout);
     for process in [&server, &client] {
@@ -113,34 +113,34 @@ fn watching_goes_on_until_the_program_ends() {
     let mut watch = Running::start(&["show", &number, "--watch"]);
     let heading = watch.first.clone();
     assert!(heading.contains(&format!("(process {number})")), "{heading}");
-    assert!(watch.lines.by_ref().any(|line| line.expect("a line") == heading), "there is a second page");
+    assert!(watch.lines.by_ref().any(|line| line.expect("a line") == heading), "no second page");
     drop(client);
     watch.lines.by_ref().for_each(drop);
     assert!(watch.process.wait().expect("ends").success());
 }
 
 #[test]
-fn who_shows_nothing_is_told_of() {
+fn a_process_without_an_adapter_is_reported() {
     let shown = show(&[&std::process::id().to_string()]);
     assert_eq!(shown.status.code(), Some(1));
-    let expected = format!("ironwarp: process {} shows no adapter: it is not there, ", std::process::id());
+    let expected = format!("ironwarp: process {} shows no adapter: it does not exist, ", std::process::id());
     let error = text(shown.stderr);
     assert!(error.starts_with(&expected), "{error}");
 }
 
-/// A socket of another user, if this is root, that poses as an adapter and answers like this.
+/// Starts a process, as another user if possible, whose socket pretends to be an adapter and answers in this way.
 fn hostile(program: &Path, answer: &str) -> Running {
     Running::spawn(Command::new(program).arg(answer))
 }
 
-/// `ironwarp show` of one process, where a bounded amount of memory can be had.
+/// Runs `ironwarp show` for one process with a memory limit.
 fn show_within_bounds(process: &Running) -> Output {
     let script =
         format!("ulimit -v 2500000; exec {} show {}", env!("CARGO_BIN_EXE_ironwarp"), process.number());
     Command::new("sh").args(["-c", &script]).output().expect("runs")
 }
 
-/// Answers that are not text, or have no end, are not read.
+/// Answers that are not text, or have no end, are rejected.
 #[test]
 fn an_answer_that_is_not_a_sealed_file_of_bounded_size_is_refused() {
     let program = Place::new("show-refused").compile("hostile.c", "hostile", &[]);
@@ -157,7 +157,7 @@ fn an_answer_that_is_not_a_sealed_file_of_bounded_size_is_refused() {
     }
 }
 
-/// Neither what a process says of itself nor its name reaches the terminal as anything but text.
+/// The answer of a process and its name reach the terminal only as plain text.
 #[test]
 fn control_characters_do_not_reach_the_screen() {
     let program = Place::new("show-escapes").compile("hostile.c", "hostile", &[]);
@@ -169,9 +169,9 @@ fn control_characters_do_not_reach_the_screen() {
     assert!(!page.contains(unsafe_), "{page:?}");
 }
 
-/// However many sockets are silent, others are shown, and soon.
+/// Sockets that do not answer do not delay the others.
 #[test]
-fn silent_sockets_do_not_hold_up_the_others() {
+fn silent_sockets_do_not_delay_the_others() {
     let program = Place::new("show-silent").compile("hostile.c", "hostile", &[]);
     let silent: Vec<Running> = (0..20).map(|_| hostile(&program, "silent")).collect();
     let (_server, client, _) = pinging();
@@ -180,17 +180,17 @@ fn silent_sockets_do_not_hold_up_the_others() {
     let took = began.elapsed();
     let page = text(shown.stdout);
     assert!(page.contains(&format!("(process {})", client.number())), "{page}");
-    // Two looks of up to four seconds each. One after another, they would take 40 at least.
+    // Two samples of up to four seconds each. Sequential queries would take at least 40 seconds.
     assert!(took.as_secs() < 20, "{took:?}");
     let notice = text(shown.stderr);
     assert!(notice.contains("no answer from "), "{notice}");
     drop(silent);
 }
 
-/// Another user who asks without end is told nothing, wakes the lane a hundred times a second at most, and keeps nobody from
-/// being answered.
+/// Another user who queries in a loop gets no answer, wakes the lane at most a hundred times per second, and does not
+/// prevent others from being answered.
 #[test]
-fn a_stranger_who_hammers_costs_little() {
+fn queries_in_a_loop_by_another_user_cost_little() {
     let program = Place::new("show-hammer").compile("hostile.c", "hostile", &[]);
     let server = Running::start(&["ping", "--listen", "127.0.0.1:0"]);
     let _hammer = Running::spawn(Command::new(program).args(["hammer", &server.number()]));
@@ -198,17 +198,17 @@ fn a_stranger_who_hammers_costs_little() {
     assert!(shown.status.success(), "{shown:?}");
     let page = text(shown.stdout);
     let wakes: f64 = cell(&row(&page, "lane"), "wakes/s").parse().expect("a number");
-    // One for each look, one for each timer; and some for the program's own looks.
+    // One per query, one per timer, and some for the test's own queries.
     assert!(wakes < 300.0, "{page}");
 }
 
-/// A process without descriptors to spare cannot answer, and answers once it has some again.
+/// A process that is out of descriptors cannot answer, but answers once it has some again.
 #[test]
 fn an_adapter_answers_again_once_it_has_descriptors() {
     use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
     let server = Running::start(&["ping", "--listen", "127.0.0.1:0"]);
     let process = Pid::from_child(&server.process);
-    let limit = |limit| prlimit(Some(process), Resource::Nofile, limit).expect("our own child");
+    let limit = |limit| prlimit(Some(process), Resource::Nofile, limit).expect("a child process");
     let usual = getrlimit(Resource::Nofile);
     limit(Rlimit { current: Some(3), ..usual });
     let shown = show(&[&server.number()]);

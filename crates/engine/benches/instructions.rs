@@ -2,14 +2,12 @@
 //! `cargo xtask instructions` runs it under callgrind and holds it to its ceilings.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
-#[path = "../tests/common/mod.rs"]
-mod common;
-
-use common::{SEND, connect};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Status, WorkRequest};
+use ironwarp_testkit::engine::{self, SEND, connect};
+use ironwarp_testkit::limits::raise_descriptor_limit;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Duration;
@@ -63,10 +61,10 @@ struct Side {
 
 impl Side {
     fn connected(count: usize) -> Self {
-        common::raise_descriptor_limit();
+        raise_descriptor_limit();
         let config = || Config { startup: PATIENCE, keepalive: PATIENCE, lanes: 1, ..Config::default() };
         let [client, server] =
-            [(); 2].map(|()| common::Side::new(&Engine::new(config()).unwrap(), count, 64));
+            [(); 2].map(|()| engine::Side::new(&Engine::new(config()).unwrap(), count, 64));
         let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let mut pairs = Vec::new();
@@ -97,14 +95,14 @@ impl Side {
 
 /// Two connected ends in one thread.
 struct Ping {
-    ends: [(common::Side, Arc<QueuePair>); 2],
+    ends: [(engine::Side, Arc<QueuePair>); 2],
 }
 
 impl Ping {
     fn new() -> Self {
         let ends = [(); 2].map(|()| {
             let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
-            let side = common::Side::new(&engine, 16, 64);
+            let side = engine::Side::new(&engine, 16, 64);
             let pair = side.pair(4, Completes::WhenSent);
             (side, pair)
         });

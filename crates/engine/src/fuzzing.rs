@@ -1,4 +1,4 @@
-//! What fuzz targets reach of private modules.
+//! Entry points for fuzz targets of private modules.
 
 use crate::gid::parse::Found;
 use crate::sys::sock_diag;

@@ -1,27 +1,21 @@
-//! Requests that overtake the registration of their memory (requirement X6): the test itself ends each registration, so that it
-//! knows what happened before. Two adapters over loopback.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! Requests posted before the registration of their memory is complete (requirement X6). The tests complete
+//! each registration themselves, to control the order of events. Two adapters over loopback.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-mod common;
-
-use common::{SEND, Side, connect};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{Engine, QueuePair};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope};
 use ironwarp_rnic::qp::Completes;
-use ironwarp_rnic::queue::{
-    Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest,
-};
+use ironwarp_rnic::queue::{Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
+use ironwarp_testkit::engine::{SEND, Side, connect};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
-use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const RIGHTS: Rights =
     Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE).union(Rights::BIND);
 
-/// Two ends with two connections each, and memory of the client's whose registration is under way.
+/// Two ends with two connections each, and client memory whose registration is in progress.
 struct Scene {
     client: Side,
     server: Side,
@@ -59,56 +53,42 @@ impl Scene {
         self.pairs[pair].post_send([request]).unwrap();
     }
 
-    /// Nothing has completed at the client.
+    /// Checks that nothing has completed at the client.
     fn is_quiet(&self) {
         self.client.cq.poll(1, |completion| panic!("{completion:?}")).unwrap();
     }
 }
 
-fn one(side: &Side) -> Completion {
-    let mut completion = None;
-    while completion.is_none() {
-        assert!(side.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
-        side.cq.poll(1, |found| completion = Some(found)).unwrap();
-    }
-    completion.unwrap()
-}
-
-fn succeeds(side: &Side, opcode: Opcode, id: u64) {
-    let completion = one(side);
-    let found = (completion.opcode, completion.wr_id, completion.status);
-    assert_eq!(found, (opcode, id, Status::Success), "{completion:?}");
-}
-
-/// Requests of all kinds before and behind one whose memory is not registered yet, and a neighbour that goes on meanwhile.
+/// Requests before and after one whose memory is not registered yet, while another queue pair continues.
 #[test]
-fn a_request_that_overtakes_its_registration_waits_alone() {
+fn a_request_waits_for_its_registration_without_delaying_others() {
     for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
         let scene = Scene::new(completes);
         let (client, server) = (&scene.client, &scene.server);
         let there = server.place();
         scene.post(0, 1, Operation::Write(there), client.sge(0, 8));
-        succeeds(client, Opcode::Write, 1);
+        client.succeeds(Opcode::Write, 1);
         scene.post(0, 2, Operation::Write(Place { offset: there.offset + 64, ..there }), scene.late(0, 1000));
         scene.post(0, 3, SEND, client.sge(0, 16));
         server.receive(&scene.far[0], 30, 3000, 100);
         for round in 0..20 {
             server.receive(&scene.far[1], 100 + round, 2000, 64);
             scene.post(1, round, SEND, client.sge(0, 32));
-            succeeds(client, Opcode::Send, round);
-            succeeds(server, Opcode::Receive, 100 + round);
+            client.succeeds(Opcode::Send, round);
+            server.succeeds(Opcode::Receive, 100 + round);
         }
         scene.is_quiet();
         scene.register();
-        succeeds(client, Opcode::Write, 2);
-        succeeds(client, Opcode::Send, 3);
-        succeeds(server, Opcode::Receive, 30);
+        client.succeeds(Opcode::Write, 2);
+        client.succeeds(Opcode::Send, 3);
+        server.succeeds(Opcode::Receive, 30);
         assert_eq!(server.memory[64..1064], scene.late[..1000]);
     }
 }
 
-/// Each kind of request, the first that its queue has to hold up: in one segment and in several, fenced, with immediate data, as
-/// the sink of a Read, as the region of a window. What is behind it goes on as if it had not waited.
+/// Each kind of request as the first that has to wait: in one segment and in several, fenced, with immediate
+/// data, as the sink of a Read, as the region of a window. The requests after it proceed as if it had not
+/// waited.
 #[test]
 fn every_kind_of_request_waits_for_its_registration() {
     for kind in 0..6 {
@@ -138,13 +118,13 @@ fn every_kind_of_request_waits_for_its_registration() {
         scene.pairs[0].post_send([request, behind]).unwrap();
         scene.is_quiet();
         scene.register();
-        succeeds(client, opcode, 1);
-        succeeds(client, Opcode::Send, 2);
+        client.succeeds(opcode, 1);
+        client.succeeds(Opcode::Send, 2);
         if uses_receive {
             let first = if kind == 3 { Opcode::ReceiveWrite } else { Opcode::Receive };
-            succeeds(server, first, 20);
+            server.succeeds(first, 20);
         }
-        succeeds(server, Opcode::Receive, 21);
+        server.succeeds(Opcode::Receive, 21);
         assert_eq!(&server.memory[..6], b"behind");
         match kind {
             0 | 1 | 3 => assert_eq!(server.memory[6..32], scene.late[14..40]),
@@ -169,7 +149,8 @@ fn bind(scene: &Scene) -> Operation {
     Operation::Bind { window, binding }
 }
 
-/// A message whose receive names such memory waits as if none was posted; and the send queue of that end goes on.
+/// A message whose receive names such memory waits as if no receive was posted, while the send queue of that
+/// end continues.
 #[test]
 fn a_receive_waits_for_its_registration() {
     let scene = Scene::new(Completes::WhenAcknowledged);
@@ -181,18 +162,19 @@ fn a_receive_waits_for_its_registration() {
     scene.far[0].post_send([sent, fill]).unwrap();
     server.receive(&scene.far[0], 7, 0, 64);
     scene.post(0, 6, SEND, client.sge(0, 8));
-    succeeds(server, Opcode::Receive, 7);
-    succeeds(client, Opcode::Send, 6);
+    server.succeeds(Opcode::Receive, 7);
+    client.succeeds(Opcode::Send, 6);
     scene.is_quiet();
     scene.register();
-    succeeds(client, Opcode::Receive, 9);
+    client.succeeds(Opcode::Receive, 9);
     assert_eq!(scene.late[100..116], server.memory[..16]);
     scene.pairs[0].qp().post_receive(ReceiveRequest { id: 10, buffers: client.sge(0, 8).into() }).unwrap();
-    succeeds(client, Opcode::Receive, 10);
-    succeeds(server, Opcode::Send, 5);
+    client.succeeds(Opcode::Receive, 10);
+    server.succeeds(Opcode::Send, 5);
 }
 
-/// What waited for a registration that fails, fails: with a local protection error, and the neighbour goes on.
+/// If the registration fails, the waiting request fails with a local protection error; the other queue pair
+/// continues.
 #[test]
 fn a_registration_that_fails_fails_the_request_that_waited() {
     let scene = Scene::new(Completes::WhenSent);
@@ -202,24 +184,24 @@ fn a_registration_that_fails_fails_the_request_that_waited() {
     let nothing = Memory::direct(8, 4096, RIGHTS).unwrap();
     let failed = device.finish_registration(scene.client.domain, scene.tag, nothing, true);
     assert!(matches!(failed, Err(RegisterError::Unmapped(_))), "{failed:?}");
-    let completion = one(&scene.client);
+    let completion = scene.client.next();
     assert_eq!((completion.wr_id, completion.status), (1, Status::LocalProtection));
     assert!(
-        matches!(completion.cause.as_deref(), Some(Fault::Local(denied)) if denied.check == Check::Valid)
+        matches!(completion.cause.as_deref(), Some(QpError::Local(denied)) if denied.check == Check::Valid)
     );
-    assert_eq!(one(&scene.client).status, Status::Flushed);
+    assert_eq!(scene.client.next().status, Status::Flushed);
     scene.post(1, 3, Operation::Write(scene.server.place()), scene.client.sge(0, 8));
-    succeeds(&scene.client, Opcode::Write, 3);
+    scene.client.succeeds(Opcode::Write, 3);
 }
 
-/// A request that waits for memory that is deregistered before it was registered, fails as well.
+/// If the memory is deregistered before its registration is complete, the waiting request fails as well.
 #[test]
 fn a_pending_tag_can_be_deregistered() {
     let scene = Scene::new(Completes::WhenSent);
     scene.post(0, 1, SEND, scene.late(0, 8));
     scene.is_quiet();
     scene.client.engine.device().table().deregister(scene.tag).unwrap();
-    let completion = one(&scene.client);
+    let completion = scene.client.next();
     assert_eq!((completion.wr_id, completion.status), (1, Status::LocalProtection));
     let memory = Memory::direct(scene.late.as_ptr() as u64, 64, RIGHTS).unwrap();
     let late =
@@ -227,15 +209,15 @@ fn a_pending_tag_can_be_deregistered() {
     assert!(matches!(late, Err(RegisterError::Denied(_))), "{late:?}");
 }
 
-/// A peer does not wait: to it the tag names nothing yet.
+/// A remote request does not wait: for the peer, the tag is not valid yet.
 #[test]
 fn a_peer_that_names_a_pending_tag_is_refused() {
     let scene = Scene::new(Completes::WhenAcknowledged);
     let place = Place { tag: scene.tag, offset: scene.late.as_ptr() as u64 };
     let request = scene.server.request(1, Operation::Write(place), 8);
     scene.far[0].post_send([request]).unwrap();
-    let completion = one(&scene.server);
+    let completion = scene.server.next();
     assert_eq!((completion.wr_id, completion.status), (1, Status::RemoteAccess), "{completion:?}");
-    let fault = scene.pairs[0].qp().fault().cloned();
-    assert!(matches!(fault.as_deref(), Some(Fault::Remote(denied)) if denied.check == Check::Pending));
+    let error = scene.pairs[0].qp().error().cloned();
+    assert!(matches!(error.as_deref(), Some(QpError::Remote(denied)) if denied.check == Check::Pending));
 }

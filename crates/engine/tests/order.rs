@@ -1,54 +1,55 @@
-//! In which order a program is told what happens to a connection.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! The order of connection events.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-mod common;
-
-use common::Side;
-use ironwarp_engine::{ConnectOptions, ConnectionEvent, Engine, QueuePairAttributes, Watcher, What};
-use ironwarp_rnic::config::Config;
+use ironwarp_engine::config::Config;
+use ironwarp_engine::{
+    ConnectOptions, ConnectionEvent, ConnectionEventKind, Engine, EventSink, QueuePairAttributes,
+    QueuePairOptions,
+};
 use ironwarp_rnic::qp::Completes;
+use ironwarp_testkit::engine::Side;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// How long being told of the connection takes.
+/// How long the program takes to handle the event that reports the connection.
 const SLOWLY: Duration = Duration::from_millis(200);
 
-/// Notes what it is told. It takes its time over the connection, unless the end comes first.
+/// Records events. Handles the connection event slowly, unless the end is reported first.
 #[derive(Debug, Default)]
 struct Notes {
     told: Mutex<Vec<&'static str>>,
     changed: Condvar,
 }
 
-impl Watcher<ConnectionEvent> for Notes {
-    fn tell(&self, event: ConnectionEvent) {
+impl EventSink<ConnectionEvent> for Notes {
+    fn send(&self, event: ConnectionEvent) {
         let mut told = self.told.lock().unwrap();
-        match event.what {
-            What::Connected(_) => {
+        match event.kind {
+            ConnectionEventKind::Connected(_) => {
                 told = self.changed.wait_timeout_while(told, SLOWLY, |told| told.is_empty()).unwrap().0;
                 told.push("connected");
             }
-            What::Ended(_) => told.push("ended"),
+            ConnectionEventKind::Ended(_) => told.push("ended"),
             what => panic!("{what:?}"),
         }
         self.changed.notify_all();
     }
 }
 
-/// The peer closes at once, and a thread of the program polls meanwhile: it finds the end only after the beginning was told.
+/// The peer closes at once while a thread of the program polls. That thread must not report the end before
+/// the connection was reported.
 #[test]
-fn the_end_of_a_connection_is_told_after_its_beginning() {
+fn the_end_of_a_connection_is_reported_after_its_beginning() {
     let side = || Side::new(&Engine::new(Config::default()).unwrap(), 64, 64);
     let (client, server) = (side(), side());
     let notes = Arc::new(Notes::default());
     let near = client.pair(16, Completes::WhenSent);
-    let far = QueuePairAttributes {
-        events: Some(Arc::<Notes>::clone(&notes)),
-        ..QueuePairAttributes::new(server.domain, &server.cq)
-    };
-    let far = server.engine.create_qp(far).unwrap();
+    let events = Some(Arc::<Notes>::clone(&notes) as _);
+    let options = QueuePairOptions { events, ..QueuePairOptions::default() };
+    let attributes = QueuePairAttributes::new(server.domain, &server.cq);
+    let far = server.engine.create_qp_with(attributes, options).unwrap();
     let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     client.engine.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
     let incoming = listener.incoming().wait(PATIENCE).unwrap();
@@ -69,5 +70,5 @@ fn the_end_of_a_connection_is_told_after_its_beginning() {
         assert!(!late.timed_out(), "{told:?}");
         assert_eq!(*told, ["connected", "ended"]);
     });
-    assert!(far.wait_closed(PATIENCE), "and stays closed");
+    assert!(far.wait_closed(PATIENCE), "the connection stays closed");
 }

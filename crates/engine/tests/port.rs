@@ -1,39 +1,17 @@
-//! The port and its GIDs follow the host's interfaces. Interfaces are changed for real, in a network namespace of the test's
-//! own, which needs no root where the system allows user namespaces.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! The port and its GIDs follow the host's interfaces. The tests change real interfaces in a network
+//! namespace of their own, which needs no root if the system allows user namespaces.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp_engine::Engine;
+use ironwarp_engine::config::Config;
 use ironwarp_engine::gid::{Gid, GidTable, PortChange, PortWatcher};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::event::AsyncEvent;
-use std::process::Command;
+use ironwarp_testkit::child::in_network;
+use ironwarp_testkit::net::ip;
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// The process in the namespace is this test again, told so.
-const INSIDE: &str = "IRON_TEST_PORT_INSIDE";
-
-/// Runs `test` again in a network namespace where nothing is up yet. True: this is the process inside.
-fn inside(test: &str) -> bool {
-    if std::env::var_os(INSIDE).is_some() {
-        return true;
-    }
-    let status = Command::new("unshare")
-        .args(["--user", "--map-root-user", "--net"])
-        .arg(std::env::current_exe().unwrap())
-        .args(["--exact", test, "--nocapture"])
-        .env(INSIDE, "1")
-        .status()
-        .unwrap();
-    assert!(status.success());
-    false
-}
-
-fn ip(arguments: &str) {
-    let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
-    assert!(status.success(), "ip {arguments}");
-}
 
 fn gids() -> Vec<(usize, String)> {
     let entries = GidTable::of_process().entries().unwrap();
@@ -55,13 +33,13 @@ impl PortWatcher for Teller {
 
 #[test]
 fn gids_follow_the_interfaces_and_keep_their_indices() {
-    if !inside("gids_follow_the_interfaces_and_keep_their_indices") {
+    if !in_network("gids_follow_the_interfaces_and_keep_their_indices") {
         return;
     }
-    assert_eq!(gids(), [], "nothing is up");
+    assert_eq!(gids(), [], "no interface is up");
     assert!(!GidTable::of_process().port_is_active().unwrap());
     ip("link set lo up");
-    // A container with loopback alone.
+    // As in a container with loopback only.
     let alone = [(0, "::ffff:127.0.0.1"), (1, "::1")];
     assert_eq!(gids(), known(&alone));
     assert!(GidTable::of_process().port_is_active().unwrap());
@@ -74,10 +52,10 @@ fn gids_follow_the_interfaces_and_keep_their_indices() {
     ip("addr add 127.0.0.1/8 dev lo");
     assert_eq!(gids(), known(&[alone[0], alone[1], (2, "::ffff:10.0.0.1")]));
 
-    // An interface with a carrier, which comes late, and the default route: what has an index keeps it.
+    // An interface with a carrier and the default route appears later: existing entries keep their index.
     ip("link add wan type veth peer name far");
     ip("addr add 10.1.0.1/24 dev wan");
-    assert_eq!(gids().len(), 3, "it is down");
+    assert_eq!(gids().len(), 3, "the interface is down");
     ip("link set far up");
     ip("link set wan mtu 4000 up");
     ip("route add default dev wan");
@@ -87,8 +65,8 @@ fn gids_follow_the_interfaces_and_keep_their_indices() {
 }
 
 #[test]
-fn changes_of_the_port_are_told_once_and_in_order() {
-    if !inside("changes_of_the_port_are_told_once_and_in_order") {
+fn port_changes_are_reported_once_and_in_order() {
+    if !in_network("port_changes_are_reported_once_and_in_order") {
         return;
     }
     ip("link set lo up");
@@ -104,7 +82,7 @@ fn changes_of_the_port_are_told_once_and_in_order() {
     ip("link set lo up");
     assert_eq!(next(), PortChange::Active);
     assert_eq!(next(), PortChange::Gids);
-    // IPv6's own loopback address may come with the interface or a notice later.
+    // The IPv6 loopback address may appear together with the interface, or in a later notification.
     while gids().len() < 2 {
         assert_eq!(next(), PortChange::Gids);
     }
@@ -119,7 +97,7 @@ fn changes_of_the_port_are_told_once_and_in_order() {
 
 #[test]
 fn changes_of_the_port_are_asynchronous_events() {
-    if !inside("changes_of_the_port_are_asynchronous_events") {
+    if !in_network("changes_of_the_port_are_asynchronous_events") {
         return;
     }
     ip("link set lo up");
@@ -132,10 +110,11 @@ fn changes_of_the_port_are_asynchronous_events() {
     assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::PortActive(1)));
 }
 
-/// With a default route at the first look, its interface has GID 0, and the port is that interface's.
+/// If there is a default route at the beginning, its interface has GID 0, and the port follows that
+/// interface.
 #[test]
 fn the_port_is_the_default_routes_interface() {
-    if !inside("the_port_is_the_default_routes_interface") {
+    if !in_network("the_port_is_the_default_routes_interface") {
         return;
     }
     ip("link set lo up");

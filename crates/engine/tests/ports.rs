@@ -1,22 +1,22 @@
-//! RDMA ports beside TCP ports of the same number: where listeners are, how clients find them, and who is not taken for them.
-#![allow(clippy::unwrap_used, reason = "tests may stop")]
+//! RDMA ports alongside TCP ports of the same number: where listeners are, how clients find them, and which
+//! other servers must not be mistaken for them.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-mod common;
-
-use common::{SEND, Side};
-use ironwarp_engine::sys::setup::{BindOptions, Bound};
+use ironwarp_engine::config::{Config, PortPolicy, Users};
+use ironwarp_engine::sys::tcp::{BindOptions, Bound};
 use ironwarp_engine::{
     ConnectError, ConnectOptions, Engine, Established, EventChannel, Incoming, Listening, MAX_BACKLOG,
     QueuePair,
 };
-use ironwarp_rnic::config::{Config, PortPolicy, Users};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::Status;
-use ironwarp_wire::private::{Aside, AsideKind, PortSpace, RdmaPort};
+use ironwarp_testkit::child::Partner;
+use ironwarp_testkit::engine::{SEND, Side};
+use ironwarp_wire::private::{CmHeader, CmKind, PortSpace, RdmaPort};
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -28,7 +28,7 @@ fn engine(policy: PortPolicy) -> Arc<Engine> {
     Engine::new(Config { port_space: policy, ..Config::default() }).unwrap()
 }
 
-/// An engine that is nothing but the RFCs: what any iWARP peer does.
+/// An engine without private extensions, which behaves like any other iWARP peer.
 fn plain() -> Arc<Engine> {
     Engine::new(Config { private: false, ..Config::default() }).unwrap()
 }
@@ -60,7 +60,7 @@ impl Server {
         self.listening.local_addr().unwrap().port()
     }
 
-    /// Accepts the next connection, which must be the client's.
+    /// Accepts the next connection, which must be from the client.
     fn accept(&self, asked_at: SocketAddr) -> Arc<QueuePair> {
         let incoming = self.incoming.wait(PATIENCE).unwrap();
         assert_eq!((incoming.private_data(), incoming.local()), (ASKED, asked_at));
@@ -76,7 +76,7 @@ struct Client {
 }
 
 impl Client {
-    /// Begins to connect to an RDMA port.
+    /// Starts connecting to an RDMA port.
     fn dial(engine: &Arc<Engine>, to: SocketAddr) -> Self {
         Self::dial_with(engine, to, Some(PortSpace::Stream))
     }
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// Connects, and sends a message over it.
+/// Connects a client to the server and sends a message.
 fn talk(client: &Arc<Engine>, server: &Server, to: SocketAddr) -> (Client, Arc<QueuePair>) {
     let client = Client::dial(client, to);
     let far = server.accept(to);
@@ -121,14 +121,14 @@ fn send(client: &Client, (server, far): (&Server, &Arc<QueuePair>)) {
     assert_eq!(server.side.memory[64..128], client.side.memory[..64]);
 }
 
-/// A TCP server with a port of its own, and the address of the RDMA port of that number.
+/// A TCP server, and the address of the RDMA port with the same number.
 fn tcp_server() -> (TcpListener, SocketAddr) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap();
     (listener, at)
 }
 
-/// An address whose TCP port nobody has.
+/// An address with an unused TCP port.
 fn free() -> SocketAddr {
     tcp_server().1
 }
@@ -148,7 +148,7 @@ fn a_free_tcp_port_is_taken() {
 }
 
 #[test]
-fn any_port_is_one_that_both_spaces_have() {
+fn an_ephemeral_port_is_free_in_both_port_spaces() {
     for policy in [PortPolicy::Shared, PortPolicy::Apart] {
         let engine = engine(policy);
         let bound = bind(&engine, "127.0.0.1:0".parse().unwrap()).unwrap();
@@ -159,9 +159,9 @@ fn any_port_is_one_that_both_spaces_have() {
     }
 }
 
-/// The TCP server is first. It never says a word: the client does not wait for long.
+/// The TCP server is there first and never sends anything: the client does not wait for it for long.
 #[test]
-fn beside_a_silent_tcp_server() {
+fn a_client_finds_the_listener_beside_a_silent_tcp_server() {
     let (engine, (_silent, at)) = (engine(PortPolicy::Shared), tcp_server());
     let server = Server::new(&engine, at);
     assert!(candidates(at).contains(&server.port()));
@@ -170,7 +170,7 @@ fn beside_a_silent_tcp_server() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// The RDMA listener is first, and leaves the port. What is connected stays connected.
+/// The RDMA listener is there first and moves away. Existing connections stay connected.
 #[test]
 fn a_listener_makes_room_for_a_tcp_server() {
     let (engine, at) = (engine(PortPolicy::Shared), free());
@@ -180,12 +180,13 @@ fn a_listener_makes_room_for_a_tcp_server() {
     assert!(server.listening.move_aside().unwrap());
     let _tcp = TcpListener::bind(at).unwrap();
     assert!(candidates(at).contains(&server.port()));
-    assert!(!server.listening.move_aside().unwrap(), "it is aside");
+    assert!(!server.listening.move_aside().unwrap(), "it has already moved");
     talk(&engine, &server, at);
     send(&before, (&server, &far));
 }
 
-/// The same for a port that is only bound. The TCP server need not set SO_REUSEADDR, since there are no connections.
+/// A port that is bound but has no listener moves away. The TCP server need not set SO_REUSEADDR, since there
+/// are no connections.
 #[test]
 fn a_bound_port_makes_room_for_a_tcp_server() {
     use rustix::net::{AddressFamily, SocketType};
@@ -199,7 +200,7 @@ fn a_bound_port_makes_room_for_a_tcp_server() {
     assert_eq!(bound.asked_addr().unwrap(), at);
     let server = Server::at(&engine, bound);
     talk(&engine, &server, at);
-    // Likewise of a listener.
+    // The same applies to a listener.
     let at = free();
     let server = Server::new(&engine, at);
     assert!(server.listening.move_aside().unwrap());
@@ -221,9 +222,9 @@ fn apart_never_touches_the_tcp_port() {
     TcpListener::bind(at).unwrap();
 }
 
-/// With `tcp`, and without what is private, there is no port space.
+/// With `tcp`, and without private extensions, there is no separate port space.
 #[test]
-fn a_listener_of_tcp_ports_alone() {
+fn the_tcp_policy_has_no_separate_port_space() {
     for engine in [engine(PortPolicy::Tcp), plain()] {
         let (_tcp, at) = tcp_server();
         assert_eq!(bind(&engine, at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -234,9 +235,9 @@ fn a_listener_of_tcp_ports_alone() {
     }
 }
 
-/// An RDMA port has one listener, wherever it is.
+/// An RDMA port has a single listener, whichever TCP port it uses.
 #[test]
-fn two_listeners_of_one_port() {
+fn a_second_listener_of_an_rdma_port_is_refused() {
     let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
     let errno = |at| bind(&engine, at).unwrap_err().raw_os_error();
     let everywhere = SocketAddr::from(([0, 0, 0, 0], at.port()));
@@ -245,14 +246,14 @@ fn two_listeners_of_one_port() {
     drop(server);
     let _server = Server::new(&engine, everywhere);
     assert_eq!((errno(at), errno(everywhere)), (Some(libc::EADDRNOTAVAIL), Some(libc::EADDRNOTAVAIL)));
-    // In the other order: the first is at the TCP port.
+    // The first listener uses the TCP port of the same number.
     let at = free();
     let _server = Server::new(&engine, at);
     assert_eq!(errno(at), Some(libc::EADDRINUSE));
 }
 
 #[test]
-fn all_candidates_are_taken() {
+fn binding_fails_if_all_candidates_are_in_use() {
     let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
     let others: Vec<_> = candidates(at).into_iter().map(|port| TcpListener::bind((at.ip(), port))).collect();
     assert_eq!(bind(&engine, at).unwrap_err().kind(), io::ErrorKind::AddrInUse);
@@ -271,7 +272,8 @@ fn ipv6() {
     assert_ne!(bound.local_addr().unwrap().port(), at.port());
     let server = Server::at(&engine, bound);
     talk(&engine, &server, at);
-    // Of both families. The client is shown an address of IPv4, the server one of IPv4 in IPv6.
+    // The listener serves both address families. The client sees an IPv4 address, the server an IPv4-mapped
+    // IPv6 address.
     let client = Client::dial(&engine, SocketAddr::from(([127, 0, 0, 1], at.port())));
     server.accept(format!("[::ffff:127.0.0.1]:{}", at.port()).parse().unwrap());
     client.outcome().unwrap();
@@ -279,9 +281,9 @@ fn ipv6() {
 
 // --- How clients find them ---
 
-/// The server at TCP port N is not a listener, and says so at once.
+/// The server at TCP port N is not an RDMA listener, which its first answer shows.
 #[test]
-fn beside_tcp_servers_that_answer() {
+fn a_client_finds_the_listener_beside_a_tcp_server_that_answers() {
     for answer in [
         &b""[..],
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -290,7 +292,7 @@ fn beside_tcp_servers_that_answer() {
     ] {
         let (engine, (tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
         let server = Server::new(&engine, at);
-        // It is dialled again with revision 1, or not, if the listener is found before. It ends with the process.
+        // It is dialled again with revision 1, unless the listener is found first. It ends with the process.
         std::thread::spawn(move || {
             let mut open = Vec::new();
             while let Ok((mut stream, _)) = tcp.accept() {
@@ -306,9 +308,9 @@ fn beside_tcp_servers_that_answer() {
     }
 }
 
-/// The TCP server that was in the way has ended.
+/// The TCP server that used the port has ended.
 #[test]
-fn where_no_tcp_server_is_any_more() {
+fn a_client_finds_the_listener_after_the_tcp_server_has_ended() {
     let (engine, (tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
     let server = Server::new(&engine, at);
     drop(tcp);
@@ -316,7 +318,7 @@ fn where_no_tcp_server_is_any_more() {
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_to_an_unused_port_is_refused() {
     let engine = engine(PortPolicy::Shared);
     let begun = Instant::now();
     let error = Client::dial(&engine, free()).outcome().unwrap_err();
@@ -327,9 +329,10 @@ fn nobody_listens() {
     assert!(begun.elapsed() < Duration::from_secs(5), "{:?}", begun.elapsed());
 }
 
-/// The program takes its time to accept. Meanwhile candidates are asked, and that no one is there changes nothing.
+/// The program is slow to accept. Meanwhile the client probes the candidates, without success, which has no
+/// effect.
 #[test]
-fn a_listener_that_takes_its_time() {
+fn a_client_waits_for_a_slow_listener() {
     let (engine, at) = (engine(PortPolicy::Shared), free());
     let server = Server::new(&engine, at);
     let others = candidates(at).into_iter().map(|port| TcpListener::bind((at.ip(), port)).unwrap());
@@ -341,7 +344,7 @@ fn a_listener_that_takes_its_time() {
     client.outcome().unwrap();
 }
 
-/// A rejection is an answer: nobody else is asked.
+/// After a rejection, no other candidate is tried.
 #[test]
 fn a_rejection_is_final() {
     for policy in [PortPolicy::Shared, PortPolicy::Apart] {
@@ -359,7 +362,7 @@ fn a_rejection_is_final() {
 
 // --- Other iWARP peers ---
 
-/// They know nothing of candidates, and are served at TCP port N as ever.
+/// Other iWARP peers do not know candidates, and are served at TCP port N.
 #[test]
 fn other_peers_as_clients() {
     let (engine, at) = (engine(PortPolicy::Shared), free());
@@ -367,34 +370,34 @@ fn other_peers_as_clients() {
     let client = Client::dial_with(&plain(), at, None);
     server.accept(at);
     assert_eq!(&*client.outcome().unwrap().private_data, ANSWERED);
-    // At a candidate they are refused: nobody asks there for another port than that.
+    // At a candidate they are refused, because they can only mean the port itself.
     let (_tcp, at) = tcp_server();
     let server = Server::new(&engine, at);
     let there = SocketAddr::new(at.ip(), server.port());
     let error = Client::dial_with(&plain(), there, None).outcome().unwrap_err();
     let ConnectError::Rejected { private_data, .. } = &*error else { panic!("{error}") };
-    assert_eq!(Aside::parse(private_data).unwrap().0.kind, AsideKind::Elsewhere);
-    assert!(server.incoming.next().is_none(), "the program was told");
-    // Nor is the candidate an RDMA port, for those who do know.
+    assert_eq!(CmHeader::parse(private_data).unwrap().0.kind, CmKind::NotListening);
+    assert!(server.incoming.try_next().is_none(), "the program saw the connection");
+    // A candidate is not an RDMA port for Ironwarp clients, either.
     let error = Client::dial(&engine, there).outcome().unwrap_err();
     assert!(matches!(&*error, ConnectError::Elsewhere), "{error}");
 }
 
-/// As servers, they see what the program says, and nothing of Ironwarp's.
+/// As servers, they see the program's private data and no private extensions.
 #[test]
 fn other_peers_as_servers() {
     let (plain, at) = (plain(), free());
     let server = Server::new(&plain, at);
     talk(&engine(PortPolicy::Shared), &server, at);
-    assert!(server.incoming.next().is_none(), "a second Request came");
+    assert!(server.incoming.try_next().is_none(), "a second Request arrived");
 }
 
-// --- Strangers ---
+// --- Other servers at candidates ---
 
-/// Somebody else listens at the first candidate, and accepts whatever comes: it is not taken for the listener, and does not see what the
-/// program says.
+/// Another server listens at the first candidate and accepts every connection: it is not mistaken for the
+/// listener, and does not see the program's private data.
 #[test]
-fn a_stranger_at_a_candidate() {
+fn another_server_at_a_candidate_is_not_taken_for_the_listener() {
     let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
     let plain = plain();
     let first = SocketAddr::new(at.ip(), candidates(at)[0]);
@@ -403,14 +406,17 @@ fn a_stranger_at_a_candidate() {
     assert_ne!(server.port(), first.port());
     let client = Client::dial(&engine, at);
     let incoming = stranger.incoming.wait(PATIENCE).unwrap();
-    assert!(!incoming.private_data().windows(ASKED.len()).any(|part| part == ASKED), "it was told");
+    assert!(
+        !incoming.private_data().windows(ASKED.len()).any(|part| part == ASKED),
+        "the other server saw the private data"
+    );
     let pair = stranger.side.pair(4, Completes::WhenAcknowledged);
     incoming.accept(&pair, plain.terms(None, None), &[]).unwrap();
     server.accept(at);
     assert_eq!(client.outcome().unwrap().peer.port(), server.port());
 }
 
-/// Listeners of other RDMA ports have candidates in common with this one.
+/// Listeners of other RDMA ports can have candidates in common with this one.
 #[test]
 fn a_listener_of_another_port_at_a_candidate() {
     let (engine, (_tcp, at)) = (engine(PortPolicy::Shared), tcp_server());
@@ -418,11 +424,11 @@ fn a_listener_of_another_port_at_a_candidate() {
     let native = engine.listen(other).unwrap();
     let server = Server::new(&engine, at);
     talk(&engine, &server, at);
-    assert!(native.incoming().next().is_none());
+    assert!(native.incoming().try_next().is_none());
 }
 
-/// A process of its own that says "here" to a probe, and accepts the next connection for another port. For each it prints how many
-/// bytes it was sent.
+/// A process that confirms a probe, but accepts the next connection for another port. Prints the number of
+/// bytes that it received for each.
 const SQUATTER: &str = r#"
 import socket, sys
 port, candidate = int(sys.argv[1]), int(sys.argv[2])
@@ -450,7 +456,8 @@ c.send(reply(b"\x50", b"\x80\x01\x80\x01", b"\x04", port + 1))
 c.recv(1)
 "#;
 
-/// Another user is not even asked. Where the client trusts him, he is, and has to confirm the port.
+/// A process of another user is not asked. If the client trusts that user, it is asked, but has to confirm
+/// the port.
 #[test]
 fn a_squatter_of_another_user() {
     for (users, trusted) in [(Users::Own, false), (Users::Listed(vec![65534]), true)] {
@@ -458,46 +465,25 @@ fn a_squatter_of_another_user() {
         let engine = Engine::new(Config { users, ..Config::default() }).unwrap();
         let candidate = candidates(at)[0];
         let arguments = ["-c", SQUATTER, &at.port().to_string(), &candidate.to_string()];
-        let spawned = Command::new("python3")
-            .args(arguments)
-            .uid(65534)
-            .gid(65534)
-            .stdout(Stdio::piped())
-            .stderr(Stdio::null())
-            .spawn();
-        let Ok(squatter) = spawned else {
-            assert!(!rustix::process::geteuid().is_root(), "root may run a process as any user");
-            return;
-        };
-        let mut squatter = Ended(squatter);
-        let mut output = io::BufReader::new(squatter.0.stdout.take().unwrap());
-        let mut line = || {
-            let mut line = String::new();
-            io::BufRead::read_line(&mut output, &mut line).unwrap();
-            line.trim().to_owned()
-        };
-        assert_eq!(line(), "ready");
+        let mut command = Command::new("python3");
+        command.args(arguments).uid(65534).gid(65534).stderr(Stdio::null());
+        if !rustix::process::geteuid().is_root() {
+            return; // only root may run a process as any user
+        }
+        let mut squatter = Partner::start(command);
+        assert_eq!(squatter.line(), "ready");
         if trusted {
             let client = Client::dial(&engine, at);
-            // Clients of other tests do not trust it and send nothing: ports of other numbers have the same candidates.
+            // Skip clients of other tests, which do not trust this server and send nothing: RDMA ports of
+            // other numbers can have the same candidates.
             for _ in ["the probe", "the Request"] {
-                while line() == "0" {}
+                while squatter.line() == "0" {}
             }
             let error = client.outcome().unwrap_err();
             assert!(matches!(&*error, ConnectError::Elsewhere), "{error}");
         } else {
             talk(&engine, &Server::new(&engine, at), at);
-            assert_eq!(line(), "0", "it was sent something");
+            assert_eq!(squatter.line(), "0", "the squatter received data");
         }
-    }
-}
-
-/// A process that ends with this.
-struct Ended(Child);
-
-impl Drop for Ended {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
     }
 }

@@ -1,46 +1,43 @@
-//! Thousands of connected queue pairs between two processes: what they cost, and that traffic does not mind them.
+//! Thousands of connected queue pairs between two processes: their cost, and that they do not slow down
+//! traffic.
 //!
-//! Prints its figures; run it in release for figures worth printing:
+//! Prints its results; run it in release mode for meaningful ones:
 //! `cargo test --release -p ironwarp-engine --test scale -- --nocapture`
-#![allow(clippy::unwrap_used, reason = "a test")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-mod common;
-
-use common::SEND;
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Status, WorkRequest};
-use std::io::{BufRead, BufReader, Write};
+use ironwarp_testkit::child::{self, Partner};
+use ironwarp_testkit::engine::{self, SEND};
+use ironwarp_testkit::limits::{raise_descriptor_limit, status};
 use std::net::SocketAddr;
-use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const PAIRS: usize = 9_000;
 const FEW: usize = 10;
-/// So many requests are on their way at once.
+/// Number of outstanding requests.
 const OUTSTANDING: usize = 32;
 const ROUND_TRIPS: usize = 40_000;
 const SIZE: u32 = 64;
 const PATIENCE: Duration = Duration::from_secs(60);
-/// The other process is this test again, told so.
-const SERVER: &str = "IRONWARP_TEST_SCALE_SERVER";
 
 struct Side {
-    side: common::Side,
+    side: engine::Side,
     pairs: Vec<Arc<QueuePair>>,
 }
 
 impl Side {
     fn new() -> Self {
-        common::raise_descriptor_limit();
+        raise_descriptor_limit();
         let config = Config { keepalive: Duration::from_secs(600), startup: PATIENCE, ..Config::default() };
-        let side = common::Side::new(&Engine::new(config).unwrap(), PAIRS * 4, 4096);
+        let side = engine::Side::new(&Engine::new(config).unwrap(), PAIRS * 4, 4096);
         Self { side, pairs: Vec::new() }
     }
 
-    /// One more, with two receives.
+    /// Adds a queue pair with two posted receives.
     fn add(&mut self) -> &Arc<QueuePair> {
         let which = self.pairs.len();
         self.pairs.push(self.side.pair(16, Completes::WhenSent));
@@ -58,7 +55,7 @@ impl Side {
         self.pairs[which].qp().post_send(vec![WorkRequest { signaled: false, ..request }]).unwrap();
     }
 
-    /// Waits for receives, and hands over which queue pair each was for.
+    /// Waits for receives, and calls `each` with the queue pair of each.
     fn received(&self, mut each: impl FnMut(usize)) {
         let mut found = Vec::new();
         while found.is_empty() {
@@ -72,7 +69,7 @@ impl Side {
         }
     }
 
-    /// Requests and answers on `among` of the queue pairs, at random. Returns how many a second.
+    /// Exchanges requests and replies on `among` random queue pairs. Returns the rate per second.
     fn traffic(&self, among: usize) -> f64 {
         let mut random = 1_u64;
         let mut next = || {
@@ -92,7 +89,7 @@ impl Side {
             });
         }
         let rate = done as f64 / start.elapsed().as_secs_f64();
-        // What is still on its way.
+        // Wait for the outstanding requests.
         let mut left = OUTSTANDING;
         while left > 0 {
             self.received(|which| {
@@ -123,35 +120,17 @@ fn serve() {
             });
         }
     });
-    // Until the client goes.
-    std::io::stdin().lines().for_each(drop);
+    child::wait_for_end();
     std::process::exit(0);
-}
-
-fn status(field: &str) -> usize {
-    let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-    line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
 #[test]
 fn nine_thousand_queue_pairs() {
-    if std::env::var_os(SERVER).is_some() {
+    if child::role().is_some() {
         return serve();
     }
-    let mut server = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "nine_thousand_queue_pairs", "--nocapture"])
-        .env(SERVER, "1")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
-    let address: SocketAddr = lines
-        .by_ref()
-        .map(Result::unwrap)
-        .find_map(|line| line.strip_prefix("address ").map(|address| address.parse().unwrap()))
-        .unwrap();
+    let mut server = Partner::start(child::command("nine_thousand_queue_pairs", "server"));
+    let address: SocketAddr = server.wait_for("address ").parse().unwrap();
 
     let mut side = Side::new();
     let (memory, threads) = (status("VmRSS:"), status("Threads:"));
@@ -167,9 +146,9 @@ fn nine_thousand_queue_pairs() {
     let setups = PAIRS as f64 / start.elapsed().as_secs_f64();
     let each = (status("VmRSS:") - memory) * 1024 / PAIRS;
     let lanes = side.side.engine.statistics().lanes;
-    assert_eq!(status("Threads:"), threads + lanes, "no thread for each queue pair");
-    // One with two posted receives has its two queues, its halves, and no buffer.
-    assert!(each < 8 << 10, "{each} bytes for an idle queue pair");
+    assert_eq!(status("Threads:"), threads + lanes, "the number of threads does not depend on queue pairs");
+    // A queue pair with two posted receives has its two queues and halves, and no buffer.
+    assert!(each < 8 << 10, "{each} bytes per idle queue pair");
 
     let (mut few, mut many) = (Vec::new(), Vec::new());
     for _ in 0..3 {
@@ -187,6 +166,5 @@ fn nine_thousand_queue_pairs() {
         many[1],
         many[1] / few[1]
     );
-    writeln!(server.stdin.take().unwrap()).unwrap();
-    server.wait().unwrap();
+    server.finish();
 }

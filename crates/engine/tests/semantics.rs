@@ -1,13 +1,11 @@
 //! The two completion semantics (requirement P2), between two adapters over loopback.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
-mod common;
-
-use common::{SEND, Side, connect};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, Engine, QueuePair};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
-use ironwarp_rnic::queue::{Completion, Opcode, Operation, Status};
+use ironwarp_rnic::queue::{Opcode, Operation, Status};
+use ironwarp_testkit::engine::{SEND, Side, connect};
 use ironwarp_wire::{Place, Tag};
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -21,7 +19,7 @@ struct End {
     pair: Arc<QueuePair>,
 }
 
-/// Two ends, connected.
+/// Two connected ends.
 fn ends(completes: Completes) -> (End, End) {
     let end = || {
         let side = Side::new(&Engine::new(Config::default()).unwrap(), 64, 4096);
@@ -41,23 +39,12 @@ impl End {
         self.pair.qp().post_send(vec![self.side.request(id, operation, len)]).unwrap();
     }
 
-    fn one(&self) -> Completion {
-        let mut completion = None;
-        while completion.is_none() {
-            assert!(self.side.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
-            self.side.cq.poll(1, |found| completion = Some(found)).unwrap();
-        }
-        completion.unwrap()
-    }
-
     fn completes(&self, opcode: Opcode, id: u64) {
-        let completion = self.one();
-        let found = (completion.opcode, completion.wr_id, completion.status);
-        assert_eq!(found, (opcode, id, Status::Success), "{completion:?}");
+        self.side.succeeds(opcode, id);
     }
 }
 
-/// Each side posts its receives only after its own acknowledged Sends are complete: neither waits for ever.
+/// Each side posts its receives only after its own acknowledged Sends are complete: this must not deadlock.
 #[test]
 fn receives_are_posted_after_sends_complete() {
     let (client, server) = ends(Completes::WhenAcknowledged);
@@ -79,8 +66,8 @@ fn receives_are_posted_after_sends_complete() {
     });
 }
 
-/// A program that answers a message makes its peer see the message complete before the answer comes: programs rely on it, because
-/// adapters acknowledge at once. Answered at once, by a thread that polls while a lane drives, too.
+/// A Send completes before the reply to it is received: programs rely on this, because adapters acknowledge
+/// at once. It also holds for a thread that polls and replies at once while a lane drives the connection.
 #[test]
 fn a_send_completes_before_the_answer_to_it_comes() {
     let (client, server) = ends(Completes::WhenAcknowledged);
@@ -90,7 +77,7 @@ fn a_send_completes_before_the_answer_to_it_comes() {
                 server.receive(1024);
                 let (start, mut asked) = (Instant::now(), false);
                 while !asked {
-                    assert!(start.elapsed() < PATIENCE, "the client does not ask any more");
+                    assert!(start.elapsed() < PATIENCE, "the client stopped sending");
                     server.side.cq.poll(4, |found| asked |= found.opcode == Opcode::Receive).unwrap();
                 }
                 server.post(round, SEND, 16);
@@ -105,12 +92,12 @@ fn a_send_completes_before_the_answer_to_it_comes() {
     });
 }
 
-/// A Send for which the peer has no receive is not complete before it has one, unless it has to be.
+/// A Send does not complete before the peer has posted a receive, unless that would be a deadlock.
 #[test]
 fn an_acknowledged_send_waits_for_its_receive() {
     let (client, server) = ends(Completes::WhenAcknowledged);
     client.post(1, SEND, 32);
-    // The server answers a Read meanwhile: what waits keeps nothing else waiting.
+    // A Read completes meanwhile: the waiting Send delays nothing else.
     server.post(7, Operation::Read(client.side.place()), 64);
     std::thread::scope(|scope| {
         scope.spawn(|| server.completes(Opcode::Read, 7));
@@ -121,17 +108,18 @@ fn an_acknowledged_send_waits_for_its_receive() {
     });
     server.receive(1024);
     server.completes(Opcode::Receive, 1024);
-    // The server's program looks no more; its lane sees to the acknowledgement.
+    // The server's program no longer polls; its lane sends the acknowledgement.
     client.completes(Opcode::Send, 1);
 }
 
-/// An acknowledged Write that the peer refuses fails with the peer's reason; iWARP's own has completed long before.
+/// An acknowledged Write that the peer refuses fails with the peer's error; a Write with iWARP semantics has
+/// completed long before.
 #[test]
 fn an_acknowledged_write_carries_the_peers_error() {
     let wrong = Place { tag: Tag(0x1234), offset: 0 };
     let (client, server) = ends(Completes::WhenAcknowledged);
     client.post(1, Operation::Write(wrong), 32);
-    let completion = client.one();
+    let completion = client.side.next();
     assert_eq!((completion.wr_id, completion.status), (1, Status::RemoteAccess));
     let cause = completion.cause.unwrap().to_string();
     assert!(cause.contains("invalid STag"), "{cause}");
@@ -142,10 +130,10 @@ fn an_acknowledged_write_carries_the_peers_error() {
     client.completes(Opcode::Write, 1);
 }
 
-/// A thread may poll until its very end: when what it has for itself is taken down, in whichever order. The main thread of a C
-/// program does so in what it asked to be called at exit.
+/// A thread may poll while its thread-local data is destroyed, in any order. The main thread of a C program
+/// does so in its exit handlers.
 #[test]
-fn a_thread_that_is_ending_polls() {
+fn a_thread_can_poll_while_it_exits() {
     struct PollsAtTheEnd(Arc<CompletionQueue>, Arc<AtomicBool>);
     impl Drop for PollsAtTheEnd {
         fn drop(&mut self) {
@@ -153,11 +141,11 @@ fn a_thread_that_is_ending_polls() {
             self.1.store(true, Ordering::Relaxed);
         }
     }
-    // What is made first is taken down last.
+    // Thread-local data is destroyed in reverse order of creation.
     thread_local!(static END: RefCell<Option<PollsAtTheEnd>> = const { RefCell::new(None) });
 
     let (client, server) = ends(Completes::WhenSent);
-    // With more than one connection, a poll asks the kernel which of them has something.
+    // With more than one connection, a poll asks the kernel which of them is ready.
     let (near, far) = (client.side.pair(1, Completes::WhenSent), server.side.pair(1, Completes::WhenSent));
     connect((&client.side, &near), (&server.side, &far));
     let polled = Arc::new(AtomicBool::new(false));

@@ -1,7 +1,7 @@
-//! Helpers that need no device answer as the real libraries do, for every input that makes a difference. The real ones are
-//! those that the loader finds.
+//! Helpers that need no device return what the real libraries return, for every relevant input. The real
+//! libraries are those that the loader finds.
 #![expect(unsafe_code, reason = "calls the real libraries")]
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 use ironwarp_ibverbs::abi::*;
 use ironwarp_ibverbs::{marshal, sysfs, text};
@@ -11,23 +11,23 @@ use std::mem::{MaybeUninit, size_of, transmute_copy};
 const VERBS: &CStr = c"libibverbs.so.1";
 const CM: &CStr = c"librdmacm.so.1";
 
-/// A function of a real library. `F` must be the type of it.
+/// A function of a real library. `F` must be its type.
 fn real<F: Copy>(library: &CStr, name: &CStr) -> F {
     assert_eq!(size_of::<F>(), size_of::<*mut c_void>());
-    // SAFETY: libraries of rdma-core may be loaded at any time; they stay loaded.
+    // SAFETY: libraries of rdma-core may be loaded at any time, and stay loaded.
     let handle = unsafe { libc::dlopen(library.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
     assert!(!handle.is_null(), "the real {library:?} is wanted here");
-    // SAFETY: a handle of dlopen, a string.
+    // SAFETY: a handle from dlopen, and a string.
     let symbol = unsafe { libc::dlsym(handle, name.as_ptr()) };
     assert!(!symbol.is_null(), "{name:?}");
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr fills in what it knows of the symbol, and says so.
+    // SAFETY: dladdr fills in what it knows about the symbol, and says whether it does.
     let path = unsafe {
         assert_ne!(libc::dladdr(symbol, info.as_mut_ptr()), 0);
         CStr::from_ptr(info.assume_init().dli_fname)
     };
     assert!(!path.to_str().unwrap().contains("/dropin/"), "{path:?} is ours: nothing to compare with");
-    // SAFETY: a pointer to the function, as a function pointer, which has the same size.
+    // SAFETY: a pointer to the function, which has the size of a function pointer.
     unsafe { transmute_copy(&symbol) }
 }
 
@@ -38,11 +38,11 @@ fn numbers() -> impl Iterator<Item = i32> {
 }
 
 fn string(text: *const c_char) -> String {
-    // SAFETY: what both libraries return for any value is a string that stays.
+    // SAFETY: both libraries return a static string for any value.
     unsafe { CStr::from_ptr(text) }.to_str().unwrap().to_owned()
 }
 
-/// Values that the real libraries here may be too old to know.
+/// Values that an older real library may not know.
 const LATER: &[(&CStr, u32, &str)] = &[
     (c"ibv_event_type_str", IBV_EVENT_DEVICE_SPEED_CHANGE, "Device link speed change"),
     (c"rdma_event_str", RDMA_CM_EVENT_ADDRINFO_RESOLVED, "RDMA_CM_EVENT_ADDRINFO_RESOLVED"),
@@ -73,7 +73,7 @@ fn values_have_the_same_names() {
         .for_each(|value| assert_eq!(string(text::ibv_node_type_str(value)), string(real(value)), "{value}"));
 }
 
-/// Only later releases have this one.
+/// Only later releases have this function.
 #[test]
 fn opcodes_have_the_names_of_later_releases() {
     let name = |opcode| string(text::ibv_wr_opcode_str(opcode));
@@ -105,7 +105,8 @@ fn rates_are_the_same_in_both_directions() {
 
 type Copier<To, From> = unsafe extern "C" fn(*mut To, *const From);
 
-/// Both copy the same bytes onto the same bytes. The two patterns show which byte came from where, and what was left.
+/// Both functions must copy the same bytes to the same place. The two patterns show which byte came from
+/// where, and what was left alone.
 fn same_copy<To, From>(ours: Copier<To, From>, name: &CStr) {
     let real: Copier<To, From> = real(VERBS, name);
     for seed in 0..=255_u8 {
@@ -113,7 +114,7 @@ fn same_copy<To, From>(ours: Copier<To, From>, name: &CStr) {
         let copied = |copier: Copier<To, From>| {
             let mut from = MaybeUninit::<From>::uninit();
             let mut to = MaybeUninit::<To>::uninit();
-            // SAFETY: both types are integers and arrays of them, for which any bytes will do.
+            // SAFETY: both types consist of integers, for which any bytes are valid.
             unsafe {
                 from.as_mut_ptr().cast::<u8>().copy_from_nonoverlapping(source.as_ptr(), source.len());
                 to.as_mut_ptr().write_bytes(!seed, 1);
@@ -139,7 +140,7 @@ fn attributes_are_copied_field_by_field() {
 }
 
 #[test]
-fn copies_from_or_to_nowhere_do_nothing() {
+fn copies_with_null_do_nothing() {
     let mut attr = ibv_ah_attr::zeroed();
     attr.dlid = 7;
     // SAFETY: NULL is allowed.
@@ -152,7 +153,7 @@ fn copies_from_or_to_nowhere_do_nothing() {
 
 type Read = unsafe extern "C" fn(*const c_char, *const c_char, *mut c_char, usize) -> c_int;
 
-/// What a call returned, which errno it left, and what is in the buffer.
+/// What a call returned, the errno, and the content of the buffer.
 fn read(function: Read, dir: &CStr, file: &CStr, size: usize) -> (c_int, c_int, [u8; 16]) {
     let mut buffer = [b'#'; 16];
     assert!(size <= buffer.len());
@@ -165,7 +166,7 @@ fn read(function: Read, dir: &CStr, file: &CStr, size: usize) -> (c_int, c_int, 
 }
 
 #[test]
-fn small_files_are_read_and_ended_in_the_same_way() {
+fn small_files_are_read_the_same_way() {
     let real: Read = real(VERBS, c"ibv_read_sysfs_file");
     let folder =
         std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sysfs-{}", std::process::id()));
@@ -198,7 +199,7 @@ fn a_file_without_a_name_is_an_error() {
     assert_eq!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EINVAL));
 }
 
-/// The path is looked up once in a process, so each value has one: this test, started again.
+/// A process looks up the path once, so each value gets a process of its own: this test, started again.
 #[test]
 fn sysfs_is_where_the_environment_says() {
     const AGAIN: &str = "IRONWARP_TEST_SYSFS_PATH";

@@ -1,16 +1,15 @@
-//! Sockets over RDMA, as programs of C use them: a server and a client, two processes, and every byte looked at.
+//! Sockets over RDMA in C programs: a server and a client, two processes, with every byte verified.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
 use std::path::PathBuf;
-use std::process::Command;
 use std::sync::OnceLock;
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/rsocket");
 
-/// The program, linked to the system's librdmacm, in place of which it gets ours.
+/// The program, linked to the system's librdmacm, which the drop-in replaces.
 fn program() -> &'static PathBuf {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -24,10 +23,7 @@ fn program() -> &'static PathBuf {
 }
 
 fn run(test: &str, family: &str) {
-    let folder = common::libraries();
-    let mut command = Command::new(program());
-    command.args([test, family]).env("LD_LIBRARY_PATH", &folder);
-    let output = command.env("LD_PRELOAD", folder.join("libibverbs.so.1")).output().unwrap();
+    let output = common::with_dropin(program()).args([test, family]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{test} over IPv{family}: {}\n{said}", output.status);
     assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{test}: good\n"));

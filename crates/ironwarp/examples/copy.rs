@@ -3,15 +3,15 @@
 //!     cargo run --release --example copy -- receive DIRECTORY
 //!     cargo run --release --example copy -- send FILE ADDRESS
 //!
-//! The receiver has a ring of slots. The sender writes a chunk of the file to each, and a message behind it says how long it
-//! is; the receiver answers each with an empty message when the slot is free again. So there are as many chunks under way as
-//! the ring has slots, and neither side ever needs memory for the whole file.
+//! The receiver has a ring of slots. The sender writes a chunk of the file to a slot, and sends its length in a message. The
+//! receiver replies with an empty message when the slot is free again. So up to one chunk per slot is in flight, and neither
+//! side needs memory for the whole file.
 
 use clap::Parser;
 use crc_fast::{CrcAlgorithm, Digest};
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Fault, Incoming, MemoryRegion,
-    Place, QueuePair, WorkRequest,
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, Incoming, MemoryRegion, Place,
+    QpError, QueuePair, WorkRequest,
 };
 use std::error::Error;
 use std::fs::{self, File};
@@ -26,29 +26,29 @@ use std::time::{Duration, Instant};
 enum Command {
     /// Receive one file
     Receive {
-        /// The directory to put it in
+        /// Directory to store the file in
         directory: PathBuf,
         /// Replace a file of the same name
         #[arg(long)]
         overwrite: bool,
-        /// Where to listen; port 0 lets the kernel choose
+        /// Address to listen at; with port 0 the kernel chooses the port
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: SocketAddr,
     },
     /// Send a file
     Send {
         file: PathBuf,
-        /// What the receiver printed
+        /// Address that the receiver printed
         receiver: SocketAddr,
     },
 }
 
-/// Chunks under way at once: enough to keep the wire busy while a chunk is read from or written to the disk.
+/// Number of chunks in flight: enough to keep the network busy during disk I/O.
 const SLOTS: usize = 16;
 const CHUNK: usize = 256 << 10;
-/// The longest file name. It travels in the private data of the connection, of which some peers take 252 bytes.
+/// Maximum length of a file name, which is sent as private data. Some peers accept only 252 bytes of that.
 const NAME: usize = 200;
-const PATIENCE: Duration = Duration::from_secs(30);
+const TIMEOUT: Duration = Duration::from_secs(30);
 
 type Failure = Box<dyn Error>;
 
@@ -70,11 +70,11 @@ fn main() -> ExitCode {
 struct Ring {
     qp: QueuePair,
     cq: CompletionQueue,
-    /// The slots, and behind them room for one short message from the peer for each slot, and one more.
+    /// The slots, followed by receive buffers for one short message per slot, and one more.
     region: MemoryRegion,
 }
 
-/// The longest message: a checksum from the sender, or a reason in words from the receiver.
+/// Maximum length of a message: a checksum from the sender, or an error text from the receiver.
 const MESSAGE: usize = 256;
 
 impl Ring {
@@ -84,7 +84,7 @@ impl Ring {
         let buffer = Buffer::new(SLOTS * CHUNK + (SLOTS + 1) * MESSAGE)?;
         let region = domain.register(buffer, access | Access::LOCAL_READ | Access::LOCAL_WRITE)?;
         let ring = Self { qp: domain.queue_pair(&cq).create()?, cq, region };
-        // Before the connection is there, so that no message finds none.
+        // Posted before connecting, so that every message finds a receive.
         (0..=SLOTS).try_for_each(|message| ring.post_receive(message))?;
         Ok((adapter, ring))
     }
@@ -94,11 +94,11 @@ impl Ring {
         Ok(self.qp.post_receive(message as u64, &[room])?)
     }
 
-    /// The peer's next message. Nothing else completes here: what this end posts tells only if it fails.
+    /// Returns the peer's next message. Nothing else completes: requests of this end are unsignaled.
     fn next(&self) -> Result<Vec<u8>, Failure> {
-        let completion = self.cq.wait(PATIENCE)?.ok_or("the other end does nothing any more")?;
-        if let Some(Fault::Closed | Fault::CutShort | Fault::Lost(_)) = completion.cause.as_deref() {
-            return Err("the other end went away before the file was complete".into());
+        let completion = self.cq.wait(TIMEOUT)?.ok_or("the peer stopped responding")?;
+        if let Some(QpError::Closed | QpError::CutShort | QpError::Lost(_)) = completion.cause.as_deref() {
+            return Err("the peer disconnected before the file was complete".into());
         }
         let completion = completion.success()?;
         let message = usize::try_from(completion.wr_id)?;
@@ -115,25 +115,25 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
     let of_path = |error| format!("{}: {error}", path.display());
     let mut file = File::open(path).map_err(of_path)?;
     let size = file.metadata().map_err(of_path)?.len();
-    let name = path.file_name().and_then(|name| name.to_str()).ok_or("the file has no name in UTF-8")?;
+    let name = path.file_name().and_then(|name| name.to_str()).ok_or("the file name is not valid UTF-8")?;
     let (_adapter, ring) = Ring::new(Access::LOCAL_READ)?;
     let hello = [&size.to_be_bytes(), name.as_bytes()].concat();
     let established = ring
         .qp
         .connect(receiver, &ConnectOptions::new().private_data(&hello))
-        .map_err(|error| format!("cannot send to {receiver}: {error}"))?;
-    let there = Place::from_bytes(&established.private_data).ok_or("the receiver is no `copy receive`")?;
+        .map_err(|error| format!("failed to connect to {receiver}: {error}"))?;
+    let there = Place::from_bytes(&established.private_data).ok_or("the receiver is not a `copy receive`")?;
 
     let start = Instant::now();
     let (mut digest, mut sent, mut chunks, mut free) = (digest(), 0, 0, SLOTS);
     let mut bytes = vec![0; CHUNK];
     let mut bar = Bar::new(size);
     while sent < size {
-        // A slot is free again when the receiver said so, with an empty message. One with words is its verdict, early.
+        // An empty message frees a slot. Any other message is an early error of the receiver.
         while free == 0 {
-            let words = ring.next()?;
-            if !words.is_empty() {
-                return Err(refused(&words));
+            let message = ring.next()?;
+            if !message.is_empty() {
+                return Err(refused(&message));
             }
             free += 1;
         }
@@ -155,9 +155,9 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
     let checksum = digest.finalize();
     ring.qp.post_send(WorkRequest::send_inline(0, &checksum.to_be_bytes()).unsignaled())?;
     let verdict = loop {
-        let words = ring.next()?;
-        if !words.is_empty() {
-            break words;
+        let message = ring.next()?;
+        if !message.is_empty() {
+            break message;
         }
     };
     bar.end();
@@ -168,14 +168,14 @@ fn send(path: &Path, receiver: SocketAddr) -> Result<(), Failure> {
     Ok(())
 }
 
-fn refused(words: &[u8]) -> Failure {
-    format!("the receiver says: {}", String::from_utf8_lossy(words)).into()
+fn refused(message: &[u8]) -> Failure {
+    format!("the receiver failed: {}", String::from_utf8_lossy(message)).into()
 }
 
 /// A progress bar on standard error, if that is a terminal.
 struct Bar {
     size: u64,
-    /// How much of it is drawn; `None` if nobody would see it.
+    /// The percentage shown; `None` if standard error is not a terminal.
     percent: Option<u64>,
 }
 
@@ -206,9 +206,10 @@ const VERIFIED: &[u8] = b"verified";
 
 fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), Failure> {
     let (adapter, ring) = Ring::new(Access::REMOTE_WRITE)?;
-    let listener = adapter.listen(listen).map_err(|error| format!("cannot listen at {listen}: {error}"))?;
+    let listener =
+        adapter.listen(listen).map_err(|error| format!("failed to listen at {listen}: {error}"))?;
     println!("listening at {}", listener.local_addr()?);
-    let incoming = listener.accept(None).ok_or("nobody connected")?;
+    let incoming = listener.accept(None).ok_or("no connection request")?;
     let (size, partial) = match prepare(&incoming, directory, overwrite) {
         Ok(prepared) => prepared,
         Err(reason) => {
@@ -222,7 +223,7 @@ fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), 
         fill(&ring, &partial, size).and_then(|checksum| partial.keep(overwrite).map(|()| checksum));
     let verdict =
         received.as_ref().map_or_else(|error| error.to_string().into_bytes(), |_| VERIFIED.to_vec());
-    // The sender may be gone; then there is nobody to tell. What is sent here arrives before the connection closes.
+    // This fails if the sender has disconnected. Otherwise the message is delivered before the connection closes.
     let _ =
         ring.qp.post_send(WorkRequest::send_inline(0, &verdict[..verdict.len().min(MESSAGE)]).unsignaled());
     let checksum = received?;
@@ -231,33 +232,33 @@ fn receive(directory: &Path, overwrite: bool, listen: SocketAddr) -> Result<(), 
     Ok(())
 }
 
-/// A file that is not whole yet, under another name. Dropped, it is gone.
+/// An incomplete file with a temporary name. Dropping it removes the file.
 struct Partial {
-    /// Where it will be.
+    /// The final path.
     path: PathBuf,
     temporary: PathBuf,
     file: File,
 }
 
-/// How long the file will be, and where to put it; or why it is not wanted.
+/// Returns the size of the file and a temporary file for it, or the reason to reject it.
 fn prepare(incoming: &Incoming, directory: &Path, overwrite: bool) -> Result<(u64, Partial), String> {
-    let (size, name) = incoming.private_data().split_first_chunk().ok_or("this is `copy receive`")?;
-    // The name is the peer's choice: it must not lead out of the directory.
+    let (size, name) = incoming.private_data().split_first_chunk().ok_or("expected a `copy send`")?;
+    // The peer chose the name: it must not lead out of the directory.
     let name = std::str::from_utf8(name).map_err(|_| "the name is not UTF-8")?;
     let plain = Path::new(name).file_name().is_some_and(|plain| plain == name);
     if !plain || name.len() > NAME {
-        return Err(format!("`{}` is no name for a file here", name.escape_default()));
+        return Err(format!("invalid file name `{}`", name.escape_default()));
     }
     let path = directory.join(name);
     if path.exists() && !overwrite {
-        return Err(format!("{} exists, and shall not be overwritten", path.display()));
+        return Err(format!("{} exists: use --overwrite to replace it", path.display()));
     }
     let temporary = directory.join(format!(".{name}.partial-{}", std::process::id()));
     let file = File::create_new(&temporary).map_err(|error| format!("{}: {error}", temporary.display()))?;
     Ok((u64::from_be_bytes(*size), Partial { path, temporary, file }))
 }
 
-/// Takes chunk after chunk, then the sender's checksum, which must be that of what came.
+/// Receives all chunks, and verifies the sender's checksum.
 fn fill(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
     let (mut digest, mut received, mut chunks) = (digest(), 0, 0);
     loop {
@@ -265,14 +266,16 @@ fn fill(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
         if let Ok(checksum) = message[..].try_into().map(u64::from_be_bytes) {
             let found = digest.finalize();
             return match (received == size, found == checksum) {
-                (false, _) => Err(format!("{received} bytes came, {size} were announced").into()),
-                (_, false) => Err(format!("the checksum is {found:016x}, not {checksum:016x}").into()),
+                (false, _) => Err(format!("received {received} bytes, expected {size}").into()),
+                (_, false) => {
+                    Err(format!("checksum mismatch: {found:016x}, expected {checksum:016x}").into())
+                }
                 _ => Ok(found),
             };
         }
-        let len = message[..].try_into().map(u32::from_be_bytes).map_err(|_| "an odd message came")? as usize;
+        let len = message[..].try_into().map(u32::from_be_bytes).map_err(|_| "invalid message")? as usize;
         if len > CHUNK {
-            return Err(format!("a chunk of {len} bytes came, {CHUNK} have room").into());
+            return Err(format!("chunk of {len} bytes exceeds the maximum of {CHUNK}").into());
         }
         let mut bytes = vec![0; len];
         ring.region.read(chunks % SLOTS * CHUNK, &mut bytes)?;
@@ -286,10 +289,10 @@ fn fill(ring: &Ring, partial: &Partial, size: u64) -> Result<u64, Failure> {
 }
 
 impl Partial {
-    /// Gives the file its name, now that it is whole and on the disk.
+    /// Gives the complete file its final name, after it is on disk.
     fn keep(&self, overwrite: bool) -> Result<(), Failure> {
         self.file.sync_all()?;
-        // A rename replaces what is there, a link does not: somebody else may have made one meanwhile.
+        // A rename replaces an existing file, a link does not: another process may have created one meanwhile.
         let named = if overwrite {
             fs::rename(&self.temporary, &self.path)
         } else {
@@ -301,7 +304,7 @@ impl Partial {
 
 impl Drop for Partial {
     fn drop(&mut self) {
-        // After a rename it is not there any more.
+        // Does not exist any more after a rename.
         let _ = fs::remove_file(&self.temporary);
     }
 }

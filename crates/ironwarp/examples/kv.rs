@@ -1,4 +1,4 @@
-//! A one-sided key-value store: the server has a table in memory and sleeps; clients read and write it by RDMA.
+//! A one-sided key-value store: the server holds a table in memory and sleeps, while clients read and write it by RDMA.
 //!
 //!     cargo run --example kv -- serve
 //!     cargo run --example kv -- put ADDRESS colour green
@@ -15,18 +15,18 @@ use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// A key-value store whose server does nothing: clients reach its memory by RDMA Read and Write
+/// A key-value store whose server sleeps: clients access its memory by RDMA Read and Write
 #[derive(Parser)]
 enum Command {
-    /// Hold a table, until Ctrl-C
+    /// Serve a table until interrupted
     Serve {
-        /// Where to listen; port 0 lets the kernel choose
+        /// Address to listen at; with port 0 the kernel chooses the port
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: SocketAddr,
-        /// How many keys the table holds
+        /// Number of keys that the table holds
         #[arg(long, default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
         slots: u32,
-        /// Bytes for each, a multiple of 8: a key, its value, and 16 more
+        /// Size of a slot in bytes, a multiple of 8: a key, its value and 16 bytes of metadata
         #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(64..=1 << 20))]
         slot: u32,
     },
@@ -34,32 +34,32 @@ enum Command {
     Get {
         server: SocketAddr,
         key: String,
-        /// Read it so often, and print each value that is not the one before
+        /// Number of times to read it; prints each value that differs from the one before
         #[arg(long, default_value_t = 1)]
         repeat: u32,
     },
-    /// Give a key a value
+    /// Set the value of a key
     Put {
         server: SocketAddr,
         key: String,
-        /// One value, or several to be put in turns
+        /// One value, or several to be set in turn
         #[arg(required = true)]
         values: Vec<String>,
-        /// Put all of them so often
+        /// Number of times to set all values
         #[arg(long, default_value_t = 1)]
         repeat: u32,
     },
 }
 
-/// A slot: its version, the lengths of key and value, then their bytes.
+/// A slot contains a version, the lengths of key and value, and their bytes.
 ///
-/// The version is that of a seqlock: even while the slot is whole, odd while somebody changes it, zero while nobody
-/// ever did. It is in the byte order of the machines, as atomic operations have it.
+/// The version works like a seqlock: even while the slot is consistent, odd while a client changes it, zero while it is empty.
+/// It is in native byte order, as atomic operations require.
 const VERSION: usize = 8;
 const LENGTHS: usize = 8;
 
-const PATIENCE: Duration = Duration::from_secs(10);
-/// Whoever loses so often against others gives up.
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Number of attempts before a client gives up.
 const TRIES: usize = 10_000;
 
 type Failure = Box<dyn Error>;
@@ -81,20 +81,21 @@ fn main() -> ExitCode {
 
 fn serve(listen: SocketAddr, slots: u32, slot: u32) -> Result<(), Failure> {
     if !slot.is_multiple_of(8) {
-        return Err("--slot must be a multiple of 8: atomic operations want versions at such places".into());
+        return Err("--slot must be a multiple of 8: atomic operations require aligned versions".into());
     }
     let adapter = Adapter::new()?;
     let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(16)?);
     let rights = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
     let table = domain.register(Buffer::new(slots as usize * slot as usize)?, rights)?;
-    let listener = adapter.listen(listen).map_err(|error| format!("cannot listen at {listen}: {error}"))?;
+    let listener =
+        adapter.listen(listen).map_err(|error| format!("failed to listen at {listen}: {error}"))?;
     println!("listening at {}", listener.local_addr()?);
     let welcome = [&table.place(0)?.to_bytes()[..], &slots.to_be_bytes(), &slot.to_be_bytes()].concat();
-    // All that is left to do is to let clients in. What they read and write never wakes this thread.
+    // This thread only accepts clients. Their Reads and Writes never wake it.
     let mut clients = Vec::new();
     loop {
         let Some(incoming) = listener.accept(None) else { continue };
-        clients.retain(|qp: &QueuePair| qp.fault().is_none());
+        clients.retain(|qp: &QueuePair| qp.error().is_none());
         match admit(&domain, &cq, incoming, &welcome) {
             Ok(qp) => clients.push(qp),
             Err(error) => eprintln!("kv: {error}"),
@@ -102,7 +103,7 @@ fn serve(listen: SocketAddr, slots: u32, slot: u32) -> Result<(), Failure> {
     }
 }
 
-/// Lets a client in, and tells it where the table is.
+/// Accepts a client, and sends it the address of the table.
 fn admit(
     domain: &ProtectionDomain,
     cq: &CompletionQueue,
@@ -118,7 +119,7 @@ fn get(server: SocketAddr, key: &str, repeat: u32) -> Result<(), Failure> {
     let table = Table::connect(server)?;
     let mut last = None;
     for _ in 0..repeat {
-        let value = table.get(key)?.ok_or_else(|| format!("nobody put `{key}`"))?;
+        let value = table.get(key)?.ok_or_else(|| format!("no value for `{key}`"))?;
         if last.as_ref() != Some(&value) {
             println!("{value}");
             last = Some(value);
@@ -137,19 +138,19 @@ fn put(server: SocketAddr, key: &str, values: &[String], repeat: u32) -> Result<
     Ok(())
 }
 
-/// The server's table, as a client has it.
+/// A client's view of the server's table.
 struct Table {
     qp: QueuePair,
     cq: CompletionQueue,
     place: Place,
     slots: usize,
-    /// Bytes of each.
+    /// Size of a slot in bytes.
     slot: usize,
-    /// Where slots are read to: the version, the slot, the version again.
+    /// Buffer for the version, the slot, and the version again.
     scratch: MemoryRegion,
 }
 
-/// What a Read of a slot found.
+/// The contents of a slot.
 struct Found {
     version: u64,
     key: Vec<u8>,
@@ -160,12 +161,12 @@ impl Table {
     fn connect(server: SocketAddr) -> Result<Self, Failure> {
         let adapter = Adapter::new()?;
         let (domain, cq) = (adapter.protection_domain(), adapter.completion_queue(16)?);
-        // A Write that is acknowledged is in the server's memory: who is told that a value was put, can get it.
+        // An acknowledged Write is in the server's memory: a value can be read once `put` has returned.
         let qp = domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create()?;
         let established = qp
             .connect(server, &ConnectOptions::new())
-            .map_err(|error| format!("cannot connect to {server}: {error}"))?;
-        let welcome = welcome(&established.private_data).ok_or("the server is no `kv serve`")?;
+            .map_err(|error| format!("failed to connect to {server}: {error}"))?;
+        let welcome = welcome(&established.private_data).ok_or("the server is not a `kv serve`")?;
         let (place, slots, slot) = welcome;
         let scratch = domain.register(Buffer::new(VERSION + slot + VERSION)?, Access::LOCAL_WRITE)?;
         Ok(Self { qp, cq, place, slots, slot, scratch })
@@ -179,7 +180,7 @@ impl Table {
     fn put(&self, key: &str, value: &str) -> Result<(), Failure> {
         let room = self.slot.saturating_sub(VERSION + LENGTHS);
         if key.len() + value.len() > room {
-            return Err(format!("key and value have more than {room} bytes together").into());
+            return Err(format!("key and value exceed {room} bytes").into());
         }
         for _ in 0..TRIES {
             let (slot, found) = self.find(key)?.ok_or("the table is full")?;
@@ -190,18 +191,18 @@ impl Table {
             let lengths = [key_len.to_be_bytes(), value_len.to_be_bytes()].concat();
             let contents = [&lengths, key.as_bytes(), value.as_bytes()].concat();
             let whole = (found.version + 2).to_ne_bytes();
-            // In this order on the wire, and so in memory: whoever sees the new version sees the new contents.
+            // Writes are placed in order: a client that reads the new version reads the new contents.
             self.qp.post_send_all(vec![
                 WorkRequest::write_inline(0, &contents, at(slot, VERSION)).unsignaled(),
                 WorkRequest::write_inline(0, &whole, slot),
             ])?;
             return self.done();
         }
-        Err("others change this key all the time".into())
+        Err("gave up: other clients keep changing this key".into())
     }
 
-    /// Makes the version of a slot odd, so that readers and other writers keep away. False if somebody else was faster: the
-    /// server's adapter compares and swaps in one step, so only one of many succeeds.
+    /// Makes the version of a slot odd, which locks it. Returns false if another client was faster: the compare and swap is
+    /// atomic, so only one client succeeds.
     fn claim(&self, slot: Place, version: u64) -> Result<bool, Failure> {
         let result = self.scratch.slice(0, VERSION)?;
         self.qp.post_send(WorkRequest::compare_swap(0, result, slot, version, version + 1))?;
@@ -211,7 +212,7 @@ impl Table {
         Ok(u64::from_ne_bytes(before) == version)
     }
 
-    /// The slot that has this key, or else the first free one for it; `None` if all are taken.
+    /// Returns the slot that holds this key, or else the first free one for it, or `None` if the table is full.
     fn find(&self, key: &str) -> Result<Option<(Place, Found)>, Failure> {
         let mut hasher = DefaultHasher::new();
         key.hash(&mut hasher);
@@ -227,8 +228,8 @@ impl Table {
         Ok(None)
     }
 
-    /// Reads a slot, whole. The server answers Reads in order. So if the version is the same before and after, nobody
-    /// changed the slot in between; otherwise what was read is torn, and is read again.
+    /// Reads a consistent slot. Reads are executed in order, so if the version is the same before and after, the slot did not
+    /// change in between. Otherwise the read is torn, and is repeated.
     fn read(&self, slot: Place) -> Result<Found, Failure> {
         for _ in 0..TRIES {
             let (before, whole, after) = (0, VERSION, VERSION + self.slot);
@@ -245,17 +246,17 @@ impl Table {
                 return Ok(found);
             }
         }
-        Err("somebody changes this slot all the time, or began to and went away".into())
+        Err("gave up: another client keeps changing this slot, or died while changing it".into())
     }
 
-    /// Waits for the request that tells when it is done.
+    /// Waits for the completion of the last request.
     fn done(&self) -> Result<(), Failure> {
-        self.cq.wait(PATIENCE)?.ok_or("the server does not answer")?.success()?;
+        self.cq.wait(TIMEOUT)?.ok_or("the server does not respond")?.success()?;
         Ok(())
     }
 }
 
-/// What is in a slot; `None` if it is being changed.
+/// Parses a slot. Returns `None` while it is being changed.
 fn parse(slot: &[u8]) -> Option<Found> {
     let (version, rest) = slot.split_first_chunk()?;
     let version = u64::from_ne_bytes(*version);
@@ -266,7 +267,7 @@ fn parse(slot: &[u8]) -> Option<Found> {
     version.is_multiple_of(2).then(|| Found { version, key: key.to_vec(), value: value.to_vec() })
 }
 
-/// Where the table is, how many slots it has, and how many bytes each of them.
+/// Parses the server's private data: the address of the table, the number of slots, and the size of a slot.
 fn welcome(bytes: &[u8]) -> Option<(Place, usize, usize)> {
     let (place, rest) = bytes.split_at_checked(12)?;
     let (slots, rest) = number(rest)?;
@@ -274,13 +275,13 @@ fn welcome(bytes: &[u8]) -> Option<(Place, usize, usize)> {
     Some((Place::from_bytes(place)?, slots, slot))
 }
 
-/// A number of four bytes, and what is behind it.
+/// Parses a four-byte number, and returns the remaining bytes.
 fn number(bytes: &[u8]) -> Option<(usize, &[u8])> {
     let (number, rest) = bytes.split_first_chunk()?;
     Some((u32::from_be_bytes(*number) as usize, rest))
 }
 
-/// So many bytes behind a place.
+/// Returns the address `bytes` bytes after `place`.
 fn at(place: Place, bytes: usize) -> Place {
     Place { offset: place.offset + bytes as u64, ..place }
 }

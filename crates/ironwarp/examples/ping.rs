@@ -1,45 +1,45 @@
-//! Messages there and back: how long a round trip takes.
+//! A ping-pong of messages, which measures round-trip times.
 //!
 //!     cargo run --release --example ping -- serve
 //!     cargo run --release --example ping -- run ADDRESS
 
 use clap::Parser;
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, Completion, CompletionQueue, ConnectOptions, Fault, Incoming,
-    MemoryRegion, QueuePair, WorkRequest,
+    AcceptOptions, Access, Adapter, Buffer, Completion, CompletionQueue, ConnectOptions, Incoming,
+    MemoryRegion, QpError, QueuePair, WorkRequest,
 };
 use std::error::Error;
 use std::net::SocketAddr;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-/// Measure round trips of messages between two processes
+/// Measure round-trip times of messages between two processes
 #[derive(Parser)]
 enum Command {
-    /// Answer clients, one after another
+    /// Serve clients, one after another
     Serve {
-        /// Where to listen; port 0 lets the kernel choose
+        /// Address to listen at; with port 0 the kernel chooses the port
         #[arg(long, default_value = "127.0.0.1:0")]
         listen: SocketAddr,
-        /// End after the first client
+        /// Exit after the first client
         #[arg(long)]
         once: bool,
     },
-    /// Send messages to a server, and say how long they took
+    /// Send messages to a server, and print round-trip times
     Run {
-        /// What the server printed
+        /// Address that the server printed
         server: SocketAddr,
-        /// How many round trips
+        /// Number of round trips
         #[arg(short, long, default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..))]
         count: u32,
-        /// Bytes in each message
-        #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=LONGEST))]
+        /// Size of a message in bytes
+        #[arg(short, long, default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=MAX_SIZE))]
         size: u32,
     },
 }
 
-const LONGEST: i64 = 1 << 20;
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_SIZE: i64 = 1 << 20;
+const TIMEOUT: Duration = Duration::from_secs(10);
 
 type Failure = Box<dyn Error>;
 
@@ -57,11 +57,11 @@ fn main() -> ExitCode {
     }
 }
 
-/// One end: what both the client and the server need.
+/// One end of the connection, client or server.
 struct End {
     qp: QueuePair,
     cq: CompletionQueue,
-    /// The message to send, and behind it room for the one to receive.
+    /// A send buffer, followed by a receive buffer.
     region: MemoryRegion,
     size: usize,
 }
@@ -71,7 +71,7 @@ impl End {
         let (cq, domain) = (adapter.completion_queue(16)?, adapter.protection_domain());
         let region = domain.register(Buffer::new(2 * size)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
         let end = Self { qp: domain.queue_pair(&cq).create()?, cq, region, size };
-        // The first receive is posted before the connection is there: then no message ever has to wait for one.
+        // Posted before connecting, so that every message finds a receive.
         end.post_receive()?;
         Ok(end)
     }
@@ -80,27 +80,28 @@ impl End {
         Ok(self.qp.post_receive(0, &[self.region.slice(self.size, self.size)?])?)
     }
 
-    /// Sends so many bytes from `at` on. That they are sent needs no telling: the answer says more.
+    /// Sends `len` bytes at offset `at`. The request is unsignaled, because the reply implies its completion.
     fn send(&self, at: usize, len: usize) -> Result<(), Failure> {
         Ok(self.qp.post_send(WorkRequest::send(0, &[self.region.slice(at, len)?]).unsignaled())?)
     }
 
-    /// Waits for the next message. `wait` polls for a moment before it sleeps, so a fast answer costs no wake.
-    fn receive(&self, patience: Option<Duration>) -> Result<Completion, Failure> {
-        Ok(self.cq.wait(patience)?.ok_or("no answer in time")?)
+    /// Waits for the next message. `wait` polls briefly before it sleeps, so a fast reply costs no wakeup.
+    fn receive(&self, timeout: Option<Duration>) -> Result<Completion, Failure> {
+        Ok(self.cq.wait(timeout)?.ok_or("timed out waiting for a reply")?)
     }
 }
 
 fn serve(listen: SocketAddr, once: bool) -> Result<(), Failure> {
     let adapter = Adapter::new()?;
-    let listener = adapter.listen(listen).map_err(|error| format!("cannot listen at {listen}: {error}"))?;
+    let listener =
+        adapter.listen(listen).map_err(|error| format!("failed to listen at {listen}: {error}"))?;
     println!("listening at {}", listener.local_addr()?);
     loop {
         let Some(incoming) = listener.accept(None) else { continue };
         let peer = incoming.peer_addr();
         match echo(&adapter, incoming) {
             Ok(count) => println!("{peer}: {count} messages"),
-            // A client that fails is no reason to end: there may be others.
+            // One failed client must not stop the server.
             Err(error) => eprintln!("ping: {peer}: {error}"),
         }
         if once {
@@ -109,25 +110,25 @@ fn serve(listen: SocketAddr, once: bool) -> Result<(), Failure> {
     }
 }
 
-/// Sends back what one client sends, until it closes.
+/// Echoes the messages of a client until it disconnects.
 fn echo(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
     let size = match incoming.private_data().try_into().map(u32::from_be_bytes) {
-        Ok(size) if i64::from(size) <= LONGEST && size > 0 => size as usize,
+        Ok(size) if i64::from(size) <= MAX_SIZE && size > 0 => size as usize,
         _ => {
-            incoming.reject(b"say in 4 bytes how long the messages are, 1 MiB at most")?;
-            return Err("connected in a way that is not understood".into());
+            incoming.reject(b"expected a 4-byte message size of at most 1 MiB as private data")?;
+            return Err("invalid private data".into());
         }
     };
     let end = End::new(adapter, size)?;
     incoming.accept(&end.qp, &AcceptOptions::new())?;
     for count in 0.. {
         let completion = end.receive(None)?;
-        if matches!(completion.cause.as_deref(), Some(Fault::Closed)) {
+        if matches!(completion.cause.as_deref(), Some(QpError::Closed)) {
             return Ok(count);
         }
         let received = completion.success()?.byte_len as usize;
         end.send(size, received)?;
-        // The client sends its next message only when it has this answer. So the same bytes can receive it.
+        // The client sends its next message after this reply, so the receive buffer can be reused.
         end.post_receive()?;
     }
     Ok(u64::MAX)
@@ -136,19 +137,19 @@ fn echo(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
 fn run(server: SocketAddr, count: u32, size: usize) -> Result<(), Failure> {
     let end = End::new(&Adapter::new()?, size)?;
     let options = ConnectOptions::new().private_data(&u32::try_from(size)?.to_be_bytes());
-    end.qp.connect(server, &options).map_err(|error| format!("cannot connect to {server}: {error}"))?;
+    end.qp.connect(server, &options).map_err(|error| format!("failed to connect to {server}: {error}"))?;
     let mut times = Vec::new();
     for round in 0..count {
         let message: Vec<u8> = (0..size).map(|at| (at + round as usize).to_le_bytes()[at % 2]).collect();
         end.region.write(0, &message)?;
         let start = Instant::now();
         end.send(0, size)?;
-        let received = end.receive(Some(PATIENCE))?.success()?.byte_len as usize;
+        let received = end.receive(Some(TIMEOUT))?.success()?.byte_len as usize;
         times.push(start.elapsed());
-        let mut answer = vec![0; received];
-        end.region.read(size, &mut answer)?;
-        if answer != message {
-            return Err(format!("answer {round} is not what was sent").into());
+        let mut reply = vec![0; received];
+        end.region.read(size, &mut reply)?;
+        if reply != message {
+            return Err(format!("reply {round} differs from the message").into());
         }
         end.post_receive()?;
     }

@@ -15,7 +15,7 @@ fn server() -> Result<(), Box<dyn Error>> {
 
     let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     println!("listening at {}", listener.local_addr()?);
-    let incoming = listener.accept(None).ok_or("nobody connected")?;
+    let incoming = listener.accept(None).ok_or("no connection request")?;
     incoming.accept(&qp, &AcceptOptions::new().private_data(&region.place(0)?.to_bytes()))?;
 
     cq.wait(None)?.ok_or("no message")?.success()?;
@@ -29,7 +29,7 @@ fn client(server: SocketAddr) -> Result<(), Box<dyn Error>> {
     let domain = adapter.protection_domain();
     let qp = domain.queue_pair(&cq).completes(Completes::WhenAcknowledged).create()?;
     let established = qp.connect(server, &ConnectOptions::new())?;
-    let there = Place::from_bytes(&established.private_data).ok_or("the server told no place")?;
+    let there = Place::from_bytes(&established.private_data).ok_or("the server sent no address")?;
 
     qp.post_send(WorkRequest::write_inline(1, b"hello from afar", there).unsignaled())?;
     qp.post_send(WorkRequest::send(2, &[]))?;

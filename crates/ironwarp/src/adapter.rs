@@ -1,30 +1,17 @@
-//! The adapter: where everything else comes from. After this: protection domains, completion queues, listeners.
+//! The adapter, from which all other objects are created.
 
-use crate::attic::Attic;
-use crate::completion_handler::{AsyncEvents, CompletionHandler};
-use crate::completion_queue::CompletionQueue;
-use crate::control_queue::ControlQueue;
-use crate::error::CreateError;
-use crate::listener::Listener;
-use crate::protection_domain::ProtectionDomain;
-use crate::shared_receive_queue::XrcDomain;
-use crate::steering::Steering;
-use ironwarp_engine::event::EventFdWake;
+use crate::shared::Shared;
 use ironwarp_engine::gid::{GidEntry, GidTable};
-use ironwarp_engine::{Engine, SetMapError, Statistics};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::device::{Device, HANDLERS};
-use ironwarp_rnic::event::{EventMap, Vector as EventVector};
+use ironwarp_engine::{Config, Statistics};
+use ironwarp_rnic::device::HANDLERS;
 use std::fmt;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 /// An RDMA adapter in this process. Clones are handles to the same adapter.
 ///
-/// Whatever is made from it keeps it alive. When the last of all these is gone, connections that are still closing get
-/// [`Config::close`] to finish: what was posted is sent.
+/// Objects created from an adapter keep it alive. When the last of them is dropped, the adapter sends all posted
+/// requests and waits up to [`Config::close`] for its connections to close.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -39,20 +26,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// ```
 #[derive(Clone)]
 pub struct Adapter {
-    shared: Arc<Shared>,
-}
-
-/// What all handles and objects of an adapter share.
-pub(crate) struct Shared {
-    pub(crate) engine: Arc<Engine>,
-    /// Memory that could not be given back yet.
-    pub(crate) attic: Attic,
-    /// Held while requests that give a new tag are posted: the tag must be the entry's next when they are.
-    pub(crate) naming: Mutex<()>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl Adapter {
-    /// An adapter with the usual settings.
+    /// Creates an adapter with the default settings.
     ///
     /// ```
     /// let adapter = ironwarp::Adapter::new()?;
@@ -63,106 +41,26 @@ impl Adapter {
         Self::open(Config::default())
     }
 
-    /// An adapter with these settings. Its threads start when the first connection is made.
+    /// Creates an adapter with the given settings. Its threads start with the first connection.
     ///
     /// ```
     /// use ironwarp::{Adapter, Config};
     ///
-    /// // From variables such as IRONWARP_LANES, as a program that runs in many places may want it.
+    /// // Read settings from environment variables such as IRONWARP_LANES.
     /// let adapter = Adapter::open(Config::from_env()?)?;
     /// assert_eq!(adapter.config().lanes, Config::default().lanes);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn open(config: Config) -> io::Result<Self> {
-        let shared =
-            Shared { engine: Engine::new(config)?, attic: Attic::default(), naming: Mutex::default() };
-        Ok(Self { shared: Arc::new(shared) })
+        Ok(Self { shared: Arc::new(Shared::new(config)?) })
     }
 
-    /// Its settings.
+    /// Returns the settings of the adapter.
     pub fn config(&self) -> &Config {
         self.shared.engine.config()
     }
 
-    /// A protection domain: queue pairs reach only the memory that is registered in theirs.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let (mine, yours) = (adapter.protection_domain(), adapter.protection_domain());
-    /// assert_ne!(mine.id(), yours.id());
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn protection_domain(&self) -> ProtectionDomain {
-        ProtectionDomain::new(&self.shared)
-    }
-
-    /// A completion queue with room for `capacity` completions.
-    ///
-    /// Make it large enough for all that can complete before it is polled: a completion that finds no room ends its
-    /// queue pair (requirement I5).
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let cq = adapter.completion_queue(64)?;
-    /// assert!(cq.poll_one()?.is_none());
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
-        CompletionQueue::new(&self.shared, capacity, None)
-    }
-
-    /// The same, whose queue pairs are served by this lane and stay there (requirement N5): with the lane [on the
-    /// processors](crate::Steering::set_processors) of the thread that waits for the completions, all of it stays on one.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let last = adapter.steering().lanes() - 1;
-    /// let cq = adapter.completion_queue_on(64, last)?;
-    /// assert!(adapter.completion_queue_on(64, last + 1).is_err());
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn completion_queue_on(&self, capacity: usize, lane: usize) -> io::Result<CompletionQueue> {
-        CompletionQueue::new(&self.shared, capacity, Some(lane))
-    }
-
-    /// A completion handler, for many completion queues: *Set Completion Handler* (requirement N2). It fails if there are as
-    /// many as [`query`](Self::query) says, or no descriptor is left.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let (one, another) = (adapter.completion_handler()?, adapter.completion_handler()?);
-    /// assert_ne!(one.id(), another.id());
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn completion_handler(&self) -> io::Result<CompletionHandler> {
-        Ok(CompletionHandler::new(&self.shared, self.shared.engine.create_handler()?))
-    }
-
-    /// What happens to queue pairs, completion queues, shared receive queues, ports and the adapter outside of any request.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// assert_eq!(adapter.async_events()?.next(), None);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn async_events(&self) -> io::Result<AsyncEvents> {
-        AsyncEvents::new(&self.shared)
-    }
-
-    /// A control queue for `depth` operations, which complete on `cq` (requirement X6). It fails if no thread can be started.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// # let cq = adapter.completion_queue(64)?;
-    /// let control = adapter.control_queue(&cq, 16)?;
-    /// assert_eq!(control.depth(), 16);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn control_queue(&self, cq: &CompletionQueue, depth: usize) -> Result<ControlQueue, CreateError> {
-        ControlQueue::new(&self.shared, cq, depth)
-    }
-
-    /// What the adapter can do: *Query RNIC* (requirement N1).
+    /// Returns the limits of the adapter: *Query RNIC* (requirement N1).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -176,25 +74,8 @@ impl Adapter {
         Limits { completion_handlers: HANDLERS, tags: config.tags, ird: config.ird, ord: config.ord }
     }
 
-    /// A domain for queues of receives that peers name (XRC).
-    pub fn xrc_domain(&self) -> XrcDomain {
-        XrcDomain::default()
-    }
-
-    /// Listens at an address. Port 0 lets the kernel choose one; [`Listener::local_addr`] tells which.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
-    /// assert_ne!(listener.local_addr()?.port(), 0);
-    /// # Ok::<(), Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
-        Ok(Listener::new(&self.shared, self.shared.engine.listen(at)?))
-    }
-
-    /// The addresses of this host as GIDs, in order of their indices: first that of the default route's interface, loopback
-    /// last. An index keeps its address for as long as the process lives; new addresses come at the end.
+    /// Returns the addresses of this host as GIDs, by index: the address of the default route's interface comes first,
+    /// loopback last. An index keeps its address as long as the process lives; new addresses are appended.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -208,78 +89,7 @@ impl Adapter {
         GidTable::of_process().entries()
     }
 
-    /// Which of its threads serves which queue pair.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// assert_eq!(adapter.steering().load().len(), adapter.steering().lanes());
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn steering(&self) -> Steering {
-        Steering::new(&self.shared)
-    }
-
-    /// Which event queue an event goes to, by its code and lane, and which vector wakes who reads it (requirement I8).
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::EventCode;
-    ///
-    /// assert_eq!(adapter.event_map().route(EventCode::DeviceFatal, 0).queue, 0);
-    /// assert_eq!(adapter.event_map().route(EventCode::QpFatal, 0).queue, 1);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn event_map(&self) -> EventMap {
-        self.shared.engine.event_map()
-    }
-
-    /// Changes that while events flow: none is lost or doubled.
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::{EventMap, MapShape};
-    ///
-    /// // One vector for everything.
-    /// let map = EventMap::new(MapShape::ByQueue, adapter.steering().lanes(), 1);
-    /// adapter.set_event_map(map.clone()).expect("it is for all lanes that there are");
-    /// assert_eq!(adapter.event_map(), map);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn set_event_map(&self, map: EventMap) -> Result<(), SetMapError> {
-        self.shared.engine.set_event_map(map)
-    }
-
-    /// A descriptor that is readable while any event queue that the [map](Self::event_map) gives this vector has an event. Events are
-    /// taken where they always are: at handlers, completion queues and [`async_events`](Self::async_events).
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::EventVector;
-    ///
-    /// let vector = adapter.vector(EventVector::Message(0))?; // to wait for in poll(2) or epoll
-    /// # let _ = vector;
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn vector(&self, vector: EventVector) -> io::Result<VectorDescriptor> {
-        Ok(VectorDescriptor(self.shared.engine.vector(vector)?))
-    }
-
-    /// The completion handler that the [map](Self::event_map) has for a lane: for completion queues that
-    /// [follow the map](CompletionQueue::follow_map).
-    ///
-    /// ```
-    /// # let adapter = ironwarp::Adapter::new()?;
-    /// use ironwarp::EventCode;
-    ///
-    /// let handler = adapter.lane_handler(0).expect("there is a lane 0");
-    /// assert_eq!(handler.id().0, adapter.event_map().route(EventCode::Completion, 0).queue);
-    /// # Ok::<(), std::io::Error>(())
-    /// ```
-    pub fn lane_handler(&self, lane: usize) -> Result<CompletionHandler, SetMapError> {
-        Ok(CompletionHandler::new(&self.shared, self.shared.engine.lane_handler(lane)?))
-    }
-
-    /// What its threads did so far.
+    /// Returns statistics of the adapter's threads.
     pub fn statistics(&self) -> Statistics {
         self.shared.engine.statistics()
     }
@@ -291,44 +101,16 @@ impl fmt::Debug for Adapter {
     }
 }
 
-/// What is readable while events with a vector wait: see [`Adapter::vector`].
-#[derive(Clone, Debug)]
-pub struct VectorDescriptor(EventFdWake);
-
-impl AsFd for VectorDescriptor {
-    /// Readable exactly while there is an event.
-    fn as_fd(&self) -> BorrowedFd<'_> {
-        self.0.as_fd()
-    }
-}
-
-/// What an adapter can do.
+/// Limits of an adapter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Limits {
-    /// How many completion handlers there can be, besides those that completion queues have of their own.
+    /// Maximum number of completion handlers, not counting the private handlers of completion queues.
     pub completion_handlers: usize,
-    /// How many memory regions and windows there can be.
+    /// Maximum number of memory regions and windows.
     pub tags: usize,
-    /// How many Reads and atomics of a peer a queue pair holds, unless its connection says otherwise.
+    /// Default maximum number of incoming Reads and atomic operations outstanding on a queue pair.
     pub ird: u16,
-    /// How many Reads and atomics a queue pair has outstanding, unless its connection says otherwise.
+    /// Default maximum number of outgoing Reads and atomic operations outstanding on a queue pair.
     pub ord: u16,
-}
-
-impl Shared {
-    pub(crate) fn device(&self) -> &Arc<Device> {
-        self.engine.device()
-    }
-}
-
-impl fmt::Debug for Shared {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Adapter").field("lanes", &self.engine.statistics().lanes).finish_non_exhaustive()
-    }
-}
-
-/// A holder that panicked is a bug that has been reported; the data here stay consistent at every step.
-pub(crate) fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

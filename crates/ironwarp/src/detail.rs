@@ -1,7 +1,9 @@
-//! What errors and agreements carry in detail: for a program that looks into one. Most only print them.
+//! Details of errors and negotiated parameters, for programs that inspect them instead of printing them.
 
-pub use ironwarp_rnic::config::{KeyTooShort, NoDeviceName, NoPortRange, NoSuchWord, NoUsers};
-pub use ironwarp_rnic::connect::{Misuse, Role, Rtr};
+pub use ironwarp_engine::config::{
+    InvalidDeviceName, InvalidPortRange, InvalidUsers, KeyTooShort, UnknownKeyword,
+};
+pub use ironwarp_rnic::connect::{InvalidArgument, Role, Rtr};
 pub use ironwarp_rnic::fault::BadPlan;
 pub use ironwarp_rnic::host::Span;
 pub use ironwarp_rnic::memory::{Domain, EntryInfo, Kind, TranslationError};

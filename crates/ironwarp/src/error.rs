@@ -1,81 +1,80 @@
-//! What a caller can do wrong. Errors of connections, posts and completions are the device's, and re-exported.
+//! Errors of the native API. Errors of connections, posts and completions are the device's, and re-exported.
 
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::memory::{RegisterError, ReregisterError};
 
-/// Memory that cannot be had.
+/// An allocation failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{len} bytes of memory cannot be had: ask for less")]
+#[error("failed to allocate {len} bytes")]
 pub struct OutOfMemory {
-    /// How many bytes were asked for.
+    /// The requested size, in bytes.
     pub len: usize,
 }
 
-/// Bytes of a region that cannot be reached.
+/// An access to a region failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// They are not all in the region.
-    #[error("{len} bytes at {at} are not all in the region, which has {size}: ask for what is inside")]
+    /// The range is not inside the region.
+    #[error("range out of bounds: {len} bytes at offset {at} of a region of {size} bytes")]
     OutOfBounds {
-        /// The first byte.
+        /// Offset of the first byte.
         at: usize,
-        /// How many bytes.
+        /// Length of the range.
         len: usize,
-        /// How many bytes the region has.
+        /// Length of the region.
         size: usize,
     },
-    /// One element of a list names at most 4 GiB.
-    #[error("{len} bytes are too many for one element of a list: use several")]
+    /// The range is too long for one scatter/gather element, which covers at most 4 GiB.
+    #[error("scatter/gather element of {len} bytes exceeds the maximum of 4 GiB: split it")]
     TooLong {
-        /// How many bytes.
+        /// Length of the range.
         len: usize,
     },
     /// The program unmapped or write-protected memory that it registered by address.
-    #[error("the program unmapped or write-protected this memory: keep it as it was while it is registered")]
+    #[error("the program unmapped or write-protected this memory while it was registered")]
     Unmapped,
 }
 
-/// Why a queue pair cannot be created.
+/// Reasons why a queue pair or a control queue cannot be created.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// A completion queue is another adapter's.
-    #[error("a completion queue is of another adapter than the protection domain: take all from one adapter")]
+    /// A completion queue or a shared receive queue belongs to another adapter.
+    #[error("a queue and the protection domain belong to different adapters")]
     OtherAdapter,
-    /// The shared send queue is another protection domain's.
-    #[error(
-        "the shared send queue is of another protection domain than the queue pair: take both from one domain"
-    )]
+    /// The shared send queue belongs to another protection domain.
+    #[error("the shared send queue and the queue pair belong to different protection domains")]
     OtherDomain,
-    /// There is no number for it, or no port to go into the number ([`Config::ports`](crate::Config::ports)).
+    /// No queue pair number or port is available ([`Config::ports`](crate::Config::ports)), or the kernel refused a
+    /// resource.
     #[error("{0}")]
     NoNumber(#[from] std::io::Error),
 }
 
-/// Why an operation was not posted to a control queue.
+/// Reasons why an operation was not posted to a control queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The protection domain is another adapter's.
-    #[error("the protection domain is of another adapter than the control queue: take both from one adapter")]
+    /// The protection domain belongs to another adapter.
+    #[error("the protection domain and the control queue belong to different adapters")]
     OtherAdapter,
-    /// The queue has no room.
+    /// The control queue is full.
     #[error(transparent)]
     Post(#[from] PostError),
-    /// There is no tag for the memory, or it cannot be registered at all.
+    /// No tag is available, or the memory cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }
 
-/// Why a region was not changed. It is as it was.
+/// Reasons why a region was not changed. The region stays as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The protection domain is another adapter's.
-    #[error("the protection domain is of another adapter than the region: take both from one adapter")]
+    /// The protection domain belongs to another adapter.
+    #[error("the protection domain and the region belong to different adapters")]
     OtherAdapter,
-    /// The region cannot be changed, or what it is to become cannot be registered.
+    /// The region cannot be changed, or the new memory cannot be registered.
     #[error(transparent)]
     Refused(#[from] ReregisterError),
 }

@@ -1,4 +1,4 @@
-//! Two connected ends in one process, for the examples of the documentation.
+//! Two connected ends in one process, used by the examples in the documentation.
 
 use crate::{
     AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, MemoryRegion, ProtectionDomain,
@@ -7,28 +7,28 @@ use crate::{
 use std::error::Error;
 use std::time::Duration;
 
-/// One end.
+/// One end of a connection.
 #[derive(Debug)]
 pub struct End {
-    /// Connected to the other's.
+    /// Connected to the other end.
     pub qp: QueuePair,
-    /// Of its queue pair.
+    /// The completion queue of the queue pair.
     pub cq: CompletionQueue,
-    /// 4096 zeros, with all rights.
+    /// 4096 zero bytes, with all access rights.
     pub region: MemoryRegion,
-    /// Of all that.
+    /// The protection domain of the queue pair and the region.
     pub domain: ProtectionDomain,
-    /// Of all that, too.
+    /// The adapter of all these objects.
     pub adapter: Adapter,
 }
 
-/// A client and a server.
+/// Returns a connected client and server.
 pub fn pair() -> Result<(End, End), Box<dyn Error>> {
     let (here, there) = (Adapter::new()?, Adapter::new()?);
     let (client, server) = (end(&here)?, end(&there)?);
     let listener = there.listen("127.0.0.1:0".parse()?)?;
-    client.qp.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
-    let incoming = listener.accept(Duration::from_secs(10)).ok_or("nobody connects")?;
+    client.qp.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
+    let incoming = listener.accept(Duration::from_secs(10)).ok_or("no connection request")?;
     incoming.accept(&server.qp, &AcceptOptions::new())?;
     client.qp.wait_connected(Duration::from_secs(10))?;
     Ok((client, server))

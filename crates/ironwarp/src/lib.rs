@@ -1,5 +1,5 @@
-//! RDMA on any Linux machine: no RDMA card, no kernel module, no root. An iWARP adapter in this process, over the kernel's
-//! TCP, with the verbs that RDMA programs know.
+//! RDMA on any Linux machine, without RDMA hardware, kernel modules or root: an iWARP adapter in user space, over the
+//! kernel's TCP, with the verbs that RDMA programs use.
 //!
 //! ```text
 //!  Adapter ─┬─ protection_domain() ─┬─ register(Buffer) ─▶ MemoryRegion ─ slice() ─▶ lists of requests
@@ -14,7 +14,7 @@
 //!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
 //! ```
 //!
-//! # A message, there and back
+//! # Sending a message
 //! ```
 //! use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, Place, WorkRequest};
 //! use std::time::Duration;
@@ -26,99 +26,79 @@
 //! let cq = adapter.completion_queue(64)?;
 //! let (client, server) = (domain.queue_pair(&cq).create()?, domain.queue_pair(&cq).create()?);
 //!
-//! // The server has memory that its peer may write, and says where in its answer to the connection.
+//! // The server registers memory that its peer may write, and sends its location when it accepts the connection.
 //! let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let listener = adapter.listen("127.0.0.1:0".parse()?)?;
-//! client.connect_start(listener.local_addr()?, &ConnectOptions::new())?;
+//! client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
 //! let incoming = listener.accept(soon).expect("the client connects");
 //! server.post_receive(1, &[])?;
 //! incoming.accept(&server, &AcceptOptions::new().private_data(&region.place(0)?.to_bytes()))?;
-//! let place = Place::from_bytes(&client.wait_connected(soon)?.private_data).expect("a place");
+//! let place = Place::from_bytes(&client.wait_connected(soon)?.private_data).expect("a valid place");
 //!
-//! // The client writes there, and tells.
+//! // The client writes to that memory, and notifies the server with a Send.
 //! client.post_send(WorkRequest::write_inline(2, b"hello", place).unsignaled())?;
 //! client.post_send(WorkRequest::send(3, &[]).unsignaled())?;
 //!
-//! let received = cq.wait(soon)?.expect("the server is told").success()?;
+//! let received = cq.wait(soon)?.expect("the message arrives").success()?;
 //! assert_eq!(received.wr_id, 1);
 //! assert_eq!(&region.to_vec()?[..5], b"hello");
 //! # Ok(())
 //! # }
 //! ```
 //!
-//! # What to know
-//! - Polling a completion queue makes progress, and so does posting. Threads of the adapter's do it while the program does
-//!   neither.
-//! - Objects keep alive what they need. Dropping one gives it back: a queue pair is disconnected after what was posted is
-//!   sent, a region is deregistered and no peer touches it any more.
-//! - A request that fails ends its connection. Its completion says why, in words and as data: [`Completion::cause`].
-//! - A message for which no receive is posted waits; [`Config::strict_receive`] has the RFC's way.
+//! # Concepts
+//! - Polling a completion queue and posting requests make progress. The adapter's threads make progress while the
+//!   program does neither.
+//! - Objects keep the objects they depend on alive. Dropping a queue pair sends all posted requests and disconnects it;
+//!   dropping a region deregisters it, after which no peer can access its memory.
+//! - A failed request ends its connection. Its completion contains the reason: [`Completion::cause`].
+//! - A message waits until a receive is posted for it. [`Config::strict_receive`] selects the behaviour of the RFC
+//!   instead.
 #![deny(missing_docs)]
 
 mod adapter;
-mod attic;
-mod bring_up;
-mod change;
-mod completion_handler;
-mod completion_queue;
 mod connect;
-mod control_queue;
-mod datagram;
+mod deferred_dereg;
 pub mod detail;
 mod error;
+mod events;
 #[doc(hidden)]
 pub mod example;
-mod fast_region;
-mod listener;
 mod memory;
 #[cfg(doctest)]
 mod misuse;
-mod name;
 mod protection_domain;
-mod query;
-mod queue_pair;
-mod region;
-mod shared_receive_queue;
-mod shared_send_queue;
+mod queue;
+mod shared;
 mod steering;
-mod window;
-mod work_request;
 
-pub use adapter::{Adapter, Limits, VectorDescriptor};
-pub use bring_up::BringUpOptions;
-pub use change::RegionChange;
-pub use completion_handler::{AsyncEvents, CompletionHandler};
-pub use completion_queue::CompletionQueue;
-pub use connect::{AcceptOptions, ConnectOptions};
-pub use control_queue::{ControlQueue, Pending};
-pub use datagram::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest};
+pub use adapter::{Adapter, Limits};
+pub use connect::{AcceptOptions, BringUpOptions, ConnectOptions, Incoming, Listener};
 pub use error::{AccessError, ChangeError, ControlError, CreateError, OutOfMemory};
-pub use fast_region::FastRegion;
-pub use listener::{Incoming, Listener};
-pub use memory::{Buffer, Contents};
+pub use events::{AsyncEvents, VectorDescriptor};
+pub use memory::{Buffer, Contents, FastRegion, MemoryRegion, RegionChange, Window};
 pub use protection_domain::ProtectionDomain;
-pub use query::Context;
-pub use queue_pair::{QueuePair, QueuePairBuilder};
-pub use region::MemoryRegion;
-pub use shared_receive_queue::{SharedReceiveQueue, XrcDomain};
-pub use shared_send_queue::SharedSendQueue;
+pub use queue::{CompletionHandler, CompletionQueue, ControlQueue, Pending, QueuePairInfo};
+pub use queue::{DatagramQueuePair, DatagramQueuePairBuilder, DatagramRequest, QueuePair, QueuePairBuilder};
+pub use queue::{SendRequest, WorkRequest, WriteImmRequest};
+pub use queue::{SharedReceiveQueue, SharedSendQueue, XrcDomain};
 pub use steering::Steering;
-pub use window::Window;
-pub use work_request::{NoticeRequest, SendRequest, WorkRequest};
 
 pub use ironwarp_engine::Class;
-pub use ironwarp_engine::gid::GidEntry;
-pub use ironwarp_engine::{BringUpError, Remote};
-pub use ironwarp_engine::{ConnectError, ConnectionEvent, Established, EventChannel, Statistics, What};
-pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError, WaitError};
-pub use ironwarp_rnic::bug::Bug;
-pub use ironwarp_rnic::config::{
+pub use ironwarp_engine::config::{
     ClusterKey, Config, ConfigError, DeviceName, LogLevel, Persona, PortPolicy, PortRange, Users,
 };
-pub use ironwarp_rnic::connect::{Agreed, Depths, Setup, StartupError};
-pub use ironwarp_rnic::datagram::{AddressHandle, Destination, Drops, Grh};
-pub use ironwarp_rnic::error::{Culprit, Fault, PostError, Protocol};
-pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, HandlerId, QueueState, Standing};
+pub use ironwarp_engine::gid::GidEntry;
+pub use ironwarp_engine::{BringUpError, Remote};
+pub use ironwarp_engine::{
+    ConnectError, ConnectionEvent, ConnectionEventKind, Established, EventChannel, Statistics,
+};
+pub use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane, SetMapError, WaitError};
+pub use ironwarp_rnic::bug::Bug;
+pub use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, StartupError};
+pub use ironwarp_rnic::datagram::{AddressHandle, Destination, DropCounts, Grh};
+pub use ironwarp_rnic::error::{ErrorOrigin, PostError, Protocol, QpError};
+pub use ironwarp_rnic::event::{AsyncEvent, CqEvent, EventQueueStats, HandlerId, QueueState};
 pub use ironwarp_rnic::event::{
     Code as EventCode, EventMap, Function as EventFunction, MapError, Route as EventRoute, Shape as MapShape,
     Vector as EventVector,

@@ -1,6 +1,6 @@
-//! What the types prevent: none of these blocks compiles. Documentation only; its tests are the point.
+//! Misuse that the type system prevents: none of these blocks compiles. Only its documentation tests matter.
 //!
-//! Registered memory is the region's alone: nobody keeps a handle to the buffer.
+//! A region owns its memory: no handle to the buffer is left.
 //! ```compile_fail,E0382
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();
 //! let buffer = ironwarp::Buffer::new(64).unwrap();
@@ -8,20 +8,20 @@
 //! buffer.len();
 //! ```
 //!
-//! There is no reference to memory that a peer may write, neither shared ...
+//! There is no reference to memory that a peer may write, neither to a slice ...
 //! ```compile_fail,E0308
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();
 //! # let region = domain.register(ironwarp::Buffer::new(64).unwrap(), ironwarp::Access::LOCAL_WRITE).unwrap();
 //! let bytes: &[u8] = &region;
 //! ```
-//! ... nor by index.
+//! ... nor to an element.
 //! ```compile_fail,E0608
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();
 //! # let region = domain.register(ironwarp::Buffer::new(64).unwrap(), ironwarp::Access::LOCAL_WRITE).unwrap();
 //! let first = region[0];
 //! ```
 //!
-//! What was deregistered names nothing any more.
+//! A deregistered region cannot be used.
 //! ```compile_fail,E0382
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();
 //! # let region = domain.register(ironwarp::Buffer::new(64).unwrap(), ironwarp::Access::LOCAL_WRITE).unwrap();
@@ -29,14 +29,14 @@
 //! region.slice(0, 8);
 //! ```
 //!
-//! Memory that the program keeps itself is registered by those who say that they thought about it.
+//! Registering memory that the program keeps is unsafe.
 //! ```compile_fail,E0133
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();
 //! let mut byte = 0;
 //! domain.register_raw(&mut byte, 1, ironwarp::Access::LOCAL_WRITE);
 //! ```
 //!
-//! A peer is accepted or rejected, once.
+//! A connection request is accepted or rejected, once.
 //! ```compile_fail,E0382
 //! # let listener = ironwarp::Adapter::new().unwrap().listen("127.0.0.1:0".parse().unwrap()).unwrap();
 //! let incoming = listener.accept(None).unwrap();
@@ -44,18 +44,18 @@
 //! incoming.reject(b"no, again");
 //! ```
 //!
-//! Only a Send can be solicited, or invalidate.
+//! Only a Send can be solicited, or invalidate a tag.
 //! ```compile_fail,E0599
 //! # let place = ironwarp::Place::default();
 //! ironwarp::WorkRequest::write_inline(1, b"hello", place).solicited();
 //! ```
 //!
-//! A request that was made and not posted is found by the compiler.
+//! The compiler finds a request that is created and not posted,
 //! ```compile_fail
 //! #![deny(unused_must_use)]
 //! ironwarp::WorkRequest::send_inline(1, b"hello");
 //! ```
-//! So is the answer of `arm` that nobody heard.
+//! and an ignored result of `arm`.
 //! ```compile_fail
 //! #![deny(unused_must_use)]
 //! # let cq = ironwarp::Adapter::new().unwrap().completion_queue(8).unwrap();

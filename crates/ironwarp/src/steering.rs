@@ -1,9 +1,8 @@
-//! Which lane of the adapter serves which queue pair, to be seen and changed while traffic flows. Before this: [`Adapter::steering`].
-//!
-//! [`Adapter::steering`]: crate::Adapter::steering
+//! Steering: which lane serves which queue pair.
 
-use crate::adapter::Shared;
-use crate::queue_pair::QueuePair;
+use crate::adapter::Adapter;
+use crate::queue::QueuePair;
+use crate::shared::Shared;
 use ironwarp_engine::{LaneLoad, MoveError, NoSuchLane};
 use ironwarp_rnic::steering::RedirectionTable;
 use std::io;
@@ -11,8 +10,8 @@ use std::sync::Arc;
 
 /// The lanes of an adapter: threads that serve its connections while the program does not.
 ///
-/// A new connection goes to the lane that a hash of its addresses leads to, through a [table](RedirectionTable). The adapter moves
-/// queue pairs from a lane with much to do to one with little by itself ([`Config::rebalance`](crate::Config::rebalance)).
+/// A hash of its addresses assigns a new connection to a lane, through a [redirection table](RedirectionTable). The
+/// adapter also moves queue pairs from busy lanes to idle ones ([`Config::rebalance`](crate::Config::rebalance)).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -21,7 +20,7 @@ use std::sync::Arc;
 /// for (lane, load) in steering.load().iter().enumerate() {
 ///     println!("lane {lane}: {} sockets, {:?} of a processor", load.sockets, load.busy);
 /// }
-/// // From now on, all new connections go to the last lane.
+/// // Assign all new connections to the last lane.
 /// let mut table = steering.table();
 /// table.entries_mut().fill(u16::try_from(steering.lanes() - 1)?);
 /// steering.set_table(table)?;
@@ -34,11 +33,7 @@ pub struct Steering {
 }
 
 impl Steering {
-    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
-        Self { shared: Arc::clone(shared) }
-    }
-
-    /// How many lanes there are: [`Config::lanes`](crate::Config::lanes), or as many as there are processors.
+    /// Returns the number of lanes: [`Config::lanes`](crate::Config::lanes), but at most the number of processors.
     ///
     /// ```
     /// # use ironwarp::{Adapter, Config};
@@ -50,7 +45,7 @@ impl Steering {
         self.shared.engine.steering().lanes()
     }
 
-    /// The redirection table as it is now.
+    /// Returns the current redirection table.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -61,7 +56,7 @@ impl Steering {
         self.shared.engine.steering().table()
     }
 
-    /// Changes the redirection table. New connections go by it; those that there are stay where they are.
+    /// Replaces the redirection table. It applies to new connections; existing connections stay on their lanes.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -75,18 +70,18 @@ impl Steering {
         self.shared.engine.steering().set_table(table)
     }
 
-    /// What each lane has to do, and did so far.
+    /// Returns the load of each lane.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
-    /// assert!(steering.load().iter().all(|lane| lane.sockets == 0), "nothing is connected");
+    /// assert!(steering.load().iter().all(|lane| lane.sockets == 0), "no connections yet");
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn load(&self) -> Vec<LaneLoad> {
         self.shared.engine.steering().load()
     }
 
-    /// On which processors a lane may run.
+    /// Returns the processors that a lane may run on.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -97,7 +92,7 @@ impl Steering {
         self.shared.engine.steering().processors(lane)
     }
 
-    /// Lets a lane run on these processors and no others (requirement N5). It fails if the process may use none of them.
+    /// Restricts a lane to the given processors (requirement N5). Fails if the process may not use any of them.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -110,8 +105,7 @@ impl Steering {
         self.shared.engine.steering().set_processors(lane, processors)
     }
 
-    /// Moves a queue pair to another lane while traffic flows: nothing is lost, doubled or reordered, and its completion queues are
-    /// used as before.
+    /// Moves a queue pair to another lane. This is safe while traffic flows: nothing is lost, duplicated or reordered.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -125,5 +119,18 @@ impl Steering {
     /// ```
     pub fn move_queue_pair(&self, qp: &QueuePair, to: usize) -> Result<(), MoveError> {
         self.shared.engine.steering().move_queue_pair(qp.inner(), to)
+    }
+}
+
+impl Adapter {
+    /// Returns the lanes of the adapter, and which queue pairs they serve.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.steering().load().len(), adapter.steering().lanes());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn steering(&self) -> Steering {
+        Steering { shared: Arc::clone(&self.shared) }
     }
 }

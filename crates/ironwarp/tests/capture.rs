@@ -1,21 +1,20 @@
-//! The setting `pcap`: an adapter writes its own traffic to a file. `ironwarp-pcap` reads it, and Wireshark's decoder judges it.
+//! The setting `pcap`: an adapter writes its own traffic to a file, which `ironwarp-pcap` and Wireshark's dissector
+//! must accept.
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-mod common;
-
-use common::{ALL, Case, End, SOON, pair_with, pattern};
 use ironwarp::{Adapter, Buffer, Completes, Config, DatagramRequest, Destination, Opcode, WorkRequest};
 use ironwarp_pcap::{Capture, Conversation, Frame, Kind};
+use ironwarp_testkit::native::{ALL, Case, Completions, End, SOON, pair_with, pattern};
+use ironwarp_testkit::tshark::{ERRORS, tshark};
 use ironwarp_wire::Header;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 const V4: Case = Case { at: "127.0.0.1:0", completes: Completes::WhenAcknowledged };
 const V6: Case = Case { at: "[::1]:0", completes: Completes::WhenAcknowledged };
 
 const SIZES: [usize; 6] = [0, 1, 100, 1460, 5000, 200_000];
 
-/// A file that is not there yet.
+/// Returns the path of a file that does not exist yet.
 fn file(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_file(&path);
@@ -26,7 +25,8 @@ fn into(path: &Path) -> Config {
     Config { pcap: path.into(), ..Config::default() }
 }
 
-/// Sends, Writes and Reads of all sizes from the client, then a Send back, then the client closes.
+/// Exchanges Sends, Writes and Reads of all sizes from the client, then a Send from the server, then the client
+/// disconnects.
 fn talk(client: &End, server: &End) {
     let longest = SIZES[SIZES.len() - 1];
     let (here, there) = (client.region(&pattern(1, longest), ALL), server.region(&pattern(2, longest), ALL));
@@ -50,7 +50,7 @@ fn talk(client: &End, server: &End) {
     assert!(client.qp.wait_closed(SOON) && server.qp.wait_closed(SOON));
 }
 
-/// What the messages of one kind and direction carried, one behind the other.
+/// The concatenated payload of the messages of one kind and direction.
 fn carried(conversation: &Conversation, from_initiator: bool, kind: fn(&Header) -> bool) -> Vec<u8> {
     let frames = conversation.frames.iter().filter(|frame| frame.from_initiator == from_initiator);
     let payloads = frames.filter_map(|frame| match &frame.kind {
@@ -64,7 +64,7 @@ fn expected(seed: u8) -> Vec<u8> {
     SIZES.iter().flat_map(|size| pattern(seed, *size)).collect()
 }
 
-/// All that was said is there, and nothing else.
+/// The capture must contain the whole conversation, and nothing else.
 fn check_contents(path: &Path) -> Capture {
     let capture = Capture::open(path).unwrap();
     assert!(!capture.cut_off);
@@ -77,25 +77,14 @@ fn check_contents(path: &Path) -> Capture {
     let is_answer = |header: &Header| matches!(header, Header::ReadResponse(_) | Header::ReadV2Response(_));
     assert_eq!(carried(conversation, true, is_send), expected(1));
     assert_eq!(carried(conversation, true, is_write), expected(1));
-    // The server's memory is what was written there, before it is read.
+    // What the Reads return is what the Writes wrote.
     assert_eq!(carried(conversation, false, is_answer), expected(1));
     assert_eq!(carried(conversation, false, is_send), pattern(1, 9));
     capture
 }
 
-/// What tshark prints. Its decoder of RPC-over-RDMA takes short Sends for its own; it knows some ports of the kernel's choice
-/// by other protocols.
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
-    command.arg("-r").arg(file).args(["--disable-protocol", "rpcordma"]);
-    command.args(["-o", "tcp.try_heuristic_first:TRUE"]).args(arguments);
-    let output = command.output().expect("tshark starts: `cargo xtask setup` installs it");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 fn check_with_tshark(path: &Path, fpdus: usize) {
-    let errors = tshark(path, &["-Y", "_ws.malformed || _ws.expert.severity == error"]);
+    let errors = tshark(path, &["-Y", ERRORS]);
     assert_eq!(errors, "");
     let seen = tshark(path, &["-Y", "iwarp_ddp_rdmap", "-T", "fields", "-e", "iwarp_rdma.opcode"]);
     assert_eq!(seen.split([',', '\n']).filter(|it| !it.is_empty()).count(), fpdus);
@@ -103,15 +92,15 @@ fn check_with_tshark(path: &Path, fpdus: usize) {
     assert!(crcs.contains("(Good CRC32)") && !crcs.contains("Bad CRC32"));
 }
 
-/// How many Reads were asked for by Read V2, which only two of our kind understand (requirement X4).
+/// Number of Reads sent as Read V2, a private extension (requirement X4).
 fn reads_v2(capture: &Capture) -> usize {
     let is = |frame: &Frame| matches!(&frame.kind, Kind::Fpdu { fpdu, .. } if matches!(fpdu.header, Header::ReadV2Request(_)));
     capture.frames().filter(|(_, frame)| is(frame)).count()
 }
 
-/// Two of our kind use Read V2 once they know each other, unless one of them does without private messages.
+/// Two Ironwarp ends use Read V2 once they recognise each other, unless private extensions are disabled at one of them.
 #[test]
-fn reads_are_v2_between_two_of_a_kind_alone() {
+fn read_v2_is_used_between_ironwarp_ends_only() {
     for (ours, theirs) in [(true, true), (true, false), (false, true)] {
         let path = file(&format!("capture-v2-{ours}-{theirs}.pcap"));
         let client = Config { private: ours, ..into(&path) };
@@ -127,7 +116,7 @@ fn fpdus(capture: &Capture) -> usize {
 }
 
 #[test]
-fn either_end_captures_all_that_was_said() {
+fn either_end_captures_the_whole_conversation() {
     for (case, name) in [(V4, "v4"), (V6, "v6")] {
         for by_client in [true, false] {
             let path = file(&format!("capture-{name}-{by_client}.pcap"));
@@ -138,13 +127,13 @@ fn either_end_captures_all_that_was_said() {
             drop((client, server));
             let capture = check_contents(&path);
             check_with_tshark(&path, fpdus(&capture));
-            // Not one packet is remarked upon: numbers and acknowledgements fit.
+            // Wireshark flags no packet: sequence numbers and acknowledgements match.
             assert_eq!(tshark(&path, &["-Y", "tcp.analysis.flags && !tcp.analysis.window_full"]), "");
         }
     }
 }
 
-/// Two processes of one machine may share a file. Each packet is there twice, and counts once.
+/// Two processes of one machine may share a file. Each packet is captured twice, and counted once.
 #[test]
 fn both_ends_share_a_file() {
     let path = file("capture-both.pcap");
@@ -152,7 +141,7 @@ fn both_ends_share_a_file() {
     talk(&client, &server);
     drop((client, server));
     let capture = check_contents(&path);
-    assert_eq!(tshark(&path, &["-Y", "_ws.malformed || _ws.expert.severity == error"]), "");
+    assert_eq!(tshark(&path, &["-Y", ERRORS]), "");
     let once = tshark(&path, &["-Y", "iwarp_ddp_rdmap && !tcp.analysis.retransmission"]).lines().count();
     assert_eq!(once, fpdus(&capture));
 }
@@ -184,19 +173,22 @@ fn a_file_ends_at_its_limit_and_the_program_goes_on() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_stops_nobody() {
+fn a_capture_file_that_cannot_be_written_does_not_stop_the_program() {
     let foreign = file("capture-foreign.pcap");
     std::fs::write(&foreign, "dear diary, this is the beginning of a long text").unwrap();
     for path in [Path::new("/no/such/directory/x.pcap"), &foreign] {
         let (client, server) = pair_with(V4, into(path), Config::default());
         talk(&client, &server);
     }
-    assert!(std::fs::read_to_string(&foreign).unwrap().ends_with("long text"), "what is another's stays");
+    assert!(
+        std::fs::read_to_string(&foreign).unwrap().ends_with("long text"),
+        "an existing file of another format is not changed"
+    );
 }
 
-/// Connections and adapters one after the other add to what is there.
+/// Later connections and adapters append to the file.
 #[test]
-fn what_is_in_the_file_stays() {
+fn captures_are_appended_to_an_existing_file() {
     let path = file("capture-stays.pcap");
     for case in [V4, V6, V4] {
         let (client, server) = pair_with(case, into(&path), Config::default());
@@ -209,7 +201,7 @@ fn what_is_in_the_file_stays() {
 }
 
 #[test]
-fn a_connection_that_is_cut_ends_with_a_reset() {
+fn a_captured_reset_ends_its_connection() {
     let path = file("capture-cut.pcap");
     let config = Config { faults: "cut@1".parse().unwrap(), ..into(&path) };
     let (client, server) = pair_with(V4, config, Config::default());
@@ -239,10 +231,7 @@ fn datagrams_are_captured_where_they_are_sent_and_where_they_arrive() {
         }
     }
     drop((sender, receiver));
-    let errors = tshark(
-        &path,
-        &["-o", "udp.check_checksum:TRUE", "-Y", "_ws.malformed || _ws.expert.severity == error"],
-    );
+    let errors = tshark(&path, &["-o", "udp.check_checksum:TRUE", "-Y", ERRORS]);
     assert_eq!(errors, "");
     let seen =
         tshark(&path, &["-Y", "udp", "-T", "fields", "-e", "ip.dst", "-e", "ipv6.dst", "-e", "udp.dstport"]);

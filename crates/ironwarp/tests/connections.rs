@@ -1,12 +1,10 @@
-//! How connections come to be, or do not.
+//! Connection setup, rejection and failure.
 
-mod common;
-
-use common::{End, SOON, pair};
 use ironwarp::{
-    AcceptOptions, Adapter, Completes, Config, ConnectError, ConnectOptions, CreateError, EventChannel,
-    Fault, Opcode, PostError, Setup, State, What, WorkRequest,
+    AcceptOptions, Adapter, Completes, Config, ConnectError, ConnectOptions, ConnectionEventKind,
+    CreateError, EventChannel, MpaMode, Opcode, PostError, QpError, State, WorkRequest,
 };
+use ironwarp_testkit::native::{Completions, End, SOON, pair};
 use std::net::{SocketAddr, TcpListener};
 use std::time::{Duration, Instant};
 
@@ -21,7 +19,7 @@ fn private_data_and_depths_reach_the_other_end() {
         let listener = server.adapter.listen(at.parse().unwrap()).unwrap();
         let to = listener.local_addr().unwrap();
         let options = ConnectOptions::new().private_data(&[7; 252]).ird(5).ord(3);
-        client.qp.connect_start(to, &options).unwrap();
+        client.qp.start_connect(to, &options).unwrap();
 
         let incoming = listener.accept(SOON).unwrap();
         assert_eq!(incoming.private_data(), [7; 252]);
@@ -33,17 +31,17 @@ fn private_data_and_depths_reach_the_other_end() {
         let here = client.qp.wait_connected(SOON).unwrap();
         assert_eq!(&here.private_data[..], b"yes");
         assert_eq!((here.peer, here.local), (to, there.peer));
-        // RFC 6581 §9.1: nobody has more outstanding than the other holds.
+        // RFC 6581 §9.1: the ORD of one end does not exceed the IRD of the other.
         assert_eq!((here.agreed.ord, there.agreed.ord), (3, 5));
         assert!(here.agreed.send.crc && there.agreed.send.crc);
         assert_eq!((client.qp.state(), server.qp.state()), (State::ReadyToSend, State::ReadyToSend));
     }
 }
 
-/// In the peer-to-peer model either program may speak first, in the others the one that connects must (RFC 6581 §5).
+/// In the peer-to-peer model either program may send first, in the others the initiator must (RFC 6581 §5).
 #[test]
-fn every_way_to_set_up_carries_messages_both_ways() {
-    for setup in [Setup::PeerToPeer, Setup::ClientServer, Setup::Unenhanced] {
+fn every_mpa_mode_carries_messages_both_ways() {
+    for setup in [MpaMode::PeerToPeer, MpaMode::ClientServer, MpaMode::Unenhanced] {
         for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
             let client = End::new(Config::default(), completes);
             let server = End::new(Config::default(), completes);
@@ -52,9 +50,9 @@ fn every_way_to_set_up_carries_messages_both_ways() {
                 end.qp.post_receive(1, &[]).unwrap();
             }
             let options = ConnectOptions::new().setup(setup);
-            client.qp.connect_start(listener.local_addr().unwrap(), &options).unwrap();
+            client.qp.start_connect(listener.local_addr().unwrap(), &options).unwrap();
             let there = listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap();
-            assert_eq!(there.agreed.setup, setup);
+            assert_eq!(there.agreed.mode, setup);
             client.qp.wait_connected(SOON).unwrap();
             client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
             server.done(Opcode::Receive, 1);
@@ -70,7 +68,7 @@ fn every_way_to_set_up_carries_messages_both_ways() {
 fn a_rejection_carries_its_reason() {
     let (client, server) = (end(), end());
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    client.qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    client.qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     listener.accept(SOON).unwrap().reject(b"the queue is full").unwrap();
     let error = client.qp.wait_connected(SOON).unwrap_err();
     assert!(
@@ -85,21 +83,21 @@ fn a_rejection_carries_its_reason() {
 fn an_incoming_connection_that_is_dropped_is_rejected() {
     let (client, server) = (end(), end());
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    client.qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    client.qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     drop(listener.accept(SOON).unwrap());
     assert!(matches!(&*client.qp.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
 }
 
 #[test]
-fn nobody_listens() {
+fn connecting_to_an_unused_port_is_refused() {
     let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
     let error = end().qp.connect(closed, &ConnectOptions::new()).unwrap_err();
     assert!(error.to_string().starts_with("Connection refused"), "{error}");
 }
 
-/// A peer that accepts the connection and says nothing: the kernel's backlog does that.
+/// A peer that accepts the TCP connection and sends nothing, as the kernel's backlog does.
 #[test]
-fn a_silent_peer_is_given_up_in_time() {
+fn connecting_to_a_silent_peer_times_out() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = Config { startup: Duration::from_millis(100), ..Config::default() };
     let began = Instant::now();
@@ -112,9 +110,9 @@ fn a_silent_peer_is_given_up_in_time() {
     assert!(took >= Duration::from_millis(100) && took < Duration::from_secs(5), "{took:?}");
 }
 
-/// The caller's own limit, below that of the settings.
+/// A timeout of the caller that is shorter than that of the settings.
 #[test]
-fn a_caller_may_wait_less() {
+fn a_caller_may_set_a_shorter_timeout() {
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = Config { close: Duration::from_millis(100), ..Config::default() };
     let client = End::new(config, Completes::WhenSent);
@@ -124,14 +122,14 @@ fn a_caller_may_wait_less() {
 }
 
 #[test]
-fn a_queue_pair_is_for_one_connection() {
-    let (client, server) = pair(common::CASES[0]);
+fn a_queue_pair_connects_only_once() {
+    let (client, server) = pair(ironwarp_testkit::native::CASES[0]);
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let to = listener.local_addr().unwrap();
     let error = client.qp.connect(to, &ConnectOptions::new()).unwrap_err();
     assert!(matches!(*error, ConnectError::Connected(_)), "{error}");
     let other = client.domain.queue_pair(&client.cq).create().unwrap();
-    other.connect_start(to, &ConnectOptions::new()).unwrap();
+    other.start_connect(to, &ConnectOptions::new()).unwrap();
     let error = listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap_err();
     assert!(matches!(*error, ConnectError::Connected(_)), "{error}");
     assert!(matches!(&*other.wait_connected(SOON).unwrap_err(), ConnectError::Rejected { .. }));
@@ -139,16 +137,16 @@ fn a_queue_pair_is_for_one_connection() {
     server.qp.post_receive(1, &[]).unwrap();
     client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
     server.done(Opcode::Receive, 1);
-    assert!(!client.qp.wait_closed(Duration::ZERO), "the connection that it has is none the worse");
+    assert!(!client.qp.wait_closed(Duration::ZERO), "the existing connection is not affected");
 }
 
-/// The caller gave up, and the peer accepts nevertheless: it must not be left with a connection to nobody.
+/// The caller gave up, and the peer accepts nevertheless: the peer must not be left with an open connection.
 #[test]
 fn a_queue_pair_that_is_dropped_while_it_connects_is_closed() {
     let (client, server) = (end(), end());
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let End { qp, adapter, .. } = client;
-    qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     let incoming = listener.accept(SOON).unwrap();
     drop(qp);
     incoming.accept(&server.qp, &AcceptOptions::new()).unwrap();
@@ -156,7 +154,7 @@ fn a_queue_pair_that_is_dropped_while_it_connects_is_closed() {
 }
 
 #[test]
-fn a_post_before_the_connection_is_refused_but_for_receives() {
+fn only_receives_can_be_posted_before_connecting() {
     let end = end();
     assert_eq!(end.qp.post_send(WorkRequest::send(1, &[])).unwrap_err(), PostError::NotConnected);
     end.qp.post_receive(1, &[]).unwrap();
@@ -164,42 +162,48 @@ fn a_post_before_the_connection_is_refused_but_for_receives() {
 }
 
 #[test]
-fn parts_of_different_adapters_are_not_mixed() {
+fn objects_of_different_adapters_cannot_be_mixed() {
     let (client, server) = (end(), end());
     let error = client.domain.queue_pair(&server.cq).create().unwrap_err();
     assert!(matches!(error, CreateError::OtherAdapter), "{error}");
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    client.qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    client.qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     let other = end();
     let error = listener.accept(SOON).unwrap().accept(&other.qp, &AcceptOptions::new()).unwrap_err();
-    assert!(error.to_string().starts_with("the queue pair is of another adapter"), "{error}");
+    assert!(
+        error.to_string().starts_with("the queue pair and the listener belong to different adapters"),
+        "{error}"
+    );
 }
 
 #[test]
 fn too_much_private_data_is_refused_at_once() {
     let at: SocketAddr = "127.0.0.1:1".parse().unwrap();
-    let error = end().qp.connect_start(at, &ConnectOptions::new().private_data(&[0; 509])).unwrap_err();
-    assert!(matches!(error, ConnectError::Misuse(_)), "{error}");
+    let error = end().qp.start_connect(at, &ConnectOptions::new().private_data(&[0; 509])).unwrap_err();
+    assert!(matches!(error, ConnectError::InvalidArgument(_)), "{error}");
 }
 
 #[test]
-fn events_tell_what_happens_to_a_connection() {
+fn events_report_the_life_of_a_connection() {
     let server = end();
     let client = end();
     let events = EventChannel::new().unwrap();
     let qp = client.domain.queue_pair(&client.cq).events(&events).create().unwrap();
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
-    qp.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    qp.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap();
     let event = events.wait(Some(SOON)).unwrap();
     assert_eq!(event.qp, qp.id());
-    assert!(matches!(event.what, What::Connected(_)), "{event:?}");
+    assert!(matches!(event.kind, ConnectionEventKind::Connected(_)), "{event:?}");
     server.qp.disconnect();
     let event = events.wait(Some(SOON)).unwrap();
-    assert!(matches!(&event.what, What::Ended(fault) if **fault == Fault::Closed), "{event:?}");
+    assert!(
+        matches!(&event.kind, ConnectionEventKind::Ended(error) if **error == QpError::Closed),
+        "{event:?}"
+    );
 }
 
-/// Many at once, on one listener: each gets its own, in order of arrival.
+/// Many connections at once, on one listener: each is accepted, in order of arrival.
 #[test]
 fn many_connect_at_once() {
     let server = end();
@@ -211,7 +215,7 @@ fn many_connect_at_once() {
     let clients: Vec<_> = (0..50_u8)
         .map(|number| {
             let qp = domain.queue_pair(&cq).create().unwrap();
-            qp.connect_start(to, &ConnectOptions::new().private_data(&[number])).unwrap();
+            qp.start_connect(to, &ConnectOptions::new().private_data(&[number])).unwrap();
             qp
         })
         .collect();

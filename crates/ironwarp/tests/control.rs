@@ -3,8 +3,8 @@
 
 use ironwarp::example::{End, pair};
 use ironwarp::{
-    Access, Adapter, Buffer, CompletionQueue, Config, ControlError, Fault, Opcode, PostError, RegisterError,
-    Status, WorkRequest,
+    Access, Adapter, Buffer, CompletionQueue, Config, ControlError, Opcode, PostError, QpError,
+    RegisterError, Status, WorkRequest,
 };
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,12 +12,12 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(20);
 
 fn next(cq: &CompletionQueue) -> ironwarp::Completion {
-    cq.wait(SOON).unwrap().expect("a completion comes")
+    cq.wait(SOON).unwrap().expect("a completion arrives")
 }
 
-/// Many registrations are posted, and requests that use them at once. Operations complete in order, and all data arrives.
+/// Many registrations, and requests that use the regions at once. Operations complete in order, and all data arrives.
 #[test]
-fn requests_are_posted_behind_their_registrations_without_a_wait() {
+fn requests_can_be_posted_before_their_registrations_complete() {
     let (client, server) = pair().unwrap();
     let done = client.adapter.completion_queue(256).unwrap();
     let control = client.adapter.control_queue(&done, 256).unwrap();
@@ -64,20 +64,20 @@ fn requests_are_posted_behind_their_registrations_without_a_wait() {
     }
 }
 
-/// A registration that is refused fails itself, and what used it; operations behind it are done.
+/// A registration that fails makes the requests that use it fail; later operations succeed.
 #[test]
 fn a_registration_that_fails_completes_with_its_cause() {
     let (client, _server) = pair().unwrap();
     let done = client.adapter.completion_queue(16).unwrap();
     let control = client.adapter.control_queue(&done, 16).unwrap();
-    let wrong = Access::REMOTE_WRITE; // without the local right
+    let wrong = Access::REMOTE_WRITE; // lacks the local right
     let region = control.register(1, &client.domain, Buffer::new(64).unwrap(), wrong).unwrap();
     client.qp.post_send(WorkRequest::send(2, &[region.slice(0, 8).unwrap()])).unwrap();
     let pending = control.create_queue_pair(3, client.domain.queue_pair(&client.cq)).unwrap();
 
     let failed = next(&done);
     assert_eq!((failed.wr_id, failed.status), (1, Status::LocalQpOperation));
-    let Some(Fault::Register { tag, error: RegisterError::Rights(_) }) = failed.cause.as_deref() else {
+    let Some(QpError::Register { tag, error: RegisterError::Rights(_) }) = failed.cause.as_deref() else {
         panic!("{failed:?}")
     };
     assert_eq!(*tag, region.tag());
@@ -85,10 +85,10 @@ fn a_registration_that_fails_completes_with_its_cause() {
     assert_eq!(next(&client.cq).status, Status::LocalProtection);
     assert_eq!(next(&done).success().unwrap().opcode, Opcode::CreateQueuePair);
     assert!(pending.take().unwrap().is_ok());
-    assert!(pending.take().is_none(), "it is there once");
+    assert!(pending.take().is_none(), "the result can be taken once");
 }
 
-/// A queue pair and its completion queue are created, connected, and destroyed through the control queue.
+/// Creates, connects and destroys a queue pair and its completion queue with a control queue.
 #[test]
 fn queues_are_created_and_destroyed() {
     let End { adapter, domain, .. } = pair().unwrap().0;
@@ -98,7 +98,7 @@ fn queues_are_created_and_destroyed() {
     next(&done).success().unwrap();
     let cq = made.take().unwrap().unwrap();
     let [one, another] =
-        [2, 3].map(|id| control.create_queue_pair(id, domain.queue_pair(&cq).by_hand()).unwrap());
+        [2, 3].map(|id| control.create_queue_pair(id, domain.queue_pair(&cq).manual()).unwrap());
     for id in [2, 3] {
         assert_eq!(next(&done).success().unwrap().wr_id, id);
     }
@@ -119,9 +119,9 @@ fn queues_are_created_and_destroyed() {
     }
 }
 
-/// It is bounded, and what is another adapter's is refused.
+/// A control queue has a limited depth, and refuses objects of another adapter.
 #[test]
-fn a_full_control_queue_says_so() {
+fn a_full_control_queue_refuses_operations() {
     let adapter = Adapter::open(Config::default()).unwrap();
     let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
     let none = adapter.control_queue(&cq, 0).unwrap();
@@ -135,9 +135,9 @@ fn a_full_control_queue_says_so() {
     assert_eq!(foreign.unwrap_err(), ControlError::OtherAdapter);
 }
 
-/// What was posted is done, though the queue is dropped.
+/// Operations that were posted before the queue is dropped are executed.
 #[test]
-fn a_dropped_control_queue_does_what_was_posted() {
+fn a_dropped_control_queue_executes_posted_operations() {
     let adapter = Adapter::open(Config::default()).unwrap();
     let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
     let control = adapter.control_queue(&cq, 16).unwrap();
@@ -152,9 +152,9 @@ fn a_dropped_control_queue_does_what_was_posted() {
     }
 }
 
-/// All pages are made, by call and by control queue; otherwise none is.
+/// Prefaulted memory is resident, registered directly and with a control queue; other memory is not.
 #[test]
-fn prefaulted_memory_is_there_before_it_is_used() {
+fn prefaulted_memory_is_resident_before_it_is_used() {
     const LEN: usize = 64 << 20;
     let adapter = Adapter::open(Config::default()).unwrap();
     let (cq, domain) = (adapter.completion_queue(16).unwrap(), adapter.protection_domain());
@@ -175,7 +175,7 @@ fn prefaulted_memory_is_there_before_it_is_used() {
     assert!(grown(&posted) > LEN / 2);
 }
 
-/// The memory of this process that is there, in bytes. Each test is a process of its own.
+/// Resident memory of this process, in bytes. Each test runs in its own process.
 fn resident() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();

@@ -1,27 +1,25 @@
-//! Connectionless queue pairs over real UDP sockets (requirement P2, "not connected"): every byte is verified.
+//! Datagram queue pairs over real UDP sockets (requirement P2). Every byte is verified.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-mod common;
-
-use common::{ALL, SOON, pattern};
 use ironwarp::{
     Adapter, AddressHandle, Arm, Buffer, Completion, CompletionQueue, Config, CreateError, DatagramQueuePair,
-    DatagramRequest, Destination, Fault, Gid, Grh, MemoryRegion, Opcode, PortRange, PostError,
-    ProtectionDomain, State, Status,
+    DatagramRequest, Destination, Gid, Grh, MemoryRegion, Opcode, PortRange, PostError, ProtectionDomain,
+    QpError, State, Status,
 };
+use ironwarp_testkit::child::{self, Partner};
+use ironwarp_testkit::native::{ALL, Completions, SOON, pattern};
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::process::{Command, Stdio};
 
 const GRH: usize = Grh::LEN;
 const QKEY: u32 = 0x0001_1ee7;
 const SIZES: [usize; 7] = [0, 1, 7, 64, 4055, 4095, 4096];
 const VERSIONS: [&str; 2] = ["127.0.0.1", "::1"];
 
-/// A connectionless queue pair with 64 KiB of memory.
+/// A datagram queue pair with 64 KiB of memory.
 struct End {
     qp: DatagramQueuePair,
     cq: CompletionQueue,
@@ -40,7 +38,7 @@ impl End {
         Self { qp, cq, region, domain, adapter }
     }
 
-    /// Where it is, for another.
+    /// Returns its address, for a sender.
     fn destination(&self, from: &DatagramQueuePair, at: &str) -> Destination {
         let address = from.address_handle(at.parse().unwrap()).unwrap();
         Destination { address, qpn: self.qp.qpn(), qkey: QKEY }
@@ -56,20 +54,8 @@ impl End {
         bytes
     }
 
-    #[track_caller]
-    fn next(&self) -> Completion {
-        self.cq.wait(SOON).unwrap().expect("something completes in time")
-    }
-
-    #[track_caller]
-    fn done(&self, opcode: Opcode, id: u64) -> Completion {
-        let completion = self.next().success().unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!((completion.opcode, completion.wr_id), (opcode, id), "{completion:?}");
-        completion
-    }
-
-    /// The next completions, which must be successes of a send and of a receive. An answer may be here before the thread
-    /// that sent has noted that it did.
+    /// Takes the next two completions, which must be a successful send and a successful receive. A reply may arrive
+    /// before the sending thread has noted the completion.
     #[track_caller]
     fn sent_and_received(&self, send: u64, receive: u64) -> Completion {
         let both =
@@ -78,13 +64,11 @@ impl End {
         assert_eq!((sent[0].wr_id, received[0].wr_id), (send, receive));
         received[0].clone()
     }
+}
 
-    #[track_caller]
-    fn failed(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
-        let completion = self.next();
-        let found = (completion.opcode, completion.wr_id, completion.status);
-        assert_eq!(found, (opcode, id, status), "{completion:?}");
-        completion
+impl Completions for End {
+    fn cq(&self) -> &CompletionQueue {
+        &self.cq
     }
 }
 
@@ -93,7 +77,7 @@ fn gid(text: &str) -> Gid {
 }
 
 #[test]
-fn datagrams_of_every_size_arrive_whole_behind_their_grh() {
+fn datagrams_of_every_size_arrive_whole_after_their_grh() {
     let (one, other) = (End::new(), End::new());
     for at in VERSIONS {
         let to = other.destination(&one.qp, at);
@@ -120,20 +104,20 @@ fn datagrams_of_every_size_arrive_whole_behind_their_grh() {
                 let (grh, rest) = Grh::split(&bytes).unwrap();
                 assert_eq!((grh.source, grh.destination), (gid(at), gid(at)));
                 assert_eq!(rest[..size], data, "{size} bytes, inline {inline}, at {at}");
-                assert!(rest[size..].iter().all(|byte| *byte == 0xcc), "nothing behind it is touched");
+                assert!(rest[size..].iter().all(|byte| *byte == 0xcc), "no byte after it changes");
             }
         }
     }
 }
 
 #[test]
-fn a_datagram_is_gathered_from_many_pieces_and_scattered_over_others() {
+fn datagrams_are_gathered_and_scattered() {
     let (one, other) = (End::new(), End::new());
     let to = other.destination(&one.qp, "127.0.0.1");
     let data = pattern(3, 3000);
     one.region.write(0, &data).unwrap();
     let slice = |end: &End, at, len| end.region.slice(at, len).unwrap();
-    // The GRH itself is split, one element is empty, and the last is longer than needed.
+    // The GRH is split, one element is empty, and the last is longer than needed.
     let into = [(50_000, 13), (1000, 0), (2000, 30), (40_000, 1500), (10_000, 4000)];
     let list: Vec<_> = into.iter().map(|&(at, len)| slice(&other, at, len)).collect();
     other.qp.post_receive(1, &list).unwrap();
@@ -147,7 +131,7 @@ fn a_datagram_is_gathered_from_many_pieces_and_scattered_over_others() {
 }
 
 #[test]
-fn immediate_data_and_what_is_for_the_grh_arrive() {
+fn immediate_data_and_grh_fields_arrive() {
     let (one, other) = (End::new(), End::new());
     let mut to = other.destination(&one.qp, "127.0.0.1");
     to.address = AddressHandle {
@@ -163,7 +147,7 @@ fn immediate_data_and_what_is_for_the_grh_arrive() {
     assert_eq!(received.immediate, Some(0xdead_beef));
     let grh = Grh::parse(&other.bytes(0, 40)).unwrap();
     assert_eq!((grh.traffic_class, grh.flow_label, grh.hop_limit), (0x88, 0xf_edcb, 3));
-    // What the receiver needs to answer is there.
+    // The GRH and the completion identify the sender.
     let back = AddressHandle::from_completion(&grh, &received).unwrap();
     assert_eq!((back.service_level, back.traffic_class, back.flow_label), (5, 0x88, 0xf_edcb));
     one.receive(3, 0, 100);
@@ -173,9 +157,9 @@ fn immediate_data_and_what_is_for_the_grh_arrive() {
     assert_eq!(one.bytes(40, 6), b"answer");
 }
 
-/// A lane receives while nobody polls, and the event comes for the solicited one only.
+/// A lane receives while the program sleeps, and only the solicited datagram raises the event.
 #[test]
-fn a_solicited_datagram_wakes_a_program_that_sleeps() {
+fn a_solicited_datagram_wakes_a_sleeping_program() {
     let (one, other) = (End::new(), End::new());
     let to = other.destination(&one.qp, "::1");
     (1..=2).for_each(|id| other.receive(id, 0, 100));
@@ -205,7 +189,7 @@ fn an_unsignaled_datagram_completes_silently() {
 }
 
 #[test]
-fn two_queue_pairs_take_their_datagrams_receives_from_one_shared_queue() {
+fn datagram_queue_pairs_share_receives() {
     let (one, other) = (End::new(), End::new());
     let srq = other.domain.shared_receive_queue(8);
     let pair = || other.domain.datagram_queue_pair(&other.cq).qkey(QKEY).srq(&srq).create().unwrap();
@@ -223,7 +207,7 @@ fn two_queue_pairs_take_their_datagrams_receives_from_one_shared_queue() {
 }
 
 #[test]
-fn datagrams_with_another_key_or_number_or_without_a_receive_are_lost_and_counted() {
+fn dropped_datagrams_are_counted_by_reason() {
     let (one, other) = (End::new(), End::new());
     let to = other.destination(&one.qp, "127.0.0.1");
     let send = |to| one.qp.post_send(DatagramRequest::send_inline(1, b"?", to)).unwrap();
@@ -232,8 +216,8 @@ fn datagrams_with_another_key_or_number_or_without_a_receive_are_lost_and_counte
     send(Destination { qpn: to.qpn - 1, ..to });
     send(to);
     other.done(Opcode::Receive, 1);
-    send(to); // for this one no receive is posted
-    // Datagrams between two sockets of one host keep their order, so what is looked at is the fourth.
+    send(to); // no receive is posted for this one
+    // Datagrams between two sockets of one host stay in order, so this is the fourth.
     while other.qp.drops().no_receive == 0 {
         assert!(other.cq.poll_one().unwrap().is_none());
     }
@@ -243,9 +227,9 @@ fn datagrams_with_another_key_or_number_or_without_a_receive_are_lost_and_counte
 }
 
 #[test]
-fn a_datagram_to_nobody_completes_all_the_same() {
+fn a_datagram_to_an_unused_port_completes() {
     let one = End::new();
-    // A port that was free a moment ago: the kernel answers with "port unreachable".
+    // A free port: the kernel replies with "port unreachable".
     let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
     let to = Destination { address, qpn: u32::from(gone) << 8 | 255, qkey: QKEY };
@@ -267,29 +251,29 @@ fn a_receive_that_is_too_short_for_its_datagram_fails_alone() {
         one.qp.post_send(DatagramRequest::send_inline(3, b"ten bytes.", to)).unwrap();
     }
     let cause = other.failed(Opcode::Receive, 1, Status::LocalLength).cause.unwrap();
-    assert!(cause.to_string().contains("50 bytes for a receive of 49"), "{cause}");
+    assert!(cause.to_string().contains("50 bytes exceeds its receive of 49"), "{cause}");
     other.done(Opcode::Receive, 2);
-    assert_eq!(other.bytes(0, 100), [0xcc; 100], "what does not fit is not placed");
+    assert_eq!(other.bytes(0, 100), [0xcc; 100], "a datagram that does not fit is not placed");
     assert_eq!(other.bytes(140, 10), b"ten bytes.");
 }
 
 #[test]
-fn a_failed_datagram_stops_the_send_queue_until_it_is_mended() {
+fn a_failed_datagram_stops_the_send_queue_until_it_is_restarted() {
     let (one, other) = (End::new(), End::new());
     let to = other.destination(&one.qp, "127.0.0.1");
     let long = [one.region.slice(0, 4097).unwrap()];
     one.qp.post_send(DatagramRequest::send(1, &long, to)).unwrap();
     let cause = one.failed(Opcode::Send, 1, Status::LocalLength).cause.unwrap();
-    assert_eq!(*cause, Fault::DatagramTooLong { len: 4097, limit: 4096 });
+    assert_eq!(*cause, QpError::DatagramTooLong { len: 4097, limit: 4096 });
     assert_eq!(one.qp.state(), State::SendError);
     one.qp.post_send(DatagramRequest::send_inline(2, b"", to)).unwrap();
     one.failed(Opcode::Send, 2, Status::Flushed);
-    // Receives go on.
+    // Receives are still served.
     one.receive(3, 0, 100);
     let back = one.destination(&other.qp, "127.0.0.1");
     other.qp.post_send(DatagramRequest::send_inline(4, b"how are you?", back)).unwrap();
     one.done(Opcode::Receive, 3);
-    one.qp.modify(State::ReadyToSend).unwrap();
+    one.qp.set_state(State::ReadyToSend).unwrap();
     other.receive(5, 0, 100);
     one.qp.post_send(DatagramRequest::send_inline(6, b"fine", to)).unwrap();
     one.done(Opcode::Send, 6);
@@ -297,7 +281,7 @@ fn a_failed_datagram_stops_the_send_queue_until_it_is_mended() {
 }
 
 #[test]
-fn a_queue_pair_writes_to_itself() {
+fn a_datagram_queue_pair_sends_to_itself() {
     let one = End::new();
     for at in VERSIONS {
         one.receive(1, 0, 100);
@@ -308,7 +292,7 @@ fn a_queue_pair_writes_to_itself() {
 }
 
 #[test]
-fn a_queue_pair_is_reached_at_its_addresses_and_nowhere_else() {
+fn a_datagram_queue_pair_receives_at_its_own_addresses_only() {
     let one = End::new();
     let at = ["127.0.0.2", "127.0.0.3"].map(gid);
     let ips = at.map(|gid| gid.ip().unwrap());
@@ -322,13 +306,13 @@ fn a_queue_pair_is_reached_at_its_addresses_and_nowhere_else() {
     };
     for (id, to) in (1..).zip(at) {
         other.post_receive(id, &[one.region.slice(0, 100).unwrap()]).unwrap();
-        send(from, 0); // the same port at an address that it does not have
+        send(from, 0); // the same port, but not one of its addresses
         send(to, 1);
         one.done(Opcode::Receive, id);
         assert_eq!(Grh::parse(&one.bytes(0, 40)).unwrap().destination, to);
         assert_eq!(one.bytes(40, 1), [1]);
     }
-    // Nor does it send from there.
+    // Nor can it send from that address.
     let to = Destination { address: AddressHandle::new(from, from), qpn: 5, qkey: 0 };
     let refused = other.post_send(DatagramRequest::send_inline(1, b"", to));
     assert_eq!(refused, Err(PostError::NoPath { from, to: from }));
@@ -337,9 +321,9 @@ fn a_queue_pair_is_reached_at_its_addresses_and_nowhere_else() {
     assert_eq!(refused, Err(PostError::NoPath { from, to: gid("::1") }));
 }
 
-/// Every address of the host that a socket can be bound to, unless the program says otherwise; on a port of the range.
+/// By default at every address of the host that a socket can be bound to, on a port of the range.
 #[test]
-fn a_queue_pair_is_at_every_address_of_its_host_and_on_a_port_of_the_range() {
+fn a_datagram_queue_pair_uses_all_addresses_and_the_port_range_by_default() {
     let held = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = held.local_addr().unwrap().port();
     let ports = PortRange::new(port, port).unwrap();
@@ -357,12 +341,12 @@ fn a_queue_pair_is_at_every_address_of_its_host_and_on_a_port_of_the_range() {
 }
 
 #[test]
-fn a_queue_pair_that_is_brought_up_by_hand_receives_from_ready_to_receive_on() {
+fn a_manual_datagram_queue_pair_receives_from_ready_to_receive_on() {
     let one = End::new();
-    let other = one.domain.datagram_queue_pair(&one.cq).by_hand().qkey(1).create().unwrap();
+    let other = one.domain.datagram_queue_pair(&one.cq).manual().qkey(1).create().unwrap();
     assert_eq!(other.state(), State::Reset);
     assert!(other.post_receive(1, &[]).is_err());
-    other.modify(State::Init).unwrap();
+    other.set_state(State::Init).unwrap();
     other.set_qkey(QKEY);
     other.post_receive(1, &[one.region.slice(0, 100).unwrap()]).unwrap();
     let address = one.qp.address_handle(gid("127.0.0.1")).unwrap();
@@ -371,9 +355,9 @@ fn a_queue_pair_that_is_brought_up_by_hand_receives_from_ready_to_receive_on() {
     send(2);
     one.done(Opcode::Send, 2);
     while other.drops().not_ready == 0 {
-        assert!(one.cq.poll_one().unwrap().is_none(), "nothing is received yet");
+        assert!(one.cq.poll_one().unwrap().is_none(), "not received before ready to receive");
     }
-    other.modify(State::ReadyToReceive).unwrap();
+    other.set_state(State::ReadyToReceive).unwrap();
     let early = other.post_send(DatagramRequest::send_inline(3, b"", to));
     assert_eq!(early, Err(PostError::State(State::ReadyToReceive)));
     send(4);
@@ -381,19 +365,19 @@ fn a_queue_pair_that_is_brought_up_by_hand_receives_from_ready_to_receive_on() {
 }
 
 #[test]
-fn a_dropped_queue_pair_gives_its_port_back() {
+fn a_dropped_datagram_queue_pair_releases_its_port() {
     let one = End::new();
     let other = one.domain.datagram_queue_pair(&one.cq).create().unwrap();
     other.post_receive(1, &[one.region.slice(0, 100).unwrap()]).unwrap();
     let port = u16::try_from(other.qpn() >> 8).unwrap();
-    assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "it is taken");
+    assert!(UdpSocket::bind(("127.0.0.1", port)).is_err(), "the port is in use");
     drop(other);
     UdpSocket::bind(("127.0.0.1", port)).unwrap();
-    assert!(one.cq.poll_one().unwrap().is_none(), "its receive is forgotten");
+    assert!(one.cq.poll_one().unwrap().is_none(), "its receives are discarded");
 }
 
 #[test]
-fn parts_of_another_adapter_are_refused() {
+fn objects_of_another_adapter_are_refused() {
     let (one, other) = (End::new(), End::new());
     let srq = other.domain.shared_receive_queue(4);
     for builder in
@@ -403,13 +387,13 @@ fn parts_of_another_adapter_are_refused() {
     }
     let nowhere = ["192.0.2.1".parse().unwrap()];
     let refused = one.domain.datagram_queue_pair(&one.cq).addresses(&nowhere).create();
-    assert!(matches!(refused, Err(CreateError::NoNumber(_))), "no address of this host");
+    assert!(matches!(refused, Err(CreateError::NoNumber(_))), "not an address of this host");
     assert_eq!(one.adapter.config(), other.adapter.config());
 }
 
-/// Many threads post to one queue pair; each message is one datagram, and none is sent twice.
+/// Many threads post to one queue pair. Each message is one datagram, and none is sent twice.
 #[test]
-fn messages_of_many_threads_arrive_once_each() {
+fn messages_of_many_threads_arrive_exactly_once() {
     const THREADS: u64 = 4;
     const EACH: u64 = 25;
     let (one, other) = (End::new(), End::new());
@@ -437,12 +421,13 @@ fn messages_of_many_threads_arrive_once_each() {
     assert_eq!((sent, received), (all.clone(), all));
 }
 
-/// A plain socket receives what the page describes, but for the two numbers, which have the ports of the day in them.
+/// A plain socket receives the datagram that the documentation shows, except for the two queue pair numbers, which
+/// include the ports.
 #[test]
-fn the_datagram_of_the_documentation_is_what_is_sent() {
+fn the_documented_datagram_is_what_is_sent() {
     let page = include_str!("../../../docs/wire.md");
-    let (_, dump) = page.split_once("49 52 57 44").expect("the page shows a datagram");
-    let (dump, _) = dump.split_once("```").expect("to its end");
+    let (_, dump) = page.split_once("49 52 57 44").expect("a datagram in the page");
+    let (dump, _) = dump.split_once("```").expect("the end of the dump");
     let bytes = "49 52 57 44".split_whitespace().chain(dump.split_whitespace());
     let mut shown: Vec<u8> = bytes.map(|byte| u8::from_str_radix(byte, 16).unwrap()).collect();
 
@@ -460,15 +445,15 @@ fn the_datagram_of_the_documentation_is_what_is_sent() {
     assert_eq!(bytes[..len], shown);
 }
 
-/// The other process of [`two_processes_talk_by_number_and_address`]: answers each datagram with what it said, reversed.
-/// By itself it does nothing.
+/// The other process of [`two_processes_talk_by_number_and_address`]: replies to each datagram with its reversed
+/// contents. Does nothing when run as a test.
 #[test]
 fn other_process() {
-    if std::env::var_os("DATAGRAMS_CHILD").is_none() {
+    if child::role().is_none() {
         return;
     }
     let end = End::new();
-    // More than the other one sends: each is used once.
+    // More receives than the other process sends datagrams.
     (0..15).for_each(|id| end.receive(id, usize::try_from(id).unwrap() * 4136, 4136));
     println!("\nnumber {}", end.qp.qpn());
     std::io::stdout().flush().unwrap();
@@ -492,15 +477,8 @@ fn other_process() {
 
 #[test]
 fn two_processes_talk_by_number_and_address() {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "other_process", "--nocapture"])
-        .env("DATAGRAMS_CHILD", "1")
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok);
-    let number = lines.find_map(|line| line.strip_prefix("number ")?.parse().ok());
-    let qpn: u32 = number.expect("the child tells its number");
+    let mut other = Partner::start(child::command("other_process", "other"));
+    let qpn: u32 = other.wait_for("number ").parse().unwrap();
     let one = End::new();
     let mut left = 2 * SIZES.len();
     for at in VERSIONS {
@@ -518,6 +496,5 @@ fn two_processes_talk_by_number_and_address() {
             assert_eq!(one.bytes(GRH, size), data, "{size} bytes at {at}");
         }
     }
-    drop(lines.last()); // until it has no more to say
-    assert!(child.wait().unwrap().success());
+    other.finish();
 }

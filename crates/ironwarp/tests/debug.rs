@@ -1,13 +1,11 @@
-//! What `{:?}` writes of the types that programs hold: enough to know which one it is, and never more than a few lines.
+//! The `Debug` output of public types identifies the object, and is short.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{ALL, CASES, End, SOON, pair};
 use ironwarp::{Buffer, ConnectOptions, DatagramRequest, Destination, WorkRequest};
+use ironwarp_testkit::native::{ALL, CASES, End, SOON, pair};
 use std::fmt::Debug;
 
-/// `thing` names itself and `says` so much, however large it is.
+/// The output contains `says`, and is short however large the object is.
 #[track_caller]
 fn short(thing: &impl Debug, says: &str) {
     let text = format!("{thing:?}");
@@ -16,7 +14,7 @@ fn short(thing: &impl Debug, says: &str) {
 }
 
 #[test]
-fn debug_output_is_short_and_says_which_one_it_is() {
+fn debug_output_is_short_and_identifies_the_object() {
     let (client, server) = pair(CASES[0]);
     let End { qp, cq, domain, adapter } = &client;
     short(adapter, "Adapter { lanes: ");
@@ -56,6 +54,6 @@ fn debug_output_is_short_and_says_which_one_it_is() {
     let at = listener.local_addr().unwrap();
     short(&listener, &format!("Listener {{ local_addr: Ok({at})"));
     let another = domain.queue_pair(cq).create().unwrap();
-    another.connect_start(at, &ConnectOptions::new().private_data(&[7; 400])).unwrap();
+    another.start_connect(at, &ConnectOptions::new().private_data(&[7; 400])).unwrap();
     short(&listener.accept(SOON).unwrap(), "Incoming { peer_addr: 127.0.0.1:");
 }

@@ -1,4 +1,4 @@
-//! The examples, as processes that talk to each other, and the page that begins with one of them.
+//! The examples, run as processes that talk to each other, and the quick start page, which contains one of them.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
 use ironwarp::{Access, Adapter, Buffer, ConnectError, ConnectOptions, WorkRequest};
@@ -11,13 +11,13 @@ use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Cargo builds examples with the tests, beside them.
+/// Cargo builds examples together with the tests, in a directory beside them.
 fn example(name: &str, arguments: &[&str]) -> Command {
     let path = std::env::current_exe().unwrap().ancestors().nth(2).unwrap().join("examples").join(name);
     assert!(path.exists(), "{} is missing: build it with `cargo build --examples`", path.display());
     let mut command = Command::new(path);
     command.args(arguments).stdin(Stdio::null());
-    // A developer's own settings are not the test's.
+    // Do not inherit settings of the developer.
     let settings = std::env::vars().filter(|(name, _)| name.starts_with("IRONWARP_"));
     settings.for_each(|(name, _)| _ = command.env_remove(name));
     command
@@ -27,21 +27,21 @@ fn run(name: &str, arguments: &[&str]) -> Output {
     example(name, arguments).output().unwrap()
 }
 
-/// What it printed, if it was content.
+/// Standard output of a process that succeeded.
 #[track_caller]
 fn good(output: &Output) -> String {
     assert!(output.status.success(), "{output:?}");
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What it complained of.
+/// Standard error of a process that failed.
 #[track_caller]
 fn bad(output: &Output) -> String {
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     String::from_utf8(output.stderr.clone()).unwrap()
 }
 
-/// A process that listens; killed when the test is done with it.
+/// A listening process, killed when dropped.
 struct Server {
     process: Child,
     out: BufReader<ChildStdout>,
@@ -60,7 +60,7 @@ impl Server {
         Self { process, out, addr }
     }
 
-    /// What it prints until it ends, what it complains of, and whether it was content.
+    /// Waits until it exits. Returns its standard output, its standard error, and whether it succeeded.
     fn end(mut self) -> (String, String, bool) {
         let (mut out, mut error) = (String::new(), String::new());
         self.out.read_to_string(&mut out).unwrap();
@@ -76,7 +76,7 @@ impl Drop for Server {
     }
 }
 
-/// A directory of the test's own, gone with it.
+/// A temporary directory, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -102,7 +102,7 @@ fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// Bytes that no compression or repetition would explain.
+/// Pseudo-random bytes.
 fn noise(len: usize) -> Vec<u8> {
     let mut state = 7_u64;
     let mut next = || {
@@ -122,7 +122,7 @@ fn the_quickstart_is_one_page_and_its_program_writes_to_remote_memory() {
     let (block, _) = block.split_once("```").unwrap();
     assert_eq!(block, fs::read_to_string(root.join("examples/quickstart.rs")).unwrap());
     assert!(block.lines().count() < 40, "{} lines of code", block.lines().count());
-    assert!(page.lines().count() <= 80, "{} lines are more than a page", page.lines().count());
+    assert!(page.lines().count() <= 80, "{} lines exceed a page", page.lines().count());
 
     let server = Server::start("quickstart", &[]);
     good(&run("quickstart", &[&server.addr]));
@@ -132,7 +132,7 @@ fn the_quickstart_is_one_page_and_its_program_writes_to_remote_memory() {
 // --- ping ---
 
 #[test]
-fn ping_tells_the_least_the_median_and_the_most() {
+fn ping_prints_minimum_median_and_maximum() {
     let server = Server::start("ping", &["serve", "--once"]);
     let said = good(&run("ping", &["run", &server.addr, "-c", "50", "-s", "1000"]));
     let times = said.strip_prefix("50 round trips of 1000 bytes: ").unwrap().trim();
@@ -152,18 +152,18 @@ fn examples_explain_themselves_and_their_failures() {
         assert!(good(&run(name, &["--help"])).contains("Usage:"));
         assert_eq!(run(name, &["no such command"]).status.code(), Some(2));
     }
-    // A port that was somebody's, and is nobody's.
-    let nobody = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let refused = bad(&run("ping", &["run", &nobody]));
+    // A port that was in use, and is free again.
+    let unused = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let refused = bad(&run("ping", &["run", &unused]));
     assert_eq!(
         refused,
         format!(
-            "ping: cannot connect to {nobody}: Connection refused (os error 111): nobody listens there\n"
+            "ping: failed to connect to {unused}: Connection refused (os error 111): no listener at that address\n"
         )
     );
-    assert!(bad(&run("kv", &["get", &nobody, "key"])).contains("Connection refused"));
+    assert!(bad(&run("kv", &["get", &unused, "key"])).contains("Connection refused"));
     assert_eq!(
-        bad(&run("copy", &["send", "no/such/file", &nobody])),
+        bad(&run("copy", &["send", "no/such/file", &unused])),
         "copy: no/such/file: No such file or directory (os error 2)\n"
     );
 }
@@ -174,8 +174,8 @@ fn examples_explain_themselves_and_their_failures() {
 fn kv_gets_what_was_put() {
     let server = Server::start("kv", &["serve", "--slots", "4"]);
     let kv = |verb: &str, rest: &[&str]| run("kv", &[&[verb, &server.addr], rest].concat());
-    assert_eq!(bad(&kv("get", &["colour"])), "kv: nobody put `colour`\n");
-    // As many keys as there are slots: some are not where their hash says.
+    assert_eq!(bad(&kv("get", &["colour"])), "kv: no value for `colour`\n");
+    // As many keys as slots: some collide.
     for (key, value) in [("colour", "green"), ("size", ""), ("", "no name"), ("shape", "round")] {
         good(&kv("put", &[key, value]));
         assert_eq!(good(&kv("get", &[key])), format!("{value}\n"));
@@ -184,12 +184,12 @@ fn kv_gets_what_was_put() {
     assert_eq!(good(&kv("get", &["colour"])), "red\n");
     assert_eq!(good(&kv("get", &["shape"])), "round\n");
     assert_eq!(bad(&kv("put", &["one more", "x"])), "kv: the table is full\n");
-    assert!(bad(&kv("put", &["colour", &"x".repeat(500)])).contains("more than 496 bytes"));
+    assert!(bad(&kv("put", &["colour", &"x".repeat(500)])).contains("exceed 496 bytes"));
 }
 
 #[test]
 fn kv_never_gets_a_torn_value() {
-    // Long enough for several segments: Reads and Writes that meet do mix.
+    // Long enough for several segments, so that concurrent Reads and Writes can be torn.
     let server = Server::start("kv", &["serve", "--slots", "1", "--slot", "100000"]);
     let values = [b'a', b'b', b'c'].map(|letter| String::from_utf8(vec![letter; 99_000]).unwrap());
     let [a, b, c] = values.each_ref().map(String::as_str);
@@ -198,7 +198,7 @@ fn kv_never_gets_a_torn_value() {
         let arguments = [&["put", "--repeat", "200", &server.addr, "key"], values].concat();
         example("kv", &arguments).spawn().unwrap()
     };
-    // Two of them, who want the same slot.
+    // Two writers of the same slot.
     let mut writers = [put(&[a, b]), put(&[c])];
     let mut found = BTreeSet::new();
     loop {
@@ -209,17 +209,17 @@ fn kv_never_gets_a_torn_value() {
         }
     }
     assert!(writers.iter_mut().all(|writer| writer.wait().unwrap().success()));
-    // All of them, so reading and writing did meet; and nothing in between.
+    // All values were seen, so Reads and Writes did overlap, and no torn value.
     assert_eq!(found, BTreeSet::from(values));
 }
 
 // --- copy ---
 
 #[test]
-fn copy_brings_every_byte_and_refuses_to_overwrite() {
+fn copy_transfers_every_byte_and_refuses_to_overwrite() {
     let (from, to) = (Scratch::new("from"), Scratch::new("to"));
     let (source, target) = (from.0.join("file"), to.0.join("file"));
-    // None, less than a chunk, a chunk, more than the ring holds.
+    // Empty, less than a chunk, a chunk, more than the ring holds.
     for len in [0, 1, 256 << 10, 5_000_001] {
         let bytes = noise(len);
         fs::write(&source, &bytes).unwrap();
@@ -239,14 +239,13 @@ fn copy_brings_every_byte_and_refuses_to_overwrite() {
     let before = fs::read(&target).unwrap();
     fs::write(&source, b"another").unwrap();
     let receiver = Server::start("copy", &["receive", text(&to.0)]);
-    let why = format!("{} exists, and shall not be overwritten", target.display());
+    let why = format!("{} exists: use --overwrite to replace it", target.display());
     assert!(bad(&run("copy", &["send", text(&source), &receiver.addr])).contains(&why));
     assert_eq!(receiver.end(), (String::new(), format!("copy: {why}\n"), false));
     assert_eq!(fs::read(&target).unwrap(), before);
 }
 
-/// A sender that does what `copy send` would not: it announces ten bytes, sends these messages, hears the first answer, and
-/// is gone.
+/// A sender that misbehaves: announces ten bytes, sends these messages, waits for the first reply, and disconnects.
 fn odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), Arc<ConnectError>> {
     let adapter = Adapter::new().unwrap();
     let (cq, domain) = (adapter.completion_queue(64).unwrap(), adapter.protection_domain());
@@ -264,7 +263,7 @@ fn odd_sender(receiver: &Server, name: &str, messages: &[&[u8]]) -> Result<(), A
 }
 
 #[test]
-fn copy_leaves_nothing_of_a_file_that_is_not_whole() {
+fn copy_removes_incomplete_files() {
     let to = Scratch::new("partial");
     let complains = |messages: &[&[u8]]| {
         let receiver = Server::start("copy", &["receive", text(&to.0)]);
@@ -276,24 +275,27 @@ fn copy_leaves_nothing_of_a_file_that_is_not_whole() {
     };
     let chunk = u32::to_be_bytes;
     let checksum = [0; 8];
-    assert_eq!(complains(&[&chunk(5)]), "copy: the other end went away before the file was complete\n");
-    assert_eq!(complains(&[&chunk(5), &checksum]), "copy: 5 bytes came, 10 were announced\n");
+    assert_eq!(complains(&[&chunk(5)]), "copy: the peer disconnected before the file was complete\n");
+    assert_eq!(complains(&[&chunk(5), &checksum]), "copy: received 5 bytes, expected 10\n");
     let wrong = complains(&[&chunk(10), &checksum]);
     assert!(
-        wrong.starts_with("copy: the checksum is ") && wrong.ends_with(", not 0000000000000000\n"),
+        wrong.starts_with("copy: checksum mismatch: ") && wrong.ends_with(", expected 0000000000000000\n"),
         "{wrong}"
     );
-    assert_eq!(complains(&[&chunk(u32::MAX)]), "copy: a chunk of 4294967295 bytes came, 262144 have room\n");
-    assert_eq!(complains(&[b"?"]), "copy: an odd message came\n");
+    assert_eq!(
+        complains(&[&chunk(u32::MAX)]),
+        "copy: chunk of 4294967295 bytes exceeds the maximum of 262144\n"
+    );
+    assert_eq!(complains(&[b"?"]), "copy: invalid message\n");
 }
 
 #[test]
-fn copy_writes_nowhere_but_in_its_directory() {
+fn copy_writes_only_to_its_directory() {
     let to = Scratch::new("outside");
     for name in ["../file", "/file", "a/b", "..", ".", "", "a/"] {
         let receiver = Server::start("copy", &["receive", text(&to.0)]);
         let error = odd_sender(&receiver, name, &[]).unwrap_err();
-        assert!(error.to_string().contains("is no name for a file here"), "{name}: {error}");
+        assert!(error.to_string().contains("invalid file name"), "{name}: {error}");
         assert!(!receiver.end().2);
     }
     assert_eq!(to.names(), Vec::<String>::new());

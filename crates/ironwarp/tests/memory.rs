@@ -1,16 +1,14 @@
-//! Memory: what peers may do with it, and how that ends.
+//! Memory regions and windows: remote access, and its end.
 
-mod common;
-
-use common::{ALL, CASES, End, pair, pattern};
 use ironwarp::{
-    Access, AccessError, Buffer, Check, Completes, Config, DeregisterError, Fault, MemoryRegion, Opcode,
-    Place, PostError, RegisterError, Sge, State, Status, WorkRequest,
+    Access, AccessError, Buffer, Check, Completes, Config, DeregisterError, MemoryRegion, Opcode, Place,
+    PostError, QpError, RegisterError, Sge, State, Status, WorkRequest,
 };
+use ironwarp_testkit::native::{ALL, CASES, Completions, End, pair, pattern};
 use std::sync::Barrier;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// All edges of words: every offset and length in a few words leaves the bytes around it alone.
+/// Every offset and length within a few words: the surrounding bytes must not change.
 #[test]
 fn reads_and_writes_are_exact_to_the_byte() {
     let end = End::new(Config::default(), Completes::WhenSent);
@@ -40,9 +38,9 @@ fn reads_and_writes_are_exact_to_the_byte() {
     }
 }
 
-/// Two threads write the two halves of one word; neither takes the other's bytes back.
+/// Two threads write the two halves of one word, and neither reverts the other's bytes.
 #[test]
-fn neighbouring_bytes_do_not_disturb_each_other() {
+fn concurrent_writes_to_one_word_keep_each_others_bytes() {
     let end = End::new(Config::default(), Completes::WhenSent);
     let region = end.region(&[0; 8], ALL);
     let together = Barrier::new(2);
@@ -55,7 +53,7 @@ fn neighbouring_bytes_do_not_disturb_each_other() {
                     region.write(at, &round.to_ne_bytes()).unwrap();
                     let mut found = [0; 4];
                     region.read(at, &mut found).unwrap();
-                    assert_eq!(u32::from_ne_bytes(found), round, "nobody else writes at {at}");
+                    assert_eq!(u32::from_ne_bytes(found), round, "no other thread writes at {at}");
                 }
             });
         }
@@ -63,10 +61,10 @@ fn neighbouring_bytes_do_not_disturb_each_other() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_refused() {
+fn invalid_registrations_are_refused() {
     let end = End::new(Config::default(), Completes::WhenSent);
     let empty = end.domain.register(Buffer::new(0).unwrap(), ALL).unwrap_err();
-    assert_eq!(empty.to_string(), "memory of no length cannot be registered");
+    assert_eq!(empty.to_string(), "cannot register memory of length zero");
     assert!(end.domain.register_list(Vec::new(), ALL).is_err());
     let rights = end.domain.register(Buffer::new(8).unwrap(), Access::REMOTE_WRITE).unwrap_err();
     assert_eq!(rights, RegisterError::Rights(Access::REMOTE_WRITE));
@@ -74,9 +72,9 @@ fn what_cannot_be_registered_is_refused() {
     assert!(Buffer::new(isize::MAX as usize - 4096).is_err());
 }
 
-/// Requirement M9, a to f: each check that fails ends the stream with the peer's error, and touches no memory.
+/// Requirement M9, a to f: each failed check ends the stream with the peer's error, and no memory is accessed.
 #[test]
-fn peers_reach_what_they_may_and_nothing_else() {
+fn peers_access_only_permitted_memory() {
     type Wrong = fn(&MemoryRegion, &MemoryRegion) -> Place;
     let rows: [(&str, bool, Check, Wrong); 7] = [
         ("no such tag", true, Check::Valid, |_, _| Place { tag: ironwarp::Tag(0xff), offset: 0 }),
@@ -109,17 +107,17 @@ fn peers_reach_what_they_may_and_nothing_else() {
 
         let opcode = if write { Opcode::Write } else { Opcode::Read };
         let failed = client.failed(opcode, 1, Status::RemoteAccess);
-        assert!(matches!(failed.cause.as_deref(), Some(Fault::Terminated(_))), "{why}: {failed:?}");
-        assert!(server.qp.wait_closed(common::SOON));
-        let fault = server.qp.fault().unwrap();
-        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == check), "{why}: {fault}");
+        assert!(matches!(failed.cause.as_deref(), Some(QpError::Terminated(_))), "{why}: {failed:?}");
+        assert!(server.qp.wait_closed(ironwarp_testkit::native::SOON));
+        let error = server.qp.error().unwrap();
+        assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{why}: {error}");
         assert_eq!(region.to_vec().unwrap(), [1; 64], "{why}");
         assert_eq!(foreign.to_vec().unwrap(), [0; 64], "{why}");
         assert_eq!(mine.to_vec().unwrap(), [2; 8], "{why}");
     }
 }
 
-/// Requirement M8: a request's own memory is checked before anything leaves.
+/// Requirement M8: local memory of a request is checked before anything is sent.
 #[test]
 fn local_memory_is_checked() {
     type Wrong = fn(&MemoryRegion) -> Sge;
@@ -138,7 +136,7 @@ fn local_memory_is_checked() {
         client.qp.post_send(WorkRequest::write(1, &[wrong(&mine)], theirs.place(0).unwrap())).unwrap();
         let failed = client.failed(Opcode::Write, 1, Status::LocalProtection);
         assert!(
-            matches!(failed.cause.as_deref(), Some(Fault::Local(denied)) if denied.check == check),
+            matches!(failed.cause.as_deref(), Some(QpError::Local(denied)) if denied.check == check),
             "{why}"
         );
         assert_eq!(client.qp.state(), State::Error);
@@ -146,7 +144,8 @@ fn local_memory_is_checked() {
     }
 }
 
-/// Requirement M4: when deregistration returns, the peer cannot touch the memory any more, even in the middle of a Write.
+/// Requirement M4: after deregistration returns, the peer cannot access the memory any more, even in the middle of a
+/// Write.
 #[test]
 fn deregistration_is_final() {
     let (client, server) = pair(CASES[0]);
@@ -155,14 +154,14 @@ fn deregistration_is_final() {
     let place = target.place(0).unwrap();
     let bytes = pattern(1, 8 << 20);
     client.qp.post_send(WorkRequest::write_inline(1, &bytes, place)).unwrap();
-    // Some of it is on its way, or there.
+    // Part of it is in flight, or placed.
     while keeper_byte(&keeper) == 0 {}
     target.deregister().unwrap();
     let after = keeper.to_vec().unwrap();
-    // Should all of it have been there already, this comes too late.
+    // If all of it was already placed, this one is refused.
     client.qp.post_send(WorkRequest::write_inline(2, &[0; 64], place)).unwrap();
-    assert!(server.qp.wait_closed(common::SOON), "the stream ends");
-    assert!(keeper.to_vec().unwrap() == after, "not a byte changed");
+    assert!(server.qp.wait_closed(ironwarp_testkit::native::SOON), "the stream ends");
+    assert!(keeper.to_vec().unwrap() == after, "no byte changed");
 }
 
 fn keeper_byte(region: &MemoryRegion) -> u8 {
@@ -171,7 +170,7 @@ fn keeper_byte(region: &MemoryRegion) -> u8 {
     byte[0]
 }
 
-/// Requirement M5: regions that share memory have tags and rights of their own.
+/// Requirement M5: regions that share memory have their own tags and rights.
 #[test]
 fn shared_regions_are_deregistered_one_by_one() {
     let (client, server) = pair(CASES[1]);
@@ -192,7 +191,7 @@ fn shared_regions_are_deregistered_one_by_one() {
     client.failed(Opcode::Write, 3, Status::RemoteAccess);
 }
 
-/// Requirement M3: a window opens a part of a region; each binding has another tag, and the old one is closed.
+/// Requirement M3: a window opens a part of a region. Each binding has a new tag, and the old one is invalid.
 #[test]
 fn windows_open_and_close() {
     let (client, server) = pair(CASES[1]);
@@ -213,7 +212,7 @@ fn windows_open_and_close() {
     client.done(Opcode::Read, 2);
     assert_eq!(&sink.to_vec().unwrap()[..3], b"234");
 
-    // A request that is made and not posted changes nothing, nor does one that is refused.
+    // A request that is not posted, or refused, changes nothing.
     let _ = bind(9, 0, 1);
     let flood = (0..129).map(|id| bind(id, 0, 1)).collect();
     assert_eq!(server.qp.post_send_all(flood).unwrap_err(), PostError::Full { capacity: 128 });
@@ -227,7 +226,7 @@ fn windows_open_and_close() {
     client.failed(Opcode::Read, 5, Status::RemoteAccess);
 }
 
-/// Requirement M12: the peer closes a window that is its own, and the completion says so.
+/// Requirement M12: the peer invalidates its own window, and the completion reports that.
 #[test]
 fn a_send_with_invalidate_closes_a_window() {
     for case in CASES {
@@ -250,7 +249,7 @@ fn a_send_with_invalidate_closes_a_window() {
     }
 }
 
-/// A region was not opened to one peer, so none may take it away from the others (RFC 5040 §5.2).
+/// A region is not specific to one peer, so no peer may invalidate it (RFC 5040 §5.2).
 #[test]
 fn a_peer_cannot_invalidate_a_region() {
     let (client, server) = pair(CASES[0]);
@@ -259,16 +258,16 @@ fn a_peer_cannot_invalidate_a_region() {
     client.qp.post_send(WorkRequest::send(2, &[]).invalidate(region.tag())).unwrap();
     let failed = server.failed(Opcode::Receive, 1, Status::LocalAccess);
     assert!(
-        matches!(failed.cause.as_deref(), Some(Fault::Remote(it)) if it.check == Check::Invalidate),
+        matches!(failed.cause.as_deref(), Some(QpError::Remote(it)) if it.check == Check::Invalidate),
         "{failed:?}"
     );
 }
 
-/// Requirement M9: strict adapters let peers through windows only.
+/// Requirement M9: with strict windows, peers can access windows only.
 #[test]
-fn strict_windows_close_regions() {
+fn strict_windows_deny_access_to_regions() {
     let strict = Config { strict_windows: true, ..Config::default() };
-    let (client, server) = common::pair_with(CASES[1], Config::default(), strict);
+    let (client, server) = ironwarp_testkit::native::pair_with(CASES[1], Config::default(), strict);
     let region = server.region(b"hello", ALL);
     let window = server.domain.window().unwrap();
     server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 5, Access::REMOTE_READ).unwrap()).unwrap();
@@ -284,9 +283,9 @@ fn strict_windows_close_regions() {
     client.failed(Opcode::Read, 3, Status::RemoteAccess);
 }
 
-/// While a window is bound, its region stays, and so does its memory: it goes with the window.
+/// A dropped region stays registered while a window is bound to it, and its memory is freed with the window.
 #[test]
-fn a_region_outlives_its_windows() {
+fn a_dropped_region_stays_while_a_window_is_bound() {
     let (client, server) = pair(CASES[1]);
     let region = server.region(b"hello", Access::LOCAL_READ | Access::BIND);
     let tag = region.tag();
@@ -297,14 +296,14 @@ fn a_region_outlives_its_windows() {
     let sink = client.region(&[0; 5], ALL);
     client.qp.post_send(WorkRequest::read(2, &[sink.slice(0, 5).unwrap()], window.place(0))).unwrap();
     client.done(Opcode::Read, 2);
-    assert_eq!(sink.to_vec().unwrap(), b"hello", "the memory is there");
+    assert_eq!(sink.to_vec().unwrap(), b"hello", "the memory is still registered");
 }
 
-/// The entry of a region that could not go is given back with its last window.
+/// The table entry of such a region is released with its last window.
 #[test]
-fn a_region_goes_with_its_last_window() {
+fn a_dropped_region_is_released_with_its_last_window() {
     let few = Config { tags: 2, ..Config::default() };
-    let (_client, server) = common::pair_with(CASES[0], Config::default(), few);
+    let (_client, server) = ironwarp_testkit::native::pair_with(CASES[0], Config::default(), few);
     let region = server.region(&[0; 8], Access::LOCAL_READ | Access::BIND);
     let window = server.domain.window().unwrap();
     server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ).unwrap()).unwrap();
@@ -315,14 +314,15 @@ fn a_region_goes_with_its_last_window() {
     assert!(fills_up(&server, 2), "both entries are free");
 }
 
-/// Whether the table takes so many regions, and no more.
+/// Returns whether the table has room for exactly this number of regions.
 fn fills_up(end: &End, count: usize) -> bool {
     let regions: Vec<_> =
         (0..count).map(|_| end.domain.register(Buffer::new(1).expect("a byte"), ALL)).collect();
     regions.iter().all(Result::is_ok) && end.domain.register(Buffer::new(1).expect("a byte"), ALL).is_err()
 }
 
-/// Requirement M6 and M12: registered, told and used by requests of one list; invalidated by the peer; used again.
+/// Requirements M6 and M12: registered, announced and used by requests of one list; invalidated by the peer; used
+/// again.
 #[test]
 fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
     for case in CASES {
@@ -368,7 +368,7 @@ fn registration_by_work_request_in_one_list_with_the_send_that_uses_it() {
     }
 }
 
-/// A registration that is posted and not executed yet holds the memory, whatever becomes of the region.
+/// A posted registration that is not executed yet keeps the memory alive, even if the region is dropped.
 #[test]
 fn a_posted_registration_keeps_its_memory() {
     let (client, server) = pair(CASES[0]);
@@ -379,14 +379,14 @@ fn a_posted_registration_keeps_its_memory() {
     client.qp.post_send_all(vec![read, WorkRequest::register(2, &region, ALL).fenced()]).unwrap();
     drop(region);
     client.done(Opcode::Read, 1);
-    // Too late for the tag: the request fails, and nothing worse.
+    // The tag is invalid by now: the request fails.
     let completion = client.next();
     assert_eq!((completion.opcode, completion.wr_id), (Opcode::Register, 2));
 }
 
-/// A tag is used up, not leaked: thousands of registrations fit a table of few entries.
+/// Tags and entries are reused: thousands of registrations fit a table of few entries.
 #[test]
-fn entries_are_given_back() {
+fn table_entries_are_reused() {
     let end = End::new(Config { tags: 4, ..Config::default() }, Completes::WhenSent);
     for _ in 0..2000 {
         let region = end.region(&[0; 8], ALL);
@@ -398,7 +398,7 @@ fn entries_are_given_back() {
     assert!(fills_up(&end, 4));
 }
 
-/// Peers write while the program reads and writes the same bytes: old or new, and never anything else.
+/// Peers write while the program reads and writes the same bytes: values are old or new, and nothing else.
 #[test]
 fn memory_may_be_used_while_a_peer_writes_it() {
     let (client, server) = pair(CASES[0]);

@@ -1,13 +1,11 @@
-//! Regions that are registered anew, and memory that serves one message.
+//! Changed registrations, registrations for a single message, and failed registrations.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{ALL, CASES, End, connect, pair, pattern};
 use ironwarp::{
-    Access, Buffer, ChangeError, Check, Completes, Config, Fault, MemoryRegion, Opcode, Place, RegionChange,
-    RegisterError, RegistrationFailure, ReregisterError, State, Status, WorkRequest,
+    Access, Buffer, ChangeError, Check, Completes, Config, MemoryRegion, Opcode, Place, QpError,
+    RegionChange, RegisterError, RegistrationFailure, ReregisterError, State, Status, WorkRequest,
 };
+use ironwarp_testkit::native::{ALL, CASES, Completions, End, connect, pair, pattern};
 
 const LOCAL: Access = Access::LOCAL_READ.union(Access::LOCAL_WRITE);
 
@@ -18,9 +16,9 @@ fn read(end: &End, sink: &MemoryRegion, from: Place) -> Vec<u8> {
     sink.to_vec().expect("its own")
 }
 
-/// Each change, and all of them, with a peer that looks.
+/// Each change alone, and all together, verified by a peer.
 #[test]
-fn a_region_changes_its_rights_its_domain_and_its_memory() {
+fn a_region_can_change_rights_domain_and_memory() {
     for case in CASES {
         let (client, server) = pair(case);
         let sink = client.region(&[0; 8], ALL);
@@ -50,13 +48,13 @@ fn a_region_changes_its_rights_its_domain_and_its_memory() {
         assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"AND back");
         tags.sort();
         tags.dedup();
-        assert_eq!(tags.len(), 5, "each has another tag");
+        assert_eq!(tags.len(), 5, "each change assigns a new tag");
     }
 }
 
-/// What peers were told before names nothing, though memory and rights are the same.
+/// The old tag is invalid, although memory and rights are the same.
 #[test]
-fn the_old_tag_of_a_region_that_changed_names_nothing() {
+fn the_old_tag_of_a_changed_region_is_invalid() {
     let (client, server) = pair(CASES[1]);
     let mut region = server.region(&[1; 8], ALL);
     let place = region.place(0).unwrap();
@@ -65,7 +63,7 @@ fn the_old_tag_of_a_region_that_changed_names_nothing() {
     client.failed(Opcode::Write, 1, Status::RemoteAccess);
     assert_eq!(region.to_vec().unwrap(), [1; 8]);
 
-    // Nor does what the program itself has kept.
+    // Slices from before are invalid as well.
     let (_client, server) = pair(CASES[1]);
     let mut region = server.region(&[1; 8], ALL);
     let slice = region.slice(0, 8).unwrap();
@@ -75,7 +73,7 @@ fn the_old_tag_of_a_region_that_changed_names_nothing() {
 }
 
 #[test]
-fn a_change_that_is_refused_changes_nothing() {
+fn a_refused_change_changes_nothing() {
     let (client, server) = pair(CASES[1]);
     let mut region = server.region(b"as it is", ALL);
     let (tag, place) = (region.tag(), region.place(0).unwrap());
@@ -106,9 +104,9 @@ fn a_change_that_is_refused_changes_nothing() {
     region.reregister(RegionChange::new().access(LOCAL)).unwrap();
 }
 
-/// Entries and memory are given back: a table of two has room for ever.
+/// Entries and memory are released: a table of two entries never fills up.
 #[test]
-fn a_region_changes_as_often_as_the_program_wants() {
+fn a_region_can_change_any_number_of_times() {
     let end = End::new(Config { tags: 2, ..Config::default() }, Completes::WhenSent);
     let mut region = end.region(&[0; 8], LOCAL);
     for round in 0..2000 {
@@ -119,7 +117,7 @@ fn a_region_changes_as_often_as_the_program_wants() {
     assert!(end.domain.register(Buffer::new(1).unwrap(), ALL).is_ok());
 }
 
-/// Memory that serves one message, of any kind that has a tag; and a second message.
+/// Registrations for a single message, with every kind of tagged message.
 struct Once<'a> {
     client: &'a End,
     server: &'a End,
@@ -127,7 +125,7 @@ struct Once<'a> {
 }
 
 impl Once<'_> {
-    /// The message, and a second one behind it. Returns what came of the second at the server.
+    /// Sends the message and a second one. Returns the error of the second at the server.
     fn touch(&self, opcode: Opcode, place: Place) -> Check {
         let len = self.bytes.len();
         let mine = self.client.region(&self.bytes, ALL);
@@ -140,20 +138,20 @@ impl Once<'_> {
         self.client.qp.post_send(request(1)).expect("room");
         self.client.done(opcode, 1);
         if opcode == Opcode::Read {
-            assert!(mine.to_vec().expect("inside") == vec![7; len], "the answer is whole");
+            assert!(mine.to_vec().expect("inside") == vec![7; len], "the response is complete");
         }
         self.client.qp.post_send(request(2)).expect("room");
         self.client.failed(opcode, 2, Status::RemoteAccess);
-        assert!(self.server.qp.wait_closed(common::SOON));
-        match &*self.server.qp.fault().expect("the stream is over") {
-            Fault::Remote(denied) => denied.check,
-            fault => panic!("{fault}"),
+        assert!(self.server.qp.wait_closed(ironwarp_testkit::native::SOON));
+        match &*self.server.qp.error().expect("the stream ended") {
+            QpError::Remote(denied) => denied.check,
+            error => panic!("{error}"),
         }
     }
 }
 
 #[test]
-fn memory_of_any_kind_serves_one_message_of_any_kind() {
+fn one_touch_memory_of_any_kind_serves_one_message_of_any_kind() {
     let lengths = [(Opcode::Write, 8), (Opcode::Write, 3 << 20), (Opcode::Read, 8), (Opcode::Read, 3 << 20)];
     let atomic = [(Opcode::FetchAdd, 8)];
     for (opcode, len) in lengths.into_iter().chain(atomic) {
@@ -201,9 +199,9 @@ fn memory_of_any_kind_serves_one_message_of_any_kind() {
     }
 }
 
-/// What the send queue registered for one message, it registers again for the next.
+/// A region that work requests register for a single message is registered again for the next.
 #[test]
-fn a_region_of_requests_serves_one_message_after_another() {
+fn a_one_touch_region_is_registered_again_for_each_message() {
     let (client, server) = pair(CASES[1]);
     let region = server.domain.allocate_region(vec![Buffer::new(8).unwrap()]).unwrap();
     let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -220,9 +218,10 @@ fn a_region_of_requests_serves_one_message_after_another() {
     }
 }
 
-// --- Registrations by work request that are refused (requirement M7) ---
+// --- Failed registrations by work request (requirement M7) ---
 
-/// A server that registers memory and tells its client the tag, in one list (requirement M12); it is valid already.
+/// A server that registers memory and sends the tag to its client in one list (requirement M12), while the tag is
+/// already valid.
 fn refused(failure: RegistrationFailure) -> (End, End, ironwarp::FastRegion) {
     let (client, mut server) = (
         End::new(Config::default(), Completes::WhenAcknowledged),
@@ -239,13 +238,13 @@ fn refused(failure: RegistrationFailure) -> (End, End, ironwarp::FastRegion) {
     server.qp.post_send_all(register_and_send(20, &region)).unwrap();
     let failed = server.failed(Opcode::Register, 20, Status::WindowBind);
     let cause = failed.cause.unwrap();
-    let Fault::Register { error: RegisterError::Denied(denied), .. } = &*cause else { panic!("{cause}") };
+    let QpError::Register { error: RegisterError::Denied(denied), .. } = &*cause else { panic!("{cause}") };
     assert_eq!(denied.check, Check::Idle);
     server.failed(Opcode::Send, 21, Status::Flushed);
     (client, server, region)
 }
 
-/// The Send has the tag that the registration in front of it gives.
+/// The Send carries the tag that the registration before it assigns.
 fn register_and_send(id: u64, region: &ironwarp::FastRegion) -> Vec<WorkRequest> {
     let tag = region.next_tag();
     vec![
@@ -254,22 +253,22 @@ fn register_and_send(id: u64, region: &ironwarp::FastRegion) -> Vec<WorkRequest>
     ]
 }
 
-/// The reactive option: nobody but the server notices, which tries again once it has put right what was wrong. The peer ends each
-/// registration by a Send with Invalidate.
+/// The reactive option: only the server notices, and tries again after it has corrected the error. The peer invalidates
+/// each registration with a Send with Invalidate.
 #[test]
-fn a_refused_registration_is_tried_again() {
+fn a_failed_registration_can_be_retried() {
     let (client, server, region) = refused(RegistrationFailure::Reactive);
     let sink = client.region(&[0; 17], LOCAL);
-    assert_eq!((server.qp.state(), server.qp.fault()), (State::Drained, None));
-    // Posted in ignorance.
+    assert_eq!((server.qp.state(), server.qp.error()), (State::Drained, None));
+    // Posted before the failure is known.
     server.qp.post_send_all(register_and_send(30, &region)).unwrap();
     server.failed(Opcode::Register, 30, Status::Flushed);
     server.failed(Opcode::Send, 31, Status::Flushed);
 
     for round in 0..3 {
         let id = 100 * round;
-        server.qp.modify(State::ReadyToSend).unwrap();
-        // What was registered is valid still, under the tag that it had.
+        server.qp.set_state(State::ReadyToSend).unwrap();
+        // The registration is still valid, with the same tag.
         assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"register and send");
         server.qp.post_receive(id, &[]).unwrap();
         client.qp.post_send(WorkRequest::send(id + 1, &[]).invalidate(region.tag())).unwrap();
@@ -282,24 +281,25 @@ fn a_refused_registration_is_tried_again() {
         server.done(Opcode::Send, id + 4);
         assert_eq!(client.done(Opcode::Receive, id + 2).immediate, Some(region.tag().0));
         assert_eq!(read(&client, &sink, region.place(0).unwrap()), b"register and send");
-        // And once more what must fail.
+        // Fail again.
         server.qp.post_send_all(register_and_send(id + 5, &region)).unwrap();
         server.failed(Opcode::Register, id + 5, Status::WindowBind);
         server.failed(Opcode::Send, id + 6, Status::Flushed);
     }
 }
 
-/// The anticipatory option, which is the default: the connection is over, the peer is told, all is flushed.
+/// The anticipatory option, the default: the connection ends, the peer receives a Terminate, and all requests are
+/// flushed.
 #[test]
-fn a_refused_registration_ends_the_connection() {
+fn a_failed_registration_ends_the_connection() {
     assert_eq!(RegistrationFailure::default(), RegistrationFailure::Anticipatory);
     let (client, server, region) = refused(RegistrationFailure::Anticipatory);
     assert_eq!(server.qp.state(), State::Error);
-    assert!(server.qp.modify(State::ReadyToSend).is_err());
+    assert!(server.qp.set_state(State::ReadyToSend).is_err());
     server.qp.post_send_all(register_and_send(30, &region)).unwrap();
     server.failed(Opcode::Register, 30, Status::Flushed);
     server.failed(Opcode::Send, 31, Status::Flushed);
     client.qp.post_receive(2, &[]).unwrap();
     let flushed = client.failed(Opcode::Receive, 2, Status::Flushed);
-    assert!(matches!(&*flushed.cause.unwrap(), Fault::Terminated(_)));
+    assert!(matches!(&*flushed.cause.unwrap(), QpError::Terminated(_)));
 }

@@ -1,13 +1,11 @@
-//! Queue pairs on the move (requirement I9): data is verified while they go from lane to lane, whoever serves them.
+//! Queue pairs that move between lanes (requirement I9). Data is verified meanwhile, whichever thread makes progress.
 #![allow(clippy::unwrap_used, reason = "a test")]
 
-mod common;
-
-use common::{ALL, SOON, pattern};
 use ironwarp::{
     AcceptOptions, Adapter, Arm, Buffer, Class, Completes, Completion, CompletionHandler, CompletionQueue,
     Config, ConnectOptions, CqEvent, MemoryRegion, Opcode, QueuePair, RedirectionTable, WorkRequest,
 };
+use ironwarp_testkit::native::{ALL, SOON, pattern};
 use rustix::event::{PollFd, PollFlags, poll};
 use std::num::NonZero;
 use std::path::Path;
@@ -16,12 +14,12 @@ use std::thread::ScopedJoinHandle;
 use std::time::Instant;
 
 const PAIRS: usize = 3;
-/// So many messages of a queue pair are on their way at once.
+/// Number of messages of a queue pair in flight.
 const WINDOW: u64 = 4;
-/// Of one segment, of several, and more than a socket takes at once.
+/// Lengths of one segment, of several, and more than a socket buffer.
 const SIZES: [usize; 4] = [16, 3000, 200, 60_000];
 const LARGEST: usize = 60_000;
-/// Where in the pattern messages begin: each at another place than those before and after it.
+/// Offsets in the pattern: adjacent messages start at different ones.
 const PLACES: u64 = 251;
 
 /// How a program waits for completions.
@@ -30,7 +28,7 @@ enum Waits {
     Polling,
     Sleeping,
     ForEvents,
-    /// At two handlers, an urgent one and another: its queue goes from one to the other.
+    /// At two handlers, a low-latency one and another; the queue changes between them.
     AtEither,
 }
 
@@ -40,9 +38,9 @@ struct Side {
     cq: CompletionQueue,
     handlers: [CompletionHandler; 2],
     qps: Vec<QueuePair>,
-    /// What is sent is here.
+    /// Send buffer.
     source: MemoryRegion,
-    /// And what is received, one place for each message of the window of each queue pair.
+    /// Receive buffers, one for each message in flight of each queue pair.
     sink: MemoryRegion,
     waits: Waits,
 }
@@ -58,7 +56,7 @@ impl Side {
         let handlers = [(); 2].map(|()| adapter.completion_handler().unwrap());
         handlers[0].set_class(Class::LowLatency).unwrap();
         if waits == Waits::AtEither {
-            cq.modify(&handlers[1]); // what its own handler was told before it left, nobody would hear
+            cq.set_handler(&handlers[1]); // events at its own handler would be missed
         }
         let domain = adapter.protection_domain();
         let places = usize::try_from(PLACES).unwrap();
@@ -85,7 +83,7 @@ impl Side {
         self.qps[which].post_send(WorkRequest::send(number, &list)).unwrap();
     }
 
-    /// A message came: it must be the one with this number, byte by byte.
+    /// Checks that a received message is the one with this number, byte by byte.
     fn verify(&self, which: usize, number: u64, completion: &Completion, expected: &[u8]) {
         assert_eq!(
             (completion.wr_id, completion.byte_len as usize),
@@ -95,7 +93,7 @@ impl Side {
         let mut bytes = vec![0; length(number)];
         self.sink.read(Self::slot(which, number), &mut bytes).unwrap();
         let at = usize::try_from(number % PLACES).unwrap();
-        assert!(bytes == expected[at..][..bytes.len()], "message {number} of queue pair {which} is another");
+        assert!(bytes == expected[at..][..bytes.len()], "message {number} of queue pair {which} differs");
     }
 
     fn next(&self) -> Completion {
@@ -127,13 +125,13 @@ impl Side {
                 }
             },
         };
-        completion.expect("something completes in time").success().unwrap_or_else(|error| panic!("{error}"))
+        completion.expect("a completion in time").success().unwrap_or_else(|error| panic!("{error}"))
     }
 
     fn wait_at_either(&self) -> Option<CqEvent> {
         let mut fds = self.handlers.each_ref().map(|handler| PollFd::new(handler, PollFlags::IN));
         poll(&mut fds, Some(&SOON.try_into().unwrap())).unwrap();
-        self.handlers.iter().find_map(CompletionHandler::next)
+        self.handlers.iter().find_map(CompletionHandler::try_next)
     }
 
     fn which(&self, completion: &Completion) -> usize {
@@ -145,7 +143,7 @@ fn length(number: u64) -> usize {
     SIZES[usize::try_from(number).unwrap() % SIZES.len()]
 }
 
-fn connected(config: &Config, (near, far): (Waits, Waits)) -> (Side, Side) {
+fn connected(config: &Config, [near, far]: [Waits; 2]) -> (Side, Side) {
     let (client, server) = (Side::new(config.clone(), near), Side::new(config.clone(), far));
     connect(&client, &server);
     (client, server)
@@ -160,7 +158,7 @@ fn connect(client: &Side, server: &Side) {
     }
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     for (one, other) in client.qps.iter().zip(&server.qps) {
-        one.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+        one.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
         let incoming = listener.accept(SOON).unwrap();
         incoming.accept(other, &AcceptOptions::new()).unwrap();
         one.wait_connected(SOON).unwrap();
@@ -168,18 +166,18 @@ fn connect(client: &Side, server: &Side) {
     }
 }
 
-/// What the two sides of a talk, and who watches it, have in common.
+/// State shared by the two sides of a conversation and its observer.
 struct Talk {
-    /// It is to end.
+    /// The conversation shall end.
     over: AtomicBool,
-    /// With so many messages in each direction of each queue pair, once that is known.
+    /// Final number of messages in each direction of each queue pair, once known.
     last: [AtomicUsize; PAIRS],
-    /// How many there were so far.
+    /// Number of messages so far.
     messages: AtomicUsize,
 }
 
-/// Both sides send each other messages on all queue pairs, each a window ahead of what has come, until the talk is over; then both
-/// have all that was sent.
+/// Sends and receives messages on all queue pairs, a window ahead, until the conversation ends and everything sent has
+/// arrived.
 fn talk(side: &Side, talk: &Talk) {
     let last = &talk.last;
     let expected = side.source.to_vec().unwrap();
@@ -197,10 +195,10 @@ fn talk(side: &Side, talk: &Talk) {
             talk.messages.fetch_add(1, Ordering::SeqCst);
             side.receive(which, received[which] + WINDOW - 1);
         } else {
-            assert_eq!(completion.wr_id, done[which], "in order: {completion:?}");
+            assert_eq!(completion.wr_id, done[which], "out of order: {completion:?}");
             done[which] += 1;
         }
-        // The peer has a receive for it: it answers each message with one.
+        // The peer has a receive for it: it replies to each message with one.
         while sent[which] < (received[which].min(done[which]) + WINDOW).min(limit(which)) {
             side.send(which, sent[which]);
             sent[which] += 1;
@@ -215,7 +213,7 @@ fn talk(side: &Side, talk: &Talk) {
     }
 }
 
-/// Lets both sides talk for as long as `meanwhile`, which is told how many messages there were, returns true.
+/// Lets both sides talk while `meanwhile`, which gets the number of messages, returns true.
 fn talk_while(client: &Side, server: &Side, mut meanwhile: impl FnMut(usize) -> bool) {
     let last = std::array::from_fn(|_| AtomicUsize::new(usize::MAX));
     let the = Talk { over: AtomicBool::new(false), last, messages: AtomicUsize::new(0) };
@@ -228,7 +226,7 @@ fn talk_while(client: &Side, server: &Side, mut meanwhile: impl FnMut(usize) -> 
     });
 }
 
-/// Ends a talk, though a test fails: who talks would do so for ever.
+/// Ends a conversation even if a test fails: the other threads would run forever.
 struct Over<'t>(&'t AtomicBool);
 
 impl Drop for Over<'_> {
@@ -237,8 +235,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Thousands of moves, and of messages between them.
-fn moved_back_and_forth(waits: (Waits, Waits)) {
+/// Thousands of moves, with messages in between.
+fn moved_back_and_forth(waits: [Waits; 2]) {
     let config = Config { rebalance: 0, ..Config::default() };
     let (client, server) = connected(&config, waits);
     let mut moves = 0;
@@ -256,37 +254,37 @@ fn moved_back_and_forth(waits: (Waits, Waits)) {
 
 #[test]
 fn nothing_is_lost_while_lanes_serve_and_queue_pairs_move() {
-    moved_back_and_forth((Waits::ForEvents, Waits::ForEvents));
+    moved_back_and_forth([Waits::ForEvents, Waits::ForEvents]);
 }
 
 #[test]
 fn nothing_is_lost_while_programs_poll_and_queue_pairs_move() {
-    moved_back_and_forth((Waits::Polling, Waits::Polling));
+    moved_back_and_forth([Waits::Polling, Waits::Polling]);
 }
 
 #[test]
 fn nothing_is_lost_while_programs_sleep_and_queue_pairs_move() {
-    moved_back_and_forth((Waits::Sleeping, Waits::ForEvents));
+    moved_back_and_forth([Waits::Sleeping, Waits::ForEvents]);
 }
 
-/// A lane has the number behind all others, if it is that of what is urgent (requirement N6).
+/// The low-latency lane (requirement N6) has the number after all others.
 fn is_urgent(side: &Side, qp: &QueuePair) -> bool {
     qp.lane() == Some(side.adapter.steering().lanes())
 }
 
-/// All queue pairs are there, or become so: one that has just been connected goes there by itself.
+/// Waits until all queue pairs are on the right lane: a new connection moves there by itself.
 fn become_urgent(side: &Side, urgent: bool) {
     let deadline = Instant::now() + SOON;
     while !side.qps.iter().all(|qp| is_urgent(side, qp) == urgent) {
-        assert!(Instant::now() < deadline, "they are where they do not belong");
+        assert!(Instant::now() < deadline, "queue pairs are on the wrong lane");
         std::thread::yield_now();
     }
 }
 
-/// The consumer sleeps at a handler that is urgent now and not urgent then.
+/// The consumer sleeps at a handler whose class changes.
 #[test]
 fn nothing_is_lost_while_a_handler_changes_its_class() {
-    let (client, server) = connected(&Config::default(), (Waits::ForEvents, Waits::ForEvents));
+    let (client, server) = connected(&Config::default(), [Waits::ForEvents, Waits::ForEvents]);
     let share = Class::Bulk(NonZero::new(3).unwrap());
     let mut changes = 0;
     talk_while(&client, &server, |messages| {
@@ -300,14 +298,14 @@ fn nothing_is_lost_while_a_handler_changes_its_class() {
     });
 }
 
-/// *Modify CQ*, with completions in flight, between handlers of different classes (requirements N4, N6).
+/// *Modify CQ* with completions in flight, between handlers of different classes (requirements N4, N6).
 #[test]
-fn nothing_is_lost_while_a_queue_goes_from_handler_to_handler() {
-    let (client, server) = connected(&Config::default(), (Waits::AtEither, Waits::AtEither));
+fn nothing_is_lost_while_a_queue_changes_its_handler() {
+    let (client, server) = connected(&Config::default(), [Waits::AtEither, Waits::AtEither]);
     let mut changes = 0;
     talk_while(&client, &server, |messages| {
         for side in [&client, &server] {
-            side.cq.modify(&side.handlers[changes % 2]);
+            side.cq.set_handler(&side.handlers[changes % 2]);
             become_urgent(side, changes.is_multiple_of(2));
         }
         changes += 1;
@@ -315,34 +313,34 @@ fn nothing_is_lost_while_a_queue_goes_from_handler_to_handler() {
     });
 }
 
-/// A connection that is made when its queue is urgent already is served by that lane from the start.
+/// A connection made when its queue is already low-latency is served by that lane from the start.
 #[test]
-fn a_new_connection_goes_where_its_class_belongs() {
-    let (client, server) = connected(&Config::default(), (Waits::Sleeping, Waits::Sleeping));
+fn a_new_connection_starts_on_the_lane_of_its_class() {
+    let (client, server) = connected(&Config::default(), [Waits::Sleeping, Waits::Sleeping]);
     assert!(!is_urgent(&client, &client.qps[0]));
-    client.cq.modify(&client.handlers[0]);
+    client.cq.set_handler(&client.handlers[0]);
     become_urgent(&client, true);
     assert!(!is_urgent(&server, &server.qps[0]));
     let listener = server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let [one, other] = [&client, &server]
         .map(|side| side.adapter.protection_domain().queue_pair(&side.cq).create().unwrap());
-    one.connect_start(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
+    one.start_connect(listener.local_addr().unwrap(), &ConnectOptions::new()).unwrap();
     listener.accept(SOON).unwrap().accept(&other, &AcceptOptions::new()).unwrap();
     one.wait_connected(SOON).unwrap();
     assert!(is_urgent(&client, &one) && !is_urgent(&server, &other));
-    client.cq.modify(None);
+    client.cq.set_handler(None);
     become_urgent(&client, false);
 }
 
-/// How many of a side's queue pairs are on a lane other than the first, where all began.
+/// Number of a side's queue pairs that are not on the first lane, where all started.
 fn elsewhere(side: &Side) -> usize {
     side.qps.iter().filter(|qp| qp.lane() != Some(0)).count()
 }
 
 #[test]
-fn a_lane_with_much_to_do_gives_queue_pairs_to_one_with_little() {
+fn a_busy_lane_hands_queue_pairs_to_an_idle_one() {
     let config = Config { rebalance: 1, ..Config::default() };
-    let (client, server) = connected(&config, (Waits::ForEvents, Waits::ForEvents));
+    let (client, server) = connected(&config, [Waits::ForEvents, Waits::ForEvents]);
     talk_while(&client, &server, |_| elsewhere(&client) == 0);
     assert!(elsewhere(&client) < PAIRS, "some stay");
     let load = client.adapter.steering().load();
@@ -351,14 +349,15 @@ fn a_lane_with_much_to_do_gives_queue_pairs_to_one_with_little() {
 }
 
 #[test]
-fn queue_pairs_stay_where_they_are_if_that_is_wanted() {
+fn queue_pairs_stay_if_rebalancing_is_off() {
     let config = Config { rebalance: 0, ..Config::default() };
-    let (client, server) = connected(&config, (Waits::ForEvents, Waits::ForEvents));
+    let (client, server) = connected(&config, [Waits::ForEvents, Waits::ForEvents]);
     talk_while(&client, &server, |messages| messages < 3000);
     assert_eq!((elsewhere(&client), elsewhere(&server)), (0, 0));
 }
 
-/// On which processors the kernel lets a lane of this process run. (Each test is a process of its own, but for the lanes of the peer.)
+/// Processors that the kernel lets a lane of this process run on. (Each test runs in its own process, but includes the
+/// lanes of the peer.)
 fn allowed(lane: usize) -> Vec<String> {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let read = |task: &Path, file| std::fs::read_to_string(task.join(file)).unwrap_or_default();
@@ -371,9 +370,9 @@ fn allowed(lane: usize) -> Vec<String> {
     status.map(list).collect()
 }
 
-/// Requirement N5: although all are steered elsewhere, and the rebalancer would move them.
+/// Requirement N5: neither steering nor rebalancing moves them.
 #[test]
-fn a_queue_pair_its_completion_queue_and_its_lane_stay_on_the_processor_that_the_program_names() {
+fn a_queue_pair_and_its_lane_stay_on_the_chosen_processor() {
     let config = Config { rebalance: 1, ..Config::default() };
     let client = Side::new(config.clone(), Waits::ForEvents);
     let adapter = Adapter::open(config).unwrap();
@@ -386,11 +385,11 @@ fn a_queue_pair_its_completion_queue_and_its_lane_stay_on_the_processor_that_the
     let server = Side::with(adapter, cq, Waits::ForEvents);
     connect(&client, &server);
     let there = || server.qps.iter().all(|qp| qp.lane() == Some(last));
-    assert!(there(), "whatever the table says");
+    assert!(there(), "regardless of the table");
     let before = server.adapter.steering().load();
     talk_while(&client, &server, |messages| messages < 10_000);
     let after = server.adapter.steering().load();
-    assert!(there(), "and however much they do");
+    assert!(there(), "regardless of the load");
     let served = |lane: usize| after[lane].wakes - before[lane].wakes;
     assert!(served(last) > 100, "{} wakes", served(last));
     assert!((0..last).all(|lane| served(lane) < 10 && after[lane].sockets == 0), "{before:?} {after:?}");
@@ -398,16 +397,16 @@ fn a_queue_pair_its_completion_queue_and_its_lane_stay_on_the_processor_that_the
 }
 
 #[test]
-fn what_cannot_be_moved_is_told() {
+fn moves_that_are_impossible_are_refused() {
     let config = Config::default();
-    let (client, server) = connected(&config, (Waits::Sleeping, Waits::Sleeping));
+    let (client, server) = connected(&config, [Waits::Sleeping, Waits::Sleeping]);
     let steering = client.adapter.steering();
     let lanes = steering.lanes();
-    let told = steering.move_queue_pair(&client.qps[0], lanes).unwrap_err().to_string();
-    assert_eq!(told, format!("there is no lane {lanes}: they count from 0 to {}", lanes - 1));
+    let error = steering.move_queue_pair(&client.qps[0], lanes).unwrap_err().to_string();
+    assert_eq!(error, format!("lane {lanes} out of range: the adapter has lanes 0 to {}", lanes - 1));
     server.qps[0].disconnect();
     client.qps[0].disconnect();
     assert!(client.qps[0].wait_closed(SOON));
-    let told = steering.move_queue_pair(&client.qps[0], lanes - 1).unwrap_err().to_string();
-    assert_eq!(told, "the queue pair is not connected");
+    let error = steering.move_queue_pair(&client.qps[0], lanes - 1).unwrap_err().to_string();
+    assert_eq!(error, "the queue pair is not connected");
 }

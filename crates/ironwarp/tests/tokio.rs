@@ -1,15 +1,13 @@
-//! The file descriptors of a completion queue, a listener and an event channel under tokio's `AsyncFd`: two tasks of one
-//! runtime connect and talk, and each is woken when there is something for it, no more.
+//! The file descriptors of a completion queue, a listener and an event channel with tokio's `AsyncFd`: two tasks of one
+//! runtime connect and talk, and each is woken only when there is something to do.
 #![allow(clippy::unwrap_used, reason = "a test")]
-#![allow(deprecated, reason = "what replaces AsyncFd::new in new versions is unsafe, and does the same")]
+#![allow(deprecated, reason = "the replacement of AsyncFd::new in new versions is unsafe, and does the same")]
 
-mod common;
-
-use common::{ALL, End, SOON, pattern};
 use ironwarp::{
     AcceptOptions, Arm, Completes, Completion, CompletionQueue, Config, ConnectOptions, ConnectionEvent,
-    Established, EventChannel, Listener, MemoryRegion, Opcode, QueuePair, What, WorkRequest,
+    ConnectionEventKind, Established, EventChannel, Listener, MemoryRegion, Opcode, QueuePair, WorkRequest,
 };
+use ironwarp_testkit::native::{ALL, End, SOON, pattern};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
@@ -17,14 +15,14 @@ use tokio::io::unix::AsyncFd;
 const ROUNDS: usize = 1000;
 const LONGEST: usize = 4096;
 
-/// An end as a task of the runtime has it.
+/// One end, used by a task of the runtime.
 struct Task {
     qp: QueuePair,
     cq: AsyncFd<CompletionQueue>,
     events: AsyncFd<Arc<EventChannel<ConnectionEvent>>>,
-    /// What is sent, then what is received.
+    /// Send buffer, then receive buffer.
     region: MemoryRegion,
-    /// How often it looked for completions, and how often it was woken.
+    /// Number of polls, and number of wakeups.
     polls: usize,
     wakes: usize,
 }
@@ -44,9 +42,9 @@ impl Task {
 
     async fn connected(&self) -> Arc<Established> {
         loop {
-            if let Some(event) = self.events.get_ref().next() {
+            if let Some(event) = self.events.get_ref().try_next() {
                 assert_eq!(event.qp, self.qp.id());
-                let What::Connected(established) = event.what else { panic!("{event:?}") };
+                let ConnectionEventKind::Connected(established) = event.kind else { panic!("{event:?}") };
                 return established;
             }
             self.events.readable().await.unwrap().clear_ready();
@@ -78,7 +76,7 @@ impl Task {
         self.qp.post_send(WorkRequest::send(2, &list).unsignaled()).unwrap();
     }
 
-    /// The next message, which must be this.
+    /// Waits for the next message, which must be this one.
     async fn receive(&mut self, expected: &[u8]) {
         let completion = self.next().await;
         assert_eq!((completion.opcode, completion.byte_len as usize), (Opcode::Receive, expected.len()));
@@ -87,7 +85,7 @@ impl Task {
         assert_eq!(found, expected);
     }
 
-    /// One wake at most for each message, and one look before it, one after it, and one if it came in between.
+    /// At most one wakeup per message, and three polls: before it, after it, and if it arrived in between.
     fn was_not_busy(&self) {
         assert!(self.wakes <= ROUNDS, "{} wakes for {ROUNDS} messages", self.wakes);
         assert!(self.polls <= 3 * ROUNDS, "{} polls for {ROUNDS} messages", self.polls);
@@ -106,7 +104,7 @@ async fn serve(listener: AsyncFd<Listener>, mut task: Task) -> Task {
         }
         listener.readable().await.unwrap().clear_ready();
     };
-    incoming.accept_start(&task.qp, &AcceptOptions::new()).unwrap();
+    incoming.start_accept(&task.qp, &AcceptOptions::new()).unwrap();
     task.connected().await;
     for round in 0..ROUNDS {
         task.receive(&message(1, round)).await;
@@ -117,7 +115,7 @@ async fn serve(listener: AsyncFd<Listener>, mut task: Task) -> Task {
 }
 
 async fn ask(to: std::net::SocketAddr, mut task: Task) -> Task {
-    task.qp.connect_start(to, &ConnectOptions::new()).unwrap();
+    task.qp.start_connect(to, &ConnectOptions::new()).unwrap();
     assert_eq!(task.connected().await.peer, to);
     for round in 0..ROUNDS {
         task.post_receive();
@@ -128,7 +126,7 @@ async fn ask(to: std::net::SocketAddr, mut task: Task) -> Task {
 }
 
 #[test]
-fn two_tasks_of_a_runtime_talk_and_none_is_woken_for_nothing() {
+fn two_tasks_of_a_runtime_talk_without_spurious_wakeups() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (client, server) = ([(); 2]).map(|()| End::new(Config::default(), Completes::WhenSent)).into();
     runtime.block_on(async {

@@ -1,9 +1,7 @@
-//! Every verb, between two adapters over loopback: IPv4 and IPv6, both ways to complete.
+//! Every verb, between two adapters over loopback, with IPv4 and IPv6 and both completion modes.
 
-mod common;
-
-use common::{ALL, CASES, SOON, pair, pattern};
-use ironwarp::{Access, Arm, Buffer, Fault, Opcode, PostError, State, Status, WorkRequest};
+use ironwarp::{Access, Arm, Buffer, Opcode, PostError, QpError, State, Status, WorkRequest};
+use ironwarp_testkit::native::{ALL, CASES, Completions, SOON, pair, pattern};
 use std::time::Duration;
 
 const LONG: usize = 3 << 20;
@@ -29,7 +27,7 @@ fn sends_of_all_lengths_arrive_whole_and_in_order() {
 }
 
 #[test]
-fn writes_and_reads_of_all_lengths_move_what_they_say() {
+fn writes_and_reads_of_all_lengths_move_the_right_bytes() {
     for case in CASES {
         let (client, server) = pair(case);
         for len in [1, 9, 4096, 100_001, LONG] {
@@ -49,7 +47,7 @@ fn writes_and_reads_of_all_lengths_move_what_they_say() {
     }
 }
 
-/// RFC 5040 §5.1, §5.2: of an empty Write or Read nothing is checked. Here they may name any tag.
+/// RFC 5040 §5.1, §5.2: empty Writes and Reads are not checked, and may use any tag.
 #[test]
 fn empty_messages_of_every_kind() {
     for case in CASES {
@@ -79,7 +77,7 @@ fn empty_messages_of_every_kind() {
     }
 }
 
-/// Requirement M1: scatter/gather lists; requirement M3: one tag over separate buffers.
+/// Requirement M1: scatter/gather lists; requirement M3: one tag for separate buffers.
 #[test]
 fn lists_gather_and_scatter() {
     for case in CASES {
@@ -117,7 +115,7 @@ fn lists_gather_and_scatter() {
     }
 }
 
-/// Requirement X5: the bytes are the caller's again at once, and need no registration.
+/// Requirement X5: the caller may reuse the bytes at once, and they need no registration.
 #[test]
 fn inline_data_is_copied_when_the_request_is_made() {
     let (client, server) = pair(CASES[1]);
@@ -131,7 +129,7 @@ fn inline_data_is_copied_when_the_request_is_made() {
     assert_eq!(&bytes, b"other");
 }
 
-/// A fenced Send leaves only when the Read before it is done: the peer may then change what was read.
+/// A fenced Send is sent only after the earlier Read has completed: the peer may then change the memory.
 #[test]
 fn a_fence_waits_for_reads() {
     for case in CASES {
@@ -155,17 +153,17 @@ fn a_fence_waits_for_reads() {
     }
 }
 
-/// Requirement N8: only a solicited message, or an error, wakes who waits for solicited ones.
+/// Requirement N8: only a solicited message or an error wakes a program that waits for solicited messages.
 #[test]
-fn a_solicited_send_raises_the_event() {
+fn only_a_solicited_send_raises_the_event() {
     let (client, server) = pair(CASES[0]);
     for id in 1..=3 {
         server.qp.post_receive(id, &[]).unwrap();
     }
-    assert!(!server.cq.arm(Arm::Solicited), "nothing has come");
+    assert!(!server.cq.arm(Arm::Solicited), "no message yet");
     client.qp.post_send(WorkRequest::send(1, &[])).unwrap();
     server.done(Opcode::Receive, 1);
-    assert!(!server.cq.take_event(), "it was not solicited");
+    assert!(!server.cq.take_event(), "not solicited");
     assert!(!server.cq.arm(Arm::Solicited));
     client.qp.post_send(WorkRequest::send(2, &[]).solicited()).unwrap();
     wait_readable(&server.cq);
@@ -178,9 +176,9 @@ fn a_solicited_send_raises_the_event() {
     server.failed(Opcode::Receive, 3, Status::Flushed);
 }
 
-/// Requirement N8, the race: what is there before the queue is armed is told by `arm` itself.
+/// Requirement N8, the race: `arm` reports completions that arrived before.
 #[test]
-fn arming_tells_what_is_there_already() {
+fn arming_reports_earlier_completions() {
     let (client, server) = pair(CASES[0]);
     server.qp.post_receive(1, &[]).unwrap();
     server.qp.post_receive(2, &[]).unwrap();
@@ -191,7 +189,7 @@ fn arming_tells_what_is_there_already() {
     server.done(Opcode::Receive, 2);
 }
 
-/// Failure is always reported.
+/// Failures are always reported.
 #[test]
 fn unsignaled_requests_are_silent_unless_they_fail() {
     let (client, server) = pair(CASES[1]);
@@ -206,9 +204,9 @@ fn unsignaled_requests_are_silent_unless_they_fail() {
     assert_eq!(&target.to_vec().unwrap()[..2], b"b\0");
 }
 
-/// What does not fit a queue is refused at once, and nothing of it is posted.
+/// Requests that do not fit the queue are refused, and none of the list is posted.
 #[test]
-fn posts_that_cannot_be_taken_are_refused_whole() {
+fn lists_that_do_not_fit_are_refused_as_a_whole() {
     let (client, server) = pair(CASES[0]);
     let region = client.region(&[0; 64], ALL);
     let list = [region.slice(0, 1).unwrap(); 17];
@@ -225,8 +223,7 @@ fn posts_that_cannot_be_taken_are_refused_whole() {
     server.done(Opcode::Receive, 0);
 }
 
-/// What was posted before a disconnect is sent; what the peer posted is flushed.
-/// What was received is acknowledged, also by who goes away as soon as it has it.
+/// Received messages are acknowledged, even if the receiver closes as soon as it has them.
 #[test]
 fn closing_acknowledges_what_was_received() {
     for _ in 0..100 {
@@ -243,6 +240,7 @@ fn closing_acknowledges_what_was_received() {
     }
 }
 
+/// Requests posted before a disconnect are sent; requests of the peer are flushed.
 #[test]
 fn disconnecting_and_dropping_lose_nothing() {
     for case in CASES {
@@ -261,28 +259,28 @@ fn disconnecting_and_dropping_lose_nothing() {
             server.done(Opcode::Receive, 1);
             assert!(sink.to_vec().unwrap() == bytes, "{case:?}");
             let flushed = server.failed(Opcode::Receive, 2, Status::Flushed);
-            assert_eq!(flushed.cause.as_deref(), Some(&Fault::Closed), "{case:?}, dropped {dropped}");
+            assert_eq!(flushed.cause.as_deref(), Some(&QpError::Closed), "{case:?}, dropped {dropped}");
             assert!(server.qp.wait_closed(SOON));
             assert_eq!(server.qp.state(), State::Error);
         }
     }
 }
 
-/// Requirement P2: acknowledged Writes complete when the peer has them, or with the peer's error; the others when they are
-/// sent.
+/// Requirement P2: acknowledged Writes complete when the peer has placed them, or with the peer's error; the others
+/// when they are sent.
 #[test]
-fn completion_means_what_was_asked_for() {
+fn completions_follow_the_requested_mode() {
     let (client, server) = pair(CASES[1]);
     let target = server.region(&[0; 1 << 16], ALL);
     for seed in 0..20 {
         let bytes = pattern(seed, 1 << 16);
         client.qp.post_send(WorkRequest::write_inline(1, &bytes, target.place(0).unwrap())).unwrap();
         client.done(Opcode::Write, 1);
-        assert!(target.to_vec().unwrap() == bytes, "it is there when it completes");
+        assert!(target.to_vec().unwrap() == bytes, "placed before it completes");
     }
-    // The peer posts no receive: it cannot be delivered, so it does not complete.
+    // The peer has no receive: the Send is not delivered, so it does not complete.
     client.qp.post_send(WorkRequest::send(2, &[])).unwrap();
-    assert!(client.cq.wait(Duration::from_millis(50)).unwrap().is_none(), "nobody has it yet");
+    assert!(client.cq.wait(Duration::from_millis(50)).unwrap().is_none(), "not delivered yet");
     server.qp.post_receive(3, &[]).unwrap();
     server.done(Opcode::Receive, 3);
     client.done(Opcode::Send, 2);

@@ -1,30 +1,30 @@
-//! An iWARP connection, taken apart into its frames: the two startup frames, then FPDUs.
+//! Dissects an iWARP connection into frames: the two startup frames, then FPDUs.
 //!
-//! What breaks a rule ends its direction there and becomes a [`Problem`]; the frames before it stand, and the other
-//! direction goes on. Private messages are read too: an analyser shows everything.
+//! A violation ends its direction and becomes a [`Problem`]. Earlier frames and the other direction are not affected. Private
+//! messages are decoded, too.
 
 use crate::{Connection, Moment, Stream};
 use ironwarp_wire::mpa::{FpduReader, Framing, Piece, Revision, Role, Startup};
-use ironwarp_wire::private::{Aside, Hello, Signal, Unreadable};
+use ironwarp_wire::private::{CmHeader, Hello, Signal, Unreadable};
 use ironwarp_wire::{Dialect, Fpdu, Header, Parse, SendWord, Violation};
 use std::fmt;
 use std::net::SocketAddr;
 use std::ops::Range;
 
-/// A connection that speaks iWARP.
+/// An iWARP connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Conversation {
-    /// Who sent the MPA Request.
+    /// The sender of the MPA Request.
     pub initiator: SocketAddr,
     /// The other end.
     pub responder: SocketAddr,
-    /// What the initiator's FPDUs carry beside their messages.
+    /// Framing of the initiator's FPDUs.
     pub from_initiator: Framing,
-    /// The same for the responder's.
+    /// Framing of the responder's FPDUs.
     pub from_responder: Framing,
-    /// Every frame of both directions, in the order in which they were complete.
+    /// All frames of both directions, in the order of their completion.
     pub frames: Vec<Frame>,
-    /// What ended a direction before its time; at most one for each.
+    /// Problems that ended a direction; at most one for each.
     pub problems: Vec<Problem>,
     /// The first packet of the connection.
     pub opened: Moment,
@@ -35,33 +35,33 @@ pub struct Conversation {
 /// A startup frame or FPDU.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Frame {
-    /// Which way it went.
+    /// Whether the initiator sent it.
     pub from_initiator: bool,
     /// The packet that completed it.
     pub at: Moment,
-    /// Where it is in the bytes of its direction, markers included.
+    /// Its position in the byte stream of its direction, markers included.
     pub range: Range<usize>,
-    /// These bytes, as they were on the wire.
+    /// The bytes on the wire.
     pub bytes: Vec<u8>,
-    /// What they mean.
+    /// The decoded contents.
     pub kind: Kind,
 }
 
-/// What a frame is.
+/// The contents of a frame.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kind {
     /// An MPA Request or Reply.
     Startup(OwnedStartup),
     /// An FPDU.
     Fpdu {
-        /// What its header says.
+        /// Its header.
         fpdu: Fpdu,
-        /// What it carries, without markers.
+        /// Its payload, without markers.
         payload: Vec<u8>,
     },
 }
 
-/// A [`Startup`] that keeps its private data.
+/// A [`Startup`] that owns its private data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OwnedStartup {
     /// See [`Startup::role`].
@@ -76,54 +76,54 @@ pub struct OwnedStartup {
     pub private_data: Vec<u8>,
 }
 
-/// What ended a direction before its time.
+/// Why the dissection of a direction ended early.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Problem {
-    /// Which way.
+    /// Whether the initiator sent this direction.
     pub from_initiator: bool,
-    /// The packet that showed it.
+    /// The packet in which it was detected.
     pub at: Moment,
-    /// Where in the bytes of the direction the frame begins that is missing.
+    /// Position of the missing frame in the byte stream of the direction.
     pub offset: usize,
-    /// What it is.
-    pub fault: Fault,
+    /// The kind of problem.
+    pub kind: ProblemKind,
 }
 
 /// The kinds of [`Problem`].
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Fault {
-    /// The sender broke a rule.
-    #[error("violation: {violation}; the Terminate for it says \"{}\"", .violation.cause())]
+pub enum ProblemKind {
+    /// The sender broke a protocol rule.
+    #[error("violation: {violation}; its Terminate is \"{}\"", .violation.cause())]
     Violation {
-        /// Which rule.
+        /// The rule.
         violation: Violation,
     },
-    /// The recording is incomplete.
+    /// Bytes are missing from the capture.
     #[error(
-        "{missing} bytes are not in the capture: the recorder lost packets, or cut them off (`-s 0` makes it keep all)"
+        "{missing} bytes missing from the capture: the recorder dropped or truncated packets (use `-s 0` to keep all bytes)"
     )]
-    Hole {
-        /// How many bytes.
+    Gap {
+        /// Number of missing bytes.
         missing: usize,
     },
-    /// The direction ends within a frame.
-    #[error("it breaks off {got} bytes into a frame")]
-    Cut {
-        /// How much of the frame is there.
+    /// The direction ends in the middle of a frame.
+    #[error("the stream ends {got} bytes into a frame")]
+    Truncated {
+        /// Number of bytes of the frame.
         got: usize,
     },
-    /// The Request was not answered.
+    /// There is no Reply to the Request.
     #[error("no MPA Reply to the Request")]
     NoReply,
-    /// There can be no FPDUs on a rejected connection.
-    #[error("{bytes} bytes follow the rejection of the connection")]
+    /// A rejected connection cannot carry FPDUs.
+    #[error("{bytes} bytes after the connection was rejected")]
     AfterRejection {
-        /// How many bytes.
+        /// Number of bytes.
         bytes: usize,
     },
 }
 
-/// Takes a connection apart; `None` if it does not begin with an MPA Request.
+/// Dissects a connection. Returns `None` if it does not begin with an MPA Request.
 pub fn dissect(connection: &Connection) -> Option<Conversation> {
     let first = (0..2).find(|&side| begins_with_request(&connection.streams[side].bytes))?;
     let second = 1 - first;
@@ -163,12 +163,12 @@ fn begins_with_request(bytes: &[u8]) -> bool {
 type ParseStartup<'a> = fn(&'a [u8]) -> Result<Parse<(Startup<'a>, usize)>, Violation>;
 
 impl Conversation {
-    /// What the FPDUs of one direction carry beside their messages.
+    /// The framing of one direction.
     pub fn framing(&self, from_initiator: bool) -> Framing {
         if from_initiator { self.from_initiator } else { self.from_responder }
     }
 
-    /// RFC 5044 §7.1: one side suffices for CRCs; markers are a demand on the other side.
+    /// RFC 5044 §7.1: either side can enable CRCs for both; markers are requested by the receiver.
     fn agree(&mut self, request: &OwnedStartup, reply: &OwnedStartup) {
         let crc = request.crc || reply.crc;
         self.from_initiator = Framing { crc, markers: reply.markers };
@@ -183,11 +183,11 @@ impl Conversation {
                 self.frames.push(from.frame(len, Kind::Startup(startup.clone())));
                 return Some(startup);
             }
-            Ok(Parse::Need(_)) if bytes.is_empty() && from.stream.hole.is_none() => {
-                self.problems.push(from.problem(Fault::NoReply));
+            Ok(Parse::Need(_)) if bytes.is_empty() && from.stream.gap.is_none() => {
+                self.problems.push(from.problem(ProblemKind::NoReply));
             }
             Ok(Parse::Need(_)) => self.problems.extend(from.end(false)),
-            Err(violation) => self.problems.push(from.problem(Fault::Violation { violation })),
+            Err(violation) => self.problems.push(from.problem(ProblemKind::Violation { violation })),
         }
         None
     }
@@ -209,13 +209,15 @@ impl Conversation {
                     self.frames.extend(frame);
                 }
                 Ok(None) => return self.problems.extend(from.end(reader.at_boundary())),
-                Err(violation) => return self.problems.push(from.problem(Fault::Violation { violation })),
+                Err(violation) => {
+                    return self.problems.push(from.problem(ProblemKind::Violation { violation }));
+                }
             }
         }
     }
 }
 
-/// A direction on its way through dissection.
+/// A direction being dissected.
 struct Direction<'a> {
     from_initiator: bool,
     stream: &'a Stream,
@@ -224,7 +226,7 @@ struct Direction<'a> {
 }
 
 impl Direction<'_> {
-    /// The frame that ends at `end`.
+    /// Returns the frame that ends at `end`.
     fn frame(&mut self, end: usize, kind: Kind) -> Frame {
         let range = self.at..end;
         self.at = end;
@@ -237,27 +239,27 @@ impl Direction<'_> {
         }
     }
 
-    fn problem(&self, fault: Fault) -> Problem {
-        let at = match (fault, self.stream.hole) {
-            (Fault::Hole { .. }, Some(hole)) => hole.before,
-            (Fault::Violation { .. }, _) => self.stream.readable_at(self.at),
+    fn problem(&self, kind: ProblemKind) -> Problem {
+        let at = match (kind, self.stream.gap) {
+            (ProblemKind::Gap { .. }, Some(gap)) => gap.before,
+            (ProblemKind::Violation { .. }, _) => self.stream.readable_at(self.at),
             _ => self.stream.readable_at(self.stream.bytes.len()),
         };
-        Problem { from_initiator: self.from_initiator, at, offset: self.at, fault }
+        Problem { from_initiator: self.from_initiator, at, offset: self.at, kind }
     }
 
-    /// All bytes were read: is that a good end?
+    /// Checks whether the stream ended cleanly after all bytes were read.
     fn end(&self, at_boundary: bool) -> Option<Problem> {
         let got = self.stream.bytes.len() - self.at;
-        match self.stream.hole {
-            Some(hole) => Some(self.problem(Fault::Hole { missing: hole.missing })),
-            None => (!at_boundary).then(|| self.problem(Fault::Cut { got })),
+        match self.stream.gap {
+            Some(gap) => Some(self.problem(ProblemKind::Gap { missing: gap.missing })),
+            None => (!at_boundary).then(|| self.problem(ProblemKind::Truncated { got })),
         }
     }
 
     fn after_rejection(&self) -> Option<Problem> {
         let bytes = self.stream.bytes.len() - self.at;
-        (bytes > 0).then(|| self.problem(Fault::AfterRejection { bytes }))
+        (bytes > 0).then(|| self.problem(ProblemKind::AfterRejection { bytes }))
     }
 }
 
@@ -269,18 +271,18 @@ impl From<Startup<'_>> for OwnedStartup {
 }
 
 impl OwnedStartup {
-    /// The frame as the codec knows it.
+    /// Returns the borrowed form.
     pub fn view(&self) -> Startup<'_> {
         let Self { role, markers, crc, revision, private_data } = self;
         Startup { role: *role, markers: *markers, crc: *crc, revision: *revision, private_data }
     }
 
-    /// What Ironwarp says in the private data, in words, if it is Ironwarp.
+    /// Describes the header of Ironwarp's private protocol in the private data, if any.
     fn private_header(&self) -> Option<String> {
         let hello = Hello::parse(&self.private_data).map(|hello| hello.to_string());
-        let aside = || Aside::parse(&self.private_data).map(|(header, _)| header.to_string());
+        let cm = || CmHeader::parse(&self.private_data).map(|(header, _)| header.to_string());
         let said = match hello {
-            Err(Unreadable::Foreign) => aside(),
+            Err(Unreadable::Foreign) => cm(),
             hello => hello,
         };
         match said {
@@ -291,7 +293,7 @@ impl OwnedStartup {
 }
 
 impl Frame {
-    /// The name of its kind, for counting.
+    /// The name of its kind, used for counting.
     pub fn name(&self) -> &'static str {
         match &self.kind {
             Kind::Startup(startup) => match startup.role {
@@ -326,7 +328,7 @@ fn name(header: &Header) -> &'static str {
     }
 }
 
-/// The signal that an empty Write carries, if it does.
+/// Returns the signal in an empty Write, if it is one.
 fn signal(fpdu: &Fpdu) -> Option<Result<Signal, Unreadable>> {
     match fpdu.header {
         Header::Write(write) if fpdu.payload_len == 0 => Signal::parse(write.place),
@@ -352,7 +354,7 @@ impl fmt::Display for Frame {
 
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "at byte {} of this direction: {}", self.offset, self.fault)
+        write!(f, "at byte {} of this direction: {}", self.offset, self.kind)
     }
 }
 

@@ -1,26 +1,26 @@
-//! Messages to the bytes of whole FPDUs. The opposite of `dissect.rs`.
+//! Encodes messages as FPDUs. The inverse of `dissect.rs`.
 
 use ironwarp_wire::mpa::{FpduWriter, Framing, MAX_STARTUP, Startup};
 use ironwarp_wire::{Header, Misuse};
 
-/// Makes the FPDUs of one direction.
+/// Encodes the FPDUs of one direction.
 #[derive(Clone, Debug)]
 pub struct Encoder(FpduWriter);
 
 impl Encoder {
-    /// For a direction whose first FPDU comes next.
+    /// Creates an encoder for a direction whose first FPDU comes next.
     pub const fn new(framing: Framing) -> Self {
         Self(FpduWriter::new(framing))
     }
 
-    /// The next FPDU.
+    /// Encodes the next FPDU.
     pub fn fpdu(&mut self, header: &Header, payload: &[u8]) -> Result<Vec<u8>, Misuse> {
         let mut bytes = Vec::new();
         self.0.write(header, payload, |piece| bytes.extend(piece))?;
         Ok(bytes)
     }
 
-    /// A startup frame.
+    /// Encodes a startup frame.
     pub fn startup(startup: &Startup<'_>) -> Result<Vec<u8>, Misuse> {
         let mut bytes = [0; MAX_STARTUP];
         let len = startup.emit(&mut bytes)?;

@@ -1,49 +1,49 @@
-//! Why a capture could not be read.
+//! Errors of reading a capture.
 //!
-//! Only what makes the whole file unreadable; what is wrong with one connection is a [`Problem`](crate::Problem) of that
-//! connection, and the others are shown all the same.
+//! These make the whole file unreadable. A [`Problem`](crate::Problem) concerns a single connection and does not affect the
+//! others.
 
-use crate::packet::LinkType;
+use crate::link::LinkType;
 use std::path::PathBuf;
 
-/// A capture that cannot be read.
+/// Why a capture could not be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The file system said no.
-    #[error("cannot read the capture {}: {source}", .path.display())]
+    /// The file could not be read.
+    #[error("failed to read {}: {source}", .path.display())]
     File {
-        /// Which file.
+        /// The file.
         path: PathBuf,
-        /// What the file system said.
+        /// The I/O error.
         source: std::io::Error,
     },
-    /// Neither of the two formats.
-    #[error("this is no packet capture: it begins neither like a pcap nor like a pcapng file")]
+    /// The file has neither of the two formats.
+    #[error("not a packet capture: neither a pcap nor a pcapng header")]
     Format,
-    /// A record makes no sense.
-    #[error("record {record} of the capture, at byte {offset}, is damaged")]
+    /// A record is invalid.
+    #[error("invalid record {record} at byte {offset}")]
     Damaged {
-        /// Which record (in pcapng: block), from 1.
+        /// Number of the record (in pcapng: block), counting from 1.
         record: usize,
-        /// Where it begins.
+        /// Its position in the file.
         offset: usize,
     },
-    /// A pcapng packet of an interface that was not described.
-    #[error("packet {packet} is of interface {interface}, which the capture does not describe")]
+    /// A pcapng packet refers to an undescribed interface.
+    #[error("packet {packet} refers to interface {interface}, which the capture does not describe")]
     Interface {
-        /// Which packet, from 1.
+        /// Number of the packet, counting from 1.
         packet: usize,
-        /// Which interface, from 0.
+        /// Number of the interface, counting from 0.
         interface: u32,
     },
-    /// Packets of a kind of network that is not known here.
+    /// The link type of a packet is not supported.
     #[error(
-        "packet {packet} has link type {}, which is not read here; record on an Ethernet, loopback, raw IP or \
+        "packet {packet} has unsupported link type {}: record on an Ethernet, loopback, raw IP or \
          \"any\" interface", .link.0
     )]
     LinkType {
-        /// Which packet, from 1.
+        /// Number of the packet, counting from 1.
         packet: usize,
         /// Its link type.
         link: LinkType,

@@ -1,4 +1,4 @@
-//! TCP connections, put together from their segments: each direction a run of bytes in order, without repetitions.
+//! Reassembles TCP connections from their segments: the bytes of each direction in order, without duplicates.
 
 use crate::reader::Packet;
 use crate::{Error, Segment, packet};
@@ -6,10 +6,10 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// A point in a capture: a packet, and when it was recorded.
+/// A position in a capture: a packet and its time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moment {
-    /// The number of the packet, from 1.
+    /// Number of the packet, counting from 1.
     pub packet: usize,
     /// Its time, since 1970.
     pub time: Duration,
@@ -18,48 +18,48 @@ pub struct Moment {
 /// A TCP connection.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Connection {
-    /// Who opened it, and the other end. If the opening was not recorded, the sender of the first packet comes first.
+    /// The client and the server. If the SYN was not recorded, the sender of the first packet comes first.
     pub ends: [SocketAddr; 2],
-    /// What each of `ends` sent.
+    /// The stream that each of `ends` sent.
     pub streams: [Stream; 2],
-    /// Its first packet.
+    /// The first packet.
     pub opened: Moment,
-    /// The last packet that closed a direction, or aborted the connection.
+    /// The last packet that closed a direction, or reset the connection.
     pub closed: Option<Moment>,
 }
 
-/// What one end of a connection sent.
+/// The byte stream from one end of a connection.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stream {
-    /// The bytes, up to the first hole.
+    /// The bytes up to the first gap.
     pub bytes: Vec<u8>,
-    /// What is missing behind them, if anything that follows was recorded.
-    pub hole: Option<Hole>,
-    /// The end of each range of bytes that became readable with one packet, in order.
+    /// The gap after them, if later bytes were recorded.
+    pub gap: Option<Gap>,
+    /// The end of each range that became readable with one packet, in order.
     arrivals: Vec<(usize, Moment)>,
 }
 
-/// Bytes that are not in the capture.
+/// Bytes missing from the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hole {
-    /// How many.
+pub struct Gap {
+    /// Number of bytes.
     pub missing: usize,
-    /// The first packet behind it.
+    /// The first packet after the gap.
     pub before: Moment,
 }
 
 impl Stream {
-    /// The packet with which the byte at `offset` became readable: the one that brought it or, if it came early, the one
-    /// that filled the last gap in front of it. Past the end, it is that of the last byte.
+    /// Returns the packet with which the byte at `offset` became readable: the one that carried it or, if it was out of order,
+    /// the one that filled the last gap before it. Past the end, returns that of the last byte.
     pub fn readable_at(&self, offset: usize) -> Moment {
         let range = self.arrivals.partition_point(|(end, _)| *end <= offset);
         self.arrivals.get(range).or(self.arrivals.last()).map_or(Moment::default(), |(_, moment)| *moment)
     }
 }
 
-/// The connections in a capture, in the order in which they begin.
+/// Returns the connections in a capture, in the order in which they begin.
 ///
-/// A SYN begins a new one even between the same two ports, unless it repeats the SYN that began the present one.
+/// A SYN begins a new connection even between the same ports, unless it repeats the SYN of the current one.
 pub fn connections(packets: &[Packet<'_>]) -> Result<Vec<Connection>, Error> {
     let mut open: HashMap<[SocketAddr; 2], usize> = HashMap::new();
     let mut all: Vec<Assembly> = Vec::new();
@@ -81,7 +81,7 @@ pub fn connections(packets: &[Packet<'_>]) -> Result<Vec<Connection>, Error> {
     Ok(all.into_iter().map(Assembly::finish).collect())
 }
 
-/// A connection in the making.
+/// A connection being reassembled.
 struct Assembly {
     ends: [SocketAddr; 2],
     directions: [Direction; 2],
@@ -91,13 +91,13 @@ struct Assembly {
 
 impl Assembly {
     fn new(first: &Segment<'_>, opened: Moment) -> Self {
-        // The answer to a SYN that was not recorded comes from the end that was called.
+        // If the SYN was not recorded, a SYN-ACK comes from the server.
         let called = first.flags.syn && first.flags.ack;
         let ends = if called { [first.to, first.from] } else { [first.from, first.to] };
         Self { ends, directions: Default::default(), opened, closed: None }
     }
 
-    /// The segment opens another connection between the same ports.
+    /// Whether the segment opens another connection between the same ports.
     fn is_over(&self, segment: &Segment<'_>) -> bool {
         segment.flags.syn
             && !segment.flags.ack
@@ -122,7 +122,7 @@ impl Assembly {
     }
 }
 
-/// A direction in the making.
+/// A direction being reassembled.
 #[derive(Default)]
 struct Direction {
     /// The sequence number of the SYN.
@@ -130,7 +130,7 @@ struct Direction {
     /// The sequence number of the first byte.
     first: Option<u32>,
     stream: Stream,
-    /// What came early, by its offset and packet.
+    /// Out-of-order segments by offset and packet.
     early: BTreeMap<(usize, usize), (Moment, Vec<u8>)>,
 }
 
@@ -139,7 +139,7 @@ impl Direction {
         if segment.flags.syn {
             self.syn = Some(segment.seq);
         }
-        let seq = segment.seq.wrapping_add(segment.flags.syn.into()); // a SYN counts like a byte
+        let seq = segment.seq.wrapping_add(segment.flags.syn.into()); // a SYN counts as one byte
         let first = *self.first.get_or_insert(seq);
         let have = self.stream.bytes.len();
         #[expect(clippy::cast_possible_truncation, reason = "sequence numbers count modulo 2^32")]
@@ -171,10 +171,10 @@ impl Direction {
 
     fn finish(self) -> Stream {
         let mut stream = self.stream;
-        stream.hole = self
+        stream.gap = self
             .early
             .first_key_value()
-            .map(|((offset, _), (before, _))| Hole { missing: offset - stream.bytes.len(), before: *before });
+            .map(|((offset, _), (before, _))| Gap { missing: offset - stream.bytes.len(), before: *before });
         stream
     }
 }
@@ -187,7 +187,7 @@ mod tests {
     const CLIENT: &str = "10.0.0.1:1000";
     const SERVER: &str = "10.0.0.2:2000";
 
-    /// Segments, each a second after the one before: sender, sequence number, flags, payload.
+    /// Assembles segments (sender, sequence number, flags, payload) that are one second apart.
     fn assemble(segments: &[(&str, u32, Flags, &[u8])]) -> Vec<Connection> {
         let mut writer = CaptureWriter::new(Vec::new()).unwrap();
         for (second, &(from, seq, flags, payload)) in (1..).zip(segments) {
@@ -209,19 +209,19 @@ mod tests {
         let found = assemble(&[
             (CLIENT, u32::MAX - 2, SYN, b""),
             (SERVER, 500, SYN_ACK, b""),
-            (CLIENT, 1, ACK, b"defg"),          // early
-            (CLIENT, u32::MAX - 1, ACK, b"ab"), // at last
+            (CLIENT, 1, ACK, b"defg"),          // out of order
+            (CLIENT, u32::MAX - 1, ACK, b"ab"), // delayed
             (SERVER, 501, ACK, b"yes"),
-            (CLIENT, 0, ACK, b"cde"), // fills the gap, and reaches over what came early
-            (CLIENT, u32::MAX - 1, ACK, b"ab"), // again
+            (CLIENT, 0, ACK, b"cde"), // fills the gap, and overlaps the out-of-order segment
+            (CLIENT, u32::MAX - 1, ACK, b"ab"), // retransmission
             (CLIENT, 5, FIN, b"h"),
         ]);
         let [connection] = &found[..] else { panic!("{found:?}") };
         assert_eq!(connection.ends, [CLIENT, SERVER].map(|end| end.parse().unwrap()));
         let [to_server, to_client] = &connection.streams;
-        assert_eq!((&to_server.bytes[..], to_server.hole), (&b"abcdefgh"[..], None));
+        assert_eq!((&to_server.bytes[..], to_server.gap), (&b"abcdefgh"[..], None));
         assert_eq!(to_client.bytes, b"yes");
-        // With which packet each byte became readable: `d` to `g` only when the gap was filled.
+        // Bytes `d` to `g` became readable only when the gap was filled.
         let packets: Vec<_> = (0..9).map(|offset| to_server.readable_at(offset).packet).collect();
         assert_eq!(packets, [4, 4, 6, 6, 6, 6, 6, 8, 8]);
         assert_eq!(to_server.readable_at(4).time, Duration::from_secs(6));
@@ -229,12 +229,12 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_is_found_with_its_place_and_length() {
+    fn a_gap_is_found_with_its_position_and_length() {
         let found = assemble(&[(CLIENT, 9, SYN, b""), (CLIENT, 10, ACK, b"abc"), (CLIENT, 20, ACK, b"xyz")]);
         let stream = &found[0].streams[0];
         assert_eq!(stream.bytes, b"abc");
         let before = Moment { packet: 3, time: Duration::from_secs(3) };
-        assert_eq!(stream.hole, Some(Hole { missing: 7, before }));
+        assert_eq!(stream.gap, Some(Gap { missing: 7, before }));
     }
 
     #[test]

@@ -1,12 +1,12 @@
-//! Packet captures of iWARP: read, shown, cut anew and written.
+//! Reads, prints, resegments and writes packet captures of iWARP.
 //!
 //! ```text
 //!  file ── reader ─▶ packets ── packet ─▶ TCP segments ── flow ─▶ connections ── dissect ─▶ frames ── show ─▶ text
-//!  file ◀─ ironwarp-capture ── bytes to send ◀── encode ── messages                     └── recut ─▶ ironwarp-capture
+//!  file ◀─ ironwarp-capture ── bytes to send ◀── encode ── messages                     └── resegment ─▶ ironwarp-capture
 //! ```
 //!
-//! Internal: it serves the tests, which compare with captures of other implementations and with what Wireshark makes of
-//! our own messages, and people who look into captures. All of it works in memory.
+//! Internal: used by tests that compare our traffic with captures of other implementations and with Wireshark's decoder,
+//! and by people who inspect captures. Captures are held in memory.
 //!
 //! ```
 //! let file = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/captures/siw-rping.pcap");
@@ -17,63 +17,24 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod capture;
 mod dissect;
 mod encode;
 mod error;
 mod flow;
+mod link;
 mod packet;
 mod reader;
-pub mod recut;
+pub mod resegment;
 pub mod sample;
 pub mod show;
 
-pub use dissect::{Conversation, Fault, Frame, Kind, OwnedStartup, Problem, dissect};
+pub use capture::Capture;
+pub use dissect::{Conversation, Frame, Kind, OwnedStartup, Problem, ProblemKind, dissect};
 pub use encode::Encoder;
 pub use error::Error;
-pub use flow::{Connection, Hole, Moment, Stream, connections};
+pub use flow::{Connection, Gap, Moment, Stream, connections};
 pub use ironwarp_capture::{CaptureWriter, Flags, OpenConnection, Segment};
-pub use packet::{LinkType, segment};
+pub use link::LinkType;
+pub use packet::segment;
 pub use reader::{Packet, Recording, read};
-
-use std::path::Path;
-use std::time::Duration;
-
-/// What is in a capture file.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Capture {
-    /// The connections that speak iWARP, in the order in which they begin.
-    pub conversations: Vec<Conversation>,
-    /// How many TCP connections speak something else.
-    pub others: usize,
-    /// The time of the first packet, of whatever kind.
-    pub start: Duration,
-    /// The file ends in the middle of a packet, which is left out.
-    pub cut_off: bool,
-}
-
-impl Capture {
-    /// Reads a file, pcap or pcapng.
-    pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
-        let path = path.as_ref();
-        let file = std::fs::read(path).map_err(|source| Error::File { path: path.into(), source })?;
-        Self::parse(&file)
-    }
-
-    /// Reads the content of a file, pcap or pcapng.
-    pub fn parse(file: &[u8]) -> Result<Self, Error> {
-        let Recording { packets, cut_off } = read(file)?;
-        let start = packets.first().map_or(Duration::ZERO, |packet| packet.time);
-        let connections = connections(&packets)?;
-        let conversations: Vec<_> = connections.iter().filter_map(dissect).collect();
-        let others = connections.len() - conversations.len();
-        Ok(Self { conversations, others, start, cut_off })
-    }
-
-    /// All frames in the order in which they were complete, each with its conversation.
-    pub fn frames(&self) -> impl Iterator<Item = (&Conversation, &Frame)> {
-        let mut frames: Vec<_> =
-            self.conversations.iter().flat_map(|it| it.frames.iter().map(move |frame| (it, frame))).collect();
-        frames.sort_by_key(|(_, frame)| frame.at.packet);
-        frames.into_iter()
-    }
-}

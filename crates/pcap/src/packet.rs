@@ -1,48 +1,21 @@
-//! One packet: the TCP segment in it, whatever network it was recorded on. `ironwarp-capture` builds them.
+//! Extracts the TCP segment of a packet, for every supported link type. `ironwarp-capture` builds packets.
 
 use crate::Error;
+use crate::link::LinkType;
 use crate::reader::Packet;
 use etherparse::{EtherType, LaxNetSlice, LaxSlicedPacket, TcpSlice, TransportSlice};
 use ironwarp_capture::{Flags, Segment};
 use std::net::{IpAddr, SocketAddr};
 
-/// The kind of header a packet begins with, in the numbers of <https://www.tcpdump.org/linktypes.html>.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LinkType(pub u32);
-
-impl LinkType {
-    /// BSD loopback: the address family in four bytes of the machine's order, then IP.
-    pub const NULL: Self = Self(0);
-    /// Ethernet.
-    pub const ETHERNET: Self = Self(1);
-    /// IP with nothing in front.
-    pub const RAW: Self = Self(101);
-    /// OpenBSD loopback: as [`NULL`](Self::NULL), in network order.
-    pub const LOOP: Self = Self(108);
-    /// Linux "cooked", as the interface "any" was recorded.
-    pub const SLL: Self = Self(113);
-    /// IPv4 with nothing in front.
-    pub const IPV4: Self = Self(228);
-    /// IPv6 with nothing in front.
-    pub const IPV6: Self = Self(229);
-    /// Linux "cooked" version 2, as the interface "any" is recorded today.
-    pub const SLL2: Self = Self(276);
-
-    /// From the field of a file header, whose upper half is used for other things.
-    pub(crate) fn from_wire(field: i32) -> Self {
-        Self(field.cast_unsigned() & 0xffff)
-    }
-}
-
-/// The TCP segment in a packet; `None` if there is something else in it.
+/// Returns the TCP segment in a packet, or `None` if it contains something else.
 pub fn segment<'a>(packet: &Packet<'a>) -> Result<Option<Segment<'a>>, Error> {
     let data = packet.data;
     let sliced = match packet.link {
         LinkType::ETHERNET => LaxSlicedPacket::from_ethernet(data).ok(),
-        // The type of what follows is the last field of SLL's 16 bytes, and the first of SLL2's 20.
+        // The protocol is the last field of SLL's 16 bytes, and the first of SLL2's 20.
         LinkType::SLL => cooked(data.get(14..16), data.get(16..)),
         LinkType::SLL2 => cooked(data.get(..2), data.get(20..)),
-        // The address family has other numbers on each system; the IP header tells its version by itself.
+        // Address families differ between systems; the IP header contains its version.
         LinkType::NULL | LinkType::LOOP => data.get(4..).and_then(ip),
         LinkType::RAW | LinkType::IPV4 | LinkType::IPV6 => ip(data),
         link => return Err(Error::LinkType { packet: packet.number, link }),
@@ -104,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_segment_is_found_behind_every_kind_of_header() {
+    fn a_segment_is_found_after_every_kind_of_header() {
         let v4 = sample("10.0.0.1:1000", "10.0.0.2:2000");
         let v6 = sample("[fd00::1]:1000", "[fd00::2]:2000");
         for (sent, protocol) in [(v4, [0x08, 0x00]), (v6, [0x86, 0xdd])] {
@@ -123,14 +96,14 @@ mod tests {
     }
 
     #[test]
-    fn trailing_bytes_of_a_short_ethernet_frame_are_no_payload() {
+    fn ethernet_padding_is_not_payload() {
         let sent = sample("10.0.0.1:1000", "10.0.0.2:2000");
         let padded = [ethernet(&sent), vec![0xee; 9]].concat();
         assert_eq!(parse(LinkType::ETHERNET, &padded), Some(sent));
     }
 
     #[test]
-    fn what_is_not_tcp_is_skipped_and_an_unknown_link_is_an_error() {
+    fn other_packets_are_skipped_and_unknown_links_are_errors() {
         let mut udp = ethernet(&sample("10.0.0.1:1000", "10.0.0.2:2000"));
         udp[14 + 9] = 17;
         assert_eq!(parse(LinkType::ETHERNET, &udp), None);
@@ -139,6 +112,6 @@ mod tests {
         }
         let packet = Packet { number: 3, time: Duration::ZERO, link: LinkType(147), data: &udp };
         let error = segment(&packet).unwrap_err().to_string();
-        assert!(error.starts_with("packet 3 has link type 147, which is not read here"), "{error}");
+        assert!(error.starts_with("packet 3 has unsupported link type 147"), "{error}");
     }
 }

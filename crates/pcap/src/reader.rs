@@ -1,7 +1,7 @@
-//! A capture file, taken apart into packets. Mirrors `writer.rs`; `packet.rs` looks into the packets.
+//! Reads the packets of a capture file. `packet.rs` parses the packets.
 
 use crate::Error;
-use crate::packet::LinkType;
+use crate::link::LinkType;
 use pcap_parser::nom::{Err as Failure, IResult};
 use pcap_parser::pcap::{PcapHeader, parse_pcap_frame, parse_pcap_frame_be, parse_pcap_frame_modified};
 use pcap_parser::{
@@ -11,25 +11,25 @@ use std::time::Duration;
 
 const NANOS: u128 = 1_000_000_000;
 
-/// A packet as it was recorded.
+/// A recorded packet.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Packet<'a> {
-    /// Its number in the file, from 1, as packet analysers count.
+    /// Its number in the file, counting from 1 like packet analysers.
     pub number: usize,
     /// When it was recorded, since 1970.
     pub time: Duration,
-    /// What kind of header it begins with.
+    /// The kind of header it begins with.
     pub link: LinkType,
-    /// As much of it as was recorded.
+    /// The recorded part of the packet.
     pub data: &'a [u8],
 }
 
-/// What a file holds.
+/// The packets of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Recording<'a> {
-    /// The packets, as far as they are whole.
+    /// The complete packets.
     pub packets: Vec<Packet<'a>>,
-    /// The file ends in the middle of a record, as it does when the recorder was killed.
+    /// Whether the file ends in the middle of a record, as it does if the recorder was killed.
     pub cut_off: bool,
 }
 
@@ -88,7 +88,7 @@ fn read_pcapng<'a>(file: &'a [u8], mut big_endian: bool, packets: &mut Vec<Packe
         let parse = if big_endian { parse_block_be } else { parse_block_le };
         let (interface, ticks, data) = match next(parse, file, &mut blocks, count)? {
             Block::SectionHeader(section) => {
-                // Interfaces are counted anew in each section, which may even have another byte order.
+                // Each section numbers its interfaces from zero, and may have a different byte order.
                 big_endian = section.big_endian();
                 interfaces.clear();
                 continue;
@@ -104,7 +104,7 @@ fn read_pcapng<'a>(file: &'a [u8], mut big_endian: bool, packets: &mut Vec<Packe
             }
             Block::SimplePacket(block) => {
                 let whole = block.origlen as usize;
-                (0, 0, block.data.get(..whole).unwrap_or(block.data)) // it has no time
+                (0, 0, block.data.get(..whole).unwrap_or(block.data)) // without a timestamp
             }
             _ => continue,
         };
@@ -135,7 +135,7 @@ fn next<'a, T>(
     }
 }
 
-/// What a pcapng file says of an interface.
+/// An interface that a pcapng file describes.
 struct Interface {
     link: LinkType,
     ticks_per_second: u128,
@@ -156,7 +156,7 @@ impl Interface {
     fn time(&self, ticks: u64) -> Duration {
         let ticks = u128::from(ticks);
         let seconds = u64::try_from(ticks / self.ticks_per_second).unwrap_or(u64::MAX);
-        // A resolution so fine that the product overflows has no nanoseconds to tell.
+        // If the resolution is so fine that the product overflows, the fraction is ignored.
         let nanos = (ticks % self.ticks_per_second).checked_mul(NANOS).unwrap_or(0) / self.ticks_per_second;
         let nanos = u32::try_from(nanos).unwrap_or(0);
         Duration::new(seconds.saturating_add_signed(self.offset), nanos)
@@ -194,7 +194,7 @@ mod tests {
         [&word(kind)[..], &word(len), body, &word(len)].concat()
     }
 
-    /// A pcapng section: an interface that counts 2^-10 seconds, and one packet of it.
+    /// A pcapng section with an interface whose resolution is 2^-10 seconds, and one packet of it.
     fn section(link: u16, word: fn(u32) -> [u8; 4], half: fn(u16) -> [u8; 2]) -> Vec<u8> {
         let version = [half(1), half(0)].concat();
         let header = [word(0x1a2b_3c4d).to_vec(), version, vec![0xff; 8]].concat();
@@ -217,13 +217,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_capture_is_an_error() {
+    fn other_files_are_an_error() {
         assert!(matches!(read(b""), Err(Error::Format)));
         assert!(matches!(read(b"GIF89a, and more than a file header"), Err(Error::Format)));
     }
 
     #[test]
-    fn of_a_file_that_is_cut_off_the_whole_packets_are_read() {
+    fn complete_packets_of_a_truncated_file_are_read() {
         let one = pcap(0xa1b2_c3d4, u32::to_le_bytes, u16::to_le_bytes);
         let two = [&one[..], &one[24..]].concat();
         for len in 24..=two.len() {

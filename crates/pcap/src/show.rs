@@ -1,12 +1,12 @@
-//! A capture as text: a line for each frame, the way a packet analyser prints it, and a line that counts them.
+//! Prints a capture: one line per frame, like a packet analyser, and a summary.
 
 use crate::{Capture, Conversation, Frame, Kind, Moment, Problem};
 use std::io::{self, Write};
 
 /// Writes `capture` to `out`.
 ///
-/// The initiator of each connection is on the left, with an arrow in the direction of the frame; numbers and times of
-/// packets are those that other analysers show.
+/// The initiator of each connection is on the left, with an arrow in the direction of the frame. Packet numbers and times
+/// match those of other analysers.
 pub fn show(capture: &Capture, out: &mut impl Write) -> io::Result<()> {
     let ends = |it: &Conversation| (it.initiator.to_string(), it.responder.to_string());
     let widest = |len: fn(&(String, String)) -> usize| {
@@ -29,7 +29,7 @@ struct Line<'a> {
     text: String,
 }
 
-/// Frames and problems of all connections, in the order of the capture.
+/// Returns frames and problems of all connections in the order of the capture.
 fn lines(capture: &Capture) -> Vec<Line<'_>> {
     let mut lines: Vec<_> = capture.conversations.iter().flat_map(lines_of).collect();
     lines.sort_by_key(|line| line.at.packet);
@@ -52,11 +52,11 @@ fn lines_of(of: &Conversation) -> impl Iterator<Item = Line<'_>> {
     frames.chain(problems)
 }
 
-/// A wrong CRC is a problem, not a frame.
+/// Returns the CRC note of a frame. A frame with a wrong CRC is a problem instead.
 fn crc(of: &Conversation, frame: &Frame) -> &'static str {
     match (&frame.kind, of.framing(frame.from_initiator).crc) {
         (Kind::Startup(_), _) => "",
-        (Kind::Fpdu { .. }, true) => ", CRC right",
+        (Kind::Fpdu { .. }, true) => ", CRC ok",
         (Kind::Fpdu { .. }, false) => ", no CRC",
     }
 }

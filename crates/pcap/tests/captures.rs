@@ -1,10 +1,11 @@
-//! Captures of Linux siw decode to the last byte, and encode to the same bytes again.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! Captures of Linux siw are decoded completely, and encoding the result yields the same bytes.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
-use common::{golden, opcode, opcodes, open, sent_by, stream, temporary, tshark, tshark_opcodes};
+use common::{golden, opcode, opcodes, open, sent_by, stream, temporary};
 use ironwarp_pcap::{Capture, Encoder, Kind};
+use ironwarp_testkit::tshark::{self, tshark};
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{
     Cause, Header, Place, Protection, ReadRequest, Tag, TaggedBuffer, Terminate, UntaggedBuffer,
@@ -45,7 +46,7 @@ fn every_byte_is_part_of_a_frame() {
     }
 }
 
-/// How many bytes each end sent, by the sequence numbers alone.
+/// Returns the number of bytes that each end sent, computed from sequence numbers alone.
 fn bytes_carried(name: &str) -> HashMap<(SocketAddr, SocketAddr), usize> {
     let file = std::fs::read(golden(name)).unwrap();
     let (mut first, mut carried) = (HashMap::new(), HashMap::new());
@@ -86,8 +87,8 @@ fn every_frame_is_encoded_to_the_bytes_it_was_decoded_from() {
     }
 }
 
-/// siw swaps nibbles and bits in the control words of a Terminate, and counts only payload in the length that follows.
-/// These are all that occur, with what RFC 5040 §4.8 has there. The rest of the frame stays, but for the CRC.
+/// siw swaps nibbles and bits in the control bytes of a Terminate, and counts only payload in the length that follows. These
+/// are all forms in the captures, each with its equivalent by RFC 5040 §4.8. The rest of the frame is the same, except the CRC.
 fn assert_terminate_normalised(siw: &[u8], encoded: &[u8]) {
     const FORMS: [([u8; 6], [u8; 6]); 4] = [
         ([0x11, 0x01, 0x03, 0, 0, 0x40], [0x11, 0x01, 0xc0, 0, 0, 0x4e]), // Write out of bounds
@@ -97,7 +98,7 @@ fn assert_terminate_normalised(siw: &[u8], encoded: &[u8]) {
     ];
     let control = 20..26;
     let form = FORMS.iter().find(|(found, _)| *found == siw[control.clone()]);
-    let (_, normal) = form.unwrap_or_else(|| panic!("a new form of Terminate: {siw:02x?}"));
+    let (_, normal) = form.unwrap_or_else(|| panic!("unknown form of Terminate: {siw:02x?}"));
     let mut expected = siw.to_vec();
     expected[control].copy_from_slice(normal);
     let crc = siw.len() - 4;
@@ -106,7 +107,7 @@ fn assert_terminate_normalised(siw: &[u8], encoded: &[u8]) {
 }
 
 #[test]
-fn terminates_say_what_was_wrong() {
+fn terminates_have_the_expected_causes() {
     let place = |tag, offset| Place { tag: Tag(tag), offset };
     let write = |it: &Terminate| match (it.offender.header, it.offender.read) {
         (Some(DdpHeader::Tagged(ddp)), None) => {
@@ -142,7 +143,7 @@ fn terminates_say_what_was_wrong() {
             (Cause::Protection(Protection::Tag), Some(46)),
             "{name}"
         );
-        // siw has the length of the read where the sequence number belongs.
+        // siw puts the length of the read where the sequence number belongs.
         let (sink, source) = read;
         assert_eq!(second.offender.read, Some(ReadRequest { msn: 64, sink, len: 64, source }), "{name}");
 
@@ -163,7 +164,7 @@ fn terminate(kind: &Kind) -> Option<Terminate> {
     }
 }
 
-/// What is in each capture: startup frames in full, FPDUs by their kind.
+/// Counts the frames of each capture: startup frames by contents, FPDUs by kind.
 #[test]
 fn census() {
     let gold: Expected = &[
@@ -189,7 +190,7 @@ fn census() {
             "MPA Reply REJECTED, revision 2, IRD 5, ORD 3, peer-to-peer, RTR Write, CRC, 14 bytes of private data",
             1,
         ),
-        ("Write", 14), // those of the other capture, and six RTRs
+        ("Write", 14), // as in the other capture, plus six RTRs
         ("Read Request", 4),
         ("Read Response", 5),
         ("Send", 4),
@@ -213,10 +214,10 @@ fn census_of_rping() {
     let request =
         "MPA Request, revision 2, IRD 1, ORD 1, peer-to-peer, RTR Write Read, CRC, 0 bytes of private data";
     let reply = "MPA Reply, revision 2, IRD 1, ORD 1, peer-to-peer, RTR Write, CRC, 0 bytes of private data";
-    check_census(RPING_P2P_CLIENT, &with(request, reply, 7)); // two RTRs more
+    check_census(RPING_P2P_CLIENT, &with(request, reply, 7)); // plus two RTRs
     let request = "MPA Request, revision 1, 0 bytes of private data";
     let reply = "MPA Reply, revision 1, 0 bytes of private data";
-    // With revision 1, siw knows no IRD and ORD, and rping gives up when its first read fails.
+    // With revision 1, siw has no IRD and ORD, and rping gives up when its first read fails.
     check_census(RPING_V1, &[(request, 2), (reply, 2), ("Send", 2)]);
 }
 
@@ -235,7 +236,7 @@ fn check_census(name: &str, expected: Expected<'_>) {
     let expected: BTreeMap<String, usize> =
         expected.iter().map(|(text, n)| ((*text).to_owned(), *n)).collect();
     assert_eq!(found, expected, "{name}");
-    assert_eq!(opcodes(&capture), tshark_opcodes(&golden(name)), "{name}: tshark sees other messages");
+    assert_eq!(opcodes(&capture), tshark::opcodes(&golden(name)), "{name}: tshark sees different messages");
 }
 
 #[test]
@@ -246,7 +247,7 @@ fn crcs_are_checked_where_they_are_used() {
         for conversation in open(name).conversations {
             assert_eq!(conversation.framing(true).crc, crc, "{name}");
             assert_eq!(conversation.framing(false).crc, crc, "{name}");
-            // siw leaves the field zero when it is not used, so this cannot be a coincidence.
+            // siw sends zero if CRCs are not used.
             for (_, _, bytes, kind) in sent_by(&conversation, true) {
                 let zero = bytes.ends_with(&[0; 4]);
                 assert!(matches!(kind, Kind::Startup(_)) || zero != crc, "{name}");

@@ -1,5 +1,5 @@
-//! The program `ironwarp-pcap`, run as a user runs it.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! Runs the program `ironwarp-pcap`.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
@@ -35,7 +35,7 @@ fn show(file: impl AsRef<OsStr>) -> String {
 }
 
 #[test]
-fn show_prints_a_line_for_each_frame() {
+fn show_prints_one_line_per_frame() {
     let shown = show(golden("siw-rping.pcap"));
     let lines: Vec<_> = shown.lines().collect();
     assert_eq!(
@@ -72,21 +72,21 @@ fn show_names_signals_hellos_crcs_and_rejections() {
     assert_eq!(text(&["sample".as_ref(), sample.as_ref()]), "");
     let shown = show(&sample);
     for expected in [
-        "Signal, version 2, capabilities 0x001f, RNR timer 31, CRC right",
+        "Signal, version 2, capabilities 0x001f, RNR timer 31, CRC ok",
         "Signal, 78187493530 messages acknowledged, no CRC",
         "48 bytes of private data: Hello, from 0xabcdef to 0x123456, RQ PSN 0x654321",
         "MPA Reply REJECTED, revision 2, IRD 16383, ORD 0, CRC, 14 bytes of private data",
         "[2001:db8::1]:40001 → [2001:db8::2]:7174  MPA Request",
-        "Terminate, MPA: CRC mismatch (2/0/02), CRC right",
+        "Terminate, MPA: CRC mismatch (2/0/02), CRC ok",
     ] {
-        assert!(shown.contains(expected), "{expected} is missing");
+        assert!(shown.contains(expected), "missing: {expected}");
     }
 }
 
 #[test]
-fn show_says_in_words_what_is_wrong() {
+fn show_describes_problems() {
     let mut file = std::fs::read(golden("siw-gold-p2p-crc.pcap")).unwrap();
-    // The payload of the first Send, and with it the rest of that direction.
+    // Corrupts the payload of the first Send, and with it the rest of that direction.
     let send = file.windows(5).position(|it| it == [0x24, 0x25, 0x26, 0x27, 0xac]).unwrap();
     file[send] ^= 1;
     let broken = temporary("cli-broken.pcap");
@@ -96,26 +96,23 @@ fn show_says_in_words_what_is_wrong() {
     assert_eq!(
         line.split_once("  !! ").unwrap().1,
         "at byte 61 of this direction: violation: CRC mismatch: computed 0x76839b14, received 0xabc631ac; \
-         the Terminate for it says \"MPA: CRC mismatch (2/0/02)\""
+         its Terminate is \"MPA: CRC mismatch (2/0/02)\""
     );
     assert!(shown.trim_end().ends_with("; 1 problem"), "{shown}");
 
-    let copy = temporary("cli-broken-recut.pcap");
-    let message = error(&["recut".as_ref(), broken.as_ref(), copy.as_ref()]);
-    assert!(
-        message.contains("cli-broken-recut.pcap lacks what could not be read: between 10.9.0.2:"),
-        "{message}"
-    );
+    let copy = temporary("cli-broken-resegment.pcap");
+    let message = error(&["resegment".as_ref(), broken.as_ref(), copy.as_ref()]);
+    assert!(message.contains("cli-broken-resegment.pcap is incomplete: between 10.9.0.2:"), "{message}");
     assert!(message.contains("at byte 61 of this direction: violation: CRC mismatch"), "{message}");
 }
 
 #[test]
-fn recut_keeps_every_frame() {
-    let copy = temporary("cli-recut.pcap");
+fn resegment_keeps_every_frame() {
+    let copy = temporary("cli-resegment.pcap");
     for name in ["siw-gold.pcap", "siw-gold-p2p-crc.pcap", "siw-rping-v1.pcap"] {
-        assert_eq!(text(&["recut".as_ref(), golden(name).as_ref(), copy.as_ref()]), "");
+        assert_eq!(text(&["resegment".as_ref(), golden(name).as_ref(), copy.as_ref()]), "");
         let frames = |shown: String| -> Vec<String> {
-            // Behind the number and the time of the packet, which belong to the file. The last line counts.
+            // Without the number and time of the packet, which depend on the file, and without the summary.
             let (counts, frames) =
                 shown.lines().collect::<Vec<_>>().split_last().map(|(a, b)| (*a, b.to_vec())).unwrap();
             frames.iter().map(|line| line[19..].to_owned()).chain([counts.to_owned()]).collect()
@@ -127,7 +124,7 @@ fn recut_keeps_every_frame() {
 }
 
 #[test]
-fn a_file_that_is_cut_off_is_shown_as_far_as_it_goes() {
+fn a_truncated_file_is_shown_up_to_its_end() {
     let file = std::fs::read(golden("siw-rping.pcap")).unwrap();
     let copy = temporary("cli-cut-off.pcap");
     std::fs::write(&copy, &file[..file.len() - 1]).unwrap();
@@ -138,52 +135,50 @@ fn a_file_that_is_cut_off_is_shown_as_far_as_it_goes() {
 }
 
 #[test]
-fn errors_say_what_to_do() {
-    assert_eq!(error(&[]), "ironwarp-pcap: what shall it do? `ironwarp-pcap --help` lists it\n");
+fn errors_suggest_a_remedy() {
+    assert_eq!(error(&[]), "ironwarp-pcap: missing command; see `ironwarp-pcap --help`\n");
     assert_eq!(
         error(&["dance".as_ref()]),
-        "ironwarp-pcap: `dance` is nothing that it does; `ironwarp-pcap --help` lists what is\n"
+        "ironwarp-pcap: unknown command `dance`; see `ironwarp-pcap --help`\n"
     );
     assert_eq!(
         error(&["show".as_ref()]),
-        "ironwarp-pcap: `show` takes 1 file, not 0; see `ironwarp-pcap --help`\n"
+        "ironwarp-pcap: `show` takes 1 file, but 0 given; see `ironwarp-pcap --help`\n"
     );
     assert_eq!(
-        error(&["recut".as_ref(), "in.pcap".as_ref()]),
-        "ironwarp-pcap: `recut` takes 2 files, not 1; see `ironwarp-pcap --help`\n"
+        error(&["resegment".as_ref(), "in.pcap".as_ref()]),
+        "ironwarp-pcap: `resegment` takes 2 files, but 1 given; see `ironwarp-pcap --help`\n"
     );
     assert_eq!(
         error(&["show".as_ref(), "no/such/file.pcap".as_ref()]),
-        "ironwarp-pcap: cannot read the capture no/such/file.pcap: No such file or directory (os error 2)\n"
+        "ironwarp-pcap: failed to read no/such/file.pcap: No such file or directory (os error 2)\n"
     );
     let manifest = concat!(env!("CARGO_MANIFEST_DIR"), "/Cargo.toml");
     assert_eq!(
         error(&["show".as_ref(), manifest.as_ref()]),
-        format!(
-            "ironwarp-pcap: {manifest}: this is no packet capture: it begins neither like a pcap nor like a pcapng file\n"
-        )
+        format!("ironwarp-pcap: {manifest}: not a packet capture: neither a pcap nor a pcapng header\n")
     );
     let message = error(&["sample".as_ref(), "no/such/directory.pcap".as_ref()]);
-    assert!(message.starts_with("ironwarp-pcap: cannot write no/such/directory.pcap: "), "{message}");
+    assert!(message.starts_with("ironwarp-pcap: failed to write no/such/directory.pcap: "), "{message}");
 }
 
 #[test]
 fn help_lists_the_commands() {
     for word in ["--help", "-h", "help"] {
         let help = text(&[word.as_ref()]);
-        for command in ["show FILE", "recut IN OUT", "sample OUT"] {
+        for command in ["show FILE", "resegment IN OUT", "sample OUT"] {
             assert!(help.contains(&format!("ironwarp-pcap {command} ")), "{command}");
         }
     }
 }
 
 #[test]
-fn a_reader_that_goes_away_is_no_error() {
+fn a_reader_that_goes_away_is_not_an_error() {
     let sample = temporary("cli-pipe.pcap");
     text(&["sample".as_ref(), sample.as_ref()]);
     let mut child =
         program().arg("show").arg(&sample).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
-    // More is printed than a pipe holds, so that the program must meet the closed end.
+    // The output exceeds the capacity of a pipe, so the program is sure to notice that it was closed.
     let mut first = String::new();
     BufReader::with_capacity(1, child.stdout.take().unwrap()).read_line(&mut first).unwrap();
     assert!(first.contains("MPA Request"), "{first}");

@@ -1,15 +1,16 @@
-//! Wireshark's decoder reads every message that the codec emits, and sees in it what was meant.
+//! Wireshark's decoder understands every message that the codec emits.
 //!
-//! What it cannot show, it is not asked for: the words of opcodes 8, 9 and F, which it does not know; and a DDP header in a
-//! Terminate of the kind "remote protection", of which it shows 14 bytes as the header even if it is an untagged one, and
-//! of the rest as much as a Read Request has.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! Not checked is what it cannot show: the fields of opcodes 8, 9 and F, which it does not know; and an untagged DDP header in a
+//! Terminate of the type "remote protection", of which it shows only 14 bytes as the header, followed by as many bytes as a
+//! Read Request has.
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
-use common::{opcode, temporary, tshark};
+use common::{opcode, temporary};
 use ironwarp_pcap::sample::{self, Sample, Turn};
 use ironwarp_pcap::{Encoder, OwnedStartup};
+use ironwarp_testkit::tshark::tshark;
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::mpa::{Framing, Revision, Role};
 use ironwarp_wire::{
@@ -26,11 +27,11 @@ fn sample_file(name: &str) -> PathBuf {
     path
 }
 
-/// Fields of tshark by name, as the hex digits of their value; of a field that occurs more than once, all values.
+/// Fields of tshark by name, with their values in hex. Values of repeated fields are concatenated.
 type Fields = BTreeMap<String, String>;
 
 #[test]
-fn every_frame_is_decoded_as_it_was_meant() {
+fn every_frame_is_decoded_correctly() {
     let file = sample_file("tshark-frames.pcap");
     let text = tshark(&file, &["-T", "pdml", "-J", "iwarp_mpa iwarp_ddp_rdmap _ws.malformed"]);
     assert!(!text.contains("_ws.malformed"));
@@ -39,11 +40,11 @@ fn every_frame_is_decoded_as_it_was_meant() {
     for (index, (found, (name, expected))) in found.iter().zip(&expected).enumerate() {
         assert_eq!(found, expected, "frame {index}: {name}");
     }
-    assert_eq!(found.len(), expected.len(), "tshark sees another number of frames");
+    assert_eq!(found.len(), expected.len(), "tshark sees a different number of frames");
     assert_eq!(found.len(), 1298);
 }
 
-/// Every startup frame and FPDU in tshark's XML, with its fields.
+/// Returns the fields of every startup frame and FPDU in tshark's XML.
 fn frames(pdml: &str) -> Vec<Fields> {
     let mut frames: Vec<Fields> = Vec::new();
     for line in pdml.lines() {
@@ -58,7 +59,7 @@ fn frames(pdml: &str) -> Vec<Fields> {
             frame.insert("cause".into(), text.rsplit_once(" (").unwrap().0.into());
         }
         match name {
-            // The two parts of a terminated header, see above.
+            // The two parts of a terminated header (see the top of this file).
             "iwarp_rdma.term_ddp_h" | "iwarp_rdma.term_rdma_h" => {
                 frame.entry("terminated".into()).or_default().push_str(value);
             }
@@ -67,14 +68,14 @@ fn frames(pdml: &str) -> Vec<Fields> {
                 frame.insert("crc".into(), if good { "good" } else { "bad" }.into());
             }
             "iwarp_mpa.crc" => _ = frame.insert("crc".into(), value.clone()),
-            // Of a message in several segments; not on the wire.
+            // Reassembled messages, not on the wire.
             _ if name.starts_with("iwarp_rdma.send.") => {}
             _ if value.is_empty() => {} // a heading
             _ => frame.entry(name.into()).or_default().push_str(value),
         }
     }
-    // Where markers are, tshark reckons the place of the padding from the sequence number and not from the first marker,
-    // and may show the bytes beside it. The CRC covers them anyway.
+    // With markers, tshark computes the position of the padding from the sequence number instead of the first marker, and may
+    // show adjacent bytes. The CRC covers them anyway.
     for frame in frames.iter_mut().filter(|frame| frame.contains_key("iwarp_mpa.marker_fpduptr")) {
         frame.entry("iwarp_mpa.pad".into()).and_modify(|pad| *pad = "0".repeat(pad.len()));
     }
@@ -108,7 +109,7 @@ fn set(fields: &mut Fields, name: &str, value: impl Into<String>) {
     fields.insert(name.to_owned(), value.into());
 }
 
-/// RFC 5044 §7.1.1, RFC 6581 §9: tshark shows revision 2's S bit as reserved and its word as private data.
+/// RFC 5044 §7.1.1, RFC 6581 §9. tshark shows the S bit of revision 2 as reserved, and its word as private data.
 fn startup(startup: &OwnedStartup) -> Fields {
     let mut fields = Fields::new();
     let (key, rejected) = match startup.role {
@@ -148,7 +149,7 @@ fn startup(startup: &OwnedStartup) -> Fields {
     fields
 }
 
-/// RFC 5044 §4: length, padding, CRC and markers of an FPDU, which begins at `position` of its direction.
+/// RFC 5044 §4: length, padding, CRC and markers of an FPDU that begins at `position` of its direction.
 fn mpa(fields: &mut Fields, ulpdu: usize, framing: Framing, position: &mut usize) {
     set(fields, "iwarp_mpa.ulpdulength", format!("{ulpdu:04x}"));
     let padding = (4 - (2 + ulpdu) % 4) % 4;
@@ -175,7 +176,7 @@ fn mpa(fields: &mut Fields, ulpdu: usize, framing: Framing, position: &mut usize
     }
 }
 
-/// RFC 5041 §4 and RFC 5040 §4.1: the fields that every message has, and those of its kind.
+/// RFC 5041 §4 and RFC 5040 §4.1: common fields, and those of each kind of message.
 fn fields(header: &Header) -> Fields {
     let mut fields = Fields::new();
     for (name, value) in
@@ -223,7 +224,7 @@ fn fields(header: &Header) -> Fields {
     fields
 }
 
-/// The private messages are told apart by their queue, and by two bits that RFC 5040 reserves.
+/// Private messages are distinguished by their queue, and by two bits that RFC 5040 reserves.
 fn private(fields: &mut Fields, header: &Header) {
     let bits = match header {
         Header::SendImmediate(message) => {
@@ -240,7 +241,7 @@ fn private(fields: &mut Fields, header: &Header) {
             untagged(fields, 0x1f, 0x8000_0001, response.msn, response.offset, response.last, 0);
             1
         }
-        other => panic!("{other} is new here"),
+        other => panic!("unexpected {other}"),
     };
     set(fields, "iwarp_rdma.rsv", bits.to_string());
 }
@@ -296,7 +297,7 @@ fn atomic(fields: &mut Fields, request: &AtomicRequest) {
     set("compare_mask", format!("{compare_mask:016x}"));
 }
 
-/// RFC 5040 §4.8; tshark names the fields by the layer and type it finds.
+/// RFC 5040 §4.8. The names of tshark's fields depend on layer and type.
 fn terminate(fields: &mut Fields, terminate: &Terminate) {
     let (etype, code) = match terminate.cause {
         Cause::LocalCatastrophic => ("etype_rdma", "errcode"),
@@ -305,7 +306,7 @@ fn terminate(fields: &mut Fields, terminate: &Terminate) {
         Cause::TaggedBuffer(_) => ("etype_ddp", "errcode_ddp_tagged"),
         Cause::UntaggedBuffer(_) => ("etype_ddp", "errcode_ddp_untagged"),
         Cause::Mpa(_) => ("etype_llp", "errcode_llp"),
-        Cause::Other { .. } => panic!("the samples hold known causes"),
+        Cause::Other { .. } => panic!("the samples have known causes"),
     };
     let (layer, kind, number) = terminate.cause.to_wire();
     let mut set = |name: &str, value: String| set(fields, name, value);
@@ -329,7 +330,7 @@ fn terminate(fields: &mut Fields, terminate: &Terminate) {
     }
 }
 
-/// Each cause in tshark's words, so that the numbers are not only right by our own table.
+/// Returns tshark's description of a cause, to verify our numbers independently.
 fn cause_text(cause: Cause) -> Option<&'static str> {
     Some(match cause {
         Cause::LocalCatastrophic | Cause::DdpCatastrophic => return None,
@@ -366,11 +367,11 @@ fn cause_text(cause: Cause) -> Option<&'static str> {
         Cause::Mpa(MpaFault::LocalCatastrophic) => "Local Catastrophic Error",
         Cause::Mpa(MpaFault::InsufficientIrd) => "Insufficient IRD Resources",
         Cause::Mpa(MpaFault::NoRtr) => "No Matching RTR Option",
-        Cause::Other { .. } => panic!("the samples hold known causes"),
+        Cause::Other { .. } => panic!("the samples have known causes"),
     })
 }
 
-/// As much of the terminated header as tshark shows.
+/// Returns the part of the terminated header that tshark shows.
 fn terminated(cause: Cause, header: &DdpHeader, read: Option<&ReadRequest>) -> String {
     let mut text = match header {
         DdpHeader::Tagged(ddp) => {
@@ -397,9 +398,9 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Checksums are checked here too.
+/// Checksums are verified here, too.
 #[test]
-fn nothing_else_is_remarked_upon() {
+fn tshark_reports_nothing_else() {
     let file = sample_file("tshark-expert.pcap");
     let text = tshark(
         &file,
@@ -409,13 +410,13 @@ fn nothing_else_is_remarked_upon() {
     let startups: Vec<_> = sample::samples().into_iter().flat_map(|it| [it.request, it.reply]).collect();
     let count = |which: fn(&OwnedStartup) -> bool| startups.iter().filter(|it| which(it)).count();
     let expected = [
-        // tshark knows RFC 5044, but not RFC 6581.
+        // tshark implements RFC 5044, but not RFC 6581.
         (
             "Res field is NOT set to zero as required by RFC 5044",
             count(|it| matches!(it.revision, Revision::Two(Some(_)))),
         ),
         ("Rev field is NOT set to one as required by RFC 5044", count(|it| it.revision != Revision::One)),
-        // It finds this one twice in the same frame.
+        // Reported twice for the same frame.
         ("Reject bit set by Responder", 2 * count(|it| it.role == Role::Reply { rejected: true })),
         ("This frame initiates the connection closing", startups.len() / 2),
         ("This frame undergoes the connection closing", startups.len() / 2),
@@ -432,7 +433,7 @@ fn remark(line: &str) -> Option<(&str, usize)> {
     Some((summary.trim(), count))
 }
 
-/// The test of the test: a message with another meaning, or a wrong byte, does not pass.
+/// Verifies that these tests detect errors.
 #[test]
 fn a_wrong_crc_is_seen() {
     let mut file = sample::write(Vec::new()).unwrap();

@@ -1,5 +1,5 @@
-//! What `ironwarp-capture` writes, read again: another implementation of the headers (etherparse) judges it.
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+//! Files of `ironwarp-capture`, verified by an independent implementation of the headers (etherparse).
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 use etherparse::{NetSlice, SlicedPacket, TransportSlice};
 use ironwarp_pcap::{CaptureWriter, Flags, Segment};
@@ -18,7 +18,7 @@ fn lengths(file: &[u8]) -> Vec<usize> {
 }
 
 #[test]
-fn what_does_not_fit_a_segment_is_cut_into_equal_parts() {
+fn large_payloads_are_split_evenly() {
     for (v6, room) in [(false, 65_495), (true, 65_475)] {
         for (len, expected) in [
             (0, vec![]),
@@ -63,20 +63,20 @@ fn connections_may_interleave_and_use_the_same_ports_again() {
 }
 
 #[test]
-fn what_cannot_be_written_is_an_error() {
+fn unwritable_packets_are_errors() {
     let ((from, to), (v6, _)) = (ends(false), ends(true));
     let mut writer = CaptureWriter::new(Vec::new()).unwrap();
     let error = writer.open(Duration::ZERO, from, v6).unwrap_err().to_string();
-    assert_eq!(error, "a TCP segment from 10.0.0.1:1 to [fd00::1]:1: one is IPv4, the other IPv6");
+    assert_eq!(error, "TCP segment from 10.0.0.1:1 to [fd00::1]:1: cannot mix IPv4 and IPv6");
     let error = writer.open(Duration::from_secs(1 << 33), from, to).unwrap_err().to_string();
-    assert_eq!(error, "a pcap file ends in the year 2106");
+    assert_eq!(error, "time is after the year 2106, the limit of pcap files");
     let payload = &[0; 65_496];
     let segment = Segment { from, to, seq: 0, ack: 0, flags: Flags::default(), payload };
     let error = writer.segment(Duration::ZERO, &segment).unwrap_err().to_string();
-    assert_eq!(error, "65496 bytes of payload in one TCP segment, 65495 fit");
+    assert_eq!(error, "65496 bytes of payload exceed the maximum of 65495 in a TCP segment");
 }
 
-/// Lengths are checked by etherparse as it reads; checksums are computed here by its own functions.
+/// etherparse checks lengths as it reads; checksums are computed here with its functions.
 #[test]
 fn lengths_and_checksums_are_right() {
     for v6 in [false, true] {

@@ -1,18 +1,19 @@
-//! Instructions of each step of a message of 8 bytes, by itself: a request is posted, cut into a segment and handed to the link;
-//! a segment is taken apart and placed, completes a receive, and the completion is polled. `cargo xtask instructions` runs it
-//! under callgrind and holds each step to its ceiling, which SPECIFICATION.md states too.
+//! Number of instructions of each step of an 8-byte message: a request is posted, cut into a segment and
+//! handed to the link; a segment is parsed and placed, completes a receive, and the completion is polled.
+//! `cargo xtask instructions` runs this under callgrind and checks each step against its ceiling, which
+//! docs/specification/performance.md states, too.
 //!
-//! Link and host are mocks that do next to nothing: what is counted is the device.
+//! Link and host are mocks that do next to nothing, so that only the device is counted.
 #![allow(clippy::unwrap_used, reason = "a measurement that fails may panic")]
 
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::connect::{Agreed, Depths, Role, Setup};
+use ironwarp_rnic::config::DeviceConfig;
+use ironwarp_rnic::connect::{Agreed, Depths, MpaMode, Role};
 use ironwarp_rnic::device::Device;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use ironwarp_rnic::memory::{Memory, Rights, TagCipher};
-use ironwarp_rnic::qp::{Attendant, Attributes, Completes, Qp, Ready, Receives, RegistrationFailure};
+use ironwarp_rnic::qp::{Attributes, Qp, Ready, Receives, StreamDriver};
 use ironwarp_rnic::queue::{Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, WorkRequest};
 use ironwarp_wire::mpa::{FpduWriter, Framing, RtrSet};
 use ironwarp_wire::{Header, Send, SendWord};
@@ -20,7 +21,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// How often a case is run.
+/// Number of repetitions of each case.
 const REPEATS: usize = 1000;
 const FRAMING: Framing = Framing { crc: true, markers: false };
 const LEN: u32 = 8;
@@ -39,13 +40,13 @@ fn main() {
             measured_post(&end);
             end.comes(1);
             measured_segment(&end);
-            assert_eq!(end.tape.sent.load(Ordering::Relaxed), REPEATS * 32, "all of them left");
+            assert_eq!(end.tape.sent.load(Ordering::Relaxed), REPEATS * 32, "all messages were sent");
         }
         Some("place") => {
             let end = End::new();
             end.comes(REPEATS);
             measured_place(&end);
-            assert_eq!(end.cq.len(), REPEATS, "all of them are there");
+            assert_eq!(end.cq.len(), REPEATS, "all messages were received");
         }
         Some("complete") => measured_complete(&End::new()),
         Some("poll") => {
@@ -58,7 +59,7 @@ fn main() {
     }
 }
 
-/// The stream is not open yet, so that nothing leaves.
+/// Posts requests. The stream is not open yet, so nothing is sent.
 #[inline(never)]
 fn measured_post(end: &End) {
     for id in 0..REPEATS as u64 {
@@ -69,7 +70,7 @@ fn measured_post(end: &End) {
     }
 }
 
-/// The same with its bytes in the request (requirement X5): made and posted.
+/// Creates and posts requests with inline data (requirement X5).
 #[inline(never)]
 fn measured_push(end: &End) {
     for id in 0..REPEATS as u64 {
@@ -80,16 +81,16 @@ fn measured_push(end: &End) {
     }
 }
 
-// The next two differ in a constant, or the compiler would make one of them.
+// The next two functions differ in a constant, which keeps the compiler from merging them.
 
-/// All that was posted leaves, many with one call.
+/// Sends everything that was posted, many messages per call.
 #[inline(never)]
 fn measured_segment(end: &End) {
     black_box("segment");
     end.qp.drive(Ready { readable: true, writable: false, ended: false });
 }
 
-/// All that has come is placed, and completes.
+/// Places and completes everything that was received.
 #[inline(never)]
 fn measured_place(end: &End) {
     black_box("place");
@@ -110,7 +111,8 @@ fn measured_poll(end: &End) {
     }
 }
 
-/// A queue pair that accepted a connection and has heard nothing yet. Receives for all that will come are posted.
+/// A queue pair that has accepted a connection and received nothing yet. Receives for all messages are
+/// posted.
 struct End {
     qp: Arc<Qp>,
     cq: Arc<Cq>,
@@ -120,23 +122,17 @@ struct End {
 
 impl End {
     fn new() -> Self {
-        let device = Device::new(Config::default(), Arc::new(MockHost), TagCipher::new([0; 16]));
+        let device = Device::new(DeviceConfig::default(), Arc::new(MockHost), TagCipher::new([0; 16]));
         let domain = device.allocate_domain();
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
         let tag = device.register(domain, Memory::direct(0x1000, 0x1000, rights).unwrap()).unwrap();
         let cq = Arc::new(Cq::new(1, 2 * REPEATS));
         let attributes = Attributes {
-            domain,
-            send_cq: Arc::clone(&cq),
-            receive_cq: Arc::clone(&cq),
             send_depth: REPEATS,
-            shared_send: None,
             max_sges: 1,
-            completes: Completes::WhenSent,
-            registration_failure: RegistrationFailure::default(),
             receives: Receives::Own(REPEATS),
             rights: Rights::empty(),
-            by_hand: false,
+            ..Attributes::new(domain, &cq)
         };
         let end = Self { qp: Qp::new(1, &device, attributes), cq, tape: Arc::default(), tag };
         for id in 0..REPEATS as u64 {
@@ -144,7 +140,7 @@ impl End {
         }
         let agreed = Agreed {
             role: Role::Responder { rtr: RtrSet::empty() },
-            setup: Setup::ClientServer,
+            mode: MpaMode::ClientServer,
             send: FRAMING,
             receive: FRAMING,
             ird: 1,
@@ -160,7 +156,7 @@ impl End {
         Sge { tag: self.tag, addr: 0x1000, len: LEN }
     }
 
-    /// So many messages of the peer's.
+    /// Provides `count` messages from the peer.
     fn comes(&self, count: usize) {
         let writer = FpduWriter::new(FRAMING);
         let mut bytes = Vec::new();
@@ -175,7 +171,7 @@ impl End {
     }
 }
 
-/// A link that takes everything and brings what it was given, all at once.
+/// A link that takes everything, and delivers what it was given at once.
 #[derive(Debug, Default)]
 struct Tape {
     received: Mutex<Vec<u8>>,
@@ -211,7 +207,7 @@ impl Link for Tape {
     }
 }
 
-/// Memory that is nowhere.
+/// A host without memory.
 #[derive(Debug)]
 struct MockHost;
 
@@ -234,15 +230,15 @@ impl Host for MockHost {
 #[derive(Debug)]
 struct Nobody;
 
-impl Attendant for Nobody {
-    fn call_again(&self) {}
+impl StreamDriver for Nobody {
+    fn schedule(&self) {}
 
     fn opened(&self) {}
 
     fn peer_not_ready(&self) {}
 
-    fn ended(&self, fault: &Arc<Fault>) {
-        panic!("{fault}");
+    fn ended(&self, error: &Arc<QpError>) {
+        panic!("{error}");
     }
 
     fn closed(&self) {}

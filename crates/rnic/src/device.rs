@@ -1,64 +1,64 @@
 //! The device: what all queue pairs of an adapter share.
 
-use crate::config::Config;
+use crate::config::DeviceConfig;
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, LANE_QUEUE, Routing, Sizes, Wake};
 use crate::fault::{FaultPlan, Faults};
 use crate::host::{Buffer, Host};
 use crate::memory::{
     Domain, Limits, Memory, RegisterError, ReregisterError, Reregistration, Stream, Table, TagCipher,
 };
-use crate::stream::Train;
+use crate::outbound::TxBatch;
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
-/// A staging buffer: what one call receives at most that does not go straight to its place.
+/// Size of a staging buffer: the maximum that one call receives without placing it directly.
 const STAGING: usize = if cfg!(fuzzing) { 4 << 10 } else { 256 << 10 };
-/// What one call of a link moves at most: larger ones bring no more (limits of the kernel's TCP), and keep guards longer.
+/// Maximum number of bytes that one call to a link transfers. Larger calls are not faster with TCP, and hold
+/// guards longer.
 const LONG_CALL: usize = 1 << 20;
-/// The same where somebody is in a hurry, give or take a frame: what the kernel copies in one call it copies to the end before another
-/// thread has the processor.
+/// Maximum number of bytes per call for low-latency traffic, give or take a frame: the kernel finishes a copy
+/// before another thread gets the processor.
 const SHORT_CALL: usize = 32 << 10;
-/// So many idle buffers are kept; they are used by threads, not by queue pairs.
+/// Maximum number of idle buffers kept. Buffers are used by threads, not by queue pairs.
 const SPARE: usize = 8;
 
-/// How many completion handlers there can be (requirement N1), apart from those that completion queues have for
-/// themselves.
+/// Maximum number of completion handlers (requirement N1), not counting the private ones of completion queues.
 pub const HANDLERS: usize = 1024;
-/// The queues before it are for global and for asynchronous events (requirement I6).
+/// The event queues before it are for global and for asynchronous events (requirement I6).
 const FIRST_HANDLER: u16 = 2;
 
-/// There are as many completion handlers as there can be.
+/// The maximum number of completion handlers is reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("there are {HANDLERS} completion handlers: one may serve many completion queues")]
+#[error("too many completion handlers, the maximum is {HANDLERS}: one can serve many completion queues")]
 pub struct TooManyHandlers;
 
-/// The adapter's memory table, settings and spare buffers.
+/// What all queue pairs of an adapter share: its memory table, settings, events and spare buffers.
 pub struct Device {
-    config: Config,
+    config: DeviceConfig,
     host: Arc<dyn Host>,
     table: Table,
-    /// Made only where faults are asked for.
+    /// `None` unless faults are injected.
     faults: Option<Arc<Faults>>,
     domains: AtomicU32,
     events: Arc<AsyncEvents>,
     routing: Arc<Routing>,
-    /// The completion handlers, by their number less [`FIRST_HANDLER`].
+    /// The completion handlers, by number minus [`FIRST_HANDLER`].
     handlers: Mutex<Vec<Weak<CompletionHandler>>>,
-    /// Those of lanes.
+    /// The completion handlers of lanes.
     lane_handlers: Mutex<Vec<Weak<CompletionHandler>>>,
     #[expect(clippy::vec_box, reason = "they are handed around for each message")]
-    trains: Mutex<Vec<Box<Train>>>,
+    batches: Mutex<Vec<Box<TxBatch>>>,
     staging: Mutex<Vec<Buffer>>,
     longest_call: AtomicUsize,
 }
 
 impl Device {
-    /// A device that reaches the program's memory through `host`, and whose tags follow from `cipher`.
-    pub fn new(config: Config, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
-        let routing = Routing::new(config.lanes);
+    /// Creates a device that accesses the program's memory through `host`, and derives its tags from `cipher`.
+    pub fn new(config: DeviceConfig, host: Arc<dyn Host>, cipher: Arc<TagCipher>) -> Arc<Self> {
+        let routing = Routing::new(1);
         let limits = Limits { entries: config.tags, strict: config.strict_windows };
         Arc::new(Self {
             table: Table::new(limits, cipher),
@@ -70,18 +70,18 @@ impl Device {
             routing,
             handlers: Mutex::default(),
             lane_handlers: Mutex::default(),
-            trains: Mutex::default(),
+            batches: Mutex::default(),
             staging: Mutex::default(),
             longest_call: AtomicUsize::new(LONG_CALL),
         })
     }
 
-    /// Its settings.
-    pub fn config(&self) -> &Config {
+    /// The settings.
+    pub fn config(&self) -> &DeviceConfig {
         &self.config
     }
 
-    /// The program's memory.
+    /// Access to the program's memory.
     pub fn host(&self) -> &dyn Host {
         &*self.host
     }
@@ -91,29 +91,29 @@ impl Device {
         &self.table
     }
 
-    /// The faults that are injected, if any are.
+    /// The faults to inject, if any.
     pub fn faults(&self) -> Option<&Arc<Faults>> {
         self.faults.as_ref()
     }
 
-    /// A protection domain that no other has.
+    /// Allocates a protection domain.
     pub fn allocate_domain(&self) -> Domain {
         Domain(self.domains.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Registers memory by a call (requirement M6).
+    /// Registers memory by call (requirement M6).
     pub fn register(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         self.may_register()?;
         self.table.register(self.host(), domain, memory)
     }
 
-    /// The same, for memory that need not be mapped yet.
+    /// Registers memory by call that need not be mapped yet.
     pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         self.may_register()?;
         self.table.register_on_demand(domain, memory)
     }
 
-    /// Registers memory by a call, and has all of its pages made.
+    /// Registers memory by call, and faults all of its pages in.
     pub fn register_prefaulted(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         memory.prepare(self.host(), true)?;
         self.register(domain, memory)
@@ -131,7 +131,7 @@ impl Device {
         self.table.finish(domain, tag, memory, prepared)
     }
 
-    /// Changes a region that was registered by a call, and returns its new tag.
+    /// Changes a region that was registered by call, and returns its new tag.
     pub fn reregister(&self, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
         self.may_register()?;
         self.table.reregister(self.host(), tag, to)
@@ -152,17 +152,17 @@ impl Device {
         }
     }
 
-    /// Something happened outside of any request.
+    /// Raises an asynchronous event.
     pub fn raise(&self, event: AsyncEvent) {
         self.events.raise(event);
     }
 
-    /// What happened outside of any request.
+    /// The asynchronous events.
     pub fn events(&self) -> &Arc<AsyncEvents> {
         &self.events
     }
 
-    /// *Set Completion Handler* (requirement N2): one with a number that no other has.
+    /// Creates a completion handler with a number of its own (*Set Completion Handler*, requirement N2).
     pub fn create_handler(&self, wake: Box<dyn Wake>) -> Result<Arc<CompletionHandler>, TooManyHandlers> {
         let mut handlers = lock(&self.handlers);
         let free = handlers.iter().position(|handler| handler.strong_count() == 0).unwrap_or(handlers.len());
@@ -175,7 +175,8 @@ impl Device {
         Ok(handler)
     }
 
-    /// The completion handler of a lane, whose number follows from the lane's. Once for each.
+    /// Creates the completion handler of a lane, whose number follows from that of the lane. Call this once per
+    /// lane.
     pub fn create_lane_handler(&self, lane: u16, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
         let handler = self.numbered_handler(HandlerId(LANE_QUEUE + lane), wake);
         lock(&self.lane_handlers).push(Arc::downgrade(&handler));
@@ -187,48 +188,50 @@ impl Device {
         CompletionHandler::new(id, Box::new(interrupt), Some(self.events()))
     }
 
-    /// Which events go to which queues, and whom they wake.
+    /// The mapping of events to event queues and vectors.
     pub fn routing(&self) -> &Arc<Routing> {
         &self.routing
     }
 
-    /// A completion handler for one completion queue: it has no number of its own, and does not count.
+    /// Creates a private completion handler for one completion queue. It has no number and does not count towards
+    /// [`HANDLERS`].
     pub fn create_private_handler(&self, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
         CompletionHandler::new(HandlerId::PRIVATE, wake, Some(self.events()))
     }
 
-    /// The completion handlers that have a number, in its order.
+    /// The completion handlers that have a number, in order.
     pub fn handlers(&self) -> Vec<Arc<CompletionHandler>> {
         let (numbered, lanes) = (lock(&self.handlers), lock(&self.lane_handlers));
         numbered.iter().chain(&*lanes).filter_map(Weak::upgrade).collect()
     }
 
-    /// The adapter goes away: no event is raised any more (requirement N11). What was raised can still be taken.
+    /// Stops raising events, because the adapter is closed (requirement N11). Events that were raised can still
+    /// be taken.
     pub fn shut_down(&self) {
         self.handlers().iter().for_each(|handler| handler.shut_down());
         self.events.shut_down();
     }
 
-    /// From now on no call of a link keeps a processor long: somebody is in a hurry (requirement N6). Bulk traffic pays for it with
-    /// more calls.
+    /// From now on, keeps calls to links short for low-latency traffic (requirement N6). Bulk traffic needs more
+    /// calls then.
     pub fn shorten_calls(&self) {
         self.longest_call.store(SHORT_CALL, Ordering::Relaxed);
     }
 
-    /// What one call of a link moves at most.
+    /// Maximum number of bytes that one call to a link transfers.
     pub(crate) fn longest_call(&self) -> usize {
         self.longest_call.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn take_train(&self) -> Box<Train> {
-        let spare = lock(&self.trains).pop();
-        let mut train = spare.unwrap_or_else(|| Box::new(Train::new(self.host())));
-        train.set_longest(self.longest_call());
-        train
+    pub(crate) fn take_batch(&self) -> Box<TxBatch> {
+        let spare = lock(&self.batches).pop();
+        let mut batch = spare.unwrap_or_else(|| Box::new(TxBatch::new(self.host())));
+        batch.set_max_len(self.longest_call());
+        batch
     }
 
-    pub(crate) fn put_train(&self, train: Box<Train>) {
-        keep(&self.trains, train);
+    pub(crate) fn put_batch(&self, batch: Box<TxBatch>) {
+        keep(&self.batches, batch);
     }
 
     pub(crate) fn take_staging(&self) -> Buffer {
@@ -241,7 +244,7 @@ impl Device {
     }
 }
 
-/// Without its buffers, which are long and mean nothing.
+/// Omits the buffers.
 impl fmt::Debug for Device {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut debug = f.debug_struct("Device");

@@ -1,9 +1,9 @@
-//! Why something failed, as data: which check, whose fault, which memory, what the peer said. One `Display` writes the
+//! Errors as data: which check failed, whose fault it is, which memory, what the peer said. `Display` writes the
 //! line that every user sees.
 //!
-//! [`Fault`] ends a stream or a request, and travels in completions and events. [`Protocol`] has the rules that only the
-//! state of a stream can show broken (those that a header shows by itself are `wire`'s `Violation`); its table says which
-//! Terminate answers each. [`PostError`] is the caller's mistake, returned at once.
+//! [`QpError`] ends a stream or a request; completions and events carry it. [`Protocol`] lists the rules that can
+//! only be checked against the state of a stream, and which Terminate answers each violation. (The rules that a
+//! header shows by itself are `Violation` in `wire`.) [`PostError`] is a mistake of the caller, returned at once.
 
 mod vendor;
 
@@ -11,7 +11,7 @@ pub use vendor::VendorError;
 
 use crate::bug::Bug;
 use crate::memory::{Denied, RegisterError};
-use crate::queue::Status;
+use crate::status::Status;
 use ironwarp_wire::private::Unreadable;
 use ironwarp_wire::{
     Cause, Operation, Place, Protection, Tag, TaggedBuffer, Terminate, UntaggedBuffer, Violation,
@@ -20,127 +20,115 @@ use ironwarp_wire::{
 /// Why a stream or a request failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Fault {
-    /// This end's own request named memory that it may not use like this (requirement M8).
-    #[error("this request may not use this memory: {0}")]
+pub enum QpError {
+    /// A local request named memory that it may not access in this way (requirement M8).
+    #[error("the request may not access this memory: {0}")]
     Local(Denied),
-    /// The peer named memory that it may not use like this (requirement M9).
-    #[error("the peer may not use this memory: {0}")]
+    /// The peer named memory that it may not access in this way (requirement M9).
+    #[error("the peer may not access this memory: {0}")]
     Remote(Denied),
-    /// The memory was registered, and is gone now.
-    #[error("the program unmapped or write-protected memory that it registered: {len} bytes at {place}")]
+    /// Registered memory is no longer mapped.
+    #[error("registered memory was unmapped or write-protected by the program: {len} bytes at {place}")]
     Unmapped {
-        /// Where.
+        /// Where it is.
         place: Place,
-        /// How much was due.
+        /// Number of bytes to be accessed.
         len: usize,
-        /// Whether the peer wanted to reach it.
+        /// Whether the peer accessed it.
         remote: bool,
     },
     /// A registration by work request was refused (requirement M6).
-    #[error("the registration of {tag} failed: {error}")]
+    #[error("failed to register {tag}: {error}")]
     Register {
-        /// The tag it was for.
+        /// The tag to be registered.
         tag: Tag,
-        /// Why.
+        /// Why it failed.
         error: RegisterError,
     },
-    /// The peer's bytes broke a rule.
-    #[error("the peer broke the protocol: {0}")]
+    /// The peer sent bytes that violate the protocol.
+    #[error("protocol violation by the peer: {0}")]
     Violation(Violation),
-    /// The peer's message does not fit what went before.
-    #[error("the peer broke the protocol: {0}")]
+    /// The peer sent a message that does not fit the state of the stream.
+    #[error("protocol violation by the peer: {0}")]
     Protocol(Protocol),
-    /// The peer runs another release of Ironwarp, which requires something that this one does not know.
+    /// The peer runs another release of Ironwarp, which requires an extension unknown to this one.
     #[error("{0}")]
     OtherRelease(Unreadable),
-    /// The peer ended the stream, and said why.
+    /// The peer terminated the stream, with this reason.
     #[error("the peer ended the stream: {0}")]
     Terminated(Terminate),
-    /// The connection broke.
+    /// The connection was lost, with this errno.
     #[error("the connection was lost: {}", std::io::Error::from_raw_os_error(*.0))]
     Lost(i32),
-    /// The program took memory away of which the front of a segment had already left: nothing could follow, not even the
-    /// reason.
-    #[error("the program unmapped memory while it was sent; the connection was cut")]
+    /// The program unmapped memory after the first bytes of its segment were sent: nothing could follow, not even
+    /// a Terminate.
+    #[error("the program unmapped memory while it was being sent: the connection was reset")]
     HalfSent,
-    /// A queue pair that was brought up by hand has no connection: its peer is not there, or has gone.
-    #[error(
-        "the peer could not be reached, or has closed, and did not come back in the time that the retries allow"
-    )]
+    /// A manually connected queue pair has no connection: its peer does not exist, or has left.
+    #[error("the peer is unreachable or has closed: retries exceeded")]
     Unreachable,
     /// The program moved the queue pair to the error state.
     #[error("the program moved the queue pair to the error state")]
     Moved,
-    /// The peer posted no receive in the time that the retries allow.
-    #[error("the peer posted no receive in the time that the retries allow")]
+    /// The peer posted no receive within the time that the retries allow.
+    #[error("the peer posted no receive in time: receiver-not-ready retries exceeded")]
     NotReady,
     /// The peer closed in the middle of a message.
     #[error("the peer closed the connection in the middle of a message")]
     CutShort,
-    /// The peer closed, as it may.
+    /// The peer closed the connection in order.
     #[error("the peer closed the connection")]
     Closed,
-    /// This end closed.
+    /// This end closed the connection.
     #[error("this end closed the connection")]
     Disconnected,
-    /// A Send with Immediate for a peer that does not understand it (requirement X8).
+    /// A Send with Immediate for a peer that does not support it (requirement X8).
     #[error(
-        "the peer does not understand Send with Immediate: only Ironwarp does; a Write with Immediate is standard"
+        "the peer does not support Send with Immediate, an extension of Ironwarp: use Write with Immediate"
     )]
     NoImmediate,
-    /// A datagram is one packet, and no longer (requirement P2).
-    #[error("a datagram of {len} bytes, {limit} are possible: send several, or connect")]
+    /// A datagram does not fit one packet (requirement P2).
+    #[error("datagram of {len} bytes exceeds the maximum of {limit}: split it, or use a connection")]
     DatagramTooLong {
-        /// What was given.
+        /// Length of the datagram.
         len: u64,
-        /// What is possible.
+        /// Maximum length.
         limit: usize,
     },
-    /// A completion queue has no room left (requirement I5).
-    #[error("a completion queue overflowed: create queue {0} with room for all that can complete")]
+    /// A completion queue overflowed (requirement I5).
+    #[error("completion queue {0} overflowed: create it with room for all outstanding requests")]
     Overrun(u32),
-    /// The adapter has stopped: an event queue overflowed (requirement I5), or one of its threads cannot go on.
+    /// The adapter has stopped: an event queue overflowed (requirement I5), or one of its threads failed.
     #[error(
-        "the adapter has stopped: nobody took the events of one of its event queues, or one of its threads failed, which its log tells"
+        "the adapter has stopped: one of its event queues overflowed, or one of its threads failed (see the log)"
     )]
     Stopped,
-    /// Something had to happen within a time, and did not.
-    #[error("{0} took too long")]
+    /// Something did not happen in time.
+    #[error("timed out: {0}")]
     TimedOut(&'static str),
-    /// The adapter made a mistake. Only this connection ends for it.
+    /// A bug in the adapter. It ends only this connection.
     #[error("{0}")]
     Bug(Bug),
 }
 
-/// Whose mistake it is.
+/// Who caused an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Culprit {
-    /// The program on this side.
+pub enum ErrorOrigin {
+    /// The local program.
     Program,
-    /// The other end.
+    /// The peer.
     Peer,
-    /// What lies between.
+    /// The network.
     Network,
-    /// Nobody's: an end as it should be.
+    /// Nobody: the connection ended as intended.
     Nobody,
     /// This adapter.
     Adapter,
 }
 
-impl Fault {
-    /// Whose mistake it is.
-    pub const fn culprit(&self) -> Culprit {
-        VendorError::of(self).culprit()
-    }
-
-    /// Itself as a number, for `vendor_err` of a C program's completions: `ironwarp explain` tells what it means.
-    pub const fn vendor_err(&self) -> u32 {
-        VendorError::of(self).to_u32()
-    }
-
-    /// The status of the request that this ends; the others are flushed.
+impl QpError {
+    /// The status of the request that this error ends. All other requests are flushed.
     pub(crate) const fn remote_status(&self) -> Status {
         match self {
             Self::Terminated(terminate) => match terminate.cause {
@@ -155,104 +143,104 @@ impl Fault {
     }
 }
 
-/// A rule that a message breaks only because of what went before it.
+/// A rule that can only be checked against the state of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Protocol {
     /// RFC 5041 §5.2: messages of a queue are numbered without gaps.
-    #[error("message {found} on queue {queue}, {expected} is due")]
+    #[error("unexpected message sequence number {found} on queue {queue}, expected {expected}")]
     Sequence {
         /// The queue.
         queue: u32,
-        /// The number due.
+        /// The expected number.
         expected: u32,
-        /// The number found.
+        /// The received number.
         found: u32,
     },
     /// RFC 5041 §5.2: the segments of a message follow each other.
-    #[error("a segment begins at offset {found} of its message, {expected} is due")]
+    #[error("unexpected message offset {found}, expected {expected}")]
     Offset {
-        /// The offset due.
+        /// The expected offset.
         expected: u32,
-        /// The offset found.
+        /// The received offset.
         found: u32,
     },
-    /// The message does not fit the receive that it got.
-    #[error("a message of at least {found} bytes for a receive of {room}")]
+    /// The message does not fit its receive.
+    #[error("message of at least {found} bytes exceeds its receive of {room}")]
     TooLong {
-        /// What the receive holds.
+        /// Size of the receive.
         room: u64,
-        /// What has come.
+        /// Number of bytes received so far.
         found: u64,
     },
-    /// XRC: a shared receive queue that is not there.
-    #[error("a message for shared receive queue {0}, which is not there")]
+    /// XRC: the named shared receive queue does not exist.
+    #[error("message for unknown shared receive queue {0}")]
     NoSharedQueue(u32),
-    /// No receive is posted, and the adapter was told not to wait for one.
-    #[error("a message, and no receive is posted")]
+    /// No receive is posted, and the adapter is configured not to wait for one.
+    #[error("no receive is posted for a message")]
     NoReceive,
-    /// Requirement M11: more Reads than this end agreed to hold.
-    #[error("one more Read Request than the {ird} that were agreed")]
+    /// Requirement M11: the peer has more outstanding Reads than agreed.
+    #[error("more than the agreed {ird} outstanding Read Requests")]
     ReadsExceeded {
-        /// What was agreed.
+        /// The agreed maximum.
         ird: u16,
     },
-    /// An answer that nobody asked for.
-    #[error("a Read or Atomic Response, and none is due")]
+    /// A response without a request.
+    #[error("unexpected Read or Atomic Response")]
     Unasked,
-    /// RFC 7306 §8.2: an atomic operation works on an aligned word.
-    #[error("an atomic operation on the word at {place}, which is not aligned to 8 bytes")]
+    /// RFC 7306 §8.2: the target of an atomic operation must be aligned.
+    #[error("atomic operation at {place}, which is not aligned to 8 bytes")]
     Misaligned {
-        /// What was named.
+        /// The target.
         place: Place,
     },
-    /// A Read Response for another place than was asked for.
-    #[error("a Read Response for {found}, {expected} is due")]
+    /// A Read Response for another place than requested.
+    #[error("Read Response for {found}, expected {expected}")]
     ResponsePlace {
-        /// The place due.
+        /// The expected place.
         expected: Place,
-        /// The place found.
+        /// The received place.
         found: Place,
     },
-    /// A Read Response that is longer or shorter than was asked for.
-    #[error("a Read Response of {found} bytes, {expected} were asked for")]
+    /// A Read Response that is longer or shorter than requested.
+    #[error("Read Response of {found} bytes, expected {expected}")]
     ResponseLength {
-        /// What was asked for.
+        /// The requested length.
         expected: u32,
-        /// What came, at least.
+        /// The received length, at least.
         found: u64,
     },
-    /// The same of a Read V2 Response, which names no memory.
-    #[error("a Read V2 Response of {found} bytes, {expected} were asked for")]
+    /// A Read V2 Response, which names no memory, that is longer or shorter than requested.
+    #[error("Read V2 Response of {found} bytes, expected {expected}")]
     V2ResponseLength {
-        /// What was asked for.
+        /// The requested length.
         expected: u32,
-        /// What came, at least.
+        /// The received length, at least.
         found: u64,
     },
-    /// RFC 5041 §5.1: the segments of two messages are not mixed.
-    #[error("a message begins in the middle of another")]
+    /// RFC 5041 §5.1: segments of different messages must not be interleaved.
+    #[error("a message starts within another")]
     Interleaved,
-    /// More messages acknowledged than were sent.
-    #[error("{found} messages acknowledged, {sent} were sent")]
+    /// The peer acknowledged more messages than were sent.
+    #[error("{found} messages acknowledged, but only {sent} sent")]
     Acknowledged {
-        /// What was sent.
+        /// Number of messages sent.
         sent: u64,
-        /// What the peer says it has delivered.
+        /// Number of messages acknowledged.
         found: u64,
     },
-    /// "Not ready" for a message that the peer has said it of, or an earlier one (`docs/wire.md`).
-    #[error("\"not ready\" for the message behind {found}, after that behind {last}")]
+    /// A "not ready" signal for a message that was already signalled, or an earlier one (`docs/wire.md`).
+    #[error("\"not ready\" after {found} messages, already signalled after {last}")]
     NotReadyAgain {
-        /// The count of the last such signal.
+        /// The count in the previous signal.
         last: u64,
-        /// The count of this one.
+        /// The count in this signal.
         found: u64,
     },
 }
 
 impl Protocol {
-    /// The Terminate that answers it.
+    /// The cause of the Terminate that answers the violation.
     pub(crate) const fn cause(self) -> Cause {
         match self {
             Self::Sequence { .. } => Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
@@ -280,71 +268,71 @@ impl Protocol {
     }
 }
 
-/// The cause that answers a peer who reaches memory that the program took away.
+/// The cause of the Terminate for a remote access to memory that the program has unmapped.
 pub(crate) const UNMAPPED: Cause = Cause::Protection(Protection::Unspecified);
 
-/// A work request that cannot be taken.
+/// A work request that cannot be posted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PostError {
-    /// The queue has no room.
-    #[error("the queue holds {capacity} requests and is full: poll its completion queue first")]
+    /// The queue is full.
+    #[error("the queue is full with {capacity} requests: poll its completion queue first")]
     Full {
-        /// How many it holds.
+        /// Number of requests that it holds.
         capacity: usize,
     },
     /// The scatter/gather list is too long.
-    #[error("{have} scatter/gather elements, this queue pair was created for {limit}")]
+    #[error("{have} scatter/gather elements exceed the maximum of {limit} for this queue pair")]
     TooManySges {
-        /// What was given.
+        /// Number of elements.
         have: usize,
-        /// What the queue pair allows.
+        /// Maximum for the queue pair.
         limit: usize,
     },
     /// The message is too long.
-    #[error("a message of {len} bytes, {limit} are possible")]
+    #[error("message of {len} bytes exceeds the maximum of {limit}")]
     MessageTooLong {
-        /// What was given.
+        /// Length of the message.
         len: u64,
-        /// What is possible.
+        /// Maximum length.
         limit: u32,
     },
-    /// An atomic operation returns eight bytes, to memory.
-    #[error("an atomic operation needs 8 bytes of memory for its result, it has {len}")]
+    /// The result of an atomic operation needs eight bytes of memory.
+    #[error("an atomic operation needs 8 bytes of memory for its result, not {len}")]
     AtomicData {
-        /// What was given.
+        /// Length of the scatter/gather list.
         len: u64,
     },
-    /// A Read has nowhere to put what it fetches.
+    /// A Read needs memory for its result.
     #[error("a Read cannot be inline")]
     InlineRead,
     /// The queue pair is not connected, or is being disconnected.
     #[error("the queue pair is not connected")]
     NotConnected,
-    /// The queue pair cannot take such a request in its state.
-    #[error("the queue pair cannot take this in the state \"{0}\"")]
+    /// The state of the queue pair does not allow this request.
+    #[error("cannot post in the queue pair's state \"{0}\"")]
     State(crate::state::State),
-    /// The queue pair uses a shared receive queue, or receives nothing.
-    #[error("this queue pair has no receive queue of its own")]
+    /// The queue pair uses a shared receive queue, or none.
+    #[error("the queue pair has no receive queue of its own")]
     NoReceiveQueue,
     /// The queue pair is fed by a shared send queue (requirement X7).
-    #[error("this queue pair has no send queue of its own: post to the shared one that feeds it")]
+    #[error("the queue pair has no send queue of its own: post to its shared send queue")]
     NoSendQueue,
     /// The shared send queue does not feed this queue pair.
-    #[error("this shared send queue does not feed the queue pair: create the queue pair with it")]
+    #[error("the queue pair was not created with this shared send queue")]
     OtherSendQueue,
-    /// A connectionless queue pair has no peer whose memory could be reached.
-    #[error("a connectionless queue pair sends plain messages and nothing else")]
+    /// A datagram queue pair supports only Sends.
+    #[error("a datagram queue pair supports only Sends")]
     Connectionless,
-    /// The address handle begins at an address that the queue pair is not at, or leads to the other IP version.
-    #[error("no datagram can go from {from} to {to}: the queue pair has no such address of its own")]
+    /// The address handle names a local address that the queue pair does not have, or the other IP version.
+    #[error("no path from {from} to {to}: the queue pair does not have this local address")]
     NoPath {
-        /// Where it would begin.
+        /// The local address.
         from: crate::gid::Gid,
-        /// Where it would end.
+        /// The remote address.
         to: crate::gid::Gid,
     },
-    /// Numbers of queue pairs have 24 bits.
-    #[error("{0:#x} is no number of a queue pair: they have 24 bits")]
+    /// The queue pair number is wider than 24 bits.
+    #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
     NoNumber(u32),
 }

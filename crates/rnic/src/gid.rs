@@ -1,4 +1,4 @@
-//! GIDs: the addresses of queue pairs that are brought up by hand, and of datagrams. The engine lists those of this host
+//! GIDs: the addresses of manually connected queue pairs and of datagrams. The engine lists those of this host
 //! and dials those of others; a GRH carries two of them.
 
 use std::fmt;
@@ -7,15 +7,15 @@ use std::str::FromStr;
 
 /// The 16 bytes that name a port: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
 ///
-/// They are ordered as bytes. Both ends order them alike, which decides who dials.
+/// GIDs are ordered as bytes. Both ends see the same order, which decides which of them dials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid([u8; 16]);
 
 impl Gid {
-    /// No address: what an index of a GID table holds whose address went away.
+    /// No address: the entry of a GID table whose address was removed.
     pub const ZERO: Self = Self([0; 16]);
 
-    /// From the bytes, in the order of the wire.
+    /// Creates a GID from its bytes, in network order.
     ///
     /// ```
     /// use ironwarp_rnic::gid::Gid;
@@ -28,17 +28,17 @@ impl Gid {
         Self(bytes)
     }
 
-    /// Its bytes, in the order of the wire.
+    /// Its bytes, in network order.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The address; `None` if it is zero.
+    /// The address. `None` if it is zero.
     pub fn ip(self) -> Option<IpAddr> {
         (self != Self::ZERO).then(|| Ipv6Addr::from(self.0).to_canonical())
     }
 
-    /// Whether it means something only together with an interface: an IPv6 address of fe80::/10.
+    /// Whether it is meaningful only together with an interface: an IPv6 address in fe80::/10.
     pub fn is_link_local(self) -> bool {
         Ipv6Addr::from(self.0).is_unicast_link_local()
     }
@@ -56,7 +56,7 @@ impl From<IpAddr> for Gid {
 impl FromStr for Gid {
     type Err = AddrParseError;
 
-    /// Takes an address of either IP version, and what [`Display`](fmt::Display) writes.
+    /// Parses an address of either IP version, and what [`Display`](fmt::Display) writes.
     fn from_str(text: &str) -> Result<Self, AddrParseError> {
         text.parse::<IpAddr>().map(Self::from)
     }

@@ -1,14 +1,15 @@
-//! One half of a queue pair, transmit or receive: held by one thread at a time, and nobody waits for it.
+//! One half of a queue pair, transmit or receive: driven by one thread at a time, and no thread waits for it.
 //!
-//! Before this: a consumer posted or polled, or the link became ready (steps 2 and 5 of the path). After it: the stream,
-//! which the holder drives. Program threads and lanes meet here.
+//! Threads of the program, which post and poll, and lanes, which see that the link is ready, compete here to
+//! drive the stream.
 //!
 //! # Why no work is lost
-//! Whoever has work first makes it visible (puts it into a queue), then tries the lock. If that fails it sets `work`, and
-//! tries once more; if that fails too, it goes on. The holder takes `work` back *after* it let go of the lock. Both are
-//! read-modify-writes of one variable, so one comes first. If the setting does, the holder sees it and takes the lock again,
-//! or finds that yet another thread has it, of which the same can be said. If the taking back does, the release of the lock
-//! happened before the setting, so this holder was not the one that made the second attempt fail.
+//! A thread with work first makes it visible (by putting it into a queue), then tries the lock. If that fails, it
+//! sets `work` and tries once more; if that fails too, it goes on. The holder clears `work` *after* it has
+//! released the lock. Both are read-modify-writes of one variable, so one comes first. If setting does, the
+//! holder sees it and takes the lock again, or finds that another thread has it, to which the same applies. If
+//! clearing does, the lock was released before `work` was set, so this holder did not make the second attempt
+//! fail.
 
 mod lock;
 #[cfg(all(test, loom))]
@@ -19,21 +20,21 @@ mod tests;
 use self::lock::{Guard, Lock};
 use crate::sync::atomic::{AtomicBool, Ordering};
 
-/// How often a thread of the program goes round before it leaves the rest to a lane.
+/// Maximum number of rounds that a thread of the program does before it leaves the rest to a lane.
 ///
-/// Without a bound, a thread that posted one request could be held for ever by what others post meanwhile. Some rounds
-/// are worth it, because the state is in this processor's cache; then a lane does better, which has time.
+/// Without a bound, a thread that posted one request could be kept busy forever by what others post meanwhile. A
+/// few rounds are worth it, because the state is in the cache of this processor.
 pub(crate) const ROUNDS: usize = if cfg!(loom) { 2 } else { 32 };
-/// The same for a lane: then others have their turn, and this one waits for its next.
+/// Maximum number of rounds that a lane does before its other connections get a turn.
 pub(crate) const TURN: usize = 1;
 
-/// What was not done.
+/// Whether work is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "work that is left waits until somebody runs the half again"]
 pub(crate) enum Left {
-    /// Nothing, or nothing that another thread will not do.
+    /// None, or none that another thread will not do.
     Nothing,
-    /// Work that nobody has taken on: a lane must run the half, after its others have had their turn.
+    /// Work that no thread has taken on: a lane must run the half, after its other connections had a turn.
     Work,
 }
 
@@ -45,15 +46,16 @@ pub(crate) struct Half<T> {
 }
 
 impl<T> Half<T> {
-    /// A half that nobody holds, and that has nothing to do.
+    /// Creates a half without work.
     pub(crate) fn new(state: T) -> Self {
         Self { work: AtomicBool::new(false), state: Lock::new(state) }
     }
 
-    /// There is work: does it with `round`, unless another thread holds the half, which then does it. Never waits.
+    /// Does work with `round`, unless another thread holds the half, which then does it. Never waits.
     ///
-    /// `round` does all it can, or a fair share of it: what it says it left counts as work that came meanwhile. It may
-    /// call `run` of the same half; that returns at once, and a round follows. There are so many of them at most.
+    /// `round` does all it can, or a fair share; work that it leaves counts as work that arrived meanwhile. It
+    /// may call `run` on the same half, which returns at once and causes another round. Does at most `rounds`
+    /// rounds.
     pub(crate) fn run(&self, rounds: usize, mut round: impl FnMut(&mut T) -> Left) -> Left {
         for _ in 0..rounds {
             let Some(mut state) = self.try_lock() else { return Left::Nothing };
@@ -66,7 +68,7 @@ impl<T> Half<T> {
         Left::Work // and the caller has it, not the next round
     }
 
-    /// `None`: another thread has it, and will see that there is work.
+    /// `None`: another thread holds the lock, and will see that there is work.
     fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.state.try_lock().or_else(|| {
             self.set();
@@ -74,10 +76,10 @@ impl<T> Half<T> {
         })
     }
 
-    /// Waits for the holder, then does `act`: for the control path only.
+    /// Waits for the holder, then calls `act`. For the control path only.
     ///
-    /// Threads that call [`run`](Self::run) meanwhile do not wait; what they leave, this returns as [`Left::Work`].
-    /// Whether or not `act` itself made work, the caller passes it on as it would what `run` left, or runs the half.
+    /// Threads that call [`run`](Self::run) meanwhile do not wait; the work that they leave is returned as
+    /// [`Left::Work`]. The caller then passes it on, as with `run`, or runs the half.
     pub(crate) fn with<R>(&self, act: impl FnOnce(&mut T) -> R) -> (R, Left) {
         let mut state = self.state.lock();
         let result = act(&mut state);
@@ -85,13 +87,13 @@ impl<T> Half<T> {
         (result, self.look())
     }
 
-    /// A read-modify-write also where nothing is read: a mere store would hide what an earlier `set` published.
+    /// A swap, because a store would hide what an earlier `set` published.
     fn set(&self) {
         self.work.swap(true, Ordering::AcqRel);
     }
 
-    /// Whether there is work, once the lock was released; if so, it is the caller's. A mere load could miss what another thread
-    /// has just set.
+    /// Takes the work over, if there is some. Called after the lock was released. A swap, because a load could
+    /// miss what another thread has just set.
     fn look(&self) -> Left {
         if self.work.swap(false, Ordering::AcqRel) { Left::Work } else { Left::Nothing }
     }

@@ -1,64 +1,64 @@
-//! The memory of the program that uses the adapter, as the device sees it: addresses, never references.
+//! The memory of the program that uses the adapter, as the device sees it: by address, never by reference.
 //!
-//! A program may write to memory while the device reads it, and may unmap what it registered (registration pins
-//! nothing). A Rust reference promises that neither happens, so the device holds none: it names memory by [`Span`] and
-//! asks the [`Host`] to copy. The engine copies through the kernel, which answers for memory that is gone; the simulator
-//! copies within an arena of its own.
+//! A program may write to memory while the device reads it, and may unmap memory that it registered (registration
+//! pins nothing). A Rust reference promises that neither happens, so the device holds none: it names memory by
+//! [`Span`] and asks the [`Host`] to copy. The engine copies through the kernel, which reports unmapped memory;
+//! the simulator copies within an arena of its own.
 
 use std::fmt;
 use std::ops::DerefMut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What an atomic operation works on.
+/// Size of the operand of an atomic operation.
 const WORD: usize = size_of::<u64>();
 
-/// A run of bytes in the program's memory. It may not be there, or be gone in a moment.
+/// A range of the program's memory. It may be unmapped at any time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
-    /// Where it begins.
+    /// Its first address.
     pub addr: u64,
-    /// How long it is.
+    /// Its length in bytes.
     pub len: usize,
 }
 
-/// Some of the memory is not mapped, or not with the protection that the copy needs. What part of it was copied is not
-/// known.
+/// Part of the memory is not mapped, or lacks the protection that the copy needs. Some of it may have been
+/// copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the memory is not mapped, or write-protected")]
 pub struct Unmapped;
 
-/// Memory that the device keeps from going away, for as long as it can be found: copies need not ask the kernel whether it is there.
+/// Memory that stays mapped for as long as the device can reach it, so that copies need not ask the kernel.
 ///
-/// Its bytes are counted from its first one, wherever it lies.
+/// Offsets count from its first byte.
 pub trait Held: Send + Sync + fmt::Debug {
-    /// Copies the bytes from `at` on to `into`.
+    /// Copies the bytes at offset `at` to `into`.
     fn read(&self, at: u64, into: &mut [u8]);
 
-    /// Copies `from` to the bytes from `at` on.
+    /// Copies `from` to the bytes at offset `at`.
     fn write(&self, at: u64, from: &[u8]);
 }
 
-/// Bytes of the device's own, between the link and the program's memory.
+/// A buffer of the device, between the link and the program's memory.
 pub type Buffer = Box<dyn DerefMut<Target = [u8]> + Send>;
 
-/// Copies from and to the program's memory. A bad address is an error, never a signal.
+/// Copies from and to the program's memory. A bad address causes an error, never a signal.
 pub trait Host: Send + Sync + fmt::Debug {
-    /// Copies the spans, one after another, to `into`, which is as long as all of them together.
+    /// Copies the spans, one after another, to `into`. Their total length equals that of `into`.
     fn gather(&self, from: &[Span], into: &mut [u8]) -> Result<(), Unmapped>;
 
-    /// Copies `from` to the spans, one after another, which are together as long as it.
+    /// Copies `from` to the spans, one after another. Their total length equals that of `from`.
     fn scatter(&self, from: &[u8], to: &[Span]) -> Result<(), Unmapped>;
 
-    /// Has the pages of this memory made and writable, where there are pages. An error if some of it is not mapped.
+    /// Faults the pages of this memory in, writable. Fails if some of it is not mapped.
     fn prefault(&self, _memory: Span) -> Result<(), Unmapped> {
         Ok(())
     }
 
-    /// Replaces the 64-bit word at `addr`, which is aligned, by what `new` makes of it, and returns what it was. Between
-    /// the two no other call of this, on this or another adapter of the process, changes it (RFC 7306 §5.4, rule 2).
+    /// Atomically replaces the aligned 64-bit word at `addr` by `new` of it, and returns the old value. Atomic
+    /// with respect to all other calls of this method, by any adapter of the process (RFC 7306 §5.4, rule 2).
     ///
-    /// A word that stays as it is is not written: a comparison that fails must not undo what a Write, which takes no turn,
-    /// put there since.
+    /// An unchanged word is not written: a comparison that fails must not undo a Write that has arrived since,
+    /// because Writes do not take the lock.
     fn update(&self, addr: u64, new: &dyn Fn(u64) -> u64) -> Result<u64, Unmapped> {
         let word = [Span { addr, len: WORD }];
         let _turn = turn(addr);
@@ -72,19 +72,19 @@ pub trait Host: Send + Sync + fmt::Debug {
         Ok(before)
     }
 
-    /// A buffer of so many bytes. A host may copy from its own kind in fewer steps than from others.
+    /// Allocates a buffer of `len` bytes. A host may copy from its own buffers more cheaply than from others.
     fn buffer(&self, len: usize) -> Buffer {
         Box::new(vec![0; len])
     }
 
-    /// Whether all of the span is mapped now; its cost does not depend on its length.
+    /// Whether the whole span is mapped now. The cost does not depend on its length.
     fn is_mapped(&self, span: Span) -> bool;
 }
 
 const LOCKS: usize = 64;
 static TURNS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
 
-/// All turns, for a thread that forks: no other thread is in the middle of one.
+/// Guards of all locks, for a thread that forks: no other thread holds one.
 #[doc(hidden)]
 #[derive(Debug)]
 pub struct Turns {
@@ -96,7 +96,7 @@ pub fn all_turns() -> Turns {
     Turns { _all: TURNS.iter().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner)).collect() }
 }
 
-/// Words take turns, each with those that share its lock.
+/// Locks the word at `addr`, together with all words that share its lock.
 fn turn(addr: u64) -> MutexGuard<'static, ()> {
     #[expect(clippy::cast_possible_truncation, reason = "any bits of the address will do")]
     let lock = (addr as usize / WORD) % LOCKS;
@@ -108,7 +108,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// One word, to which somebody else writes 7 as soon as it was read.
+    /// One word, to which another thread writes 7 as soon as it was read.
     #[derive(Debug)]
     struct Contended(AtomicU64);
 

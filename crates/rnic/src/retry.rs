@@ -1,53 +1,54 @@
-//! How long a queue pair tries: the retries and timeouts of the verbs, in their codes.
+//! The retries and timeouts of the verbs, in their encodings.
 //!
-//! The kernel's TCP does the retrying. What these say is for how long: a peer that cannot be reached, or posts no receive, is
-//! given up when the attempts that were asked for would have been made.
+//! TCP does the retrying. These values only decide how long: a peer that is unreachable, or posts no receive, is
+//! given up after the time that the requested attempts would have taken.
 
 use std::time::Duration;
 
-/// Retries and timeouts of a queue pair. The default never gives up.
+/// Retries and timeouts of a queue pair. By default, they never give up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// How often a message is tried again for which the peer has no receive; 7 means for ever (rnr_retry).
+    /// Number of times a message is retried for which the peer has no receive (rnr_retry); 7 means forever.
     pub rnr_retry: u8,
-    /// What this end asks of its peer: the time between two such attempts, as a code of five bits (min_rnr_timer).
+    /// The time between such retries that this end asks of its peer, as a 5-bit code (min_rnr_timer).
     pub rnr_timer: u8,
-    /// How often a message is tried again that the peer does not answer, at most 7 (retry_cnt).
+    /// Number of times an unanswered message is retried, at most 7 (retry_cnt).
     pub retry_count: u8,
-    /// How long an answer may take: 4.096 µs times two to this power; 0 means for ever (timeout).
+    /// The time to wait for an answer: 4.096 µs times two to this power; 0 means forever (timeout).
     pub timeout: u8,
 }
 
-/// [`Retries::rnr_retry`]: never give up.
-const FOR_EVER: u8 = 7;
+/// [`Retries::rnr_retry`]: retry forever.
+const FOREVER: u8 = 7;
 
-/// A peer is not given up sooner than this, whatever the codes say. They are meant for adapters of silicon, which answer in
-/// microseconds whatever their host does. Ours are threads, which a busy machine has let wait for most of a second; and the
-/// first packet of a connection, if it is lost, TCP repeats after one second, then two.
+/// Minimum time before a peer is given up, whatever the codes say. They are meant for hardware, which answers
+/// within microseconds whatever its host does. This adapter runs in threads, which a busy machine may delay for
+/// most of a second; and TCP retransmits the first packet of a connection after one second, then two.
 pub const FLOOR: Duration = Duration::from_secs(5);
 
 impl Default for Retries {
     fn default() -> Self {
-        Self { rnr_retry: FOR_EVER, rnr_timer: 0, retry_count: 7, timeout: 0 }
+        Self { rnr_retry: FOREVER, rnr_timer: 0, retry_count: 7, timeout: 0 }
     }
 }
 
 impl Retries {
-    /// How long the peer may leave a message without a receive, if it asked for this time between attempts. `None`: for ever.
+    /// How long the peer may leave a message without a receive, if it asked for this time between retries. `None`
+    /// means forever.
     ///
     /// ```
     /// # use ironwarp_rnic::qp::Retries;
     /// // Three attempts, with the 10.24 ms between them that code 20 stands for.
     /// let retries = Retries { rnr_retry: 3, ..Retries::default() };
-    /// assert_eq!(retries.receive_patience(20).unwrap().as_micros(), 3 * 10_240);
-    /// assert_eq!(Retries { rnr_retry: 7, ..retries }.receive_patience(20), None);
+    /// assert_eq!(retries.rnr_timeout(20).unwrap().as_micros(), 3 * 10_240);
+    /// assert_eq!(Retries { rnr_retry: 7, ..retries }.rnr_timeout(20), None);
     /// ```
-    pub fn receive_patience(&self, peer_timer: u8) -> Option<Duration> {
-        (self.rnr_retry < FOR_EVER).then(|| rnr_delay(peer_timer) * self.rnr_retry.into())
+    pub fn rnr_timeout(&self, peer_timer: u8) -> Option<Duration> {
+        (self.rnr_retry < FOREVER).then(|| rnr_delay(peer_timer) * self.rnr_retry.into())
     }
 
-    /// How long the peer may leave a request without an answer of any kind. `None`: for ever.
-    pub fn answer_patience(&self) -> Option<Duration> {
+    /// How long the peer may leave a request without any answer. `None` means forever.
+    pub fn response_timeout(&self) -> Option<Duration> {
         let exponent = self.timeout & 0x1f;
         if exponent == 0 {
             return None;
@@ -55,9 +56,19 @@ impl Retries {
         let once = Duration::from_nanos(4096 << exponent);
         Some((once * u32::from(self.retry_count.min(7) + 1)).max(FLOOR))
     }
+
+    pub(crate) const fn to_bits(self) -> u32 {
+        u32::from_le_bytes([self.rnr_retry, self.rnr_timer, self.retry_count, self.timeout])
+    }
+
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        let [rnr_retry, rnr_timer, retry_count, timeout] = bits.to_le_bytes();
+        Self { rnr_retry, rnr_timer, retry_count, timeout }
+    }
 }
 
-/// The time that a code of five bits stands for (the verbs' table of RNR NAK timers): after the first few, two steps double it.
+/// The time that a 5-bit code stands for (RNR NAK timer of the verbs). Above code 4, every second code doubles
+/// it.
 pub fn rnr_delay(code: u8) -> Duration {
     let hundredths = match code & 0x1f {
         0 => 65_536,
@@ -91,12 +102,12 @@ mod tests {
     }
 
     #[test]
-    fn seven_and_zero_mean_for_ever() {
-        assert_eq!(Retries::default().receive_patience(12), None);
-        assert_eq!(Retries::default().answer_patience(), None);
+    fn seven_and_zero_mean_forever() {
+        assert_eq!(Retries::default().rnr_timeout(12), None);
+        assert_eq!(Retries::default().response_timeout(), None);
         let some = Retries { rnr_retry: 3, rnr_timer: 0, retry_count: 7, timeout: 20 };
-        assert_eq!(some.receive_patience(12), Some(Duration::from_micros(3 * 640)));
-        assert_eq!(some.answer_patience(), Some(Duration::from_nanos((4096 << 20) * 8)));
-        assert_eq!(Retries { timeout: 1, ..some }.answer_patience(), Some(FLOOR));
+        assert_eq!(some.rnr_timeout(12), Some(Duration::from_micros(3 * 640)));
+        assert_eq!(some.response_timeout(), Some(Duration::from_nanos((4096 << 20) * 8)));
+        assert_eq!(Retries { timeout: 1, ..some }.response_timeout(), Some(FLOOR));
     }
 }

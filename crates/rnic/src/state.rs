@@ -1,4 +1,4 @@
-//! The states of a queue pair, and which may follow which.
+//! The states of a queue pair, and the transitions between them.
 //!
 //! ```text
 //!  Reset ──▶ Init ──▶ ReadyToReceive ──▶ ReadyToSend ◀──▶ Drained
@@ -8,32 +8,34 @@
 //!    └── from every state       Error ◀── from every state
 //! ```
 //!
-//! A consumer that brings a queue pair up by hand moves it along this line; connecting by address does it for the others.
+//! A consumer that connects a queue pair manually moves it along this line. The connection manager does so for
+//! other queue pairs.
 
 use std::fmt;
 
-/// Where a queue pair is in its life (RESET, INIT, RTR, RTS, SQD, SQE and ERR of the verbs).
+/// The state of a queue pair (RESET, INIT, RTR, RTS, SQD, SQE and ERR of the verbs).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// New, or as new: nothing can be posted.
+    /// New, or reset: nothing can be posted.
     Reset,
-    /// Receives can be posted; nothing is received.
+    /// Receives can be posted, but nothing is received.
     Init,
-    /// Messages are received, nothing is sent.
+    /// Messages are received, but nothing is sent.
     ReadyToReceive,
     /// Messages are received and sent.
     ReadyToSend,
-    /// Requests can be posted, but none is begun (SQD): for a change that needs a quiet send queue.
+    /// Requests can be posted, but none is started (SQD): for changes that need a quiet send queue.
     Drained,
-    /// A request on a connectionless queue pair failed (SQE): its send queue flushes what is posted, and receives go on.
+    /// A request on a datagram queue pair failed (SQE): the send queue flushes what is posted, and receives go
+    /// on.
     SendError,
-    /// Over: whatever is posted is flushed.
+    /// The queue pair has failed: whatever is posted is flushed.
     Error,
 }
 
 impl State {
-    /// All of them.
+    /// All states.
     pub const ALL: [Self; 7] = [
         Self::Reset,
         Self::Init,
@@ -44,7 +46,7 @@ impl State {
         Self::Error,
     ];
 
-    /// Whether a consumer may move a queue pair from this state to that one.
+    /// Whether a consumer may move a queue pair from this state to `to`.
     ///
     /// ```
     /// use ironwarp_rnic::state::State;
@@ -90,13 +92,13 @@ impl fmt::Display for State {
     }
 }
 
-/// A step that a queue pair cannot take.
+/// A transition that is not allowed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("a queue pair in the state \"{from}\" cannot be moved to \"{to}\"")]
+#[error("cannot move a queue pair from state \"{from}\" to \"{to}\"")]
 pub struct IllegalTransition {
-    /// Where it is.
+    /// The current state.
     pub from: State,
-    /// Where it was to go.
+    /// The requested state.
     pub to: State,
 }
 
@@ -104,7 +106,7 @@ pub struct IllegalTransition {
 mod tests {
     use super::State::{self, *};
 
-    /// The table of the verbs, row by row: from, and all it may become.
+    /// The table of the verbs, row by row: a state, and its successors.
     const TABLE: [(State, &[State]); 7] = [
         (Reset, &[Reset, Init, Error]),
         (Init, &[Reset, Init, ReadyToReceive, Error]),

@@ -1,4 +1,8 @@
-//! The primitives that threads meet at. One place, so that `loom` can take them over and try every order of events.
+//! Locks and atomics. `loom` replaces them in its tests, to try every order of events.
+//!
+//! All crates lock through [`lock`], [`read`], [`write()`] and [`wait`], which ignore poison. A panic that is caught
+//! ([`bug`](crate::bug)) ends the connection that it happened on; what the locks protect for others is consistent at every
+//! step, and one panic must not take the adapter down.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -16,23 +20,22 @@ pub(crate) mod atomic {
 
 use std::sync::PoisonError;
 
-/// Locks `mutex`, also after a holder panicked: then the connection that it drove has ended ([`bug`](crate::bug)), and what it shared
-/// with others is consistent at every step.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+/// Locks a mutex, poisoned or not.
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks `lock` together with other readers, as [`lock`] does.
-pub(crate) fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
+/// Locks for reading, poisoned or not.
+pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks `lock` for itself, as [`lock`] does.
-pub(crate) fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
+/// Locks for writing, poisoned or not.
+pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on `condvar`, and holds the lock again afterwards, as [`lock`] does.
-pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+/// Waits on a condition variable, poisoned or not.
+pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

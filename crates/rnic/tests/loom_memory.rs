@@ -1,9 +1,9 @@
-//! The memory table in every order of events: guards against revocation, changes against each other.
+//! The memory table in every order of events: guards against revocation, and concurrent changes.
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=3 cargo test -p ironwarp-rnic --release -- loom`
 //!
-//! The memory itself is a cell whose uses loom watches: two at once, one of them a write, fail the model, and so does a write
-//! that does not know of a use before it.
+//! The memory itself is a cell whose uses loom tracks: two concurrent uses, one of them a write, fail the
+//! model, and so does a write that is not ordered after an earlier use.
 #![cfg(loom)]
 
 use ironwarp_rnic::host::{Host, Span, Unmapped};
@@ -21,7 +21,7 @@ const HOME: Domain = Domain(1);
 const STREAM: Stream = Stream { domain: HOME, qp: 7 };
 const OLD: u64 = 0x1000;
 const NEW: u64 = 0x2000;
-/// Made once: that takes longer than a run.
+/// Created once, because that takes longer than a run.
 static CIPHER: LazyLock<std::sync::Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
 #[derive(Debug)]
@@ -41,7 +41,7 @@ impl Host for AllMapped {
     }
 }
 
-/// A table, and the memory that was registered first.
+/// A table, and the memory that is registered first.
 struct World {
     table: Table,
     cell: UnsafeCell<()>,
@@ -54,21 +54,22 @@ fn world(entries: usize) -> Arc<World> {
 
 fn memory(addr: u64) -> Memory {
     let rights = Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::BIND;
-    Memory { start: 0, ..Memory::direct(addr, 8, rights).expect("such memory") }
+    Memory { start: 0, ..Memory::direct(addr, 8, rights).expect("valid memory") }
 }
 
 impl World {
     fn register(&self, addr: u64) -> Tag {
-        self.table.register(&AllMapped, HOME, memory(addr)).expect("room")
+        self.table.register(&AllMapped, HOME, memory(addr)).expect("free entry")
     }
 
     fn filled(&self) -> Tag {
-        let tag = self.table.allocate(HOME).expect("room");
+        let tag = self.table.allocate(HOME).expect("free entry");
         self.table.fill(&AllMapped, STREAM, tag, memory(OLD)).expect("an idle entry");
         tag
     }
 
-    /// What a stream does: check, use, let go. The old memory is all that the old tag may lead to.
+    /// Accesses memory as a stream does: check, use, release. The old tag must lead to nothing but the old
+    /// memory.
     fn use_old(&self, tag: Tag) {
         let mut spans = Spans::new();
         let place = Place { tag, offset: 0 };
@@ -81,7 +82,7 @@ impl World {
         }
     }
 
-    /// What the program does with memory that it has back.
+    /// Reuses memory as a program does after its deregistration.
     fn reuse_memory(&self) {
         self.cell.with_mut(|_| ());
     }
@@ -152,7 +153,7 @@ fn loom_an_old_tag_never_leads_to_new_memory() {
         world.table.deregister(tag).unwrap();
         world.reuse_memory();
         let new = world.register(NEW);
-        assert_eq!(new, following(tag), "the same index, which is the point");
+        assert_eq!(new, following(tag), "the test relies on the same index");
         reader.join().unwrap();
     });
 }
@@ -219,7 +220,7 @@ fn loom_a_region_does_not_go_from_under_a_window() {
         let binder = spawn(&world, move |world| {
             match world.table.bind(STREAM, window, world.binding(region)) {
                 Ok(bound) => {
-                    // Nobody else lets it go.
+                    // No other thread unbinds it.
                     assert_eq!(
                         world.table.deregister(region),
                         Err(DeregisterError::Busy { tag: region, windows: 1 })
@@ -281,7 +282,8 @@ impl World {
         Memory { rights: Rights::LOCAL_READ | Rights::REMOTE_READ, one_touch: true, ..memory(OLD) }
     }
 
-    /// A message of one segment. Others of its kind must not be there at the same time, so loom sees a write.
+    /// Processes a message of one segment. Two such messages must exclude each other, so the access is a
+    /// write for loom.
     fn message(&self, tag: Tag) -> Result<(), Check> {
         let (mut spans, mut touch) = (Spans::new(), Touch::of_request());
         let place = Place { tag, offset: 0 };
@@ -322,7 +324,7 @@ fn loom_a_message_touches_while_the_program_deregisters() {
         world.table.deregister(tag).unwrap();
         world.reuse_memory();
         let new = world.register(NEW);
-        assert_eq!(new, following(tag), "the same index, which is the point");
+        assert_eq!(new, following(tag), "the test relies on the same index");
         peer.join().unwrap();
         assert!(world.table.look_up(new).unwrap().valid, "the end of the message ended other memory");
     });

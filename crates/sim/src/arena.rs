@@ -1,4 +1,4 @@
-//! The memory of a simulated program: made-up addresses, and nothing between them.
+//! The memory of a simulated program.
 
 use crate::lock;
 use crate::ranges::Ranges;
@@ -7,13 +7,13 @@ use ironwarp_rnic::host::{Host, Span, Unmapped};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Allocations begin at multiples of this, with at least as much unmapped memory between them.
+/// Alignment of allocations, and minimum unmapped gap between them.
 const PAGE: u64 = 4096;
 
-/// An address space. What was never allocated, or was unmapped, is not there.
+/// An address space. Memory exists only where it was allocated and not unmapped.
 ///
-/// It can keep a record of what the device reached for, so that a test can prove that it touched nothing else.
-/// The methods for tests panic on a bad address, and are not recorded.
+/// It can record the device's accesses, so that a test can verify that the device accessed nothing else. Accesses by tests are
+/// not recorded, and panic on an unmapped address.
 #[derive(Debug)]
 pub struct Arena {
     memory: Mutex<Memory>,
@@ -21,11 +21,11 @@ pub struct Arena {
 
 #[derive(Debug)]
 struct Memory {
-    /// By their addresses. They do not overlap; one that was allocated may have been cut into several.
+    /// Blocks by address. They do not overlap; an allocation may have been split.
     blocks: BTreeMap<u64, Block>,
-    /// Where the next allocation goes.
+    /// Address of the next allocation.
     free: u64,
-    /// What the device reached for, to read and to write, if someone wants to know.
+    /// Addresses that the device has read and written, if recorded.
     record: Option<(Ranges, Ranges)>,
 }
 
@@ -36,14 +36,14 @@ struct Block {
 }
 
 impl Arena {
-    /// The memory of a program. Programs of different numbers have no address in common: what is looked for in the memory
-    /// of the wrong one is not there.
+    /// Creates the memory of a program. Programs with different numbers have disjoint addresses, so that an access to the memory of
+    /// the wrong one fails.
     pub fn new(program: u16) -> Arc<Self> {
         let free = (u64::from(program) + 1) << 40;
         Arc::new(Self { memory: Mutex::new(Memory { blocks: BTreeMap::new(), free, record: None }) })
     }
 
-    /// Memory, full of zeros.
+    /// Allocates zeroed memory.
     pub fn alloc(&self, len: usize) -> Span {
         let mut memory = lock(&self.memory);
         let addr = memory.free;
@@ -54,7 +54,7 @@ impl Arena {
         Span { addr, len }
     }
 
-    /// Takes memory away; what of it is not there stays so.
+    /// Unmaps memory. Parts that are already unmapped are ignored.
     pub fn unmap(&self, span: Span) {
         let mut memory = lock(&self.memory);
         for addr in memory.cut_out(span) {
@@ -62,7 +62,7 @@ impl Arena {
         }
     }
 
-    /// Protects memory from being written, or no longer.
+    /// Makes memory writable or read-only.
     pub fn set_writable(&self, span: Span, writable: bool) {
         let mut memory = lock(&self.memory);
         for addr in memory.cut_out(span) {
@@ -70,50 +70,50 @@ impl Arena {
         }
     }
 
-    /// What memory holds.
+    /// Reads memory.
     pub fn read(&self, span: Span) -> Vec<u8> {
         let mut bytes = vec![0; span.len];
         let copied = lock(&self.memory).read(span.addr, &mut bytes);
-        assert_eq!(copied, span.len, "{span:x?} is mapped");
+        assert_eq!(copied, span.len, "{span:x?} is not fully mapped");
         bytes
     }
 
-    /// Writes, as the program itself would.
+    /// Writes memory as the program itself would.
     pub fn write(&self, addr: u64, bytes: &[u8]) {
         let copied = lock(&self.memory).write(addr, bytes);
-        assert_eq!(copied, bytes.len(), "{} bytes at {addr:x} are mapped and writable", bytes.len());
+        assert_eq!(copied, bytes.len(), "{} bytes at {addr:x} are not all mapped and writable", bytes.len());
     }
 
-    /// Writes the same byte everywhere.
+    /// Fills memory with a byte.
     pub fn fill(&self, span: Span, byte: u8) {
         self.write(span.addr, &vec![byte; span.len]);
     }
 
-    /// Writes bytes that [`check_pattern`](Self::check_pattern) knows again.
+    /// Fills memory with the pattern that [`check_pattern`](Self::check_pattern) checks.
     pub fn fill_pattern(&self, span: Span, seed: u64) {
         self.write(span.addr, &pattern(seed, span.len));
     }
 
-    /// Panics unless the memory holds the pattern of this seed, whole and from its beginning, wherever it was written.
+    /// Panics unless the memory contains the complete pattern of this seed.
     pub fn check_pattern(&self, span: Span, seed: u64) {
         let (found, wanted) = (self.read(span), pattern(seed, span.len));
         let wrong = found.iter().zip(&wanted).position(|(found, wanted)| found != wanted);
-        assert_eq!(wrong, None, "first byte of {span:x?} that is not of pattern {seed}");
+        assert_eq!(wrong, None, "first byte of {span:x?} that differs from pattern {seed}");
     }
 
-    /// Begins to record what the device reaches for; forgets what was recorded.
+    /// Starts recording the device's accesses, and discards earlier records.
     pub fn record(&self) {
         lock(&self.memory).record = Some(Default::default());
     }
 
-    /// What the device reached for, to read and to write, since it was recorded. An address counts even if nothing was
-    /// there, or if there were too few bytes to write it.
+    /// Returns the recorded addresses that the device has read and written. An access counts even if the address is unmapped or
+    /// there were too few bytes to write.
     pub fn reached(&self) -> (Ranges, Ranges) {
         lock(&self.memory).record.clone().unwrap_or_default()
     }
 
-    /// The device reads the spans, one after another, as far as they are mapped and `into` has room. Returns how many
-    /// bytes that were, as the kernel would.
+    /// Reads the spans in order for the device, as far as they are mapped and `into` has room. Returns the number of bytes, like the
+    /// kernel.
     pub(crate) fn device_reads(&self, from: &[Span], into: &mut [u8]) -> usize {
         let mut memory = lock(&self.memory);
         memory.note(from, |(read, _)| read);
@@ -129,7 +129,7 @@ impl Arena {
         done
     }
 
-    /// The device writes to the spans, one after another. Mirrors `device_reads`.
+    /// Writes to the spans in order for the device. Mirrors `device_reads`.
     pub(crate) fn device_writes(&self, from: &[u8], to: &[Span]) -> usize {
         let mut memory = lock(&self.memory);
         memory.note(to, |(_, written)| written);
@@ -149,13 +149,13 @@ impl Arena {
 impl Host for Arena {
     fn gather(&self, from: &[Span], into: &mut [u8]) -> Result<(), Unmapped> {
         let len = total(from);
-        assert_eq!(len, into.len(), "the spans are as long as the bytes");
+        assert_eq!(len, into.len(), "the lengths differ");
         if self.device_reads(from, into) == len { Ok(()) } else { Err(Unmapped) }
     }
 
     fn scatter(&self, from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
         let len = total(to);
-        assert_eq!(len, from.len(), "the spans are as long as the bytes");
+        assert_eq!(len, from.len(), "the lengths differ");
         if self.device_writes(from, to) == len { Ok(()) } else { Err(Unmapped) }
     }
 
@@ -198,7 +198,7 @@ impl Memory {
         done
     }
 
-    /// How many bytes of the span are mapped, from its beginning on.
+    /// Returns how many bytes of the span are mapped, from its start.
     fn mapped(&self, span: Span) -> usize {
         let mut done = 0;
         while done < span.len {
@@ -208,7 +208,7 @@ impl Memory {
         done.min(span.len)
     }
 
-    /// The block that holds the byte `done` bytes behind `addr`, and where in it that byte is.
+    /// Returns the block that contains the byte `done` bytes after `addr`, and its offset in the block.
     fn find(&self, addr: u64, done: usize) -> Option<(&Block, usize)> {
         let addr = addr.checked_add(done as u64)?;
         let (start, block) = self.blocks.range(..=addr).next_back()?;
@@ -223,7 +223,7 @@ impl Memory {
         (at < block.bytes.len()).then_some((block, at))
     }
 
-    /// Cuts blocks at both ends of the span, and returns those that are within.
+    /// Splits blocks at both ends of the span, and returns those within.
     fn cut_out(&mut self, span: Span) -> Vec<u64> {
         let end = span.addr + span.len as u64;
         self.cut_at(span.addr);
@@ -241,7 +241,7 @@ impl Memory {
     }
 }
 
-/// The length of all together.
+/// Returns the total length.
 pub(crate) fn total(spans: &[Span]) -> usize {
     spans.iter().map(|span| span.len).sum()
 }

@@ -1,4 +1,4 @@
-//! Time that moves only when told, the timer of a stream, and those of moderation.
+//! Simulated time, the timer of a stream, and the timers of event moderation.
 
 use crate::lock;
 use ironwarp_rnic::event::{Moderated, Timer};
@@ -7,53 +7,53 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// The time of a simulation, from 0 on. Clones show the same time.
+/// The time of a simulation, which starts at 0 and advances only on request. Clones share the time.
 #[derive(Clone, Debug, Default)]
 pub struct Clock(Arc<Mutex<Duration>>);
 
 impl Clock {
-    /// A clock that shows 0.
+    /// Creates a clock at 0.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The time.
+    /// Returns the time.
     pub fn now(&self) -> Duration {
         *lock(&self.0)
     }
 
-    /// Lets so much time pass.
+    /// Advances by a duration.
     pub fn advance(&self, time: Duration) {
         *lock(&self.0) += time;
     }
 
-    /// Lets time pass until then; that is now, if it has passed already.
+    /// Advances to a time, unless it has already passed.
     pub fn advance_to(&self, then: Duration) {
         let mut now = lock(&self.0);
         *now = then.max(*now);
     }
 }
 
-/// The timer of one stream: what its faults ask for. It drives nothing; a test does, when it rings.
+/// The timer of one stream, used by fault injection. It drives nothing by itself; the test does when it expires.
 #[derive(Debug)]
 pub struct Alarm {
     clock: Clock,
-    /// When it will ring. No longer than the faults that are under way.
+    /// When it will expire; one entry per active fault at most.
     times: Mutex<BTreeSet<Duration>>,
 }
 
 impl Alarm {
-    /// A timer that was asked for nothing.
+    /// Creates a timer that is not running.
     pub fn new(clock: &Clock) -> Arc<Self> {
         Arc::new(Self { clock: clock.clone(), times: Mutex::default() })
     }
 
-    /// When it rings next.
+    /// Returns when it expires next.
     pub fn next(&self) -> Option<Duration> {
         lock(&self.times).first().copied()
     }
 
-    /// Whether it rang since this was last asked: then both halves of the stream are to be driven.
+    /// Whether it has expired since the last call, in which case both directions of the stream must be driven.
     pub fn take_rung(&self) -> bool {
         let now = self.clock.now();
         let mut times = lock(&self.times);
@@ -68,12 +68,12 @@ impl Pacer for Alarm {
         self.clock.now()
     }
 
-    fn call_again(&self, after: Duration) {
+    fn schedule(&self, after: Duration) {
         lock(&self.times).insert(self.clock.now() + after);
     }
 }
 
-/// The timers of moderation (requirement I10), where the engine has those of a lane.
+/// The timers of event moderation (requirement I10), in place of the timers of a lane.
 #[derive(Debug)]
 pub struct Timers {
     clock: Clock,
@@ -82,12 +82,12 @@ pub struct Timers {
 
 #[derive(Debug, Default)]
 struct Started {
-    /// By time and, at one time, in the order of their starts.
+    /// By time, then in the order in which they were started.
     timers: BTreeMap<(Duration, u64), Weak<Reminder>>,
     count: u64,
 }
 
-/// A timer of one queue or handler. Dropped, it does not ring.
+/// The timer of one queue or handler. It does not expire after it was dropped.
 #[derive(Debug)]
 struct Reminder {
     this: Weak<Self>,
@@ -97,33 +97,33 @@ struct Reminder {
 }
 
 impl Timers {
-    /// None runs.
+    /// Creates the timers, none of which is running.
     pub fn new(clock: &Clock) -> Arc<Self> {
         Arc::new(Self { clock: clock.clone(), started: Mutex::default() })
     }
 
-    /// What they go by.
+    /// The clock.
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
-    /// A timer that reminds `of`, and is called `name` when it does.
+    /// Creates a timer for `of`, which `ring` identifies by `name`.
     pub fn timer<M: Moderated + 'static>(self: &Arc<Self>, name: usize, of: &Arc<M>) -> Arc<dyn Timer> {
         let (timers, of) = (Arc::clone(self), Arc::downgrade(of));
         Arc::new_cyclic(|this| Reminder { this: Weak::clone(this), timers, of, name })
     }
 
-    /// When the next rings.
+    /// Returns when the next one expires.
     pub fn next(&self) -> Option<Duration> {
         lock(&self.started).timers.first_key_value().map(|((time, _), _)| *time)
     }
 
-    /// Rings the next one whose time has come, and returns its name. `None`: there is none, or it was dropped.
+    /// Expires the next timer that is due and returns its name. Returns `None` if there is none, or if it was dropped.
     pub fn ring(&self) -> Option<usize> {
         let mut started = lock(&self.started);
         let entry = started.timers.first_entry().filter(|entry| entry.key().0 <= self.clock.now())?;
         let reminder = entry.remove();
-        drop(started); // who is reminded may start another
+        drop(started); // the callback may start another one
         let reminder = reminder.upgrade()?;
         if let Some(moderated) = reminder.of.upgrade() {
             moderated.expired();
@@ -159,20 +159,20 @@ mod tests {
     }
 
     #[test]
-    fn an_alarm_rings_at_its_times_and_not_before() {
+    fn an_alarm_expires_at_its_times_and_not_before() {
         let clock = Clock::new();
         let alarm = Alarm::new(&clock);
         assert_eq!((alarm.next(), alarm.take_rung()), (None, false));
         clock.advance(SECOND);
-        alarm.call_again(2 * SECOND);
-        alarm.call_again(SECOND);
+        alarm.schedule(2 * SECOND);
+        alarm.schedule(SECOND);
         assert_eq!((alarm.now(), alarm.next(), alarm.take_rung()), (SECOND, Some(2 * SECOND), false));
         clock.advance(SECOND);
         assert_eq!((alarm.take_rung(), alarm.take_rung()), (true, false));
         assert_eq!(alarm.next(), Some(3 * SECOND));
         clock.advance(9 * SECOND);
         assert_eq!((alarm.take_rung(), alarm.next()), (true, None));
-        alarm.call_again(Duration::ZERO);
+        alarm.schedule(Duration::ZERO);
         assert!(alarm.take_rung());
     }
 
@@ -201,6 +201,6 @@ mod tests {
         second.start(SECOND);
         drop((first, other));
         clock.advance(SECOND);
-        assert_eq!([(); 2].map(|()| timers.ring()), [None, Some(2)], "dropped, and of what is gone by then");
+        assert_eq!([(); 2].map(|()| timers.ring()), [None, Some(2)], "the first one was dropped");
     }
 }

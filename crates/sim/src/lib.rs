@@ -1,19 +1,21 @@
-//! A world in which the device runs with nothing real around it: memory, links and time are all made up.
+//! Simulates everything around the device: memory, links and time.
 //!
-//! [`Arena`] is the memory of one program, [`SimLink`] one end of a connection, [`Clock`] the time, which moves only when
-//! it is told to, [`Alarm`] the timer of one stream, [`Timers`] those of moderation. They are what `ironwarp_rnic::host`,
-//! `link`, `fault` and `event` ask for.
-//! A [`World`] connects queue pairs over such links and drives them by events alone, as lanes do.
-//! [`notification`] completes requests by the million, and looks who is told of them. [`overtaking`] delivers segments out of
-//! order, as no link of the device does.
-//! Everything that looks random comes from a seed: the same seed and the same calls end in the same way.
+//! [`Arena`] is the memory of one program, [`SimLink`] one end of a connection, [`Clock`] the time, which advances only on
+//! request, [`Alarm`] the timer of one stream, and [`Timers`] those of event moderation. They implement the traits of
+//! `ironwarp_rnic::host`, `link`, `fault` and `event`.
+//!
+//! A [`World`] connects queue pairs over such links and drives them by events alone, like lanes.
+//! [`notification`] completes millions of requests and checks the completion events. [`out_of_order`] delivers segments out of
+//! order, which no link of the device does.
+//!
+//! All randomness comes from a seed: the same seed and the same calls yield the same result.
 #![forbid(unsafe_code)]
 
 mod arena;
 mod clock;
 mod link;
 pub mod notification;
-pub mod overtaking;
+pub mod out_of_order;
 mod ranges;
 pub mod scenario;
 mod tags;
@@ -30,7 +32,7 @@ pub use world::{End, World};
 
 use std::sync::{Mutex, MutexGuard};
 
-/// Locks `mutex`. A test that panicked is over: nobody needs what it left behind.
+/// Locks `mutex`, and panics if another thread panicked while it held the lock.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().expect("another thread panicked while it held this lock")
 }

@@ -1,4 +1,4 @@
-//! `ironwarp-sim`: runs scenarios, each from a seed, until one fails.
+//! `ironwarp-sim`: runs simulations, each from a seed, until one fails.
 
 use ironwarp_sim::{Trace, notification, scenario};
 use std::env::args;
@@ -10,20 +10,20 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, available_parallelism};
 
 const HELP: &str = "\
-Runs adapters in a simulated world, and checks all that they do.
+Simulate adapters and check everything they do.
 
 Usage:
-  ironwarp-sim                    two programs at work: the first 10,000 seeds
-  ironwarp-sim --seeds N          the first N seeds
-  ironwarp-sim --seed N           seed N, and print all that happens in it
-  ironwarp-sim --events           completion queues, handlers and who is woken: ten million events
+  ironwarp-sim                    run the first 10,000 seeds of two programs at work
+  ironwarp-sim --seeds N          run the first N seeds
+  ironwarp-sim --seed N           run seed N and print its trace
+  ironwarp-sim --events           run ten million events of completion queues and handlers
   ironwarp-sim --events --seeds N
   ironwarp-sim --events --seed N
-  ironwarp-sim --help             print this
+  ironwarp-sim --help             print this help
 ";
 
 const SEEDS: u64 = 10_000;
-/// So many seeds have ten million events.
+/// Number of seeds with ten million events.
 const EVENT_SEEDS: u64 = 6_000;
 const EVENTS: u64 = 10_000_000;
 
@@ -43,20 +43,20 @@ fn main() -> ExitCode {
         ["--events", "--seed", number] => {
             with(number, |seed| trace(seed, |keep| notification::trace(seed, keep)))
         }
-        _ => wrong("what shall it do?"),
+        _ => wrong("invalid arguments"),
     }
 }
 
 fn with(number: &str, run: impl Fn(u64) -> ExitCode) -> ExitCode {
-    number.parse().map_or_else(|_| wrong(&format!("`{number}` is not a number")), run)
+    number.parse().map_or_else(|_| wrong(&format!("invalid number `{number}`")), run)
 }
 
 fn wrong(message: &str) -> ExitCode {
-    eprintln!("ironwarp-sim: {message}; `ironwarp-sim --help` lists what it does");
+    eprintln!("ironwarp-sim: {message}; see `ironwarp-sim --help`");
     ExitCode::FAILURE
 }
 
-/// Runs one seed and prints its trace, however it ends.
+/// Runs one seed and prints its trace, even if it fails.
 fn trace<T: Display>(seed: u64, run: impl FnOnce(&mut dyn FnMut(Trace)) -> T) -> ExitCode {
     let mut kept = None;
     let outcome = catch_unwind(AssertUnwindSafe(|| run(&mut |trace| kept = Some(trace))));
@@ -69,28 +69,28 @@ fn trace<T: Display>(seed: u64, run: impl FnOnce(&mut dyn FnMut(Trace)) -> T) ->
             ExitCode::SUCCESS
         }
         Err(_) => {
-            println!("seed {seed} failed, as said above");
+            println!("seed {seed} failed, see above");
             ExitCode::FAILURE
         }
     }
 }
 
-/// Two programs at work.
+/// Runs scenarios of two programs at work.
 fn scenarios(seeds: u64) -> ExitCode {
     let Some(total) = run(seeds, scenario::run, "") else { return ExitCode::FAILURE };
     println!("{}\n\n{seeds} seeds: {total}", total.coverage);
-    // A few seeds cannot come across everything.
+    // A few seeds cannot cover everything.
     if seeds < SEEDS { ExitCode::SUCCESS } else { complete(&total.coverage.missing()) }
 }
 
-/// Who is told of completions.
+/// Runs simulations of completion events.
 fn events(seeds: u64) -> ExitCode {
     let Some(total) = run(seeds, notification::run, "--events ") else { return ExitCode::FAILURE };
     println!("{total} in {seeds} seeds");
     if seeds < EVENT_SEEDS {
         return ExitCode::SUCCESS;
     }
-    assert!(total.events >= EVENTS, "the seeds have fewer events than they should");
+    assert!(total.events >= EVENTS, "too few events: {}", total.events);
     complete(&total.missing())
 }
 
@@ -98,11 +98,11 @@ fn complete(missing: &[String]) -> ExitCode {
     if missing.is_empty() {
         return ExitCode::SUCCESS;
     }
-    eprintln!("ironwarp-sim: no seed came across: {}", missing.join("; "));
+    eprintln!("ironwarp-sim: not covered by any seed: {}", missing.join("; "));
     ExitCode::FAILURE
 }
 
-/// Runs the seeds on all processors: each is a world of its own. `None`: one failed, and `options` run it again.
+/// Runs the seeds on all processors. Returns `None` if one failed, after printing how to reproduce it with `options`.
 fn run<T>(seeds: u64, one: fn(u64) -> T, options: &str) -> Option<T>
 where
     T: Default + Send + for<'t> AddAssign<&'t T>,
@@ -121,9 +121,9 @@ where
                 Ok(outcome) => total += &outcome,
                 Err(_) => {
                     failed.store(true, Ordering::Relaxed);
-                    // In one piece: others may be saying why they failed.
+                    // Printed in one piece, because other threads may print failures, too.
                     let line = format!(
-                        "seed {seed} failed: `cargo xtask sim {options}--seed {seed}` does it again\n"
+                        "seed {seed} failed: reproduce with `cargo xtask sim {options}--seed {seed}`\n"
                     );
                     eprint!("{line}");
                 }
@@ -135,7 +135,7 @@ where
     thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         for thread in threads {
-            total += &thread.join().expect("what panics is caught");
+            total += &thread.join().expect("panics are caught");
         }
     });
     (!failed.into_inner()).then_some(total)

@@ -1,4 +1,4 @@
-//! Sets of addresses, for the record that an arena keeps of what the device reached for.
+//! Sets of addresses, with which an arena records the device's accesses.
 
 use ironwarp_rnic::host::Span;
 use std::collections::BTreeMap;
@@ -6,12 +6,12 @@ use std::collections::BTreeMap;
 /// A set of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ranges(
-    /// Beginnings and ends; they neither overlap nor touch.
+    /// Start and end of each range. Ranges neither overlap nor touch.
     BTreeMap<u64, u64>,
 );
 
 impl Ranges {
-    /// Adds a span; those that touch become one.
+    /// Adds a span. Ranges that touch are merged.
     pub fn insert(&mut self, span: Span) {
         if span.len == 0 {
             return;
@@ -26,7 +26,7 @@ impl Ranges {
         self.0.insert(start, end);
     }
 
-    /// Whether all of these addresses are within the spans: nothing else was reached for.
+    /// Whether all addresses are within the spans.
     pub fn within(&self, spans: &[Span]) -> bool {
         let mut allowed = Self::default();
         spans.iter().for_each(|span| allowed.insert(*span));
@@ -36,7 +36,7 @@ impl Ranges {
         })
     }
 
-    /// The addresses as spans, in their order, apart from each other.
+    /// Returns the addresses as disjoint spans in ascending order.
     pub fn spans(&self) -> Vec<Span> {
         let span = |(start, end): (&u64, &u64)| Span {
             addr: *start,

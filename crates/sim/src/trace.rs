@@ -1,5 +1,4 @@
-//! What happened in a run, line by line: what the links moved, what the programs did, what completed. The same seed writes
-//! the same trace.
+//! The trace of a run: what the links moved, what the programs did, what completed. The same seed yields the same trace.
 
 use crate::clock::Clock;
 use crate::lock;
@@ -8,7 +7,7 @@ use ironwarp_rnic::link::{Link, LinkError, Piece};
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-/// A trace that is written, or one that is not wanted.
+/// A trace, or a placeholder that discards everything.
 #[derive(Clone, Debug)]
 pub struct Trace {
     clock: Clock,
@@ -28,13 +27,13 @@ impl Trace {
         }
     }
 
-    /// All lines so far.
+    /// Returns all lines so far.
     pub fn lines(&self) -> Vec<String> {
         self.lines.as_ref().map_or_else(Vec::new, |lines| lock(lines).clone())
     }
 }
 
-/// A link that writes down what it moves.
+/// A link that records what it moves.
 #[derive(Debug)]
 pub(crate) struct TracedLink {
     pub(crate) inner: Arc<dyn Link>,

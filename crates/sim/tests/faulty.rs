@@ -1,5 +1,5 @@
-//! Two programs exchange bytes over a simulated link with faults on both ends, driven by events alone. A lost wake-up, here
-//! or in the fault seam, would leave the exchange standing still.
+//! Two programs exchange bytes over a simulated link with faults at both ends, driven by events alone. A lost wakeup, here or in
+//! fault injection, would stop the exchange.
 
 use ironwarp_rnic::fault::{FaultPlan, Faults, FaultyLink, Report, Rng};
 use ironwarp_rnic::host::Span;
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 const LEN: usize = 5000;
 
-/// One program: sends one half of its memory and receives into the other.
+/// A program that sends one half of its memory and receives into the other.
 struct Program {
     arena: Arc<Arena>,
     out: Span,
@@ -62,7 +62,7 @@ impl Program {
         }
     }
 
-    /// Does what is due now, and tells whether anything was.
+    /// Performs what is due now. Returns whether anything was.
     fn react(&mut self) -> bool {
         let (ready, rung) = (self.wire.take_ready(), self.alarm.take_rung());
         if ready.writable || rung {
@@ -83,7 +83,7 @@ impl Program {
     }
 }
 
-/// Runs both to their end. Returns them, when that was, and what went wrong.
+/// Runs both programs. Returns them, the end time, and the injected faults.
 fn exchange(plan: FaultPlan, seed: u64) -> ([Program; 2], Duration, Report) {
     let mut rng = Rng::new(seed);
     let (clock, faults) = (Clock::new(), Faults::new(plan, seed));
@@ -101,16 +101,16 @@ fn exchange(plan: FaultPlan, seed: u64) -> ([Program; 2], Duration, Report) {
         }
         let next = programs.iter().filter_map(Program::next_event).min();
         let Some(next) = next else {
-            panic!("seed {seed}: nothing will ever happen again\n{}", faults.report());
+            panic!("seed {seed}: no further event\n{}", faults.report());
         };
-        assert!(next > clock.now(), "seed {seed}: what is due now was not told");
+        assert!(next > clock.now(), "seed {seed}: an event that is due was not reported");
         clock.advance_to(next);
     }
     (programs, clock.now(), faults.report())
 }
 
 #[test]
-fn everything_arrives_whatever_waits_and_splits() {
+fn everything_arrives_despite_delays_and_splits() {
     let plan: FaultPlan = "split=0.3,delay=1us..50us@0.1,stall=100us@0.02".parse().unwrap();
     let mut total = [0; 3];
     for seed in 0..60 {
@@ -141,7 +141,7 @@ fn the_same_seed_ends_at_the_same_time_after_the_same_faults() {
 }
 
 #[test]
-fn a_cut_is_noticed_by_both_and_what_came_before_is_right() {
+fn both_ends_notice_a_cut_and_earlier_data_is_intact() {
     let plan: FaultPlan = "split=0.3,delay=1us..50us@0.1,stall=100us@0.02,cut@0.02".parse().unwrap();
     let mut cuts = 0;
     for seed in 0..60 {

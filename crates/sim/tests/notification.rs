@@ -1,9 +1,9 @@
-//! Some seeds in every test run; `cargo xtask events` runs ten million events.
+//! Runs a few seeds in every test run; `cargo xtask events` runs ten million events.
 
 use ironwarp_sim::notification;
 
 #[test]
-fn who_sleeps_is_woken_whatever_is_resized_moved_and_moderated() {
+fn sleeping_programs_are_woken_despite_resizing_moving_and_moderation() {
     let mut total = notification::Tally::default();
     for seed in 0..80 {
         eprintln!("seed {seed}"); // shown if it fails
@@ -17,7 +17,7 @@ fn the_same_seed_is_the_same_run() {
     let trace = |seed| {
         let mut kept = None;
         notification::trace(seed, |trace| kept = Some(trace));
-        kept.expect("it was written").lines()
+        kept.expect("a trace").lines()
     };
     for seed in 0..3 {
         let first = trace(seed);

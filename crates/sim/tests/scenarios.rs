@@ -1,4 +1,4 @@
-//! A few scenarios in every test run; `cargo xtask sim` runs many.
+//! Runs a few scenarios in every test run; `cargo xtask sim` runs many.
 
 use ironwarp_sim::scenario;
 
@@ -15,7 +15,7 @@ fn the_same_seed_is_the_same_run() {
     let trace = |seed| {
         let mut kept = None;
         scenario::trace(seed, |trace| kept = Some(trace));
-        kept.expect("it was written").lines()
+        kept.expect("a trace").lines()
     };
     for seed in 100..110 {
         let first = trace(seed);

@@ -1,7 +1,7 @@
-//! Instruction counts of the codec: `cargo xtask instructions` runs each case under callgrind and holds it to its
-//! ceiling, which SPECIFICATION.md states too.
+//! Instruction counts of the codec. `cargo xtask instructions` runs each case under callgrind and checks it against its
+//! ceiling, which docs/specification/performance.md states too.
 
-#![allow(clippy::unwrap_used, reason = "a program that may stop")]
+#![allow(clippy::unwrap_used, reason = "a benchmark may panic")]
 
 use ironwarp_wire::{
     Dialect, Fpdu, Header, MAX_HEADER, Place, ReadRequest, Send, SendWord, Tag, Tagged,
@@ -11,7 +11,7 @@ use std::hint::black_box;
 
 const REPEATS: usize = 1000;
 
-/// Name, ceiling, and a function that runs the case [`REPEATS`] times; the counts are of that function.
+/// Name, ceiling, and the measured function, which runs the case [`REPEATS`] times.
 const CASES: &[(&str, u32, fn())] = &[
     ("loop", 10, measured_loop),
     ("parse_tagged", 50, measured_parse_tagged),
@@ -31,7 +31,7 @@ fn main() {
     if argument == "--list" {
         return CASES.iter().for_each(|(name, ceiling, _)| println!("{name} {ceiling}"));
     }
-    // `cargo bench` itself passes options of its own and wants no case.
+    // `cargo bench` passes options of its own, which select no case.
     if let Some((_, _, run)) = CASES.iter().find(|(name, ..)| *name == argument) {
         run();
     }
@@ -64,7 +64,7 @@ fn emit(header: &Header) {
     }
 }
 
-/// What all cases have in common, and what is taken off their counts.
+/// The loop overhead of all cases, which is subtracted from their counts.
 #[inline(never)]
 fn measured_loop() {
     let bytes = [0; MAX_HEADER];
@@ -106,7 +106,7 @@ fn measured_emit_read_request() {
 const FRAMING: Framing = Framing { crc: false, markers: false };
 const PAYLOAD: &[u8; 8] = b"12345678";
 
-/// A whole FPDU of an 8-byte Write, without its CRC, which is `crc-fast`'s work and differs from machine to machine.
+/// A whole FPDU of an 8-byte Write, without its CRC, whose cost depends on the machine.
 #[inline(never)]
 fn measured_write_whole() {
     let writer = FpduWriter::new(FRAMING);
@@ -127,7 +127,7 @@ fn measured_read_whole() {
     }
 }
 
-/// The same in pieces, as for a payload that stays where it is.
+/// An 8-byte Write in pieces, as for a payload that is not copied.
 #[inline(never)]
 fn measured_write_pieces() {
     let mut writer = FpduWriter::new(FRAMING);

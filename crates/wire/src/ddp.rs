@@ -1,17 +1,17 @@
-//! DDP (RFC 5041 §4): the part of a segment that says where its payload belongs.
+//! DDP (RFC 5041 §4): the part of a header that says where the payload goes.
 //!
-//! A [`DdpHeader`] keeps all its bits, reserved ones too, and judges nothing but the T bit: it is the form in which a
-//! Terminate returns the header it complains about. [`Header`](crate::Header) is the checked and typed form.
+//! A [`DdpHeader`] keeps all bits, reserved ones included, and interprets only the T bit: it is the form in which a
+//! Terminate returns the offending header. [`Header`](crate::Header) is the checked and typed form.
 
 use crate::{Place, Tag};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The T bit of the control byte: the segment names a tagged place.
+/// The T bit of the control byte: the segment is tagged.
 pub(crate) const TAGGED: u8 = 0x80;
 /// The L bit: the last segment of its message.
 pub(crate) const LAST: u8 = 0x40;
-/// The DV bits, which must say version 1.
+/// The DV bits, which must be 1.
 pub(crate) const VERSION_MASK: u8 = 0x03;
 pub(crate) const VERSION: u8 = 1;
 
@@ -24,7 +24,7 @@ const _: () = assert!(TAGGED_LEN == 14 && UNTAGGED_LEN == 18);
 /// A DDP header with every bit as it is on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DdpHeader {
-    /// The payload goes to a place that the receiver advertised.
+    /// The payload goes to memory that the receiver advertised.
     Tagged(DdpTagged),
     /// The payload goes to the buffer that the receiver chooses for this queue and sequence number.
     Untagged(DdpUntagged),
@@ -35,9 +35,9 @@ pub enum DdpHeader {
 pub struct DdpTagged {
     /// T, L, reserved, DV.
     pub control: u8,
-    /// The byte that belongs to RDMAP.
+    /// RDMAP's control byte.
     pub ulp_control: u8,
-    /// Where the payload belongs.
+    /// Where the payload goes.
     pub place: Place,
 }
 
@@ -46,15 +46,15 @@ pub struct DdpTagged {
 pub struct DdpUntagged {
     /// T, L, reserved, DV.
     pub control: u8,
-    /// The byte that belongs to RDMAP.
+    /// RDMAP's control byte.
     pub ulp_control: u8,
-    /// The word that belongs to RDMAP: a tag to invalidate, or nothing.
+    /// RDMAP's word: a tag to invalidate, or zero.
     pub ulp_word: u32,
     /// Queue number (QN).
     pub queue: u32,
     /// Message sequence number (MSN).
     pub msn: u32,
-    /// Message offset (MO): where in the message the payload begins.
+    /// Message offset (MO): position of the payload in the message.
     pub offset: u32,
 }
 
@@ -84,13 +84,13 @@ pub(crate) const fn header_len(control: u8) -> usize {
 }
 
 impl DdpHeader {
-    /// Reads the header at the front of `bytes`; `None` if they end before it does.
+    /// Parses the header at the front of `bytes`. Returns `None` if it is incomplete.
     ///
     /// ```
     /// use ironwarp_wire::ddp::DdpHeader;
     ///
     /// let header = DdpHeader::parse(&[0xc1, 0x40, 0, 0, 0, 7, 0, 0, 0, 0, 0, 0, 0, 9]);
-    /// let Some(DdpHeader::Tagged(header)) = header else { panic!("the first bit says that it is tagged") };
+    /// let Some(DdpHeader::Tagged(header)) = header else { panic!("the T bit is set") };
     /// assert_eq!((header.place.tag.0, header.place.offset), (7, 9));
     /// assert_eq!(DdpHeader::parse(&[0xc1]), None);
     /// ```
@@ -125,7 +125,7 @@ impl DdpHeader {
         }
     }
 
-    /// Writes the header to the front of `out`; returns its length, or `None` (and writes nothing) if it does not fit.
+    /// Writes the header to the front of `out` and returns its length. Returns `None`, and writes nothing, if it does not fit.
     ///
     /// ```
     /// use ironwarp_wire::ddp::DdpHeader;

@@ -1,7 +1,7 @@
-//! Each message against bytes from elsewhere: captures of Linux siw, and the figures of the RFCs where siw has no such
+//! Each message compared with independent bytes: captures of Linux siw, or the figures of the RFCs where siw has no such
 //! message. Every case is parsed, printed and emitted again.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
@@ -9,9 +9,9 @@ use common::hex;
 use ironwarp_wire::ddp::{DdpHeader, DdpTagged};
 use ironwarp_wire::mpa::{Enhanced, MAX_STARTUP, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::private::{
-    Aside, AsideKind, Capabilities, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_ASIDE, MAX_DATAGRAM_HEADER,
-    MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal,
-    Unreadable,
+    Capabilities, CmHeader, CmKind, DATAGRAM_LEN, Datagram, Hello, HelloKind, MAX_CM_HEADER,
+    MAX_DATAGRAM_HEADER, MAX_HELLO, PortSpace, RdmaPort, ReadV2Request, ReadV2Response, Reason, Secret,
+    SendImmediate, Signal, Unreadable,
 };
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Dialect, Fpdu, Header, Immediate, ImmediateData,
@@ -19,17 +19,20 @@ use ironwarp_wire::{
     Terminate,
 };
 
-/// `fpdu`: the FPDU up to its payload, in hex.
+/// Checks a header against `fpdu`, an FPDU up to its payload in hex.
 fn check(header: Header, payload_len: usize, fpdu: &str, display: &str) {
     let bytes = hex(fpdu);
     let dialect = if header.is_private() { Dialect::Ironwarp } else { Dialect::Standard };
-    let Ok(Parse::Done(parsed)) = Fpdu::parse(&bytes, dialect) else { panic!("{fpdu} is not parsed") };
+    let Ok(Parse::Done(parsed)) = Fpdu::parse(&bytes, dialect) else { panic!("failed to parse {fpdu}") };
     assert_eq!(parsed.header, header);
     assert_eq!((usize::from(parsed.header_len), usize::from(parsed.payload_len)), (bytes.len(), payload_len));
     assert_eq!(parsed.to_string(), display);
     assert_eq!(emit(&header, payload_len), bytes);
     if header.is_private() {
-        assert!(Fpdu::parse(&bytes, Dialect::Standard).is_err(), "a private message is not for everyone");
+        assert!(
+            Fpdu::parse(&bytes, Dialect::Standard).is_err(),
+            "a private message is rejected by the standard dialect"
+        );
     }
 }
 
@@ -37,7 +40,7 @@ fn emit(header: &Header, payload_len: usize) -> Vec<u8> {
     let mut out = [0xee; MAX_HEADER];
     let n = header.emit(payload_len, &mut out).unwrap();
     assert_eq!(n, 2 + header.encoded_len());
-    assert!(out[n..].iter().all(|byte| *byte == 0xee), "nothing is written behind the header");
+    assert!(out[n..].iter().all(|byte| *byte == 0xee), "bytes after the header are untouched");
     out[..n].to_vec()
 }
 
@@ -254,11 +257,11 @@ fn terminate() {
 }
 
 #[test]
-fn terminate_answers_a_segment_with_what_the_rfc_attaches() {
+fn terminate_attaches_what_the_rfc_prescribes() {
     let read = hex(
         "002e 41 41 00000000 00000001 00000005 00000000 4846da00 00005599220edf30 00000040 56494a00 0000561bcd7b3d50",
     );
-    // RFC 5040 figure 10: with the Read Request's own words, which makes it a copy of the FPDU's front.
+    // RFC 5040 figure 10: includes the Read Request, so it ends with a copy of the FPDU's front.
     let terminate = Terminate::answer(Cause::Protection(Protection::Access), &read);
     let expected = [hex("0046 41 47 00000000 00000002 00000001 00000000 0102e000"), read.clone()].concat();
     assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
@@ -271,7 +274,7 @@ fn terminate_answers_a_segment_with_what_the_rfc_attaches() {
     let expected =
         [hex("002a 41 47 00000000 00000002 00000001 00000000 1204c000"), read[..20].to_vec()].concat();
     assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
-    // An MPA error has no segment to name.
+    // An MPA error includes no segment.
     let terminate =
         Terminate::answer(ironwarp_wire::Violation::Crc { computed: 0, received: 1 }.cause(), &read);
     assert_eq!(terminate.offender, Offender::default());
@@ -281,7 +284,7 @@ fn terminate_answers_a_segment_with_what_the_rfc_attaches() {
 }
 
 #[test]
-fn terminate_of_siw_means_the_same() {
+fn terminate_in_the_form_of_siw() {
     let parse = |text: &str| {
         let Ok(Parse::Done(Fpdu { header: Header::Terminate(terminate), .. })) =
             Fpdu::parse(&hex(text), Dialect::Standard)
@@ -290,12 +293,12 @@ fn terminate_of_siw_means_the_same() {
         };
         terminate
     };
-    // Out of bounds: nibbles, bits and length as siw has them.
+    // Out of bounds, with nibbles, bits and length in siw's form.
     let bounds =
         parse("0026 4147 00000000 00000002 00000001 00000000 11010300 0040 c140 5f9bbf00 0000557adb14bff6");
     assert_eq!(bounds.cause, Cause::TaggedBuffer(TaggedBuffer::Bounds));
     assert_eq!(bounds.offender, tagged_offender());
-    // A bad tag in a Read Request; siw puts the read's length in place of its sequence number.
+    // A bad tag in a Read Request; siw puts the length of the read where its sequence number belongs.
     let read = parse(
         "0046 4147 00000000 00000002 00000001 00000000 10000700 0000 4141 00000000 00000001 00000040 00000000
          9c333400 00005578b3e66000 00000040 5b08f800 000055b01428f000",
@@ -309,17 +312,17 @@ fn terminate_of_siw_means_the_same() {
         source: place(0x5b08_f800, 0x55b0_1428_f000),
     };
     assert_eq!(read.offender.read, Some(request));
-    // Of siw's three bits, only those that are set count.
+    // Only the set ones of siw's three bits count.
     let length = "0026 4147 00000000 00000002 00000001 00000000 11010100 0040 c140 5f9bbf00 0000557adb14bff6";
     assert_eq!(parse(length).offender, Offender { length: Some(0x40), header: None, read: None });
-    // Without a header there are no bits to tell the forms apart: the reading that means something wins, …
+    // Without a header no bit distinguishes the forms, so the one with a known cause wins, …
     let bare =
         |control: &str| parse(&format!("0016 4147 00000000 00000002 00000001 00000000 {control}")).cause;
     assert_eq!(bare("02020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "siw's form of 2/0/02");
-    assert_eq!(bare("20020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "the RFC's");
-    assert_eq!(bare("01000000"), Cause::Protection(Protection::Tag), "if both do, the RFC's");
-    assert_eq!(bare("10000000"), Cause::DdpCatastrophic, "if both do, the RFC's");
-    // … Chelsio's and Intel's MPA errors have type 3, and what nobody defines is kept as it is.
+    assert_eq!(bare("20020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc), "the RFC's form of 2/0/02");
+    assert_eq!(bare("01000000"), Cause::Protection(Protection::Tag), "if both are known, the RFC's");
+    assert_eq!(bare("10000000"), Cause::DdpCatastrophic, "if both are known, the RFC's");
+    // … MPA errors of Chelsio and Intel have type 3, and an undefined cause is preserved.
     assert_eq!(bare("23020000"), Cause::Mpa(ironwarp_wire::MpaFault::Crc));
     assert_eq!(bare("5abc0000"), Cause::Other { layer: 5, kind: 0xa, code: 0xbc });
 }
@@ -423,8 +426,8 @@ fn signals() {
         assert_eq!(signal.to_string(), display);
     }
     for (what, place) in [
-        ("another tag", place(0x4952_5751, 0x0102_0009_0000_5750)),
-        ("another check", place(0x4952_5750, 0x0102_0009_0000_5751)),
+        ("a different tag", place(0x4952_5751, 0x0102_0009_0000_5750)),
+        ("a different check", place(0x4952_5750, 0x0102_0009_0000_5751)),
         ("siw's Write RTR", place(1, 0)),
     ] {
         assert_eq!(Signal::parse(place), None, "{what}");
@@ -475,9 +478,9 @@ fn hello() {
 }
 
 #[test]
-fn hellos_that_cannot_be_read() {
+fn unreadable_hellos() {
     for (what, text, why) in [
-        ("another magic", r#""IRWI" 02 05 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Foreign),
+        ("a different magic", r#""IRWI" 02 05 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Foreign),
         ("version 1", r#""IRWH" 01 000000 000fa001 00fffffe"#, Unreadable::Version(1)),
         ("version 3", r#""IRWH" 03 05 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Version(3)),
         ("no version", r#""IRWH""#, Unreadable::Malformed),
@@ -488,7 +491,7 @@ fn hellos_that_cannot_be_read() {
         ("too short", r#""IRWH" 02 05 0000 0000 01 00 000fa001 00ffff"#, Unreadable::Malformed),
         ("too short a header", r#""IRWH" 02 04 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Malformed),
         ("too long a header", r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe"#, Unreadable::Malformed),
-        ("more behind it", r#""IRWH" 02 05 0000 0000 01 00 000fa001 00fffffe 00"#, Unreadable::Malformed),
+        ("trailing bytes", r#""IRWH" 02 05 0000 0000 01 00 000fa001 00fffffe 00"#, Unreadable::Malformed),
         (
             "an extension beyond the header",
             r#""IRWH" 02 06 0000 0000 01 00 000fa001 00fffffe 7f030000"#,
@@ -516,34 +519,34 @@ fn hellos_that_cannot_be_read() {
     assert_eq!(Hello::parse(&ignored), Ok(Hello::new(HelloKind::Dial, 0x0f_a001, 0xff_fffe)));
     assert_eq!(
         Unreadable::Version(1).to_string(),
-        "the peer speaks version 1 of Ironwarp's private protocol, this end version 2: run the same release at both ends"
+        "the peer uses version 1 of Ironwarp's private protocol, this end uses 2: run the same release on both ends"
     );
 }
 
 #[test]
-fn header_of_a_connection_aside() {
-    let header = Aside {
+fn cm_header() {
+    let header = CmHeader {
         qkey: 0x11ee7,
         status: 3,
         retry_count: 5,
         srq: true,
-        ..Aside::new(AsideKind::Lookup, 0xb2_deff)
+        ..CmHeader::new(CmKind::Lookup, 0xb2_deff)
     };
     let bytes = hex(r#""IRWC" 02 07 0000 0003 02 00 00b2deff 00011ee7 00000003 05 07 0000"#);
     assert_eq!(header.emit()[..], bytes);
-    assert_eq!(Aside::parse(&[&bytes[..], b"behind"].concat()), Ok((header, &b"behind"[..])));
+    assert_eq!(CmHeader::parse(&[&bytes[..], b"after"].concat()), Ok((header, &b"after"[..])));
     let secret = Some(Secret([0x5a; 16]));
     let port = Some(RdmaPort { space: PortSpace::Datagram, number: 6379 });
-    let header = Aside { secret, keeps_secret: true, port, ..Aside::new(AsideKind::Pair, 7) };
+    let header = CmHeader { secret, keeps_secret: true, port, ..CmHeader::new(CmKind::Pair, 7) };
     let bytes = hex(r#""IRWC" 02 0e 0000 0005 01 00 00000007 00000000 00000000 07 07 0000
         0110 5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a5a 0000  8004 18eb 02 00 0000"#);
     assert_eq!(header.emit()[..], bytes);
-    assert_eq!((Aside::parse(&bytes), bytes.len()), (Ok((header, &[][..])), MAX_ASIDE));
-    let shown = "Aside, queue pair 0x000007, RDMA port 6379 of datagrams, with a secret, keeps the secret";
+    assert_eq!((CmHeader::parse(&bytes), bytes.len()), (Ok((header, &[][..])), MAX_CM_HEADER));
+    let shown = "CM, queue pair 0x000007, RDMA port 6379 (datagram), with a secret, secret stored";
     assert_eq!(header.to_string(), shown);
-    assert!(!format!("{header:?}").contains("5a"), "a secret shows in a log");
+    assert!(!format!("{header:?}").contains("5a"), "Debug output contains the secret");
     for (what, text, why) in [
-        ("a program's own data", "\"anything\"", Unreadable::Foreign),
+        ("private data of a program", "\"anything\"", Unreadable::Foreign),
         ("version 1", r#""IRWC" 01 01 0707 00000007 00000000 00000000 01000000"#, Unreadable::Version(1)),
         (
             "a kind",
@@ -551,42 +554,42 @@ fn header_of_a_connection_aside() {
             Unreadable::Extension(8),
         ),
         (
-            "a space of ports",
+            "an unknown port space",
             r#""IRWC" 02 09 0000 0000 05 00 00000000 00000000 00000000 07070000 8004 18eb 03 00 0000"#,
             Unreadable::Extension(0x80),
         ),
     ] {
-        assert_eq!(Aside::parse(&hex(text)), Err(why), "{what}");
+        assert_eq!(CmHeader::parse(&hex(text)), Err(why), "{what}");
     }
 }
 
 #[test]
-fn headers_about_an_rdma_port() {
+fn cm_headers_for_an_rdma_port() {
     let port = RdmaPort { space: PortSpace::Stream, number: 6379 };
     for (number, kind, shown) in [
-        (4, AsideKind::Port, "Aside, for a connection, RDMA port 6379"),
-        (5, AsideKind::Probe, "Aside, asks for a listener, RDMA port 6379"),
-        (6, AsideKind::Here, "Aside, listens here, RDMA port 6379"),
-        (7, AsideKind::Elsewhere, "Aside, does not listen here, RDMA port 6379"),
+        (4, CmKind::Port, "CM, connection, RDMA port 6379"),
+        (5, CmKind::Probe, "CM, probe, RDMA port 6379"),
+        (6, CmKind::Listening, "CM, listening, RDMA port 6379"),
+        (7, CmKind::NotListening, "CM, not listening, RDMA port 6379"),
     ] {
         let mut bytes =
             hex(r#""IRWC" 02 09 0000 0001 00 00 00000000 00000000 00000000 0707 0000 8004 18eb 01 00 0000"#);
         bytes[10] = number;
-        let header = Aside::about(kind, port);
+        let header = CmHeader::for_port(kind, port);
         assert_eq!(header.emit()[..], bytes);
-        assert_eq!(Aside::parse(&[&bytes[..], b"behind"].concat()), Ok((header, &b"behind"[..])));
+        assert_eq!(CmHeader::parse(&[&bytes[..], b"after"].concat()), Ok((header, &b"after"[..])));
         assert_eq!(header.to_string(), shown);
     }
 }
 
-/// Both ends derive the candidates, so they can never change.
+/// Both ends compute the candidates, so they must never change.
 #[test]
 fn candidates_of_an_rdma_port() {
     let of = |number| RdmaPort { space: PortSpace::Stream, number }.candidates().collect::<Vec<_>>();
     assert_eq!(of(1), [61441, 62465, 63489, 64513]);
     assert_eq!(of(6379), [63723, 64747, 61675, 62699]);
-    assert_eq!(of(6379 + 1024), [64747, 61675, 62699, 63723], "the same in another order");
-    assert_eq!(of(61441), [62465, 63489, 64513], "a port is no candidate of itself");
+    assert_eq!(of(6379 + 1024), [64747, 61675, 62699, 63723], "the same ones in a different order");
+    assert_eq!(of(61441), [62465, 63489, 64513], "a port is not its own candidate");
     assert_eq!(of(65535), [62463, 63487, 64511]);
     for number in 1..u16::MAX {
         let (own, next) = (of(number), of(number + 1));

@@ -1,6 +1,6 @@
-//! What must hold for all headers, all bytes and all splits of a stream.
+//! Properties that hold for all headers, all bytes and all splits of a stream.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
@@ -10,7 +10,7 @@ use ironwarp_wire::mpa::{
     Enhanced, FpduReader, FpduWriter, Framing, MAX_STARTUP, Piece, Revision, Role, RtrSet, Startup,
 };
 use ironwarp_wire::private::{
-    Aside, AsideKind, Capabilities, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, PortSpace, RdmaPort,
+    Capabilities, CmHeader, CmKind, Datagram, Hello, HelloKind, MAX_ACKNOWLEDGED, PortSpace, RdmaPort,
     ReadV2Request, ReadV2Response, Reason, Secret, SendImmediate, Signal,
 };
 use ironwarp_wire::{
@@ -76,11 +76,11 @@ fn ddp_header() -> impl Strategy<Value = DdpHeader> {
 
 fn terminate() -> impl Strategy<Value = Terminate> {
     (any::<(u8, u8, u8)>(), option::of(any::<u16>()), option::of(ddp_header()), option::of(read_request()))
-        .prop_filter("without header bits, siw's form may be the one that means something", |parts| {
+        .prop_filter("without header bits, siw's form may be the one with a known cause", |parts| {
             parts.1.is_some() || parts.2.is_some() || parts.3.is_some()
         })
         .prop_map(|((layer, kind, code), length, header, read)| {
-            // A Read Request's sequence number stands in the header in front of it.
+            // The sequence number of a Read Request is in the header before it.
             let msn = match header {
                 Some(DdpHeader::Untagged(ddp)) => ddp.msn,
                 _ => 0,
@@ -118,7 +118,7 @@ fn header() -> impl Strategy<Value = Header> {
     ]
 }
 
-/// Bytes that look like the front of an FPDU often enough to be accepted.
+/// Generates bytes that are often a valid front of an FPDU.
 fn plausible_bytes() -> impl Strategy<Value = Vec<u8>> {
     let length = prop_oneof![
         Just(14),
@@ -136,7 +136,7 @@ fn plausible_bytes() -> impl Strategy<Value = Vec<u8>> {
     let queue = prop_oneof![(0..4u32), Just(0x8000_0001), any::<u32>()];
     let offset = prop_oneof![Just(0u32), any::<u32>()];
     let words = any::<(u32, u32)>();
-    // An atomic opcode that exists, or the first word of anything else.
+    // A valid atomic opcode, or an arbitrary first word.
     let first = prop_oneof![Just(0u32), Just(2), any::<u32>()];
     (length, control, ulp_control, queue, offset, words, first, vec(any::<u8>(), 0..60)).prop_map(
         |(length, control, ulp_control, queue, offset, (word, msn), first, rest)| {
@@ -151,7 +151,7 @@ fn plausible_bytes() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// What the contract says is not kept: reserved bits, and fields without meaning, become what is sent there.
+/// Sets reserved bits and ignored fields to the values that are sent, because parsing does not preserve them.
 fn clear_reserved(bytes: &mut [u8]) {
     bytes[2] &= 0xc3;
     let opcode = bytes[3] & 0xf;
@@ -175,7 +175,7 @@ fn clear_reserved(bytes: &mut [u8]) {
 
 fn emit(fpdu: &Fpdu) -> Vec<u8> {
     let mut out = [0; MAX_HEADER];
-    // More than may be sent may still be received.
+    // Longer segments may be received than sent.
     let payload = usize::from(fpdu.payload_len).min(64_000);
     let n = fpdu.header.emit(payload, &mut out).unwrap();
     let length = u16::try_from(fpdu.ulpdu_len()).unwrap().to_be_bytes();
@@ -201,7 +201,7 @@ fn segments() -> impl Strategy<Value = Vec<Sent>> {
     vec(segment, 0..6)
 }
 
-/// Cuts a stream at the given places (taken modulo its length).
+/// Splits a stream at the given positions (modulo its length).
 fn cut<'a>(stream: &'a [u8], cuts: &[usize]) -> Vec<&'a [u8]> {
     let mut places: Vec<usize> = cuts.iter().map(|cut| cut % (stream.len() + 1)).collect();
     places.extend([0, stream.len()]);
@@ -226,8 +226,8 @@ proptest! {
     fn parse_then_emit_is_the_identity(mut bytes in plausible_bytes()) {
         let Ok(Parse::Done(fpdu)) = Fpdu::parse(&bytes, Dialect::Ironwarp) else { return Ok(()) };
         if let Header::Terminate(terminate) = fpdu.header {
-            // Normalised: what was read once is read again from what is sent. With nothing behind the cause, a cause that
-            // nobody defines may be taken for the other form.
+            // Emitting normalises a Terminate; parsing the output yields the same value, except that an undefined cause without
+            // a header may be taken for siw's form.
             let known = !matches!(terminate.cause, Cause::Other { .. });
             if known || terminate.offender != Offender::default() {
                 let mut out = [0; MAX_HEADER];
@@ -268,20 +268,20 @@ proptest! {
         magic in prop_oneof![Just(*b"IRWH"), Just(*b"IRWC"), Just(*b"IRWD")],
         version in 1..=3u8,
         words in 0..32u8,
-        behind in vec(any::<u8>(), 0..100),
+        rest in vec(any::<u8>(), 0..100),
     ) {
-        let bytes = [&magic[..], &[version, words], &behind].concat();
+        let bytes = [&magic[..], &[version, words], &rest].concat();
         let hello = Hello::parse(&bytes).map(|hello| hello.to_string());
-        let aside = Aside::parse(&bytes).map(|(header, _)| header.to_string());
+        let cm = CmHeader::parse(&bytes).map(|(header, _)| header.to_string());
         let datagram = Datagram::parse(&bytes).map(|(header, _)| header.to_string());
-        for found in [hello, aside, datagram] {
+        for found in [hello, cm, datagram] {
             prop_assert!(version == 2 || found.is_err());
         }
     }
 
-    /// What an end of a later release adds does not change what this one reads.
+    /// Extensions of a later release that may be ignored do not change what this release reads.
     #[test]
-    fn what_may_be_ignored_changes_nothing(
+    fn ignorable_extensions_change_nothing(
         kind in 0x05..0x80u8,
         value in vec(any::<u8>(), 0..20),
         may in any::<u16>(),
@@ -317,7 +317,7 @@ proptest! {
         let startup = Startup { role, markers: flags.0, crc: flags.1, revision, private_data: &private_data };
         let mut out = [0; MAX_STARTUP];
         let n = startup.emit(&mut out).unwrap();
-        // FPDUs may follow at once.
+        // FPDUs may follow directly.
         let parsed = match role {
             Role::Request => Startup::parse_request(&out),
             Role::Reply { .. } => Startup::parse_reply(&out),
@@ -350,14 +350,14 @@ proptest! {
             dialler_nonce: token, acceptor_nonce: token, proof: token,
         };
         prop_assert_eq!(Hello::parse(&hello.emit().unwrap()), Ok(hello));
-        let aside = Aside {
-            kind: AsideKind::Found, qpn: source, qkey: numbers.2, status: numbers.3, retry_count: small.0 & 7,
+        let cm = CmHeader {
+            kind: CmKind::Found, qpn: source, qkey: numbers.2, status: numbers.3, retry_count: small.0 & 7,
             rnr_retry_count: small.1 & 7, flow_control: small.3, srq: !small.3, secret: token.map(Secret),
             keeps_secret: small.0 > 7,
             port: Some(RdmaPort { space: PortSpace::Stream, number: small.0.into() }).filter(|_| small.3),
         };
-        let bytes = aside.emit();
-        prop_assert_eq!(Aside::parse(&bytes), Ok((aside, &[][..])));
+        let bytes = cm.emit();
+        prop_assert_eq!(CmHeader::parse(&bytes), Ok((cm, &[][..])));
         let datagram = Datagram {
             destination, source, qkey: numbers.2, solicited: small.3, immediate, hop_limit: small.0,
             traffic_class: small.1, flow_label: numbers.3 >> 12, service_level: small.2 >> 4,
@@ -371,7 +371,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 512, ..ProptestConfig::default() })]
 
     #[test]
-    fn a_stream_is_what_the_rfc_words(framing in framing(), segments in segments()) {
+    fn streams_match_the_reference(framing in framing(), segments in segments()) {
         prop_assert_eq!(write(framing, &segments), slow_write(framing, &segments));
     }
 
@@ -404,7 +404,7 @@ proptest! {
         let mut reader = FpduReader::new(framing);
         let mut input = &stream[..];
         for sent in &segments {
-            // All but the last byte is not enough, and takes nothing.
+            // Without its last byte an FPDU is incomplete, and nothing is consumed.
             let len = FpduReader::new(framing).whole(&mut &*input, Dialect::Ironwarp).unwrap().unwrap().0.total_len();
             let mut short = &input[..len - 1];
             prop_assert_eq!(reader.whole(&mut short, Dialect::Ironwarp), Ok(None));
@@ -416,7 +416,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_is_refused_or_waits_but_never_panics(
+    fn garbage_never_causes_a_panic(
         framing in framing(),
         stream in vec(any::<u8>(), 0..3000),
         cuts in vec(any::<usize>(), 0..10),
@@ -425,8 +425,8 @@ proptest! {
     }
 }
 
-/// Markers at every possible place relative to the FPDU's parts, and every possible split of the stream in two; and the
-/// stream a byte at a time.
+/// Places markers at every position relative to the fields of an FPDU, splits the stream at every position, and also reads
+/// it byte by byte.
 #[test]
 fn markers_are_stripped_at_every_split() {
     let write_of = |len: usize| {
@@ -453,13 +453,13 @@ fn markers_are_stripped_at_every_split() {
             }
         }
         let (received, _) = read(framing, Dialect::Standard, false, stream.chunks(1)).unwrap();
-        assert_eq!(received, segments, "shift {shift}, a byte at a time");
+        assert_eq!(received, segments, "shift {shift}, byte by byte");
     }
 }
 
-/// A receiver may read the payload straight into its place: it is told how many bytes come next, and never too many.
+/// A receiver may read payload directly to its destination; `run` never returns too many bytes.
 #[test]
-fn payload_can_be_read_past_the_reader() {
+fn payload_can_bypass_the_reader() {
     let place = Place { tag: Tag(1), offset: 0 };
     let payload = vec![0xab; 2000];
     let segment = Sent { header: Header::Write(Tagged { last: true, place }), payload };
@@ -468,7 +468,7 @@ fn payload_can_be_read_past_the_reader() {
         let stream = write(framing, std::slice::from_ref(&segment));
         let mut reader = FpduReader::new(framing);
         let (mut input, mut seen) = (&stream[..], Vec::new());
-        assert_eq!(reader.run(), 0, "before the header nobody knows");
+        assert_eq!(reader.run(), 0, "zero before the header");
         assert!(matches!(reader.next(&mut input, Dialect::Standard), Ok(Some(Piece::Header(_)))));
         while reader.run() > 0 {
             seen.push(reader.run());
@@ -477,7 +477,7 @@ fn payload_can_be_read_past_the_reader() {
             reader.cover(run);
             input = rest;
             if reader.run() == 0 && seen.iter().sum::<usize>() < 2000 {
-                // A marker is due: the reader takes it, and hands out what is there behind it.
+                // A marker is due: the reader removes it and returns the payload after it.
                 let mut marker = &input[..4];
                 assert_eq!(reader.next(&mut marker, Dialect::Standard), Ok(None));
                 input = &input[4..];

@@ -1,7 +1,7 @@
-//! Every rule that a header can break by itself: the bytes that break it, what is said of them, and the Terminate that
-//! answers. A receiver finds each of them out on the first bytes that show it.
+//! Every rule that a single header can break: bytes that break it, the violation, and the Terminate that reports it. Each
+//! is detected as soon as the offending bytes have arrived.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod common;
 
@@ -19,7 +19,7 @@ use ironwarp_wire::{
 
 const BODY: &str = "00000000 00000000 00000000 00000000 00000000 00000000 00000000";
 
-/// What is wrong with an FPDU, found on its first `shows` bytes and not before; and the code that answers it.
+/// Checks that a violation is found in the first `shows` bytes of an FPDU and not earlier, and which code reports it.
 fn check(fpdu: &str, shows: usize, violation: Violation, code: (u8, u8, u8)) {
     let bytes = hex(fpdu);
     for n in 0..bytes.len() {
@@ -83,7 +83,7 @@ fn opcode() {
             check(&fpdu, 20, untagged(op), (0, 2, 6));
         }
     }
-    // Private messages on a queue or with bits that they do not have.
+    // Private messages on the wrong queue or with undefined bits.
     for (control, queue) in [("5f", "00000001"), ("6f", "80000001"), ("4f", "00000002"), ("4f", "80000001")] {
         let fpdu = format!("0012 41{control} 00000000 {queue} 00000001 00000000 00000000");
         check(&fpdu, 20, untagged(0xf), (0, 2, 6));
@@ -91,7 +91,7 @@ fn opcode() {
 }
 
 #[test]
-fn private_messages_need_an_agreement() {
+fn private_messages_must_be_negotiated() {
     for fpdu in [
         "001a 414f 00000000 00000000 00000001 00000000 00000000 00000000",
         "0022 414f 00000000 00000001 00000001 00000000 00000000 00000000 0000000000000000",
@@ -186,8 +186,8 @@ fn crc_covers_every_bit() {
         damaged[bit / 8] ^= 1 << (bit % 8);
         match read(framing, Dialect::Standard, false, [&damaged[..]]) {
             Ok((segments, reader)) => {
-                assert!(segments.is_empty() && !reader.at_boundary(), "bit {bit} passed");
-                assert!(bit < 16, "only a changed length can leave the reader waiting for more");
+                assert!(segments.is_empty() && !reader.at_boundary(), "bit {bit} was not detected");
+                assert!(bit < 16, "only a changed length can make the reader wait for more");
             }
             Err(Violation::Crc { .. }) => {}
             Err(other) => assert!(bit < 20 * 8, "{other} at bit {bit}"),
@@ -199,7 +199,7 @@ fn crc_covers_every_bit() {
     assert_eq!(violation.cause(), Cause::Mpa(MpaFault::Crc));
     assert!(
         read(Framing::default(), Dialect::Standard, false, [&damaged[..]]).is_ok(),
-        "CRC off is not checked"
+        "the CRC is not checked if CRCs are off"
     );
 }
 
@@ -218,7 +218,7 @@ fn marker_points_to_its_fpdu() {
         let violation = read(framing, Dialect::Standard, false, [&damaged[..]]).unwrap_err();
         assert_eq!(violation, Violation::Marker { expected, found });
         assert_eq!(violation.cause(), Cause::Mpa(MpaFault::Length));
-        // RFC 5044 §4.3: the two low bits are reserved, §4.2: so are the first sixteen.
+        // The two low bits are reserved (RFC 5044 §4.3), and so are the first sixteen (§4.2).
         damaged[at + 3] ^= 0x07;
         damaged[at + 1] ^= 0xff;
         assert!(read(framing, Dialect::Standard, false, [&damaged[..]]).is_ok());
@@ -243,7 +243,7 @@ fn nothing_is_delivered_after_a_violation() {
 }
 
 #[test]
-fn a_whole_fpdu_is_refused_for_the_same_reasons() {
+fn whole_fpdus_are_checked_like_pieces() {
     let framing = Framing { crc: true, markers: false };
     let mut reader = FpduReader::new(framing);
     let good = one_send(framing);
@@ -252,19 +252,19 @@ fn a_whole_fpdu_is_refused_for_the_same_reasons() {
     let mut input = &damaged[..];
     let violation = reader.whole(&mut input, Dialect::Standard).unwrap_err();
     assert_eq!(violation.cause(), Cause::Mpa(MpaFault::Crc));
-    assert_eq!(input.len(), damaged.len(), "nothing was taken");
+    assert_eq!(input.len(), damaged.len(), "input was consumed");
     assert_eq!(
         reader.whole(&mut &good[..], Dialect::Standard),
         Ok(None),
         "nothing is delivered after a violation"
     );
     assert_eq!(reader.next(&mut &good[..], Dialect::Standard), Err(violation));
-    // What is wrong with the header is for `next` to say.
+    // An invalid header is reported by `next`.
     let mut reader = FpduReader::new(framing);
     let mut input = &hex("000e c040 00000000 0000000000000000 00000000")[..];
     assert_eq!(reader.whole(&mut input, Dialect::Standard), Ok(None));
     assert_eq!(reader.next(&mut input, Dialect::Standard), Err(ddp_version_of(true, 0)));
-    // In the middle of an FPDU there is no whole one, and none with markers.
+    // `whole` does not apply in the middle of an FPDU, nor with markers.
     let mut reader = FpduReader::new(framing);
     assert_eq!(reader.next(&mut &good[..1], Dialect::Standard), Ok(None));
     assert_eq!(reader.whole(&mut &good[..], Dialect::Standard), Ok(None));
@@ -317,13 +317,13 @@ fn startup_bits_without_meaning_are_ignored() {
         parse(r#""MPA ID Req Frame" 10 02 0004 4001 c001"#),
         parse(r#""MPA ID Req Frame" 10 02 0004 0001 0001"#)
     );
-    // S in revision 1: what follows is the program's.
+    // S in revision 1: what follows is private data of the program.
     let (_, _, _, revision, private_data) = parse(r#""MPA ID Req Frame" 10 01 0004 0001 0001"#);
     assert_eq!((revision, private_data), (Revision::One, hex("0001 0001")));
 }
 
 #[test]
-fn terminate_codes_are_the_rfcs_and_back() {
+fn terminate_codes_match_the_rfcs_and_round_trip() {
     let mut causes = vec![Cause::LocalCatastrophic, Cause::DdpCatastrophic];
     causes.extend(Protection::ALL.iter().copied().map(Cause::Protection));
     causes.extend(Operation::ALL.iter().copied().map(Cause::Operation));
@@ -353,7 +353,7 @@ fn terminate_codes_are_the_rfcs_and_back() {
                 let known = causes.contains(&cause);
                 assert_eq!(known, !matches!(cause, Cause::Other { .. }));
                 match (layer, kind) {
-                    (0, 0) => assert_eq!(cause, Cause::LocalCatastrophic, "any code will do"),
+                    (0, 0) => assert_eq!(cause, Cause::LocalCatastrophic, "the code is ignored"),
                     (2, 3) if known => assert_eq!(cause.to_wire(), (2, 0, code)),
                     _ => assert_eq!(cause.to_wire(), (layer, kind, code)),
                 }
@@ -371,7 +371,7 @@ fn terminate_codes_are_the_rfcs_and_back() {
 }
 
 #[test]
-fn terminate_names_what_rfc_5040_figure_10_says() {
+fn terminate_includes_what_rfc_5040_figure_10_prescribes() {
     for (cause, segment, read) in [
         (Cause::LocalCatastrophic, false, false),
         (Cause::Protection(Protection::Tag), true, true),
@@ -387,7 +387,7 @@ fn terminate_names_what_rfc_5040_figure_10_says() {
 }
 
 #[test]
-fn terminate_that_is_cut_short_still_tells_its_cause() {
+fn truncated_terminate_keeps_its_cause() {
     let whole = hex("1101c000 004e c140 5f9bbf00 0000557adb14bff6");
     for n in 4..=whole.len() {
         let len = u8::try_from(18 + n).unwrap();
@@ -401,7 +401,7 @@ fn terminate_that_is_cut_short_still_tells_its_cause() {
         assert_eq!(terminate.offender.length.is_some(), n >= 6);
         assert_eq!(terminate.offender.header.is_some(), n == whole.len());
     }
-    // What is there without its bit is not looked at.
+    // A field whose bit is clear is ignored.
     let fpdu = hex(&format!(
         "0046 4147 00000000 00000002 00000001 00000000 0102c000 002e 4141 00000000 00000001 00000005 00000000 {BODY}"
     ));
@@ -414,7 +414,7 @@ fn terminate_that_is_cut_short_still_tells_its_cause() {
 }
 
 #[test]
-fn misuse_is_refused() {
+fn misuse_is_rejected() {
     let write = Header::Write(Tagged { last: true, place: Place { tag: Tag(1), offset: 0 } });
     let place = Place::default();
     let read = Header::ReadRequest(ReadRequest { msn: 1, sink: place, len: 0, source: place });
@@ -483,7 +483,7 @@ fn misuse_is_refused() {
 }
 
 #[test]
-fn terminate_of_nothing() {
+fn terminate_of_a_truncated_fpdu() {
     for fpdu in [&b""[..], b"\x00", b"\x00\x2e", b"\x00\x2e\x41"] {
         let terminate = Terminate::answer(Cause::Operation(Operation::Opcode), fpdu);
         assert_eq!(terminate.offender.header, None);

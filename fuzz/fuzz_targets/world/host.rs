@@ -1,17 +1,20 @@
-//! The program's memory, and the wire that the peer's bytes come from.
+//! The memory of the program, and the link from which the peer's bytes arrive.
 
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::link::{Link, LinkError, Piece};
-use ironwarp_rnic::qp::Attendant;
+use ironwarp_rnic::qp::StreamDriver;
 use std::sync::{Arc, Mutex};
 
-/// The program's memory: one page after another, nothing before, nothing behind.
+/// Number of regions registered before the script begins. The tags after them name nothing.
+pub(crate) const REGIONS: usize = 7;
+pub(crate) const TAGS: usize = REGIONS + 2;
+/// The memory of the program: contiguous pages with nothing before or after them.
 pub(crate) const BASE: u64 = 0x10_0000;
 pub(crate) const PAGE: u64 = 0x400;
 pub(crate) const CANARY: u8 = 0xa5;
 pub(crate) const UNTOUCHED: [u8; PAGE as usize] = [CANARY; PAGE as usize];
-/// What each page is for.
+/// The purpose of each page.
 pub(crate) const WRITABLE: u64 = BASE;
 pub(crate) const READABLE: u64 = BASE + 2 * PAGE;
 pub(crate) const RECEIVES: u64 = BASE + 4 * PAGE;
@@ -19,7 +22,7 @@ pub(crate) const SINK: u64 = BASE + 6 * PAGE;
 pub(crate) const FOREIGN: u64 = BASE + 8 * PAGE;
 pub(crate) const WORDS: u64 = BASE + 10 * PAGE;
 pub(crate) const END: u64 = BASE + 11 * PAGE;
-/// Registered, and not there.
+/// Registered, but not mapped.
 pub(crate) const GONE: u64 = BASE + 100 * PAGE;
 
 #[derive(Debug)]
@@ -57,12 +60,12 @@ impl Host for Arena {
     }
 
     fn is_mapped(&self, span: Span) -> bool {
-        // It was, when it was registered.
+        // It was mapped when it was registered.
         span.addr == GONE || Self::range(&span).is_ok()
     }
 }
 
-/// What the peer sent, and how much of it arrives at a time. What is sent to the peer vanishes.
+/// The bytes that the peer sent, and how many arrive at a time. Bytes sent to the peer are discarded.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) arena: Arc<Arena>,
@@ -109,10 +112,10 @@ impl Link for Wire {
 
 #[derive(Debug)]
 pub(crate) struct Nobody;
-impl Attendant for Nobody {
-    fn call_again(&self) {}
+impl StreamDriver for Nobody {
+    fn schedule(&self) {}
     fn opened(&self) {}
-    fn ended(&self, _: &Arc<Fault>) {}
+    fn ended(&self, _: &Arc<QpError>) {}
     fn closed(&self) {}
     fn peer_not_ready(&self) {}
 }

@@ -1,9 +1,9 @@
-//! A device with live regions, windows and queue pairs, whose peer means no good. The input is a script: what the peer sends,
-//! well-formed or not, and what the program does meanwhile: posts of every kind, shared and named receives, steps between
-//! states, a reset and another life. No panic, not one byte outside of what the peer was granted changes, and whatever was
-//! posted completes at most once, or exactly once if the stream is over.
+//! A device with live regions, windows and queue pairs, and a hostile peer. The input is a script of what the peer sends, well-formed or
+//! not, and of what the program does meanwhile: posts of every kind, shared and named receives, state transitions, a reset and reuse.
+//! There must be no panic, no byte outside the memory granted to the peer may change, and every request completes at most once, or
+//! exactly once if the stream has ended.
 //!
-//! `device.rs` and `initiator.rs` differ in how the stream began.
+//! `device.rs` and `initiator.rs` differ in how the stream begins.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -15,10 +15,10 @@ pub(crate) mod host;
 pub(crate) mod peer;
 
 use host::{
-    Arena, BASE, CANARY, END, FOREIGN, GONE, Nobody, PAGE, READABLE, RECEIVES, SINK, UNTOUCHED, WORDS,
-    WRITABLE, Wire,
+    Arena, BASE, CANARY, END, FOREIGN, GONE, Nobody, PAGE, READABLE, RECEIVES, REGIONS, SINK, TAGS,
+    UNTOUCHED, WORDS, WRITABLE, Wire,
 };
-use ironwarp_rnic::config::Config;
+use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::connect::Agreed;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::link::Link;
@@ -33,16 +33,13 @@ use peer::{Due, Peer, SIGNAL, Script};
 use std::collections::HashSet;
 use std::sync::{Arc, LazyLock, Mutex};
 
-/// So many regions are registered before the script begins; the tags behind them name nothing.
-const REGIONS: usize = 7;
-const TAGS: usize = REGIONS + 2;
-/// Made once: that takes longer than a run.
+/// Created once, because that takes longer than a run.
 static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
 
-/// Runs a script from its beginning: `agree` says how each stream begins.
+/// Runs a script. `agree` returns the parameters of each stream.
 pub(crate) fn run(script: &mut Script<'_>, agree: impl Fn([u8; 2]) -> Agreed + 'static) {
     let mut world = World::new(script, Box::new(agree));
-    // A few steps more once the stream is over, and what is left of the script is another one's.
+    // Only a few more steps after the stream has ended; the rest of the script is ignored.
     let mut over = 0;
     while !script.0.is_empty() && over < 4 {
         over += usize::from(world.qp.state() == State::Error);
@@ -69,7 +66,7 @@ struct World {
     qp: Arc<Qp>,
     wire: Arc<Wire>,
     peer: Peer,
-    /// What was posted, and has not completed: requests, and receives. The unsignalled ones are not among them.
+    /// Requests and receives that have not completed, without unsignaled ones.
     requests: HashSet<u64>,
     receives: HashSet<u64>,
     next: u64,
@@ -79,19 +76,19 @@ impl World {
     fn new(script: &mut Script<'_>, agree: Box<dyn Fn([u8; 2]) -> Agreed>) -> Self {
         let options = [script.byte(), script.byte()];
         let arena = Arc::new(Arena(Mutex::new(vec![CANARY; (END - BASE) as usize])));
-        let config = Config {
+        let config = DeviceConfig {
             tags: 64,
             strict_receive: options[0] & 1 != 0,
             private: options[0] & 2 == 0,
             park: 2048,
-            ..Config::default()
+            ..DeviceConfig::default()
         };
         let device = Device::new(config, Arc::<Arena>::clone(&arena), Arc::clone(&CIPHER));
         let (own, other) = (device.allocate_domain(), device.allocate_domain());
         let tags = register(&device, own, other);
         let cq = Arc::new(Cq::new(1, 64));
         let xrc = XrcDomain::new();
-        let srq = SharedReceiveQueue::new(1, &device, own, (8, 2), None);
+        let srq = SharedReceiveQueue::new(1, device.events(), own, (8, 2), None);
         xrc.add(&srq);
         let chunk = 1 << (script.byte() % 13);
         let qp = new_qp(&device, own, &cq, (&srq, &xrc), options);
@@ -120,15 +117,15 @@ impl World {
         self.qp.drive(Ready { readable: true, writable: true, ended: false });
         self.qp.poll(1);
         self.poll();
-        while self.device.events().next().is_some() {}
+        while self.device.events().try_next().is_some() {}
     }
 
-    /// Whatever completes was posted, and completes once.
+    /// Checks that every completion belongs to a request that has not completed yet.
     fn poll(&mut self) {
         let mut completions = Vec::new();
         let _ = self.cq.poll(64, |completion| completions.push(completion));
         for Completion { wr_id, .. } in completions {
-            assert!(self.requests.remove(&wr_id) || self.receives.remove(&wr_id), "{wr_id} completes again");
+            assert!(self.requests.remove(&wr_id) || self.receives.remove(&wr_id), "{wr_id} completed again");
         }
     }
 
@@ -137,12 +134,12 @@ impl World {
         let may_change = [WRITABLE, RECEIVES, SINK, WORDS].map(|page| (page - BASE) as usize);
         for (page, bytes) in memory.chunks(PAGE as usize).enumerate() {
             if !may_change.contains(&(page * PAGE as usize)) {
-                assert!(bytes == UNTOUCHED, "page {page} was reached");
+                assert!(bytes == UNTOUCHED, "page {page} was written");
             }
         }
     }
 
-    /// The stream is over: everything was given back, but for receives that are shared.
+    /// Checks, if the stream has ended, that everything has completed except shared receives.
     fn expect_given_back(&mut self) {
         let _ = self.qp.modify(State::Error);
         self.poll();
@@ -154,7 +151,7 @@ impl World {
 
     // --- The program ---
 
-    /// What the program does meanwhile.
+    /// Performs an action of the program.
     fn program(&mut self, script: &mut Script<'_>) {
         match script.byte() % 12 {
             0..=2 => self.post_receive(script),
@@ -237,7 +234,7 @@ impl World {
         self.poll();
     }
 
-    /// A window on what peers may write.
+    /// Returns a binding of a window to memory that peers may write.
     fn binding(&self, flags: u8) -> Binding {
         let scope = if flags & 4 != 0 { Scope::Stream } else { Scope::Domain };
         let (region, rights) = (self.peer.tags[0], Rights::REMOTE);
@@ -252,14 +249,14 @@ impl World {
         }
     }
 
-    /// Another life under the same number: nothing is heard of the one before.
+    /// Resets the queue pair and reuses its number. Nothing of its earlier requests may complete.
     fn reset(&mut self) {
         self.qp.reset();
         self.requests.clear();
-        // What is with a shared queue stays there; one may have been in use.
+        // Receives of a shared queue stay there, except one that may have been in use.
         self.receives.clear();
         if self.srq.query().posted > 0 {
-            self.srq = SharedReceiveQueue::new(1, &self.device, self.own, (8, 2), None);
+            self.srq = SharedReceiveQueue::new(1, self.device.events(), self.own, (8, 2), None);
             self.xrc.add(&self.srq);
         }
         self.qp = new_qp(&self.device, self.own, &self.cq, (&self.srq, &self.xrc), self.options);
@@ -288,7 +285,7 @@ impl World {
         let start = sent.len();
         self.peer.writer.write(&header, &payload, |bytes| sent.extend_from_slice(bytes)).unwrap();
         if flags & 0xf0 == 0xf0 {
-            // One bit is wrong.
+            // Flips one bit.
             let at = start + usize::from(script.byte()) % (sent.len() - start);
             sent[at] ^= 1 << (script.byte() % 8);
         }
@@ -297,7 +294,7 @@ impl World {
 
 const LOCAL: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
 
-/// Memory of every kind, an entry for a window, and one for a registration by request.
+/// Registers memory of every kind, and allocates a window and a tag for registration by request.
 fn register(device: &Device, own: Domain, other: Domain) -> [Tag; TAGS] {
     let tag = |domain: Domain, addr, rights| {
         device.register(domain, Memory::direct(addr, PAGE, LOCAL | rights).unwrap()).unwrap()
@@ -323,7 +320,7 @@ fn new_qp(
     (srq, xrc): (&Arc<SharedReceiveQueue>, &Arc<XrcDomain>),
     options: [u8; 2],
 ) -> Arc<Qp> {
-    let by_hand = options[1] & 4 != 0;
+    let manual = options[1] & 4 != 0;
     let attributes = Attributes {
         domain,
         send_cq: Arc::clone(cq),
@@ -343,10 +340,10 @@ fn new_qp(
             _ => Receives::Named(Arc::clone(xrc)),
         },
         rights: Rights::REMOTE,
-        by_hand,
+        manual,
     };
     let qp = Qp::new(1, device, attributes);
-    if by_hand {
+    if manual {
         qp.modify(State::Init).unwrap();
         qp.modify(State::ReadyToReceive).unwrap();
     }

@@ -1,7 +1,6 @@
-//! The peer: what it sends next, as the script has it. It counts as a good one would, and lies where it is told to.
+//! The peer, which sends what the script says. It counts sequence numbers correctly, unless the script says otherwise.
 
-use super::host::{FOREIGN, GONE, PAGE, READABLE, RECEIVES, SINK, WORDS, WRITABLE};
-use super::{REGIONS, TAGS};
+use super::host::{FOREIGN, GONE, PAGE, READABLE, RECEIVES, REGIONS, SINK, TAGS, WORDS, WRITABLE};
 use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::private::{Capabilities, SendImmediate, Signal};
 use ironwarp_wire::{
@@ -9,7 +8,7 @@ use ironwarp_wire::{
     ReadRequest, Send, SendWord, Tag, Tagged, Terminate,
 };
 
-/// The bytes of the input, taken one after another; zero when they are used up.
+/// The bytes of the input, followed by zeros.
 pub(crate) struct Script<'a>(pub(crate) &'a [u8]);
 
 impl Script<'_> {
@@ -23,7 +22,7 @@ impl Script<'_> {
         u32::from_be_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
     }
 
-    /// A number near something that matters.
+    /// Returns a number near one of these values.
     fn near(&mut self, values: &[u64]) -> u64 {
         let choice = self.byte();
         let value = values[usize::from(choice) % values.len()];
@@ -33,11 +32,11 @@ impl Script<'_> {
 
 pub(crate) struct Peer {
     pub(crate) writer: FpduWriter,
-    /// The next message sequence numbers of Sends, questions and answers to atomic operations.
+    /// The next message sequence numbers of Sends, of requests, and of Atomic Responses.
     pub(crate) msn: [u32; 3],
-    /// The identifier of the device's next atomic operation, which counts its questions.
+    /// The identifier of the device's next atomic operation, which counts its requests.
     pub(crate) ids: u32,
-    /// The answers that the device waits for.
+    /// The responses that the device waits for.
     pub(crate) due: Vec<Due>,
     pub(crate) tags: [Tag; TAGS],
 }
@@ -55,7 +54,7 @@ impl Peer {
         let tag = match choice % 12 {
             9 => Tag(0),
             10 => Tag(0x1234_5678),
-            // The window once it is bound.
+            // The window after it was bound.
             11 => Tag(self.tags[REGIONS].0 + 1),
             index => self.tags[index],
         };
@@ -63,7 +62,7 @@ impl Peer {
         Place { tag, offset: script.near(&pages) }
     }
 
-    /// The next number of a queue, or the one behind it.
+    /// Returns the next number of a queue, or the one after it.
     fn next(&mut self, queue: usize, flags: u8, last: bool) -> u32 {
         let msn = self.msn[queue].wrapping_add(u32::from(flags & 0x1c == 0x1c));
         self.msn[queue] = self.msn[queue].wrapping_add(u32::from(last));
@@ -122,7 +121,7 @@ impl Peer {
         }
     }
 
-    /// What is due, or one that nobody asked for.
+    /// Returns a response that is due, or an unsolicited one.
     fn answer(&mut self, script: &mut Script<'_>, flags: u8, len: usize) -> Header {
         let last = flags & 1 == 0;
         match self.due.first_mut() {

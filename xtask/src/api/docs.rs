@@ -1,4 +1,4 @@
-//! What rustdoc says of several crates, and how to get from an item to another, across them.
+//! rustdoc's JSON of several crates, and how to follow references between items, across crates.
 
 use crate::shell::{Result, at};
 use serde_json::Value;
@@ -6,17 +6,17 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
-/// The version of rustdoc's JSON that this reads: that of Rust 1.93 to 1.95.
+/// The supported version of rustdoc's JSON, which Rust 1.93 to 1.95 write.
 const FORMAT: u64 = 57;
 
-/// The crates' documentation. The first is the one whose public items are wanted.
+/// The documentation of some crates. The first is the one whose public items are listed.
 pub(super) struct Docs {
     crates: Vec<Value>,
-    /// What the first crate calls its public items, by the path where each is defined.
+    /// Names of public items in the first crate, by the path of their definition.
     names: BTreeMap<String, String>,
 }
 
-/// An item, and the crate whose numbers it uses.
+/// An item, and the crate that its identifiers belong to.
 #[derive(Clone, Copy)]
 pub(super) struct Item<'a> {
     pub(super) docs: &'a Docs,
@@ -40,7 +40,7 @@ impl Docs {
             if format != Some(FORMAT) {
                 let found = format.map_or("none".to_owned(), |format| format.to_string());
                 return Err(format!(
-                    "this toolchain writes version {found} of rustdoc's JSON, xtask/src/api reads {FORMAT}: see what changed"
+                    "unsupported version {found} of rustdoc's JSON, xtask/src/api reads {FORMAT}: adapt it to the toolchain"
                 ));
             }
         }
@@ -54,7 +54,8 @@ impl Docs {
         Ok(docs)
     }
 
-    /// The public items of the first crate that are not part of another, by name.
+    /// Returns the public items of the first crate with their names, without items that belong to another
+    /// one.
     pub(super) fn public(&self) -> Result<Vec<(String, Item<'_>)>> {
         let krate = &self.crates[0];
         let root = Item { docs: self, krate, value: &krate["index"][key(&krate["root"])] };
@@ -72,11 +73,11 @@ impl Docs {
                 let used = &item.value["inner"]["use"];
                 name = text(&used["name"]);
                 if used["is_glob"] == true {
-                    return Err(format!("`pub use {}::*`: name what is public", text(&used["source"])));
+                    return Err(format!("`pub use {}::*`: name each public item", text(&used["source"])));
                 }
                 item = module
                     .item(&used["id"])
-                    .ok_or_else(|| format!("`pub use {}`: not in a crate that is known", used["source"]))?;
+                    .ok_or_else(|| format!("`pub use {}`: not in one of the known crates", used["source"]))?;
             }
             if item.kind() == "module" {
                 self.walk(item, &format!("{prefix}{name}::"), found)?;
@@ -87,8 +88,8 @@ impl Docs {
         Ok(())
     }
 
-    /// The name under which users know what is defined at a path. `None`: of another crate than these; `Err`: of these, and
-    /// not public.
+    /// The public name of what is defined at a path: `None` if it belongs to none of the crates, `Err` if it
+    /// is not public.
     pub(super) fn name(&self, path: &str) -> Option<std::result::Result<&str, ()>> {
         let of = path.split("::").next().unwrap_or_default();
         let ours = self.crates.iter().any(|krate| crate_name(krate) == of);
@@ -97,7 +98,7 @@ impl Docs {
 }
 
 impl<'a> Item<'a> {
-    /// What kind of item it is, in rustdoc's words.
+    /// The kind of the item, in rustdoc's words.
     pub(super) fn kind(&self) -> &'a str {
         let inner = self.value["inner"].as_object();
         inner.and_then(|inner| inner.keys().next()).map_or("", String::as_str)
@@ -115,7 +116,7 @@ impl<'a> Item<'a> {
         self.value["docs"].as_str().unwrap_or_default()
     }
 
-    /// The item that a number stands for, in whichever of the crates it is.
+    /// The item with an identifier, in whichever crate it is.
     pub(super) fn item(&self, id: &Value) -> Option<Self> {
         if let Some(value) = self.krate["index"].get(key(id)) {
             return Some(Self { value, ..*self });
@@ -132,14 +133,14 @@ impl<'a> Item<'a> {
         list(ids).filter_map(move |id| self.item(id))
     }
 
-    /// The implementations of a type, without those that every type has. rustdoc also lists some for other types
-    /// that only mention it.
+    /// The implementations of a type, without blanket implementations. rustdoc also lists implementations for
+    /// other types that only mention this one.
     pub(super) fn impls(&self) -> impl Iterator<Item = Self> {
         let own = |it: &Self| it.inner()["for"]["resolved_path"]["id"] == self.value["id"];
         self.items(&self.inner()["impls"]).filter(move |it| it.inner()["blanket_impl"].is_null() && own(it))
     }
 
-    /// What a type's own implementations have: functions and constants.
+    /// Functions and constants of a type's inherent implementations.
     pub(super) fn members(&self) -> impl Iterator<Item = Self> {
         let own = self.impls().filter(|it| it.inner()["trait"].is_null());
         own.flat_map(|it| it.items(&it.inner()["items"]).collect::<Vec<_>>())
@@ -147,7 +148,7 @@ impl<'a> Item<'a> {
     }
 }
 
-/// The path where something is defined, which may lead through private modules.
+/// The path of a definition, which may lead through private modules.
 pub(super) fn definition(krate: &Value, id: &Value) -> Option<String> {
     let path: Vec<String> = list(&krate["paths"].get(key(id))?["path"]).map(text).collect();
     Some(path.join("::"))

@@ -1,5 +1,5 @@
-//! The public items as lines of text: an item at the margin, what belongs to it below, each with its signature. A line of a
-//! diff then says by itself what changed, and the head of its hunk to which item it belongs.
+//! Prints public items as lines of text: an item at the margin, its members below, each with its signature.
+//! Each line of a diff can then be read alone, and its hunk header names the item.
 
 use super::docs::{Docs, Item, list};
 use super::types::{Types, only};
@@ -13,11 +13,11 @@ const HEAD: &str = "\
 # `cargo xtask api --update` writes it. Types of other crates are named as the source names them.
 ";
 
-/// What nobody relies on or asks about.
+/// Traits that are not listed.
 const UNSAID: &[&str] =
     &["Drop", "Freeze", "RefUnwindSafe", "StructuralPartialEq", "Unpin", "UnsafeUnpin", "UnwindSafe"];
 
-/// All public items as text, and the types of ours in them that users cannot name.
+/// Returns all public items as text, and our types in them that are not exported.
 pub(super) fn all(docs: &Docs) -> Result<(String, BTreeSet<String>)> {
     let nameless = RefCell::default();
     let mut out = HEAD.to_owned();
@@ -31,7 +31,7 @@ pub(super) fn all(docs: &Docs) -> Result<(String, BTreeSet<String>)> {
     Ok((out, nameless.into_inner()))
 }
 
-/// Writes one item.
+/// Prints one item.
 struct Writer<'a> {
     types: Types<'a>,
     item: Item<'a>,
@@ -94,7 +94,11 @@ impl Writer<'_> {
             "assoc_const" | "constant" => format!("const {name}: {}", self.types.ty(&inner["type"])),
             "assoc_type" => format!("type {name}"),
             "static" => format!("static {name}: {}", self.types.ty(&inner["type"])),
-            kind => return Err(format!("`{name}` is a {kind}: teach xtask/src/api/render.rs to write it")),
+            kind => {
+                return Err(format!(
+                    "`{name}` is a {kind}, which xtask/src/api/render.rs does not support yet"
+                ));
+            }
         })
     }
 
@@ -119,7 +123,7 @@ impl Writer<'_> {
         format!("({})", fields.collect::<Vec<_>>().join(", "))
     }
 
-    /// The traits it implements: the plain ones on one line, those that say more on lines of their own.
+    /// The implemented traits: on one line, except those with arguments, associated types or conditions.
     fn traits(&self) -> Vec<String> {
         let (mut plain, mut more) = (BTreeSet::new(), BTreeSet::new());
         for item in self.item.impls().filter(|it| !it.inner()["trait"].is_null()) {

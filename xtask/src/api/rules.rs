@@ -1,12 +1,12 @@
-//! What every public item has: its functions an example that runs, its types `Debug`, `Send` and `Sync`; and its errors can
-//! grow.
+//! Rules for public items: functions have an example that runs; types are `Debug`, `Send` and `Sync`; errors
+//! are non-exhaustive.
 
 use super::docs::{Docs, Item, list};
 use super::types::only;
 use crate::shell::Result;
 use serde_json::Value;
 
-/// Everything that is missing, each as `ITEM: what is missing`.
+/// Returns violations as `ITEM: violation`.
 pub(super) fn check(docs: &Docs) -> Result<Vec<String>> {
     let mut findings = Vec::new();
     for (name, item) in docs.public()? {
@@ -29,8 +29,7 @@ fn lacks_traits(item: Item<'_>) -> impl Iterator<Item = String> {
     let rigid = item.kind() == "enum"
         && implements("Error")
         && !list(&item.value["attrs"]).any(|it| it == "non_exhaustive");
-    let rigid =
-        rigid.then(|| "is an error that cannot get another variant: make it #[non_exhaustive]".to_owned());
+    let rigid = rigid.then(|| "is an exhaustive error: make it #[non_exhaustive]".to_owned());
     missing.map(|name| format!("is not {name}")).chain(rigid).collect::<Vec<_>>().into_iter()
 }
 
@@ -40,11 +39,11 @@ fn is_impl_of(item: Item<'_>, name: &str) -> bool {
     inner["is_negative"] != true && path.rsplit("::").next() == Some(name)
 }
 
-/// Whether a function has an example. Its own, but for these:
-/// - one that takes nothing but `self` and gives another value tells what something is: its signature shows enough;
-/// - one that takes nothing and gives `Self` is the beginning of another example;
-/// - a step of a builder, which takes `self` and gives `Self`, may be shown in the example of its type;
-/// - one that a macro wrote has the macro's documentation.
+/// Whether a function has an example. These need none of their own:
+/// - getters, which take only `self` and return a value of another type;
+/// - functions without arguments that return `Self`, because other examples begin with them;
+/// - builder methods, which take `self` and return `Self`, if the example of the type calls them;
+/// - functions written by a macro.
 fn is_shown(of: Item<'_>, function: Item<'_>) -> bool {
     let called = [".", "::"].map(|before| format!("{before}{}(", function.name()));
     let calls =

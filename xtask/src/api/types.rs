@@ -1,15 +1,15 @@
-//! Types, generics and bounds, as Rust writes them. Types of ours go by the name that users know.
+//! Prints types, generics and bounds as Rust. Our types have their public names.
 
 use super::docs::{Docs, definition, list, text};
 use serde_json::Value;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
-/// Writes the types of one crate.
+/// Prints the types of one crate.
 pub(super) struct Types<'a> {
     pub(super) docs: &'a Docs,
     pub(super) krate: &'a Value,
-    /// Types of ours that users cannot name, and meet.
+    /// Our types in public signatures that are not exported.
     pub(super) nameless: &'a RefCell<BTreeSet<String>>,
 }
 
@@ -50,7 +50,7 @@ impl Types<'_> {
         }
     }
 
-    /// A path with its arguments: by its public name if it is ours, else as the source has it.
+    /// A path with its arguments: the public name if it is ours, otherwise as in the source.
     pub(super) fn path(&self, value: &Value) -> String {
         let defined = definition(self.krate, &value["id"]).unwrap_or_default();
         let name = match self.docs.name(&defined) {
@@ -101,7 +101,7 @@ impl Types<'_> {
         bounds.collect::<Vec<_>>().join(" + ")
     }
 
-    /// The parameters in angle brackets; those that `impl Trait` stands for are where it stands.
+    /// The parameters in angle brackets, without those that `impl Trait` stands for.
     pub(super) fn parameters(&self, generics: &Value) -> String {
         let parameters = list(&generics["params"]).filter_map(|it| {
             let (kind, inner) = only(&it["kind"])?;
@@ -128,7 +128,7 @@ impl Types<'_> {
         if conditions.is_empty() { String::new() } else { format!(" where {}", conditions.join(", ")) }
     }
 
-    /// Arguments and result.
+    /// The arguments and the return type.
     pub(super) fn signature(&self, value: &Value) -> String {
         let inputs = list(&value["inputs"]).map(|it| {
             let (name, ty) = (text(&it[0]), self.ty(&it[1]));
@@ -146,13 +146,13 @@ impl Types<'_> {
     }
 }
 
-/// A path that a macro wrote says nothing to a reader but by its end.
+/// Shortens a path written by a macro to its last segment.
 fn as_written(path: &str) -> String {
     let shown = if path.starts_with('$') { path.rsplit("::").next() } else { None };
     shown.unwrap_or(path).to_owned()
 }
 
-/// rustdoc writes a variant as an object with one field.
+/// The name and value of the only field of an object, which is how rustdoc writes enum variants.
 pub(super) fn only(value: &Value) -> Option<(&str, &Value)> {
     value.as_object()?.iter().next().map(|(kind, inner)| (kind.as_str(), inner))
 }

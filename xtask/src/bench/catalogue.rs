@@ -1,11 +1,12 @@
-//! What is measured on one host: which contenders do the same, and what their figures have to be. `wan.rs` has what is measured
-//! between two.
+//! The groups that are measured on one host: contenders, metrics and their targets. Groups between two hosts
+//! are in `wan.rs`.
 
-use super::contender::{Contender, Figure, How};
+use super::contender::{Contender, How};
 use super::group::{Baseline, Group, Metric, metric};
 use super::peers::{Peer, Tool};
+use super::turn::Figure;
 
-// Names that several groups have.
+// Names that several groups use.
 const BARE: &str = "bare TCP";
 const BARE_DEFAULT: &str = "bare TCP, system's congestion control";
 const BARE_POLLED: &str = "bare TCP, polled";
@@ -65,10 +66,10 @@ fn polled() -> Group {
     const PERFTEST: &str = "perftest ib_send_lat";
     Group {
         contenders: vec![
-            ours(BARE, "who=bare what=pingpong"),
-            ours(BARE_DEFAULT, "who=bare what=pingpong reno=false"),
-            ours(SENT, "what=pingpong"),
-            ours(ACKED, "what=pingpong acked=true"),
+            ours(BARE, "transport=bare workload=pingpong"),
+            ours(BARE_DEFAULT, "transport=bare workload=pingpong reno=false"),
+            ours(SENT, "workload=pingpong"),
+            ours(ACKED, "workload=pingpong acked=true"),
             peer(UCX_TAG, Tool::Ucx, "tag_lat", 8, 80_000),
             peer(FI_MSG, Tool::Fabric, "msg", 8, 80_000),
             peer(FI_RDM, Tool::Fabric, "rdm", 8, 80_000),
@@ -79,22 +80,22 @@ fn polled() -> Group {
             metric("send_8b_polled_acked", ACKED, &[BARE], 1.10, 1.05),
             metric("perftest_send_lat", PERFTEST, &[ACKED], 1.10, 1.03),
         ],
-        ..group("send_8b_polled", "8 B there and back, polled", Figure::Latency)
+        ..group("send_8b_polled", "8 B ping-pong, polled", Figure::Latency)
     }
 }
 
 fn blocking() -> Group {
     Group {
         contenders: vec![
-            ours(BARE, "who=bare what=pingpong blocking=true"),
-            ours(SENT, "what=pingpong blocking=true"),
-            ours(ACKED, "what=pingpong blocking=true acked=true"),
+            ours(BARE, "transport=bare workload=pingpong blocking=true"),
+            ours(SENT, "workload=pingpong blocking=true"),
+            ours(ACKED, "workload=pingpong blocking=true acked=true"),
         ],
         metrics: vec![
             metric("send_8b_blocking", SENT, &[BARE], 1.15, 1.05),
             metric("send_8b_blocking_acked", ACKED, &[BARE], 1.15, 1.05),
         ],
-        ..group("send_8b_blocking", "8 B there and back, sleeping", Figure::Latency)
+        ..group("send_8b_blocking", "8 B ping-pong, sleeping", Figure::Latency)
     }
 }
 
@@ -103,10 +104,10 @@ fn watched() -> Group {
     const PERFTEST: &str = "perftest ib_write_lat";
     Group {
         contenders: vec![
-            ours(BARE, "who=bare what=watch"),
-            ours(SENT, "what=watch"),
-            ours(ACKED, "what=watch acked=true"),
-            ours(POLLS, "what=watch acked=true polls=true"),
+            ours(BARE, "transport=bare workload=watch"),
+            ours(SENT, "workload=watch"),
+            ours(ACKED, "workload=watch acked=true"),
+            ours(POLLS, "workload=watch acked=true polls=true"),
             peer(UCX_PUT, Tool::Ucx, "ucp_put_lat", 8, 40_000),
             peer(PERFTEST, Tool::Perftest, "ib_write_lat", 8, 80_000),
         ],
@@ -116,7 +117,7 @@ fn watched() -> Group {
             metric("write_8b_latency_vs_ucx", SENT, &[UCX_PUT], 1.0, 1.0),
             metric("perftest_write_lat", PERFTEST, &[POLLS], 1.10, 1.03),
         ],
-        ..group("write_8b_latency", "8 B written there and back, memory watched", Figure::Latency)
+        ..group("write_8b_latency", "8 B Write ping-pong, memory watched", Figure::Latency)
     }
 }
 
@@ -126,7 +127,7 @@ fn bulk() -> Group {
     const READ: &str = "Ironwarp Read";
     const SEND: &str = "Ironwarp Send";
     const SEND_ACKED: &str = "Ironwarp Send, acknowledged";
-    const THERE_AND_BACK: &str = "Ironwarp Send, there and back";
+    const PING_PONG: &str = "Ironwarp Send, ping-pong";
     const PERFTEST_WRITE: &str = "perftest ib_write_bw";
     const PERFTEST_READ: &str = "perftest ib_read_bw";
     let own = |name, words: &str| {
@@ -134,9 +135,9 @@ fn bulk() -> Group {
     };
     Group {
         contenders: vec![
-            own(BARE, "who=bare blocking=true"),
-            own(BARE_POLLED, "who=bare"),
-            own(BARE_DEFAULT, "who=bare blocking=true reno=false"),
+            own(BARE, "transport=bare blocking=true"),
+            own(BARE_POLLED, "transport=bare"),
+            own(BARE_DEFAULT, "transport=bare blocking=true reno=false"),
             own(SENT, ""),
             own(ACKED, "acked=true"),
             own(WRITE_CRC, "crc=true"),
@@ -144,7 +145,7 @@ fn bulk() -> Group {
             own(READ, "operation=read"),
             own(SEND, "operation=send"),
             own(SEND_ACKED, "operation=send acked=true"),
-            own(THERE_AND_BACK, "what=pingpong"),
+            own(PING_PONG, "workload=pingpong"),
             peer(UCX_TAG, Tool::Ucx, "tag_bw", MIB, 5_000),
             peer(UCX_PUT, Tool::Ucx, "ucp_put_bw", MIB, 600),
             peer(FI_MSG, Tool::Fabric, "msg", MIB, 2_000),
@@ -164,7 +165,7 @@ fn bulk() -> Group {
             metric("write_1m_vs_ucx_acked", ACKED, &[UCX_TAG, UCX_PUT], 1.0, 1.15),
             metric("write_1m_vs_fi", SENT, &[FI_MSG, FI_RDM], 1.0, 1.15),
             metric("write_1m_vs_fi_acked", ACKED, &[FI_MSG, FI_RDM], 1.0, 1.15),
-            metric("pingpong_1m_vs_fi", THERE_AND_BACK, &[FI_MSG, FI_RDM], None, 1.15),
+            metric("pingpong_1m_vs_fi", PING_PONG, &[FI_MSG, FI_RDM], None, 1.15),
             metric("perftest_write_bw", PERFTEST_WRITE, &[ACKED], 0.90, 0.97),
             metric("perftest_read_bw", PERFTEST_READ, &[READ], 0.90, 0.97),
         ],
@@ -172,7 +173,7 @@ fn bulk() -> Group {
     }
 }
 
-/// Many messages of some size, where we may hand over all that are queued with one call.
+/// Many messages of one size, where all queued messages may be posted with one call.
 fn queued(
     name: &'static str,
     title: &'static str,
@@ -183,8 +184,8 @@ fn queued(
     let batched = if size == 4096 { "write_4k_batched" } else { "write_64k_batched" };
     Group {
         contenders: vec![
-            own(BARE, "who=bare blocking=true"),
-            own(BARE_BATCHED, "who=bare blocking=true batch=16"),
+            own(BARE, "transport=bare blocking=true"),
+            own(BARE_BATCHED, "transport=bare blocking=true batch=16"),
             own(SENT, "batch=16"),
             own(ACKED, "batch=16 acked=true"),
             peer(UCX_TAG, Tool::Ucx, "tag_bw", size, if size == 4096 { 150_000 } else { 40_000 }),
@@ -199,13 +200,13 @@ fn queued(
     }
 }
 
-/// An 8 B Write is a frame of about 30 bytes: so many are what bare TCP moves.
+/// The size of the frame of an 8 B Write, which bare TCP sends instead.
 const FRAME: usize = 30;
 
 fn rate() -> Group {
     Group {
         contenders: vec![
-            ours(BARE_BATCHED, &format!("who=bare blocking=true size={FRAME} queued=64 batch=64")),
+            ours(BARE_BATCHED, &format!("transport=bare blocking=true size={FRAME} queued=64 batch=64")),
             ours(SENT, "size=8 queued=64 batch=64"),
             ours(ACKED, "size=8 queued=64 batch=64 acked=true"),
             peer(UCX_TAG, Tool::Ucx, "tag_bw", 8, 250_000),
@@ -224,7 +225,7 @@ fn rate() -> Group {
 fn single() -> Group {
     Group {
         contenders: vec![
-            ours(BARE, &format!("who=bare blocking=true size={FRAME}")),
+            ours(BARE, &format!("transport=bare blocking=true size={FRAME}")),
             ours(SENT, "size=8 queued=64"),
             ours(ACKED, "size=8 queued=64 acked=true"),
         ],
@@ -232,7 +233,7 @@ fn single() -> Group {
             metric("write_8b_single", SENT, &[BARE], 0.9, 1.0),
             metric("write_8b_single_acked", ACKED, &[BARE], 0.9, 1.0),
         ],
-        ..group("write_8b_single", "8 B Writes, 64 outstanding, one call for each", Figure::Rate)
+        ..group("write_8b_single", "8 B Writes, 64 outstanding, one per call", Figure::Rate)
     }
 }
 
@@ -243,11 +244,11 @@ fn requests() -> Group {
     const FEW: &str = "Ironwarp, 100";
     const ACKED_MANY: &str = "Ironwarp, acknowledged, 9,000";
     const ACKED_FEW: &str = "Ironwarp, acknowledged, 100";
-    let own = |name, words: &str| ours(name, &format!("what=requests size=64 queued=32 {words}"));
+    let own = |name, words: &str| ours(name, &format!("workload=requests size=64 queued=32 {words}"));
     Group {
         contenders: vec![
-            own(BARE_FEW, "who=bare connections=100"),
-            own(BARE_MANY, "who=bare connections=9000"),
+            own(BARE_FEW, "transport=bare connections=100"),
+            own(BARE_MANY, "transport=bare connections=9000"),
             own(FEW, "connections=100"),
             own(MANY, "connections=9000"),
             own(ACKED_FEW, "connections=100 acked=true"),
@@ -273,20 +274,20 @@ fn idle() -> Group {
         aim: Some(0.5),
     };
     Group {
-        contenders: vec![ours(SENT, "what=idle connections=5000")],
+        contenders: vec![ours(SENT, "workload=idle connections=5000")],
         metrics: vec![memory],
         patience: 2,
         ..group("qp_idle_bytes", "Memory of an idle connected queue pair", Figure::Memory)
     }
 }
 
-/// The 99th percentile, with nobody polling: what classes of completion handlers are for.
+/// The 99th percentile without polling, which completion handler classes are for.
 fn priority() -> Group {
     const ALONE: &str = "low latency, alone";
     const URGENT: &str = "low latency, beside bulk";
     const RANKED: &str = "low latency, with a priority, beside bulk";
     const BULK: &str = "bulk, beside bulk";
-    let own = |name, words: &str| ours(name, &format!("what=priority size=64 {words}"));
+    let own = |name, words: &str| ours(name, &format!("workload=priority size=64 {words}"));
     Group {
         contenders: vec![
             own(ALONE, "urgent=true ordinary=true"),
@@ -300,11 +301,11 @@ fn priority() -> Group {
             metric("priority_class", URGENT, &[BULK], 0.2, None),
         ],
         patience: 3,
-        ..group("priority", "64 B there and back, sleeping, 99th percentile", Figure::Latency)
+        ..group("priority", "64 B ping-pong, sleeping, 99th percentile", Figure::Latency)
     }
 }
 
-const EACH: &str = "an event as soon as there is a completion";
+const EACH: &str = "an event for each completion";
 const MODERATED: &str = "an event for 8, or after 100 µs";
 
 fn sleepers() -> Vec<Contender> {
@@ -318,7 +319,7 @@ fn events() -> Group {
     Group {
         contenders: sleepers(),
         metrics: vec![metric("events_moderated", MODERATED, &[EACH], 1.0, None)],
-        ..group("events", "64 B Sends to a consumer that sleeps, 8 under way", Figure::Rate)
+        ..group("events", "64 B Sends to a sleeping consumer, 8 outstanding", Figure::Rate)
     }
 }
 
@@ -330,7 +331,7 @@ fn wakes() -> Group {
             Metric { name: "wakes_each", of: EACH, baseline: one.clone(), must: Some(1.0), aim: None },
             Metric { name: "wakes_moderated", of: MODERATED, baseline: one, must: Some(0.5), aim: None },
         ],
-        ..group("wakes", "wakes of that consumer for each completion", Figure::Wakes)
+        ..group("wakes", "Wakeups of that consumer per completion", Figure::Wakes)
     }
 }
 

@@ -1,43 +1,12 @@
-//! Who takes part, and how each takes its turn: our own program, or a pair of foreign ones. A turn ends with text that nobody has
-//! read; `judge.rs` decides before `Unread::read` is called.
+//! The contenders, and how each takes its turn: our own program, or a server and a client of another project.
+//! The result of a turn is text that is not parsed yet, because `judge.rs` decides first whether it counts.
 
 use super::judge::Load;
 use super::peers::{self, Peer};
+use super::turn::{Figure, Place};
 use crate::shell::{Result, command, output};
-use std::path::PathBuf;
 
-/// What is read from a turn, and what is better.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Figure {
-    /// Half a round trip, in microseconds.
-    Latency,
-    /// In GB/s.
-    Bandwidth,
-    /// Millions of messages a second.
-    Rate,
-    /// Bytes of memory.
-    Memory,
-    /// How often a consumer was woken for each completion.
-    Wakes,
-}
-
-impl Figure {
-    pub(super) fn unit(self) -> &'static str {
-        match self {
-            Self::Latency => "µs",
-            Self::Bandwidth => "GB/s",
-            Self::Rate => "M/s",
-            Self::Memory => "B",
-            Self::Wakes => "wakes",
-        }
-    }
-
-    pub(super) fn less_is_better(self) -> bool {
-        matches!(self, Self::Latency | Self::Memory | Self::Wakes)
-    }
-}
-
-/// One that takes turns in a group.
+/// A contender of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Contender {
     pub(super) name: &'static str,
@@ -46,48 +15,33 @@ pub(super) struct Contender {
 
 #[derive(Clone, Debug)]
 pub(super) enum How {
-    /// The words that our own program is told.
+    /// The arguments of our own program.
     Ours(String),
     Peer(Peer),
 }
 
-/// Where turns are taken.
-#[derive(Clone, Debug)]
-pub(super) struct Place {
-    /// Our own program.
-    pub(super) program: PathBuf,
-    /// `ironwarp`, with the drop-in beside it.
-    pub(super) ironwarp: PathBuf,
-    /// What foreign programs print goes here.
-    pub(super) folder: PathBuf,
-    /// Network namespaces of the client and of the server, as files: none, if both are in ours.
-    pub(super) networks: Option<[String; 2]>,
-    /// How long a turn of our own is measured, in milliseconds; others are told as many messages as take about as long.
-    pub(super) millis: u64,
-}
-
-/// What a turn printed.
+/// The output of a turn, not parsed yet.
 #[derive(Debug)]
-pub(super) struct Unread {
+pub(super) struct Output {
     text: String,
-    /// Processor time of client and server in seconds, if they do not tell themselves.
+    /// CPU time of client and server in seconds, if the output does not contain it.
     processor: Option<[f64; 2]>,
 }
 
-/// What it says.
+/// The result of a turn.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Sample {
     pub(super) value: f64,
-    /// For each second that a processor worked, at the client and at the server. Zero where it is not known.
+    /// Per second of CPU time, at the client and at the server. Zero if unknown.
     pub(super) bytes: [f64; 2],
     pub(super) messages: [f64; 2],
 }
 
 impl Contender {
-    pub(super) fn take_turn(&self, place: &Place) -> Result<Unread> {
+    pub(super) fn take_turn(&self, place: &Place) -> Result<Output> {
         match &self.how {
             How::Ours(words) => {
-                // What hangs would keep the whole run: it is given far more than it needs.
+                // A generous time limit, so that a hanging turn does not block the whole run.
                 let limit = format!("{}", 60 + place.millis / 100);
                 let program = place.program.to_string_lossy();
                 let mut all = vec!["-s", "KILL", &limit];
@@ -101,26 +55,27 @@ impl Contender {
                 if let Some([_, server]) = &place.networks {
                     turn.arg(format!("network={server}"));
                 }
-                Ok(Unread { text: output(&mut turn)?, processor: None })
+                Ok(Output { text: output(&mut turn)?, processor: None })
             }
             How::Peer(peer) => {
                 let before = Load::now()?;
                 let (text, between) = peers::run(peer, place)?;
                 let processor =
                     [before.seconds_of_children(&between), between.seconds_of_children(&Load::now()?)];
-                Ok(Unread { text, processor: Some(processor) })
+                Ok(Output { text, processor: Some(processor) })
             }
         }
     }
 
-    pub(super) fn read(&self, turn: &Unread, figure: Figure, place: &Place) -> Result<Sample> {
-        let strange = || format!("{}: cannot be read:\n{}", self.name, turn.text);
+    pub(super) fn read(&self, turn: &Output, figure: Figure, place: &Place) -> Result<Sample> {
+        let strange = || format!("{}: unexpected output:\n{}", self.name, turn.text);
         match &self.how {
             How::Ours(_) => read_ours(&turn.text, figure).ok_or_else(strange),
             How::Peer(peer) => {
                 let value = peer.read(&turn.text, figure).ok_or_else(strange)?;
                 let processor = turn.processor.unwrap_or_default();
-                // They tell their mean or median, not how long they worked: all that they did is counted, with their start.
+                // They print a mean or median, not their running time, so everything they did counts,
+                // including their start.
                 let count = peer.messages(place.millis) as f64;
                 let per =
                     |work: f64| processor.map(|seconds| if seconds > 0.0 { work / seconds } else { 0.0 });

@@ -1,15 +1,16 @@
-//! How cost grows: with the size of messages, with how many are queued, and with the number of connections. Each point is a group
-//! of its own, played like all others.
+//! How cost grows with the size of messages, the queue depth, and the number of connections. Each point is a
+//! group of its own, measured like all others.
 
-use super::contender::{Contender, Figure, How, Place};
+use super::contender::{Contender, How};
 use super::group::Group;
-use super::rounds::play;
+use super::rounds::run_rounds;
 use super::statistics::Summary;
+use super::turn::{Figure, Place};
 use crate::shell::Result;
 use serde_json::{Value, json};
 use std::time::Duration;
 
-/// What was measured along one axis.
+/// The results along one axis.
 #[derive(Debug)]
 pub(super) struct Curve {
     pub(super) name: &'static str,
@@ -19,14 +20,14 @@ pub(super) struct Curve {
     pub(super) series: Vec<Series>,
 }
 
-/// One contender along the axis: where, and what came out.
+/// The results of one contender along the axis.
 #[derive(Debug)]
 pub(super) struct Series {
     pub(super) name: &'static str,
     pub(super) points: Vec<(usize, Summary)>,
 }
 
-/// What is to be measured. `{x}` in the words is the place on the axis.
+/// What to measure. `{x}` in the words is the position on the axis.
 struct Plan {
     name: &'static str,
     title: &'static str,
@@ -39,14 +40,14 @@ struct Plan {
 const PLANS: [Plan; 4] = [
     Plan {
         name: "curve_latency",
-        title: "There and back, polled, by message size",
+        title: "Ping-pong, polled, by message size",
         axis: "bytes",
         figure: Figure::Latency,
         at: &[8, 64, 512, 4096, 16_384, 65_536],
         who: &[
-            ("bare TCP", "who=bare what=pingpong size={x}"),
-            ("Ironwarp", "what=pingpong size={x}"),
-            ("Ironwarp, acknowledged", "what=pingpong size={x} acked=true"),
+            ("bare TCP", "transport=bare workload=pingpong size={x}"),
+            ("Ironwarp", "workload=pingpong size={x}"),
+            ("Ironwarp, acknowledged", "workload=pingpong size={x} acked=true"),
         ],
     },
     Plan {
@@ -56,7 +57,7 @@ const PLANS: [Plan; 4] = [
         figure: Figure::Bandwidth,
         at: &[64, 512, 4096, 16_384, 65_536, 262_144, 1_048_576, 4_194_304],
         who: &[
-            ("bare TCP, one call for each", "who=bare blocking=true size={x}"),
+            ("bare TCP, one per call", "transport=bare blocking=true size={x}"),
             ("Ironwarp", "size={x} queued=16 batch=16 crc=false"),
             ("Ironwarp, acknowledged", "size={x} queued=16 batch=16 crc=false acked=true"),
         ],
@@ -68,7 +69,7 @@ const PLANS: [Plan; 4] = [
         figure: Figure::Rate,
         at: &[1, 2, 4, 8, 16, 32, 64, 128],
         who: &[
-            ("bare TCP, as many per call", "who=bare blocking=true size=4096 queued={x} batch={x}"),
+            ("bare TCP, as many per call", "transport=bare blocking=true size=4096 queued={x} batch={x}"),
             ("Ironwarp", "size=4096 queued={x} batch={x} crc=false"),
             ("Ironwarp, acknowledged", "size=4096 queued={x} batch={x} crc=false acked=true"),
         ],
@@ -80,13 +81,13 @@ const PLANS: [Plan; 4] = [
         figure: Figure::Rate,
         at: &[10, 100, 1000, 3000, 9000],
         who: &[
-            ("bare TCP", "who=bare what=requests size=64 queued=32 connections={x}"),
-            ("Ironwarp", "what=requests size=64 queued=32 connections={x}"),
+            ("bare TCP", "transport=bare workload=requests size=64 queued=32 connections={x}"),
+            ("Ironwarp", "workload=requests size=64 queued=32 connections={x}"),
         ],
     },
 ];
 
-/// No round is repeated: a curve shows where it was disturbed.
+/// Does not repeat rounds: the curve shows disturbances.
 pub(super) fn measure(place: &Place, rounds: usize) -> Result<Vec<Curve>> {
     PLANS.iter().map(|plan| plan.measure(place, rounds)).collect()
 }
@@ -104,9 +105,9 @@ impl Plan {
             let contenders = who.iter().map(contender).collect();
             let group =
                 Group { name, title, figure, patience: 1, link: None, contenders, metrics: Vec::new() };
-            let played = play(group, place, rounds, &mut Duration::default())?;
+            let measured = run_rounds(group, place, rounds, &mut Duration::default())?;
             for one in &mut series {
-                one.points.push((*x, Summary::of(played.values(one.name))));
+                one.points.push((*x, Summary::of(measured.values(one.name))));
             }
         }
         Ok(Curve { name, title, axis, figure, series })
@@ -114,7 +115,7 @@ impl Plan {
 }
 
 impl Curve {
-    /// An object for each point, beside the same point of the first series.
+    /// An object for each point, with the same point of the first series.
     pub(super) fn json(&self) -> Vec<Value> {
         let Some(base) = self.series.first() else { return Vec::new() };
         let mut objects = Vec::new();

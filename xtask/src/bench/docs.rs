@@ -1,30 +1,30 @@
-//! The figures in docs/performance.md: between two markers, written by a run and by nobody else. Pictures beside it.
+//! Writes the figures in docs/performance.md between two markers, and the pictures next to it.
 
 use super::curves::Curve;
+use super::picture;
 use super::report::{Row, lines};
-use super::rounds::Played;
-use super::write_pictures;
+use super::rounds::Measured;
 use crate::shell::{Result, at};
 use std::fs;
 use std::path::Path;
 
 const PAGE: &str = "docs/performance.md";
-/// The pictures, beside the page.
+/// The folder of the pictures, next to the page.
 const FOLDER: &str = "performance";
 const BEGIN: &str = "<!-- figures: begin -->";
 const END: &str = "<!-- figures: end -->";
 
-pub(super) fn update(root: &Path, rows: &[Row<'_>], played: &[Played], curves: &[Curve]) -> Result {
+pub(super) fn update(root: &Path, rows: &[Row<'_>], measured: &[Measured], curves: &[Curve]) -> Result {
     let page = root.join(PAGE);
     let text = fs::read_to_string(&page).map_err(at(&page))?;
-    let text =
-        replaced(&text, &figures(rows, played, curves)).ok_or_else(|| format!("{PAGE}: no markers"))?;
-    write_pictures(&root.join("docs").join(FOLDER), played, curves)?;
+    let text = replaced(&text, &figures(rows, measured, curves))
+        .ok_or_else(|| format!("{PAGE}: markers are missing"))?;
+    picture::write(&root.join("docs").join(FOLDER), measured, curves)?;
     fs::write(&page, text).map_err(at(&page))
 }
 
-fn figures(rows: &[Row<'_>], played: &[Played], curves: &[Curve]) -> String {
-    let attempts = || played.iter().flat_map(|played| &played.judged);
+fn figures(rows: &[Row<'_>], measured: &[Measured], curves: &[Curve]) -> String {
+    let attempts = || measured.iter().flat_map(|measured| &measured.judged);
     let (all, repeated) = (attempts().count(), attempts().filter(|judged| !judged.counts).count());
     let disturbed = attempts().filter(|judged| judged.counts && judged.disturbance.is_too_much()).count();
     let mut text = format!(
@@ -34,22 +34,21 @@ fn figures(rows: &[Row<'_>], played: &[Played], curves: &[Curve]) -> String {
     text +=
         "| metric | median | beside | ratio (quartiles) | must | aim | |\n|---|---|---|---|---|---|---|\n";
     rows.iter().for_each(|row| text += &format!("{}\n", row.markdown()));
-    for link in played.iter().filter_map(|played| played.link).take(1) {
-        text += &format!("\nThe links of `wan_*` were made of {link}.\n");
+    for link in measured.iter().filter_map(|measured| measured.link).take(1) {
+        text += &format!("\nThe `wan_*` links: {link}.\n");
     }
-    text +=
-        "\nWhat a second of processor time moves, bytes or messages, at the client and at the server:\n\n";
+    text += "\nBytes or messages per second of processor time, at the client and at the server:\n\n";
     text += "| group | who | client | server |\n|---|---|---|---|\n";
-    let lines = played.iter().flat_map(lines);
+    let lines = measured.iter().flat_map(lines);
     lines.filter_map(|line| line.markdown()).for_each(|row| text += &format!("{row}\n"));
-    let groups = played.iter().map(|played| (played.group.title, played.group.name));
+    let groups = measured.iter().map(|measured| (measured.group.title, measured.group.name));
     for (title, name) in groups.chain(curves.iter().map(|curve| (curve.title, curve.name))) {
         text += &format!("\n![{title}]({FOLDER}/{name}.svg)\n");
     }
     text
 }
 
-/// What is between the markers, and nothing else, becomes this.
+/// Replaces only what is between the markers.
 fn replaced(page: &str, figures: &str) -> Option<String> {
     let (before, rest) = page.split_once(BEGIN)?;
     let (_, behind) = rest.split_once(END)?;

@@ -1,17 +1,17 @@
-//! Groups of contenders that do the same, and the metrics that compare them. `catalogue.rs` and `wan.rs` have them all; `rounds.rs`
-//! plays them.
+//! Groups of contenders that do the same, and the metrics that compare them.
 
-use super::contender::{Contender, Figure};
+use super::contender::Contender;
+use super::turn::Figure;
 
-/// Contenders that take turns, so that what the machine does meanwhile hits all alike.
+/// Contenders that alternate, so that disturbances of the machine affect all of them.
 #[derive(Clone, Debug)]
 pub(super) struct Group {
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) figure: Figure,
-    /// A turn takes so many times as long as others.
+    /// Factor for the duration of a turn.
     pub(super) patience: u64,
-    /// The link that it needs, if it is not this host's own.
+    /// The link between two hosts, or `None` on this host.
     pub(super) link: Option<Link>,
     pub(super) contenders: Vec<Contender>,
     pub(super) metrics: Vec<Metric>,
@@ -20,28 +20,28 @@ pub(super) struct Group {
 /// A network between two hosts that is far from ideal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Link {
-    /// There and back.
+    /// Round-trip time.
     pub(super) round_trip_millis: u32,
-    /// Of a million packets in each direction, so many are lost.
+    /// Lost packets per million, in each direction.
     pub(super) lost: u32,
 }
 
-/// One row of the result: a contender beside another, or beside the best of several.
+/// A row of the results: a contender compared with another, or with the best of several.
 #[derive(Clone, Debug)]
 pub(super) struct Metric {
     pub(super) name: &'static str,
     pub(super) of: &'static str,
     pub(super) baseline: Baseline,
-    /// What the ratio has to be, and what it should be: at least, or at most where less is better.
+    /// The required and the desired ratio: minimums, or maximums where less is better.
     pub(super) must: Option<f64>,
     pub(super) aim: Option<f64>,
 }
 
 #[derive(Clone, Debug)]
 pub(super) enum Baseline {
-    /// The best of these, in each round.
+    /// The best of these contenders, in each round.
     Best(&'static [&'static str]),
-    /// A value that is not measured, and its name.
+    /// A fixed value, and its name.
     Fixed(f64, &'static str),
 }
 

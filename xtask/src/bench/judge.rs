@@ -1,40 +1,40 @@
-//! Whether a round counts. It is decided by what else the machine did meanwhile, before any figure of the round is read: so
-//! nobody, not even by accident, repeats a round for its result.
+//! Decides whether a round counts by what else the machine did meanwhile, before any result of the round is
+//! parsed, so that no round is repeated because of its result.
 
 use crate::shell::{Result, at};
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
 
-/// Shares of all the processors' time. What is above either is too much.
+/// Maximum shares of the total CPU time.
 pub(super) const STEAL: f64 = 0.02;
 pub(super) const FOREIGN: f64 = 0.05;
-/// A round is repeated so often at most. The last one counts, whatever was going on, and the result says so.
+/// Maximum number of attempts at a round. The last one always counts, and the result says so.
 pub(super) const REPEATS: usize = 3;
 
-/// What the processors have done since the machine was started, in ticks.
+/// CPU time since boot, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Load {
-    /// In all, idle or not.
+    /// Total, including idle time.
     total: u64,
     busy: u64,
-    /// Another machine on the same hardware had the processor.
+    /// Stolen by another virtual machine.
     stolen: u64,
-    /// By this process and its children.
+    /// Used by this process and its children.
     own: u64,
-    /// The same without those that live.
+    /// Used by this process and its terminated children.
     ended: u64,
 }
 
-/// What went on during a round, as shares of the processors' time.
+/// Disturbances during a round, as shares of the CPU time.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Disturbance {
     pub(super) steal: f64,
-    /// Of processes that are none of ours.
+    /// Of other processes.
     pub(super) foreign: f64,
 }
 
-/// One attempt at a round.
+/// An attempt at a round.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Judged {
     pub(super) round: usize,
@@ -46,18 +46,18 @@ impl Load {
     pub(super) fn now() -> Result<Self> {
         let read = |file: &Path| fs::read_to_string(file).map_err(at(file));
         let me = Path::new("/proc/self/stat");
-        // Children that live are ours, too: a link between two hosts may be one.
+        // Running children count as ours, too: a link between two hosts may be one.
         let all = fs::read_dir("/proc").map_err(at(Path::new("/proc")))?;
         let others = all.flatten().filter_map(|entry| fs::read_to_string(entry.path().join("stat")).ok());
         let children = others.filter(|stat| parent(stat) == Some(std::process::id())).collect::<Vec<_>>();
         Self::parse(&read(Path::new("/proc/stat"))?, &read(me)?, &children)
-            .ok_or_else(|| "/proc/stat is strange".into())
+            .ok_or_else(|| "unexpected format of /proc/stat".into())
     }
 
     fn parse(machine: &str, process: &str, children: &[String]) -> Option<Self> {
         let first = machine.lines().next()?.strip_prefix("cpu ")?;
         let ticks: Vec<u64> = first.split_whitespace().filter_map(|word| word.parse().ok()).collect();
-        // The time of guests is part of the first two.
+        // Guest time is part of the first two.
         let [user, nice, system, idle, waiting, interrupts, soft, stolen] = *ticks.first_chunk()?;
         let busy = user + nice + system + interrupts + soft;
         let ended = worked(process)?;
@@ -70,7 +70,7 @@ impl Load {
         Self::parse(machine, "7 (x) R 1 7 7 0 -1 0 0 0 0 0 0 0 0 0 20 0 1", &[]).unwrap()
     }
 
-    /// What went on since then.
+    /// The disturbances since then.
     pub(super) fn until(&self, now: &Self) -> Disturbance {
         let total = now.total.saturating_sub(self.total).max(1) as f64;
         let own = now.own.saturating_sub(self.own);
@@ -81,13 +81,14 @@ impl Load {
         }
     }
 
-    /// Seconds that children worked which have ended since then.
+    /// CPU seconds of children that have ended since then.
     pub(super) fn seconds_of_children(&self, now: &Self) -> f64 {
         now.ended.saturating_sub(self.ended) as f64 / TICKS
     }
 }
 
-/// Ticks of a process and of its children that have ended: the 12th to 15th word behind its name, which may have blanks.
+/// Ticks of a process and of its terminated children: the 12th to 15th word after its name, which may contain
+/// blanks.
 fn worked(stat: &str) -> Option<u64> {
     let words = stat.rsplit_once(')')?.1.split_whitespace().skip(11).take(4);
     Some(words.filter_map(|word| word.parse::<u64>().ok()).sum())
@@ -97,7 +98,7 @@ fn parent(stat: &str) -> Option<u32> {
     stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse().ok()
 }
 
-/// Per second: Linux says so to programs, whatever it counts itself.
+/// Ticks per second, which Linux fixes for user space.
 const TICKS: f64 = 100.0;
 
 impl Disturbance {
@@ -131,7 +132,7 @@ mod tests {
     fn what_others_did_is_all_but_our_own() {
         let before = load("100 0 100 1000 0 0 0 10", "10 10 20 20");
         assert_eq!(before, Load { total: 1210, busy: 200, stolen: 10, own: 60, ended: 60 });
-        // 200 ticks pass: 90 of ours, of which a child took 40; 8 of others, 2 of them in interrupts; 4 stolen.
+        // 200 ticks: 90 ours, 40 of them of a child; 8 of others, 2 of them in interrupts; 4 stolen.
         let now = load("160 2 134 1098 0 1 1 14", "40 30 40 40");
         assert_eq!(before.until(&now), Disturbance { steal: 0.02, foreign: 0.04 });
         assert_eq!(before.seconds_of_children(&now), 0.9);

@@ -1,10 +1,10 @@
-// A link between two network namespaces that delays every packet, and loses some: what netem does, for kernels without it.
+// A link between two network namespaces that delays all packets and loses some, for kernels without netem.
 //
 //   link DEVICE NETWORK NETWORK MICROSECONDS LOST LIMIT
 //
-// Each network gets a device of this name. What is sent into one comes out of the other, so many microseconds later. Of a million
-// packets in either direction LOST are dropped, and so are those beyond LIMIT that wait at once. As with netem on a veth pair, a
-// packet is what TCP hands over at once: up to 64 KiB, which nobody cuts. One thread for each direction.
+// Creates a device of this name in each network. A packet sent into one comes out of the other after MICROSECONDS. LOST packets per
+// million are dropped in each direction, and all packets while LIMIT packets are queued. As with netem on a veth pair, a packet
+// is what TCP sends at once, up to 64 KiB, without segmentation. Each direction has a thread.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -51,7 +51,7 @@ static uint64_t now(void)
 	return (uint64_t)time.tv_sec * 1000000000 + (uint64_t)time.tv_nsec;
 }
 
-// The header of virtio in front of packets lets them pass uncut, with checksums that nobody computed.
+// With a virtio header, packets pass without segmentation and without checksums.
 static int open_device(const char *network, const char *name)
 {
 	int space = open(network, O_RDONLY | O_CLOEXEC);
@@ -77,8 +77,8 @@ static uint64_t next_random(struct direction *way)
 	return way->random;
 }
 
-// False if there was nothing.
-static int take_one(struct direction *way)
+// Returns 0 if there is no packet.
+static int receive_one(struct direction *way)
 {
 	static __thread unsigned char bytes[LARGEST];
 	ssize_t len = read(way->from, bytes, sizeof bytes);
@@ -96,11 +96,11 @@ static int take_one(struct direction *way)
 	return 1;
 }
 
-static void give_what_is_due(struct direction *way)
+static void send_due(struct direction *way)
 {
 	for (; way->count && way->queue[way->first].due <= now(); way->count--) {
 		struct packet *packet = &way->queue[way->first];
-		// A device that is not up yet refuses it: then it is lost, as on any cable.
+		// A device that is not up yet refuses the packet, which is then lost.
 		if (write(way->to, packet->bytes, packet->len) < 0 && errno != EIO && errno != EAGAIN)
 			fail("write");
 		free(packet->bytes);
@@ -113,9 +113,9 @@ static void *forward(void *argument)
 	struct direction *way = argument;
 	prctl(PR_SET_TIMERSLACK, 1);
 	for (;;) {
-		for (int taken = 0; taken < 64 && take_one(way); taken++)
+		for (int taken = 0; taken < 64 && receive_one(way); taken++)
 			;
-		give_what_is_due(way);
+		send_due(way);
 		struct timespec wait, *until = NULL;
 		if (way->count) {
 			uint64_t due = way->queue[way->first].due, time = now();

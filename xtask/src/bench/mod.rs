@@ -1,16 +1,18 @@
-//! `bench`: bare TCP, Ironwarp, stock programs on it, UCX and libfabric, on the same operations, in one run. What comes out are
-//! ratios: the machine may be faster or slower from one moment to the next, but in a round it is so for all.
+//! `bench`: compares bare TCP, Ironwarp, stock programs on it, UCX and libfabric on the same operations in
+//! one run. The results are ratios, because the speed of the machine varies, but within a round it is the
+//! same for all.
 //!
 //! ```text
-//!  group.rs       contenders that do the same, and metrics that compare them; catalogue.rs: all there are
-//!  contender.rs   how one takes its turn; peers.rs: the foreign programs, wan.rs: two hosts and a bad link
-//!  rounds.rs      round after round; judge.rs: which count, statistics.rs: what is made of them
-//!  report.rs      the table and the JSON; picture.rs: the same as pictures, docs.rs: in docs/performance.md
+//!  group.rs       contenders and metrics; catalogue.rs: all groups
+//!  turn.rs        what is measured, and where
+//!  contender.rs   how one takes its turn; peers.rs: other projects' programs, wan.rs: two hosts and a bad link
+//!  rounds.rs      runs rounds; judge.rs: which count, statistics.rs: summaries
+//!  report.rs      the table and the JSON; picture.rs: pictures, docs.rs: docs/performance.md
 //!  curves.rs      how cost grows with size, queue depth and connections
 //! ```
 //!
-//! Both ends of our own turns are in crates/bench. A target that is missed is a result, and no failure; what could not be
-//! measured is one.
+//! Both ends of our own turns are in crates/bench. Missing a target is a result, not a failure; what could
+//! not be measured is a failure.
 
 mod catalogue;
 mod contender;
@@ -23,33 +25,35 @@ mod picture;
 mod report;
 mod rounds;
 mod statistics;
+mod turn;
 mod wan;
 
+use crate::arguments::Arguments;
 use crate::dropin;
 use crate::inside::run_inside;
 use crate::shell::{Result, at, command, output, run as run_command, write_json};
 use crate::workspace::Workspace;
-use contender::Place;
 use group::{Baseline, Group};
-use rounds::{Played, play};
+use rounds::{Measured, run_rounds};
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::{Duration, Instant};
+use turn::Place;
 
 pub(crate) const USAGE: &str =
     "bench [--quick] [--only METRIC] [--curves] [--json FILE] [--pictures DIR] [--update-docs]";
 
 const PACKAGE: &str = "ironwarp-bench";
 
-/// How much is measured.
+/// How much to measure.
 #[derive(Clone, Copy, Debug)]
 struct Extent {
-    /// Of a turn, in milliseconds, before it is multiplied by the group's patience.
+    /// Duration of a turn in milliseconds, before it is multiplied by the group's factor.
     millis: u64,
     rounds: usize,
-    /// Of groups whose turns take longer.
+    /// Number of rounds of groups with longer turns.
     slow_rounds: usize,
-    /// What repeating rounds may take in all. Each group gets its share, and what those before it have left.
+    /// Total time for repeating rounds. Each group gets its share, and what previous groups have left.
     repeats: Duration,
 }
 
@@ -64,7 +68,7 @@ struct Options {
     json: Option<String>,
     pictures: Option<String>,
     update_docs: bool,
-    /// Set once the job runs where it may make network namespaces.
+    /// Set if the job can create network namespaces.
     inside: bool,
 }
 
@@ -89,38 +93,38 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         networks: None,
         millis: extent.millis,
     };
-    let mut found = Found::default();
-    found.measure(groups, &place, extent);
+    let mut results = Results::default();
+    results.measure(groups, &place, extent);
     if options.curves {
         match curves::measure(&place, extent.slow_rounds) {
-            Ok(curves) => found.curves = curves,
-            Err(error) => found.failures.push(error),
+            Ok(curves) => results.curves = curves,
+            Err(error) => results.failures.push(error),
         }
     }
-    print(&found.played, start.elapsed());
-    found.write(&options, workspace)
+    print(&results.measured, start.elapsed());
+    results.write(&options, workspace)
 }
 
-/// What a run has found, and what it could not measure.
+/// The results of a run, and what could not be measured.
 #[derive(Debug, Default)]
-struct Found {
-    played: Vec<Played>,
+struct Results {
+    measured: Vec<Measured>,
     curves: Vec<curves::Curve>,
     failures: Vec<String>,
 }
 
-impl Found {
-    /// A group that fails is no reason to lose the others.
+impl Results {
+    /// Continues with other groups if one fails.
     fn measure(&mut self, groups: Vec<Group>, place: &Place, extent: Extent) {
         let share = extent.repeats.div_f64(groups.len().max(1) as f64);
         let mut allowance = Duration::ZERO;
         for group in groups {
             allowance += share;
             let name = group.name;
-            match play_group(group, place, extent, &mut allowance) {
-                Ok(played) => self.played.push(played),
+            match measure_group(group, place, extent, &mut allowance) {
+                Ok(measured) => self.measured.push(measured),
                 Err(error) => {
-                    println!("  {name}: cannot be measured: {error}");
+                    println!("  {name}: failed: {error}");
                     self.failures.push(format!("{name}: {error}"));
                 }
             }
@@ -128,31 +132,31 @@ impl Found {
     }
 
     fn write(&self, options: &Options, workspace: &Workspace) -> Result {
-        let Self { played, curves, failures } = self;
-        let rows = report::rows(played);
+        let Self { measured, curves, failures } = self;
+        let rows = report::rows(measured);
         if let Some(file) = &options.json {
             let mut all: Vec<_> = rows.iter().map(report::Row::json).collect();
             all.extend(
-                played.iter().flat_map(|one| report::lines(one).into_iter().map(|line| line.json(one))),
+                measured.iter().flat_map(|one| report::lines(one).into_iter().map(|line| line.json(one))),
             );
             all.extend(curves.iter().flat_map(curves::Curve::json));
             write_json(file, &all)?;
         }
         if let Some(folder) = &options.pictures {
-            write_pictures(Path::new(folder), played, curves)?;
+            picture::write(Path::new(folder), measured, curves)?;
         }
         if !failures.is_empty() {
-            return Err(format!("not all could be measured:\n{}", failures.join("\n")));
+            return Err(format!("some groups failed:\n{}", failures.join("\n")));
         }
         if options.update_docs {
-            docs::update(&workspace.root, &rows, played, curves)?;
+            docs::update(&workspace.root, &rows, measured, curves)?;
         }
         Ok(())
     }
 }
 
-/// A network that nobody else uses has only a loopback device, and that is down. The drop-in wants an address that is none of the
-/// loopback's for its device; what is measured does not use it.
+/// Sets up the network namespace: the loopback interface, which is down at first, and an interface with
+/// another address, which the drop-in needs for its device but the measurements do not use.
 fn set_up_network() -> Result {
     for line in [
         "link set lo up",
@@ -166,18 +170,19 @@ fn set_up_network() -> Result {
     Ok(())
 }
 
-/// On this host, or across the link that the group needs.
-fn play_group(group: Group, place: &Place, extent: Extent, allowance: &mut Duration) -> Result<Played> {
+/// Measures a group on this host, or across the link that it needs.
+fn measure_group(group: Group, place: &Place, extent: Extent, allowance: &mut Duration) -> Result<Measured> {
     let rounds = if group.patience > 1 { extent.slow_rounds } else { extent.rounds };
     let link = group.link.map(|link| wan::Wan::new(link, &place.folder)).transpose()?;
     let networks = link.as_ref().map(wan::Wan::networks);
     let place = Place { networks, millis: extent.millis * group.patience, ..place.clone() };
-    let mut played = play(group, &place, rounds, allowance)?;
-    played.link = link.map(|link| link.made_of());
-    Ok(played)
+    let mut measured = run_rounds(group, &place, rounds, allowance)?;
+    measured.link = link.map(|link| link.made_of());
+    Ok(measured)
 }
 
-/// All groups; or those of metrics whose names have this in them, with the contenders that these need.
+/// Returns all groups, or those with metrics whose names contain this text, with the contenders that these
+/// need.
 fn selected(only: Option<&str>) -> Result<Vec<Group>> {
     let mut groups = catalogue::all();
     let Some(only) = only else { return Ok(groups) };
@@ -196,11 +201,11 @@ fn selected(only: Option<&str>) -> Result<Vec<Group>> {
         group.contenders.retain(|contender| needed(contender.name));
     }
     groups.retain(|group| !group.metrics.is_empty());
-    if groups.is_empty() { Err(format!("no metric is called {only}")) } else { Ok(groups) }
+    if groups.is_empty() { Err(format!("unknown metric {only}")) } else { Ok(groups) }
 }
 
-fn print(played: &[Played], took: Duration) {
-    for one in played {
+fn print(measured: &[Measured], took: Duration) {
+    for one in measured {
         println!("\n{}{}", one.group.title, one.link.map(|link| format!(" ({link})")).unwrap_or_default());
         println!(
             "  {:<40}{:>9}       {:<18}{:^20}   {:^19}",
@@ -209,47 +214,35 @@ fn print(played: &[Played], took: Duration) {
         report::lines(one).iter().for_each(|line| println!("{line}"));
     }
     println!("\n{}", report::HEADING);
-    report::rows(played).iter().for_each(|row| println!("{row}"));
-    let attempts: Vec<_> = played.iter().flat_map(|played| &played.judged).collect();
+    report::rows(measured).iter().for_each(|row| println!("{row}"));
+    let attempts: Vec<_> = measured.iter().flat_map(|measured| &measured.judged).collect();
     let repeated = attempts.iter().filter(|judged| !judged.counts).count();
     let disturbed =
         attempts.iter().filter(|judged| judged.counts && judged.disturbance.is_too_much()).count();
     println!(
-        "\n{} rounds in {:.0} s; {repeated} more were repeated, because others used the machine; of those that count, {disturbed} were disturbed",
+        "\n{} rounds in {:.0} s; {repeated} more were repeated because other processes used the machine; of those that count, {disturbed} were disturbed",
         attempts.len() - repeated,
         took.as_secs_f64()
     );
 }
 
-fn write_pictures(folder: &Path, played: &[Played], curves: &[curves::Curve]) -> Result {
-    fs::create_dir_all(folder).map_err(at(folder))?;
-    let groups = played.iter().map(|played| (played.group.name, picture::bars(played)));
-    let curves = curves.iter().map(|curve| (curve.name, picture::lines(curve)));
-    for (name, text) in groups.chain(curves) {
-        let file: PathBuf = folder.join(format!("{name}.svg"));
-        fs::write(&file, text).map_err(at(&file))?;
-    }
-    Ok(())
-}
-
 fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options::default();
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
-        match word.as_str() {
+    let mut arguments = Arguments::new(arguments, USAGE);
+    while let Some(argument) = arguments.next() {
+        match argument {
             "--quick" => options.quick = true,
             "--curves" => options.curves = true,
             "--update-docs" => options.update_docs = true,
             "--inside" => options.inside = true,
-            "--only" => options.only = Some(value()?),
-            "--json" => options.json = Some(value()?),
-            "--pictures" => options.pictures = Some(value()?),
-            other => return Err(format!("unknown option {other}: {USAGE}")),
+            "--only" => options.only = Some(arguments.value()?.into()),
+            "--json" => options.json = Some(arguments.value()?.into()),
+            "--pictures" => options.pictures = Some(arguments.value()?.into()),
+            _ => return Err(arguments.unknown()),
         }
     }
     if options.update_docs && options.only.is_some() {
-        return Err(format!("--update-docs wants all metrics: {USAGE}"));
+        return Err(format!("--update-docs needs all metrics; usage: cargo xtask {USAGE}"));
     }
     Ok(options)
 }

@@ -1,32 +1,32 @@
-//! The foreign programs: UCX's and libfabric's own benchmarks, and stock perftest under `ironwarp run`. Each is a server and a
-//! client that are started for one turn, with a processor each.
+//! Programs of other projects: the benchmarks of UCX and libfabric, and stock perftest under `ironwarp run`.
+//! Each is a server and a client that are started for one turn, with a processor each.
 
-use super::contender::{Figure, Place};
 use super::judge::Load;
-use crate::inside::listens;
-use crate::process::Process;
+use super::turn::{Figure, Place};
 use crate::shell::Result;
+use ironwarp_testkit::net::listens;
+use ironwarp_testkit::process::Process;
 use std::process::Command;
 use std::sync::atomic::{AtomicU16, Ordering};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tool {
-    /// `ucx_perftest`, over TCP alone.
+    /// `ucx_perftest` over TCP only.
     Ucx,
     /// `fi_pingpong` with the provider `tcp`.
     Fabric,
-    /// A program of perftest, on the drop-in.
+    /// A perftest program on the drop-in.
     Perftest,
 }
 
-/// What is run.
+/// A program to run.
 #[derive(Clone, Debug)]
 pub(super) struct Peer {
     pub(super) tool: Tool,
     /// UCX: the test. libfabric: the type of endpoint. perftest: the program.
     pub(super) test: &'static str,
     pub(super) size: usize,
-    /// So many messages take about a second.
+    /// Approximate number of messages per second.
     pub(super) a_second: u64,
     pub(super) crc: bool,
 }
@@ -65,7 +65,7 @@ impl Peer {
         }
     }
 
-    /// The figure in what the client printed.
+    /// The figure in the client's output.
     pub(super) fn read(&self, text: &str, figure: Figure) -> Option<f64> {
         let last = |separator: fn(char) -> bool| -> Option<Vec<f64>> {
             let mut lines =
@@ -99,12 +99,13 @@ impl Peer {
     }
 }
 
-/// All of them talk to the same host.
+/// The address of the server.
 const SERVER: &str = "127.0.0.1";
-/// Outstanding, where our own loops have as many.
+/// Queue depth, as in our own loops.
 pub(super) const DEPTH: usize = 4;
 
-/// Runs both. Returns what the client printed, and how much had been worked when it had ended, but not the server.
+/// Runs both. Returns the client's output, and the CPU time used after the client but before the server has
+/// ended.
 pub(super) fn run(peer: &Peer, place: &Place) -> Result<(String, Load)> {
     let port = next_port();
     let start = |line: &[String], processor: &str, log: &str| {
@@ -119,14 +120,14 @@ pub(super) fn run(peer: &Peer, place: &Place) -> Result<(String, Load)> {
     let mut server = start(&server, "1", "server.log")?;
     server.wait_until("it listens", |server| listens(server.id(), port))?;
     let mut client = start(&client, "0", "client.log")?;
-    let text = client.finish().map_err(|error| format!("{error}\n    {}", server.meanwhile()))?;
+    let text = client.finish().map_err(|error| format!("{error}\n    {}", server.state()))?;
     let between = Load::now()?;
     server.finish()?;
     Ok((text, between))
 }
 
-/// All of them have to be here: what is not measured is missing in the result, and nobody would see why. Not all of them can
-/// say their version, so it is looked for the files.
+/// Checks that all tools are installed: otherwise results would be missing without a reason. Looks for the
+/// files, because some tools cannot print their version.
 pub(super) fn need_tools() -> Result {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let missing = |tool: &&&str| !std::env::split_paths(&path).any(|folder| folder.join(tool).is_file());
@@ -149,8 +150,8 @@ const TOOLS: &[&str] = &[
     "ucx_perftest",
 ];
 
-/// Foreign programs want to be told a port. Each turn has the next one: below those that the kernel gives out, and nobody else is
-/// in this network.
+/// The port for a turn. Each turn uses the next one, below the kernel's ephemeral ports; nothing else uses
+/// this network.
 fn next_port() -> u16 {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     10_000 + NEXT.fetch_add(1, Ordering::Relaxed) % 20_000

@@ -1,33 +1,48 @@
-//! Results as pictures: SVG, written by hand. Bars for a group, lines for a curve.
+//! Results as pictures in SVG: bars for a group, lines for a curve.
 
 use super::curves::Curve;
 use super::report::{digits, lines as lines_of};
-use super::rounds::Played;
+use super::rounds::Measured;
 use super::statistics::Summary;
+use crate::shell::{Result, at};
 use std::fmt::Write;
+use std::fs;
+use std::path::Path;
 
 const WIDTH: f64 = 760.0;
-/// Of the names at the left, and of the figures at the right.
+/// Widths of the names at the left and of the figures at the right.
 const LEFT: f64 = 270.0;
 const RIGHT: f64 = 90.0;
 const BAR: f64 = 24.0;
 const TOP: f64 = 40.0;
 
-/// Ours, and all others; readable by those who see no colours, too.
+/// Colours of ours and of all others, which colour-blind readers can distinguish.
 const OURS: &str = "#1f6f8b";
 const OTHERS: &str = "#9aa5b1";
 const SERIES: [&str; 4] = ["#9aa5b1", OURS, "#d1603d", "#5b8c5a"];
 
+/// Writes a picture of each group and each curve.
+pub(super) fn write(folder: &Path, measured: &[Measured], curves: &[Curve]) -> Result {
+    fs::create_dir_all(folder).map_err(at(folder))?;
+    let groups = measured.iter().map(|measured| (measured.group.name, bars(measured)));
+    let curves = curves.iter().map(|curve| (curve.name, lines(curve)));
+    for (name, text) in groups.chain(curves) {
+        let file = folder.join(format!("{name}.svg"));
+        fs::write(&file, text).map_err(at(&file))?;
+    }
+    Ok(())
+}
+
 /// The medians of a group, with whiskers at the quartiles.
-pub(super) fn bars(played: &Played) -> String {
-    let lines = lines_of(played);
+pub(super) fn bars(measured: &Measured) -> String {
+    let lines = lines_of(measured);
     let most = lines.iter().map(|line| line.value.quartiles[1].max(line.value.median)).fold(0.0, f64::max);
     let scale = (WIDTH - LEFT - RIGHT) / most.max(f64::MIN_POSITIVE);
-    let figure = played.group.figure;
+    let figure = measured.group.figure;
     let better = if figure.less_is_better() { "less is better" } else { "more is better" };
     let mut svg = frame(
         TOP + BAR * lines.len() as f64 + 10.0,
-        &format!("{} ({}, {better})", played.group.title, figure.unit()),
+        &format!("{} ({}, {better})", measured.group.title, figure.unit()),
     );
     for (index, line) in lines.iter().enumerate() {
         let Summary { median, quartiles: [low, high] } = line.value;
@@ -118,14 +133,14 @@ fn escaped(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::contender::Figure;
     use super::super::curves::Series;
-    use super::super::rounds::tests::played;
+    use super::super::rounds::tests::measured;
+    use super::super::turn::Figure;
     use super::*;
 
     #[test]
     fn a_group_is_a_bar_for_each_contender() {
-        let svg = bars(&played(Figure::Latency, &["Ironwarp", "b", "c"], &[&[2.0, 4.0, 1.0]]));
+        let svg = bars(&measured(Figure::Latency, &["Ironwarp", "b", "c"], &[&[2.0, 4.0, 1.0]]));
         assert_eq!(svg.matches("<rect x=").count(), 3);
         assert!(
             svg.contains(&format!(r#"width="200.0" height="16.0" fill="{OURS}""#)),

@@ -1,29 +1,29 @@
-//! What came of a run: a table for people, and JSON for tools.
+//! The results of a run: a table, and JSON.
 
-use super::contender::Figure;
 use super::group::{Baseline, Metric};
-use super::rounds::Played;
+use super::rounds::Measured;
 use super::statistics::Summary;
+use super::turn::Figure;
 use serde_json::{Value, json};
 use std::fmt;
 
-/// One line of the table, and one object of the JSON.
+/// A line of the table, and an object of the JSON.
 #[derive(Debug)]
 pub(super) struct Row<'p> {
-    played: &'p Played,
+    measured: &'p Measured,
     pub(super) metric: &'p Metric,
     value: Summary,
     ratio: Summary,
     ratios: Vec<f64>,
 }
 
-/// How a figure stands to what it has to be.
+/// How a figure compares with its target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verdict {
     Missed,
     Met,
     Aim,
-    /// There is nothing that it has to be.
+    /// It has no target.
     Open,
 }
 
@@ -48,20 +48,21 @@ impl Verdict {
     }
 }
 
-pub(super) fn rows(played: &[Played]) -> Vec<Row<'_>> {
-    let metrics =
-        played.iter().flat_map(|played| played.group.metrics.iter().map(move |metric| (played, metric)));
+pub(super) fn rows(measured: &[Measured]) -> Vec<Row<'_>> {
+    let metrics = measured
+        .iter()
+        .flat_map(|measured| measured.group.metrics.iter().map(move |metric| (measured, metric)));
     metrics
-        .map(|(played, metric)| {
-            let compared = played.compare(metric);
-            Row { played, metric, value: compared.value, ratio: compared.ratio, ratios: compared.ratios }
+        .map(|(measured, metric)| {
+            let compared = measured.compare(metric);
+            Row { measured, metric, value: compared.value, ratio: compared.ratio, ratios: compared.ratios }
         })
         .collect()
 }
 
 impl Row<'_> {
     pub(super) fn verdict(&self) -> Verdict {
-        Verdict::of(self.played.group.figure, self.ratio.median, self.metric.must, self.metric.aim)
+        Verdict::of(self.measured.group.figure, self.ratio.median, self.metric.must, self.metric.aim)
     }
 
     fn baseline(&self) -> String {
@@ -71,16 +72,16 @@ impl Row<'_> {
         }
     }
 
-    /// What is wanted of the ratio.
+    /// The targets of the ratio.
     fn wanted(&self, limit: Option<f64>) -> String {
-        let sign = if self.played.group.figure.less_is_better() { '≤' } else { '≥' };
+        let sign = if self.measured.group.figure.less_is_better() { '≤' } else { '≥' };
         limit.map(|limit| format!("{sign} {limit}")).unwrap_or_default()
     }
 
-    /// The same for docs/performance.md.
+    /// The row in docs/performance.md.
     pub(super) fn markdown(&self) -> String {
         let Self { metric, value, ratio, .. } = self;
-        let unit = self.played.group.figure.unit();
+        let unit = self.measured.group.figure.unit();
         let [low, high] = ratio.quartiles;
         format!(
             "| `{}` | {} {unit} | {} | {} ({}–{}) | {} | {} | {} |",
@@ -97,24 +98,24 @@ impl Row<'_> {
     }
 
     pub(super) fn json(&self) -> Value {
-        let Self { played, metric, value, ratio, ratios } = self;
-        let judged: Vec<_> = played.judged.iter().map(super::judge::Judged::json).collect();
+        let Self { measured, metric, value, ratio, ratios } = self;
+        let judged: Vec<_> = measured.judged.iter().map(super::judge::Judged::json).collect();
         json!({
             "metric": metric.name,
             "value": value.median,
-            "unit": played.group.figure.unit(),
+            "unit": measured.group.figure.unit(),
             "baseline": self.baseline(),
             "ratio": ratio.median,
             "spread": ratio.quartiles,
-            "better": if played.group.figure.less_is_better() { "less" } else { "more" },
+            "better": if measured.group.figure.less_is_better() { "less" } else { "more" },
             "must": metric.must,
             "aim": metric.aim,
             "met": self.verdict().word(),
             "of": metric.of,
-            "group": played.group.name,
-            "link": played.link,
+            "group": measured.group.name,
+            "link": measured.link,
             "rounds": ratios,
-            "repeated": played.judged.iter().filter(|judged| !judged.counts).count(),
+            "repeated": measured.judged.iter().filter(|judged| !judged.counts).count(),
             "attempts": judged,
         })
     }
@@ -127,37 +128,43 @@ impl fmt::Display for Row<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { metric, value, ratio, .. } = self;
         let quartiles = ratio.quartiles.map(digits).join("–");
-        write!(f, "{:<32}{:>14} {:<5}", metric.name, digits(value.median), self.played.group.figure.unit())?;
+        write!(
+            f,
+            "{:<32}{:>14} {:<5}",
+            metric.name,
+            digits(value.median),
+            self.measured.group.figure.unit()
+        )?;
         write!(f, "{:>8} × {quartiles:<16}", digits(ratio.median))?;
         let (must, aim) = (self.wanted(metric.must), self.wanted(metric.aim));
         write!(f, "{must:<9}{aim:<9}{:<8}× {}", self.verdict().word(), self.baseline())
     }
 }
 
-/// One contender: what it reached, and what that took of processors.
+/// A contender: its result, and its efficiency.
 #[derive(Debug)]
 pub(super) struct Line {
     pub(super) name: &'static str,
     group: &'static str,
     figure: Figure,
     pub(super) value: Summary,
-    /// Medians, for each second of processor time, at the client and at the server.
+    /// Medians per second of CPU time, at the client and at the server.
     bytes: [f64; 2],
     messages: [f64; 2],
 }
 
-pub(super) fn lines(played: &Played) -> Vec<Line> {
-    let contenders = played.group.contenders.iter();
+pub(super) fn lines(measured: &Measured) -> Vec<Line> {
+    let contenders = measured.group.contenders.iter();
     contenders
         .map(|contender| {
-            let samples = played.samples(contender.name);
+            let samples = measured.samples(contender.name);
             let median =
                 |read: fn(&super::contender::Sample) -> f64| Summary::of(samples.iter().map(read)).median;
             Line {
                 name: contender.name,
-                group: played.group.name,
-                figure: played.group.figure,
-                value: Summary::of(played.values(contender.name)),
+                group: measured.group.name,
+                figure: measured.group.figure,
+                value: Summary::of(measured.values(contender.name)),
                 bytes: [median(|sample| sample.bytes[0]), median(|sample| sample.bytes[1])],
                 messages: [median(|sample| sample.messages[0]), median(|sample| sample.messages[1])],
             }
@@ -166,7 +173,7 @@ pub(super) fn lines(played: &Played) -> Vec<Line> {
 }
 
 impl Line {
-    pub(super) fn json(&self, judged: &Played) -> Value {
+    pub(super) fn json(&self, judged: &Measured) -> Value {
         let base = judged.group.contenders.first().map_or("", |contender| contender.name);
         let ratios =
             judged.values(self.name).into_iter().zip(judged.values(base)).map(|(own, base)| own / base);
@@ -184,7 +191,7 @@ impl Line {
         })
     }
 
-    /// A row of what it took of processors. None where nothing is moved one way, as much as there is room for.
+    /// A row of efficiencies, or `None` unless the group moves as much as possible in one direction.
     pub(super) fn markdown(&self) -> Option<String> {
         let Self { name, group, figure, bytes, messages, .. } = self;
         let moved = match figure {
@@ -209,7 +216,7 @@ impl fmt::Display for Line {
     }
 }
 
-/// Three digits that matter.
+/// Rounds to three significant digits.
 pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         100.0.. => format!("{value:.0}"),
@@ -222,12 +229,12 @@ pub(super) fn digits(value: f64) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::rounds::tests::played;
+    use super::super::rounds::tests::measured;
     use super::*;
 
     #[test]
     fn the_json_has_what_it_promises() {
-        let all = [played(Figure::Bandwidth, &["a", "b", "c"], &[&[1.0, 2.0, 1.0], &[3.0, 4.0, 1.0]])];
+        let all = [measured(Figure::Bandwidth, &["a", "b", "c"], &[&[1.0, 2.0, 1.0], &[3.0, 4.0, 1.0]])];
         let row = rows(&all)[0].json();
         assert_eq!(
             (&row["metric"], &row["unit"], &row["baseline"]),

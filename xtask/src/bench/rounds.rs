@@ -1,26 +1,32 @@
-//! One group, round after round: in each, every contender takes its turn.
+//! Runs the rounds of a group. In each round, every contender takes a turn.
 
-use super::contender::{Place, Sample, Unread};
+use super::contender::{Output, Sample};
 use super::group::{Baseline, Group, Metric};
 use super::judge::{Judged, Load, REPEATS};
 use super::statistics::Summary;
+use super::turn::Place;
 use crate::shell::Result;
 use std::time::{Duration, Instant};
 
-/// What a group's rounds gave.
+/// The results of a group.
 #[derive(Debug)]
-pub(super) struct Played {
+pub(super) struct Measured {
     pub(super) group: Group,
     /// For each round, the samples of all contenders in the order of the group.
     pub(super) rounds: Vec<Vec<Sample>>,
     pub(super) judged: Vec<Judged>,
-    /// What the link between two hosts was made of, if there was one.
+    /// How the link between two hosts is implemented, if there is one.
     pub(super) link: Option<&'static str>,
 }
 
-/// Plays all rounds. What repeating takes is taken from `allowance`, and without one no round is repeated: the run shall end when
-/// it was promised to.
-pub(super) fn play(group: Group, place: &Place, rounds: usize, allowance: &mut Duration) -> Result<Played> {
+/// Runs all rounds. Repetitions reduce `allowance`; when it is used up, no round is repeated, so that the run
+/// ends in time.
+pub(super) fn run_rounds(
+    group: Group,
+    place: &Place,
+    rounds: usize,
+    allowance: &mut Duration,
+) -> Result<Measured> {
     let (mut samples, mut judged) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
         println!("  {}: round {round} of {rounds}", group.name);
@@ -31,10 +37,10 @@ pub(super) fn play(group: Group, place: &Place, rounds: usize, allowance: &mut D
             read.map(|(contender, turn)| contender.read(turn, group.figure, place)).collect::<Result<_>>()?,
         );
     }
-    Ok(Played { group, rounds: samples, judged, link: None })
+    Ok(Measured { group, rounds: samples, judged, link: None })
 }
 
-/// Repeats a round while the machine does too much else. What was measured then is thrown away as it is.
+/// Repeats a round while the machine is disturbed. Discards the output of disturbed rounds unparsed.
 fn attempts<T>(
     round: usize,
     judged: &mut Vec<Judged>,
@@ -53,13 +59,13 @@ fn attempts<T>(
         }
         *allowance = allowance.saturating_sub(start.elapsed());
     }
-    Err("no attempt counts".into())
+    Err("no attempt counted".into())
 }
 
-/// The first of a round is another one in each: so nobody always comes behind the same.
-fn take_turns(group: &Group, place: &Place, round: usize) -> Result<Vec<Unread>> {
+/// Each round begins with another contender, so that the order varies.
+fn take_turns(group: &Group, place: &Place, round: usize) -> Result<Vec<Output>> {
     let len = group.contenders.len();
-    let mut turns: Vec<Option<Unread>> = (0..len).map(|_| None).collect();
+    let mut turns: Vec<Option<Output>> = (0..len).map(|_| None).collect();
     for step in 0..len {
         let which = (step + round) % len;
         turns[which] = Some(group.contenders[which].take_turn(place)?);
@@ -67,16 +73,16 @@ fn take_turns(group: &Group, place: &Place, round: usize) -> Result<Vec<Unread>>
     Ok(turns.into_iter().flatten().collect())
 }
 
-/// A metric of a group that was played.
+/// A metric of a finished group.
 #[derive(Debug)]
 pub(super) struct Compared {
     pub(super) value: Summary,
     pub(super) ratio: Summary,
-    /// Round by round.
+    /// Values by round.
     pub(super) ratios: Vec<f64>,
 }
 
-impl Played {
+impl Measured {
     fn index(&self, name: &str) -> Option<usize> {
         self.group.contenders.iter().position(|contender| contender.name == name)
     }
@@ -85,13 +91,13 @@ impl Played {
         self.samples(name).into_iter().map(|sample| sample.value).collect()
     }
 
-    /// Of all rounds.
+    /// Summary of all rounds.
     pub(super) fn samples(&self, name: &str) -> Vec<Sample> {
         let Some(index) = self.index(name) else { return Vec::new() };
         self.rounds.iter().map(|round| round[index]).collect()
     }
 
-    /// A ratio is of values of one round; the metric is the median of those.
+    /// Each ratio compares values of one round; the metric is the median of the ratios.
     pub(super) fn compare(&self, metric: &Metric) -> Compared {
         let values = self.values(metric.of);
         let bases: Vec<f64> = match &metric.baseline {
@@ -110,45 +116,46 @@ impl Played {
 
 #[cfg(test)]
 pub(super) mod tests {
-    use super::super::contender::{Contender, Figure, How};
+    use super::super::contender::{Contender, How};
     use super::super::group::metric;
+    use super::super::turn::Figure;
     use super::*;
 
-    /// A group that was played: its contenders' values, round by round.
-    pub(in super::super) fn played(figure: Figure, names: &[&'static str], rounds: &[&[f64]]) -> Played {
+    /// A finished group with these values of its contenders, by round.
+    pub(in super::super) fn measured(figure: Figure, names: &[&'static str], rounds: &[&[f64]]) -> Measured {
         let contenders = names.iter().map(|name| Contender { name, how: How::Ours(String::new()) }).collect();
         let metrics = vec![metric("m", names[0], &["b", "c"], 0.5, 1.0)];
         let group = Group { name: "g", title: "G", figure, patience: 1, link: None, contenders, metrics };
         let sample = |value: &f64| Sample { value: *value, bytes: [4.0, 2.0], messages: [2.0, 1.0] };
         let rounds = rounds.iter().map(|round| round.iter().map(sample).collect()).collect();
-        Played { group, rounds, judged: Vec::new(), link: None }
+        Measured { group, rounds, judged: Vec::new(), link: None }
     }
 
     #[test]
     fn ratios_are_of_one_round_and_of_the_best() {
-        // The machine is ten times as fast in the second round: the ratio does not see that.
-        let played = played(
+        // The machine is ten times as fast in the second round, which does not change the ratio.
+        let measured = measured(
             Figure::Bandwidth,
             &["a", "b", "c"],
             &[&[1.0, 2.0, 1.0], &[10.0, 10.0, 20.0], &[3.0, 1.0, 1.0]],
         );
-        let compared = played.compare(&played.group.metrics[0]);
+        let compared = measured.compare(&measured.group.metrics[0]);
         assert_eq!(compared.ratios, [0.5, 0.5, 3.0]);
         assert_eq!((compared.ratio.median, compared.value.median), (0.5, 3.0));
     }
 
     #[test]
     fn the_best_has_the_least_where_less_is_better() {
-        let played = played(Figure::Latency, &["a", "b", "c"], &[&[4.0, 2.0, 1.0]]);
-        assert_eq!(played.compare(&played.group.metrics[0]).ratios, [4.0]);
+        let measured = measured(Figure::Latency, &["a", "b", "c"], &[&[4.0, 2.0, 1.0]]);
+        assert_eq!(measured.compare(&measured.group.metrics[0]).ratios, [4.0]);
     }
 
-    /// Plays one round with these shares of foreign time, and returns which attempt counted.
+    /// Runs a round with these shares of foreign CPU time, and returns which attempt counted.
     fn attempt(foreign: &[u64], mut allowance: Duration) -> (usize, Vec<Judged>) {
         let (mut judged, mut looked, mut turn) = (Vec::new(), 0, 0);
         let mut busy = 0;
         let load = || {
-            // Looked at before and after each attempt. In between 1,000 ticks pass.
+            // Read before and after each attempt, which takes 1,000 ticks.
             if looked % 2 == 1 {
                 busy += foreign[looked / 2];
             }

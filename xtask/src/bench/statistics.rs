@@ -1,6 +1,6 @@
-//! Medians and quartiles: what becomes of the rounds.
+//! Medians and quartiles.
 
-/// The middle of some values, and between which two the middle half of them is.
+/// The median of some values, and their quartiles.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Summary {
     pub(super) median: f64,
@@ -8,7 +8,7 @@ pub(super) struct Summary {
 }
 
 impl Summary {
-    /// Of at least one value.
+    /// Summarises at least one value.
     pub(super) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -17,7 +17,7 @@ impl Summary {
     }
 }
 
-/// Between two values if none is just there.
+/// Interpolates between two values if needed.
 fn quantile(sorted: &[f64], share: f64) -> f64 {
     let position = share * (sorted.len().saturating_sub(1)) as f64;
     #[expect(

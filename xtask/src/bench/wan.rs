@@ -1,25 +1,26 @@
-//! Two hosts and a link between them that takes its time and loses packets: network namespaces, joined by a veth pair with
-//! netem. A kernel that was built without netem gets a link of our own, `link.c`, which does the same in a process; the result
-//! says which it was.
+//! Two hosts, and a link between them with delay and loss: network namespaces joined by a veth pair with
+//! netem. If the kernel has no netem, a process of our own (`link.c`) does the same; the results say which
+//! was used.
 
-use super::contender::{Contender, Figure, How};
+use super::contender::{Contender, How};
 use super::group::{Group, Link, metric};
+use super::turn::Figure;
 use crate::inside::{network, network_host};
-use crate::process::Process;
 use crate::shell::{Result, command, output};
+use ironwarp_testkit::process::Process;
 use std::path::Path;
 
 const SERVER: &str = "10.78.0.1";
 const CLIENT: &str = "10.78.0.2";
 const DEVICE: &str = "iw0";
-/// Packets that are on their way, at most.
+/// Maximum number of packets in flight.
 const LIMIT: &str = "100000";
 
 #[derive(Debug)]
 pub(super) struct Wan {
-    /// The client's, and the server's.
+    /// The hosts of the client and of the server.
     hosts: [Process; 2],
-    /// Our own link, where netem is missing.
+    /// Our own link, if netem is missing.
     own: Option<Process>,
 }
 
@@ -34,12 +35,12 @@ impl Wan {
         Ok(wan)
     }
 
-    /// What the link is made of.
+    /// How the link is implemented.
     pub(super) fn made_of(&self) -> &'static str {
-        if self.own.is_some() { "a link of our own: this kernel has no netem" } else { "netem" }
+        if self.own.is_some() { "emulated by a process, because this kernel has no netem" } else { "netem" }
     }
 
-    /// Of the client, and of the server.
+    /// The network namespaces of the client and of the server.
     pub(super) fn networks(&self) -> [String; 2] {
         self.hosts.each_ref().map(|host| format!("/proc/{}/ns/net", host.id()))
     }
@@ -65,7 +66,7 @@ impl Wan {
         Ok(())
     }
 
-    /// False if the kernel has none.
+    /// Returns false if the kernel has no netem.
     fn netem(&self, Link { round_trip_millis, lost }: Link) -> Result<bool> {
         let delay = round_trip_millis * 1000 / 2;
         let loss = if lost == 0 { String::new() } else { format!(" loss {}%", f64::from(lost) / 1e4) };
@@ -90,8 +91,8 @@ impl Wan {
         link.args([(round_trip_millis * 1000 / 2).to_string(), lost.to_string(), LIMIT.to_owned()]);
         let mut link = Process::start(link, "link", &folder.join("link.log"))?;
         link.wait_until("its devices are there", |link| link.output().contains("ready"))?;
-        // It has to outlive all turns of a group, repeated or not.
-        link.patience(std::time::Duration::from_secs(3600));
+        // It must outlive all turns of a group, including repetitions.
+        link.set_timeout(std::time::Duration::from_secs(3600));
         self.addresses()?;
         Ok(link)
     }
@@ -103,7 +104,7 @@ const WRITE: &str = "Ironwarp, 1 MiB";
 const WRITE_ACKED: &str = "Ironwarp, 1 MiB, acknowledged";
 const SMALL_ACKED: &str = "Ironwarp, 64 KiB, acknowledged";
 
-/// The links, with the names of what is measured there.
+/// The links, with the names of their groups.
 const LINKS: [(Link, &str, &str, [&str; 3]); 3] = [
     (
         Link { round_trip_millis: 1, lost: 0 },
@@ -125,7 +126,7 @@ const LINKS: [(Link, &str, &str, [&str; 3]); 3] = [
     ),
 ];
 
-/// The congestion control is the system's there, for all. Nobody polls: a link of our own needs the processors, too.
+/// All use the system's congestion control. None polls, because our own link needs the processors, too.
 pub(super) fn groups() -> Vec<Group> {
     let own = |name, words: &str| {
         let common = format!("at={SERVER} reno=false crc=false queued=16 blocking=true {words}");
@@ -138,10 +139,10 @@ pub(super) fn groups() -> Vec<Group> {
         patience: 3,
         link: Some(link),
         contenders: vec![
-            own(BARE, "who=bare size=1048576"),
+            own(BARE, "transport=bare size=1048576"),
             own(WRITE, "size=1048576"),
             own(WRITE_ACKED, "size=1048576 acked=true"),
-            own(BARE_ACKED, "who=bare size=65536 acked=true"),
+            own(BARE_ACKED, "transport=bare size=65536 acked=true"),
             own(SMALL_ACKED, "size=65536 acked=true"),
         ],
         metrics: vec![

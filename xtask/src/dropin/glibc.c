@@ -1,9 +1,9 @@
 /*
- * Linked into what is shipped, so that it runs with a glibc older than the one it was built with: 2.28 and newer.
+ * Linked into released files, so that they run with glibc 2.28 and newer, whatever glibc they were built with.
  *
- * The linker binds a name to its newest version, and glibc 2.34 gave those of libpthread and libdl a new one when it
- * took them in. The old ones are still there, and the same functions. Here each name is a function of our own, not
- * exported, that goes on to the older version. `cargo xtask symbols` says which names are missing in the list.
+ * The linker binds a name to its newest version. When glibc 2.34 merged libpthread and libdl, their functions got a new
+ * version; the old version remains, for the same functions. Here each name is a function of our own, not exported,
+ * that calls the older version. `cargo xtask symbols` prints names that are missing in this list.
  */
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -63,13 +63,13 @@ OLDER(pthread_setname_np);
 
 #define HIDDEN __attribute__((visibility("hidden")))
 
-/* Since 2.30; Rust's library asks whether it is there, but the question alone would need 2.30. */
+/* Since 2.30. Rust's library checks at run time whether it exists, but that reference alone would require 2.30. */
 HIDDEN pid_t gettid(void)
 {
 	return syscall(SYS_gettid);
 }
 
-/* Since 2.33, and inline functions before. On 64-bit machines the kernel's structure is the library's. */
+/* Since 2.33; inline functions before. On 64-bit machines the structures of the kernel and of the library are the same. */
 HIDDEN int fstatat64(int dir, const char *path, struct stat64 *status, int flags)
 {
 	return syscall(SYS_newfstatat, dir, path, status, flags);
@@ -92,8 +92,8 @@ HIDDEN int fstat64(int file, struct stat64 *status)
 
 #ifdef EXECUTABLE
 /*
- * Before 2.34 a program brought the function along that runs its constructors, and the library called it; since then
- * the library finds them. A program that brings one is still served.
+ * Before 2.34, programs contained the function that runs their constructors, and the library called it; since then, the
+ * library runs them itself, but still calls such a function.
  */
 typedef void constructor(int, char **, char **);
 extern HIDDEN constructor *__init_array_start[], *__init_array_end[];

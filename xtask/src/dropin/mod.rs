@@ -1,5 +1,5 @@
-//! `dropin`: links the one shared file that stands in for libibverbs and librdmacm. `symbols`: compares it with the real ones.
-//! `releases`: looks whether what we know of Debian's releases is still true.
+//! `dropin`: links the shared library that replaces libibverbs and librdmacm. `symbols`: compares it with the
+//! original libraries. `releases`: checks what we know of Debian's releases.
 //!
 //! ```text
 //! target/dropin/bin/ironwarp                    the command
@@ -8,8 +8,8 @@
 //!                            tree             files that programs look for in /sys and /dev
 //! ```
 //!
-//! rustc makes a static library of the crate, and the C compiler a shared one of that: rustc's own shared libraries have no
-//! version nodes, without which `dlvsym` finds nothing and the loader complains.
+//! rustc makes a static library, and the C compiler turns it into a shared one: rustc's own shared libraries
+//! have no version nodes, without which `dlvsym` finds nothing and the loader prints warnings.
 
 mod pinned;
 mod releases;
@@ -35,7 +35,7 @@ const FILE: &str = "libibverbs.so.1";
 const OTHER_NAMES: [&str; 3] = ["libibverbs.so", "librdmacm.so.1", "librdmacm.so"];
 const COMMAND: &str = "ironwarp";
 
-/// What is made.
+/// The files that are built.
 pub(crate) struct Dropin {
     pub(crate) file: PathBuf,
     pub(crate) command: PathBuf,
@@ -52,8 +52,8 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
     Ok(())
 }
 
-/// Every symbol of the real libraries is in ours at the same version, and nothing else is. What we ship runs with an old
-/// glibc.
+/// Checks that the drop-in exports every symbol of the original libraries with the same version, and nothing
+/// else, and that the files run with an old glibc.
 pub(crate) fn compare(workspace: &Workspace, _: &[String]) -> Result {
     let Dropin { file, command } = build(workspace, false)?;
     symbols::compare(&file, &Path::new(CRATE).join("compat.S"))?;
@@ -92,11 +92,12 @@ pub(crate) fn build(workspace: &Workspace, release: bool) -> Result<Dropin> {
     Ok(Dropin { file, command })
 }
 
-/// Where and how cargo builds.
+/// How cargo builds, and where.
 struct Builder {
-    /// Where its files are.
+    /// The folder of the built files.
     built: PathBuf,
-    /// The directory and flags of a release, which other builds do not share: no path of this machine is in the files.
+    /// The folder and flags of a release, which other builds do not share: the files contain no path of this
+    /// machine.
     release: Option<(PathBuf, String)>,
 }
 
@@ -116,7 +117,7 @@ impl Builder {
         Ok(Self { built: target.join("release"), release: Some((target, flags.trim().to_owned())) })
     }
 
-    /// Builds or links a package; what rustc is told beyond cargo's own goes to `rustc` alone.
+    /// Builds or links a package. `rustc` are further arguments for rustc.
     fn cargo(&self, subcommand: &str, package: &str, rustc: &[String]) -> Result {
         let mut cargo = command("cargo", &[subcommand, "--locked", "--package", package]);
         if let Some((target, flags)) = &self.release {
@@ -129,14 +130,15 @@ impl Builder {
     }
 }
 
-/// What makes a file run with a glibc older than ours.
+/// Objects and options that let a file run with a glibc older than ours.
 fn older_glibc(object: &Path, options: &[&str]) -> Result<PathBuf> {
     let arguments = ["-O2", "-fPIC", "-Wall", "-Wextra", "-Werror", "-c", "xtask/src/dropin/glibc.c", "-o"];
     run_command(command("cc", &arguments).arg(object).args(options))?;
     Ok(object.to_owned())
 }
 
-/// Where glibc before 2.34 has the functions of threads and of loading. Later ones keep the names, with nothing inside.
+/// Libraries that contain the functions for threads and for loading before glibc 2.34. Later versions keep
+/// them as empty libraries.
 const OLDER_LIBRARIES: [&str; 3] = ["-Wl,--no-as-needed", "-l:libpthread.so.0", "-l:libdl.so.2"];
 
 fn link(archive: &Path, glibc: &Path, file: &Path) -> Result {
@@ -146,16 +148,17 @@ fn link(archive: &Path, glibc: &Path, file: &Path) -> Result {
     linker.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
     linker.arg(format!("-Wl,--version-script={}", source.join("versions.map").display()));
     linker.arg(format!("-Wl,-soname,{FILE}"));
-    // Nothing that is not exported is kept unless it is used. Our functions call each other, whoever else has their names.
-    // All they need is there at the first call. The file stays, even if it is closed: its threads run in it.
+    // Drop code that is neither exported nor used; bind calls between our functions to ours, even if others
+    // define the same names; resolve all symbols at load time; and never unload the file, because its threads
+    // run in it.
     linker.args(["-Wl,--gc-sections", "-Wl,-Bsymbolic", "-Wl,-z,defs,-z,relro,-z,now,-z,nodelete"]);
     linker.args(["-Wl,--as-needed", "-lgcc_s", "-lm", "-lc"]).args(OLDER_LIBRARIES);
     run_command(&mut linker)?;
     unhide::unhide(file)
 }
 
-/// The folders of a kernel driver, which programs can open and enter, and a file that stands for each of its files
-/// (crates/ibverbs/src/files).
+/// Creates the folders of a kernel driver, which programs can open and enter, with a file for each of its
+/// files (crates/ibverbs/src/files).
 fn lay_out_tree(tree: &Path) -> Result {
     if tree.exists() {
         fs::remove_dir_all(tree).map_err(at(tree))?;
@@ -169,7 +172,7 @@ fn lay_out_tree(tree: &Path) -> Result {
         let link = tree.join(link);
         symlink(target, &link).map_err(at(&link))?;
     }
-    // As long as files of sysfs seem to be.
+    // The apparent size of files in sysfs.
     let text = tree.join("text");
     fs::write(&text, [0; 4096]).map_err(at(&text))
 }
@@ -179,7 +182,7 @@ fn folder(path: PathBuf) -> Result<PathBuf> {
     Ok(path)
 }
 
-/// Makes a file under another name first: a program that has the old one open keeps it as it is.
+/// Writes a file under another name first, so that a program that uses the old one keeps it.
 fn replace(path: &Path, make: impl FnOnce(&Path) -> Result) -> Result {
     let new = path.with_extension("new");
     match fs::remove_file(&new) {

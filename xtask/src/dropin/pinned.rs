@@ -1,5 +1,5 @@
-//! What Debian's releases export, written down in crates/ibverbs/symbols: a file for each release, so that CI can compare without
-//! their packages. `releases.rs` makes these files, and looks whether they are still true.
+//! The symbols that Debian's releases export, from crates/ibverbs/symbols: a file for each release, so that
+//! CI can compare without their packages. `releases.rs` writes and checks these files.
 //!
 //! A line is a comment (`# …`), a package with its version and SHA-256 (`package …`), or a symbol (`name@@NODE`).
 
@@ -8,12 +8,12 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-/// The releases that we compare with, oldest first. The last is the newest: its headers are those of crates/ibverbs/src/abi.
+/// The releases to compare with, oldest first. crates/ibverbs/src/abi follows the headers of the last one.
 pub(crate) const RELEASES: [&str; 3] = ["bookworm", "trixie", "sid"];
 
 const FOLDER: &str = "crates/ibverbs/symbols";
 
-/// A release, as it was when its file was written.
+/// A release, at the time its file was written.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Pinned {
     pub(super) packages: Vec<Package>,
@@ -24,7 +24,7 @@ pub(super) struct Pinned {
 pub(super) struct Package {
     pub(super) name: String,
     pub(super) version: String,
-    /// SHA-256, in hexadecimal digits.
+    /// SHA-256 in hexadecimal.
     pub(super) hash: String,
 }
 
@@ -36,7 +36,7 @@ impl Pinned {
     pub(super) fn read(release: &str) -> Result<Self> {
         let file = file(release);
         let text = fs::read_to_string(&file).map_err(at(&file))?;
-        Self::parse(&text).map_err(|line| format!("{}: not understood: {line}", file.display()))
+        Self::parse(&text).map_err(|line| format!("{}: invalid line: {line}", file.display()))
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {

@@ -1,8 +1,9 @@
-//! `releases`: what crates/ibverbs/symbols says of Debian's releases is still true. Fetches their packages with apt, in a folder
-//! of its own; compares versions, hashes and symbols with the files, and the layouts of all headers with ours.
+//! `releases`: checks that crates/ibverbs/symbols is still true. Fetches the packages of Debian's releases
+//! with apt, in a folder of its own, compares versions, hashes and symbols with the files, and the layouts of
+//! all headers with ours.
 //!
-//! A package that is newer than ours is a finding: sid moves. `--update` writes the files anew; what `symbols` and the tests of
-//! layouts then miss is to be added.
+//! A package newer than ours is a finding, because sid moves on. `--update` writes the files again; then
+//! `symbols` and the tests of layouts show what is to be added.
 
 use super::pinned::{Package, Pinned, RELEASES};
 use super::symbols::{REAL, exported, symbols};
@@ -36,7 +37,7 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
             findings.push(format!("{release} has {name} {} instead of {version}", now.version));
         }
         if !newer.is_empty() && !update {
-            continue; // the mirror does not have the other ones any more
+            continue; // the mirror no longer has the older ones
         }
         let unpacked = apt.unpack(&now)?;
         let found = exported_by(&unpacked)?;
@@ -50,20 +51,20 @@ pub(crate) fn run(workspace: &Workspace, options: &[String]) -> Result {
         }
     }
     if update {
-        println!("written; what is new: {}", if findings.is_empty() { "nothing" } else { "see below" });
+        println!("wrote the files; changes: {}", if findings.is_empty() { "none" } else { "see below" });
         findings.drain(..).for_each(|finding| println!("{finding}"));
     }
     for (release, folder) in headers {
         println!("{release}: layouts");
         if let Err(error) = layouts(release, &folder) {
-            findings.push(format!("{release}: the layouts of its headers are not ours: {error}"));
+            findings.push(format!("{release}: the layouts of its headers differ from ours: {error}"));
         }
     }
     if findings.is_empty() {
         return Ok(());
     }
     let todo = "run `cargo xtask releases --update`, then `cargo xtask symbols`, and add what is missing";
-    Err(format!("Debian has other packages than we know: {todo}\n{}", findings.join("\n")))
+    Err(format!("Debian's packages have changed: {todo}\n{}", findings.join("\n")))
 }
 
 fn versions(packages: &[Package]) -> String {
@@ -74,7 +75,7 @@ fn versions(packages: &[Package]) -> String {
         .join(", ")
 }
 
-/// The tests of layouts, with the headers of a release instead of those that are installed.
+/// Runs the tests of layouts with the headers of a release instead of the installed ones.
 fn layouts(release: &str, headers: &Path) -> Result {
     let newest = RELEASES.last() == Some(&release);
     let variable = if newest { "IRON_TEST_NEWEST_HEADERS" } else { "IRON_TEST_HEADERS" };
@@ -92,7 +93,7 @@ fn exported_by(unpacked: &Path) -> Result<BTreeSet<String>> {
     Ok(found)
 }
 
-/// Debian's package tool, with sources and state of its own.
+/// apt with sources and state of its own.
 struct Apt {
     folder: PathBuf,
     options: Vec<String>,
@@ -126,13 +127,13 @@ impl Apt {
         output(command("apt-get", words).args(&self.options).current_dir(self.folder.join(folder)))
     }
 
-    /// What the mirror has under a name. apt prints `'URI' NAME_VERSION_ARCH.deb SIZE SHA256:HASH`, and nothing for a file that is
-    /// there already.
+    /// Finds a package on the mirror. apt prints `'URI' NAME_VERSION_ARCH.deb SIZE SHA256:HASH`, and nothing
+    /// for a file that it has already.
     fn ask(&self, name: &str) -> Result<Package> {
         let said = self.get("empty", &["download", "--print-uris", name])?;
         parse(&said)
             .filter(|package| package.name == name)
-            .ok_or_else(|| format!("of {name} apt says: {said}"))
+            .ok_or_else(|| format!("unexpected output of apt for {name}: {said}"))
     }
 
     /// Downloads packages and unpacks them into one folder.
@@ -152,7 +153,8 @@ impl Apt {
                 file.starts_with(&start)
                     && output(command("sha256sum", &[]).arg(path)).is_ok_and(|sum| sum.starts_with(hash))
             };
-            let file = files.find(ours).ok_or_else(|| format!("{name} {version} has not the hash {hash}"))?;
+            let file =
+                files.find(ours).ok_or_else(|| format!("{name} {version} does not have the hash {hash}"))?;
             output(command("dpkg-deb", &["--extract"]).arg(file).arg(&to))?;
         }
         Ok(to)
@@ -165,7 +167,7 @@ fn parse(said: &str) -> Option<Package> {
     let (name, rest) = file.split_once('_')?;
     let (version, _) = rest.rsplit_once('_')?;
     let hash = hash.strip_prefix("SHA256:")?;
-    // A colon of a version is not possible in a file's name.
+    // A file name cannot contain the colon of a version.
     Some(Package { name: name.into(), version: version.replace("%3a", ":"), hash: hash.into() })
 }
 

@@ -1,4 +1,4 @@
-//! What a shared library exports and needs, as `readelf` prints it.
+//! The exported and required symbols of a shared library, as printed by `readelf`.
 
 use super::pinned::{Pinned, RELEASES};
 use crate::shell::{Result, at, command, output};
@@ -8,16 +8,17 @@ use std::path::{Path, PathBuf};
 
 pub(super) const REAL: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// The glibc of the oldest systems that are still in use.
+/// The glibc of the oldest systems still in use.
 const GLIBC: [u32; 2] = [2, 28];
 
-/// One line of the table of dynamic symbols: `name@@NODE` is the version that programs are linked with, `name@NODE` another.
+/// A line of the dynamic symbol table: `name@@NODE` is the version that programs are linked with, `name@NODE`
+/// another one.
 pub(super) struct Symbol {
     name: String,
     defined: bool,
 }
 
-/// Compares with the lists of all releases, and with the libraries that are installed here.
+/// Compares with the lists of all releases, and with the installed libraries.
 pub(super) fn compare(file: &Path, compat: &Path) -> Result {
     let compat = fs::read_to_string(compat).map_err(at(compat))?;
     let ours = exported(&symbols(file)?);
@@ -40,13 +41,13 @@ pub(super) fn compare(file: &Path, compat: &Path) -> Result {
     if findings.is_empty() {
         return Ok(());
     }
-    Err(format!("{} is not like the real libraries:\n{}", file.display(), findings.join("\n")))
+    Err(format!("{} differs from the original libraries:\n{}", file.display(), findings.join("\n")))
 }
 
-/// States the glibc that a file needs: no newer one than we promise.
+/// Prints the glibc version that a file needs, which must not be newer than promised.
 pub(crate) fn check_glibc(file: &Path) -> Result {
     let Some((version, names)) = newest(&symbols(file)?) else {
-        return Err(format!("{} needs no glibc?", file.display()));
+        return Err(format!("{} does not need glibc", file.display()));
     };
     let number = version.iter().map(u32::to_string).collect::<Vec<_>>().join(".");
     if version[..] > GLIBC[..] {
@@ -57,7 +58,7 @@ pub(crate) fn check_glibc(file: &Path) -> Result {
     Ok(())
 }
 
-/// The highest version of glibc that is asked for, with the names that ask for it.
+/// The highest version of glibc that a file needs, with the symbols that need it.
 fn newest(symbols: &[Symbol]) -> Option<(Vec<u32>, Vec<String>)> {
     let mut wanted: BTreeMap<Vec<u32>, Vec<String>> = BTreeMap::new();
     for symbol in symbols.iter().filter(|symbol| !symbol.defined) {
@@ -69,8 +70,8 @@ fn newest(symbols: &[Symbol]) -> Option<(Vec<u32>, Vec<String>)> {
     wanted.pop_last()
 }
 
-/// What is missing in ours. A private name is the default of its node in one release, and of another node in the next; who was
-/// linked with it asks for the node, whether or not that is the default.
+/// Symbols missing in ours. A private symbol is the default of one node in one release, and of another in the
+/// next; programs linked with it ask for the node, whether or not it is the default.
 fn missing<'s>(ours: &'s BTreeSet<String>, real: &'s BTreeSet<String>) -> impl Iterator<Item = &'s String> {
     real.iter().filter(|symbol| {
         let private = symbol.contains("@@IBVERBS_PRIVATE_");
@@ -79,8 +80,8 @@ fn missing<'s>(ours: &'s BTreeSet<String>, real: &'s BTreeSet<String>) -> impl I
     })
 }
 
-/// What is in ours without a reason. compat.S lists names of other releases, and, without a node, those that stand in front of
-/// the C library's.
+/// Symbols in ours without a reason. compat.S lists symbols of other releases and, without a node, those that
+/// take precedence over the C library's.
 fn extra<'s>(
     ours: &'s BTreeSet<String>,
     real: &'s BTreeSet<String>,
@@ -102,8 +103,8 @@ pub(super) fn symbols(file: &Path) -> Result<Vec<Symbol>> {
     Ok(parse(&output(command("readelf", &["--dyn-syms", "--wide"]).arg(file))?))
 }
 
-/// Columns are number, value, size, type, binding, visibility, section, name. The nodes themselves are in it, as absolute
-/// objects; they are not symbols to anybody.
+/// Columns are number, value, size, type, binding, visibility, section and name. The table also contains the
+/// nodes, as absolute objects.
 fn parse(table: &str) -> Vec<Symbol> {
     let row = |line: &str| {
         let columns: Vec<&str> = line.split_whitespace().collect();
@@ -114,15 +115,11 @@ fn parse(table: &str) -> Vec<Symbol> {
     table.lines().filter_map(row).collect()
 }
 
-/// Where the linker would find a library. The compiler answers with the bare name if it knows none.
+/// Where the linker would find a library. If it knows none, the compiler prints the bare name.
 fn find(library: &str) -> Result<PathBuf> {
     let path = output(&mut command("cc", &[&format!("-print-file-name={library}")]))?;
     let path = PathBuf::from(path.trim());
-    if path.is_absolute() {
-        Ok(path)
-    } else {
-        Err(format!("there is no {library} here: run `cargo xtask setup`"))
-    }
+    if path.is_absolute() { Ok(path) } else { Err(format!("{library} is missing: run `cargo xtask setup`")) }
 }
 
 #[cfg(test)]

@@ -1,22 +1,22 @@
-//! What was on the wire: all packets from and to a guest, as QEMU recorded them. Before this: everything that was run against a
-//! variant.
+//! Checks all packets from and to a guest, as recorded by QEMU.
 //!
-//! TCP cuts where it likes, and Wireshark's decoder follows only some cuts. So the capture is cut anew, a frame to a packet, by
-//! a tool that also reads every byte itself; then Wireshark has its say.
+//! Wireshark's dissectors do not follow every segmentation of TCP. So a tool that reads every byte itself
+//! first rewrites the capture, a frame to a packet, and then tshark reads that.
 
 use crate::shell::{Result, command, output, run as run_command};
 use crate::workspace::Workspace;
+use ironwarp_testkit::tshark::{ERRORS, try_tshark as tshark};
 use std::path::Path;
 use std::process::Command;
 
-/// The tool. The captures are large: without optimisation it would take longer to read them than to build it.
+/// Builds the tool, optimised: the captures are large.
 pub(super) fn build() -> Result {
     let arguments = ["build", "--profile", "optimized", "--locked", "--package", "ironwarp-pcap"];
     run_command(&mut command("cargo", &arguments))
 }
 
-/// Every byte of every iWARP connection is part of a frame that both we and tshark understand, and tshark finds nothing
-/// malformed. Returns how many frames there were, on how many connections.
+/// Checks that every byte of every iWARP connection is part of a frame that both we and tshark understand,
+/// and that tshark finds nothing malformed. Returns the number of frames and connections.
 pub(super) fn check(workspace: &Workspace, capture: &Path) -> Result<String> {
     let tool = || Command::new(workspace.target.join("optimized/ironwarp-pcap"));
     let shown = output(tool().arg("show").arg(capture))?;
@@ -30,58 +30,51 @@ pub(super) fn check(workspace: &Workspace, capture: &Path) -> Result<String> {
     let frames = frames(summary)?;
 
     let whole = capture.with_extension("whole.pcap");
-    let recut = output(tool().arg("recut").arg(capture).arg(&whole));
+    let resegmented = output(tool().arg("resegment").arg(capture).arg(&whole));
     if excused {
         println!("      siw sent a wrong CRC: {}", problems[0]);
     } else {
-        recut?;
+        resegmented?;
     }
     let seen = tshark(&whole, &["-Y", "iwarp_mpa", "-T", "fields", "-e", "frame.number"])?.lines().count();
     if seen != frames {
-        return Err(format!("{}: of {frames} frames tshark sees {seen}", whole.display()));
+        return Err(format!("{}: tshark sees {seen} of {frames} frames", whole.display()));
     }
-    let of_startups = complaints(&whole, STARTUP)?;
+    let in_startups = errors(&whole, STARTUP)?;
     let reused = tshark(&whole, &["-Y", "tcp.analysis.reused_ports"])?.lines().count();
-    let of_others = complaints(&whole, &format!("!({STARTUP})"))?;
-    if !of_others.is_empty() || of_startups.lines().count() > 2 * reused {
-        let lines: Vec<_> = of_others.lines().chain(of_startups.lines()).take(6).collect();
-        return Err(format!("{}: tshark complains:\n      {}", whole.display(), lines.join("\n      ")));
+    let in_others = errors(&whole, &format!("!({STARTUP})"))?;
+    if !in_others.is_empty() || in_startups.lines().count() > 2 * reused {
+        let lines: Vec<_> = in_others.lines().chain(in_startups.lines()).take(6).collect();
+        return Err(format!("{}: tshark reports:\n      {}", whole.display(), lines.join("\n      ")));
     }
     Ok(summary.split(';').next().unwrap_or_default().to_owned())
 }
 
-/// siw's, and answered with the Terminate that is due. It happens now and then: docs/interop.md.
+/// Whether siw sent a wrong CRC, and got the Terminate for it. This happens occasionally: see
+/// docs/interop.md.
 fn is_wrong_crc_of_siw(problem: &str) -> bool {
     let by_siw = problem.contains(&format!(" ← {SIW}:"))
         || problem.split_once(" → ").is_some_and(|(from, _)| from.contains(&format!(" {SIW}:")));
     by_siw
         && problem.contains("violation: CRC mismatch")
-        && problem.contains("Terminate for it says \"MPA: CRC mismatch")
+        && problem.contains("its Terminate is \"MPA: CRC mismatch")
 }
 
-/// The guest, as QEMU's network has it.
+/// The address of the guest in QEMU's network.
 const SIW: &str = "10.0.2.15";
 
-/// The Request and the Reply, by their keys (RFC 5044 §7.1.1).
+/// Matches Requests and Replies by their keys (RFC 5044 §7.1.1).
 const STARTUP: &str = r#"tcp.payload[0:9] == "MPA ID Re""#;
 
-/// What tshark calls malformed, or otherwise wrong, of some frames.
+/// Frames that match a filter and that tshark finds malformed or otherwise wrong.
 ///
-/// Where a pair of ports is used again, as the kernel does after many connections, it takes the new Request and Reply for FPDUs
-/// of the connection before: only there it may complain of these two.
-fn complaints(file: &Path, of: &str) -> Result<String> {
-    tshark(file, &["-Y", &format!("(_ws.malformed || _ws.expert.severity == error) && ({of})")])
+/// If a pair of ports is reused, which happens after many connections, tshark takes the new Request and Reply
+/// for FPDUs of the previous connection. Only then may it report these two.
+fn errors(file: &Path, of: &str) -> Result<String> {
+    tshark(file, &["-Y", &format!("({ERRORS}) && ({of})")])
 }
 
-/// Its decoder of RPC-over-RDMA is off: by a guess at the first bytes, it takes short Sends for its own and then finds them
-/// malformed. And what is there counts, not the port: among those that the kernel gives to clients are some that are known for
-/// other protocols (44818, EtherNet/IP).
-fn tshark(file: &Path, arguments: &[&str]) -> Result<String> {
-    let options = ["--disable-protocol", "rpcordma", "-o", "tcp.try_heuristic_first:TRUE", "-r"];
-    output(command("tshark", &options).arg(file).args(arguments))
-}
-
-/// The number that `ironwarp-pcap show` counts in its last line.
+/// The number of frames in the summary of `ironwarp-pcap show`.
 fn frames(summary: &str) -> Result<usize> {
     let number = summary.split(' ').next().and_then(|word| word.parse().ok());
     match number {
@@ -97,13 +90,13 @@ mod tests {
     #[test]
     fn a_wrong_crc_is_excused_where_siw_sent_it_and_was_told() {
         let of_siw = "20538 21.7 10.0.2.2:46022 ← 10.0.2.15:7174  !! at byte 187332 of this direction: violation: CRC mismatch: \
-                      computed 0xf44ded58, received 0x26307480; the Terminate for it says \"MPA: CRC mismatch (2/0/02)\"";
+                      computed 0xf44ded58, received 0x26307480; its Terminate is \"MPA: CRC mismatch (2/0/02)\"";
         assert!(is_wrong_crc_of_siw(of_siw));
         assert!(is_wrong_crc_of_siw(
             &of_siw.replace("10.0.2.2:46022 ← 10.0.2.15:7174", "10.0.2.15:46022 → 10.0.2.2:7174")
         ));
         assert!(!is_wrong_crc_of_siw(&of_siw.replace('←', "→")), "it is Ironwarp's");
-        assert!(!is_wrong_crc_of_siw(&of_siw.replace("Terminate", "nothing")), "nobody told siw");
+        assert!(!is_wrong_crc_of_siw(&of_siw.replace("Terminate", "nothing")), "siw got no Terminate");
         assert!(!is_wrong_crc_of_siw(&of_siw.replace("violation: CRC mismatch", "a hole")));
     }
 

@@ -1,29 +1,29 @@
-//! Which programs are run against siw, and what they must print. Before this: nothing. After: `stage.rs` runs them.
+//! The programs that are run against siw, and what they must print.
 
 use std::fmt;
 
-/// A program, or one way to run it. Words in braces are filled in: where the server is, as each end sees it.
+/// A program, or one way to run it. Words in braces are replaced by the server's address and port.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) name: &'static str,
     pub(super) server: &'static [&'static str],
     pub(super) client: &'static [&'static str],
-    /// What both must print, besides ending well.
+    /// What both ends must print, besides ending with success.
     pub(super) prints: Prints,
     pub(super) personas: &'static [&'static str],
     pub(super) path: Path,
-    /// What its end on siw says if it fails, behind its results, by a fault of siw's that is a matter of chance. Empty:
-    /// it must not fail.
+    /// What its end on siw prints after its results if it fails because of a known race in siw. Empty if it
+    /// must not fail.
     pub(super) may_say: &'static [&'static str],
 }
 
-/// How its client gets to its server.
+/// How the client reaches the server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Path {
     Direct,
-    /// By way of `relay.rs`, because many connect at once.
+    /// Through `relay.rs`, because many connect at once.
     Crowd,
-    /// By way of `relay.rs`, because the server listens twice, and the client does not wait for that.
+    /// Through `relay.rs`, because the server listens twice, and the client does not wait for that.
     ListensTwice,
 }
 
@@ -33,7 +33,7 @@ pub(super) struct Prints {
     pub(super) client: &'static [&'static str],
 }
 
-/// Who connects.
+/// The direction of connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     /// Ironwarp connects to siw.
@@ -53,7 +53,7 @@ impl fmt::Display for Direction {
 
 /// The guests: siw as it is, and with each of its constants changed.
 pub(super) const VARIANTS: [&str; 4] = ["plain", "crc", "p2p", "v1"];
-/// The test of crates/ironwarp/tests/siw that boots a variant.
+/// The test in crates/ironwarp/tests/siw that boots a variant.
 pub(super) fn own_test(variant: &str) -> &'static str {
     match variant {
         "crc" => "a_siw_that_asks_for_crcs",
@@ -63,13 +63,13 @@ pub(super) fn own_test(variant: &str) -> &'static str {
     }
 }
 
-/// How many of them CI boots: one for each processor. The others take the same path behind another first frame.
+/// Number of variants that CI boots: one per processor. The others differ only in the first frames.
 pub(super) const CI_VARIANTS: usize = 2;
 
 const BOTH: &[&str] = &["roce", "iwarp"];
 const IWARP: &[&str] = &["iwarp"];
 
-/// rping compares every byte of what comes back. 65535 is the largest size that it takes.
+/// rping compares every byte that comes back. Its maximum size is 65535.
 macro_rules! rping {
     ($size:literal) => {
         Program {
@@ -84,7 +84,7 @@ macro_rules! rping {
     };
 }
 
-/// perftest connects by the connection manager. What it moves is little: the guest's processors are emulated.
+/// perftest with the connection manager. It moves little data, because the guest's processors are emulated.
 macro_rules! perftest {
     ($name:literal, [$($more:literal),*], $server:expr, $client:expr) => {
         Program {
@@ -99,15 +99,16 @@ macro_rules! perftest {
     };
 }
 
-/// siw calls a Send failed that has arrived, if the peer closes before siw's sender looks again (`siw_qp_sq_proc_tx`, where
-/// `tx_suspend` is set meanwhile). perftest closes right behind its last answer, and the guest is slow.
+/// siw reports a Send as failed that has arrived, if the peer closes before siw's sender runs again
+/// (`siw_qp_sq_proc_tx`, if `tx_suspend` is set meanwhile). perftest closes right after its last answer, and
+/// the guest is slow.
 const LAST_SEND: &[&str] = &["Bad wc status 2", "Failed to close connection between server and client"];
 
-/// The lines of results: size and iterations.
+/// The beginning of result lines: size and iterations.
 const BANDWIDTH: &[&str] = &[" 4096       100 "];
 const LATENCY: &[&str] = &[" 2       100 "];
 
-/// Many connections at once, and it says how they ended.
+/// ucmatose makes many connections at once, and prints how they ended.
 pub(super) const UCMATOSE: Program = Program {
     name: "ucmatose -c 20",
     server: &["ucmatose", "-b", "{addr}", "-p", "{port}", "-c", "20"],
@@ -137,11 +138,12 @@ pub(super) const PROGRAMS: &[Program] = &[
         may_say: &[],
     },
     perftest!("ib_write_bw", ["-s", "4096"], BANDWIDTH, BANDWIDTH),
-    // Over revision 1 nobody says how many Reads may be outstanding, and each end would take what its own device can do.
+    // Revision 1 does not transfer the number of outstanding Reads, and each end would use what its own
+    // device supports.
     perftest!("ib_read_bw", ["-s", "4096", "-o", "16"], BANDWIDTH, BANDWIDTH),
     perftest!("ib_send_bw", ["-s", "4096"], BANDWIDTH, BANDWIDTH),
     perftest!("ib_write_lat", [], LATENCY, LATENCY),
-    perftest!("ib_read_lat", ["-o", "16"], &[], LATENCY), // who is read from measures nothing
+    perftest!("ib_read_lat", ["-o", "16"], &[], LATENCY), // the end that is read from measures nothing
     perftest!("ib_send_lat", [], LATENCY, LATENCY),
 ];
 
@@ -162,7 +164,7 @@ mod tests {
     fn both_ends_run_the_same_program() {
         for Program { name, server, client, path, .. } in PROGRAMS {
             assert_eq!(*path == Path::ListensTwice, server[0].starts_with("ib_"), "{name}");
-            // Options apart from who is who must agree: perftest does not find out if they do not.
+            // The options of both ends must agree, because perftest does not check that.
             let options = |words: &[&str]| words.iter().filter(|word| word.parse::<u32>().is_ok()).count();
             assert_eq!(options(server), options(client), "{name}");
         }

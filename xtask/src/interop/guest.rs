@@ -1,43 +1,43 @@
-//! The guest: Linux siw under QEMU, and a shell in it. Before this: `guest/build` made it. After: `stage.rs` runs programs in it.
+//! The guest: Linux siw under QEMU, with a shell.
 //!
-//! Once up, the guest connects to a port of this process, and a shell there does what comes on that connection. The end of each
-//! command is a line with its number and exit code, so nothing has to be guessed or waited out.
+//! After boot, the guest connects to a port of this process, and a shell there runs the commands that it
+//! receives. A line with its number and exit code ends each command, so nothing relies on timeouts.
 
-use crate::process::{Ended, Process};
 use crate::shell::{Result, command};
+use ironwarp_testkit::process::{Exit, Process};
 use std::io::{BufRead, BufReader, ErrorKind, Write};
 use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-/// The guest's address, and the port at which its servers listen.
+/// The guest's address, and the port of its servers.
 pub(super) const ADDRESS: &str = "10.0.2.15";
 pub(super) const PORT: u16 = 7174;
-/// This host, as the guest sees its loopback.
+/// The address of this host's loopback in the guest.
 pub(super) const HOST: &str = "10.0.2.2";
 
-/// No program takes longer in the guest, which then kills it.
+/// Time limit of a program in the guest, which then kills it.
 const SECONDS: u32 = 45;
-/// The guest answers before that.
+/// Time limit for an answer of the guest.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A boot serves everything that is run against a variant.
+/// Time limit of a guest, which is booted once for everything that is run against a variant.
 const LIFETIME: Duration = Duration::from_secs(900);
 
-/// A guest that runs. Dropped, it is killed.
+/// A running guest. Killed when dropped.
 #[derive(Debug)]
 pub(super) struct Guest {
     boot: Process,
     shell: BufReader<TcpStream>,
     commands: u32,
-    /// It is gone, or does not answer: said once, with what it had on its console.
+    /// The guest is gone or does not answer. The error with its console is reported once.
     lost: bool,
-    /// The port of the host that leads to [`PORT`] in the guest.
+    /// The port of the host that is forwarded to [`PORT`] in the guest.
     pub(super) forwarded: u16,
 }
 
 impl Guest {
-    /// Boots the guest in a folder. A port of the host leads to its [`PORT`]. What it sends and receives is recorded in the file
-    /// `capture`.
+    /// Boots the guest in a folder and forwards a port of the host to its [`PORT`]. Records its packets in
+    /// the file `capture`.
     pub(super) fn boot(folder: &Path, forwarded: u16, console: &Path, capture: &Path) -> Result<Self> {
         let failed = |error: std::io::Error| format!("the guest's shell: {error}");
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).map_err(failed)?;
@@ -60,8 +60,8 @@ impl Guest {
         Ok(Self { boot, shell: BufReader::new(shell), commands: 0, lost: false, forwarded })
     }
 
-    /// Runs commands to their end.
-    pub(super) fn run(&mut self, commands: &str) -> Result<Ended> {
+    /// Runs commands and waits until they end.
+    pub(super) fn run(&mut self, commands: &str) -> Result<Exit> {
         self.commands += 1;
         let end = format!("END {} ", self.commands);
         let line = format!("{{ {commands}\n}} </dev/null 2>&1; code=$?; echo; echo {end}$code\n");
@@ -72,12 +72,12 @@ impl Guest {
             let read = self.shell.read_until(b'\n', &mut line);
             let line = String::from_utf8_lossy(&line);
             match read {
-                Err(error) => return Err(self.complain(&format!("does not end `{commands}` ({error})"))),
-                Ok(0) => return Err(self.complain(&format!("went away during `{commands}`"))),
+                Err(error) => return Err(self.fail(&format!("did not finish `{commands}` ({error})"))),
+                Ok(0) => return Err(self.fail(&format!("ended during `{commands}`"))),
                 Ok(_) => match line.strip_prefix(&end).and_then(|code| code.trim().parse().ok()) {
                     Some(code) => {
                         output.truncate(output.trim_end().len());
-                        return Ok(Ended { code, output });
+                        return Ok(Exit { code, output });
                     }
                     None => output.push_str(&line),
                 },
@@ -85,17 +85,17 @@ impl Guest {
         }
     }
 
-    fn complain(&mut self, what: &str) -> String {
+    fn fail(&mut self, what: &str) -> String {
         self.lost = true;
-        self.boot.complaint(&format!("{what}; its console:"))
+        self.boot.error(&format!("{what}; its console:"))
     }
 
-    /// Runs a program to its end.
-    pub(super) fn program(&mut self, words: &[String]) -> Result<Ended> {
+    /// Runs a program and waits until it ends.
+    pub(super) fn program(&mut self, words: &[String]) -> Result<Exit> {
         self.run(&format!("timeout -s KILL {SECONDS} {}", words.join(" ")))
     }
 
-    /// Starts a server, and waits until it listens. There is one at a time.
+    /// Starts a server and waits until it listens. There is one at a time.
     pub(super) fn serve(&mut self, words: &[String]) -> Result {
         let line = words.join(" ");
         self.run(&format!("timeout -s KILL {SECONDS} {line} >/tmp/server.log 2>&1 & server=$!"))?;
@@ -115,27 +115,27 @@ impl Guest {
     }
 
     /// Waits until the server ends.
-    pub(super) fn served(&mut self) -> Result<Ended> {
+    pub(super) fn served(&mut self) -> Result<Exit> {
         self.run("wait $server; code=$?; cat /tmp/server.log; (exit $code)")
     }
 
-    /// Ends a server that would serve for ever.
-    pub(super) fn stop_serving(&mut self) -> Result<Ended> {
+    /// Ends a server that would run forever.
+    pub(super) fn stop_serving(&mut self) -> Result<Exit> {
         self.run("kill -KILL $server; wait $server; cat /tmp/server.log")
     }
 
-    /// Powers it off, so that all that QEMU recorded is in its file.
+    /// Powers it off, which completes QEMU's recording.
     pub(super) fn power_off(mut self) -> Result {
         self.say("exit 0\n")?;
-        self.boot.patience(PATIENCE);
+        self.boot.set_timeout(PATIENCE);
         self.boot.finish().map(drop)
     }
 
     fn say(&mut self, line: &str) -> Result {
         if self.lost {
-            return Err("the guest was lost before".into());
+            return Err("the guest was lost earlier".into());
         }
         let said = self.shell.get_mut().write_all(line.as_bytes());
-        said.map_err(|error| self.complain(&format!("does not hear ({error})")))
+        said.map_err(|error| self.fail(&format!("does not accept commands ({error})")))
     }
 }

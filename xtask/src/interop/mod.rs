@@ -1,15 +1,16 @@
-//! `interop`: Linux siw in a guest, and Ironwarp on this host. First the project's own program (crates/ironwarp/tests/siw), then
-//! stock programs of Debian at both ends, against each variant of siw, in both directions.
+//! `interop`: tests Ironwarp on this host against Linux siw in a guest. First the project's own program
+//! (crates/ironwarp/tests/siw), then stock programs of Debian at both ends, against each variant of siw, in
+//! both directions.
 //!
 //! ```text
 //!  catalogue.rs   which programs, with which arguments, and what they must print
-//!  guest.rs       a guest that runs, with a shell in it
-//!  stage.rs       one program, one end here and one there
-//!  relay.rs       between the two, for programs whose client connects too early
+//!  guest.rs       a running guest with a shell
+//!  testbed.rs     runs one program, with one end in the guest
+//!  relay.rs       a relay, for programs whose client connects too early
 //!  cannot.rs      what siw cannot do
-//!  many.rs        1,000 connections each way, and what is left of them
-//!  captures.rs    the packets of all that
-//!  table.rs       what came of it, for people and as JSON
+//!  many.rs        1,000 connections in each direction
+//!  captures.rs    checks the recorded packets
+//!  table.rs       the results, as a table and as JSON
 //! ```
 
 mod cannot;
@@ -18,26 +19,27 @@ mod catalogue;
 mod guest;
 mod many;
 mod relay;
-mod stage;
 mod table;
+mod testbed;
 
+use crate::arguments::Arguments;
 use crate::dropin;
 use crate::inside::{Home, run_inside};
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
 use catalogue::{CI_VARIANTS, Direction, PROGRAMS, VARIANTS};
 use guest::Guest;
-use stage::Stage;
 use std::fs;
 use std::num::NonZero;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Instant;
 use table::Table;
+use testbed::Testbed;
 
 pub(crate) const USAGE: &str = "interop [--full | --variant NAME] [--only TEXT] [--jobs N] [--json FILE]";
 
-/// The first port of the first variant, and how many each has.
+/// The first port of the first variant, and the number of ports of each.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u16 = 1000;
 
@@ -45,11 +47,11 @@ struct Options {
     json: Option<String>,
     only: Option<String>,
     variant: Option<String>,
-    /// All variants, and many connections.
+    /// Runs all variants, and many connections.
     full: bool,
-    /// So many variants run at once, each in a guest of its own.
+    /// Number of variants that run at once, each in a guest of its own.
     jobs: usize,
-    /// Set once the job runs in a network of its own.
+    /// Set if the job runs in a network of its own.
     inside: bool,
 }
 
@@ -89,7 +91,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     table.verdict()
 }
 
-/// The tests that boot a guest are ignored where nobody built one.
+/// Tests that boot a guest are ignored by default.
 fn own_program(workspace: &Workspace, options: &Options) -> Result {
     let arguments =
         ["nextest", "run", "--locked", "--package", "ironwarp", "--test", "siw", "--run-ignored", "only"];
@@ -101,7 +103,7 @@ fn own_program(workspace: &Workspace, options: &Options) -> Result {
 }
 
 impl Options {
-    /// The variants to run: those that are asked for, or else those of CI.
+    /// The requested variants, or those of CI.
     fn variants(&self) -> impl Iterator<Item = &'static str> {
         VARIANTS.into_iter().enumerate().filter_map(|(index, variant)| {
             let in_ci = index < CI_VARIANTS || self.full;
@@ -113,7 +115,7 @@ impl Options {
 /// One variant.
 struct Run<'r> {
     variant: &'static str,
-    /// Ports from here on are its own.
+    /// The first of its ports.
     ports: u16,
     workspace: &'r Workspace,
     home: &'r Home,
@@ -122,7 +124,7 @@ struct Run<'r> {
 }
 
 impl Run<'_> {
-    /// All that is wanted of a variant, in one boot. Then its packets are looked at.
+    /// Runs everything against a variant, in one boot, and then checks its packets.
     fn all(&self) -> Result {
         let Self { variant, ports, workspace, home, table, .. } = *self;
         let folder = home.room(variant)?;
@@ -133,9 +135,9 @@ impl Run<'_> {
         let guest = crate::guest::folder(workspace).join(variant);
         let guest = Guest::boot(&guest, ports, &folder.join("console.log"), &capture)?;
         println!("  {variant:6} booted in {:.1} s", start.elapsed().as_secs_f64());
-        let mut stage = Stage::new(home, guest, folder.clone());
-        self.programs(&mut stage);
-        stage.guest.power_off()?;
+        let mut testbed = Testbed::new(home, guest, folder.clone());
+        self.programs(&mut testbed);
+        testbed.guest.power_off()?;
         let _ = fs::remove_dir_all(&folder);
         table.note("capture", (variant, "both", "both".into()), || {
             captures::check(workspace, &capture).map(|counted| println!("  {variant:6} {counted}"))
@@ -143,26 +145,26 @@ impl Run<'_> {
         Ok(())
     }
 
-    fn programs(&self, stage: &mut Stage) {
+    fn programs(&self, testbed: &mut Testbed) {
         let Self { variant, table, .. } = *self;
         let is_wanted = |name: &str| is_wanted(self.options.only.as_ref(), name);
         for program in PROGRAMS.iter().filter(|program| is_wanted(program.name)) {
             for persona in program.personas {
                 for direction in [Direction::Out, Direction::In] {
                     let place = (variant, *persona, direction.to_string());
-                    table.note(program.name, place, || stage.play(program, persona, direction));
+                    table.note(program.name, place, || testbed.run(program, persona, direction));
                 }
             }
         }
         if variant == "v1" && is_wanted(cannot::NAME) {
             let place = (variant, "none", "siw to siw".into());
-            table.note(cannot::NAME, place, || cannot::read_over_revision_1(stage));
+            table.note(cannot::NAME, place, || cannot::read_over_revision_1(testbed));
         }
         let asked = self.options.full || self.options.only.is_some();
         if variant == VARIANTS[0] && asked && is_wanted(many::NAME) {
             for direction in [Direction::Out, Direction::In] {
                 let place = (variant, many::PERSONA, direction.to_string());
-                table.note(many::NAME, place, || many::connections(stage, direction));
+                table.note(many::NAME, place, || many::connections(testbed, direction));
             }
         }
     }
@@ -175,26 +177,22 @@ fn is_wanted(wanted: Option<&String>, text: &str) -> bool {
 fn parse(arguments: &[String]) -> Result<Options> {
     let jobs = thread::available_parallelism().map_or(1, NonZero::get);
     let mut options = Options { json: None, only: None, variant: None, full: false, jobs, inside: false };
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
-        match word.as_str() {
+    let mut arguments = Arguments::new(arguments, USAGE);
+    while let Some(argument) = arguments.next() {
+        match argument {
             "--inside" => options.inside = true,
             "--full" => options.full = true,
-            "--json" => options.json = Some(value()?),
-            "--only" => options.only = Some(value()?),
+            "--json" => options.json = Some(arguments.value()?.into()),
+            "--only" => options.only = Some(arguments.value()?.into()),
             "--variant" => {
-                let name = value()?;
-                if !VARIANTS.contains(&name.as_str()) {
-                    return Err(format!("no variant `{name}`; there are: {}", VARIANTS.join(", ")));
+                let name = arguments.value()?;
+                if !VARIANTS.contains(&name) {
+                    return Err(format!("unknown variant `{name}`, expected one of {}", VARIANTS.join(", ")));
                 }
-                options.variant = Some(name);
+                options.variant = Some(name.into());
             }
-            "--jobs" => {
-                let text = value()?;
-                options.jobs = text.parse().map_err(|_| format!("{word} {text}: a number is wanted"))?;
-            }
-            other => return Err(format!("unknown option {other}: {USAGE}")),
+            "--jobs" => options.jobs = arguments.number()?,
+            _ => return Err(arguments.unknown()),
         }
     }
     Ok(options)

@@ -1,24 +1,26 @@
-//! A relay between a client and its server, for programs that would meet other limits than siw's or ours.
+//! A relay between a client and its server, for programs that would otherwise hit limits of QEMU or of their
+//! own.
 //!
-//! QEMU lets no more than two connections wait at a port that leads to the guest; the kernel drops more, and tries again after
-//! seconds. The relay takes them all, and lets one wait at a time.
+//! QEMU queues at most two connections at a port that is forwarded to the guest; the kernel drops more, and
+//! retries after seconds. The relay accepts all of them, and lets one wait at a time.
 //!
-//! perftest connects twice. For the second time its client does not wait until its server listens again, and what it does when
-//! it is refused is wrong: it goes on with ids that it destroyed (`rdma_cm_client_connection`). Where one end is emulated, that
-//! would decide the run.
+//! perftest connects twice. The second time, its client does not wait until its server listens again, and
+//! mishandles the refusal: it continues to use IDs that it destroyed (`rdma_cm_client_connection`). With one
+//! end emulated, this race would often fail the test.
 
-use crate::inside::is_waited_at;
 use crate::shell::Result;
+use ironwarp_testkit::net::has_backlog;
+use ironwarp_testkit::relay::forward;
 use std::io::{self, ErrorKind};
-use std::net::{Ipv4Addr, Shutdown, TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-/// How often it is looked whether somebody connects, or was accepted.
+/// Interval between two checks for connections.
 const LOOK: Duration = Duration::from_millis(2);
 
-/// A port of the host that leads to another.
+/// A port of the host that is forwarded to another one.
 #[derive(Debug)]
 pub(super) struct Relay {
     listener: TcpListener,
@@ -36,7 +38,7 @@ impl Relay {
         Ok(self.listener.local_addr().map_err(failed)?.port())
     }
 
-    /// Relays as long as `work` lasts. `listens` waits until the server does, before each connection.
+    /// Relays while `work` runs. Calls `listens` before each connection, to wait until the server listens.
     pub(super) fn during<T>(
         &self,
         listens: impl FnMut() -> Result + Send,
@@ -58,14 +60,11 @@ impl Relay {
                 Ok((client, _)) => {
                     client.set_nonblocking(false).map_err(failed)?;
                     listens()?;
-                    while is_waited_at(std::process::id(), self.to) {
+                    while has_backlog(std::process::id(), self.to) {
                         thread::sleep(LOOK);
                     }
                     let server = TcpStream::connect((Ipv4Addr::LOCALHOST, self.to)).map_err(failed)?;
-                    for (from, to) in [(&client, &server), (&server, &client)] {
-                        let (from, to) = (from.try_clone().map_err(failed)?, to.try_clone().map_err(failed)?);
-                        thread::spawn(move || pass(&from, &to));
-                    }
+                    forward(&client, &server).map_err(failed)?;
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => thread::sleep(LOOK),
                 Err(error) => return Err(failed(error)),
@@ -75,13 +74,6 @@ impl Relay {
     }
 }
 
-/// Passes on what comes, and that no more comes. A connection that is lost ends, too.
-fn pass(mut from: &TcpStream, mut to: &TcpStream) {
-    let _ = to.set_nodelay(true);
-    let _ = io::copy(&mut from, &mut to);
-    let _ = to.shutdown(Shutdown::Write);
-}
-
 fn failed(error: io::Error) -> String {
-    format!("the relay: {error}")
+    format!("relay: {error}")
 }

@@ -1,4 +1,4 @@
-//! What came of it: a line for each row at once, a table for people, JSON for tools, and the verdict.
+//! The results: a line for each row at once, and a table, JSON and the verdict at the end.
 
 use crate::shell::{Result, at};
 use serde_json::json;
@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// One program in one persona, against one variant, in one direction.
+/// The result of one program with one persona, against one variant, in one direction.
 #[derive(Debug)]
 struct Row {
     program: &'static str,
@@ -19,7 +19,7 @@ struct Row {
     outcome: Result,
 }
 
-/// All of them.
+/// All results.
 #[derive(Debug, Default)]
 pub(super) struct Table(Mutex<Vec<Row>>);
 
@@ -41,7 +41,7 @@ impl fmt::Display for Row {
 }
 
 impl Table {
-    /// Runs something, at a place of the matrix, and says what came of it.
+    /// Runs a test, and prints and keeps its result.
     pub(super) fn note(
         &self,
         program: &'static str,
@@ -55,7 +55,7 @@ impl Table {
         self.rows().push(row);
     }
 
-    /// Whoever panicked meanwhile left whole rows.
+    /// Ignores poison: a thread that panicked left whole rows.
     fn rows(&self) -> MutexGuard<'_, Vec<Row>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -87,13 +87,13 @@ impl Table {
         fs::write(file, text + "\n").map_err(at(Path::new(file)))
     }
 
-    /// Nothing may have failed, and nothing run is no success.
+    /// Fails if a row failed, or if there are none.
     pub(super) fn verdict(&self) -> Result {
         let rows = self.rows();
         let failed: u32 = rows.iter().map(Row::failed).sum();
         println!("{} rows, {failed} failed", rows.len());
         match (rows.is_empty(), failed) {
-            (true, _) => Err("nothing was run".into()),
+            (true, _) => Err("no test was run".into()),
             (false, 0) => Ok(()),
             _ => Err(format!("{failed} rows failed")),
         }

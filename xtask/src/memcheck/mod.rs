@@ -1,17 +1,19 @@
-//! `memcheck`: some of the stock programs, and the C program that makes every mistake a caller can, under valgrind. An error
-//! that goes through the drop-in fails the job; those that programs make by themselves are theirs.
+//! `memcheck`: runs some of the stock programs, and the C program that makes every mistake a caller can make,
+//! under valgrind. An error with the drop-in in its stack trace fails the job; programs may have errors of
+//! their own.
 
 use crate::dropin;
 use crate::shell::{Result, at, command, run as run_command};
 use crate::workspace::Workspace;
+use ironwarp_testkit::net::{free_port, listens};
+use ironwarp_testkit::process::Process;
 use std::fs;
-use std::net::TcpListener;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::path::PathBuf;
+use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A server, and its client, which has these words and the server's address behind them.
+/// The command lines of a server and of its client, without the server's address at the end.
 const PAIRS: [(&[&str], &[&str]); 5] = [
     (&["ibv_rc_pingpong", "-g", "0", "-n", "10", "-p", "{port}"], SAME),
     (&["ibv_srq_pingpong", "-g", "0", "-n", "10", "-q", "2", "-p", "{port}"], SAME),
@@ -24,28 +26,27 @@ const PAIRS: [(&[&str], &[&str]); 5] = [
 ];
 const SAME: &[&str] = &[];
 const ADDRESS: &str = "127.0.0.1";
-/// Nothing here takes longer, even on a busy machine: a program that needs seconds of CPU time under valgrind has to share.
+/// Time limit of a program, on a machine that is also busy with others.
 const PATIENCE: Duration = Duration::from_secs(300);
 
 struct Checker {
-    /// The drop-in without its debugging information, which valgrind would read for ten seconds each time.
+    /// The drop-in without debug information, which would take valgrind ten seconds to read each time.
     libraries: PathBuf,
     suppressions: PathBuf,
     logs: PathBuf,
 }
 
-/// A program under valgrind. Killed, if it is not done when this is dropped.
+/// A program under valgrind.
 struct Checked {
-    child: Child,
+    process: Process,
     name: String,
     log: PathBuf,
-    output: PathBuf,
 }
 
 pub(crate) fn run(workspace: &Workspace, _: &[String]) -> Result {
     let checker = Checker::new(workspace)?;
-    checker.finds_a_fault()?;
-    // They wait more than they compute: two at a time.
+    checker.finds_a_bug()?;
+    // They mostly wait, so two run at a time.
     for some in PAIRS.chunks(2) {
         let play = |(server, client): &(&[&str], &[&str])| -> Result {
             let start = Instant::now();
@@ -80,16 +81,16 @@ impl Checker {
         Ok(Self { libraries, suppressions, logs })
     }
 
-    /// A program that reads freed memory by way of the drop-in.
-    fn finds_a_fault(&self) -> Result {
+    /// Checks that valgrind works, with a program that reads freed memory through the drop-in.
+    fn finds_a_bug(&self) -> Result {
         match self.start(&[self.compile("freed")?], "freed")?.finish() {
             Err(error) if error.contains("Invalid read") => Ok(()),
             Err(error) => Err(error),
-            Ok(()) => Err("valgrind did not find a fault that was made on purpose".into()),
+            Ok(()) => Err("valgrind did not find a deliberate bug".into()),
         }
     }
 
-    /// A program of crates/ibverbs/tests/untrusted.
+    /// Compiles a program of crates/ibverbs/tests/untrusted.
     fn compile(&self, name: &str) -> Result<String> {
         let program = self.logs.join(format!("{name}.bin"));
         let source = format!("crates/ibverbs/tests/untrusted/{name}.c");
@@ -99,29 +100,26 @@ impl Checker {
     }
 
     fn start(&self, words: &[String], name: &str) -> Result<Checked> {
-        let (log, output) =
-            (self.logs.join(format!("{name}.valgrind")), self.logs.join(format!("{name}.out")));
-        let out = fs::File::create(&output).map_err(at(&output))?;
-        let err = out.try_clone().map_err(at(&output))?;
+        let log = self.logs.join(format!("{name}.valgrind"));
         let mut valgrind = Command::new("valgrind");
-        // Threads take turns: one that spins must not keep the others from running.
+        // Schedule fairly: a thread that spins must not keep the others from running.
         valgrind.args(["-q", "--fair-sched=yes", "--num-callers=40"]);
         valgrind.arg(format!("--suppressions={}", self.suppressions.display()));
         valgrind.arg(format!("--log-file={}", log.display())).args(words);
         valgrind.env("LD_PRELOAD", self.libraries.join("libibverbs.so.1"));
         valgrind.env("LD_LIBRARY_PATH", &self.libraries).env("IRONWARP_LOG", "info");
-        let child = valgrind.stdin(Stdio::null()).stdout(out).stderr(err).spawn();
-        let child = child.map_err(|error| format!("valgrind: {error}"))?;
-        Ok(Checked { child, name: name.to_owned(), log, output })
+        let mut process = Process::start(valgrind, name, &self.logs.join(format!("{name}.out")))?;
+        process.set_timeout(PATIENCE);
+        Ok(Checked { process, name: name.to_owned(), log })
     }
 
     fn pair(&self, server: &[&str], client: &[&str]) -> Result {
-        let port = free_port()?;
+        let port = free_port();
         let fill = |words: &[&str]| -> Vec<String> {
             words.iter().map(|word| word.replace("{port}", &port.to_string())).collect()
         };
         let mut serving = self.start(&fill(server), &format!("{}-server", server[0]))?;
-        serving.wait_until(|| listens(port))?;
+        serving.process.wait_until("it listens", |server| listens(server.id(), port))?;
         let mut words = fill(client);
         words.push(ADDRESS.into());
         self.start(&words, &format!("{}-client", server[0]))?.finish()?;
@@ -130,78 +128,25 @@ impl Checker {
 }
 
 impl Checked {
-    fn wait_until(&mut self, ready: impl Fn() -> bool) -> Result {
-        let deadline = Instant::now() + PATIENCE;
-        while !ready() {
-            let ended = self.child.try_wait().map_err(|error| error.to_string())?;
-            if let Some(status) = ended {
-                return Err(self.complaint(&format!("ended with {status} too early")));
-            }
-            if Instant::now() > deadline {
-                return Err(self.complaint("took too long"));
-            }
-            thread::sleep(Duration::from_millis(20));
-        }
-        Ok(())
-    }
-
-    /// It ends well, and no error went through the drop-in.
+    /// Waits until it ends, which it must do with success and without an error in the drop-in.
     fn finish(&mut self) -> Result {
-        let deadline = Instant::now() + PATIENCE;
-        let status = loop {
-            if let Some(status) = self.child.try_wait().map_err(|error| error.to_string())? {
-                break status;
-            }
-            if Instant::now() > deadline {
-                return Err(self.complaint("did not end"));
-            }
-            thread::sleep(Duration::from_millis(20));
-        };
-        if !status.success() {
-            return Err(self.complaint(&format!("ended with {status}")));
-        }
+        let ended = self.process.finish();
         let log = fs::read_to_string(&self.log).map_err(at(&self.log))?;
+        ended.map_err(|error| format!("{error}\n{log}"))?;
         match ours(&log) {
-            Some(error) => Err(format!("{}: valgrind says\n{error}", self.name)),
+            Some(error) => Err(format!("{}: valgrind reports\n{error}", self.name)),
             None => Ok(()),
         }
     }
-
-    fn complaint(&self, what: &str) -> String {
-        let read = |path: &Path| fs::read_to_string(path).unwrap_or_default();
-        format!("{} {what}; it said:\n{}{}", self.name, read(&self.output), read(&self.log))
-    }
 }
 
-impl Drop for Checked {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
-
-/// The first error of a log that the drop-in has a part in. Errors are parted by lines with nothing but the number of the
-/// process.
+/// The first error of a log with the drop-in in its stack trace. Lines that contain only the process ID
+/// separate errors.
 fn ours(log: &str) -> Option<String> {
     let lines = log.lines().map(|line| line.splitn(3, "==").nth(2).unwrap_or(line).trim_end());
     let lines: Vec<_> = lines.collect();
     let errors = lines.split(|line| line.is_empty());
     errors.map(|error| error.join("\n")).find(|error| error.contains("libibverbs.so.1"))
-}
-
-fn free_port() -> Result<u16> {
-    let listener = TcpListener::bind("0.0.0.0:0").and_then(|listener| listener.local_addr());
-    listener.map(|address| address.port()).map_err(|error| error.to_string())
-}
-
-fn listens(port: u16) -> bool {
-    let wanted = format!(":{port:04X}");
-    ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|table| {
-        fs::read_to_string(table).unwrap_or_default().lines().any(|line| {
-            let mut words = line.split_whitespace().skip(1);
-            words.next().is_some_and(|local| local.ends_with(&wanted)) && words.nth(1) == Some("0A")
-        })
-    })
 }
 
 #[cfg(test)]

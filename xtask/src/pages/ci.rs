@@ -1,17 +1,18 @@
-//! docs/ci.md: the commands of its Dockerfile, and those of its job. Docker itself is not needed: they run in a Debian root
-//! directory, as they would in an image of that release.
+//! Runs the commands of the Dockerfile and of the job in docs/ci.md. Docker itself is not needed: they run in
+//! a Debian root directory, as they would in an image of that release.
 
 use super::document::{Step, Terminal, fenced};
 use crate::shell::Result;
 
-/// What is typed as root before the commands that follow it, with the network of the host; then these, in one of their own.
+/// Commands that root runs first, with the network of the host, and then the commands of the job, in a
+/// network of their own.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Job {
     pub(super) fetching: Vec<Step>,
     pub(super) running: Vec<Step>,
 }
 
-/// The Dockerfile, as a job: `COPY` is done by a command that does the same.
+/// Turns the Dockerfile into a job, with an equivalent command for `COPY`.
 pub(super) fn dockerfile(page: &str) -> Result<Job> {
     let (line, _, text) = find(page, "dockerfile")?;
     let mut job = Job::default();
@@ -22,14 +23,14 @@ pub(super) fn dockerfile(page: &str) -> Result<Job> {
             "RUN" => rest.to_owned(),
             "COPY" => format!("cp {rest}"),
             "ENV" => format!("export {rest}"),
-            // The shell's form of what the image does in the end.
+            // The equivalent shell command for what the image runs.
             "CMD" => format!("{user}{}", rest.trim_matches(['[', ']']).replace(',', " ")),
             "USER" if rest == "nobody" => {
                 user = "setpriv --reuid=65534 --regid=65534 --clear-groups -- ";
                 continue;
             }
             "FROM" if rest == "debian:12" => continue,
-            other => return Err(format!("docs/ci.md:{line}: the test does not know {other}")),
+            other => return Err(format!("docs/ci.md:{line}: unsupported instruction {other}")),
         };
         job.add(line, command);
     }
@@ -71,7 +72,7 @@ fn indent(line: &str) -> usize {
 fn find<'p>(page: &'p str, language: &str) -> Result<(usize, &'p str, String)> {
     let blocks = fenced(page);
     let found = blocks.into_iter().find(|(_, found, _)| *found == language);
-    found.ok_or_else(|| format!("docs/ci.md has no block of {language}"))
+    found.ok_or_else(|| format!("docs/ci.md has no {language} block"))
 }
 
 #[cfg(test)]

@@ -1,18 +1,18 @@
-//! The commands of a page. A block of `sh` is typed into a terminal and must succeed. `sh server` is typed into another one,
-//! which is left alone once something listens there, and must have succeeded in the end; `sh server stays` never ends. With a
-//! number behind it, it is left alone once that TCP port is listened on. A block `text output` is what the last one printed, but
-//! for its values.
+//! The commands of a page. A block `sh` runs in a terminal and must succeed. A block `sh server` runs in
+//! another terminal; the next block starts once it listens on a port, or on the TCP port behind it if there
+//! is a number, and it must have succeeded at the end. `sh server stays` never ends. A block `text output` is
+//! the output of the previous block, except for values.
 //!
-//! `sh install` is typed by root before anything else, into a fresh Debian of the release that the page names, and once: the
-//! system is kept. A page that names none installs into its folder.
+//! Root runs `sh install` first, once, in a fresh Debian of the release that the page names; that system is
+//! kept. A page that names no release installs into its folder.
 
-/// One block of commands.
+/// A block of commands.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Step {
-    /// Where in the page it begins.
+    /// The line of the page where it begins.
     pub(super) line: usize,
     pub(super) terminal: Terminal,
-    /// The port that tells that a server is ready; any if there is none.
+    /// The port that a server listens on when it is ready, or `None` for any port.
     pub(super) port: Option<u16>,
     pub(super) commands: String,
     pub(super) output: Option<String>,
@@ -22,11 +22,11 @@ pub(super) struct Step {
 pub(super) enum Terminal {
     Here,
     Server,
-    /// A server that serves for ever.
+    /// A server that runs forever.
     Stays,
 }
 
-/// The Debian release in which the commands of a page run; that of this system if it names none.
+/// The Debian release that the commands of a page run in, or `None` for this system.
 pub(super) fn release(page: &str) -> Option<&str> {
     let (_, rest) = page.split_once("<!-- commands in Debian ")?;
     rest.split_once(" -->").map(|(release, _)| release)
@@ -70,7 +70,7 @@ pub(super) fn steps(page: &str) -> Vec<Step> {
     steps
 }
 
-/// The fenced blocks: the number of their first line, what is behind the fence, the text.
+/// The fenced blocks: line number, info string, and text.
 pub(super) fn fenced(page: &str) -> Vec<(usize, &str, String)> {
     let mut blocks = Vec::new();
     let mut open: Option<(usize, &str, String)> = None;
@@ -85,7 +85,8 @@ pub(super) fn fenced(page: &str) -> Vec<(usize, &str, String)> {
     blocks
 }
 
-/// What differs between what a page shows and what was printed, if anything: values (numbers, addresses) may.
+/// The difference between the output that a page shows and the actual output, except for values such as
+/// numbers and addresses.
 pub(super) fn difference(shown: &str, printed: &str) -> Option<String> {
     let lines = |text: &str| -> Vec<Vec<String>> {
         let words = |line: &str| line.split_whitespace().map(stable).collect();
@@ -94,13 +95,17 @@ pub(super) fn difference(shown: &str, printed: &str) -> Option<String> {
     let (shown, printed) = (lines(shown), lines(printed));
     let other = shown.iter().zip(&printed).find(|(one, other)| one != other);
     if let Some((one, other)) = other {
-        return Some(format!("shown is\n  {}\nprinted was\n  {}", one.join(" "), other.join(" ")));
+        return Some(format!(
+            "the page shows\n  {}\nbut the output is\n  {}",
+            one.join(" "),
+            other.join(" ")
+        ));
     }
     (shown.len() != printed.len())
-        .then(|| format!("{} lines are shown, {} were printed", shown.len(), printed.len()))
+        .then(|| format!("the page shows {} lines, but the output has {}", shown.len(), printed.len()))
 }
 
-/// A word as it is compared: one that begins as a number or an address does is a value.
+/// Normalises a word for comparison: one that begins like a number or an address is a value.
 fn stable(word: &str) -> String {
     let value = word.starts_with(|c: char| c.is_ascii_digit() || c == ':') || word.contains("::");
     if value { "#".into() } else { word.into() }

@@ -1,5 +1,5 @@
-//! `install-test`: the release, unpacked by an ordinary user in a fresh Debian, runs README's first screen word for word. Before
-//! this: `dist`.
+//! `install-test`: unpacks the release as an unprivileged user in a fresh Debian, and runs the README's quick
+//! start word for word.
 
 use super::ci;
 use super::document::{Step, steps};
@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 
 pub(crate) const USAGE: &str = "install-test [RELEASE…]";
 
-/// The oldest release that is promised, and that of docs/ci.md: `debian:12`.
+/// The oldest supported release, which is also that of docs/ci.md: `debian:12`.
 const OLDEST: &str = "bookworm";
-/// With the newer ones, for `nightly`.
+/// All releases, for `nightly`.
 pub(crate) const RELEASES: &[&str] = &dropin::RELEASES;
-/// What README's first screen asks for, beside a minimal system.
+/// What the README's quick start needs in addition to a minimal system.
 const PACKAGES: [&str; 2] = ["ibverbs-utils", "perftest"];
-/// Where the user of the first screen is.
+/// The folder of the user who follows the quick start.
 const HOME: &str = "/newcomer";
 pub(super) const PATH: &str = "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin";
 
@@ -39,16 +39,16 @@ pub(crate) fn run(workspace: &Workspace, releases: &[String]) -> Result {
     for release in if given.is_empty() { &[OLDEST][..] } else { &given } {
         let root = Root::fresh(&workspace.target.join("roots"), release, &tarball)?;
         root.first_screen()?;
-        println!("{release}: README's first screen runs as it stands there");
+        println!("{release}: the README's quick start works");
         if *release == OLDEST {
             root.ci_page()?;
-            println!("{release}: so do the commands of docs/ci.md");
+            println!("{release}: the commands of docs/ci.md work");
         }
     }
     Ok(())
 }
 
-/// A system as it is right after its installation, and the release beside it. Gone when dropped.
+/// A freshly installed system, with the release next to it. Removed when dropped.
 #[derive(Debug)]
 struct Root {
     path: PathBuf,
@@ -64,7 +64,7 @@ impl Root {
         let root = Self { path, tarball: tarball.to_owned() };
         for tool in ["cargo", "rustc"] {
             if output(command("chroot", &[]).arg(&root.path).args(["which", tool])).is_ok() {
-                return Err(format!("{tool} is in the fresh system"));
+                return Err(format!("the fresh system contains {tool}"));
             }
         }
         Ok(root)
@@ -75,12 +75,12 @@ impl Root {
         let page = fs::read_to_string("README.md").map_err(at(Path::new("README.md")))?;
         let steps = steps(&page);
         if steps.iter().filter(|step| step.output.is_some()).count() < 2 {
-            return Err("README's first screen shows no commands with their output".into());
+            return Err("the README's quick start has no commands with output".into());
         }
         self.place(HOME, User::Ordinary, Network::Own).run("README.md", &steps)
     }
 
-    /// As in the image and on the runner: root installs, then everything is there for the tests.
+    /// As in the image and on the runner, root installs everything before the tests run.
     fn ci_page(&self) -> Result {
         let page = fs::read_to_string("docs/ci.md").map_err(at(Path::new("docs/ci.md")))?;
         for (folder, job) in [("/build", ci::dockerfile(&page)?), ("/checkout", ci::workflow(&page)?)] {
@@ -120,13 +120,13 @@ impl Drop for Root {
     }
 }
 
-/// A step at the same place as the first of these.
+/// A step at the place of the first of these.
 fn like(steps: &[Step]) -> Result<Step> {
     let first = steps.first().ok_or("docs/ci.md has no commands")?;
     Ok(Step { line: first.line, terminal: first.terminal, port: None, commands: String::new(), output: None })
 }
 
-/// A minimal system with the packages, made once and kept.
+/// Returns a minimal system with the packages, which is made once and kept.
 pub(super) fn debootstrap(roots: &Path, release: &str) -> Result<PathBuf> {
     roots::make(roots, release, "install-test", &PACKAGES)
 }

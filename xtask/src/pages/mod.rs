@@ -1,11 +1,11 @@
-//! `pages` and `install-test`: the commands of the documents, typed as they stand there.
+//! `pages` and `install-test`: run the commands in the documentation word for word.
 //!
 //! ```text
-//!  document.rs   a page → its commands, and what they are said to print
-//!  ci.rs         docs/ci.md → the commands of its Dockerfile and of its job
-//!  place.rs      where they run, and whether they print what is shown
-//!  install.rs    fresh Debian systems, in which README's first screen runs
-//!  system.rs     Debian systems with what a page asks for, made once and kept
+//!  document.rs   parses the commands of a page and their output
+//!  ci.rs         parses the commands of the Dockerfile and the job in docs/ci.md
+//!  place.rs      runs them, and compares their output
+//!  install.rs    fresh Debian systems for the README's quick start
+//!  system.rs     Debian systems with what a page needs, made once and kept
 //! ```
 
 mod ci;
@@ -28,14 +28,14 @@ use system::System;
 
 pub(crate) const USAGE: &str = "pages [NAME…]";
 
-/// A page for each family of programs.
+/// The folder with a page for each family of programs.
 const PAGES: &str = "docs/programs";
 
-/// A page that has this is not for ordinary users.
+/// A page with this text is not for unprivileged users.
 const AS_ROOT: &str = "<!-- commands as root -->";
 
-/// Runs what the pages say, on this system or in the one that they name, as an ordinary user, with the drop-in that was built
-/// last.
+/// Runs the commands of the pages, on this system or on the one that they name, as an unprivileged user, with
+/// the drop-in that was built last.
 pub(crate) fn run(workspace: &Workspace, names: &[String]) -> Result {
     need_root("the commands get a network and a user of their own")?;
     let folder = env::temp_dir().join(format!("ironwarp-pages-{}", std::process::id()));
@@ -84,7 +84,8 @@ fn run_pages(workspace: &Workspace, folder: &Path, home: &Path, names: &[String]
     }
 }
 
-/// The drop-in's command first. rustc is found where it is, and not by way of a tool that looks into somebody's home.
+/// PATH with the drop-in's command first. rustc is found directly, not through rustup, which looks into a
+/// home directory.
 fn search_path(home: &Path) -> Result<String> {
     let rust = output(&mut command("rustc", &["--print", "sysroot"]))?;
     let path = env::var("PATH").unwrap_or_default();

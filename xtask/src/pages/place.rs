@@ -1,5 +1,5 @@
-//! Where the commands of a page run: in a network and among processes of their own, so that they meet nobody else's ports and
-//! nothing of them stays; on this system, or in a root directory of another one.
+//! Where the commands of a page run: in network and process namespaces of their own, so that ports do not
+//! clash and no process stays, on this system or in a root directory of another one.
 
 use super::document::{Step, Terminal, difference};
 use crate::shell::{Result, at, command};
@@ -7,14 +7,14 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
 
-/// Where, and as whom.
+/// Where commands run, and as which user.
 #[derive(Debug)]
 pub(super) struct Place<'p> {
-    /// The root directory; that of this system if there is none.
+    /// The root directory, or `None` for this system's.
     pub(super) root: Option<&'p Path>,
-    /// A system whose files are seen below those in `root`, and stay as they are.
+    /// A system that is overlaid by `root`, and is not changed.
     pub(super) below: Option<&'p Path>,
-    /// A folder to work in, as it is called inside.
+    /// The working directory, as seen inside.
     pub(super) folder: &'p str,
     pub(super) user: User,
     pub(super) network: Network,
@@ -29,20 +29,20 @@ pub(super) enum User {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Network {
-    /// The loopback interface, and one with the address 192.0.2.1.
+    /// Only the loopback interface, and one with the address 192.0.2.1.
     Own,
-    /// For who has to fetch something.
+    /// The network of the host, for downloads.
     Host,
 }
 
-/// Nobody has this number in a fresh system.
+/// A user ID that is unused in a fresh system.
 const ORDINARY: u32 = 4242;
-/// Longer than any page takes.
+/// Time limit of a page.
 const SECONDS: &str = "300";
-/// Longer than it takes to download and build what a page needs.
+/// Time limit for downloading and building what a page needs.
 const SECONDS_TO_FETCH: &str = "2400";
 
-/// What runs first, as root, with the words of the command behind it.
+/// A script that runs first, as root, followed by the words of the command.
 const OUTSIDE: &str = r#"set -eu
 if [ "$NETWORK" = own ]; then
     ip link set lo up
@@ -64,14 +64,14 @@ fi
 mount -t proc proc "$ROOT/proc"
 exec "$@""#;
 
-/// What the steps begin with.
+/// The beginning of the script of the steps.
 const INSIDE: &str = r#"set -eu
 cd "$HOME"
 listeners() { cat /proc/net/tcp /proc/net/tcp6 2>/dev/null | grep -c "^ *[0-9]*: [0-9A-F]*:${1:-[0-9A-F]*} [^ ]* 0A " || true; }
 "#;
 
 impl Place<'_> {
-    /// Runs the steps; tells of the first that went wrong.
+    /// Runs the steps, and reports the first that failed.
     pub(super) fn run(&self, page: &str, steps: &[Step]) -> Result {
         let folder = self.outside(self.folder);
         self.prepare(&folder, steps)?;
@@ -88,7 +88,7 @@ impl Place<'_> {
         for (number, step) in (0..).zip(steps) {
             let printed = printed(&i32::to_string(&number));
             if let Some(why) = step.output.as_ref().and_then(|shown| difference(shown, &printed)) {
-                return Err(format!("{page}:{}: {why}\nall that was printed:\n{printed}", step.line));
+                return Err(format!("{page}:{}: {why}\nfull output:\n{printed}", step.line));
             }
         }
         Ok(())
@@ -136,7 +136,8 @@ impl Place<'_> {
     }
 }
 
-/// The steps as one script. What is typed here can change directory and environment of what follows, as in a terminal.
+/// Joins the steps to a script. Each can change the directory and environment of the following ones, as in a
+/// terminal.
 fn shell_script(steps: &[Step]) -> String {
     let mut script = INSIDE.to_owned();
     for (n, Step { terminal, port, commands, .. }) in steps.iter().enumerate() {

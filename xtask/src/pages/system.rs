@@ -1,6 +1,7 @@
-//! A Debian system with what one page asks for: a base system in which root has typed the page's `sh install` blocks. That is most of
-//! the time and all of the downloads, so the system is kept for as long as these blocks stay the same. Commands run on top of a
-//! copy of it that takes no room, and is dropped. A page that names no release installs into a folder, which is kept likewise.
+//! A Debian system with what one page needs: a base system in which root has run the page's `sh install`
+//! blocks. That takes most of the time and all of the downloads, so the system is kept until these blocks
+//! change. Commands run in an overlay, which is dropped. A page that names no release installs into a folder,
+//! which is kept in the same way.
 
 use super::document::{Step, Terminal, installation};
 use super::install::{PATH, debootstrap};
@@ -12,24 +13,24 @@ use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::{Path, PathBuf};
 
-/// Where the reader of a page is.
+/// The folder of the page's reader.
 const HOME: &str = "/reader";
-/// Where the drop-in is, as the pages' words on several machines have it.
+/// The folder of the drop-in, as in the page about several machines.
 const DROPIN: &str = "/opt/ironwarp";
-/// Where root installs.
+/// The folder where root installs.
 const INSTALLER: &str = "/installer";
-/// What this system trusts, for networks whose proxy has a certificate of its own.
+/// The certificates that this system trusts, for networks whose proxy has its own.
 const TRUSTED: &str = "/etc/ssl/certs/ca-certificates.crt";
 
 #[derive(Debug)]
 pub(super) struct System {
     installed: PathBuf,
-    /// What the commands change. Gone when dropped.
+    /// The changes by the commands. Removed when dropped.
     changes: PathBuf,
 }
 
 impl System {
-    /// The system of this page, made now if there is none yet.
+    /// Returns the system of this page, and makes it if it does not exist.
     pub(super) fn with(roots: &Path, release: &str, name: &str, page: &str) -> Result<Self> {
         fs::create_dir_all(roots).map_err(at(roots))?;
         let steps = installation(page);
@@ -96,7 +97,8 @@ fn install(roots: &Path, release: &str, name: &str, steps: &[Step], installed: &
     keep(roots, name, &partial, installed)
 }
 
-/// The folder of a page that runs on this system, with what it installs; nothing if it installs nothing.
+/// Returns the folder of a page that runs on this system, with what the page installs, or `None` if it
+/// installs nothing.
 pub(super) fn folder(roots: &Path, name: &str, page: &str, path: &str) -> Result<Option<PathBuf>> {
     let steps = installation(page);
     let installed = kept(roots, name, "here", &steps);
@@ -122,7 +124,7 @@ pub(super) fn folder(roots: &Path, name: &str, page: &str, path: &str) -> Result
     Ok(Some(installed))
 }
 
-/// Where what these steps install is kept.
+/// The folder in which the result of these steps is kept.
 fn kept(roots: &Path, name: &str, release: &str, steps: &[Step]) -> PathBuf {
     let mut hash = DefaultHasher::new();
     for step in steps {
@@ -131,7 +133,7 @@ fn kept(roots: &Path, name: &str, release: &str, steps: &[Step]) -> PathBuf {
     roots.join(format!("page-{name}-{release}-{:016x}", hash.finish()))
 }
 
-/// Keeps what was installed, in place of what older steps have.
+/// Keeps what was installed, and removes the result of older steps.
 fn keep(roots: &Path, name: &str, partial: &Path, installed: &Path) -> Result {
     for entry in fs::read_dir(roots).map_err(at(roots))?.flatten() {
         if entry.file_name().to_string_lossy().starts_with(&format!("page-{name}-")) {
@@ -145,7 +147,8 @@ fn trusted() -> String {
     env::var("SSL_CERT_FILE").unwrap_or(TRUSTED.into())
 }
 
-/// These steps, whose downloads trust whom this system trusts. `file` is the name of `copy` where they run.
+/// These steps, with downloads that trust what this system trusts. `file` is the name of `copy` where they
+/// run.
 fn trusting(file: &str, copy: &Path, steps: &[Step]) -> Vec<Step> {
     let mut all = Vec::new();
     if copy.exists() {

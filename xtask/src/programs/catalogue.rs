@@ -1,80 +1,10 @@
-//! Which programs are run, how, and what they must print. Those that can check their data are asked to.
+//! The programs, how they are run, and what they must print. Programs that can check their data do so.
 
+use super::program::Program;
+use super::program::Shape::{Alone, Pair, Special};
 use super::special;
-use super::stage::Scene;
-use crate::shell::Result;
-use Shape::{Alone, Pair, Special};
 
-/// A program, or one way to run it.
-pub(super) struct Program {
-    pub(super) name: &'static str,
-    pub(super) shape: Shape,
-    /// What the client prints if all went well, besides ending well.
-    pub(super) expect: &'static [&'static str],
-    pub(super) personas: Personas,
-    /// It is also run between two hosts.
-    pub(super) representative: bool,
-    /// Its server serves for ever.
-    pub(super) server_stays: bool,
-    /// It cannot be told any port. Nobody else is in the network that it runs in.
-    pub(super) port: Option<u16>,
-}
-
-/// As what the adapter must show itself.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Personas {
-    Both,
-    /// The program refuses iWARP adapters, or its code for them does not work.
-    RoceOnly,
-}
-
-/// What it takes to run it.
-#[derive(Clone, Copy)]
-pub(super) enum Shape {
-    Alone(&'static [&'static str]),
-    /// The client starts when the server listens at `{port}`.
-    Pair {
-        server: &'static [&'static str],
-        client: &'static [&'static str],
-    },
-    Special(fn(&Scene) -> Result),
-}
-
-impl Program {
-    pub(super) fn serves(&self, persona: &str) -> bool {
-        persona == "roce" || self.personas == Personas::Both
-    }
-
-    const fn new(name: &'static str, shape: Shape, expect: &'static [&'static str]) -> Self {
-        Self {
-            name,
-            shape,
-            expect,
-            personas: Personas::Both,
-            representative: false,
-            server_stays: false,
-            port: None,
-        }
-    }
-
-    const fn roce_only(self) -> Self {
-        Self { personas: Personas::RoceOnly, ..self }
-    }
-
-    const fn representative(self) -> Self {
-        Self { representative: true, ..self }
-    }
-
-    const fn server_stays(self) -> Self {
-        Self { server_stays: true, ..self }
-    }
-
-    const fn at(self, port: u16) -> Self {
-        Self { port: Some(port), ..self }
-    }
-}
-
-/// A pair of the same program, whose client is told where the server is as its last word.
+/// A server and a client of the same program. The client's last argument is the server's address.
 macro_rules! same {
     ($name:literal, [$($word:literal),*], $expect:expr) => {
         Program::new(
@@ -85,7 +15,7 @@ macro_rules! same {
     };
 }
 
-/// A program of rsockets: a few transfers of an odd size, with an option.
+/// An rsockets program: a few transfers of an odd size, with an option.
 macro_rules! rsocket {
     ($name:literal, $program:literal, $option:literal) => {
         Program::new(
@@ -105,7 +35,7 @@ macro_rules! rsocket {
     };
 }
 
-/// The same for perftest with its connection manager, whose addresses are those of the fabric.
+/// A server and a client of perftest with the connection manager, which uses the addresses of the fabric.
 macro_rules! same_cm {
     ($name:literal, [$($word:literal),*]) => {
         Program::new(
@@ -123,7 +53,8 @@ pub(super) const NOT_RUN: &[(&str, &[&str], &str)] = &[(
     "its UCX (1.23.0~rc1-1) is built without the InfiniBand transports",
 )];
 
-/// cmtime got other options with rdma-core 59. What tells the ends apart is the first argument there, and the second before.
+/// cmtime has other options since rdma-core 59: the first argument distinguishes the ends there, and the
+/// second before.
 const CMTIME: &str = "if cmtime -h | grep -q controller
 then exec cmtime $1 -b {addr} -C {addr} -p {port} -c 50
 else exec cmtime $2 -p {port} -c 50
@@ -155,7 +86,7 @@ pub(super) const PROGRAMS: &[Program] = &[
         ["ibv_rc_pingpong", "-p", "{port}", "-g", "{gid}", "-c", "-t"],
         &["1000 iters"]
     ),
-    // Without -g the peer is named by its LID.
+    // Without -g, the peer is addressed by its LID.
     same!("ibv_rc_pingpong by LID", ["ibv_rc_pingpong", "-p", "{port}", "-c"], &["1000 iters"]),
     same!("ibv_uc_pingpong", ["ibv_uc_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
     same!("ibv_ud_pingpong", ["ibv_ud_pingpong", "-p", "{port}", "-g", "{gid}", "-c"], &["1000 iters"]),
@@ -361,7 +292,7 @@ mod tests {
     fn every_program_is_on_its_page() {
         let page = include_str!("../../../docs/programs.md");
         for program in PROGRAMS {
-            let personas = if program.personas == Personas::Both { "both" } else { "roce" };
+            let personas = if program.serves("iwarp") { "both" } else { "roce" };
             let places = if program.representative { "one host, two (IPv4, IPv6)" } else { "one host" };
             let row = format!("| {} | {personas} | {places} |", program.name);
             assert!(page.contains(&row), "docs/programs.md has no row {row}");

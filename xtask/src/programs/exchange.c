@@ -1,4 +1,4 @@
-/* Every rank sends every size to every other one, and checks every byte that it receives; then a sum over all. */
+/* Sends every size between all ranks and checks every received byte; then computes a sum over all ranks. */
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,27 +1,31 @@
-//! `programs`: stock RDMA programs of Debian, unmodified, on the drop-in. Each runs as an ordinary user, moves data, and must
-//! end well; nothing is tried twice. As many run at once as there are processors, each on hosts of its own.
+//! `programs`: runs stock RDMA programs of Debian, unmodified, on the drop-in. Each runs as an unprivileged
+//! user, moves data, and must succeed without retries. One per processor runs at a time, each on hosts of its
+//! own.
 //!
 //! ```text
 //!  catalogue.rs   which programs, with which arguments, and what they must print
-//!  special.rs     those that take more than a server and a client: MPI, fio, QEMU, iSER
-//!  stage.rs       where they run: one host, or two network namespaces joined by a veth pair
-//!  table.rs       what came of it, for people and as JSON
+//!  special.rs     programs that need more than a server and a client: MPI, fio, QEMU, iSER
+//!  program.rs     how a program is run
+//!  hosts.rs       where they run: one host, or two network namespaces joined by a veth pair
+//!  table.rs       the results, as a table and as JSON
 //! ```
 
 mod catalogue;
-
+mod hosts;
+mod program;
 mod qmp;
 mod special;
-mod stage;
 mod table;
 
+use crate::arguments::Arguments;
 use crate::dropin;
 use crate::inside::run_inside;
 use crate::roots;
 use crate::shell::Result;
 use crate::workspace::Workspace;
-use catalogue::{NOT_RUN, PROGRAMS, Program};
-use stage::{Mode, Stage, Theatre};
+use catalogue::{NOT_RUN, PROGRAMS};
+use hosts::{Environment, Hosts, Mode};
+use program::Program;
 use std::num::NonZero;
 use std::sync::Mutex;
 use std::thread;
@@ -30,7 +34,7 @@ use table::{Row, Table};
 
 pub(crate) const USAGE: &str = "programs [--full [--minutes N]] [--json FILE] [--persona roce|iwarp] [--only TEXT] [--runs N] [--jobs N]";
 
-/// A run that takes less than this is done very often in a full run.
+/// A full run repeats programs that take less than this very often.
 const QUICK: Duration = Duration::from_secs(1);
 const OFTEN: usize = 1000;
 const SOME: usize = 10;
@@ -41,11 +45,11 @@ struct Options {
     persona: Option<String>,
     only: Option<String>,
     runs: Option<usize>,
-    /// What a full run may take. Then rows have as many runs as fit, but `SOME` at least.
+    /// Time limit of a full run. Rows then have as many runs as fit, but at least `SOME`.
     within: Option<Duration>,
-    /// So many programs run at once, each on hosts of its own.
+    /// Number of programs that run at once, each on hosts of its own.
     jobs: usize,
-    /// Set once the job runs where it may make network namespaces.
+    /// Set if the job can create network namespaces.
     inside: bool,
 }
 
@@ -56,13 +60,13 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         return run_inside("programs", &["--mount"], arguments);
     }
     let rows = Rows::new(&options);
-    let theatre = Theatre::new(workspace)?;
+    let environment = Environment::new(workspace)?;
     thread::scope(|scope| {
         let workers: Vec<_> = (0..options.jobs)
             .map(|number| {
                 scope.spawn({
-                    let (rows, theatre) = (&rows, &theatre);
-                    move || rows.work(theatre, number)
+                    let (rows, environment) = (&rows, &environment);
+                    move || rows.work(environment, number)
                 })
             })
             .collect();
@@ -76,7 +80,7 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
     table.verdict()
 }
 
-/// Everything runs on one host; the representative ones between two as well.
+/// All programs run on one host; representative ones also between two.
 fn modes(program: &Program) -> Vec<Mode> {
     let mut modes = vec![Mode::Local];
     if program.representative {
@@ -85,28 +89,28 @@ fn modes(program: &Program) -> Vec<Mode> {
     modes
 }
 
-/// All that is to be run. Workers take run after run from it.
+/// Everything to run. Workers take runs from it.
 struct Rows {
     tasks: Mutex<Vec<Task>>,
     began: Instant,
     within: Option<Duration>,
 }
 
-/// One row of the table, in the making.
+/// A row of the table that is not complete yet.
 struct Task {
     program: &'static Program,
     row: Row,
     wanted: usize,
-    /// Will be more, if one of them does not take long.
+    /// The number of runs grows if one of them is quick.
     grows: bool,
     begun: usize,
-    /// How long its runs took, one after another.
+    /// The total time of its runs.
     spent: Duration,
 }
 
 impl Rows {
     fn new(options: &Options) -> Self {
-        // All whose names have it in them, unless it is the whole name of one.
+        // Matches names that contain the text, unless it is the whole name of one.
         let whole = |only: &str| PROGRAMS.iter().any(|program| program.name == only);
         let named = |program: &Program| match options.only.as_deref() {
             Some(only) if whole(only) => program.name == only,
@@ -140,7 +144,8 @@ impl Rows {
         Self { tasks: Mutex::new(tasks), began: Instant::now(), within: options.within }
     }
 
-    /// What to run next. Where the time is limited, every row gets the same; else one comes after the other.
+    /// Returns what to run next. If the time is limited, all rows get the same share; otherwise they run one
+    /// after another.
     fn next<'t>(&self, tasks: &'t mut [Task]) -> Option<(usize, &'t mut Task)> {
         let over = self.within.is_some_and(|within| self.began.elapsed() >= within);
         let limit = |task: &Task| if over { task.wanted.min(SOME) } else { task.wanted };
@@ -151,9 +156,9 @@ impl Rows {
         }
     }
 
-    /// Runs one after another on a stage of its own, until all are done.
-    fn work(&self, theatre: &Theatre, number: usize) -> Result {
-        let stage = Stage::new(theatre, number)?;
+    /// Runs programs on hosts of its own until all are done.
+    fn work(&self, environment: &Environment, number: usize) -> Result {
+        let hosts = Hosts::new(environment, number)?;
         loop {
             let (index, program, persona, mode) = {
                 let mut tasks = self.tasks.lock().map_err(|error| error.to_string())?;
@@ -162,7 +167,7 @@ impl Rows {
                 (index, task.program, task.row.persona, task.row.mode)
             };
             let start = Instant::now();
-            let outcome = stage.play(program, persona, mode);
+            let outcome = program.run(&hosts, persona, mode);
             self.tasks.lock().map_err(|error| error.to_string())?[index].note(start.elapsed(), outcome);
         }
     }
@@ -180,7 +185,7 @@ impl Task {
         }
         self.spent += took;
         if let Err(error) = &outcome {
-            // Long before the table.
+            // Do not wait for the table.
             println!("FAILED after {} runs: {}: {error}", self.row.runs, self.program.name);
         }
         self.row.note(took, outcome);
@@ -202,23 +207,18 @@ fn parse(arguments: &[String]) -> Result<Options> {
         jobs,
         inside: false,
     };
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
-        let mut number = || {
-            let text = value()?;
-            text.parse().map_err(|_| format!("{word} {text}: a number is wanted"))
-        };
-        match word.as_str() {
+    let mut arguments = Arguments::new(arguments, USAGE);
+    while let Some(argument) = arguments.next() {
+        match argument {
             "--full" => options.full = true,
             "--inside" => options.inside = true,
-            "--json" => options.json = Some(value()?),
-            "--persona" => options.persona = Some(value()?),
-            "--only" => options.only = Some(value()?),
-            "--runs" => options.runs = Some(number()?),
-            "--jobs" => options.jobs = number()?,
-            "--minutes" => options.within = Some(Duration::from_secs(60 * number()? as u64)),
-            other => return Err(format!("unknown option {other}: {USAGE}")),
+            "--json" => options.json = Some(arguments.value()?.into()),
+            "--persona" => options.persona = Some(arguments.value()?.into()),
+            "--only" => options.only = Some(arguments.value()?.into()),
+            "--runs" => options.runs = Some(arguments.number()?),
+            "--jobs" => options.jobs = arguments.number()?,
+            "--minutes" => options.within = Some(Duration::from_secs(60 * arguments.number::<u64>()?)),
+            _ => return Err(arguments.unknown()),
         }
     }
     Ok(options)

@@ -1,14 +1,14 @@
-//! The monitor of a QEMU: one line of JSON each way.
+//! The monitor of a QEMU process: one line of JSON in each direction.
 
-use crate::process::Process;
 use crate::shell::Result;
+use ironwarp_testkit::process::Process;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// So long a machine may take to do what it is asked.
+/// Time limit for a request to a machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) struct Monitor {
@@ -16,7 +16,7 @@ pub(super) struct Monitor {
 }
 
 impl Monitor {
-    /// Opens the monitor of a machine that was just started.
+    /// Connects to the monitor of a machine that was just started.
     pub(super) fn open(machine: &mut Process, socket: &Path) -> Result<Self> {
         let mut stream = None;
         machine.wait_until("its monitor answers", |_| {
@@ -25,18 +25,18 @@ impl Monitor {
         })?;
         let stream = BufReader::new(stream.ok_or("no monitor")?);
         let mut monitor = Self { stream };
-        monitor.line()?; // its greeting
+        monitor.line()?; // the greeting
         monitor.ask(r#"{"execute":"qmp_capabilities"}"#)?;
         Ok(monitor)
     }
 
-    /// Asks, and returns the answer. Events that come meanwhile are passed over.
+    /// Sends a request and returns the answer. Skips events.
     pub(super) fn ask(&mut self, question: &str) -> Result<String> {
         writeln!(self.stream.get_mut(), "{question}").map_err(|error| error.to_string())?;
         loop {
             let line = self.line()?;
             if line.contains("\"error\"") && !line.contains("\"status\"") {
-                return Err(format!("QEMU says to {question}: {line}"));
+                return Err(format!("QEMU answered {line} to {question}"));
             }
             if line.contains("\"return\"") {
                 return Ok(line);
@@ -44,7 +44,7 @@ impl Monitor {
         }
     }
 
-    /// Asks again and again until the answer is good.
+    /// Repeats a request until the answer is as wanted.
     pub(super) fn ask_until(&mut self, question: &str, good: impl Fn(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + PATIENCE;
         loop {
@@ -53,7 +53,7 @@ impl Monitor {
                 return Ok(answer);
             }
             if Instant::now() > deadline {
-                return Err(format!("QEMU still says to {question}: {answer}"));
+                return Err(format!("QEMU still answers {answer} to {question}"));
             }
             thread::sleep(Duration::from_millis(20));
         }

@@ -1,14 +1,14 @@
-//! Programs that take more than a server and a client.
+//! Programs that need more than a server and a client.
 
-use super::stage::{End, Scene, expect};
-use crate::inside::listens;
-use crate::process::Process;
+use super::hosts::{End, Trial, expect};
 use crate::shell::{Result, at, command, output};
+use ironwarp_testkit::net::listens;
+use ironwarp_testkit::process::Process;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-/// A file of so many bytes that do not repeat soon.
+/// Creates a file whose bytes have a long period.
 fn write_file(path: &Path, len: usize) -> Result<Vec<u8>> {
     let mut word = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(len + 8);
@@ -25,41 +25,41 @@ fn write_file(path: &Path, len: usize) -> Result<Vec<u8>> {
 
 fn same(path: &Path, bytes: &[u8]) -> Result {
     let found = fs::read(path).map_err(at(path))?;
-    if found == bytes { Ok(()) } else { Err(format!("{}: other bytes than were sent", path.display())) }
+    if found == bytes { Ok(()) } else { Err(format!("{}: data differs from what was sent", path.display())) }
 }
 
-/// Watches until it is told to end: it has opened the device, and waits for events.
-pub(super) fn asyncwatch(scene: &Scene) -> Result {
-    let mut watch = scene.start(End::Server, &["ibv_asyncwatch", "-d", "ironwarp0"])?;
+/// Runs until it is killed: it has opened the device, and waits for events.
+pub(super) fn asyncwatch(trial: &Trial) -> Result {
+    let mut watch = trial.start(End::Server, &["ibv_asyncwatch", "-d", "ironwarp0"])?;
     watch.wait_until("it waits for events", |watch| watch.output().contains("async event FD"))
 }
 
-pub(super) fn rcopy(scene: &Scene) -> Result {
-    let (from, to) = (scene.folder.join("from"), scene.folder.join("to"));
+pub(super) fn rcopy(trial: &Trial) -> Result {
+    let (from, to) = (trial.folder.join("from"), trial.folder.join("to"));
     let bytes = write_file(&from, 3_000_001)?;
-    let _server = scene.serve(&["rcopy", "-p", "{port}"])?;
+    let _server = trial.serve(&["rcopy", "-p", "{port}"])?;
     let target = format!("{{addr}}:{}", to.display());
-    let mut client = scene.start(End::Client, &["rcopy", "{dir}/from", &target, "-p", "{port}"])?;
+    let mut client = trial.start(End::Client, &["rcopy", "{dir}/from", &target, "-p", "{port}"])?;
     client.finish()?;
     same(&to, &bytes)
 }
 
-/// Each kind of transfer, with its data verified where fio can.
-pub(super) fn fio(scene: &Scene) -> Result {
+/// Runs each kind of transfer, with verified data where fio supports it.
+pub(super) fn fio(trial: &Trial) -> Result {
     for verb in ["write", "read", "send"] {
         let job = |kind: &str, more: &str| {
-            format!("[global]\nioengine=rdma\nport={}\nbs=1m\nsize=32m\n[{kind}]\n{more}", scene.port)
+            format!("[global]\nioengine=rdma\nport={}\nbs=1m\nsize=32m\n[{kind}]\n{more}", trial.port)
         };
         let server_job = job("receiver", "rw=read\niodepth=16\n");
         let client_job = job(
             "sender",
-            &format!("rw=write\niodepth=8\nhostname={}\nverb={verb}\n", scene.server_address()),
+            &format!("rw=write\niodepth=8\nhostname={}\nverb={verb}\n", trial.server_address()),
         );
-        let (server_file, client_file) = (scene.folder.join("server.fio"), scene.folder.join("client.fio"));
+        let (server_file, client_file) = (trial.folder.join("server.fio"), trial.folder.join("client.fio"));
         fs::write(&server_file, server_job).map_err(at(&server_file))?;
         fs::write(&client_file, client_job).map_err(at(&client_file))?;
-        let mut server = scene.serve(&["fio", "{dir}/server.fio"])?;
-        let mut client = scene.start(End::Client, &["fio", "{dir}/client.fio"])?;
+        let mut server = trial.serve(&["fio", "{dir}/server.fio"])?;
+        let mut client = trial.start(End::Client, &["fio", "{dir}/client.fio"])?;
         let printed = client.finish()?;
         expect(&client, &printed, &["err= 0", "io=32.0MiB"])?;
         server.finish()?;
@@ -69,25 +69,25 @@ pub(super) fn fio(scene: &Scene) -> Result {
 
 // --- UCX ---
 
-/// What keeps UCX from taking other ways than ours.
+/// Settings that make UCX use our device only.
 const UCX: [&str; 2] = ["UCX_TLS=rc_verbs,ud_verbs,self", "UCX_NET_DEVICES=ironwarp0:1"];
 
-/// `env` with these variables, then the words.
+/// `env` with these variables, followed by the words.
 fn with_env<'w>(variables: &[&'w str], words: &[&'w str]) -> Vec<&'w str> {
     [&["env"], variables, words].concat()
 }
 
-pub(super) fn ucx_perftest(scene: &Scene) -> Result {
-    // Built with MPI, it takes an input that is no terminal for mpirun's.
+pub(super) fn ucx_perftest(trial: &Trial) -> Result {
+    // If built with MPI, it takes an input that is not a terminal for mpirun's.
     let help = command("ucx_perftest", &["-h"]).output().map_err(|error| format!("ucx_perftest: {error}"))?;
     let with_mpi = String::from_utf8_lossy(&help.stdout).contains("MPI mode");
     let alone: &[&str] = if with_mpi { &["-P", "0"] } else { &[] };
     for test in ["tag_lat", "tag_bw", "ucp_put_lat", "ucp_get", "ucp_fadd", "ucp_am_lat"] {
         let words = ["ucx_perftest", "-p", "{port}", "-t", test, "-n", "1000", "-w", "100"];
         let words = [&words[..], alone].concat();
-        let mut server = scene.serve(&with_env(&UCX, &words))?;
+        let mut server = trial.serve(&with_env(&UCX, &words))?;
         let words = [&words[..], &["{oob}"]].concat();
-        let mut client = scene.start(End::Client, &with_env(&UCX, &words))?;
+        let mut client = trial.start(End::Client, &with_env(&UCX, &words))?;
         let printed = client.finish()?;
         expect(&client, &printed, &["Final:"])?;
         server.finish()?;
@@ -95,9 +95,9 @@ pub(super) fn ucx_perftest(scene: &Scene) -> Result {
     Ok(())
 }
 
-/// UCX's own example, which checks what it receives, over its connection manager for rdma_cm.
-pub(super) fn ucp_client_server(scene: &Scene) -> Result {
-    let program = scene.stage.theatre().compiled("ucp_client_server", |program| {
+/// UCX's own example over rdma_cm, which checks the data it receives.
+pub(super) fn ucp_client_server(trial: &Trial) -> Result {
+    let program = trial.hosts.environment().compiled("ucp_client_server", |program| {
         let source = "/usr/share/doc/libucx-dev/examples";
         let program = program.to_string_lossy();
         let file = format!("{source}/ucp_client_server.c");
@@ -107,81 +107,81 @@ pub(super) fn ucp_client_server(scene: &Scene) -> Result {
     let program = program.to_string_lossy();
     let cm = ["UCX_SOCKADDR_TLS_PRIORITY=rdmacm"];
     let variables = [&UCX[..], &cm].concat();
-    let _server = scene.serve(&with_env(&variables, &[&program, "-p", "{port}"]))?;
+    let _server = trial.serve(&with_env(&variables, &[&program, "-p", "{port}"]))?;
     let words = with_env(&variables, &[&program, "-p", "{port}", "-a", "{addr}"]);
-    let mut client = scene.start(End::Client, &words)?;
+    let mut client = trial.start(End::Client, &words)?;
     client.finish().map(drop)
 }
 
 // --- libfabric ---
 
-/// Each size that the client prints is one that it moved and compared.
-fn fi_pingpong(scene: &Scene, kind: &[&str], sizes: &[&str]) -> Result {
+/// The client has moved and compared each size that it prints.
+fn fi_pingpong(trial: &Trial, kind: &[&str], sizes: &[&str]) -> Result {
     let common = [&["fi_pingpong"], kind, &["-c", "-I", "100"]].concat();
-    let mut server = scene.serve(&[&common[..], &["-B", "{port}"]].concat())?;
-    let mut client = scene.start(End::Client, &[&common[..], &["-P", "{port}", "{addr}"]].concat())?;
+    let mut server = trial.serve(&[&common[..], &["-B", "{port}"]].concat())?;
+    let mut client = trial.start(End::Client, &[&common[..], &["-P", "{port}", "{addr}"]].concat())?;
     let printed = client.finish()?;
     expect(&client, &printed, sizes)?;
     server.finish().map(drop)
 }
 
-pub(super) fn fi_pingpong_msg(scene: &Scene) -> Result {
-    fi_pingpong(scene, &["-p", "verbs", "-e", "msg"], &["64", "1m"])
+pub(super) fn fi_pingpong_msg(trial: &Trial) -> Result {
+    fi_pingpong(trial, &["-p", "verbs", "-e", "msg"], &["64", "1m"])
 }
 
-pub(super) fn fi_pingpong_rdm(scene: &Scene) -> Result {
-    fi_pingpong(scene, &["-p", "verbs;ofi_rxm", "-e", "rdm"], &["64", "1m"])
+pub(super) fn fi_pingpong_rdm(trial: &Trial) -> Result {
+    fi_pingpong(trial, &["-p", "verbs;ofi_rxm", "-e", "rdm"], &["64", "1m"])
 }
 
-pub(super) fn fi_pingpong_dgram(scene: &Scene) -> Result {
-    fi_pingpong(scene, &["-p", "verbs", "-e", "dgram", "-S", "1024"], &["1k"])
+pub(super) fn fi_pingpong_dgram(trial: &Trial) -> Result {
+    fi_pingpong(trial, &["-p", "verbs", "-e", "dgram", "-S", "1024"], &["1k"])
 }
 
 // --- MPI ---
 
-/// A program that sends every size to every rank and checks every byte.
+/// Runs a program that sends every size to every rank and checks every byte.
 const MPI: &str = include_str!("exchange.c");
 
-fn mpi(scene: &Scene, how: &[&str]) -> Result {
-    let program = scene.stage.theatre().compiled("exchange", |program| {
-        let source = scene.folder.join("exchange.c");
+fn mpi(trial: &Trial, how: &[&str]) -> Result {
+    let program = trial.hosts.environment().compiled("exchange", |program| {
+        let source = trial.folder.join("exchange.c");
         fs::write(&source, MPI).map_err(at(&source))?;
         let words = ["-o", &program.to_string_lossy(), &source.to_string_lossy()];
         output(&mut command("mpicc", &words)).map(drop)
     })?;
     let program = program.to_string_lossy();
     let common = ["mpirun", "--allow-run-as-root", "--oversubscribe", "-n", "3"];
-    let mut run = scene.start(End::Server, &[&common[..], how, &[&program]].concat())?;
+    let mut run = trial.start(End::Server, &[&common[..], how, &[&program]].concat())?;
     let printed = run.finish()?;
     expect(&run, &printed, &["exchange: all bytes as sent"])
 }
 
-pub(super) fn mpi_ucx(scene: &Scene) -> Result {
-    mpi(scene, &["--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "-x", UCX[0], "-x", UCX[1]])
+pub(super) fn mpi_ucx(trial: &Trial) -> Result {
+    mpi(trial, &["--mca", "pml", "ucx", "--mca", "btl", "^openib,vader,tcp", "-x", UCX[0], "-x", UCX[1]])
 }
 
-pub(super) fn mpi_ofi(scene: &Scene) -> Result {
+pub(super) fn mpi_ofi(trial: &Trial) -> Result {
     mpi(
-        scene,
+        trial,
         &["--mca", "pml", "cm", "--mca", "mtl", "ofi", "--mca", "mtl_ofi_provider_include", "verbs;ofi_rxm"],
     )
 }
 
 // --- QEMU ---
 
-pub(super) fn qemu(scene: &Scene) -> Result {
-    migrate(scene, false)
+pub(super) fn qemu(trial: &Trial) -> Result {
+    migrate(trial, false)
 }
 
-pub(super) fn qemu_pinned(scene: &Scene) -> Result {
-    migrate(scene, true)
+pub(super) fn qemu_pinned(trial: &Trial) -> Result {
+    migrate(trial, true)
 }
 
-/// A machine of 128 MiB moves while it is paused in its firmware; the other one then runs.
-fn migrate(scene: &Scene, pinned: bool) -> Result {
+/// Migrates a machine of 128 MiB while it is paused in its firmware; the other one must then run.
+fn migrate(trial: &Trial, pinned: bool) -> Result {
     let machine = |end: End, more: &[&str]| {
         let name = if end == End::Server { "to" } else { "from" };
-        let monitor = format!("unix:{}/{name}.sock,server,nowait", scene.folder.display());
+        let monitor = format!("unix:{}/{name}.sock,server,nowait", trial.folder.display());
         let words = [
             &[
                 "qemu-system-x86_64",
@@ -197,41 +197,42 @@ fn migrate(scene: &Scene, pinned: bool) -> Result {
             more,
         ]
         .concat();
-        scene.start(end, &words)
+        trial.start(end, &words)
     };
     let mut to = machine(End::Server, &["-incoming", "rdma:{addr}:{port}"])?;
-    let port = scene.port;
+    let port = trial.port;
     to.wait_until("it listens", |to| listens(to.id(), port))?;
     let mut from = machine(End::Client, &[])?;
-    let mut source = super::qmp::Monitor::open(&mut from, &scene.folder.join("from.sock"))?;
+    let mut source = super::qmp::Monitor::open(&mut from, &trial.folder.join("from.sock"))?;
     if pinned {
         source.ask(r#"{"execute":"migrate-set-capabilities","arguments":{"capabilities":[{"capability":"rdma-pin-all","state":true}]}}"#)?;
     }
-    let uri = format!("rdma:{}:{port}", scene.server_address());
+    let uri = format!("rdma:{}:{port}", trial.server_address());
     source.ask(&format!(r#"{{"execute":"migrate","arguments":{{"uri":"{uri}"}}}}"#))?;
     let outcome = source.ask_until(r#"{"execute":"query-migrate"}"#, |answer| {
         ["\"completed\"", "\"failed\"", "\"cancelled\""].iter().any(|end| answer.contains(end))
     })?;
     if !outcome.contains("\"completed\"") {
-        return Err(from.complaint(&format!("the migration did not succeed: {outcome}")));
+        return Err(from.error(&format!("the migration did not succeed: {outcome}")));
     }
-    let mut target = super::qmp::Monitor::open(&mut to, &scene.folder.join("to.sock"))?;
+    let mut target = super::qmp::Monitor::open(&mut to, &trial.folder.join("to.sock"))?;
     target.ask_until(r#"{"execute":"query-status"}"#, |answer| answer.contains("\"running\"")).map(drop)
 }
 
 // --- iSER ---
 
-/// A target on a file; an initiator writes and reads through it, and the file has what was written.
-pub(super) fn iser(scene: &Scene) -> Result {
-    let disk = scene.folder.join("disk");
+/// Runs a target on a file. An initiator writes and reads through it, and the file must contain what was
+/// written.
+pub(super) fn iser(trial: &Trial) -> Result {
+    let disk = trial.folder.join("disk");
     let bytes = write_file(&disk, 4 << 20)?;
-    let control = scene.port.to_string();
-    // Both transports want the same port, and TCP has only one of each number.
+    let control = trial.port.to_string();
+    // Both transports use the same port, which only one can have.
     let words = ["tgtd", "-f", "-C", &control, "--iser", "port={port}", "--iscsi", "portal=127.0.0.1:1"];
-    let words = scene.fill(End::Server, &words)?;
-    let log = scene.folder.join("server.log");
-    let mut target = Process::start(scene.command_as(&[], End::Server, &words), "tgtd", &log)?;
-    let port = scene.port;
+    let words = trial.fill(End::Server, &words)?;
+    let log = trial.folder.join("server.log");
+    let mut target = Process::start(trial.command_as(&[], End::Server, &words), "tgtd", &log)?;
+    let port = trial.port;
     target.wait_until("it listens", |target| listens(target.id(), port))?;
     let admin = |words: &[&str]| {
         let mut command = Command::new("tgtadm");
@@ -255,18 +256,18 @@ pub(super) fn iser(scene: &Scene) -> Result {
         "-b",
         &backing,
     ])?;
-    // For iSER it wants to know both where initiators are and what they are called.
+    // For iSER it needs both the address and the name of initiators.
     let initiators = ["iqn.2007-10.com.github:sahlberg:libiscsi:iscsi-inq", "iqn.2008-11.org.linux-kvm"];
     let known = [("-I", "ALL"), ("-Q", initiators[0]), ("-Q", initiators[1])];
     for (how, whom) in known {
         admin(&["--lld", "iser", "--op", "bind", "--mode", "target", "--tid", "1", how, whom])?;
     }
-    let url = format!("iser://{}:{}/{name}/1", scene.server_address(), scene.port);
-    scene.start(End::Client, &["iscsi-inq", &url])?.finish()?;
-    // Reads are compared with the file; a write is found in the file.
+    let url = format!("iser://{}:{}/{name}/1", trial.server_address(), trial.port);
+    trial.start(End::Client, &["iscsi-inq", &url])?.finish()?;
+    // Compare reads with the file, and look for writes in the file.
     let script = ["-c", "write -P 0xa5 1M 128k", "-c", "read -P 0xa5 1M 128k", "-c", "read -v 0 512"];
     let words = [&["qemu-io", "-f", "raw"], &script[..], &[url.as_str()]].concat();
-    let mut client = scene.start(End::Client, &words)?;
+    let mut client = trial.start(End::Client, &words)?;
     let printed = client.finish()?;
     expect(&client, &printed, &["wrote 131072/131072", "read 131072/131072", "read 512/512"])?;
     let mut wanted = bytes;

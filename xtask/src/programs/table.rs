@@ -1,12 +1,12 @@
-//! What came of the programs: a table for people, JSON for tools, and the first failures in full.
+//! The results: a table, JSON, and the first failures in full.
 
-use super::stage::Mode;
+use super::hosts::Mode;
 use crate::shell::{Result, write_json};
 use serde_json::json;
 use std::fmt;
 use std::time::Duration;
 
-/// One program in one mode.
+/// The result of one program in one mode.
 #[derive(Debug)]
 pub(super) struct Row {
     program: &'static str,
@@ -18,11 +18,11 @@ pub(super) struct Row {
     longest: Duration,
 }
 
-/// All of them.
+/// All results.
 #[derive(Debug)]
 pub(super) struct Table(pub(super) Vec<Row>);
 
-/// So many failures of a program are kept in full.
+/// Number of failures of a program that are kept in full.
 const KEPT: usize = 3;
 
 impl Row {

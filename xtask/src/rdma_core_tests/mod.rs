@@ -1,11 +1,14 @@
-//! `rdma-core-tests`: rdma-core's own test suite, in Python, on the drop-in. docs/rdma-core-tests.md says what came of it.
+//! `rdma-core-tests`: runs rdma-core's own test suite, in Python, on the drop-in. The results are in
+//! docs/rdma-core-tests.md.
 //!
-//! Debian installs the tests as documentation. They are unpacked to a folder of their own and run there, unmodified, as an ordinary
-//! user, by `run.py`, which leaves out those for devices of one vendor and prints a line for each of the others.
-//! `cargo xtask root RELEASE rdma-core-tests` runs those of another release.
+//! Debian installs the tests as documentation. They are copied to a folder of their own and run there,
+//! unmodified, as an unprivileged user, by `run.py`, which leaves out tests for devices of one vendor and
+//! prints a line for each of the others. `cargo xtask root RELEASE rdma-core-tests` runs the tests of another
+//! release.
 //!
-//! `skipped.txt` lists each test that may be skipped, with the reason; any other that is skipped is a failure.
+//! `skipped.txt` lists each test that may be skipped, with the reason. Skipping any other test is a failure.
 
+use crate::arguments::Arguments;
 use crate::dropin;
 use crate::inside::{Home, is_root};
 use crate::shell::{Result, at, command, output};
@@ -18,17 +21,18 @@ use std::process::Stdio;
 pub(crate) const USAGE: &str = "rdma-core-tests [--persona roce|iwarp|both] [--only TEXT] [--runs N]";
 
 const INSTALLED: &str = "/usr/share/doc/rdma-core/tests";
-/// Debian's: its pyverbs is built for it.
+/// Debian's Python, which its pyverbs is built for.
 const PYTHON: &str = "/usr/bin/python3";
 const DEVICE: &str = "ironwarp0";
-/// The first is the default.
+/// The first one is the default.
 const PERSONAS: [&str; 2] = ["roce", "iwarp"];
 
-/// Failures that must be: an iWARP adapter reports an established connection where the test waits for a response.
+/// Expected failures: an iWARP adapter reports an established connection where the test waits for a response.
 const MUST_FAIL: &[(&str, &str)] =
     &[("iwarp", "test_rdmacm.CMTestCase.test_rdmacm_async_traffic_external_qp")];
 
-/// Lines of `always` or `sometimes`, a test, and why it is skipped. Those of `always` must be, in every release that has them.
+/// Lines of `always` or `sometimes`, a test, and why it is skipped. Tests with `always` must be skipped in
+/// every release that has them.
 const SKIPPED: &str = include_str!("skipped.txt");
 
 struct Options {
@@ -42,7 +46,7 @@ struct Counts {
     passed: usize,
     failed: usize,
     skipped: usize,
-    /// By name: failures and skips that are none of the allowed ones.
+    /// Unexpected failures and skips.
     wrong: Vec<String>,
 }
 
@@ -53,12 +57,12 @@ impl Counts {
             ("ok", None | Some("sometimes")) => self.passed += 1,
             ("ok", Some(_)) => {
                 self.passed += 1;
-                self.wrong.push(format!("{name} ({persona}) ran, and is in skipped.txt: take it out"));
+                self.wrong.push(format!("{name} ({persona}) was not skipped: remove it from skipped.txt"));
             }
             ("skip", Some(_)) => self.skipped += 1,
             ("skip", None) => {
                 self.skipped += 1;
-                self.wrong.push(format!("{name} ({persona}) was skipped, and is not in skipped.txt"));
+                self.wrong.push(format!("{name} ({persona}) was skipped, but is not in skipped.txt"));
             }
             ("FAIL", _) => {
                 self.failed += 1;
@@ -71,7 +75,7 @@ impl Counts {
     }
 }
 
-/// The lines of `skipped.txt`: when, which, why.
+/// The lines of `skipped.txt`: when, which test, why.
 fn skipped(text: &str) -> impl Iterator<Item = (&str, &str, &str)> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(|line| {
         let (when, rest) = line.split_once(' ')?;
@@ -98,34 +102,29 @@ pub(crate) fn run(workspace: &Workspace, arguments: &[String]) -> Result {
         }
     }
     let _ = fs::remove_dir_all(&folder);
-    if wrong.is_empty() { Ok(()) } else { Err(format!("not as expected:\n{}", wrong.join("\n"))) }
+    if wrong.is_empty() { Ok(()) } else { Err(format!("unexpected results:\n{}", wrong.join("\n"))) }
 }
 
 fn parse(arguments: &[String]) -> Result<Options> {
     let mut options = Options { personas: vec![PERSONAS[0].into()], only: None, runs: 1 };
-    let mut words = arguments.iter();
-    while let Some(word) = words.next() {
-        let mut value = || words.next().cloned().ok_or_else(|| format!("{word} needs a value: {USAGE}"));
-        match word.as_str() {
+    let mut arguments = Arguments::new(arguments, USAGE);
+    while let Some(argument) = arguments.next() {
+        match argument {
             "--persona" => {
-                let persona = value()?;
-                options.personas = match persona.as_str() {
+                options.personas = match arguments.value()? {
                     "both" => PERSONAS.map(str::to_owned).to_vec(),
-                    _ => vec![persona],
+                    persona => vec![persona.into()],
                 };
             }
-            "--only" => options.only = Some(value()?),
-            "--runs" => {
-                let runs = value()?;
-                options.runs = runs.parse().map_err(|_| format!("--runs {runs}: a number is wanted"))?;
-            }
-            other => return Err(format!("unknown option {other}: {USAGE}")),
+            "--only" => options.only = Some(arguments.value()?.into()),
+            "--runs" => options.runs = arguments.number()?,
+            _ => return Err(arguments.unknown()),
         }
     }
     Ok(options)
 }
 
-/// The tests, as Debian has them, without the compression that it gives to long documents.
+/// Copies Debian's tests, and uncompresses those that Debian compressed as long documents.
 fn unpack(folder: &Path) -> Result {
     let installed = Path::new(INSTALLED);
     if !installed.is_dir() {
@@ -148,7 +147,7 @@ fn unpack(folder: &Path) -> Result {
     fs::write(&runner, include_str!("run.py")).map_err(at(&runner))
 }
 
-/// One run of all tests that `only` names. They must all come to an end.
+/// Runs all tests that `only` matches once. All of them must end.
 fn play(home: &Home, library: &Path, folder: &Path, persona: &str, only: Option<&str>) -> Result<Counts> {
     let user = if is_root() { home.as_user() } else { vec!["env"] };
     let mut python = command(user[0], &user[1..]);
@@ -177,8 +176,8 @@ fn play(home: &Home, library: &Path, folder: &Path, persona: &str, only: Option<
     Ok(counts)
 }
 
-/// Huge pages for the tests that need some, while this lives. An ordinary user cannot have them set up: these tests are then
-/// skipped.
+/// Reserves huge pages while it exists. Unprivileged users cannot reserve them; the tests that need them are
+/// then skipped.
 struct HugePages {
     before: Option<String>,
 }

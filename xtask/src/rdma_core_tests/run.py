@@ -1,9 +1,9 @@
-"""Runs rdma-core's own tests that are not for one vendor's devices, and prints a line for each.
+"""Runs rdma-core's own tests, except those for one vendor's devices, and prints a line for each.
 
-Arguments: the folder that has them in `tests`, the device, the address that the connection manager's tests use, then parts of
-names: only tests with one of them in their names run. A line is `ok`, `FAIL` or `skip`, the name, and why.
+Arguments: the folder that contains `tests`, the device, the address for tests of the connection manager, and optionally
+parts of names to select tests. A line is `ok`, `FAIL` or `skip`, the name, and the reason.
 
-Before that, all drivers of the release are loaded: they find what they ask libibverbs for, and take our device for none of theirs.
+First loads all drivers of the release: they must find their symbols in libibverbs, and not accept our device as theirs.
 """
 import ctypes
 import glob
@@ -14,7 +14,7 @@ import traceback
 import unittest
 
 folder, device, address, *wanted = sys.argv[1:]
-# The tests read their options from the command line, and import each other as `tests.*` and as modules of their own.
+# The tests read their options from the command line, and import each other both as `tests.*` and by module name.
 sys.argv = ['run_tests.py', '--dev', device]
 sys.path[:0] = [folder, os.path.join(folder, 'tests')]
 
@@ -23,7 +23,7 @@ import tests  # noqa: E402
 import tests.base as base  # noqa: E402
 
 parser.parse_args()
-# What the tests were written for, and the default before Python 3.14: other ways to start a process want to pickle the test.
+# The default before Python 3.14, which the tests were written for: other start methods need to pickle the test.
 multiprocessing.set_start_method('fork')
 
 
@@ -36,7 +36,7 @@ def load_drivers():
     verbs.ibv_get_device_list.restype = ctypes.POINTER(ctypes.c_void_p)
     mlx5.mlx5dv_is_supported.restype = ctypes.c_bool
     ours = verbs.ibv_get_device_list(None)[0]
-    assert ours and not mlx5.mlx5dv_is_supported(ctypes.c_void_p(ours)), 'our device is taken for mlx5'
+    assert ours and not mlx5.mlx5dv_is_supported(ctypes.c_void_p(ours)), 'mlx5 accepts our device'
     print('drivers', len(drivers), flush=True)
 
 
@@ -44,7 +44,7 @@ load_drivers()
 
 
 def address_of_device(self, dev, port, index):
-    """Stands in for a search in /sys for the network interface below the device, which ours has not."""
+    """Replaces a search in /sys for the network interface of the device, which ours does not have."""
     self.args.append([dev, port, index, address, '02:00:00:00:00:01'])
 
 
@@ -52,29 +52,29 @@ base.RDMATestCase._get_ip_mac = address_of_device
 
 
 class Lines(unittest.TestResult):
-    """A line for each test, as soon as it has ended."""
+    """Prints a line for each test as soon as it ends."""
 
-    def say(self, what, test, why=''):
+    def report(self, what, test, why=''):
         print(what, test.id().removeprefix('tests.'), why, flush=True)
 
     def addSuccess(self, test):
-        self.say('ok', test)
+        self.report('ok', test)
 
     def addSkip(self, test, reason):
-        self.say('skip', test, reason)
+        self.report('skip', test, reason)
 
     def addError(self, test, error):
-        self.say('FAIL', test, str(error[1]).replace('\n', ' '))
+        self.report('FAIL', test, str(error[1]).replace('\n', ' '))
         print(''.join(traceback.format_exception(*error)), file=sys.stderr, flush=True)
 
     addFailure = addError
 
     def addUnexpectedSuccess(self, test):
-        self.say('FAIL', test, 'succeeded unexpectedly')
+        self.report('FAIL', test, 'succeeded unexpectedly')
 
 
 def generic():
-    """The tests by module, in the order of their names, but for those of one vendor."""
+    """Yields the tests by module, sorted by name, except those for one vendor."""
     for name in sorted(os.listdir(os.path.join(folder, 'tests'))):
         module, kind = os.path.splitext(name)
         if kind == '.py' and module.startswith('test_') and not module.startswith(('test_mlx5', 'test_efa')):

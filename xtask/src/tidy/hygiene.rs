@@ -1,11 +1,12 @@
-//! No file names a place on the machine where it was written: such a path is wrong everywhere else.
+//! No file contains an absolute path of the machine where it was written, which would be wrong everywhere
+//! else.
 
-use super::Files;
+use super::files::Files;
 use crate::workspace::Workspace;
 
-/// Directories at the root of a machine. Without their slashes here, so that this file passes too.
+/// Top-level directories, without slashes so that this file passes.
 const MACHINE: &[&str] = &["work", "root", "home"];
-/// A directory that is next to some checkouts and no part of any.
+/// A directory next to some checkouts that is not part of the repository.
 const BESIDE: &str = "shared";
 
 pub(super) fn check(_: &Workspace, files: &Files) -> Vec<String> {
@@ -16,14 +17,14 @@ pub(super) fn check(_: &Workspace, files: &Files) -> Vec<String> {
         for (number, line) in (1..).zip(text.lines()) {
             let found = wanted.iter().filter(|place| names(line, place));
             findings.extend(
-                found.map(|place| format!("{path}:{number}: names `{place}`, a place on one machine")),
+                found.map(|place| format!("{path}:{number}: contains `{place}`, a path of one machine")),
             );
         }
     }
     findings
 }
 
-/// Whether a path in the line begins with this: with a name before it, it is the middle of another path.
+/// Whether a path in the line begins with `place`. If a name precedes it, it is the middle of another path.
 fn names(line: &str, place: &str) -> bool {
     let inside = |before: &str| before.ends_with(|c: char| c.is_alphanumeric() || "._-~}".contains(c));
     line.match_indices(place).any(|(at, _)| !inside(&line[..at]))
@@ -31,7 +32,7 @@ fn names(line: &str, place: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{files, workspace};
+    use super::super::files::tree::{files, workspace};
     use super::*;
 
     fn findings(text: &str) -> Vec<String> {

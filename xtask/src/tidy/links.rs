@@ -1,6 +1,6 @@
-//! Relative links in Markdown lead to a file that exists, and to a heading that exists in it.
+//! Relative links in Markdown point to files that exist, and to headings that exist in them.
 
-use super::Files;
+use super::files::Files;
 use crate::workspace::Workspace;
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ fn check_document(path: &str, text: &str, files: &Files) -> Vec<String> {
     findings
 }
 
-/// The lines outside of code blocks, with their numbers.
-fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
+/// The lines outside code blocks, with their numbers.
+pub(super) fn prose(text: &str) -> impl Iterator<Item = (usize, &str)> {
     let mut in_block = false;
     (1..).zip(text.lines()).filter(move |(_, line)| {
         let fence = line.trim_start().starts_with("```");
@@ -33,7 +33,7 @@ fn without_code(line: &str) -> String {
     line.split('`').step_by(2).collect()
 }
 
-/// What the links of a line point to: the `target` of `[text](target "title")`.
+/// The targets of the links in a line: `target` of `[text](target "title")`.
 fn targets(line: &str) -> impl Iterator<Item = &str> {
     let links = line.split("](").skip(1).filter_map(|link| link.split_once(')'));
     links.filter_map(|(link, _)| link.split_whitespace().next())
@@ -41,20 +41,20 @@ fn targets(line: &str) -> impl Iterator<Item = &str> {
 
 fn wrong_with(from: &str, target: &str, files: &Files) -> Option<String> {
     if target.contains(':') {
-        return None; // it has a scheme: it leads out of the repository
+        return None; // it has a scheme: an external link
     }
     let (path, anchor) = target.split_once('#').unwrap_or((target, ""));
     let to = if path.is_empty() { from.to_owned() } else { resolve(from, path) };
     let inside = format!("{to}/");
     if !files.contains_key(&to) && !files.keys().any(|file| file.starts_with(&inside)) {
-        return Some(format!("the link to `{target}` leads to no file"));
+        return Some(format!("broken link `{target}`: no such file"));
     }
     let lost = to.ends_with(".md") && !anchor.is_empty() && !has_anchor(&files[&to], anchor);
-    lost.then(|| format!("the link to `{target}` leads to no heading of {to}"))
+    lost.then(|| format!("broken link `{target}`: no such heading in {to}"))
 }
 
-/// A path relative to a file, as a path from the root.
-fn resolve(from: &str, path: &str) -> String {
+/// Resolves a path relative to a file into a path from the root.
+pub(super) fn resolve(from: &str, path: &str) -> String {
     let mut parts: Vec<&str> = from.split('/').collect();
     parts.pop();
     for part in path.trim_end_matches('/').split('/') {
@@ -67,7 +67,7 @@ fn resolve(from: &str, path: &str) -> String {
     parts.join("/")
 }
 
-/// Whether a heading has this anchor by GitHub's rule, which numbers the second and later of a name.
+/// Whether a heading has this anchor by GitHub's rule, which numbers repeated headings.
 fn has_anchor(text: &str, anchor: &str) -> bool {
     let mut seen = BTreeMap::new();
     prose(text).filter(|(_, line)| line.starts_with('#')).any(|(_, line)| {
@@ -86,7 +86,7 @@ fn slug(heading: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{files, workspace};
+    use super::super::files::tree::{files, workspace};
     use super::*;
 
     fn findings(readme: &str) -> Vec<String> {
@@ -109,10 +109,10 @@ mod tests {
         assert_eq!(
             findings(links),
             [
-                "README.md:1: the link to `design.md` leads to no file",
-                "README.md:1: the link to `docs/design.md#no-heading` leads to no heading of docs/design.md",
-                "README.md:3: the link to `#top` leads to no heading of README.md",
-                "README.md:3: the link to `/docs/design.md` leads to no file",
+                "README.md:1: broken link `design.md`: no such file",
+                "README.md:1: broken link `docs/design.md#no-heading`: no such heading in docs/design.md",
+                "README.md:3: broken link `#top`: no such heading in README.md",
+                "README.md:3: broken link `/docs/design.md`: no such file",
             ]
         );
     }

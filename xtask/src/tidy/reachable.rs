@@ -1,7 +1,7 @@
-//! Every file under a crate's `src` is part of the crate: cargo does not notice one that nothing names.
+//! Every file under a crate's `src` is part of the crate: cargo does not notice files without a `mod` line.
 
+use super::files::{Files, rust_files};
 use super::source::code_only;
-use super::{Files, rust_files};
 use crate::workspace::{Member, Workspace};
 use std::collections::BTreeSet;
 
@@ -18,9 +18,9 @@ fn check_member(member: &Member, files: &Files) -> Vec<String> {
     while let Some(path) = open.pop() {
         let Some(text) = files.get(&path).filter(|_| !reached.contains(&path)) else { continue };
         let code = code_only(text);
-        // Tests and benches have no other way to share a file.
+        // Tests and benches cannot share files in another way.
         if code.contains("#[path") && path.starts_with(&sources) {
-            findings.push(format!("{path}: `#[path]` hides where a module is: put it where its name says"));
+            findings.push(format!("{path}: do not use `#[path]`: move the file to where its name says"));
         }
         let directory = directory_of_modules(&path, roots.contains(path.as_str()));
         for name in code.lines().filter_map(declared) {
@@ -31,13 +31,13 @@ fn check_member(member: &Member, files: &Files) -> Vec<String> {
     }
     let lost = rust_files(files).filter(|(path, _)| path.starts_with(&sources) && !reached.contains(*path));
     findings.extend(
-        lost.map(|(path, _)| format!("{path}: no `mod` line leads here: add one or delete the file")),
+        lost.map(|(path, _)| format!("{path}: no `mod` line for this file: add one or delete the file")),
     );
     findings
 }
 
-/// The module that a line declares to be in a file of its own. rustfmt puts each on a line of its own.
-/// One inside an inline module is taken for one outside: no file here has that.
+/// The module in a file of its own that a line declares; rustfmt puts each on a separate line. Modules inside
+/// inline modules are not distinguished, because there are none.
 fn declared(line: &str) -> Option<&str> {
     let line = line.trim();
     let line = match line.strip_prefix("pub") {
@@ -56,7 +56,7 @@ fn directory_of_modules(path: &str, root: bool) -> &str {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tree::{files, member, workspace};
+    use super::super::files::tree::{files, member, workspace};
     use super::*;
 
     #[test]

@@ -1,6 +1,6 @@
-//! Rust source without its comments and literals, for checks that look at words.
+//! Rust source without comments and literals, for checks that look for words.
 
-/// The text with comments, strings and character literals turned to spaces; lines stay where they are.
+/// Replaces comments, strings and character literals with spaces. Line breaks stay.
 pub(super) fn code_only(text: &str) -> String {
     let mut code = String::with_capacity(text.len());
     let mut rest = text;
@@ -16,7 +16,7 @@ pub(super) fn code_only(text: &str) -> String {
     code
 }
 
-/// The length of the comment that the text begins with.
+/// The length of the comment at the beginning of the text.
 fn comment(text: &str) -> Option<usize> {
     if text.starts_with("//") {
         return Some(text.find('\n').unwrap_or(text.len()));
@@ -34,7 +34,7 @@ fn comment(text: &str) -> Option<usize> {
     Some(at)
 }
 
-/// The length of the string or character that the text begins with; a lifetime is neither.
+/// The length of the string or character literal at the beginning of the text. A lifetime is neither.
 fn literal(text: &str) -> Option<usize> {
     if let Some(inside) = text.strip_prefix('\'') {
         return match inside.chars().next()? {

@@ -1,10 +1,10 @@
-//! A message there and one back: in the thread that waits for it, or received by a helper into memory that is watched, as the
-//! target of an RDMA Write sees it.
+//! Ping-pong, received by the waiting thread itself, or by a helper thread into memory that the waiting thread polls, like the target
+//! of an RDMA Write.
 
-use super::{read_all, write_all};
-use crate::Result;
-use crate::control::{PATIENCE, Server};
+use super::socket::{read_all, write_all};
+use crate::control::{Server, TIMEOUT};
 use crate::measure::{Measured, ping_pong};
+use crate::result::Result;
 use crate::turn::Turn;
 use std::net::{Shutdown, TcpStream};
 use std::sync::Arc;
@@ -26,12 +26,12 @@ pub(super) fn run(turn: &Turn, server: &Server, stream: TcpStream) -> Result<Mea
         write_all(&mut ball.stream, &ball.buffer)?;
         match read_all(&mut ball.stream, &mut ball.buffer)? {
             true => Ok(()),
-            false => Err("the server has closed".into()),
+            false => Err("the server has closed the connection".into()),
         }
     };
     let check = |ball: &Ball, number: u64| match ball.buffer[0] == number.to_le_bytes()[0] {
         true => Ok(()),
-        false => Err("an answer is not what was sent".into()),
+        false => Err("answer differs from the message sent".into()),
     };
     ping_pong(server, turn, &mut ball, ping, check)
 }
@@ -45,7 +45,7 @@ pub(super) fn serve(turn: &Turn, mut stream: TcpStream) -> Result {
     Ok(())
 }
 
-/// Memory that a helper thread receives into, eight bytes at a time. All ones mean that the peer has closed.
+/// Memory into which a helper thread receives, eight bytes at a time. All ones mean that the peer has closed.
 #[derive(Debug)]
 struct Watched {
     stream: TcpStream,
@@ -68,7 +68,7 @@ impl Watched {
         Ok(Self { stream, memory })
     }
 
-    /// Spins until something else is there.
+    /// Spins until the value changes.
     fn changes_from(&self, before: u64) -> u64 {
         let start = Instant::now();
         for spins in 0_u64.. {
@@ -76,7 +76,7 @@ impl Watched {
             if now != before {
                 return now;
             }
-            if spins.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+            if spins.is_multiple_of(1 << 20) && start.elapsed() > TIMEOUT {
                 break;
             }
             std::hint::spin_loop();
@@ -92,7 +92,7 @@ pub(super) fn run_watching(turn: &Turn, server: &Server, stream: TcpStream) -> R
         write_all(&mut watched.stream, &(before + 1).to_le_bytes())?;
         match watched.changes_from(before) == before + 1 {
             true => Ok(()),
-            false => Err("an answer is not what was sent".into()),
+            false => Err("answer differs from the message sent".into()),
         }
     };
     let measured = ping_pong(server, turn, &mut watched, ping, |_, _| Ok(()))?;

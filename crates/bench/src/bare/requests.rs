@@ -1,9 +1,9 @@
-//! Requests and answers on many connections, with edge-triggered epoll: what a server of sockets does.
+//! Requests and answers on many connections, with edge-triggered epoll, like a typical socket server.
 
-use super::{accept, connect, read_all, write_all};
-use crate::Result;
+use super::socket::{accept, connect, read_all, write_all};
 use crate::control::{self, Server};
 use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
+use crate::result::Result;
 use crate::scattered::Scattered;
 use crate::turn::Turn;
 use rustix::buffer::spare_capacity;
@@ -13,7 +13,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 
-/// So many events are taken at once.
+/// Number of events per call.
 const EVENTS: usize = 64;
 
 #[derive(Debug)]
@@ -33,7 +33,7 @@ impl Many {
         Ok(Self { epoll, streams })
     }
 
-    /// Sleeps until some can be read.
+    /// Sleeps until some are readable.
     fn ready(&self, events: &mut Vec<epoll::Event>) -> Result {
         events.clear();
         epoll::wait(&self.epoll, spare_capacity(events), None)?;
@@ -72,7 +72,7 @@ fn exchange(turn: &Turn, many: &mut Many, request: &[u8], time: Duration) -> Res
         many.ready(&mut events)?;
         for event in &events {
             if !read_all(&mut many.streams[which(event)?], &mut answer)? {
-                return Err("the server has closed".into());
+                return Err("the server has closed the connection".into());
             }
             order.done(which(event)?);
             (outstanding, done) = (outstanding - 1, done + 1);
@@ -94,11 +94,11 @@ pub(super) fn serve(turn: &Turn, listener: &TcpListener) -> Result {
         many.ready(&mut events)?;
         for event in &events {
             let stream = &mut many.streams[which(event)?];
-            // Edge-triggered: read until there is no more. A request is there as a whole, or not at all.
+            // Edge-triggered: read until nothing is left. A request arrives as a whole.
             loop {
                 match stream.read(&mut request) {
                     Ok(0) => {
-                        // Or it would be told once more that there is nothing.
+                        // Otherwise it would be reported again.
                         epoll::delete(&many.epoll, &*stream)?;
                         open -= 1;
                         break;

@@ -1,16 +1,16 @@
-//! Bytes one way, with one system call for each message, or for a batch of them. The receiver takes what there is, in large
-//! pieces: that is the best that sockets do, and it has no messages to tell apart.
+//! Throughput in one direction, with one system call per message or per batch. The receiver reads large pieces, which is the best
+//! case for sockets, because it does not distinguish messages.
 
-use super::{read_all, write_all};
-use crate::Result;
+use super::socket::{read_all, write_all};
 use crate::control::{self, Server};
 use crate::measure::{END, Measured, Stopwatch, compare, edges, pattern};
+use crate::result::Result;
 use crate::turn::Turn;
 use std::io::{ErrorKind, Read};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-/// So much is received at once.
+/// Size of the receive buffer.
 const PIECE: usize = 1 << 20;
 
 pub(super) fn run(turn: &Turn, server: &mut Server, mut stream: TcpStream) -> Result<Measured> {
@@ -30,7 +30,7 @@ pub(super) fn run(turn: &Turn, server: &mut Server, mut stream: TcpStream) -> Re
     Ok(measured)
 }
 
-/// Sends for so long, then waits for the peer to say that it has all.
+/// Sends for the given time, then waits until the peer has received everything.
 fn plain(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> Result<u64> {
     let start = Instant::now();
     let mut sent = 0_u64;
@@ -43,11 +43,11 @@ fn plain(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> R
     read_all(stream, &mut answer)?;
     match u64::from_le_bytes(answer) == sent + 1 {
         true => Ok(sent / turn.size as u64),
-        false => Err(format!("{sent} bytes sent, and {} arrived", u64::from_le_bytes(answer)).into()),
+        false => Err(format!("{sent} bytes sent, but {} arrived", u64::from_le_bytes(answer)).into()),
     }
 }
 
-/// The same, where no more than `queued` messages are not answered yet.
+/// Sends for the given time with at most `queued` unanswered messages.
 fn acknowledged(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duration) -> Result<u64> {
     let start = Instant::now();
     let (mut sent, mut answered) = (0, 0);
@@ -58,7 +58,7 @@ fn acknowledged(turn: &Turn, stream: &mut TcpStream, calls: &[u8], time: Duratio
             sent += turn.batch;
         }
         match stream.read(&mut answers) {
-            Ok(0) if answered < sent => return Err("the server has closed".into()),
+            Ok(0) if answered < sent => return Err("the server has closed the connection".into()),
             Ok(n) => answered += n,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
@@ -78,8 +78,8 @@ pub(super) fn serve(turn: &Turn, mut stream: TcpStream) -> Result {
     Ok(())
 }
 
-/// Takes what comes, and says how much it was when the byte that ends a phase is the last of it. Returns the first message,
-/// ended as the last one was.
+/// Receives everything, and answers with the number of bytes after the byte that ends a phase. Returns the start of the first message
+/// with the end of the last one.
 fn take_all(turn: &Turn, stream: &mut TcpStream) -> Result<Vec<u8>> {
     let (mut piece, mut message) = (vec![0; PIECE.max(turn.size)], Vec::new());
     let mut got = 0_u64;
@@ -101,7 +101,7 @@ fn take_all(turn: &Turn, stream: &mut TcpStream) -> Result<Vec<u8>> {
     }
 }
 
-/// Answers each message with a byte. Returns the last one.
+/// Answers each message with a byte. Returns the last message.
 fn answer_each(turn: &Turn, stream: &mut TcpStream) -> Result<Vec<u8>> {
     let mut message = vec![0; turn.size];
     while read_all(stream, &mut message)? {

@@ -1,18 +1,17 @@
-//! What a connected queue pair takes of the process's memory while nothing is posted: the difference of the resident set before
-//! and after many of them.
+//! Memory of an idle connected queue pair, measured as the growth of the resident set by many of them.
 
-use super::Host;
-use crate::Result;
-use crate::control::{self, PATIENCE};
+use super::end::Host;
+use crate::control::{self, TIMEOUT};
 use crate::measure::Measured;
+use crate::result::Result;
 use crate::turn::Turn;
 use ironwarp::{AcceptOptions, ConnectOptions, Listener, QueuePair};
 use std::fs;
 use std::net::SocketAddr;
 
-/// Requests of each queue.
+/// Depth of each queue.
 const DEPTH: usize = 64;
-/// So many are there before it is measured: what is needed once is there then.
+/// Number of connections before the measurement, so that one-time allocations are not counted.
 const BEFORE: usize = 50;
 
 pub(super) fn run(turn: &Turn, at: SocketAddr) -> Result<Measured> {
@@ -37,7 +36,7 @@ fn connect(turn: &Turn, host: &Host, at: SocketAddr, count: usize, pairs: &mut V
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let mut pairs = Vec::with_capacity(BEFORE + turn.connections);
     while pairs.len() < BEFORE + turn.connections {
-        let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
         let pair = host.pair(turn, DEPTH)?;
         incoming.accept(&pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
         pairs.push(pair);
@@ -45,7 +44,7 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     control::wait_until_asked()
 }
 
-/// In bytes.
+/// Returns the resident set of this process in bytes.
 fn resident() -> Result<f64> {
     let status = fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).ok_or("no VmRSS")?;

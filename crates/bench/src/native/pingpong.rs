@@ -1,32 +1,32 @@
-//! A Send there and one back, or a Write there and one back that each side watches its memory for.
+//! Ping-pong with Sends, or with Writes for which each side polls its memory.
 
-use super::{End, Host};
-use crate::Result;
-use crate::control::{PATIENCE, Server};
+use super::end::{End, Host};
+use crate::control::{Server, TIMEOUT};
 use crate::measure::{Measured, pattern, ping_pong};
+use crate::result::Result;
 use crate::turn::Turn;
 use ironwarp::{Buffer, Listener, MemoryRegion, PostError, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::Instant;
 
-/// So many receives are posted, each with a place of its own: the next message never has to wait for one.
+/// Number of posted receives, each with a buffer of its own, so that a message never waits for one.
 const RECEIVES: usize = 8;
 
-/// Longer messages are sent from registered memory.
+/// Maximum length of inline messages. Longer ones are sent from registered memory.
 const INLINE: usize = 256;
 
-/// An end, with what it sends and where it received last.
+/// An end with its message and its last receive.
 #[derive(Debug)]
 struct Ball<'h> {
     end: End<'h>,
     turn: Turn,
     message: Vec<u8>,
-    /// Of the last message: the receive that took it, and its length.
+    /// The receive of the last message, and its length.
     last: (u64, usize),
 }
 
 impl<'h> Ball<'h> {
-    /// Behind the places of the receives is one for a message to send.
+    /// Allocates the buffers of the receives, and one for the message after them.
     fn memory(turn: &Turn, host: &Host) -> Result<MemoryRegion> {
         host.region(Buffer::new((RECEIVES + 1) * turn.size)?)
     }
@@ -37,7 +37,7 @@ impl<'h> Ball<'h> {
         Ok(Self { end, turn: turn.clone(), message, last: (0, 0) })
     }
 
-    /// Sends what is in the message, or from the place in memory where the same is.
+    /// Sends the message inline, or from registered memory at `at`.
     fn send(&self, at: usize) -> Result {
         let request = match self.turn.size <= INLINE {
             true => WorkRequest::send_inline(0, &self.message),
@@ -46,7 +46,7 @@ impl<'h> Ball<'h> {
         Ok(self.end.pair.post_send(request.unsignaled())?)
     }
 
-    /// Where the last message is.
+    /// Returns the position of the last message.
     fn place(&self) -> Result<usize> {
         Ok(usize::try_from(self.last.0)? * self.turn.size)
     }
@@ -57,7 +57,7 @@ impl<'h> Ball<'h> {
         Ok(())
     }
 
-    /// The receive that was used is posted again, when the answer is on its way already.
+    /// Posts the used receive again, after the answer was sent.
     fn post_again(&self) -> Result {
         post_receive(&self.end.pair, &self.end.region, self.last.0, self.turn.size)
     }
@@ -92,11 +92,11 @@ pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measur
         ball.end.region.read(ball.place()? + ball.turn.size - 1, &mut last)?;
         match ball.message.starts_with(&first) && ball.message.ends_with(&last) {
             true => Ok(()),
-            false => Err("an answer is not what was sent".into()),
+            false => Err("answer differs from the message sent".into()),
         }
     };
     let measured = ping_pong(server, turn, &mut ball, ping, check)?;
-    ball.end.pair.post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message is the last one
+    ball.end.pair.post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message ends the ping-pong
     Ok(measured)
 }
 
@@ -113,20 +113,20 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
         if turn.size <= INLINE {
             ball.end.region.read(at, &mut ball.message)?;
         }
-        // Where it is sent from can receive again: nothing comes before the client has this answer.
+        // The buffer it is sent from can receive again, because nothing arrives before the client has the answer.
         ball.send(at)?;
         ball.post_again()?;
     }
 }
 
-/// Written in place of a number, it ends the game.
+/// Written instead of a number, it ends the ping-pong.
 const CLOSED: u64 = u64::MAX;
 
 fn nothing(_: &QueuePair, _: &MemoryRegion) -> Result {
     Ok(())
 }
 
-/// Writes a number to where the peer watches.
+/// Writes a number to the memory that the peer polls.
 fn write(turn: &Turn, end: &End<'_>, number: u64) -> Result {
     let request = || WorkRequest::write_inline(0, &number.to_le_bytes(), end.peer);
     if turn.polls {
@@ -137,15 +137,15 @@ fn write(turn: &Turn, end: &End<'_>, number: u64) -> Result {
     loop {
         match end.pair.post_send(request().unsignaled()) {
             Ok(()) => return Ok(()),
-            // The queue has room again when acknowledgements are in.
-            Err(PostError::Full { .. }) if start.elapsed() < PATIENCE => _ = end.host.cq.poll_one()?,
+            // The queue has room again when acknowledgements have arrived.
+            Err(PostError::Full { .. }) if start.elapsed() < TIMEOUT => _ = end.host.cq.poll_one()?,
             Err(error) => return Err(error.into()),
         }
     }
 }
 
-/// Spins until another number is in the memory. It calls nothing: the adapter has to do it all by itself, unless it has while
-/// this end polled.
+/// Spins until the number in memory changes. It makes no calls, so the adapter must place the Write by itself, unless it already has
+/// while this end polled.
 fn changes_from(end: &End<'_>, before: u64) -> Result<u64> {
     let start = Instant::now();
     let mut word = [0; 8];
@@ -155,12 +155,12 @@ fn changes_from(end: &End<'_>, before: u64) -> Result<u64> {
         if now != before {
             return Ok(now);
         }
-        if spins.is_multiple_of(1 << 20) && start.elapsed() > PATIENCE {
+        if spins.is_multiple_of(1 << 20) && start.elapsed() > TIMEOUT {
             break;
         }
         std::hint::spin_loop();
     }
-    Err("nothing was written".into())
+    Err("no Write arrived in time".into())
 }
 
 pub(super) fn run_watching(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measured> {
@@ -171,7 +171,7 @@ pub(super) fn run_watching(turn: &Turn, server: &Server, at: SocketAddr) -> Resu
         write(turn, end, *last + 1)?;
         match changes_from(end, *last)? == *last + 1 {
             true => *last += 1,
-            false => return Err("an answer is not what was written".into()),
+            false => return Err("answer differs from the number written".into()),
         }
         Ok(())
     };

@@ -1,12 +1,11 @@
-//! How long a small message takes there and back while bulk traffic keeps both processors busy. Nobody polls: every consumer sleeps
-//! until its completion handler wakes it. The figure is the 99th percentile, which is what classes of handlers are for
-//! (requirement N6).
+//! The round-trip time of a small message while bulk traffic keeps both processors busy. Every consumer sleeps until its completion
+//! handler wakes it. The result is the 99th percentile, which classes of handlers are meant to reduce (requirement N6).
 
-use super::Host;
+use super::end::Host;
 use super::sleeper::Sleeper;
-use crate::Result;
-use crate::control::{PATIENCE, Server};
+use crate::control::{Server, TIMEOUT};
 use crate::measure::{Measured, Stopwatch};
+use crate::result::Result;
 use crate::turn::Turn;
 use ironwarp::{
     AcceptOptions, Access, Buffer, ConnectOptions, Listener, MemoryRegion, QueuePair, WorkRequest,
@@ -17,11 +16,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// A message of the load, and how many of them each connection has under way.
+/// Size of a bulk message, and number of outstanding ones per connection.
 const BULK: usize = 64 << 10;
 const QUEUED: usize = 16;
 
-/// The consumer that counts.
+/// Returns the measured consumer.
 fn quick(turn: &Turn, host: &Host) -> Result<Sleeper> {
     let sleeper = Sleeper::new(host, 2 * QUEUED)?;
     if turn.urgent { sleeper.urgent() } else { Ok(sleeper) }
@@ -34,7 +33,7 @@ struct Load {
 }
 
 impl Load {
-    /// `again` posts what was done once more.
+    /// Starts the load. `again` reposts a completed request.
     fn start(
         sleeper: Sleeper,
         pairs: Vec<QueuePair>,
@@ -44,7 +43,7 @@ impl Load {
         let moved = Arc::<AtomicU64>::default();
         let counter = Arc::clone(&moved);
         thread::spawn(move || -> std::result::Result<(), String> {
-            // It ends with the process: then there is nothing to tell.
+            // It ends with the process, so errors are ignored.
             loop {
                 let done = sleeper.next().map_err(|error| error.to_string())?;
                 counter.fetch_add(BULK as u64, Ordering::Relaxed);
@@ -73,12 +72,12 @@ fn region(host: &Host, size: usize) -> Result<MemoryRegion> {
 }
 
 fn accept(listener: &Listener, pair: &QueuePair) -> Result {
-    let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+    let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
     incoming.accept(pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
     Ok(())
 }
 
-/// The first connection is the one that counts, the others are the load.
+/// The first connection is measured, and the others are the load.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let quick = quick(turn, host)?;
     let (pair, memory) = (quick.pair(host, QUEUED)?, region(host, turn.size)?);
@@ -97,7 +96,7 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     }
     let _load = Load::start(bulk, pairs, room, receive);
     loop {
-        // Sends are done without a word. An empty message is the last one.
+        // Sends are unsignaled. An empty message is the last one.
         if quick.next()?.byte_len == 0 {
             return Ok(());
         }
@@ -136,8 +135,8 @@ pub(super) fn run(turn: &Turn, server: &Server, at: SocketAddr) -> Result<Measur
         let begin = Instant::now();
         let is_idle = || turn.load > 0 && load.moved() == before;
         while begin.elapsed() < time || pings.is_empty() || is_idle() {
-            if begin.elapsed() > PATIENCE {
-                return Err("there was no load".into());
+            if begin.elapsed() > TIMEOUT {
+                return Err("the load made no progress".into());
             }
             let start = Instant::now();
             ping()?;

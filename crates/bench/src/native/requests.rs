@@ -1,19 +1,19 @@
-//! Requests and answers on many queue pairs, all behind one completion queue.
+//! Requests and answers on many queue pairs with one completion queue.
 
-use super::Host;
-use crate::Result;
-use crate::control::{self, PATIENCE, Server};
+use super::end::Host;
+use crate::control::{self, Server, TIMEOUT};
 use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
+use crate::result::Result;
 use crate::scattered::Scattered;
 use crate::turn::Turn;
 use ironwarp::{AcceptOptions, Buffer, ConnectOptions, Listener, MemoryRegion, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// Each has one message on its way at most, in each direction.
+/// Queue depth: each has at most one outstanding message in each direction.
 const DEPTH: usize = 2;
 
-/// Queue pairs, and a place for each in one region: what it received last.
+/// Queue pairs, with a receive buffer for each in one region.
 #[derive(Debug)]
 struct Many<'h> {
     host: &'h Host,
@@ -28,14 +28,14 @@ impl<'h> Many<'h> {
         Ok(Self { host, pairs: Vec::with_capacity(turn.connections), region, size: turn.size })
     }
 
-    /// A queue pair for the next connection. Its receive is posted before there can be a message.
+    /// Creates a queue pair for the next connection. Its receive is posted before a message can arrive.
     fn next_pair(&self, turn: &Turn) -> Result<QueuePair> {
         let pair = self.host.pair(turn, DEPTH)?;
         post_receive(&pair, &self.region, self.pairs.len(), self.size)?;
         Ok(pair)
     }
 
-    /// Calls `each` for every message that came: which queue pair's, and how long it is. Polls once.
+    /// Polls once.
     fn poll(&self, completions: &mut Vec<ironwarp::Completion>) -> Result {
         completions.clear();
         self.host.cq.poll(completions, POLLED)?;
@@ -43,7 +43,7 @@ impl<'h> Many<'h> {
     }
 }
 
-/// So many completions are taken at once.
+/// Number of completions per poll.
 const POLLED: usize = 64;
 
 fn post_receive(pair: &QueuePair, region: &MemoryRegion, which: usize, size: usize) -> Result {
@@ -63,7 +63,7 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
     let watch = Stopwatch::start(server)?;
     let messages = exchange(turn, &many, &request, turn.time())?;
     let measured = watch.stop(server, messages, turn.size)?;
-    many.pairs[0].post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message is the last one
+    many.pairs[0].post_send(WorkRequest::send(0, &[]).unsignaled())?; // an empty message ends the workload
     compare(&edges(&many.region.to_vec()?[..turn.size]), &request)?;
     compare(&server.holds()?, &request)?;
     Ok(measured)
@@ -98,7 +98,7 @@ fn exchange(turn: &Turn, many: &Many<'_>, request: &[u8], time: Duration) -> Res
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let mut many = Many::new(turn, host)?;
     while many.pairs.len() < turn.connections {
-        let incoming = listener.accept(PATIENCE).ok_or("nobody connects")?;
+        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
         let pair = many.next_pair(turn)?;
         incoming.accept(&pair, &AcceptOptions::new()).map_err(|error| error.to_string())?;
         many.pairs.push(pair);
@@ -115,7 +115,7 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
                 return Ok(());
             }
             let which = usize::try_from(completion.wr_id)?;
-            // The answer is a copy of the request, so its place can receive the next one.
+            // The answer is a copy of the request, so its buffer can receive the next one.
             many.region.read(which * turn.size, &mut request)?;
             post_receive(&many.pairs[which], &many.region, which, turn.size)?;
             many.pairs[which].post_send(WorkRequest::send_inline(0, &request).unsignaled())?;

@@ -1,8 +1,8 @@
-//! A completion queue whose consumer sleeps at a completion handler, and polls only what it was woken for.
+//! A completion queue whose consumer sleeps on a completion handler and polls only when woken.
 
-use super::Host;
-use crate::Result;
-use crate::control::PATIENCE;
+use super::end::Host;
+use crate::control::TIMEOUT;
+use crate::result::Result;
 use ironwarp::{Arm, Class, Completion, CompletionHandler, CompletionQueue, QueuePair};
 
 #[derive(Debug)]
@@ -16,16 +16,16 @@ impl Sleeper {
         Self::at(host, host.adapter.completion_queue(depth)?)
     }
 
-    /// One whose consumer is in a hurry.
+    /// Sets the low-latency class.
     pub(super) fn urgent(self) -> Result<Self> {
         self.handler.set_class(Class::LowLatency)?;
         Ok(self)
     }
 
-    /// For a queue that there is.
+    /// Creates a sleeper for an existing queue.
     pub(super) fn at(host: &Host, cq: CompletionQueue) -> Result<Self> {
         let handler = host.adapter.completion_handler()?;
-        cq.modify(&handler);
+        cq.set_handler(&handler);
         Ok(Self { cq, handler })
     }
 
@@ -34,14 +34,14 @@ impl Sleeper {
         Ok(pair.max_sges(1).create()?)
     }
 
-    /// The next completion, which must be a good one.
+    /// Returns the next completion. Fails if it is not successful.
     pub(super) fn next(&self) -> Result<Completion> {
         loop {
             if let Some(completion) = self.cq.poll_one()? {
                 return Ok(completion.success()?);
             }
             if !self.cq.arm(Arm::Next) {
-                self.handler.wait(PATIENCE).ok_or("no completion in time")?;
+                self.handler.wait(TIMEOUT).ok_or("no completion in time")?;
             }
         }
     }

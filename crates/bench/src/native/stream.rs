@@ -1,17 +1,17 @@
-//! Writes, Reads or Sends one way, with as many outstanding as the turn says. They use the same memory again and again, as the
-//! loop over bare TCP does.
+//! Throughput of Writes, Reads or Sends in one direction, with the given number outstanding. They reuse the same memory, like the
+//! workload over bare TCP.
 
+use super::end::{DEPTH, End, Host};
 use super::sleeper::Sleeper;
-use super::{End, Host};
-use crate::Result;
-use crate::control::{self, PATIENCE, Server};
+use crate::control::{self, Server, TIMEOUT};
 use crate::measure::{Measured, Stopwatch, compare, edges, pattern};
+use crate::result::Result;
 use crate::turn::{Operation, Turn};
 use ironwarp::{Buffer, Listener, MemoryRegion, QueuePair, WorkRequest};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// What the target of a Write has to do: nothing. That of Sends posts receives.
+/// Runs the target, which has nothing to do for Writes and Reads, and posts receives for Sends.
 pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
     let buffer = match turn.operation {
         Operation::Read => Buffer::copy_of(&pattern(turn.size))?,
@@ -36,17 +36,17 @@ pub(super) fn serve(turn: &Turn, host: &Host, listener: &Listener) -> Result {
         }
     }
     control::wait_until_asked()?;
-    let wakes = sleeper.map_or(0, |sleeper| sleeper.handler.standing().wakes);
+    let wakes = sleeper.map_or(0, |sleeper| sleeper.handler.stats().wakes);
     control::say_holds(&format!("{} {wakes} {completions}", edges(&end.region.to_vec()?)));
     Ok(())
 }
 
-/// So long an event is held back at most, where events are.
+/// Maximum time for which moderation holds back an event.
 const HELD: Duration = Duration::from_micros(100);
 
-/// The sender is never kept waiting for one.
+/// Returns the number of receives, with which the sender never waits for one.
 fn receives(turn: &Turn) -> usize {
-    turn.queued.max(super::DEPTH)
+    turn.queued.max(DEPTH)
 }
 
 fn post_receive(turn: &Turn, pair: &QueuePair, region: &MemoryRegion) -> Result {
@@ -61,7 +61,7 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
         _ => Buffer::copy_of(&message)?,
     };
     let end = End::connect(turn, &host, at, host.region(buffer)?, |_, _| Ok(()))?;
-    // Behind all others: that it is done says that they have arrived.
+    // Posted after all others: its completion means that they have arrived.
     let fence = host.region(Buffer::new(1)?)?;
     phase(turn, &end, &fence, turn.warm_up())?;
     let watch = Stopwatch::start(server)?;
@@ -82,7 +82,7 @@ pub(super) fn run(turn: &Turn, server: &mut Server, at: SocketAddr) -> Result<Me
     Ok(Measured { wakes: number(wakes)? / number(completions)?.max(1.0), ..measured })
 }
 
-/// Keeps requests outstanding for so long, then sees to it that all have arrived. Returns how many.
+/// Keeps requests outstanding for the given time, then waits until all have arrived. Returns their number.
 fn phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Result<u64> {
     let list = [end.region.slice(0, turn.size)?];
     let request = || match turn.operation {
@@ -99,7 +99,7 @@ fn phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Re
             break;
         }
         if open {
-            // One call for many, where the turn allows it: but not one for each that gets free.
+            // Posts in batches if the turn allows it, instead of one request per free slot.
             while turn.queued - (posted - done) >= turn.batch.div_ceil(2) {
                 let room = (turn.queued - (posted - done)).min(turn.batch);
                 match room {
@@ -110,7 +110,7 @@ fn phase(turn: &Turn, end: &End<'_>, fence: &MemoryRegion, time: Duration) -> Re
             }
         }
         if turn.blocking {
-            completions.extend(end.host.cq.wait(PATIENCE)?);
+            completions.extend(end.host.cq.wait(TIMEOUT)?);
         }
         end.host.cq.poll(&mut completions, turn.queued)?;
         done += completions.len();

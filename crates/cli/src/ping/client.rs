@@ -1,8 +1,9 @@
-//! The end that asks, and measures.
+//! The client, which sends and measures.
 
 use super::hello::{Hello, Welcome};
+use super::message::{TIMEOUT, expected, message, succeeded};
+use super::options::{Arguments, Op};
 use super::report::{Report, micros};
-use super::{Arguments, Op, PATIENCE, expected, message, succeeded};
 use crate::say::{self, Failure};
 use ironwarp::{
     Access, Adapter, Buffer, Completes, CompletionQueue, ConnectOptions, Established, MemoryRegion, Opcode,
@@ -12,12 +13,12 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Pings a server, and prints what came of it. False: not all that was sent was answered.
+/// Pings a server and prints the results. Returns false if not all pings were answered.
 pub(super) fn run(adapter: &Adapter, to: SocketAddr, arguments: &Arguments) -> Result<bool, Failure> {
     let mut client = Client::connect(adapter, to, arguments)?;
     let mut report = Report::default();
     let pinged = client.ping_all(arguments, &mut report);
-    client.introduce()?;
+    client.print_parameters()?;
     if let Err(error) = &pinged {
         say::error(&**error);
     }
@@ -31,14 +32,14 @@ struct Client {
     size: usize,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// What is sent.
+    /// The message to send.
     out: MemoryRegion,
-    /// Where the answer goes.
+    /// The buffer for the answer.
     back: MemoryRegion,
-    /// The server's memory.
+    /// The memory of the server.
     there: Place,
     established: Arc<Established>,
-    /// Sends and Writes complete when the server has them.
+    /// Whether Sends and Writes complete only when acknowledged.
     acknowledged: bool,
     introduced: bool,
 }
@@ -57,15 +58,16 @@ impl Client {
         let hello = Hello { op, size: arguments.size, place: back.place(0)? };
         let established = qp
             .connect(to, &ConnectOptions::new().private_data(&hello.to_bytes()))
-            .map_err(|error| format!("no connection to {to}: {error}"))?;
-        let welcome = Welcome::parse(&established.private_data)
-            .ok_or_else(|| format!("{to} speaks RDMA, but is no `ironwarp ping --listen` of this version"))?;
+            .map_err(|error| format!("failed to connect to {to}: {error}"))?;
+        let welcome = Welcome::parse(&established.private_data).ok_or_else(|| {
+            format!("{to} is an RDMA server, but not a compatible `ironwarp ping --listen`")
+        })?;
         let there = welcome.place;
         Ok(Self { op, size, qp, cq, out, back, there, established, acknowledged, introduced: false })
     }
 
-    /// Says who is connected with whom, and how; once, when the first answer has shown all of it.
-    fn introduce(&mut self) -> Result<(), Failure> {
+    /// Prints the parameters of the connection, once, after the first answer.
+    fn print_parameters(&mut self) -> Result<(), Failure> {
         if std::mem::replace(&mut self.introduced, true) {
             return Ok(());
         }
@@ -73,7 +75,7 @@ impl Client {
         let title = say::bold(format_args!("PING {peer}"));
         let crc = if agreed.send.crc { "CRC" } else { "no CRC" };
         let (ird, ord) = (agreed.ird, agreed.ord);
-        let recognised = if self.qp.is_peer_ironwarp() { ", Ironwarp recognised" } else { "" };
+        let recognised = if self.qp.is_peer_ironwarp() { ", Ironwarp peer" } else { "" };
         say::line(format_args!(
             "{title} from {local}: {} of {} bytes, {crc}, IRD {ird}, ORD {ord}{recognised}",
             self.op, self.size
@@ -87,7 +89,7 @@ impl Client {
             report.sent();
             let took = self.ping(seq).map_err(|error| format!("seq={seq}: {error}"))?;
             report.received(took);
-            self.introduce()?;
+            self.print_parameters()?;
             if !arguments.quiet {
                 let Self { size, established, .. } = self;
                 let (peer, time) = (established.peer, micros(took));
@@ -101,7 +103,7 @@ impl Client {
         Ok(())
     }
 
-    /// One message there and back. Returns how long that took, without the making and the verifying of it.
+    /// Sends one ping. Returns its round-trip time, without preparing and verifying the message.
     fn ping(&self, seq: u64) -> Result<Duration, Failure> {
         let seed = if self.op == Op::Read { 0 } else { seq };
         self.out.write(0, &message(seed, self.size))?;
@@ -125,11 +127,11 @@ impl Client {
         Ok(took)
     }
 
-    /// Waits for all completions of a ping, and tells when the answer was there.
+    /// Waits for all completions of a ping. Returns when the answer arrived.
     fn wait(&self, began: Instant) -> Result<Duration, Failure> {
         let (mut sent, mut answered) = (self.op == Op::Read, None);
         loop {
-            let completion = self.cq.wait(PATIENCE)?.ok_or_else(|| format!("no answer in {PATIENCE:?}"))?;
+            let completion = self.cq.wait(TIMEOUT)?.ok_or_else(|| format!("no answer within {TIMEOUT:?}"))?;
             let now = began.elapsed();
             match succeeded(completion)?.opcode {
                 Opcode::Receive | Opcode::Read => answered = Some(now),
@@ -148,26 +150,26 @@ impl Client {
             None => Ok(()),
             Some((at, byte)) => {
                 let due = expected(seed, at);
-                Err(format!("byte {at} of {} is {byte:#04x}, {due:#04x} was sent", self.size).into())
+                Err(format!("byte {at} of {} is {byte:#04x}, expected {due:#04x}", self.size).into())
             }
         }
     }
 
-    /// Until the next ping. If the connection ends meanwhile, that is told at once.
+    /// Waits until the next ping. Reports immediately if the connection ends.
     fn pause(&self, pause: Duration) -> Result<(), Failure> {
         let until = Instant::now() + pause;
         while let Some(left) = until.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             let Some(completion) = self.cq.wait(left)? else { break };
             succeeded(completion)?;
         }
-        match self.qp.fault() {
+        match self.qp.error() {
             Some(fault) => Err(fault.to_string().into()),
             None => Ok(()),
         }
     }
 }
 
-/// For the next answer. There is always one: if the connection ends while nothing else is under way, it tells.
+/// Posts a receive for the next answer. There is always one, so that the end of an idle connection is noticed.
 fn post_receive(qp: &QueuePair, op: Op, sink: Sge) -> Result<(), PostError> {
     match op {
         Op::Send => qp.post_receive(0, &[sink]),

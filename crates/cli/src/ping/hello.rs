@@ -1,26 +1,25 @@
-//! What client and server say to each other when they connect, as private data. Before this: a connection in the making;
-//! after: `client.rs` and `server.rs` know how long messages are and where they go.
+//! The private data that client and server exchange when they connect: the operation, the message size and memory addresses.
 
-use super::Op;
+use super::options::Op;
 use ironwarp::{Place, Tag};
 
-/// The name of this protocol and its version.
+/// Name and version of the protocol.
 const MAGIC: [u8; 8] = *b"iwping01";
 
-/// What a client asks for.
+/// The request of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) op: Op,
-    /// How long its messages are.
+    /// Size of each message.
     pub(super) size: u32,
-    /// Where the server writes to.
+    /// Where the server writes.
     pub(super) place: Place,
 }
 
-/// What a server answers.
+/// The answer of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Welcome {
-    /// Where the client writes to, or reads from.
+    /// Where the client writes or reads.
     pub(super) place: Place,
 }
 
@@ -38,7 +37,7 @@ impl Hello {
         bytes
     }
 
-    /// `None` if it is of another program, or another version.
+    /// Returns `None` if it comes from another program or version.
     pub(super) fn parse(bytes: &[u8]) -> Option<Self> {
         let (&op, bytes) = bytes.strip_prefix(&MAGIC)?.split_first()?;
         let op = match op {
@@ -69,7 +68,7 @@ fn place_to_bytes(place: Place) -> [u8; 12] {
     bytes
 }
 
-/// A peer may pad what it sends with zeros, so what follows is not looked at.
+/// Ignores trailing bytes, because a peer may pad private data with zeros.
 fn parse_place(bytes: &[u8]) -> Option<Place> {
     let (tag, bytes) = bytes.split_first_chunk()?;
     let offset = bytes.first_chunk()?;
@@ -83,7 +82,7 @@ mod tests {
     const PLACE: Place = Place { tag: Tag(0x0102_0304), offset: 0x1112_1314_1516_1718 };
 
     #[test]
-    fn both_survive_as_bytes() {
+    fn both_survive_encoding() {
         for op in [Op::Send, Op::Write, Op::Read] {
             let hello = Hello { op, size: 0xa1b2_c3d4, place: PLACE };
             assert_eq!(Hello::parse(&hello.to_bytes()), Some(hello));
@@ -92,12 +91,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_foreign_is_neither() {
+    fn truncated_and_foreign_data_are_rejected() {
         let bytes = Hello { op: Op::Read, size: 1, place: PLACE }.to_bytes();
         for len in 0..bytes.len() {
             assert_eq!(Hello::parse(&bytes[..len]), None);
         }
-        assert_eq!(Hello::parse(b"iwping02 something of a later version"), None);
+        assert_eq!(Hello::parse(b"iwping02 of a later version"), None);
         assert_eq!(Welcome::parse(&[0; 40]), None);
     }
 }

@@ -1,13 +1,13 @@
-//! Round trips, summed up. Before this: `client.rs`, which measured them.
+//! Statistics of round trips.
 
 use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-/// The summary is of the last so many; a client without end must not grow without end.
+/// Number of recent round trips in the summary, which bounds the memory of a client that runs forever.
 const KEPT: usize = 1 << 20;
 
-/// What came of the pings so far.
+/// The results so far.
 #[derive(Debug, Default)]
 pub(super) struct Report {
     sent: u64,
@@ -28,7 +28,7 @@ impl Report {
         self.times.push_back(took);
     }
 
-    /// The round trips that 0, 50, 99 and 100 of 100 do not exceed.
+    /// Returns the 0th, 50th, 99th and 100th percentile.
     fn quantiles(&self) -> Option<[Duration; 4]> {
         let mut sorted: Vec<Duration> = self.times.iter().copied().collect();
         sorted.sort_unstable();

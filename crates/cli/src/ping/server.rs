@@ -1,28 +1,29 @@
-//! The end that answers.
+//! The server, which answers.
 
 use super::hello::{Hello, Welcome};
-use super::{LONGEST, Op, PATIENCE, message, succeeded};
+use super::message::{TIMEOUT, message, succeeded};
+use super::options::{MAX_SIZE, Op};
 use crate::say::{self, Failure};
 use ironwarp::{
-    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, Fault, Incoming, MemoryRegion, Opcode,
+    AcceptOptions, Access, Adapter, Buffer, CompletionQueue, Incoming, MemoryRegion, Opcode, QpError,
     QueuePair, WorkRequest,
 };
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// So many clients are answered at once; more are told to come again.
-const CLIENTS: usize = 256;
+/// Maximum number of concurrent clients; further ones are rejected.
+const MAX_CLIENTS: usize = 256;
 
-/// Answers clients, each in a thread of its own. Shall it end after one, false says that this one was not content.
+/// Answers clients, each in a thread of its own. With `once`, returns after one client, with false if it failed.
 pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool, Failure> {
-    let listener = adapter.listen(at).map_err(|error| format!("cannot listen at {at}: {error}"))?;
+    let listener = adapter.listen(at).map_err(|error| format!("failed to listen on {at}: {error}"))?;
     let addr = listener.local_addr()?;
-    say::line(format_args!("listening at {addr}; try: ironwarp ping {addr}"))?;
+    say::line(format_args!("listening on {addr}; try: ironwarp ping {addr}"))?;
     let busy = Arc::new(());
     loop {
         let Some(incoming) = listener.accept(None) else { continue };
-        if Arc::strong_count(&busy) > CLIENTS {
-            incoming.reject(b"too many clients: try again later")?;
+        if Arc::strong_count(&busy) > MAX_CLIENTS {
+            incoming.reject(b"too many clients, try again later")?;
             continue;
         }
         let (peer, adapter, one) = (incoming.peer_addr(), adapter.clone(), Arc::clone(&busy));
@@ -39,25 +40,25 @@ pub(super) fn run(adapter: &Adapter, at: SocketAddr, once: bool) -> Result<bool,
     }
 }
 
-/// A client, and what is needed to answer it.
+/// A client and its resources.
 struct Served {
     hello: Hello,
     qp: QueuePair,
     cq: CompletionQueue,
-    /// Two messages, one behind the other: while one is echoed, the next has a place.
+    /// Room for two messages, so that the next one can arrive while one is echoed.
     region: MemoryRegion,
 }
 
-/// Answers one client, and returns how often.
+/// Answers one client. Returns the number of pings.
 fn serve(adapter: &Adapter, incoming: Incoming) -> Result<u64, Failure> {
     let peer = incoming.peer_addr();
     let Some(hello) = Hello::parse(incoming.private_data()) else {
-        incoming.reject(b"this is `ironwarp ping --listen`, and answers `ironwarp ping` alone")?;
-        return Err("connected with another program".into());
+        incoming.reject(b"this is `ironwarp ping --listen`, which only accepts `ironwarp ping`")?;
+        return Err("rejected: not an `ironwarp ping`".into());
     };
-    if hello.size > LONGEST {
-        incoming.reject(format!("messages of at most {LONGEST} bytes are answered here").as_bytes())?;
-        return Err(format!("asked for messages of {} bytes", hello.size).into());
+    if hello.size > MAX_SIZE {
+        incoming.reject(format!("message size exceeds the maximum of {MAX_SIZE} bytes").as_bytes())?;
+        return Err(format!("rejected: message size of {} bytes", hello.size).into());
     }
     let served = Served::new(adapter, hello)?;
     let welcome = Welcome { place: served.region.place(0)? };
@@ -85,7 +86,7 @@ impl Served {
         Ok(Self { hello, qp, cq, region })
     }
 
-    /// Until the client closes.
+    /// Answers until the client closes.
     fn answer_all(&self) -> Result<u64, Failure> {
         for pings in 0.. {
             let Some(received) = self.next()? else { return Ok(pings) };
@@ -94,12 +95,12 @@ impl Served {
         Ok(u64::MAX)
     }
 
-    /// The length of the next message; `None` when the client has closed.
+    /// Returns the length of the next message, or `None` if the client has closed.
     fn next(&self) -> Result<Option<u32>, Failure> {
         loop {
             let Some(completion) = self.cq.wait(None)? else { continue };
-            if let Some(Fault::Closed) = completion.cause.as_deref() {
-                let _ = self.qp.wait_closed(PATIENCE);
+            if let Some(QpError::Closed) = completion.cause.as_deref() {
+                let _ = self.qp.wait_closed(TIMEOUT);
                 return Ok(None);
             }
             let completion = succeeded(completion)?;
@@ -117,7 +118,7 @@ impl Served {
         Ok(posted?)
     }
 
-    /// A client has one ping under way. So the slot of the last one but one is free: its echo was received.
+    /// A client has one ping outstanding, so the slot of the ping before the last is free: its echo was received.
     fn answer(&self, ping: u64, received: u32) -> Result<(), Failure> {
         self.post_receive(ping + 1)?;
         let requests = match self.hello.op {
@@ -130,7 +131,7 @@ impl Served {
                     .unsignaled(),
                 WorkRequest::send(ping, &[]).unsignaled().into(),
             ],
-            Op::Read => return Err("a message came where only Reads were announced".into()),
+            Op::Read => return Err("unexpected message from a client that announced only Reads".into()),
         };
         Ok(self.qp.post_send_all(requests)?)
     }

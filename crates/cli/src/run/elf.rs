@@ -1,5 +1,5 @@
-//! What the beginning of an ELF file tells: for which machine it is, and which loader it wants. Every offset comes from the
-//! file and may be anything, so nothing is read but through [`Source`], which has bounds.
+//! Reads the machine and the loader from the headers of an ELF file. Offsets come from the file and are untrusted, so all reads
+//! go through [`Source`], which checks bounds.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -10,19 +10,19 @@ use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::FileExt;
 
-/// Where bytes are read from.
+/// A source of bytes.
 pub(super) trait Source {
-    /// Fills `into` with what is at `offset`, or fails.
+    /// Fills `into` from `offset`, or fails.
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
 }
 
 /// An ELF file.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Elf {
-    /// Of 64 bits, lowest byte first; what follows is read of such files alone.
+    /// 64-bit and little-endian. The loader is read only from such files.
     pub(super) wide: bool,
     pub(super) machine: Machine,
-    /// The loader that it asks for (PT_INTERP). A program that asks for none is statically linked.
+    /// The loader (PT_INTERP). A program without one is statically linked.
     pub(super) loader: Option<OsString>,
 }
 
@@ -35,18 +35,18 @@ const CLASS_64: u8 = 2;
 const LITTLE_ENDIAN: u8 = 1;
 const PT_INTERP: u32 = 3;
 
-/// Sizes of the file's header and of one program header.
+/// Sizes of the file header and of a program header.
 pub(super) const HEADER: usize = 64;
 pub(super) const PROGRAM_HEADER: usize = 56;
-/// The kernel takes no longer name of a loader (PATH_MAX), and no more program headers than fit 64 KiB.
-const LONGEST_LOADER: u64 = 4096;
-pub(super) const MOST_PROGRAM_HEADERS: u16 = 1170;
+/// Limits of the kernel: PATH_MAX for the name of the loader, and 64 KiB for program headers.
+const MAX_LOADER: u64 = 4096;
+pub(super) const MAX_PROGRAM_HEADERS: u16 = 1170;
 
 impl Machine {
-    /// The one that this program was built for.
+    /// The machine that this program was built for.
     pub(super) const OURS: Self = Self(if cfg!(target_arch = "aarch64") { 183 } else { 62 });
 
-    /// What people call it.
+    /// The common name.
     pub(super) fn name(self) -> String {
         let known = match self.0 {
             2 | 18 | 43 => "sparc",
@@ -66,10 +66,10 @@ impl Machine {
 }
 
 impl Elf {
-    /// Reads a file; `None` if it is not ELF at all, or too short or wrong in a way that no kernel would run.
+    /// Parses a file. Returns `None` if it is not ELF, or truncated or invalid in a way that the kernel rejects.
     pub(super) fn parse(source: &impl Source) -> io::Result<Option<Self>> {
         match Self::parse_whole(source) {
-            // The file ends before its headers do.
+            // The headers are truncated.
             Err(error) if error.kind() == ErrorKind::UnexpectedEof => Ok(None),
             parsed => parsed,
         }
@@ -92,7 +92,7 @@ impl Elf {
         source.read(0, &mut header)?;
         let table = u64_at(&header, 32);
         let (size, count) = (u16_at(&header, 54), u16_at(&header, 56));
-        if usize::from(size) != PROGRAM_HEADER || count > MOST_PROGRAM_HEADERS {
+        if usize::from(size) != PROGRAM_HEADER || count > MAX_PROGRAM_HEADERS {
             return Ok(None);
         }
         for index in 0..u64::from(count) {
@@ -107,9 +107,9 @@ impl Elf {
     }
 }
 
-/// A name of so many bytes, with the zero behind it.
+/// Reads a name of `len` bytes, including its terminating NUL.
 fn name(source: &impl Source, offset: u64, len: u64) -> io::Result<Option<OsString>> {
-    if !(2..=LONGEST_LOADER).contains(&len) {
+    if !(2..=MAX_LOADER).contains(&len) {
         return Ok(None);
     }
     let mut bytes = vec![0; usize::try_from(len).map_err(io::Error::other)?];
@@ -130,7 +130,7 @@ pub(super) fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(array(bytes, at))
 }
 
-/// The places are constants inside of headers that are whole.
+/// `at` is a constant within a complete header.
 fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     let mut array = [0; N];
     array.copy_from_slice(&bytes[at..at + N]);
@@ -140,21 +140,20 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
 impl Source for File {
     fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
         if offset > i64::MAX.cast_unsigned() {
-            return Err(ErrorKind::UnexpectedEof.into()); // the kernel would call it an invalid argument
+            return Err(ErrorKind::UnexpectedEof.into()); // the kernel would return EINVAL
         }
         self.read_exact_at(into, offset)
     }
 }
 
-/// A file that is read by the page. What is of interest lies in a few of them, in many small pieces, and each read of the
-/// file is a system call.
+/// A file that is read in pages, because many small reads in a few pages would take a system call each.
 #[derive(Debug)]
 pub(super) struct Pages {
     file: File,
     read: RefCell<BTreeMap<u64, Vec<u8>>>,
 }
 
-/// How many bytes are read at once.
+/// Number of bytes to read at once.
 const PAGE: usize = 8192;
 
 impl Pages {
@@ -162,7 +161,7 @@ impl Pages {
         Self { file, read: RefCell::default() }
     }
 
-    /// A page; shorter, if the file ends in it.
+    /// Returns a page, which is shorter at the end of the file.
     fn page(&self, number: u64) -> io::Result<Vec<u8>> {
         let mut bytes = vec![0; PAGE];
         let offset = number * PAGE as u64;
@@ -220,7 +219,7 @@ mod tests {
 
     const LOADER: &[u8] = b"/lib64/ld-linux-x86-64.so.2\0";
 
-    /// A file with a segment to load, and one that names a loader.
+    /// Returns a file with a PT_LOAD segment and a PT_INTERP segment.
     fn program(loader: &[u8]) -> Vec<u8> {
         let mut file = vec![0; HEADER + 2 * PROGRAM_HEADER];
         file[..4].copy_from_slice(&MAGIC);
@@ -275,7 +274,7 @@ mod tests {
                 let found = pages.read(offset, &mut other).map_err(|error| error.kind());
                 assert!(
                     len == 0 || found == expected,
-                    "{len} bytes at {offset}: {found:?}, not {expected:?}"
+                    "{len} bytes at {offset}: {found:?}, expected {expected:?}"
                 );
                 assert!(expected.is_err() || one == other, "{len} bytes at {offset}");
             }
@@ -292,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn other_machines_and_widths_are_told() {
+    fn other_machines_and_widths_are_recognised() {
         let mut file = program(LOADER);
         file[18..20].copy_from_slice(&[183, 0]);
         assert_eq!(parse(&file).unwrap().machine.name(), "aarch64");
@@ -308,13 +307,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_elf_is_nothing() {
+    fn other_files_are_not_elf() {
         for file in [&b""[..], b"\x7fELG", b"#!/bin/sh\necho hello to you\n", &[0; 100]] {
             assert_eq!(parse(&file.to_vec()), None);
         }
     }
 
-    /// Cut off at any byte, and with any byte wrong, it is something or nothing, and no panic.
+    /// Truncated and corrupted files never cause a panic.
     #[test]
     fn broken_files() {
         let whole = program(LOADER);
@@ -338,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_without_an_end_is_refused() {
+    fn an_unterminated_name_is_rejected() {
         assert_eq!(parse(&program(b"/lib64/ld")), None);
         assert_eq!(parse(&program(b"\0")), None);
     }

@@ -1,32 +1,21 @@
-//! The last step: this process becomes the program. It keeps its number, its terminal and its parent; whoever waits for it gets
-//! the program's exit code.
+//! Executes the program in this process, which keeps its PID, terminal and parent, so that a waiting parent gets the program's
+//! exit code.
 //!
-//! The standard library would ignore SIGPIPE before `main`, and its own `exec` empties the signal mask. A program must get both as
-//! they were: systemd, for one, ignores SIGPIPE for its services. So the C library calls [`main`] here, which also saves what
-//! the standard library does for threads and deep stacks: it reads `/proc/self/maps`, a tenth of the time of a start.
-#![expect(unsafe_code, reason = "execve, and the function that the C library calls first")]
+//! The standard library's `exec` clears the signal mask, but the program must inherit it.
+#![expect(unsafe_code, reason = "execve and signal")]
 
 use std::ffi::{CString, OsStr, OsString, c_char};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// What the C library calls. The standard library knows the arguments nevertheless: glibc hands them to it before this.
-#[cfg(not(test))]
-#[unsafe(no_mangle)]
-extern "C" fn main(_: std::ffi::c_int, _: *const *const c_char) -> std::ffi::c_int {
-    const PANICKED: i32 = 101;
-    let code = std::panic::catch_unwind(crate::start).unwrap_or(PANICKED);
-    std::process::exit(code) // which writes what is left to be written
-}
-
-/// For all commands but `run`: whoever writes to a closed pipe gets an error, and no signal.
+/// Ignores SIGPIPE, so that writing to a closed pipe returns an error. For all commands except `run`.
 pub(crate) fn ignore_sigpipe() {
-    // SAFETY: changes what the signal means to this process.
+    // SAFETY: only changes the disposition of the signal.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
 }
 
-/// Becomes the program. Returns only if that fails.
+/// Executes the program. Returns only on failure.
 pub(super) fn exec(path: &Path, arguments: &[OsString], variables: &[(OsString, OsString)]) -> io::Error {
     match prepared(path, arguments, variables) {
         Ok((path, arguments, variables)) => become_program(&path, &arguments, &variables),
@@ -48,7 +37,7 @@ fn prepared(path: &Path, arguments: &[OsString], variables: &[(OsString, OsStrin
 
 fn become_program(path: &CString, arguments: &[CString], variables: &[CString]) -> io::Error {
     let (arguments, variables) = (pointers(arguments), pointers(variables));
-    // SAFETY: the path and all texts end with a zero, both lists with a null pointer, and all live as long as the call.
+    // SAFETY: the path and all strings end with NUL, both lists end with a null pointer, and all outlive the call.
     unsafe { libc::execvpe(path.as_ptr(), arguments.as_ptr(), variables.as_ptr()) };
     io::Error::last_os_error()
 }

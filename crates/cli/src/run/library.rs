@@ -1,13 +1,13 @@
-//! The library that goes in front of the program's: where it is, and what tells the loader so.
+//! Finds the drop-in library, and makes the loader use it before the system's.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// The file. Links of its other names are beside it.
+/// The library. Symbolic links with its other names are in the same directory.
 pub(super) const FILE: &str = "libibverbs.so.1";
 
-/// Where it may be, from the directory of this executable: as installed; all in one directory; as built by `cargo xtask
+/// Where to search, relative to the directory of this executable: as installed; in the same directory; as built by `cargo xtask
 /// dropin`, for an executable that cargo built.
 const PLACES: [&str; 3] = ["../lib/ironwarp", "", "../dropin/lib/ironwarp"];
 
@@ -18,21 +18,21 @@ pub(super) struct Library {
 }
 
 impl Library {
-    /// Finds it near an executable.
+    /// Finds the library near an executable.
     pub(super) fn find(executable: &Path) -> Result<Self, String> {
         let home = executable.parent().unwrap_or(Path::new("/"));
         let places = PLACES.map(|place| normal(&home.join(place)));
         let Some(directory) = places.iter().find(|place| place.join(FILE).is_file()) else {
             let looked = places.map(|place| place.display().to_string()).join(", ");
             return Err(format!(
-                "{FILE} of Ironwarp is in none of {looked}: unpack the whole release, or build it with `cargo xtask dropin`"
+                "{FILE} of Ironwarp not found in {looked}: unpack the complete release, or build it with `cargo xtask dropin`"
             ));
         };
         let found = Self { directory: directory.clone() };
         match directory.as_os_str().as_bytes().iter().find(|byte| matches!(byte, b':' | b';')) {
             None => Ok(found),
             Some(sign) => Err(format!(
-                "the loader takes no directory with `{}` in its name: move {} to another place",
+                "the dynamic loader does not support `{}` in directory names: move {} elsewhere",
                 char::from(*sign),
                 directory.display()
             )),
@@ -43,21 +43,21 @@ impl Library {
         self.directory.join(FILE)
     }
 
-    /// What LD_PRELOAD is to be, which was `now`: ours first.
+    /// Returns the new value of LD_PRELOAD, with our library first.
     pub(super) fn preload(&self, now: Option<&OsStr>) -> OsString {
         let path = self.file();
-        // A blank ends a path there. The name alone is looked for in LD_LIBRARY_PATH.
+        // Spaces separate paths here. The name alone is searched in LD_LIBRARY_PATH.
         let blank = path.as_os_str().as_bytes().contains(&b' ');
         in_front(if blank { FILE.as_ref() } else { path.as_os_str() }, now, b": ")
     }
 
-    /// What LD_LIBRARY_PATH is to be, which was `now`: ours first.
+    /// Returns the new value of LD_LIBRARY_PATH, with our directory first.
     pub(super) fn search_path(&self, now: Option<&OsStr>) -> OsString {
         in_front(self.directory.as_os_str(), now, b":;")
     }
 }
 
-/// A list with one more at its beginning, unless it is there already: programs that we run may run us.
+/// Prepends an element to a list unless it is already there, because programs that we run may run this command.
 fn in_front(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString {
     let list = list.filter(|list| !list.is_empty());
     let Some(list) = list else { return first.to_owned() };
@@ -70,7 +70,7 @@ fn in_front(first: &OsStr, list: Option<&OsStr>, separators: &[u8]) -> OsString 
     longer
 }
 
-/// The path without `x/..`, which is right for a path without symbolic links, as that of an executable is.
+/// Resolves `x/..`. Correct only for a path without symbolic links, such as that of an executable.
 fn normal(path: &Path) -> PathBuf {
     let mut short = PathBuf::new();
     for part in path.components() {
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn it_goes_in_front_of_what_is_set() {
+    fn it_is_prepended_to_the_current_value() {
         let library = library("/opt/lib/ironwarp");
         let file = "/opt/lib/ironwarp/libibverbs.so.1";
         for (now, preload) in [
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_there_once() {
+    fn it_is_not_duplicated() {
         let library = library("/opt/lib/ironwarp");
         for now in [None, Some("a.so"), Some("/opt/lib/ironwarp")] {
             let now = now.map(OsStr::new);
@@ -117,13 +117,13 @@ mod tests {
     }
 
     #[test]
-    fn a_blank_in_its_path_is_gone_around() {
+    fn a_path_with_a_space_is_searched_by_name() {
         assert_eq!(library("/my files/ironwarp").preload(Some("a.so".as_ref())), "libibverbs.so.1:a.so");
         assert_eq!(library("/my files/ironwarp").search_path(None), "/my files/ironwarp");
     }
 
     #[test]
-    fn paths_without_links_are_made_short() {
+    fn paths_are_normalised() {
         for (long, short) in [("/opt/bin/../lib/ironwarp", "/opt/lib/ironwarp"), ("/bin/", "/bin")] {
             assert_eq!(normal(Path::new(long)), Path::new(short));
         }

@@ -1,5 +1,5 @@
-//! The program to run: where it is, and whether a library can be put in front of it. What cannot be served is found before it
-//! is started: later it would only find no device, and nobody would know why.
+//! Finds the program to run, and checks whether its libraries can be replaced. If they cannot, this is reported before the
+//! program starts, because it would only find no device.
 
 use super::elf::{Elf, Machine};
 use super::script::{self, Interpreter};
@@ -12,19 +12,19 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// The exit codes of shells for what cannot be started, and for what is not there.
+/// Exit codes of shells for a program that cannot be executed, and for one that was not found.
 pub(super) const CANNOT_EXECUTE: u8 = 126;
 pub(super) const NOT_FOUND: u8 = 127;
 
-/// Linux follows no more interpreters of interpreters.
-const MOST_LEVELS: usize = 4;
-/// Where programs are when nobody set PATH, as the C library has it.
+/// Maximum depth of nested interpreters in Linux.
+const MAX_LEVELS: usize = 4;
+/// The C library's default if PATH is not set.
 const DEFAULT_PATH: &str = "/bin:/usr/bin";
 const SETUID: u32 = 0o4000;
 const SETGID: u32 = 0o2000;
 const GROUP_EXECUTES: u32 = 0o0010;
 
-/// Why a program is not run, and what to do about it: one line.
+/// Why a program cannot be run and what to do about it, in one line.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) code: u8,
@@ -39,27 +39,27 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// Whose rights this process has.
+/// User and group.
 #[derive(Clone, Copy, Debug)]
 struct Identity {
     uid: u32,
     gid: u32,
 }
 
-/// A program that can be served.
+/// A program that can be run on the adapter.
 #[derive(Debug)]
 pub(super) struct Program {
     pub(super) path: PathBuf,
-    /// What is loaded: the program, or what runs it if it is a script.
+    /// The file that is loaded: the program, or the interpreter of a script.
     pub(super) loaded: PathBuf,
 }
 
-/// Finds a program as a shell does, and makes sure that it can be served.
+/// Finds a program like a shell, and checks that it can be run on the adapter.
 pub(super) fn find(name: &OsStr, search: Option<&OsStr>) -> Result<Program, Refusal> {
     let path = look_for(name, search)?;
     let mut subject = format!("`{}`", name.to_string_lossy());
     let mut file = path.clone();
-    for _ in 0..=MOST_LEVELS {
+    for _ in 0..=MAX_LEVELS {
         let interpreter = match check(&file).map_err(|trouble| trouble.of(&subject))? {
             None => return Ok(Program { path, loaded: file }),
             Some(Interpreter::Cleared) => return Err(Trouble::Cleared.of(&subject)),
@@ -77,7 +77,7 @@ pub(super) fn find(name: &OsStr, search: Option<&OsStr>) -> Result<Program, Refu
     Err(Trouble::TooDeep.of(&format!("`{}`", name.to_string_lossy())))
 }
 
-/// What is in the way.
+/// Why a program cannot be run.
 #[derive(Debug, PartialEq, Eq)]
 enum Trouble {
     Directory,
@@ -96,7 +96,7 @@ enum Trouble {
 }
 
 impl Trouble {
-    /// In words, of a program or of a script and what runs it.
+    /// Describes the problem of a program, or of a script and its interpreter.
     fn of(self, subject: &str) -> Refusal {
         let code = match self {
             Self::NoLoader(_) | Self::NoInterpreter(_) => NOT_FOUND,
@@ -105,55 +105,59 @@ impl Trouble {
         let ours = Machine::OURS.name();
         let why = match self {
             Self::Directory => "is a directory, not a program".to_owned(),
-            Self::NotExecutable => "may not be executed: `chmod +x` it, or ask its owner to".to_owned(),
-            Self::Unreadable(error) => format!("cannot be looked at: {error}"),
+            Self::NotExecutable => "is not executable: run `chmod +x` on it".to_owned(),
+            Self::Unreadable(error) => format!("cannot be read: {error}"),
             Self::Unknown => "is neither an ELF program nor a script".to_owned(),
-            Self::Static => {
-                "is statically linked, so that no library can be put in front of its own: link it \
+            Self::Static => "is statically linked, so its libraries cannot be replaced: link it \
                 dynamically (Go: with cgo)"
-                    .to_owned()
-            }
+                .to_owned(),
             Self::Privileged(what) => format!(
-                "is {what}, and Linux lets nobody choose the libraries of such programs: run a copy without that (`cp` \
-                 makes one), or put what it starts behind it, as in `sudo ironwarp run -- PROGRAM`"
+                "is {what}, and Linux ignores LD_PRELOAD for such programs: run a copy without that (`cp` \
+                 makes one), or run `ironwarp run` through it, as in `sudo ironwarp run -- PROGRAM`"
             ),
             Self::OtherLibc(loader) => format!(
-                "is built for another C library (its loader is {}), and Ironwarp for glibc: use a build for glibc",
+                "is built for another C library (its loader is {}), but Ironwarp requires glibc: use a build for glibc",
                 loader.to_string_lossy()
             ),
             Self::OtherMachine(machine) => {
-                format!("is for {machine}, and this Ironwarp for {ours}: use a build for {ours}")
+                format!("is for {machine}, but this Ironwarp is for {ours}: use a build for {ours}")
             }
-            Self::Narrow => format!("is a 32-bit program, and Ironwarp has 64 bits: use a build for {ours}"),
+            Self::Narrow => format!("is a 32-bit program, but Ironwarp is 64-bit: use a build for {ours}"),
             Self::NoLoader(loader) => {
-                format!("wants the loader {}, which is not there", loader.to_string_lossy())
+                format!("needs the loader {}, which does not exist", loader.to_string_lossy())
             }
             Self::NoInterpreter(interpreter) => {
                 let name = interpreter.to_string_lossy();
-                let foreign = name.ends_with('\r').then_some(" (its lines end as on Windows)");
-                format!("is a script for `{}`, which is not there{}", name.trim_end(), foreign.unwrap_or(""))
+                let foreign = name.ends_with('\r').then_some(" (it has Windows line endings)");
+                format!(
+                    "is a script for `{}`, which does not exist{}",
+                    name.trim_end(),
+                    foreign.unwrap_or("")
+                )
             }
             Self::Cleared => {
-                "is a script that begins with `env -i`, which takes away what makes the library load: \
+                "is a script that begins with `env -i`, which removes the variables that load the library: \
                 change its first line"
                     .to_owned()
             }
-            Self::TooDeep => format!("is a script for a script, and so on: Linux follows {MOST_LEVELS}"),
+            Self::TooDeep => {
+                format!("is a script for a script for a script: Linux allows {MAX_LEVELS} levels")
+            }
         };
         Refusal { code, text: format!("{subject} {why}") }
     }
 }
 
-/// Looks for a program in PATH, unless it names a place itself.
+/// Searches a program in PATH, unless its name contains a slash.
 fn look_for(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     let shown = name.to_string_lossy();
     if name.as_bytes().contains(&b'/') {
         return match std::fs::metadata(name) {
             Ok(_) => Ok(name.into()),
             Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-                Err(Refusal { code: CANNOT_EXECUTE, text: format!("`{shown}` cannot be reached: {error}") })
+                Err(Refusal { code: CANNOT_EXECUTE, text: format!("`{shown}` is not accessible: {error}") })
             }
-            Err(_) => Err(Refusal { code: NOT_FOUND, text: format!("`{shown}` is not there") }),
+            Err(_) => Err(Refusal { code: NOT_FOUND, text: format!("`{shown}` does not exist") }),
         };
     }
     let mut found_one = false;
@@ -169,15 +173,15 @@ fn look_for(name: &OsStr, search: Option<&OsStr>) -> Result<PathBuf, Refusal> {
     }
     match (found_one, name.is_empty()) {
         (true, _) => Err(Trouble::NotExecutable.of(&format!("`{shown}`"))),
-        (false, true) => Err(Refusal { code: NOT_FOUND, text: "a program with no name is not there".into() }),
+        (false, true) => Err(Refusal { code: NOT_FOUND, text: "the name of the program is empty".into() }),
         (false, false) => {
-            let text = format!("`{shown}` is not in PATH: is it installed, or is `./{shown}` meant?");
+            let text = format!("`{shown}` not found in PATH: install it, or did you mean `./{shown}`?");
             Err(Refusal { code: NOT_FOUND, text })
         }
     }
 }
 
-/// Whether a file can be served. If it is a script, what runs it is to be looked at next.
+/// Checks whether a file can be run on the adapter. Returns the interpreter of a script, to be checked next.
 fn check(path: &Path) -> Result<Option<Interpreter>, Trouble> {
     let unreadable = |error: io::Error| Trouble::Unreadable(error.to_string());
     let metadata = path.metadata().map_err(unreadable)?;
@@ -189,7 +193,7 @@ fn check(path: &Path) -> Result<Option<Interpreter>, Trouble> {
     }
     let file = match File::open(path) {
         Ok(file) => file,
-        // Programs may be executed that may not be read. There is nothing to be known of them.
+        // A program may be executable but not readable. Then nothing can be checked.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {
             return refuse_privileged(path, &metadata).map(|()| None);
         }
@@ -202,7 +206,7 @@ fn check(path: &Path) -> Result<Option<Interpreter>, Trouble> {
         return Ok(Some(interpreter)); // Linux ignores setuid and capabilities of scripts
     }
     let Some(elf) = Elf::parse(&file).map_err(unreadable)? else {
-        // As shells have it: a file of text is theirs.
+        // Like shells: a text file is a shell script.
         let is_text = !first.is_empty() && !first.contains(&0);
         return if is_text { Ok(Some(Interpreter::Path("/bin/sh".into()))) } else { Err(Trouble::Unknown) };
     };
@@ -219,7 +223,7 @@ fn check_elf(elf: &Elf, path: &Path) -> Result<(), Trouble> {
         return Err(if of_ours { Trouble::Narrow } else { Trouble::OtherMachine(elf.machine.name()) });
     }
     match &elf.loader {
-        // The loader itself may be called with a program behind it, and heeds what we set.
+        // The loader may be run with a program as its argument, and uses our variables.
         None if is_loader_of_glibc(path) => Ok(()),
         None => Err(Trouble::Static),
         Some(loader) if is_of_another_libc(loader) => Err(Trouble::OtherLibc(loader.clone())),
@@ -234,13 +238,13 @@ fn is_loader_of_glibc(path: &Path) -> bool {
     name.as_bytes().starts_with(b"ld-linux") || name.as_bytes().starts_with(b"ld-2.")
 }
 
-/// musl, uClibc, Android's. Loaders that nobody knows are let pass: some distributions rename glibc's.
+/// Whether a loader is that of musl, uClibc or Android. Unknown loaders are accepted, because some distributions rename glibc's.
 fn is_of_another_libc(loader: &OsStr) -> bool {
     let loader = loader.to_string_lossy();
     ["ld-musl", "uClibc", "/system/bin/linker"].iter().any(|other| loader.contains(other))
 }
 
-/// Linux sets AT_SECURE for programs that run with other rights than who starts them; then the loader ignores LD_PRELOAD.
+/// Rejects programs that run with other rights than the user: Linux sets AT_SECURE for them, so the loader ignores LD_PRELOAD.
 fn refuse_privileged(path: &Path, metadata: &Metadata) -> Result<(), Trouble> {
     let identity =
         Identity { uid: rustix::process::getuid().as_raw(), gid: rustix::process::getgid().as_raw() };
@@ -262,7 +266,7 @@ fn privileged(mode: u32, owned: Identity, by: Identity, capable: impl Fn() -> bo
     } else if mode & SETGID != 0 && mode & GROUP_EXECUTES != 0 && owned.gid != by.gid {
         Some("setgid")
     } else if by.uid != 0 && capable() {
-        Some("given capabilities")
+        Some("given file capabilities")
     } else {
         None
     }
@@ -284,9 +288,9 @@ mod tests {
             (0o4755, ROOT, ROOT, false, None),
             (0o4755, USER, ROOT, false, Some("setuid")),
             (0o2755, ROOT, USER, false, Some("setgid")),
-            (0o2745, ROOT, USER, false, None), // mandatory locking, in old times
+            (0o2745, ROOT, USER, false, None), // formerly mandatory locking
             (0o2755, USER, USER, false, None),
-            (0o755, ROOT, USER, true, Some("given capabilities")),
+            (0o755, ROOT, USER, true, Some("given file capabilities")),
             (0o755, ROOT, ROOT, true, None),
         ] {
             let found = privileged(mode, owned, by, || capable);
@@ -295,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn loaders_are_told_apart() {
+    fn loaders_are_distinguished() {
         for (loader, other) in [
             ("/lib64/ld-linux-x86-64.so.2", false),
             ("/nix/store/x-glibc-2.39/lib/ld-linux-x86-64.so.2", false),

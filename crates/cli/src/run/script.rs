@@ -1,23 +1,23 @@
-//! The first line of a script: which program runs it. As Linux reads it, and through `env`, as most scripts have it.
+//! Parses the first line of a script like Linux does, including interpreters that `env` searches for.
 
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
-/// As much of the first line as Linux looks at (BINPRM_BUF_SIZE).
+/// Number of bytes of the first line that Linux reads (BINPRM_BUF_SIZE).
 pub(super) const LOOKED_AT: usize = 256;
 
-/// What runs a script.
+/// The interpreter of a script.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Interpreter {
     /// A program, by its path.
     Path(OsString),
-    /// A program that `env` looks for in PATH.
+    /// A program that `env` searches in PATH.
     Searched(OsString),
-    /// `env -i`: with none of our variables.
+    /// `env -i`, which removes our variables.
     Cleared,
 }
 
-/// What the first bytes of a file say; `None` if they do not begin with `#!`, or name nothing.
+/// Returns the interpreter that the first bytes of a file name. Returns `None` without `#!`, or if nothing follows.
 pub(super) fn interpreter(file: &[u8]) -> Option<Interpreter> {
     let line = file.strip_prefix(b"#!")?;
     let line = line.split(|byte| matches!(byte, b'\n' | 0)).next().unwrap_or_default();
@@ -32,7 +32,7 @@ pub(super) fn interpreter(file: &[u8]) -> Option<Interpreter> {
     }
 }
 
-/// Linux gives `env` the rest of the line as one word; `-S` has it split that.
+/// Linux passes the rest of the line to `env` as one argument; `-S` makes `env` split it.
 fn through_env(argument: &[u8]) -> Interpreter {
     let split = argument.strip_prefix(b"-S").or_else(|| argument.strip_prefix(b"--split-string="));
     let mut words = split.unwrap_or(argument).split(|byte| is_blank(*byte)).filter(|word| !word.is_empty());
@@ -52,10 +52,10 @@ fn through_env(argument: &[u8]) -> Interpreter {
             }
         }
     }
-    env() // which will complain
+    env() // which reports the error
 }
 
-/// The text between spaces and tabs. Nothing else is left out, not even the end of a line from another system.
+/// Trims spaces and tabs, but nothing else: not even a carriage return.
 fn without_blanks(text: &[u8]) -> &[u8] {
     let begin = text.iter().position(|byte| !is_blank(*byte)).unwrap_or(text.len());
     let end = text.iter().rposition(|byte| !is_blank(*byte)).map_or(begin, |last| last + 1);
@@ -84,7 +84,7 @@ mod tests {
             ("#!/bin/sh\n", path("/bin/sh")),
             ("#! /bin/sh -e\nls", path("/bin/sh")),
             ("#!\t/bin/sh", path("/bin/sh")),
-            ("#!/bin/sh\r\n", path("/bin/sh\r")), // Linux looks for just that, too
+            ("#!/bin/sh\r\n", path("/bin/sh\r")), // Linux searches for exactly that, too
             ("#!sh\n", path("sh")),
             ("#!/usr/bin/env python3\n", searched("python3")),
             ("#!/usr/bin/env  -S python3 -u\n", searched("python3")),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn what_names_none() {
+    fn lines_without_an_interpreter() {
         for line in ["", "#", "# !/bin/sh", "#!", "#!   \n/bin/sh", "\x7fELF"] {
             assert_eq!(interpreter(line.as_bytes()), None, "{line:?}");
         }

@@ -1,25 +1,25 @@
-//! The options of `run`, as the environment variables that the library reads; and what is wrong with those that are set.
+//! Converts the options of `run` to the environment variables that the library reads, and checks those that are set.
 
-use super::Options;
+use super::options::Options;
 use crate::say::Failure;
-use ironwarp_rnic::config::{Config, ConfigError, PREFIX};
+use ironwarp_engine::config::{Config, ConfigError, PREFIX};
 use std::ffi::{OsStr, OsString};
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::path::Path;
 
-/// What is set, and what is to be said of it.
+/// Changes to the environment, and notices about them.
 #[derive(Debug, Default, PartialEq)]
 pub(super) struct Settings {
     /// Variables to set.
     pub(super) set: Vec<(String, OsString)>,
-    /// Variables to take away: no setting has their names. They are told here, so that nobody needs to tell again.
+    /// Unknown variables to remove. They are reported here, so that the library does not report them again.
     pub(super) removed: Vec<OsString>,
-    /// Lines for the person who runs it.
-    pub(super) said: Vec<String>,
+    /// Notices for the user.
+    pub(super) notices: Vec<String>,
 }
 
 impl Settings {
-    /// From the options, and the variables that are set.
+    /// Creates the settings from the options and the environment.
     pub(super) fn new(
         options: &Options,
         variables: impl Iterator<Item = (OsString, OsString)>,
@@ -36,13 +36,13 @@ impl Settings {
         }
         let faulty = config.faults != Config::default().faults;
         if faulty || options.seed.is_some() {
-            settings.say_seed(&config, faulty);
+            settings.report_seed(&config, faulty);
         }
         Ok(settings)
     }
 
-    /// A variable that is set. A name that is none is told; a value that is none would make something else happen than was
-    /// wanted, such as no faults at all, so it ends here.
+    /// Takes a variable of the environment. An unknown name is only reported, but an invalid value is an error, because the program
+    /// would run with other settings than requested.
     fn take(
         &mut self,
         config: &mut Config,
@@ -53,7 +53,7 @@ impl Settings {
         let setting = name.to_string_lossy()[PREFIX.len()..].to_lowercase();
         match config.set(&setting, &value.to_string_lossy()) {
             Err(error @ ConfigError::Unknown { .. }) => {
-                self.said.push(format!("{error}; it is ignored"));
+                self.notices.push(format!("{error}; ignored"));
                 self.removed.push(name.to_owned());
             }
             Err(error) if !options.sets(&setting) => return Err(error.into()),
@@ -86,13 +86,13 @@ impl Settings {
         self.set.push((format!("{}{}", PREFIX, setting.to_uppercase()), value.into()));
     }
 
-    fn say_seed(&mut self, config: &Config, faulty: bool) {
+    fn report_seed(&mut self, config: &Config, faulty: bool) {
         let seed = config.seed;
-        self.said.push(match faulty {
+        self.notices.push(match faulty {
             true => {
-                format!("faults {}, seed {seed}: --seed {seed} makes the same choices again", config.faults)
+                format!("injecting faults {} with seed {seed}; reproduce with --seed {seed}", config.faults)
             }
-            false => format!("seed {seed}, but no faults: --faults says which"),
+            false => format!("seed {seed} has no effect without --faults"),
         });
     }
 }
@@ -101,7 +101,7 @@ fn is_ours(name: &OsStr) -> bool {
     name.as_encoded_bytes().starts_with(PREFIX.as_bytes())
 }
 
-/// The seed that is set; one that nobody chose, if none is. It is short enough to be typed.
+/// Returns the seed that is set, or a random one that is short enough to type.
 fn seed_of(config: &Config) -> u64 {
     match config.seed {
         0 => 1 + RandomState::new().build_hasher().finish() % 999_999,
@@ -109,9 +109,9 @@ fn seed_of(config: &Config) -> u64 {
     }
 }
 
-/// Begins the file anew. The program adds to it, wherever it goes; so do the programs that it starts.
+/// Creates or truncates the capture file. The program and its child processes append to it.
 fn begin(path: &Path) -> Result<OsString, Failure> {
-    let cannot = |error| format!("the capture cannot be written to {}: {error}", path.display());
+    let cannot = |error| format!("failed to create the capture {}: {error}", path.display());
     ironwarp_engine::sys::shared_file::begin(path).map_err(cannot)?;
     Ok(std::path::absolute(path).map_err(cannot)?.into())
 }
@@ -119,7 +119,7 @@ fn begin(path: &Path) -> Result<OsString, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use ironwarp_rnic::config::{LogLevel, Persona};
+    use ironwarp_engine::config::{LogLevel, Persona};
 
     fn settings(options: &Options, variables: &[(&str, &str)]) -> Result<Settings, String> {
         let variables = variables.iter().map(|(name, value)| (name.into(), value.into()));
@@ -151,63 +151,63 @@ mod tests {
                 "IRONWARP_SEED=7"
             ]
         );
-        assert_eq!(settings.said, ["faults cut@0.5, seed 7: --seed 7 makes the same choices again"]);
+        assert_eq!(settings.notices, ["injecting faults cut@0.5 with seed 7; reproduce with --seed 7"]);
     }
 
     #[test]
-    fn nothing_becomes_nothing() {
+    fn no_options_change_nothing() {
         assert_eq!(settings(&Options::default(), &[("HOME", "/")]), Ok(Settings::default()));
     }
 
     #[test]
-    fn a_seed_is_chosen_and_told_when_there_are_faults() {
+    fn a_seed_is_chosen_and_reported_if_there_are_faults() {
         let options = Options { faults: Some("cut@0.5".parse().unwrap()), ..Options::default() };
         let chosen = || {
             let settings = settings(&options, &[]).unwrap();
             let [_, seed] = &set(&settings)[..] else { panic!("{settings:?}") };
             let seed: u64 = seed.strip_prefix("IRONWARP_SEED=").unwrap().parse().unwrap();
-            assert!(settings.said[0].contains(&format!(", seed {seed}: ")), "{settings:?}");
+            assert!(settings.notices[0].contains(&format!(" with seed {seed}; ")), "{settings:?}");
             seed
         };
-        assert!((0..10).map(|_| chosen()).any(|seed| seed != chosen()), "always the same");
+        assert!((0..10).map(|_| chosen()).any(|seed| seed != chosen()), "always the same seed");
         let settings = settings(&options, &[("IRONWARP_SEED", "9")]).unwrap();
         assert_eq!(set(&settings)[1], "IRONWARP_SEED=9");
     }
 
     #[test]
-    fn faults_and_seeds_of_the_environment_are_told_too() {
+    fn faults_and_seeds_of_the_environment_are_reported_too() {
         let none = Options::default();
         let faults = settings(&none, &[("IRONWARP_FAULTS", "cut@1"), ("IRONWARP_SEED", "3")]).unwrap();
-        assert_eq!(faults.said, ["faults cut@1, seed 3: --seed 3 makes the same choices again"]);
+        assert_eq!(faults.notices, ["injecting faults cut@1 with seed 3; reproduce with --seed 3"]);
         assert_eq!(set(&faults), [""; 0]);
         let seed = settings(&Options { seed: Some(3), ..none }, &[]).unwrap();
-        assert_eq!(seed.said, ["seed 3, but no faults: --faults says which"]);
+        assert_eq!(seed.notices, ["seed 3 has no effect without --faults"]);
     }
 
     #[test]
-    fn a_name_that_is_none_is_told_and_taken_away() {
+    fn unknown_settings_are_reported_and_removed() {
         let settings =
             settings(&Options::default(), &[("IRONWARP_LANE", "2"), ("IRONWARP_crc", "off")]).unwrap();
         assert_eq!(
-            settings.said,
-            ["there is no setting `lane` (IRONWARP_LANE); the nearest is `lanes`; it is ignored"]
+            settings.notices,
+            ["unknown setting `lane` (IRONWARP_LANE), the closest is `lanes`; ignored"]
         );
         assert_eq!(settings.removed, ["IRONWARP_LANE"]);
     }
 
     #[test]
-    fn a_value_that_is_none_ends_it_unless_an_option_sets_another() {
+    fn an_invalid_value_is_an_error_unless_an_option_overrides_it() {
         let wrong = [("IRONWARP_LOG", "loud")];
         let error = settings(&Options::default(), &wrong).unwrap_err();
-        assert!(error.starts_with("`loud` is not a value for the setting `log`: `off`, "), "{error}");
+        assert!(error.starts_with("invalid value `loud` for the setting `log`: expected `off`, "), "{error}");
         let options = Options { log: Some(LogLevel::Off), ..Options::default() };
         assert_eq!(set(&settings(&options, &wrong).unwrap()), ["IRONWARP_LOG=off"]);
     }
 
     #[test]
-    fn a_capture_that_cannot_be_written_ends_it() {
+    fn a_capture_that_cannot_be_created_is_an_error() {
         let options = Options { pcap: Some("/no/such/directory/x.pcap".into()), ..Options::default() };
         let error = settings(&options, &[]).unwrap_err();
-        assert!(error.starts_with("the capture cannot be written to /no/such/directory/x.pcap: "), "{error}");
+        assert!(error.starts_with("failed to create the capture /no/such/directory/x.pcap: "), "{error}");
     }
 }

@@ -1,9 +1,9 @@
-//! Versions of libibverbs and librdmacm that a program asks for, or a library that it is linked with. The loader ends a program that
-//! asks for one that is not there, with a line that does not say what to do about it; so it is found before.
+//! Checks the versions of libibverbs and librdmacm that a program or its libraries require. The loader ends a program that requires
+//! a missing one, without saying what to do about it.
 //!
-//! Libraries that a program loads by itself later (`dlopen`) are not known here.
+//! Libraries that a program loads with `dlopen` are not checked.
 
-use super::elf::{HEADER, MOST_PROGRAM_HEADERS, PROGRAM_HEADER, Pages, Source, u16_at, u32_at, u64_at};
+use super::elf::{HEADER, MAX_PROGRAM_HEADERS, PROGRAM_HEADER, Pages, Source, u16_at, u32_at, u64_at};
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 /// The names under which our library is loaded.
 const OURS: [&str; 2] = ["libibverbs.so.1", "librdmacm.so.1"];
 
-/// Libraries of the C library and the compiler, which every program has: they need none of ours.
+/// Libraries of the C library and the compiler, which do not use ours.
 const OF_THE_COMPILER: [&str; 9] = [
     "libc.so.6",
     "libm.so.6",
@@ -27,15 +27,15 @@ const OF_THE_COMPILER: [&str; 9] = [
     "ld-linux-aarch64.so.1",
 ];
 
-/// Where the loader looks after all else; it knows of more places, and what is not found here is not looked at.
+/// The loader's default directories. It may know others; libraries that are not found here are not checked.
 const PLACES: [&str; 6] = ["/lib64", "/usr/lib64", "/lib", "/usr/lib", "/usr/local/lib", "/usr/local/lib64"];
-/// Debian's, with the machine in its name.
+/// Debian's multiarch directory.
 const TRIPLET: &str = if cfg!(target_arch = "aarch64") { "aarch64-linux-gnu" } else { "x86_64-linux-gnu" };
 
-/// Bounds of what is read of one program.
-const MOST_FILES: usize = 1000;
-const MOST_ENTRIES: usize = 4096;
-const LONGEST_NAME: usize = 4096;
+/// Limits for one program.
+const MAX_FILES: usize = 1000;
+const MAX_ENTRIES: usize = 4096;
+const MAX_NAME: usize = 4096;
 
 const PT_LOAD: u32 = 1;
 const PT_DYNAMIC: u32 = 2;
@@ -45,22 +45,22 @@ const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 const DT_VERDEF: u64 = 0x6fff_fffc;
 const DT_VERNEED: u64 = 0x6fff_fffe;
-/// The loader goes on without such a version.
+/// The loader continues without such a version.
 const WEAK: u16 = 2;
 
-/// A version that nothing has.
+/// A missing version.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Missing {
-    /// Which file asks for it.
+    /// The file that requires it.
     file: PathBuf,
     library: OsString,
     version: OsString,
-    /// The highest one of the same kind that is there.
+    /// The newest available version of the same kind.
     newest: Option<String>,
 }
 
 impl Missing {
-    /// In words, of a program.
+    /// Describes the problem of a program.
     pub(super) fn of(&self, program: &OsStr, path: &Path) -> String {
         let Self { file, library, version, newest } = self;
         let (library, version) = (library.to_string_lossy(), version.to_string_lossy());
@@ -69,16 +69,16 @@ impl Missing {
             if file == path { String::new() } else { format!("is linked with {}, which ", file.display()) };
         let newest = newest.as_ref().map_or(String::new(), |newest| format!("; its newest is {newest}"));
         format!(
-            "`{program}` {through}needs the version {version} of {library}, which this Ironwarp does not have{newest}: \
+            "`{program}` {through}requires version {version} of {library}, which this Ironwarp does not have{newest}: \
              use a newer Ironwarp, or a build for an older rdma-core"
         )
     }
 }
 
-/// Looks whether the library has all versions that a program asks for, and what it is linked with. A library without versions
-/// serves all. `search` is LD_LIBRARY_PATH.
+/// Checks whether the library has all versions that a program and its libraries require. A library without versions satisfies
+/// all. `search` is LD_LIBRARY_PATH.
 pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> Result<(), Missing> {
-    // Most programs ask for nothing of it: then it is not read.
+    // Read only on demand, because most programs require nothing of it.
     let mut has = None;
     let mut seen = BTreeSet::new();
     let mut files = VecDeque::from([program.to_owned()]);
@@ -107,7 +107,7 @@ pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> R
         let places: Vec<PathBuf> = places.cloned().chain(PLACES.map(PathBuf::from)).collect();
         let known = |name: &&OsString| !OURS.iter().chain(&OF_THE_COMPILER).any(|known| *name == known);
         for name in dynamic.needed.iter().filter(known) {
-            if seen.len() < MOST_FILES && seen.insert(name.clone()) {
+            if seen.len() < MAX_FILES && seen.insert(name.clone()) {
                 files.extend(places.iter().map(|place| place.join(name)).find(|path| path.is_file()));
             }
         }
@@ -115,7 +115,7 @@ pub(super) fn check(program: &Path, library: &Path, search: Option<&OsStr>) -> R
     Ok(())
 }
 
-/// Directories of a file, in which `$ORIGIN` is its own.
+/// Returns the search directories of a file, with `$ORIGIN` replaced by its own directory.
 fn expanded(paths: &[OsString], file: &Path) -> Vec<PathBuf> {
     let real = file.canonicalize().unwrap_or_else(|_| file.to_owned());
     let origin = real.parent().unwrap_or(Path::new("/")).to_string_lossy().into_owned();
@@ -126,7 +126,7 @@ fn expanded(paths: &[OsString], file: &Path) -> Vec<PathBuf> {
     paths.iter().flat_map(std::env::split_paths).map(expand).collect()
 }
 
-/// The highest version there is whose name differs from this one's in the number at its end.
+/// Returns the newest version whose name differs only in the number at its end.
 fn newest(has: &BTreeSet<OsString>, version: &OsStr) -> Option<String> {
     let split = |text: &str| {
         let digits = text.trim_end_matches(|c: char| c.is_ascii_digit()).len();
@@ -138,21 +138,20 @@ fn newest(has: &BTreeSet<OsString>, version: &OsStr) -> Option<String> {
     Some(format!("{kind}{number}"))
 }
 
-/// What the loader reads of a file.
+/// The dynamic section of a file.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Dynamic {
     needed: Vec<OsString>,
     paths: Vec<OsString>,
-    /// Of our libraries: the file, and the version of it.
+    /// Required versions of our libraries: file and version.
     wants: Vec<(OsString, OsString)>,
     has: BTreeSet<OsString>,
 }
 
-/// A part of the file that is loaded: where it is in memory, in the file, and how long.
+/// A loaded segment: address, file offset and length.
 type Segment = (u64, u64, u64);
 
-/// A file and where its parts are. Offsets come from the file, and may be anything: [`Source`] has bounds, and everything that
-/// is repeated is counted.
+/// A file and its segments. Offsets come from the file and are untrusted: [`Source`] checks bounds, and all loops are limited.
 struct Reader<'s, S> {
     source: &'s S,
     segments: Vec<Segment>,
@@ -171,7 +170,7 @@ impl Dynamic {
         let (table, size, count) = (u64_at(&header, 32), u16_at(&header, 54), u16_at(&header, 56));
         if header[..6] != *b"\x7fELF\x02\x01"
             || usize::from(size) != PROGRAM_HEADER
-            || count > MOST_PROGRAM_HEADERS
+            || count > MAX_PROGRAM_HEADERS
         {
             return Ok(None);
         }
@@ -188,7 +187,7 @@ impl Dynamic {
         }
         let Some((offset, len)) = dynamic else { return Ok(None) };
         let mut tags = Vec::new();
-        for index in 0..(len / 16).min(MOST_ENTRIES as u64) {
+        for index in 0..(len / 16).min(MAX_ENTRIES as u64) {
             let mut entry = [0; 16];
             source.read(offset.saturating_add(index * 16), &mut entry)?;
             match (u64_at(&entry, 0), u64_at(&entry, 8)) {
@@ -218,7 +217,7 @@ impl Dynamic {
 }
 
 impl<S: Source> Reader<'_, S> {
-    /// What is loaded to an address.
+    /// Reads from an address.
     fn read<const N: usize>(&self, address: u64) -> io::Result<[u8; N]> {
         let mut bytes = [0; N];
         self.read_into(address, &mut bytes)?;
@@ -235,8 +234,8 @@ impl<S: Source> Reader<'_, S> {
     fn string(&self, at: u64) -> io::Result<OsString> {
         let start = self.strings.saturating_add(at);
         let mut text = Vec::new();
-        while text.len() < LONGEST_NAME {
-            // To the end of its segment at most: the last string may end there.
+        while text.len() < MAX_NAME {
+            // Reads at most to the end of the segment, where the last string may end.
             let mut bytes = [0; 64];
             let mut len = bytes.len();
             while self.read_into(start.saturating_add(text.len() as u64), &mut bytes[..len]).is_err() {
@@ -256,9 +255,9 @@ impl<S: Source> Reader<'_, S> {
         Err(io::ErrorKind::InvalidData.into())
     }
 
-    /// Goes from one to the next of a list, whose elements tell how far that is away; 0: it was the last.
+    /// Walks a list whose elements contain the distance to the next one, or 0 at the end.
     fn walk(&self, mut at: u64, mut visit: impl FnMut(u64) -> io::Result<u32>) -> io::Result<()> {
-        for _ in 0..MOST_ENTRIES {
+        for _ in 0..MAX_ENTRIES {
             match visit(at)? {
                 0 => return Ok(()),
                 next => at = at.saturating_add(next.into()),
@@ -267,7 +266,7 @@ impl<S: Source> Reader<'_, S> {
         Err(io::ErrorKind::InvalidData.into())
     }
 
-    /// Elf64_Verneed, and Elf64_Vernaux for each version.
+    /// Reads Elf64_Verneed, and Elf64_Vernaux for each version.
     fn wants(&self, at: u64) -> io::Result<Vec<(OsString, OsString)>> {
         let mut wants = Vec::new();
         self.walk(at, |at| {
@@ -287,7 +286,7 @@ impl<S: Source> Reader<'_, S> {
         Ok(wants)
     }
 
-    /// Elf64_Verdef, and the first Elf64_Verdaux of each, which has its name.
+    /// Reads Elf64_Verdef, and the first Elf64_Verdaux of each, which has its name.
     fn has(&self, at: u64) -> io::Result<BTreeSet<OsString>> {
         let mut has = BTreeSet::new();
         self.walk(at, |at| {
@@ -318,8 +317,7 @@ mod tests {
         }
     }
 
-    /// This test itself is such a file. Cut off anywhere near its headers, or with any byte wrong there, it is something or
-    /// nothing, and no panic.
+    /// Truncating or corrupting this executable anywhere near its headers never causes a panic.
     #[test]
     fn broken_files() {
         let whole = std::fs::read(std::env::current_exe().unwrap()).unwrap();
@@ -340,21 +338,21 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_program_asks_for_nothing() {
+    fn other_files_require_nothing() {
         assert!(Dynamic::parse(&b"#!/bin/sh\n".to_vec()).is_err());
         assert_eq!(Dynamic::parse(&vec![0; 100]).unwrap(), None);
         assert_eq!(Dynamic::open(Path::new("/no/such/file")), None);
     }
 
     #[test]
-    fn the_origin_is_where_the_file_is() {
+    fn origin_is_the_directory_of_the_file() {
         let paths = ["$ORIGIN/../lib:/opt".into(), "${ORIGIN}".into()];
         let expanded = expanded(&paths, Path::new("/no/such/bin/program"));
         assert_eq!(expanded, ["/no/such/bin/../lib", "/opt", "/no/such/bin"].map(PathBuf::from));
     }
 
     #[test]
-    fn the_line_names_who_asks_and_what_to_do() {
+    fn the_error_names_the_file_and_what_to_do() {
         let missing = |file: &str| Missing {
             file: file.into(),
             library: "libibverbs.so.1".into(),
@@ -364,13 +362,13 @@ mod tests {
         let path = Path::new("/usr/bin/ib_write_bw");
         let direct = missing("/usr/bin/ib_write_bw").of("ib_write_bw".as_ref(), path);
         assert!(
-            direct.starts_with("`ib_write_bw` needs the version IBVERBS_1.19 of libibverbs.so.1,"),
+            direct.starts_with("`ib_write_bw` requires version IBVERBS_1.19 of libibverbs.so.1,"),
             "{direct}"
         );
         assert!(direct.contains("its newest is IBVERBS_1.18: use a newer Ironwarp"), "{direct}");
         let through = missing("/usr/lib/libmlx5.so.1").of("ib_write_bw".as_ref(), path);
         assert!(
-            through.contains("is linked with /usr/lib/libmlx5.so.1, which needs the version"),
+            through.contains("is linked with /usr/lib/libmlx5.so.1, which requires version"),
             "{through}"
         );
     }

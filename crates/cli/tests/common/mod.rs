@@ -1,11 +1,11 @@
-//! An installation of the command, with a library that stands in for the drop-in, and programs of C to run under it.
-#![allow(dead_code, reason = "no test uses all of it")]
+//! Test helpers: an installation of the command with a stub of the drop-in library, and C programs to run with it.
+#![allow(dead_code, reason = "not every test binary uses everything")]
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The directory of one test, empty at first.
+/// The directory of a test, initially empty.
 pub(crate) struct Place(PathBuf);
 
 impl Place {
@@ -20,7 +20,7 @@ impl Place {
         self.0.join(name)
     }
 
-    /// A file, with its directory.
+    /// Writes a file and creates its directory.
     pub(crate) fn write(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         let path = self.path(name);
         fs::create_dir_all(path.parent().expect("it is inside")).expect("its directory");
@@ -28,7 +28,7 @@ impl Place {
         path
     }
 
-    /// A file that may be executed.
+    /// Writes an executable file.
     pub(crate) fn script(&self, name: &str, content: impl AsRef<[u8]>) -> PathBuf {
         use std::os::unix::fs::PermissionsExt;
         let path = self.write(name, content);
@@ -47,7 +47,7 @@ impl Place {
         path
     }
 
-    /// The command, at `bin`, and the library that stands in for the drop-in, at `lib`.
+    /// Installs the command in `bin` and the stub of the drop-in library in `lib`.
     pub(crate) fn install(&self, bin: &str, lib: &str) -> PathBuf {
         use std::os::unix::fs::symlink;
         let ironwarp = self.path(bin).join("ironwarp");
@@ -58,13 +58,13 @@ impl Place {
         ironwarp
     }
 
-    /// As it is installed.
+    /// Installs both in the default layout.
     pub(crate) fn installed(&self) -> PathBuf {
         self.install("bin", "lib/ironwarp")
     }
 }
 
-/// A command in an environment that is the test's, not the developer's.
+/// Returns a command without the developer's settings in its environment.
 pub(crate) fn command(program: impl AsRef<std::ffi::OsStr>) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null());
@@ -82,7 +82,7 @@ pub(crate) fn stderr(output: &Output) -> String {
     String::from_utf8(output.stderr.clone()).expect("text")
 }
 
-/// Whether the test has the rights of root.
+/// Whether the test runs as root.
 pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }

@@ -1,16 +1,16 @@
-//! A connection's bytes, cut where its frames end. Before this: bytes as system calls moved them; after: `mod.rs`, which makes
-//! a packet of each frame. Analysers lose their way where a packet ends in the middle of an FPDU's header.
+//! Cuts the bytes of a connection where its frames end, so that each frame becomes a packet: analysers get lost where a packet ends in
+//! the middle of an FPDU's header.
 
 use ironwarp_wire::mpa::{FpduReader, Framing, Piece, Startup};
 use ironwarp_wire::{Dialect, Parse};
 
-/// More than the longest frame, with all its markers. What is longer without an end is no frame.
+/// More than the longest frame with all its markers. More bytes without an end are not a frame.
 const LONGEST: usize = 128 << 10;
 
 /// Which end sent something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum From {
-    /// Who sent the MPA Request.
+    /// The end that sent the MPA Request.
     Initiator,
     Responder,
 }
@@ -24,12 +24,12 @@ pub(super) struct Cutter {
 
 #[derive(Debug)]
 struct Direction {
-    /// What has come of a frame that is not complete.
+    /// Bytes of a frame that is not complete.
     held: Vec<u8>,
-    /// So much of it was read already.
+    /// Number of them that were parsed already.
     read: usize,
     stage: Stage,
-    /// Its startup frame asked for markers in what the other one sends.
+    /// Its startup frame asked for markers in the other direction.
     wants_markers: bool,
 }
 
@@ -37,10 +37,10 @@ struct Direction {
 enum Stage {
     /// The startup frame is due.
     Startup,
-    /// It came. That of the other direction tells whether there are markers in this one.
+    /// The startup frame came. That of the other direction tells whether there are markers in this one.
     Between,
     Frames(Box<FpduReader>),
-    /// Not what it should be: bytes are passed as they come.
+    /// Not MPA: bytes are passed on as they come.
     Raw,
 }
 
@@ -51,7 +51,7 @@ impl Cutter {
         Self { directions: [direction(), direction()] }
     }
 
-    /// Takes what was sent, and passes each frame on that is complete with it.
+    /// Takes bytes that were sent, and passes on each frame that is complete with them.
     pub(super) fn take(&mut self, from: From, bytes: &[u8], mut pass: impl FnMut(&[u8])) {
         let [initiator, responder] = &mut self.directions;
         let (this, other) = match from {

@@ -1,24 +1,24 @@
-//! The adapter's own traffic in a capture file (the setting `pcap`), which needs no rights and shows what a packet analyser
-//! wants to see. Before this: a [`Tap`] at each socket, which sees every byte that a system call moved; after: the file.
+//! Packet capture of the adapter's own traffic (the setting `pcap`). It needs no privileges. A [`Tap`] at each socket sees every byte that a
+//! system call moved.
 //!
 //! ```text
-//!  sys/socket ── bytes ─▶ cut.rs ── frames ─▶ here: packets with headers made up ─▶ sys/shared_file
+//!  sys/socket ── bytes ─▶ cut.rs ── frames ─▶ here: packets with made-up headers ─▶ sys/shared_file
 //! ```
 //!
-//! Frames are packets of their own. Sequence numbers follow from the addresses, so that both ends of a connection, recorded into
-//! one file by two processes, show the same packets, the second time as repetitions.
+//! Each frame is a packet. Sequence numbers are derived from the addresses, so that both ends of a connection, captured into one file by two
+//! processes, show the same packets, the second time as retransmissions.
 
 mod cut;
 
-use crate::set::lock;
+use crate::config::Config;
 use crate::sys::shared_file::SharedFile;
 use crate::sys::socket::{Tap, TcpLink};
 use cut::{Cutter, From as Sender};
 use ironwarp_capture::{CaptureWriter, OpenConnection, file_header};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::host::{Host, Span};
 use ironwarp_rnic::link::Piece;
+use ironwarp_rnic::sync::lock;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
 use std::net::SocketAddr;
@@ -30,14 +30,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub(crate) struct Capture {
     file: SharedFile,
-    /// For payload, which is in the program's memory.
+    /// Reads payload in the program's memory.
     host: Arc<dyn Host>,
-    /// It is full, or cannot be written.
+    /// The file is full, or cannot be written.
     ended: AtomicBool,
 }
 
 impl Capture {
-    /// The one that the settings ask for. If it cannot be, that is told: a program must not fail for it.
+    /// Opens the capture file of the settings. A failure is logged: the program must not fail because of it.
     pub(crate) fn of(config: &Config, host: &Arc<dyn Host>) -> Option<Arc<Self>> {
         if config.pcap.as_os_str().is_empty() {
             return None;
@@ -45,51 +45,51 @@ impl Capture {
         match SharedFile::open(&config.pcap, &file_header(), config.pcap_limit) {
             Ok(file) => Some(Arc::new(Self { file, host: Arc::clone(host), ended: AtomicBool::new(false) })),
             Err(error) => {
-                tracing::error!("nothing is captured: {}: {error}", config.pcap.display());
+                tracing::error!("packet capture failed to start: {}: {error}", config.pcap.display());
                 None
             }
         }
     }
 
-    /// A tap for a connection that this end dialled, or not.
+    /// A tap for a connection that this end dialled, or accepted.
     pub(crate) fn tap(self: &Arc<Self>, dialled: bool) -> Box<dyn Tap> {
         let state = State {
             cutter: Cutter::new(),
-            writer: CaptureWriter::within(Vec::new()),
+            writer: CaptureWriter::resume(Vec::new()),
             connection: None,
             aborted: false,
         };
         Box::new(ConnectionTap { capture: Arc::clone(self), dialled, state: Mutex::new(state) })
     }
 
-    /// A datagram that was sent or received.
+    /// Adds a datagram that was sent or received.
     pub(crate) fn datagram(&self, (from, from_port): (Gid, u16), (to, to_port): (Gid, u16), bytes: &[u8]) {
         let (Some(from), Some(to)) = (from.ip(), to.ip()) else { return };
         let ends = (SocketAddr::new(from, from_port), SocketAddr::new(to, to_port));
-        let mut writer = CaptureWriter::within(Vec::new());
+        let mut writer = CaptureWriter::resume(Vec::new());
         let written = writer.datagram(now(), ends, bytes);
         self.append(written, writer.get_mut());
     }
 
-    /// Packets are written at one go, so that those of other processes do not come between their bytes.
+    /// Writes packets with one call, so that packets of other processes do not come between their bytes.
     fn append(&self, written: io::Result<()>, packets: &mut Vec<u8>) {
         if !self.ended.load(Ordering::Relaxed)
             && let Err(error) = written.and_then(|()| self.file.append(packets))
             && !self.ended.swap(true, Ordering::Relaxed)
         {
-            tracing::warn!("nothing more is captured: {error}");
+            tracing::warn!("packet capture stopped: {error}");
         }
         packets.clear();
     }
 
-    /// The first `len` bytes of `spans`, behind those in `bytes`.
+    /// Appends the first `len` bytes of `spans` to `bytes`.
     fn read(&self, spans: impl Iterator<Item = Span>, mut len: usize, bytes: &mut Vec<u8>) {
         for span in spans {
             let part = Span { len: span.len.min(len), ..span };
             len -= part.len;
             let at = bytes.len();
             bytes.resize(at + part.len, 0);
-            // Memory that the program has unmapped since: zeroes stand for it.
+            // Memory that the program has unmapped since is shown as zeroes.
             let _ = self.host.gather(&[part], &mut bytes[at..]);
         }
     }
@@ -107,9 +107,9 @@ struct ConnectionTap {
 struct State {
     cutter: Cutter,
     writer: CaptureWriter<Vec<u8>>,
-    /// From the first bytes on: then the addresses are known.
+    /// Set with the first bytes, when the addresses are known.
     connection: Option<OpenConnection>,
-    /// This end cut it.
+    /// This end aborted it.
     aborted: bool,
 }
 
@@ -192,7 +192,7 @@ fn open(
     writer.open_at(now(), (client, first_seq(client, server)), (server, first_seq(server, client)))
 }
 
-/// The first sequence number of who sends: the same at both ends.
+/// The first sequence number of a sender: the same at both ends.
 fn first_seq(from: SocketAddr, to: SocketAddr) -> u32 {
     let mut hasher = DefaultHasher::new();
     (from.ip(), from.port(), to.ip(), to.port()).hash(&mut hasher);

@@ -1,64 +1,63 @@
-//! Tells of changes to the port and its GIDs, once somebody asked. A lane waits for the kernel's notices; then the table is
-//! read anew, and compared with what was told last. So a change that is undone before anybody looks is not told.
+//! Reports changes to the port and its GIDs. A lane waits for the kernel's notices; then the table is read again, and compared with what was
+//! reported last. So a change that is undone before the lane looks is not reported.
 
-use super::{GidTable, Standing};
-use crate::lane::{Again, Attended};
-use crate::set::lock;
+use super::table::{GidTable, Standing};
+use crate::reactor::source::{EventSource, Rearm};
 use crate::sys::netlink::Netlink;
+use ironwarp_rnic::sync::lock;
 use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Arc, Mutex};
 
-/// What happened to the port.
+/// A change to the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PortChange {
-    /// It is active.
+    /// The port became active.
     Active,
-    /// It is not: its interface is down, or lost its carrier.
+    /// The port is not active any more: its interface is down, or lost its carrier.
     Error,
-    /// GIDs came or went.
+    /// GIDs were added or removed.
     Gids,
 }
 
-/// Who is told. It is called from a lane and must not wait.
+/// Receives changes to the port. It is called on a lane's thread and must not block.
 pub trait PortWatcher: Send + Sync + fmt::Debug {
-    /// Something happened to the port.
+    /// The port has changed.
     fn port_changed(&self, change: PortChange);
 }
 
-/// Waits for changes.
+/// Waits for changes to the port.
 #[derive(Debug)]
 pub(crate) struct Monitor {
     netlink: Netlink,
     table: &'static GidTable,
-    told: Mutex<Standing>,
+    reported: Mutex<Standing>,
     watcher: Arc<dyn PortWatcher>,
 }
 
 impl Monitor {
-    /// Changes from now on are told.
+    /// Reports changes from now on.
     pub(crate) fn new(watcher: Arc<dyn PortWatcher>) -> io::Result<Self> {
         let table = GidTable::of_process();
-        // Before the first look, so that no change falls between.
+        // Before the table is read, so that no change is missed.
         let netlink = Netlink::for_changes()?;
-        let told = Mutex::new(table.refresh()?);
-        Ok(Self { netlink, table, told, watcher })
+        let reported = Mutex::new(table.refresh()?);
+        Ok(Self { netlink, table, reported, watcher })
     }
 }
 
-impl Attended for Monitor {
-    /// There are notices.
-    fn look(&self) -> io::Result<Again> {
+impl EventSource for Monitor {
+    fn on_readable(&self) -> io::Result<Rearm> {
         if !self.netlink.take_notices()? {
-            return Ok(Again::AtOnce);
+            return Ok(Rearm::Now);
         }
         let now = self.table.refresh()?;
-        let before = std::mem::replace(&mut *lock(&self.told), now);
+        let before = std::mem::replace(&mut *lock(&self.reported), now);
         for change in changes(before, now) {
             self.watcher.port_changed(change);
         }
-        Ok(Again::AtOnce)
+        Ok(Rearm::Now)
     }
 }
 

@@ -1,17 +1,16 @@
 //! What was polled before a move is acknowledged after it (requirement I9), though the lane that would have seen to it does not serve
 //! the connection any more.
 
-use crate::cq::CompletionQueue;
-use crate::lane::{Call, Due, Job};
+use crate::config::Config;
+use crate::verbs::cq::CompletionQueue;
 use crate::{ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sges, WorkRequest};
 use ironwarp_rnic::steering::RedirectionTable;
+use ironwarp_testkit::wait::until;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Where connections are answered, and another lane.
@@ -52,7 +51,7 @@ impl Server {
     }
 
     fn sockets(&self) -> usize {
-        self.cq.sets().iter().map(|set| set.len()).sum()
+        self.cq.poll_sets().iter().map(|set| set.len()).sum()
     }
 
     /// The only connection, on the other lane. The program has polled a message, and turned to other things before it was acknowledged:
@@ -61,7 +60,7 @@ impl Server {
         let (near, far) = self.connect(OTHER);
         // The first message is acknowledged with the answer to the client's signal.
         self.receive(&near, &far);
-        until(|| !self.cq.sets()[0].is_polled() && !far.qp().owes_acknowledgement());
+        until(|| !self.cq.poll_sets()[0].is_polled() && !far.qp().owes_acknowledgement());
         let held = self.hold(OTHER);
         self.receive(&near, &far);
         assert!(far.qp().owes_acknowledgement(), "nobody else has seen it");
@@ -83,7 +82,7 @@ impl Server {
             let _ = hold.recv();
         };
         let lane = self.engine.steering().lane(lane).unwrap();
-        lane.submit(Job::Remind(Instant::now(), Due::Call(Call(Box::new(wait)))));
+        lane.handle().call(wait);
         held.1.recv_timeout(PATIENCE).unwrap();
         holds
     }
@@ -93,15 +92,6 @@ fn pair(engine: &Arc<Engine>, cq: &Arc<CompletionQueue>) -> Arc<QueuePair> {
     let attributes = QueuePairAttributes::new(engine.device().allocate_domain(), cq);
     let completes = Completes::WhenAcknowledged;
     engine.create_qp(QueuePairAttributes { completes, ..attributes }).unwrap()
-}
-
-/// Waits until it is so.
-fn until(so: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !so() {
-        assert!(Instant::now() < deadline, "it does not come to that");
-        thread::yield_now();
-    }
 }
 
 #[test]
@@ -129,14 +119,14 @@ fn a_connection_waits_for_one_turn_however_often_it_is_left_with_work() {
     let (_near, far) = server.connect(OTHER);
     let held = server.hold(OTHER);
     let connection = far.connection().unwrap();
-    let before = connection.lane().waiting_jobs();
+    let before = connection.lane().pending_commands();
     for _ in 0..1000 {
-        connection.call_again();
+        connection.schedule();
     }
-    let jobs = connection.lane().waiting_jobs();
+    let jobs = connection.lane().pending_commands();
     assert!(jobs <= before + 1, "{jobs} jobs wait for the lane");
     drop(held);
-    until(|| !connection.waits());
-    connection.call_again();
-    until(|| !connection.waits());
+    until(|| !connection.is_queued());
+    connection.schedule();
+    until(|| !connection.is_queued());
 }

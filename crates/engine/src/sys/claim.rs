@@ -1,6 +1,6 @@
-//! RDMA ports that are taken in this network namespace. A port is held by an unconnected Unix socket with a name in the abstract
-//! namespace: the kernel keeps it for as long as the process lives, in the network namespace that the TCP ports are in, and lists all
-//! names in `/proc/net/unix`. So processes find each other's ports without a directory or a daemon.
+//! RDMA ports in use in this network namespace. A port is held by an unconnected Unix socket with a name in the abstract namespace: the
+//! kernel keeps it for as long as the process lives, in the network namespace of the TCP ports, and lists all names in
+//! `/proc/net/unix`. So processes find each other's ports without a directory or a daemon.
 //!
 //! The rules, and the error numbers, are those of the kernel's connection manager (`cma_check_port` in drivers/infiniband/core/cma.c):
 //!
@@ -24,14 +24,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// The names of this thread's network namespace.
+/// Lists the names of this thread's network namespace.
 const NAMES: &str = "/proc/thread-self/net/unix";
-/// Behind the address in a name: the address stands for both families.
+/// Follows the address in a name if the port is taken for both address families.
 const BOTH: char = '+';
-/// Behind the address in a name: the port is shared, and what follows makes the name unique.
+/// Follows the address in a name if the port is shared; what comes after it makes the name unique.
 const SHARED: char = '#';
 
-/// An RDMA port at an address, held until this is dropped.
+/// An RDMA port at an address. Dropping it frees the port.
 #[derive(Debug)]
 pub(crate) struct Claim {
     _fd: Option<Fd>,
@@ -40,13 +40,13 @@ pub(crate) struct Claim {
     name: String,
 }
 
-/// Where a port is taken, as a name says it.
+/// Where a port is taken, as encoded in a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Who {
     ip: IpAddr,
     /// Index of the interface of a link-local address.
     scope: u32,
-    /// It is for addresses of its own family only (RDMA_OPTION_ID_AFONLY).
+    /// The port is taken for addresses of its own family only (RDMA_OPTION_ID_AFONLY).
     one_family: bool,
     share: bool,
 }
@@ -58,7 +58,7 @@ impl Claim {
         Self::take(port, Who { ip: at.ip(), scope, one_family, share }, None)
     }
 
-    /// A shared port that is listened at is shared no more.
+    /// A shared port is not shared any more once it listens.
     pub(crate) fn listen(self) -> io::Result<Self> {
         match self.who.share {
             true => Self::take(self.port, Who { share: false, ..self.who }, Some(&self.name)),
@@ -66,20 +66,20 @@ impl Claim {
         }
     }
 
-    /// The name comes first: of two that take a port at the same time, at least one finds the other.
+    /// The name is taken first: of two processes that take a port at the same time, at least one finds the other.
     fn take(port: RdmaPort, who: Who, beside: Option<&str>) -> io::Result<Self> {
         let prefix = prefix(port);
         let name = format!("{prefix}{}", who.name());
         let fd = match bind(&name) {
             Ok(fd) => Some(fd),
             Err(Errno::ADDRINUSE) => return Err(who.taken().into()),
-            // In a sandbox that forbids it, TCP ports are all that can clash.
+            // In a sandbox that denies it, only TCP ports can conflict.
             Err(error) => {
                 tracing::debug!(%error, "other processes cannot see that {port} is taken");
                 None
             }
         };
-        // Where there is no such file, only the same address is found to be taken.
+        // Without this file, only a port at the same address is found to be in use.
         let names = std::fs::read(NAMES).unwrap_or_default();
         let others = listed(&names, &prefix).filter(|other| *other != name && beside != Some(other));
         match others.filter_map(|other| Who::parse(&other[prefix.len()..])).find_map(|it| who.conflict(it)) {
@@ -100,7 +100,7 @@ fn prefix(port: RdmaPort) -> String {
     format!("ironwarp/rdma/{}/{}/", port.space as u8, port.number)
 }
 
-/// The names with this prefix in a list of the kernel's. The first byte of an abstract name, which is zero, is shown as `@`.
+/// The names with this prefix in the kernel's list. The first byte of an abstract name, which is zero, is shown as `@`.
 fn listed<'a>(names: &'a [u8], prefix: &'a str) -> impl Iterator<Item = &'a str> {
     let lines = names.split(|byte| *byte == b'\n').filter_map(|line| std::str::from_utf8(line).ok());
     lines
@@ -125,7 +125,7 @@ impl Who {
         name
     }
 
-    /// Anybody can have chosen a name: `None` if it is not one of ours.
+    /// Parses a name. `None` if it is not one of ours: any process can choose a name.
     fn parse(name: &str) -> Option<Self> {
         let (name, share) = name.split_once(SHARED).map_or((name, false), |(name, _)| (name, true));
         let (name, one_family) = name.strip_suffix(BOTH).map_or((name, true), |name| (name, false));
@@ -136,7 +136,7 @@ impl Who {
         Some(Self { ip, scope, one_family, share })
     }
 
-    /// What the kernel says if this one comes after the other.
+    /// The kernel's error if this one comes after the other.
     fn conflict(self, other: Self) -> Option<Errno> {
         let apart = self.one_family && other.one_family && self.ip.is_ipv4() != other.ip.is_ipv4();
         if apart || (self.share && other.share) {
@@ -148,7 +148,7 @@ impl Who {
         ((self.ip, self.scope) == (other.ip, other.scope)).then_some(Errno::ADDRINUSE)
     }
 
-    /// What the kernel says if another has the same address.
+    /// The kernel's error if another has the same address.
     fn taken(self) -> Errno {
         if self.ip.is_unspecified() { Errno::ADDRNOTAVAIL } else { Errno::ADDRINUSE }
     }

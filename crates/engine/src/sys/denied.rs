@@ -3,20 +3,20 @@
 use rustix::io::Errno;
 use std::io;
 
-/// A system call that the process may not make: a seccomp filter answers with EPERM or ENOSYS, as a rule.
+/// A system call that the process may not make: usually a seccomp filter answers with EPERM or ENOSYS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "system call {call} denied ({errno}): allow it in the seccomp filter or sandbox that the process runs in"
 )]
 pub struct Denied {
-    /// Its name.
+    /// Name of the system call.
     pub call: &'static str,
-    /// The answer.
+    /// The errno.
     pub errno: Errno,
 }
 
 impl Denied {
-    /// What the failure of a system call means: that it is denied, or what the errno says.
+    /// Interprets the failure of a system call: it is denied, or failed with this errno.
     pub fn or_failed(call: &'static str, errno: Errno) -> io::Error {
         match errno {
             Errno::PERM | Errno::NOSYS => io::Error::new(errno.kind(), Self { call, errno }),
@@ -24,12 +24,12 @@ impl Denied {
         }
     }
 
-    /// The result of a system call, with its name if it is denied.
+    /// Adds the name of a system call to its result, if it is denied.
     pub(crate) fn name<T>(call: &'static str, result: Result<T, Errno>) -> io::Result<T> {
         result.map_err(|errno| Self::or_failed(call, errno))
     }
 
-    /// The call that an error tells of.
+    /// The denied call that an error contains.
     pub fn find(error: &io::Error) -> Option<&Self> {
         error.get_ref()?.downcast_ref()
     }

@@ -1,50 +1,51 @@
 //! The program's memory: the [`Host`] of the real process. Streams call it for small payloads; large ones go from and to
 //! the socket without a copy (`socket.rs`).
 //!
-//! Registration pins nothing, so any address may be bad by the time it is used, and a plain copy would die of SIGSEGV.
-//! Only the kernel copies from and to such addresses, as it does for any system call, and answers EFAULT for a bad one.
-//! What it copies to or from on the other side is a *window*: a small file in memory that is mapped here too. A gather
-//! writes the program's bytes to the file and finds them in the mapping; a scatter puts bytes into the mapping and
-//! reads the file into the program's memory. One system call each, and no signal handler in somebody else's process.
-//! What the device stages (`staged.rs`) before it goes to the program lies in such a file from the start.
+//! Registration pins nothing, so any address may be invalid by the time it is used, and a plain copy would raise SIGSEGV. Only the
+//! kernel copies from and to such addresses, as for any system call, and answers EFAULT for an invalid one. The other side of such a
+//! copy is a *window*: a small file in memory that is mapped here, too. A gather writes the program's bytes to the file and
+//! reads them from the mapping; a scatter writes bytes to the mapping and reads the file into the program's memory. That takes one system
+//! call each, and no signal handler in the program's process. Bytes that the device stages (`staged.rs`) before they go to the
+//! program are in such a file from the start.
 #![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
 
 use super::fork::Fd;
 use super::size;
 use ironwarp_rnic::host::{Buffer, Host, Span, Unmapped};
-use rustix::fd::{AsFd, AsRawFd, RawFd};
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fd::{AsRawFd, RawFd};
+use rustix::fs::FallocateFlags;
 use rustix::io::Errno;
-use rustix::mm::{Advice, MapFlags, MsyncFlags, ProtFlags};
+use rustix::mm::{Advice, MsyncFlags};
 use rustix::pipe::PipeFlags;
-use rustix::process::Resource;
 use std::ffi::c_void;
 use std::io;
 use std::mem::MaybeUninit;
-use std::ptr::{self, NonNull};
+use std::ptr;
 use std::sync::Arc;
 
+mod map;
 mod pool;
 mod staged;
 #[cfg(test)]
 mod tests;
 
+use map::{Map, file_in_memory};
 use pool::Pool;
 use staged::Staged;
 
-/// How much one system call copies at most. By measurement: half of this or twice it makes copies of 64 KiB 10 to 30 %
-/// slower; small copies do not notice.
+/// Maximum number of bytes that one system call copies. By measurement: half or twice as much makes copies of 64 KiB 10 to 30 %
+/// slower, and makes no difference for small copies.
 const WINDOW: usize = 16 << 10;
 
-/// How many spans one system call takes. More save little: the call's cost is shared by so many already.
+/// Maximum number of spans of one system call. More would save little: the cost of the call is shared by 16 already.
 const BATCH: usize = 16;
 
 /// The memory of this process.
 ///
-/// Its windows belong to the process that made it: a child that was forked off has none of their mappings.
+/// Its windows belong to the process that created it: a forked child has none of their mappings.
 #[derive(Debug)]
 pub struct ProgramMemory {
-    pool: Pool,
+    pool: Pool<Window>,
     staged: Arc<Staged>,
     page: usize,
 }
@@ -62,11 +63,11 @@ impl ProgramMemory {
         Ok(Self { pool: Pool::new(make)?, staged: Arc::default(), page })
     }
 
-    /// The pages of a span: where they begin, and how many bytes they are. `None` if there are no such addresses.
+    /// The pages of a span: their start and their length. `None` if the addresses do not exist.
     fn pages(&self, span: Span) -> Option<(usize, usize)> {
         let addr = usize::try_from(span.addr).ok()?;
         let start = addr - addr % self.page;
-        // The kernel rounds up, too, but takes what overflows then for nothing.
+        // The kernel rounds up, too, but takes a length that overflows for zero.
         let len = span.len.checked_add(addr - start)?.checked_next_multiple_of(self.page)?;
         Some((start, len))
     }
@@ -126,9 +127,9 @@ impl Host for ProgramMemory {
         populate(start, len)
     }
 
-    /// One `msync`: it looks at the mappings, not at their pages, and answers ENOMEM for a hole. That is 0.15 µs for 64 GiB
-    /// in one mapping as for 4 KiB, and 0.1 µs for each further mapping. MS_ASYNC starts no I/O. Where the call is refused,
-    /// memory is taken to be mapped: registration then succeeds, and the first access to the hole finds it.
+    /// One `msync`: it checks the mappings, not their pages, and answers ENOMEM for a hole. That takes 0.15 µs for 64 GiB in one mapping as
+    /// for 4 KiB, and 0.1 µs for each further mapping. MS_ASYNC starts no I/O. Where the call is denied, memory is taken
+    /// to be mapped: registration then succeeds, and the first access to the hole fails.
     fn is_mapped(&self, span: Span) -> bool {
         let Some((start, len)) = self.pages(span) else { return false };
         // SAFETY: no bit of the memory is read or changed, mapped or not; the kernel checks the range.
@@ -137,8 +138,8 @@ impl Host for ProgramMemory {
     }
 }
 
-/// Has pages made and writable, without a change to their bytes. A kernel before 5.14 cannot: there they are made when they are
-/// first used.
+/// Allocates pages and makes them writable, without changing their bytes. A kernel before 5.14 cannot: there they are allocated when
+/// they are first used.
 fn populate(start: usize, len: usize) -> Result<(), Unmapped> {
     // SAFETY: no bit of the memory is read or changed, mapped or not; the kernel checks the range.
     match unsafe { rustix::mm::madvise(at(start), len, Advice::LinuxPopulateWrite) } {
@@ -147,23 +148,23 @@ fn populate(start: usize, len: usize) -> Result<(), Unmapped> {
     }
 }
 
-/// Where in a list of spans a copy is.
+/// The position of a copy in a list of spans.
 #[derive(Debug)]
 struct Cursor<'a> {
     spans: &'a [Span],
-    /// How much of the first is done.
+    /// Number of bytes of the first span that are done.
     done: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// At the beginning of spans that are `len` bytes together, as [`Host`] asks for.
+    /// At the start of spans that are `len` bytes together, as [`Host`] requires.
     fn new(spans: &'a [Span], len: usize) -> Self {
         let total = spans.iter().try_fold(0_usize, |sum, span| sum.checked_add(span.len));
         assert_eq!(total, Some(len), "the spans are together as long as the slice");
         Self { spans, done: 0 }
     }
 
-    /// What comes next, in the kernel's terms.
+    /// The next vectors for the kernel.
     fn next<'v>(&self, vectors: &'v mut Vectors<BATCH>) -> &'v [libc::iovec] {
         vectors.clear();
         let mut done = self.done;
@@ -188,9 +189,9 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The memory that a system call is to copy from or to: no more than `N` runs of bytes.
+/// The memory that a system call copies from or to: at most `N` runs of bytes.
 pub(super) struct Vectors<const N: usize> {
-    /// Only the first `count` are there: writing all of them would cost more than a small copy.
+    /// Only the first `count` are initialized: writing all of them would cost more than a small copy.
     vectors: [MaybeUninit<libc::iovec>; N],
     count: usize,
     room: usize,
@@ -198,7 +199,7 @@ pub(super) struct Vectors<const N: usize> {
 }
 
 impl<const N: usize> Vectors<N> {
-    /// Together no more than `most` bytes.
+    /// Limits them to `most` bytes in total.
     pub(super) fn new(most: usize) -> Self {
         Self { vectors: [MaybeUninit::uninit(); N], count: 0, room: most, most }
     }
@@ -211,7 +212,7 @@ impl<const N: usize> Vectors<N> {
         self.count == N || self.room == 0
     }
 
-    /// What does not fit is left out: the call then moves less.
+    /// A run that does not fit is left out: the call then moves less.
     pub(super) fn push(&mut self, base: *mut c_void, len: usize) {
         let iov_len = len.min(self.room);
         if iov_len > 0 && self.count < N {
@@ -221,9 +222,9 @@ impl<const N: usize> Vectors<N> {
         }
     }
 
-    /// No address is judged here: the kernel refuses those in its own half, and ranges that wrap.
+    /// Addresses are not checked here: the kernel refuses those in its own half, and ranges that wrap.
     pub(super) fn push_span(&mut self, span: Span) {
-        // One that this machine does not have is as bad.
+        // An address that this machine does not have is invalid, too.
         self.push(at(usize::try_from(span.addr).unwrap_or(usize::MAX)), span.len);
     }
 
@@ -236,10 +237,9 @@ impl<const N: usize> Vectors<N> {
 /// What the program's bytes pass through. One copy uses it at a time.
 #[derive(Debug)]
 enum Window {
-    /// A file in memory, all of it mapped. It has a file of its own, because a write locks the file.
+    /// A mapped file in memory. Each window has a file of its own, because a write locks the file.
     File { file: Fd, map: Map },
-    /// Where files in memory are refused (sandboxes filter `memfd_create`): two system calls instead of one. It is empty
-    /// between copies.
+    /// Where files in memory are denied (sandboxes filter `memfd_create`): two system calls instead of one. It is empty between copies.
     Pipe { reader: Fd, writer: Fd },
 }
 
@@ -256,13 +256,13 @@ impl Window {
     }
 
     fn pipe() -> io::Result<Self> {
-        // Non-blocking: what does not fit is left for the next round.
+        // Non-blocking: bytes that do not fit are left for the next round.
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (reader, writer) = Fd::open_both(|| rustix::pipe::pipe_with(flags))?;
         Ok(Self::Pipe { reader, writer })
     }
 
-    /// Copies from the vectors to the front of `into`, at least a byte. Short if memory is bad further on.
+    /// Copies from the vectors to the front of `into`, at least a byte. Short if memory further on is invalid.
     fn gather(&self, vectors: &[libc::iovec], into: &mut [u8]) -> Result<usize, Unmapped> {
         match self {
             Self::File { file, map } => {
@@ -272,7 +272,7 @@ impl Window {
             }
             Self::Pipe { reader, writer } => {
                 let fd = writer.as_raw_fd();
-                // SAFETY: the kernel reads from the addresses, or says that it cannot; the vectors live as long as the call.
+                // SAFETY: the kernel reads from the addresses, or reports that it cannot; the vectors outlive the call.
                 let moved = progress(|| unsafe { libc::writev(fd, vectors.as_ptr(), count(vectors)) })?;
                 drain(reader, &mut into[..moved])?;
                 Ok(moved)
@@ -280,7 +280,7 @@ impl Window {
         }
     }
 
-    /// Copies from the front of `from` to the vectors, at least a byte. Short if memory is bad further on.
+    /// Copies from the front of `from` to the vectors, at least a byte. Short if memory further on is invalid.
     fn scatter(&self, from: &[u8], vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
         let from = &from[..vectors.iter().map(|vector| vector.iov_len).sum()];
         match self {
@@ -304,39 +304,23 @@ impl Window {
     }
 }
 
-/// A file of the given size, and its mapping. Payloads pass through it, so children keep neither.
-fn file_in_memory(len: usize) -> io::Result<(Fd, Map)> {
-    // Beyond this limit a write raises SIGXFSZ before it fails.
-    let most = rustix::process::getrlimit(Resource::Fsize).current;
-    if most.is_some_and(|most| most < len as u64) {
-        return Err(Errno::FBIG.into());
-    }
-    let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-    let file = Fd::open(|| rustix::fs::memfd_create(c"ironwarp-window", flags))?;
-    // It cannot shrink: the mapping cannot raise SIGBUS. Its pages come when they are used, as those of any memory.
-    rustix::fs::ftruncate(&file, len as u64)?;
-    rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
-    let map = Map::new(&file, len)?;
-    Ok((file, map))
-}
-
-/// Writes to a file of ours from the vectors, at least a byte. Short if memory is bad further on.
+/// Writes to a file of the adapter from the vectors, at least a byte. Short if memory further on is invalid.
 fn write(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
     progress(|| match vectors {
-        // SAFETY: the kernel reads from the address, or says that it cannot. What it writes to is a window, which nobody else
-        // has, or the part of a staging buffer that the caller has to itself.
+        // SAFETY: the kernel reads from the address, or reports that it cannot. It writes to a window, which no other thread
+        // uses, or to the part of a staging buffer that the caller owns.
         &[one] => size(unsafe { libc::syscall(libc::SYS_pwrite64, file, one.iov_base, one.iov_len, offset) }),
         // SAFETY: as above, and the vectors live as long as the call.
         _ => unsafe { libc::pwritev(file, vectors.as_ptr(), count(vectors), offset) },
     })
 }
 
-/// Reads from a file of ours to the vectors, at least a byte. Short if memory is bad further on.
+/// Reads from a file of the adapter to the vectors, at least a byte. Short if memory further on is invalid.
 fn read(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
     progress(|| match vectors {
-        // SAFETY: the kernel writes to the address, or says that it cannot. It is memory that the program registered for
+        // SAFETY: the kernel writes to the address, or reports that it cannot. It is memory that the program registered for
         // that, and to which the device holds no reference (`host.rs`).
         &[one] => size(unsafe { libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, offset) }),
         // SAFETY: as above, and the vectors live as long as the call.
@@ -344,61 +328,7 @@ fn read(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Un
     })
 }
 
-/// A file of ours, mapped. Of a window's, bytes go in and out by copy, and nobody has a reference.
-#[derive(Debug)]
-struct Map {
-    start: NonNull<c_void>,
-    len: usize,
-}
-
-// SAFETY: the mapping belongs to the process, not to a thread, and to no one but this value.
-unsafe impl Send for Map {}
-
-impl Map {
-    fn new(file: impl AsFd, len: usize) -> io::Result<Self> {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::SHARED;
-        // SAFETY: no address is asked for, so the kernel takes one that is free.
-        let start = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
-        let map = Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len };
-        // SAFETY: nobody has a reference to the mapping. A forked child would share the file, and mix its copies with ours.
-        unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontFork) }?;
-        Ok(map)
-    }
-
-    /// Nobody writes to the file meanwhile: the kernel does so only for whoever has the bytes to itself.
-    fn bytes(&self) -> &[u8] {
-        // SAFETY: the mapping is there, all of it, as long as this value.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nobody else has a reference.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len) }
-    }
-
-    fn copy_in(&self, from: &[u8]) {
-        assert!(from.len() <= self.len);
-        // SAFETY: `from` is valid, and no longer than the mapping, which nobody has a reference to.
-        unsafe { ptr::copy(from.as_ptr(), self.start.as_ptr().cast(), from.len()) }
-    }
-
-    fn copy_out(&self, into: &mut [u8]) {
-        assert!(into.len() <= self.len);
-        // SAFETY: `into` is valid, and no longer than the mapping, which nobody has a reference to.
-        unsafe { ptr::copy(self.start.as_ptr().cast(), into.as_mut_ptr(), into.len()) }
-    }
-}
-
-impl Drop for Map {
-    fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` made, and nobody has a reference to it.
-        let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
-        debug_assert_eq!(unmapped, Ok(()));
-    }
-}
-
-/// The address for a system call. Nothing here follows it.
+/// The address for a system call. It is not dereferenced here.
 fn at(addr: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(addr)
 }
@@ -412,7 +342,7 @@ fn count(vectors: &[libc::iovec]) -> libc::c_int {
 fn progress(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
     loop {
         match usize::try_from(call()) {
-            // Never, for a window as long as the vectors; but a copy must not go on for ever.
+            // Never, for a window as long as the vectors; but a copy must not go on forever.
             Ok(0) => return Err(Unmapped),
             Ok(moved) => return Ok(moved),
             Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -421,7 +351,7 @@ fn progress(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
     }
 }
 
-/// Takes out of a pipe what is known to be in it. Fails if the program has closed the pipe.
+/// Reads from a pipe what is known to be in it. Fails if the program has closed the pipe.
 fn drain(reader: &Fd, mut into: &mut [u8]) -> Result<(), Unmapped> {
     while !into.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::read(reader, &mut *into)) {

@@ -1,25 +1,23 @@
-//! Netlink sockets. Over the routing socket (rtnetlink) interfaces, addresses and routes are asked for, and changes are heard;
-//! `gid/parse.rs` reads what comes. Over the socket monitor `sock_diag.rs` asks about single sockets.
+//! Netlink sockets: the routing socket (rtnetlink) for interfaces, addresses, routes and notices of changes, whose messages
+//! `gid/parse.rs` reads; and the socket monitor, which `sock_diag.rs` asks about single sockets.
 
 use super::denied::Denied;
 use super::fork::Fd;
+use super::nlmsg::HEADER;
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
 use rustix::net::netlink::{self, SocketAddrNetlink};
 use rustix::net::{AddressFamily, Protocol, RecvFlags, SendFlags, SocketFlags, SocketType};
 use std::io;
 
-/// The kernel sends no longer datagrams than this (its NLMSG_GOODSIZE, and 32 KiB for dumps).
+/// Maximum length of the kernel's datagrams (its NLMSG_GOODSIZE, and 32 KiB for dumps).
 const ROOM: usize = 64 << 10;
-/// How much of an answer is read at most: a host may have a million routes. The default route comes first.
+/// Maximum number of bytes read of an answer: a host may have a million routes. The default route comes first.
 const MOST: usize = 4 << 20;
-/// How often a question is asked anew because something changed while the kernel answered.
+/// Maximum number of times a question is asked again because something changed while the kernel answered.
 const TRIES: usize = 8;
-/// How many notices are taken at one go.
+/// Maximum number of notices taken at once.
 const NOTICES: usize = 1024;
-
-/// Bytes of `struct nlmsghdr`.
-pub(crate) const HEADER: usize = 16;
 
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,17 +37,17 @@ pub(crate) struct Netlink {
 }
 
 impl Netlink {
-    /// For questions.
+    /// A socket for questions.
     pub(crate) fn new() -> io::Result<Self> {
         Self::open(None, 0)
     }
 
-    /// For questions about sockets.
+    /// A socket for questions about sockets.
     pub(super) fn for_sockets() -> io::Result<Self> {
         Self::open(Some(netlink::SOCK_DIAG), 0)
     }
 
-    /// For notices of changes to interfaces and addresses.
+    /// A socket for notices of changes to interfaces and addresses.
     pub(crate) fn for_changes() -> io::Result<Self> {
         let bit = |group: libc::c_uint| 1_u32 << (group - 1);
         Self::open(
@@ -58,9 +56,9 @@ impl Netlink {
         )
     }
 
-    /// No protocol is protocol 0, NETLINK_ROUTE.
+    /// Protocol `None` is protocol 0, NETLINK_ROUTE.
     fn open(protocol: Option<Protocol>, groups: u32) -> io::Result<Self> {
-        // Questions are answered at once, inside of the calls, so that waiting for an answer is not waiting.
+        // The kernel answers inside the calls, so that waiting for an answer does not block.
         let flags = SocketFlags::CLOEXEC;
         let fd =
             Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol));
@@ -69,8 +67,7 @@ impl Netlink {
         Ok(Self { fd })
     }
 
-    /// Asks, and returns how many bytes the answer has. The kernel answers before the call that asks returns, so there is nothing to
-    /// wait for.
+    /// Asks, and returns the length of the answer. The kernel answers before the call that asks returns, so this does not wait.
     pub(super) fn exchange(&self, question: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         rustix::net::send(&self.fd, question, SendFlags::empty())?;
         loop {
@@ -80,8 +77,8 @@ impl Netlink {
         }
     }
 
-    /// Asks, and hands each datagram of the answer to `take`, which says whether there is more to come. It may be asked
-    /// anew, from the beginning: `begin` is told so.
+    /// Asks, and passes each datagram of the answer to `take`, which returns whether more follow. If it has to ask again, it calls
+    /// `begin` again.
     pub(crate) fn ask<T>(
         question: Question,
         begin: impl Fn() -> T,
@@ -111,18 +108,18 @@ impl Netlink {
                 done => return Ok(done),
             }
         }
-        tracing::warn!(bytes = read, "more interfaces, addresses or routes than are looked at");
+        tracing::warn!(bytes = read, "too many interfaces, addresses or routes: the rest is ignored");
         Ok(More::Done)
     }
 
-    /// Takes the notices that wait, and tells whether there were any. They are not looked at: whoever wants to know what
-    /// changed asks, and so cannot be behind.
+    /// Takes the pending notices, and returns whether there were any. Their contents do not matter: a caller that wants to know what
+    /// changed asks again.
     pub(crate) fn take_notices(&self) -> io::Result<bool> {
         let mut buffer = vec![0; ROOM];
         let mut any = false;
         for _ in 0..NOTICES {
             match self.receive(&mut buffer, RecvFlags::DONTWAIT) {
-                // If some were lost for lack of room, that is a notice, too.
+                // A notice that was lost for lack of room counts, too.
                 Ok(_) | Err(Errno::NOBUFS) => any = true,
                 Err(Errno::AGAIN) => return Ok(any),
                 Err(error) => return Err(error.into()),
@@ -131,7 +128,7 @@ impl Netlink {
         Ok(any)
     }
 
-    /// A datagram of the kernel's; `None`: it was somebody else's.
+    /// Receives a datagram of the kernel; `None` if another process sent it.
     fn receive(&self, buffer: &mut [u8], flags: RecvFlags) -> rustix::io::Result<Option<usize>> {
         loop {
             match rustix::net::recvfrom(&self.fd, &mut *buffer, flags) {
@@ -159,12 +156,12 @@ pub(crate) enum More {
     Coming,
     /// It is complete.
     Done,
-    /// Something changed meanwhile, so that it may be inconsistent.
+    /// Something changed meanwhile, so the answer may be inconsistent.
     Interrupted,
 }
 
 impl Question {
-    /// `struct nlmsghdr`, and behind it the structure of the question, all zero: no interface, no family in particular.
+    /// `struct nlmsghdr`, followed by the structure of the question, all zero: any interface, any family.
     fn bytes(self) -> Vec<u8> {
         let (kind, body) = match self {
             Self::Links => (libc::RTM_GETLINK, 16_u8),
@@ -177,7 +174,7 @@ impl Question {
         bytes.extend_from_slice(&len.to_ne_bytes());
         bytes.extend_from_slice(&kind.to_ne_bytes());
         bytes.extend_from_slice(&flags.to_ne_bytes());
-        bytes.extend_from_slice(&[0; 8]); // sequence number and sender, for which nobody asks
+        bytes.extend_from_slice(&[0; 8]); // sequence number and sender, which are not used
         bytes.resize(HEADER + usize::from(body), 0);
         bytes
     }

@@ -1,8 +1,7 @@
-//! Waiting for many sockets at once ([`Epoll`]), and waking who waits ([`EventFd`]). Lanes wait here before they drive
-//! streams; who posts work or writes an event wakes them, or the program.
+//! Waiting for many descriptors at once ([`Epoll`]), and waking threads that wait ([`EventFd`]).
 //!
-//! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does
-//! then, because arming rests on it.
+//! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does then, because
+//! poll sets depend on it.
 
 use super::denied::Denied;
 use super::fork::Fd;
@@ -18,7 +17,7 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// A set of what is waited for.
+/// A set of descriptors to wait for.
 #[derive(Debug)]
 pub struct Epoll {
     fd: Fd,
@@ -27,49 +26,49 @@ pub struct Epoll {
 /// When a member of a set is reported. Errors and hang-ups count as both readable and writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// It became readable or writable, or more so: once for each change. For sockets of streams.
+    /// Edge-triggered: it became readable or writable, or more so. For sockets of streams.
     Edges,
-    /// It became readable, or more so: once for each change. For sets within a lane's set.
+    /// Edge-triggered: it became readable, or more so. For sets within a lane's set.
     News,
-    /// It is readable: again and again. For listeners and wakes.
+    /// Level-triggered: it is readable. For listeners and eventfds.
     Readable,
-    /// Not at all until `modify` arms it. For sets, which have no errors: a socket's would be reported once.
+    /// Not reported until `modify` arms it. For sets, which have no errors: an error of a socket would be reported once.
     Disarmed,
 }
 
-/// What is reported of a member.
+/// An event of a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
-    /// What [`Epoll::add`] was told.
+    /// The value given to [`Epoll::add`].
     pub data: u64,
-    /// Reading will not say "would block": there are bytes, an end or an error.
+    /// A read would not block: there are bytes, an end or an error.
     pub readable: bool,
-    /// Writing will not say "would block": there is room or an error.
+    /// A write would not block: there is room or an error.
     pub writable: bool,
-    /// There will be no more bytes: an end or an error is among what is there, or comes behind it.
+    /// No more bytes will come: an end or an error is there, or follows the bytes that are.
     pub ended: bool,
 }
 
-/// Room for the events of one wait, to be used again.
+/// Room for the events of one wait. It can be used again.
 pub struct Events {
     list: Vec<epoll::Event>,
 }
 
-/// Something to be counted and waited for.
+/// A counter that can be waited for.
 #[derive(Debug)]
 pub struct EventFd {
     fd: Fd,
 }
 
 impl Epoll {
-    /// An empty set.
+    /// Creates an empty set.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
             fd: Denied::name("epoll_create1", Fd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)))?,
         })
     }
 
-    /// Adds a member, to be reported as `data`.
+    /// Adds a member, to be reported with `data`.
     pub fn add(&self, member: impl AsFd, data: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.fd, member, epoll::EventData::new_u64(data), interest.flags())?)
     }
@@ -79,15 +78,15 @@ impl Epoll {
         Ok(epoll::modify(&self.fd, member, epoll::EventData::new_u64(data), interest.flags())?)
     }
 
-    /// Takes a member out. A member that is closed is taken out by that, if nobody has a duplicate of it.
+    /// Removes a member. Closing a member removes it, too, if there is no duplicate of it.
     pub fn delete(&self, member: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.fd, member)?)
     }
 
-    /// Waits until there are events, or `timeout` is over (rounded up to milliseconds), or a signal was caught; takes the
-    /// events, which may be none. No timeout waits for ever.
+    /// Waits until there are events, the timeout expires (rounded up to milliseconds), or a signal was caught; takes the
+    /// events, which may be none. Without a timeout it waits forever.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        // A wait too long for the kernel is as good as for ever.
+        // A timeout too long for the kernel is as good as none.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.list.clear();
         match epoll::wait(&self.fd, spare_capacity(&mut events.list), timeout.as_ref()) {
@@ -106,8 +105,7 @@ impl AsFd for Epoll {
     }
 }
 
-/// Rings once after a time, to the microsecond: an epoll that it is in tells. Timeouts of epoll itself count milliseconds on older
-/// kernels.
+/// A timer with a resolution of a microsecond, which an epoll reports. Timeouts of epoll itself are in milliseconds on older kernels.
 #[derive(Debug)]
 pub struct Alarm {
     fd: Fd,
@@ -120,7 +118,7 @@ impl Alarm {
         Ok(Self { fd: Denied::name("timerfd_create", fd)? })
     }
 
-    /// Rings in this time, and no more for what was set before.
+    /// Expires after this time. Replaces an earlier time.
     pub fn set(&self, time: Duration) -> io::Result<()> {
         let it_value = Timespec::try_from(time).map_err(|_| Errno::INVAL)?;
         let once = Itimerspec { it_interval: Timespec::default(), it_value };
@@ -148,27 +146,27 @@ impl Interest {
 }
 
 impl Events {
-    /// Room for `most` of them, at least one. What does not fit is reported by the next wait.
+    /// Room for `most` events, at least one. Events that do not fit are reported by the next wait.
     pub fn new(most: usize) -> Self {
         Self { list: Vec::with_capacity(most.max(1)) }
     }
 
-    /// What the last wait took.
+    /// Returns the events of the last wait.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
         self.list.iter().map(|event| Event::of(*event))
     }
 
-    /// How many the last wait took.
+    /// Returns the number of events of the last wait.
     pub fn len(&self) -> usize {
         self.list.len()
     }
 
-    /// Whether the last wait took none.
+    /// Returns whether the last wait took no event.
     pub fn is_empty(&self) -> bool {
         self.list.is_empty()
     }
 
-    /// Whether the last wait took as many as fit: there may be more.
+    /// Returns whether the last wait took as many events as fit: there may be more.
     pub fn is_full(&self) -> bool {
         self.list.len() == self.list.capacity()
     }
@@ -194,12 +192,12 @@ impl Event {
 }
 
 impl EventFd {
-    /// [`take`](Self::take) takes all that was signalled.
+    /// [`take`](Self::take) takes everything that was signalled.
     pub fn counter() -> io::Result<Self> {
         Self::new(EventfdFlags::empty())
     }
 
-    /// [`take`](Self::take) takes one, so that it stays readable until each was taken.
+    /// [`take`](Self::take) takes one, so it stays readable until each was taken.
     pub fn semaphore() -> io::Result<Self> {
         Self::new(EventfdFlags::SEMAPHORE)
     }
@@ -218,12 +216,12 @@ impl EventFd {
         }
     }
 
-    /// Whether the program has closed it, as far as anybody has noticed.
+    /// Returns whether the program has closed it, as far as was noticed.
     pub fn is_lost(&self) -> bool {
         self.fd.is_lost()
     }
 
-    /// Takes what was signalled: all of it, or one, as it was made. Zero if there is nothing, or the program has closed it.
+    /// Takes what was signalled: all of it, or one. Returns zero if there is nothing, or the program has closed it.
     pub fn take(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {

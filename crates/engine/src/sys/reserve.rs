@@ -1,25 +1,26 @@
-//! Ports that are ours on every address of the host, though nobody listens there yet. Before this, a queue pair needs a
-//! number with a port in it; after, `setup.rs` or a datagram's socket binds the port at the one address that is served.
+//! Ports that are reserved on every address of the host before anything listens there. A queue pair needs one for its number; a TCP listener or
+//! a UDP socket binds the port later, at the one address that it serves.
 //!
-//! A socket bound to all addresses holds the port. Two sockets share a port only if both ask for it, and this one asks only for the
-//! moment in which one of our own is bound. It asks for SO_REUSEPORT, which the kernel grants to sockets of one user only; any user could
-//! have used SO_REUSEADDR in that moment. What remains: another process of the same user, which could do worse. And a process that changes
-//! its user cannot serve ports that it reserved before.
+//! A socket bound to all addresses holds the port. Two sockets share a port only if both allow it, and this one allows it only
+//! while one of ours is being bound. It uses SO_REUSEPORT, which the kernel grants to sockets of one user only; with SO_REUSEADDR any
+//! user could take the port in that moment. Another process of the same user still can, but could do worse. A process that changes its
+//! user cannot serve ports that it reserved before.
 
 use super::denied::Denied;
 use super::fork::Fd;
-use ironwarp_rnic::config::PortRange;
+use crate::config::PortRange;
+use ironwarp_rnic::sync::lock;
 use rustix::fd::AsFd;
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 #[cfg(test)]
 mod tests;
 
-/// What a port is for; each has its own.
+/// What a port is for; TCP and UDP have separate ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// TCP.
@@ -28,21 +29,21 @@ pub enum Kind {
     Datagram,
 }
 
-/// A port, held until this is dropped.
+/// A reserved port. Dropping it frees the port.
 #[derive(Debug)]
 pub struct Reservation {
     fd: Fd,
     port: u16,
-    /// Held while others may share.
+    /// Held while another socket may share the port.
     sharing: Mutex<()>,
 }
 
 impl Reservation {
-    /// Takes a port out of the range, or one that the kernel chooses.
+    /// Reserves a port of the range, or one that the kernel chooses.
     pub fn new(kind: Kind, range: PortRange) -> io::Result<Self> {
         let Some(ports) = range.ports() else { return Self::at(kind, 0) };
         let (first, len) = (*ports.start(), ports.len());
-        // Processes that start together begin at different places, and seldom get in each other's way.
+        // Processes that start together begin at different ports, so they rarely conflict.
         let begin = usize::try_from(std::process::id()).unwrap_or_default().wrapping_mul(40_503) % len;
         for step in 0..len {
             let offset = u16::try_from((begin + step) % len).unwrap_or_default();
@@ -51,7 +52,7 @@ impl Reservation {
                 outcome => return outcome,
             }
         }
-        let why = format!("all ports of {range} are taken (IRONWARP_PORTS): allow more");
+        let why = format!("all ports of {range} are in use (IRONWARP_PORTS): allow more");
         Err(io::Error::new(io::ErrorKind::AddrInUse, why))
     }
 
@@ -61,15 +62,15 @@ impl Reservation {
         Ok(Self { fd, port, sharing: Mutex::default() })
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Lets `bind` bind a socket to the port at one address, and listen. That socket must have SO_REUSEPORT; it loses it by this, so that the port is
-    /// not shared any further.
+    /// Lets `bind` bind a socket to the port at one address, and listen. That socket must have SO_REUSEPORT; it is turned off afterwards, so that
+    /// the port is not shared any further.
     pub fn share<T: AsFd>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
-        let _alone = self.sharing.lock().unwrap_or_else(PoisonError::into_inner);
+        let _alone = lock(&self.sharing);
         sockopt::set_socket_reuseport(&self.fd, true)?;
         let bound = bind();
         sockopt::set_socket_reuseport(&self.fd, false)?;
@@ -79,7 +80,7 @@ impl Reservation {
     }
 }
 
-/// Both IP versions; IPv4 alone where the system has no other.
+/// A socket for both IP versions, or for IPv4 alone where the system has no IPv6.
 fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
     let open = |family| {
         let kind = match kind {
@@ -103,7 +104,7 @@ fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
         Err(error) => return Err(Denied::or_failed("socket", error)),
     };
     if kind == Kind::Datagram {
-        // What comes at an address that is not served ends here, unread. The kernel makes the least of it that it can.
+        // Datagrams to an address that is not served end here, unread, at the least cost in the kernel.
         sockopt::set_socket_recv_buffer_size(&fd, 1)?;
     }
     Ok(fd)

@@ -1,9 +1,9 @@
-//! A capture file: several processes add to it, each piece at one go, up to a limit. What is added is the kernel's at once: it stays
-//! when the process is killed.
+//! A capture file: several processes append to it, each piece with one call, up to a limit. What was appended stays when the process is
+//! killed.
 //!
-//! A capture holds what programs sent, so it is its owner's alone, and it may lie where others can write. So
-//! nobody else's file is opened, none through a link, and nothing but a regular file; and a lock that somebody else holds
-//! keeps nobody from opening an adapter.
+//! A capture contains what programs sent, so only its owner may read it, and it may be in a directory that others can write to. So a file
+//! of another user is not opened, nor one through a link, nor anything but a regular file; and a lock that another process
+//! holds keeps no program from opening an adapter.
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, ftruncate};
 use rustix::io::{Errno, retry_on_intr};
@@ -18,21 +18,21 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_millis(500);
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Such a file.
+/// A capture file.
 #[derive(Debug)]
 pub(crate) struct SharedFile {
     file: File,
     limit: u64,
 }
 
-/// Makes an empty capture file, or empties one that is there. Programs add to it.
+/// Creates an empty capture file, or empties an existing one. Programs append to it.
 pub fn begin(path: &Path) -> io::Result<()> {
     let file = open_private(path)?;
-    fchmod(&file, Mode::RUSR | Mode::WUSR)?; // it may have been made by somebody less careful
+    fchmod(&file, Mode::RUSR | Mode::WUSR)?; // it may exist with wider permissions
     Ok(ftruncate(&file, 0)?)
 }
 
-/// Opens or makes a file that only its owner, this user, can read and write.
+/// Opens or creates a file that only its owner, this user, can read and write.
 fn open_private(path: &Path) -> io::Result<File> {
     // Nonblocking: a FIFO would wait for its other end.
     let flags = OFlags::RDWR
@@ -60,7 +60,7 @@ fn open_private(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Waits for the lock, but not for long: whoever can open a file can lock it for as long as he likes.
+/// Waits for the lock, but not for long: a process that can open a file can lock it forever.
 fn lock(file: &File) -> io::Result<()> {
     let began = Instant::now();
     loop {
@@ -76,7 +76,7 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// Whether the file begins with the header; not if it is empty.
+/// Whether the file begins with the header; false if it is empty.
 fn has_header(file: &File, header: &[u8]) -> io::Result<bool> {
     let mut begin = vec![0; header.len()];
     match file.read_exact_at(&mut begin, 0) {
@@ -88,11 +88,11 @@ fn has_header(file: &File, header: &[u8]) -> io::Result<bool> {
 }
 
 impl SharedFile {
-    /// Opens a file that begins with `header`; one that is not there, or empty, gets it.
+    /// Opens a file that begins with `header`. A new or an empty file gets the header.
     pub(crate) fn open(path: &Path, header: &[u8], limit: u64) -> io::Result<Self> {
         let mut file = open_private(path)?;
         if !has_header(&file, header)? {
-            // Of several that find it empty, one writes. The lock goes with this description of the file, at the latest.
+            // Of several processes that find it empty, one writes. The lock ends with this file description at the latest.
             lock(&file)?;
             if !has_header(&file, header)? {
                 file.write_all(header)?;
@@ -102,17 +102,17 @@ impl SharedFile {
         Ok(Self { file, limit })
     }
 
-    /// Adds bytes.
+    /// Appends bytes.
     pub(crate) fn append(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let len = u64::try_from(rustix::fs::fstat(&self.file)?.st_size).unwrap_or(u64::MAX);
         if len.saturating_add(bytes.len() as u64) > self.limit {
-            let why = format!("the file has {len} bytes, and may have {} (IRONWARP_PCAP_LIMIT)", self.limit);
+            let why = format!("the file has {len} bytes, the limit is {} (IRONWARP_PCAP_LIMIT)", self.limit);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
         }
-        // By number, as all calls of the data path: the C library's own may cancel the thread.
+        // By number, as all calls of the data path: the C library's function is a cancellation point.
         let mut left = bytes;
         while !left.is_empty() {
             match retry_on_intr(|| rustix::io::write(&self.file, left))? {
@@ -197,7 +197,7 @@ mod tests {
         remove(&path);
     }
 
-    /// A reader may lock the file for as long as it likes: that delays nobody who finds the header, and others not for long.
+    /// A reader may lock the file forever: that does not delay processes that find the header, and others only briefly.
     #[test]
     fn a_lock_does_not_keep_an_adapter_from_opening() {
         let path = path("locked");

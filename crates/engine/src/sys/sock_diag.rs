@@ -1,11 +1,11 @@
 //! Which user owns a TCP socket of this host, asked of the kernel's socket monitor (`NETLINK_SOCK_DIAG`, sock_diag(7)).
 //!
-//! A connection from this host is known by its two addresses, as one from anywhere else is, but the kernel also knows who opened its
-//! other end. So local users can be told apart although they share an address.
+//! A connection from this host has two addresses, like any other, but the kernel also knows which user opened its other end. So local
+//! users can be told apart although they share an address.
 
-use super::netlink::{HEADER, Netlink};
-use super::setup::is_same_host;
-use crate::gid::parse::{ERROR, Messages, bits, error, u16_at, u32_at};
+use super::netlink::Netlink;
+use super::nlmsg::{ERROR, HEADER, Messages, bits, error, u16_at, u32_at};
+use super::tcp::is_same_host;
 use std::cell::RefCell;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -15,31 +15,31 @@ mod tests;
 
 /// Message type of the request, and of the answer (`SOCK_DIAG_BY_FAMILY`).
 const BY_FAMILY: u16 = 20;
-/// Bytes of `struct inet_diag_req_v2` and `struct inet_diag_msg`.
+/// Sizes of `struct inet_diag_req_v2` and `struct inet_diag_msg`.
 const REQUEST: usize = 56;
 const ANSWER: usize = 72;
-/// An answer with all attributes that a kernel may add unasked is far shorter.
+/// Room for an answer. With all attributes that a kernel may add, an answer is far shorter.
 const ROOM: usize = 4096;
 /// The index of the loopback interface in every network namespace.
 const LOOPBACK: u32 = 1;
-/// The state of a socket that listens (`TCP_LISTEN`).
+/// The state of a listening socket (`TCP_LISTEN`).
 const LISTEN: u8 = 10;
-/// States in which the kernel keeps less than a socket, without an owner (`TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`).
+/// States in which the kernel keeps no full socket, and no owner (`TCP_SYN_RECV`, `TCP_TIME_WAIT`, `TCP_NEW_SYN_RECV`).
 const WITHOUT_OWNER: [u8; 3] = [3, 6, 12];
 
 thread_local! {
-    /// One socket for each thread that asks: no lock that a fork could leave behind.
+    /// One socket for each thread, so that there is no lock that a fork could leave locked.
     static SOCKET: RefCell<Option<Netlink>> = const { RefCell::new(None) };
 }
 
-/// The user who owns the TCP socket with the address `local` that is connected to `peer`. `None` if `local` is an address of another
+/// Returns the user who owns the TCP socket with the address `local` that is connected to `peer`; `None` if `local` is an address of another
 /// host or network namespace.
 ///
-/// Fails if `local` is an address of this host but no socket there has an owner that could be named: its process may have closed it.
-/// A caller that trusts a user must treat that as a stranger, since the kernel reports closed sockets as owned by root.
+/// Fails if `local` is an address of this host but no socket there has a known owner: its process may have closed it. A caller that trusts a
+/// user must treat that as a stranger, since the kernel reports closed sockets as owned by root.
 pub(crate) fn socket_owner(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let owner = match ask(local, peer) {
-        // Stale, or a copy that leads nowhere since a fork.
+        // Stale, or replaced since a fork.
         Err(_) => ask(local, peer)?,
         Ok(owner) => owner,
     };
@@ -53,7 +53,7 @@ pub(crate) fn socket_owner(local: SocketAddr, peer: SocketAddr) -> io::Result<Op
     }
 }
 
-/// The user who owns the TCP socket that listens at `at`, or at its port of all addresses. `None` if there is none, or if it is the
+/// Returns the user who owns the TCP socket that listens at `at`, or at its port of all addresses; `None` if there is none, or it is the
 /// kernel's.
 pub(crate) fn listener_owner(at: SocketAddr) -> io::Result<Option<u32>> {
     let nobody = SocketAddr::new(
@@ -68,7 +68,7 @@ fn ask(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     exchange((local, peer), |datagram| parse(datagram, local, peer))
 }
 
-/// Asks over this thread's socket, which is kept only if all went well.
+/// Asks over this thread's socket, which is kept only if everything went well.
 fn exchange(
     (local, peer): (SocketAddr, SocketAddr),
     find: impl FnOnce(&[u8]) -> io::Result<Option<u32>>,
@@ -86,7 +86,7 @@ fn exchange(
 fn request(local: SocketAddr, peer: SocketAddr) -> [u8; HEADER + REQUEST] {
     let (local, peer) = (canonical(local), canonical(peer));
     let family = bits(if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 });
-    // A socket that is bound to an interface is found only by that: link-local addresses always are, and anybody may bind to loopback.
+    // A socket that is bound to an interface is found only with that: link-local addresses always are, and any process may bind to loopback.
     let interface = match local {
         SocketAddr::V6(at) if at.scope_id() != 0 => at.scope_id(),
         _ => LOOPBACK,
@@ -114,9 +114,9 @@ fn request(local: SocketAddr, peer: SocketAddr) -> [u8; HEADER + REQUEST] {
     bytes
 }
 
-/// The owner in a datagram of the kernel's, which answers [`request`] for these addresses. `None`: there is no such socket.
+/// The owner in a datagram of the kernel that answers [`request`] for these addresses; `None` if there is no such socket.
 ///
-/// The kernel falls back to a socket that listens at `local`, which is somebody else's: the answer has to name both addresses.
+/// The kernel falls back to a socket that listens at `local`, which is another one: the answer has to name both addresses.
 pub(crate) fn parse(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let Some(body) = answer(datagram)? else { return Ok(None) };
     let address = |port, ip| Some(SocketAddr::new(ip_at(body, ip)?, u16_at(body, port)?.to_be()));
@@ -125,14 +125,14 @@ pub(crate) fn parse(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> io:
         return Ok(None);
     }
     let (state, inode) = (body[1], u32_at(body, 68).ok_or_else(malformed)?);
-    // Its process closed it: what is left belongs to the kernel, and is reported as root's.
+    // Its process closed it: what is left belongs to the kernel, and is reported as owned by root.
     if WITHOUT_OWNER.contains(&state) || inode == 0 {
         return Ok(None);
     }
     u32_at(body, 64).map(Some).ok_or_else(malformed)
 }
 
-/// The owner of the socket that listens at a port, in such a datagram.
+/// The owner of the socket that listens at a port, in a datagram of the kernel.
 fn parse_listener(datagram: &[u8], port: u16) -> io::Result<Option<u32>> {
     let Some(body) = answer(datagram)? else { return Ok(None) };
     let listens = body[1] == LISTEN && u16_at(body, 4).ok_or_else(malformed)?.to_be() == port;
@@ -140,7 +140,7 @@ fn parse_listener(datagram: &[u8], port: u16) -> io::Result<Option<u32>> {
     Ok(owner.filter(|_| listens && inode != Some(0))) // the kernel's own have no inode
 }
 
-/// A `struct inet_diag_msg`. `None`: there is no such socket.
+/// Reads a `struct inet_diag_msg`; `None` if there is no such socket.
 fn answer(datagram: &[u8]) -> io::Result<Option<&[u8]>> {
     let message = Messages(datagram).next().ok_or_else(malformed)?;
     if message.kind == ERROR {
@@ -164,7 +164,7 @@ fn ip_at(body: &[u8], at: usize) -> Option<IpAddr> {
     }
 }
 
-/// Padded with zeros, as the kernel has addresses of IPv4.
+/// Padded with zeros, as the kernel stores IPv4 addresses.
 fn octets(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => {
@@ -176,7 +176,7 @@ fn octets(ip: IpAddr) -> [u8; 16] {
     }
 }
 
-/// IPv4 in IPv6 is IPv4: that is how the kernel looks for it.
+/// An IPv4-mapped address is IPv4: that is how the kernel looks it up.
 fn canonical(mut addr: SocketAddr) -> SocketAddr {
     addr.set_ip(addr.ip().to_canonical());
     addr

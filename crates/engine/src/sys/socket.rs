@@ -1,12 +1,12 @@
-//! One TCP connection: the [`Link`] of a stream. `setup.rs` makes it; the stream's two halves then send and receive
-//! straight from and to the program's memory, which the kernel copies from and to, whatever becomes of it meanwhile.
-#![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
+//! A TCP connection: the [`Link`] of a stream. `tcp.rs` creates it; the stream's two halves then send directly from the program's memory and
+//! receive directly into it. The kernel does the copying, so it does not matter what the program does with the memory meanwhile.
+#![expect(unsafe_code, reason = "passes addresses of memory to the kernel")]
 
+use super::counters::{self, Traffic};
 use super::fork::Fd;
-use super::hurry::moved;
 use super::memory::Vectors;
+use super::sched::moved;
 use super::size;
-use crate::traffic;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -21,33 +21,34 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// How many vectors a system call takes: the kernel's UIO_MAXIOV.
-const MOST_VECTORS: usize = 1024;
+/// Maximum number of vectors of a system call: the kernel's UIO_MAXIOV.
+const MAX_VECTORS: usize = 1024;
 
-/// How many bytes a system call moves at most: the kernel's MAX_RW_COUNT. It refuses vectors that are far longer.
-const MOST_BYTES: usize = 0x7fff_f000;
+/// Maximum number of bytes that a system call moves: the kernel's MAX_RW_COUNT. The kernel refuses vectors that are far longer.
+const MAX_BYTES: usize = 0x7fff_f000;
 
-/// Linux has no smaller pages, and its page sizes are multiples of this.
+/// The smallest page size of Linux; all others are multiples of it.
 const PAGE: usize = 4096;
 
-/// What TCP assumes of a path it knows nothing of (RFC 9293 §3.7.1).
+/// The MSS that TCP assumes for an unknown path (RFC 9293 §3.7.1).
 const DEFAULT_SEGMENT: usize = 536;
 
-/// A connection, or one in the making. Its methods never wait. Dropping it closes the socket.
+/// A TCP connection, established or not. Its methods never block. Dropping it closes the socket.
 #[derive(Debug)]
 pub struct TcpLink {
     fd: Fd,
-    /// Nobody's, as a rule. It is dropped when the socket is closed.
+    /// Captures the traffic; `None` if it is not captured.
     tap: Option<Box<dyn Tap>>,
-    /// This end has sent all that it will.
+    /// Whether this end has closed its direction ([`Link::finish`]).
     finished: AtomicBool,
 }
 
-/// What the kernel has counted of a connection.
+/// The kernel's counters of a connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
+pub(crate) struct TcpCounters {
+    /// Bytes received.
     pub(crate) received: u64,
-    /// What the peer has.
+    /// Bytes acknowledged by the peer.
     pub(crate) acknowledged: u64,
     pub(crate) round_trip: Duration,
     pub(crate) retransmissions: u32,
@@ -55,35 +56,48 @@ pub(crate) struct Traffic {
     pub(crate) segments_received: u32,
 }
 
-/// Sees what a connection moves. It is told after the fact, by the thread that moved it.
+impl From<TcpCounters> for Traffic {
+    fn from(connection: TcpCounters) -> Self {
+        Self {
+            sent: connection.acknowledged,
+            received: connection.received,
+            segments_sent: connection.segments_sent.into(),
+            segments_received: connection.segments_received.into(),
+            retransmissions: connection.retransmissions.into(),
+        }
+    }
+}
+
+/// Observes the traffic of a connection. Each method is called after a successful system call, by the thread that made the call.
 pub(crate) trait Tap: Send + Sync + fmt::Debug {
-    /// The first `len` bytes of these were sent.
+    /// The first `len` bytes of `pieces` were sent.
     fn sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize);
 
-    /// So many bytes were received, the first of them into the program's memory.
+    /// `len` bytes were received: first into the program's memory at `host`, and the rest into `own`.
     fn received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize);
 
-    /// This end cuts the connection.
+    /// This end resets the connection.
     fn aborted(&self);
 }
 
-/// What the kernel has counted of a connection (TCP_INFO, tcp(7)). Zero is what it does not tell, and what is no TCP socket:
-/// Linux 4.2 and later tell all of it.
-pub(crate) fn traffic_of(fd: RawFd) -> Traffic {
+/// Returns the kernel's counters of a connection (TCP_INFO, tcp(7)). They are zero if the kernel does not have them, or for a
+/// descriptor that is not a TCP socket. Linux 4.2 and later have all of them.
+pub(crate) fn counters_of(fd: RawFd) -> TcpCounters {
     let mut info = [0_u64; 256 / 8];
     let mut len: libc::socklen_t = 256;
     // SAFETY: the kernel writes no more than `len` bytes, and every word may be anything.
-    let told = unsafe {
+    let result = unsafe {
         let to = info.as_mut_ptr().cast::<c_void>();
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
     };
-    if told != 0 {
-        return Traffic::default();
+    if result != 0 {
+        return TcpCounters::default();
     }
-    // Eight bytes, then words of 32 bits up to the 26th, then of 64, then of 32 again.
+    // The layout of `struct tcp_info`: eight bytes, then 24 fields of 32 bits, then 64-bit fields from offset 104 on, then 32-bit
+    // fields again from offset 136 on. `word` and `count` return the 32-bit field at a byte offset.
     let word = |at: usize| (info[at / 8] >> (at % 8 * 8)) & u64::from(u32::MAX);
     let count = |at: usize| u32::try_from(word(at)).unwrap_or_default();
-    Traffic {
+    TcpCounters {
         received: info[128 / 8],
         acknowledged: info[120 / 8],
         round_trip: Duration::from_micros(word(68)),
@@ -93,10 +107,10 @@ pub(crate) fn traffic_of(fd: RawFd) -> Traffic {
     }
 }
 
-/// What it moved is counted on.
 impl Drop for TcpLink {
+    /// Adds the connection's counters to those of the process.
     fn drop(&mut self) {
-        traffic::keep(self.traffic());
+        counters::keep(self.counters().into());
     }
 }
 
@@ -106,23 +120,24 @@ impl TcpLink {
         Self { fd, tap: None, finished: AtomicBool::new(false) }
     }
 
-    /// Has somebody look on. Before the first byte.
-    pub(crate) fn tapped(mut self, tap: Option<Box<dyn Tap>>) -> Self {
+    /// Sets the tap that observes the traffic. Call this before the first byte is sent or received.
+    pub(crate) fn with_tap(mut self, tap: Option<Box<dyn Tap>>) -> Self {
         self.tap = tap;
         self
     }
 
-    /// Closing it will reset it, since it was not settled: who looks on is told.
-    pub(crate) fn will_be_reset(&self) {
+    /// Notifies the tap that this end resets the connection.
+    pub(crate) fn report_abort(&self) {
         self.tap.iter().for_each(|tap| tap.aborted());
     }
 
-    /// What became of the attempt to connect: done, still under way, or the reason why it failed, told once.
+    /// Returns whether the attempt to connect has succeeded; false while it is in progress. If it failed, returns the error the first time.
     pub fn connected(&self) -> io::Result<bool> {
         rustix::net::sockopt::socket_error(&self.fd)??;
         Ok(self.has_peer()?)
     }
 
+    /// Returns whether the socket is connected.
     fn has_peer(&self) -> Result<bool, rustix::io::Errno> {
         match rustix::net::getpeername(&self.fd) {
             Ok(_) => Ok(true),
@@ -131,36 +146,38 @@ impl TcpLink {
         }
     }
 
-    /// Lets sent data stay unacknowledged for this time (TCP_USER_TIMEOUT), if that is longer than now.
+    /// Raises the time that sent data may stay unacknowledged (TCP_USER_TIMEOUT) to `time`. Never lowers it.
     pub fn allow_silence(&self, time: Duration) {
         let time = u32::try_from(time.as_millis()).unwrap_or(i32::MAX.cast_unsigned());
         let time = time.min(i32::MAX.cast_unsigned()); // the kernel's own limit, 24 days
         let now = rustix::net::sockopt::tcp_user_timeout(&self.fd).unwrap_or(u32::MAX);
         if time > now {
-            // Refused by no kernel that has it; then the time is as it was.
+            // No kernel that has the option refuses it; if one did, the time would stay as it was.
             let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.fd, time);
         }
     }
 
-    /// This end's address.
+    /// Returns the local address.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
     }
 
-    /// The other end's address.
+    /// Returns the remote address.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
         let peer = rustix::net::getpeername(&self.fd)?.ok_or(rustix::io::Errno::NOTCONN)?;
         Ok(peer.try_into()?)
     }
 
-    /// What the kernel has counted.
-    pub(crate) fn traffic(&self) -> Traffic {
-        traffic_of(self.fd.as_raw_fd())
+    /// Returns the kernel's counters.
+    pub(crate) fn counters(&self) -> TcpCounters {
+        counters_of(self.fd.as_raw_fd())
     }
 
-    #[inline(never)] // a list takes 16 KiB of stack, which a short message should not touch
-    fn send_all(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
-        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
+    /// Makes one `sendmsg` call for as many of the pieces as fit in one call. Returns the number of bytes sent, which may be fewer than the
+    /// pieces have. A raw system call, because the C library's sendmsg is a cancellation point.
+    #[inline(never)] // the vectors take 16 KiB of stack, which a short message should not touch
+    fn send_vectored(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
+        let mut vectors = Vectors::<MAX_VECTORS>::new(MAX_BYTES);
         for piece in pieces {
             match piece {
                 Piece::Own(bytes) => vectors.push(bytes.as_ptr().cast_mut().cast(), bytes.len()),
@@ -168,41 +185,45 @@ impl TcpLink {
             };
         }
         let fd = self.fd.as_raw_fd();
-        exactly(&mut vectors, |vectors| {
+        retry_first_page_on_fault(&mut vectors, |vectors| {
             let header = header(vectors);
-            // SAFETY: the kernel reads the bytes, or says that it cannot. The header names vectors that live as long as the call.
+            // SAFETY: the kernel reads the bytes, or reports that it cannot. The header names vectors that outlive the call.
             size(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, SEND_FLAGS) })
         })
     }
 
-    #[inline(never)] // as above
-    fn recv_all(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
-        let mut vectors = Vectors::<MOST_VECTORS>::new(MOST_BYTES);
+    /// Makes one `recvmsg` call, into the memory at `host` and then into `own`. Returns the number of bytes received; 0 at the end of the
+    /// stream.
+    #[inline(never)] // the vectors take 16 KiB of stack
+    fn recv_vectored(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
+        let mut vectors = Vectors::<MAX_VECTORS>::new(MAX_BYTES);
         for span in host {
             vectors.push_span(*span);
         }
         vectors.push(own.as_mut_ptr().cast(), own.len());
         let fd = self.fd.as_raw_fd();
-        exactly(&mut vectors, |vectors| {
+        retry_first_page_on_fault(&mut vectors, |vectors| {
             let mut header = header(vectors);
-            // SAFETY: the kernel writes to the bytes, or says that it cannot. They are `own`, or memory that the program
-            // registered for that and to which the device holds no reference (`host.rs`). The header names vectors that live as
-            // long as the call.
+            // SAFETY: the kernel writes to the bytes, or reports that it cannot. The bytes are `own`, or memory that the program
+            // registered for that and to which the device holds no reference (`host.rs`). The header names vectors that
+            // outlive the call.
             size(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) })
         })
     }
 
-    /// A socket that the program has closed is not touched again: its number may be that of something else by now.
+    /// Marks the descriptor as lost if the result of a system call shows that the program has closed it: its number may refer to another
+    /// file by now.
     #[inline]
-    fn notice(&self, moved: Result<usize, LinkError>) {
-        if let Err(LinkError::Lost(libc::EBADF | libc::ENOTSOCK)) = moved {
+    fn lose_if_closed(&self, result: Result<usize, LinkError>) {
+        if let Err(LinkError::Lost(libc::EBADF | libc::ENOTSOCK)) = result {
             self.fd.lose();
         }
     }
 
-    /// What it means that there is nothing more to receive. The kernel tells a reset once, to whoever calls first: if that was
-    /// the half that sends, the other finds an end. A socket that the peer closed in order is connected until this end has, too.
-    fn end(&self) -> LinkError {
+    /// Returns why the stream of received bytes ended: the peer closed it, or reset the connection. The kernel reports a reset only once: if
+    /// the half that sends got that error, the half that receives finds an ordinary end. But after an ordinary end the socket stays
+    /// connected until this end has closed its direction, too; after a reset it is not connected.
+    fn end_reason(&self) -> LinkError {
         match self.has_peer() == Ok(false) && !self.finished.load(Ordering::Acquire) {
             true => LinkError::Lost(libc::ECONNRESET),
             false => LinkError::Ended,
@@ -220,17 +241,17 @@ impl Link for TcpLink {
     #[inline]
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
         let sent = match pieces {
-            // Most trains are one run of bytes, and most of them are short: no list is made for it.
-            [Piece::Own(bytes)] if !bytes.is_empty() => outcome(|| {
+            // Most calls are for one short piece, which needs no vectors.
+            [Piece::Own(bytes)] if !bytes.is_empty() => retry_interrupted(|| {
                 let (fd, len) = (self.fd.as_raw_fd(), bytes.len());
                 // SAFETY: the kernel reads the bytes.
                 size(unsafe {
-                    libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), len, SEND_FLAGS, NOBODY, 0_usize)
+                    libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), len, SEND_FLAGS, NO_ADDRESS, 0_usize)
                 })
             }),
-            _ => self.send_all(pieces),
+            _ => self.send_vectored(pieces),
         };
-        self.notice(sent);
+        self.lose_if_closed(sent);
         if let Ok(len) = sent {
             self.tap.iter().for_each(|tap| tap.sent(self, pieces, len));
             moved(len);
@@ -243,19 +264,19 @@ impl Link for TcpLink {
         let received = if host.is_empty() {
             assert!(!own.is_empty(), "{NOTHING}");
             let (fd, start, len) = (self.fd.as_raw_fd(), own.as_mut_ptr(), own.len());
-            outcome(|| {
-                // SAFETY: the kernel writes to the bytes, which are nobody else's.
+            retry_interrupted(|| {
+                // SAFETY: the kernel writes to the bytes, to which nothing else has a reference.
                 size(unsafe {
-                    libc::syscall(libc::SYS_recvfrom, fd, start, len, libc::MSG_DONTWAIT, NOBODY, 0_usize)
+                    libc::syscall(libc::SYS_recvfrom, fd, start, len, libc::MSG_DONTWAIT, NO_ADDRESS, 0_usize)
                 })
             })
         } else {
-            self.recv_all(host, own)
+            self.recv_vectored(host, own)
         };
-        self.notice(received);
+        self.lose_if_closed(received);
         let received = received?;
         if received == 0 {
-            return Err(self.end());
+            return Err(self.end_reason());
         }
         if let Some(tap) = &self.tap {
             tap.received(self, host, own, received);
@@ -276,22 +297,22 @@ impl Link for TcpLink {
     }
 
     fn tells_of_more(&self) -> bool {
-        true // epoll(7), of stream sockets and edges
+        true // an edge-triggered epoll reports each arrival at a stream socket (epoll(7))
     }
 
     fn finish(&self) {
         self.finished.store(true, Ordering::Release);
-        // Fails only if the connection is gone, which the next call tells.
+        // Fails only if the connection is lost, which the next call reports.
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Write);
     }
 
     fn abort(&self) {
-        self.will_be_reset();
-        if !self.fd.is_there() {
-            return; // the program has closed it, and may have a socket of its own there
+        self.report_abort();
+        if !self.fd.verify() {
+            return; // the program has closed it, and may have a socket of its own with this number
         }
-        // RST goes out when the socket is dissolved from its peer, not when it is shut down. Lingering for no time makes
-        // closing do the same, should dissolving be refused.
+        // Disconnecting the socket sends a reset; shutting it down does not. With a linger time of zero, closing the socket sends a reset as
+        // well, in case disconnecting is refused.
         let _ = rustix::net::sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
         if rustix::net::connect_unspec(&self.fd).is_err() {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
@@ -304,31 +325,31 @@ impl Link for TcpLink {
     }
 }
 
-/// A bound address keeps its port open until the socket connects: then only the pair of addresses must be unique, and
-/// one address connects more than its 28,000 ephemeral ports.
+/// Delays the choice of a local port until the socket connects: then only the pair of addresses must be unique, and one local address can
+/// have more connections than its 28,000 ephemeral ports.
 pub(super) fn choose_port_late(fd: &Fd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Makes a call for the vectors. If some of their memory is bad, the kernel may refuse what comes before it, too: then
-/// only what is on the first page is tried, so that the answer is exact.
-fn exactly<const N: usize>(
+/// Makes a system call with the vectors. If some of their memory is not mapped, the kernel may refuse the bytes before it as well: then the
+/// call is repeated with the bytes on the first page only, so that `Unmapped` is returned only if the first byte is not mapped.
+fn retry_first_page_on_fault<const N: usize>(
     vectors: &mut Vectors<N>,
     call: impl Fn(&[libc::iovec]) -> libc::ssize_t,
 ) -> Result<usize, LinkError> {
     let first = *vectors.as_slice().first().expect(NOTHING);
-    match outcome(|| call(vectors.as_slice())) {
+    match retry_interrupted(|| call(vectors.as_slice())) {
         Err(LinkError::Unmapped) => {
             vectors.clear();
             vectors.push(first.iov_base, first.iov_len.min(PAGE - first.iov_base.addr() % PAGE));
-            outcome(|| call(vectors.as_slice()))
+            retry_interrupted(|| call(vectors.as_slice()))
         }
         result => result,
     }
 }
 
-/// Makes the call until it is not interrupted.
-fn outcome(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
+/// Makes a system call, and repeats it while it is interrupted. Returns the number of bytes moved, or the error from `errno`.
+fn retry_interrupted(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
     loop {
         if let Ok(moved) = usize::try_from(call()) {
             return Ok(moved);
@@ -342,23 +363,25 @@ fn outcome(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
     }
 }
 
-/// The kernel would take a call for no bytes for the end, or make it one.
+/// Panic message for a call that would move zero bytes, which could not be told from the end of the stream.
 const NOTHING: &str = "there is something to move";
 
 const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
 /// No address: the socket is connected.
-const NOBODY: *const c_void = std::ptr::null();
+const NO_ADDRESS: *const c_void = std::ptr::null();
 
-/// For a call that reads or writes the vectors' memory; it leaves the vectors themselves as they are.
+/// Returns a message header with these vectors and no address. The kernel does not change the vectors, though `msg_iov` is a mutable
+/// pointer.
 fn header(vectors: &[libc::iovec]) -> libc::msghdr {
-    // SAFETY: all zeroes is a header that names nothing.
+    // SAFETY: all zeroes is a header without address, vectors and control data.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vectors.as_ptr().cast_mut();
     header.msg_iovlen = vectors.len() as _;
     header
 }
 
+/// Returns the value of a socket option of type `int` (getsockopt(2)).
 pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let (mut value, mut len) = (0, INT_LEN);
     // SAFETY: `value` has room for the `len` bytes that are asked for.
@@ -368,8 +391,9 @@ pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_i
     if result == 0 { Ok(value) } else { Err(io::Error::last_os_error()) }
 }
 
+/// Sets a socket option of type `int` (setsockopt(2)).
 fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    // SAFETY: `value` has the bytes that are told.
+    // SAFETY: `value` has the `len` bytes that are passed.
     let result = unsafe {
         libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)
     };

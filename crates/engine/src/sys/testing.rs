@@ -1,127 +1,66 @@
-//! What the tests of system calls need: memory with holes, a connected pair, a process of their own, a sandbox.
-#![expect(unsafe_code, reason = "maps and unmaps memory, and installs a filter for system calls")]
+//! Helpers for the tests of system calls: memory with holes, connected sockets, a sandbox, and threads that
+//! vanish.
+#![expect(unsafe_code, reason = "installs a filter for system calls, and ends threads without Rust")]
 
-use super::setup::{Accepted, Keepalive, Listener, connect, settle};
 use super::socket::TcpLink;
+use super::tcp::{Accepted, Keepalive, Listener, connect, settle};
 use ironwarp_rnic::host::Span;
+use ironwarp_testkit::mapping::Mapping;
+pub(super) use ironwarp_testkit::mapping::PAGE;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::fd::AsFd;
-use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 use std::ffi::c_void;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::ptr;
 use std::time::Duration;
 
-pub(super) const PAGE: usize = 4096;
-
-/// The end of what programs have on 64-bit machines, and then some: the kernel's half.
+/// An address in the kernel's half of the address space.
 pub(super) const KERNEL: u64 = 0xffff_8000_0000_0000;
 
-/// Some pages in a row, readable and writable until a test says otherwise.
-///
-/// One more at either end stays inaccessible. A hole is then never larger than a page, and what other tests map meanwhile
-/// is: it does not fill the hole.
+/// Consecutive pages, readable and writable unless a test changes that.
 #[derive(Debug)]
-pub(super) struct Pages {
-    start: *mut c_void,
-    count: usize,
-}
-
-// SAFETY: the memory is only reached by copies, and tests tolerate that they race.
-unsafe impl Sync for Pages {}
+pub(super) struct Pages(Mapping);
 
 impl Pages {
     pub(super) fn new(count: usize) -> Self {
-        let (len, none) = ((count + 2) * PAGE, ProtFlags::empty());
-        // SAFETY: the kernel takes addresses that are free.
-        let guard = unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), len, none, MapFlags::PRIVATE) };
-        let start = guard.unwrap().wrapping_byte_add(PAGE);
-        let access = MprotectFlags::READ | MprotectFlags::WRITE;
-        // SAFETY: no reference to the pages exists.
-        unsafe { rustix::mm::mprotect(start, count * PAGE, access) }.unwrap();
-        Self { start, count }
+        Self(Mapping::new(count))
     }
 
     pub(super) fn span(&self, offset: usize, len: usize) -> Span {
-        Span { addr: (self.start.expose_provenance() + offset) as u64, len }
+        Span { addr: self.0.addr(0) + offset as u64, len }
     }
 
-    /// All of it. Every page must be readable.
+    /// Reads all pages, which must be readable.
     pub(super) fn read(&self) -> Vec<u8> {
-        // SAFETY: the test made sure that the pages are there.
-        unsafe { std::slice::from_raw_parts(self.start.cast::<u8>(), self.count * PAGE) }.to_vec()
+        self.0.read(0, self.0.len())
     }
 
-    /// Fills it from the beginning. Every page must be writable.
+    /// Writes from the beginning. The pages must be writable.
     pub(super) fn write(&self, bytes: &[u8]) {
-        assert!(bytes.len() <= self.count * PAGE);
-        // SAFETY: the test made sure that the pages are there.
-        unsafe { ptr::copy(bytes.as_ptr(), self.start.cast(), bytes.len()) }
+        self.0.write(0, bytes);
     }
 
-    pub(super) fn protect(&self, page: usize, access: MprotectFlags) {
-        // SAFETY: no reference to the page exists.
-        unsafe { rustix::mm::mprotect(self.page(page), PAGE, access) }.unwrap();
+    pub(super) fn protect(&self, page: usize, access: libc::c_int) {
+        self.0.allow(page * PAGE, PAGE, access);
     }
 
     pub(super) fn unmap(&self, page: usize) {
-        // SAFETY: no reference to the page exists.
-        unsafe { rustix::mm::munmap(self.page(page), PAGE) }.unwrap();
+        self.0.unmap(page * PAGE, PAGE);
     }
 
-    /// Puts a page where one was unmapped.
+    /// Maps a page again that was unmapped.
     pub(super) fn map_again(&self, page: usize) {
-        let access = ProtFlags::READ | ProtFlags::WRITE;
-        let flags = MapFlags::PRIVATE | MapFlags::FIXED_NOREPLACE;
-        // SAFETY: it replaces nothing.
-        unsafe { rustix::mm::mmap_anonymous(self.page(page), PAGE, access, flags) }.unwrap();
-    }
-
-    fn page(&self, page: usize) -> *mut c_void {
-        assert!(page < self.count);
-        self.start.wrapping_byte_add(page * PAGE)
+        self.0.map_again(page * PAGE, PAGE);
     }
 }
 
-impl Drop for Pages {
-    fn drop(&mut self) {
-        let guard = self.start.wrapping_byte_sub(PAGE);
-        // SAFETY: no reference to the memory exists, and nobody took the holes.
-        unsafe { rustix::mm::munmap(guard, (self.count + 2) * PAGE) }.unwrap();
-    }
-}
-
-/// A process of its own for a test, which calls this first: `true` in the child, which then does the test; in the parent
-/// the child has passed.
-pub(crate) fn in_child(test: &str) -> bool {
-    const CHILD: &str = "IRONWARP_TEST_CHILD";
-    if std::env::var_os(CHILD).is_some() {
-        return true;
-    }
-    let name = test;
-    let output = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(CHILD, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&output.stdout);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "{name}: {}\n{text}\n{errors}",
-        output.status
-    );
-    false
-}
-
-/// What closefrom(3) does: closes all descriptors that are not standard.
+/// Closes all descriptors except the standard ones, like closefrom(3).
 pub(crate) fn close_all() {
     // SAFETY: numbers only. The test is about what becomes of those who had them.
     assert_eq!(unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, 0) }, 0);
 }
 
-/// From now on these system calls fail with EPERM in this thread and those it starts, as in a sandbox.
+/// Makes these system calls fail with EPERM in this thread and the threads it starts, as in a sandbox.
 pub(super) fn refuse(calls: &[libc::c_long]) {
     let step = |code: u32, skip: u8, k: u32| libc::sock_filter {
         code: u16::try_from(code).unwrap(),
@@ -129,7 +68,7 @@ pub(super) fn refuse(calls: &[libc::c_long]) {
         jf: skip,
         k,
     };
-    // The number of the call is the first field of what the filter sees.
+    // The system call number is the first field of the filter's input.
     let mut filter = vec![step(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0)];
     for &call in calls {
         filter.push(step(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, 1, u32::try_from(call).unwrap()));
@@ -144,13 +83,14 @@ pub(super) fn refuse(calls: &[libc::c_long]) {
     assert_eq!(result, 0);
 }
 
-/// Moves this thread, and processes that it starts, to a network namespace of its own. False: that is not allowed.
+/// Moves this thread, and processes that it starts, to a network namespace of its own. Returns false if that
+/// is not permitted.
 pub(super) fn new_network() -> bool {
     // SAFETY: descriptors and memory stay as they are.
     unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
 }
 
-/// The kernel's number of this thread.
+/// The kernel's ID of this thread.
 pub(super) fn thread_id() -> libc::pid_t {
     rustix::thread::gettid().as_raw_nonzero().get()
 }
@@ -172,7 +112,7 @@ pub(super) fn bind_to_loopback(socket: impl AsFd) {
     assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
 }
 
-/// Numbers that look random and are the same every time.
+/// Pseudo-random numbers that are the same in every run.
 #[derive(Debug)]
 pub(super) struct Random(pub(super) u64);
 
@@ -202,7 +142,7 @@ pub(super) fn loopback() -> SocketAddr {
     "127.0.0.1:0".parse().unwrap()
 }
 
-/// Who connected, and who accepted.
+/// Returns two connected sockets: the client and the server.
 pub(super) fn pair() -> (TcpLink, TcpLink) {
     let listener = Listener::new(loopback(), &KEEPALIVE).unwrap();
     let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
@@ -215,21 +155,21 @@ pub(super) fn pair() -> (TcpLink, TcpLink) {
     (client, server)
 }
 
-/// Waits until the socket is ready for that.
+/// Waits until a socket is ready.
 pub(super) fn wait(fd: impl AsFd, until: PollFlags) {
     let limit = Timespec { tv_sec: 10, tv_nsec: 0 };
     let ready = rustix::event::poll(&mut [PollFd::new(&fd, until)], Some(&limit)).unwrap();
     assert_eq!(ready, 1, "not ready after ten seconds");
 }
 
-/// A thread that can go in ways that Rust's do not.
+/// A thread that can end in ways that Rust's threads do not.
 #[derive(Debug)]
 pub(crate) struct RawThread(libc::pthread_t);
 
 /// What a [`RawThread`] runs.
 type Body = Box<dyn FnOnce() + Send>;
 
-/// With which a [`RawThread`] is made to vanish. The standard library and the test harness use no such signal.
+/// The signal that makes a [`RawThread`] vanish. The standard library and the test harness do not use it.
 const VANISH: libc::c_int = libc::SIGUSR2;
 
 impl RawThread {
@@ -246,13 +186,13 @@ impl RawThread {
         Self(thread)
     }
 
-    /// It ends at the next point at which it can be cancelled, and unwinds from there.
+    /// Cancels the thread: it ends at the next cancellation point, and unwinds from there.
     pub(crate) fn cancel(&self) {
         // SAFETY: it was not joined.
         assert_eq!(unsafe { libc::pthread_cancel(self.0) }, 0);
     }
 
-    /// It ends wherever it is, and nothing of it runs any more.
+    /// Ends the thread wherever it is, without running any more of its code.
     pub(crate) fn vanish(&self) {
         // SAFETY: all zero is a valid action.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };

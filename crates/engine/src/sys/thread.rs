@@ -1,4 +1,4 @@
-//! Threads of the program: whether they exist, and how they sleep; and threads of ours.
+//! Threads of the program: whether they exist, and how they sleep; and threads of the adapter.
 #![expect(
     unsafe_code,
     reason = "the C library's poll and signal mask, and system calls that rustix does not have"
@@ -24,39 +24,38 @@ impl Thread {
         Self(rustix::thread::gettid())
     }
 
-    /// Its number, as /proc has it.
+    /// Its number in /proc.
     pub(crate) fn number(self) -> i32 {
         self.0.as_raw_nonzero().get()
     }
 
-    /// Whether it still runs. (Numbers are used again, but not soon.) In a child made by fork, threads of the parent do not
-    /// exist.
+    /// Whether it still runs. (Numbers are reused, but not soon.) In a forked child, threads of the parent do not exist.
     pub(crate) fn exists(self) -> bool {
         let process = rustix::process::getpid().as_raw_nonzero().get();
         let thread = self.number();
-        // SAFETY: numbers only, and signal zero is none.
+        // SAFETY: numbers only, and signal zero is not sent.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
     }
 }
 
 impl Thread {
-    /// On which processors it may run.
+    /// The processors on which it may run.
     pub(crate) fn processors(self) -> io::Result<Vec<usize>> {
         let set = sched_getaffinity(Some(self.0))?;
         Ok((0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
     }
 
-    /// Lets it run on these and no others.
+    /// Restricts it to these processors.
     pub(crate) fn set_processors(self, processors: &[usize]) -> io::Result<()> {
         let mut set = CpuSet::new();
         processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU).for_each(|one| set.set(*one));
         Ok(sched_setaffinity(Some(self.0), &set)?)
     }
 
-    /// How much time of a processor it has used; none, if it does not run any more.
+    /// Processor time that it has used; zero if it does not run any more.
     pub(crate) fn processor_time(self) -> Duration {
-        // As the kernel makes it of a thread's number (clock_getcpuclockid(3) is for processes alone): the complement, and that
-        // scheduled time of a thread is meant.
+        // As the kernel derives it from the number of a thread (clock_getcpuclockid(3) is for processes only): the complement, and the bits
+        // for the scheduled time of a thread.
         let clock = !self.0.as_raw_nonzero().get() << 3 | 0b110;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: a number, and memory of ours that the call may write to.
@@ -69,11 +68,11 @@ impl Thread {
     }
 }
 
-/// Starts a thread that no signal of the program is delivered to: handlers are not to run on a stack of ours, and a program that
-/// blocks a signal everywhere, to read it from a descriptor, does not know of our threads.
+/// Starts a thread that receives no signals of the program: its handlers must not run on a stack of the adapter, and a program that
+/// blocks a signal everywhere, to read it from a descriptor, does not know of the adapter's threads.
 ///
-/// Returns when the thread runs. What the C library maps and unmaps for a new thread is over then: libfabric, which wants to
-/// hear of memory that goes, writes over the code of `munmap` while its caller has no other threads as far as it knows.
+/// Returns when the thread runs. The C library has mapped and unmapped everything for the new thread by then: libfabric, which monitors
+/// memory, overwrites the code of `munmap` while its caller has no other threads as far as it knows.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let up = Arc::new(Barrier::new(2));
     let begun = Arc::clone(&up);
@@ -81,7 +80,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
         begun.wait();
         run();
     };
-    // SAFETY: a set of bits, which the next call fills; then our own memory. A new thread begins with its maker's mask.
+    // SAFETY: a set of bits, which the next call fills; then memory of this function. A new thread inherits the mask of its creator.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -100,8 +99,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     })
 }
 
-// The C library's own: unlike the calls of the data path, this is a point at which the program may cancel the thread, which
-// then unwinds from here.
+// The C library's function: unlike the calls of the data path, this is a cancellation point, from which a cancelled thread unwinds.
 unsafe extern "C-unwind" {
     fn ppoll(
         fds: *mut libc::pollfd,
@@ -114,8 +112,8 @@ unsafe extern "C-unwind" {
 /// Upper bound on one call of [`block`]. Linux does not wake a thread that waits for a descriptor when another thread closes it.
 const LONGEST_BLOCK: Duration = Duration::from_secs(1);
 
-/// Sleeps until one of these is readable, a signal was caught, or `timeout` is over, or until it is found to be `over`, which is looked at
-/// once a second. The caller looks for itself which. An error: one of them is not open any more.
+/// Sleeps until one of these is readable, a signal was caught, the timeout expires, or `over` returns true, which is checked once a second.
+/// The caller finds out which. An error: one of them is not open any more.
 pub(crate) fn block(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
@@ -148,7 +146,7 @@ mod tests {
     use std::fs;
     use std::sync::mpsc;
 
-    /// A thread names itself, behind all that the C library does for it.
+    /// A thread names itself, after everything that the C library does for it.
     #[test]
     fn a_thread_runs_when_it_was_started() {
         for round in 0..200 {

@@ -1,14 +1,14 @@
-//! The UDP sockets of a connectionless queue pair: one at each address that it is reached at, all with one port number, which
-//! is part of the queue pair's. `datagram.rs` puts them into a set; the device then sends and receives through them.
+//! The UDP sockets of a connectionless queue pair: one at each of its addresses, all with one port number, which is part of the queue pair's
+//! number. `verbs/datagram.rs` adds them to a poll set; the device sends and receives through them.
 //!
-//! None of them is bound to the wildcard address (only what reserves the port is, and nobody reads it): the one that a datagram leaves from is its source address, and the one that it
-//! comes in at says where it was sent to.
+//! None of them is bound to the wildcard address: a datagram has the address of the socket that sends it, and the socket at which it arrives
+//! tells its destination. (Only the reservation of the port is bound to the wildcard address, and is never read.)
 
+use super::counters;
 use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::{Kind, Reservation};
-use crate::traffic;
-use ironwarp_rnic::config::PortRange;
+use crate::config::PortRange;
 use ironwarp_rnic::datagram::{Arrived, Sent};
 use ironwarp_rnic::gid::Gid;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -21,11 +21,11 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// Queue pair numbers made of lower ports belong to queue pairs without a port.
+/// The smallest port: queue pair numbers made of lower ports have no port in them.
 const LOWEST_PORT: u16 = 1024;
-/// What a socket holds for a program that does not poll. The system may set a lower limit (net.core.rmem_max).
+/// Receive buffer of a socket, for a program that does not poll. The system may set a lower limit (net.core.rmem_max).
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// A socket tells of an earlier datagram's fate once, instead of doing what it was asked to. Then it is asked again.
+/// Number of retries: a socket reports the failure of an earlier datagram once, instead of doing what it was asked to.
 const TRIES: usize = 3;
 
 /// An address of this host.
@@ -33,7 +33,7 @@ const TRIES: usize = 3;
 pub struct LocalAddress {
     /// The address.
     pub ip: IpAddr,
-    /// The interface's number, for a link-local address of IPv6; otherwise zero.
+    /// The index of the interface for a link-local IPv6 address; zero otherwise.
     pub scope: u32,
 }
 
@@ -46,10 +46,10 @@ impl From<IpAddr> for LocalAddress {
 /// One port at several addresses.
 #[derive(Debug)]
 pub struct UdpPort {
-    /// Keeps others from having it at the addresses that are not served.
+    /// Keeps others from using the port at the other addresses.
     reservation: Reservation,
     sockets: Vec<UdpSocket>,
-    /// Which socket has its turn to be received from.
+    /// The socket to receive from next.
     turn: AtomicUsize,
 }
 
@@ -64,12 +64,12 @@ pub struct UdpSocket {
 }
 
 impl UdpPort {
-    /// Takes a port out of the range, or one that the kernel chooses, and binds it at all of `addresses`.
+    /// Takes a port of the range, or one that the kernel chooses, and binds it at all of `addresses`.
     pub fn bind(addresses: &[LocalAddress], range: PortRange) -> io::Result<Self> {
         Self::at(addresses, range, |_| false)
     }
 
-    /// The same at those of `addresses` that are there. One may go at any time, and one that is new is there in a moment.
+    /// Binds a port at those of `addresses` that exist. An address may go away at any time.
     pub fn bind_available(addresses: &[LocalAddress], range: PortRange) -> io::Result<Self> {
         Self::at(addresses, range, |error| error.kind() == io::ErrorKind::AddrNotAvailable)
     }
@@ -95,22 +95,22 @@ impl UdpPort {
         Ok(Self { reservation, sockets, turn: AtomicUsize::new(0) })
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.reservation.port()
     }
 
-    /// The sockets, in the order of the addresses.
+    /// Returns the sockets, in the order of the addresses.
     pub fn sockets(&self) -> &[UdpSocket] {
         &self.sockets
     }
 
-    /// The socket at this address.
+    /// Returns the socket with this GID.
     pub fn at_gid(&self, gid: Gid) -> Option<&UdpSocket> {
         self.sockets.iter().find(|socket| socket.gid == gid)
     }
 
-    /// The address of ours that the host's routes choose for datagrams to another.
+    /// Returns the local GID that the host's routes choose for datagrams to a remote GID.
     pub fn source_for(&self, to: Gid) -> io::Result<Gid> {
         let unreachable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
         if to.is_link_local() {
@@ -124,12 +124,12 @@ impl UdpPort {
         self.at_gid(source).map(|socket| socket.gid).ok_or_else(unreachable)
     }
 
-    /// One of the sockets may have something to receive.
+    /// Notes that a socket may have something to receive.
     pub fn set_readable(&self, socket: usize) {
         self.sockets[socket].readable.store(true, Ordering::Release);
     }
 
-    /// Receives one datagram, from the sockets in turn. One thread at a time.
+    /// Receives one datagram, from the sockets in turn. Called by one thread at a time.
     pub fn recv(&self, into: &mut [u8]) -> Option<Arrived> {
         let count = self.sockets.len();
         let first = self.turn.load(Ordering::Relaxed);
@@ -148,24 +148,24 @@ impl UdpSocket {
         if at.is_ipv6() {
             sockopt::set_ipv6_v6only(&fd, true)?;
         } else {
-            // Routers may cut datagrams that are too long for a path, which the first one cannot know.
+            // Routers may fragment datagrams that are too long for a path, which the first datagram cannot know.
             sockopt::set_ip_mtu_discover(&fd, sockopt::Ipv4PathMtuDiscovery::DONT)?;
         }
-        // More than the limit for everybody, where the process may; up to the limit otherwise.
+        // More than the system's limit, where the process may; up to the limit otherwise.
         if sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER).is_err() {
             sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
         }
-        sockopt::set_socket_reuseport(&fd, true)?; // with the reservation, which takes it back
+        sockopt::set_socket_reuseport(&fd, true)?; // the reservation turns it off again
         rustix::net::bind(&fd, &at)?;
         Ok(Self { fd, gid: address.ip.into(), address, readable: AtomicBool::new(true) })
     }
 
-    /// Its address.
+    /// Returns its GID.
     pub fn gid(&self) -> Gid {
         self.gid
     }
 
-    /// Whether a datagram from here can go there at all.
+    /// Returns whether a datagram from here can reach that GID at all.
     pub fn reaches(&self, to: Gid) -> bool {
         to.ip().is_some_and(|ip| ip.is_ipv4() == self.address.ip.is_ipv4())
     }
@@ -178,11 +178,11 @@ impl UdpSocket {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::io::retry_on_intr(|| rustix::net::sendto(&self.fd, bytes, flags, &to)) {
                 Ok(_) => {
-                    traffic::datagram_sent(bytes.len());
+                    counters::datagram_sent(bytes.len());
                     return Sent::Taken;
                 }
                 Err(Errno::AGAIN) => return Sent::Full,
-                Err(error) => tracing::trace!(%error, %to, "a datagram was not sent"),
+                Err(error) => tracing::trace!(%error, %to, "failed to send a datagram"),
             }
         }
         Sent::Lost
@@ -190,12 +190,12 @@ impl UdpSocket {
 
     fn recv(&self, into: &mut [u8]) -> Option<Arrived> {
         let mut errors = 0;
-        // Cleared before the socket is asked: if it is set again afterwards, there may be more than was seen.
+        // Cleared before the socket is read: if it is set again afterwards, there may be more than was seen.
         while errors < TRIES && self.readable.swap(false, Ordering::AcqRel) {
             match rustix::net::recvfrom(&self.fd, &mut *into, RecvFlags::DONTWAIT) {
                 Ok((len, _, from)) => {
                     self.readable.store(true, Ordering::Release);
-                    traffic::datagram_received(len);
+                    counters::datagram_received(len);
                     let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
                     return Some(Arrived { from: from.ip().into(), port: from.port(), to: self.gid, len });
                 }
@@ -217,7 +217,7 @@ impl AsFd for UdpSocket {
 }
 
 impl LocalAddress {
-    /// A port of `ip`, as this address names it: link-local ones are of the same interface.
+    /// The address of `ip` with a port: link-local addresses are of the same interface.
     fn with_port(&self, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, port, 0, self.scope).into(),

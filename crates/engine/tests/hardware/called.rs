@@ -4,17 +4,17 @@ use crate::card::{A, C, CARDS, CXGB4, Card, IRDMA, M, READ, Refused, S, WRITE};
 use crate::common::PATIENCE;
 use crate::common::peer::Heard;
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
-use crate::path;
 use crate::session::{By, accepted, adapter, connected, dials, is_enhanced, sends_rtr, takes_reply, talk};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::Operation;
+use ironwarp_testkit::path;
 use std::time::Duration;
 
-/// Long enough for what should not come.
+/// How long to wait for a message that must not arrive.
 const A_WHILE: Duration = Duration::from_millis(100);
 
-/// cxgb4 offers the Read alone, and looks for the Write first in the answer: with the bit C in it, it takes the answer for one
-/// that has the wrong RTR, and ends the stream.
+/// cxgb4 offers only the Read, and checks for the Write first: if the Reply has bit C, cxgb4 considers it the
+/// wrong RTR and ends the stream.
 #[test]
 fn cxgb4_is_answered_with_the_read_as_rtr_and_nothing_else() {
     let adapter = adapter();
@@ -25,7 +25,7 @@ fn cxgb4_is_answered_with_the_read_as_rtr_and_nothing_else() {
     assert_eq!(ord & (WRITE | READ), READ);
 }
 
-/// irdma takes no Reply of revision 2 without the bit A and one of the bits C and D.
+/// irdma requires bit A, and bit C or D, in a Reply of revision 2.
 #[test]
 fn irdma_is_answered_with_the_peer_to_peer_model_and_an_rtr_that_it_offered() {
     let adapter = adapter();
@@ -35,7 +35,8 @@ fn irdma_is_answered_with_the_peer_to_peer_model_and_an_rtr_that_it_offered() {
     is_enhanced(&takes_reply(&mut peer, &IRDMA).unwrap());
 }
 
-/// The RTR of both is an empty Read with tags that nobody gave out. It is answered, and no program hears of it.
+/// The RTR of both cards is an empty Read with tags that were never given out. It is answered, and gives no
+/// completion.
 #[test]
 fn the_rtr_of_a_card_is_answered_whatever_tags_it_names_and_no_program_hears_of_it() {
     for card in &CARDS {
@@ -47,7 +48,7 @@ fn the_rtr_of_a_card_is_answered_whatever_tags_it_names_and_no_program_hears_of_
     }
 }
 
-/// irdma offers a Write, too, and may send it if we name both.
+/// irdma also offers a Write, and may send it if we name both.
 #[test]
 fn an_empty_write_from_a_card_is_an_rtr_as_well() {
     let adapter = adapter();
@@ -55,14 +56,15 @@ fn an_empty_write_from_a_card_is_an_rtr_as_well() {
     let mut peer = dials(&adapter, &IRDMA, b"");
     accepted(&adapter, &pair, b"");
     let reply = takes_reply(&mut peer, &IRDMA).unwrap();
-    assert_ne!(reply.word.unwrap().1 & WRITE, 0, "it is not named, so it would not come");
+    assert_ne!(reply.word.unwrap().1 & WRITE, 0, "not named, so the card would not send it");
     peer.open();
     pair.wait_connected(PATIENCE).unwrap();
     talk(&adapter, &mut Session { peer, pair, cq }, 1);
 }
 
-/// cxgb4 takes what comes with the Reply for a part of it, and gives up; irdma has not handed the connection to the card yet.
-/// So nothing is sent before the card has spoken (RFC 5044 §7.1.2), whatever our program has posted.
+/// cxgb4 takes data after the Reply for part of it, and fails; irdma has not handed the connection to the
+/// card yet. Nothing is therefore sent before the card has sent a message (RFC 5044 §7.1.2), whatever our
+/// program has posted.
 #[test]
 fn nothing_follows_our_reply_until_the_card_has_sent_its_rtr() {
     for card in &CARDS {
@@ -83,7 +85,7 @@ fn nothing_follows_our_reply_until_the_card_has_sent_its_rtr() {
     }
 }
 
-/// irdma looks at one segment at a time.
+/// irdma processes one TCP segment at a time.
 #[test]
 fn our_reply_comes_in_one_segment_however_long_it_is() {
     let adapter = adapter();
@@ -96,7 +98,7 @@ fn our_reply_comes_in_one_segment_however_long_it_is() {
     }
 }
 
-/// A card that falls back, or was told to, uses revision 1 and must be answered in it. CRCs are in use all the same.
+/// Checks that a card that uses revision 1 is answered in revision 1. CRCs are used nevertheless.
 fn answered_in_revision_1(adapter: &Victim, card: &Card) -> Session {
     let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
     let mut peer = dials(adapter, card, b"card");
@@ -108,7 +110,7 @@ fn answered_in_revision_1(adapter: &Victim, card: &Card) -> Session {
     Session { peer, pair, cq }
 }
 
-/// In revision 1 nobody says so, but cxgb4 begins with its Read all the same.
+/// In revision 1 the RTR is not negotiated, but cxgb4 sends its Read nevertheless.
 #[test]
 fn cxgb4_sends_a_read_as_rtr_in_revision_1_too_and_it_is_answered() {
     let card = Card { revision: 1, ..CXGB4 };
@@ -119,9 +121,9 @@ fn cxgb4_sends_a_read_as_rtr_in_revision_1_too_and_it_is_answered() {
     session.goes_on(1);
 }
 
-/// The same for a program that wants no Read of its peer at all: the RTR still finds room.
+/// If the program grants its peer no Reads at all, the RTR is still accepted.
 #[test]
-fn the_read_of_cxgb4_in_revision_1_finds_room_though_the_program_grants_none() {
+fn the_rtr_read_of_cxgb4_in_revision_1_is_accepted_even_if_no_reads_are_granted() {
     let card = Card { revision: 1, ..CXGB4 };
     let adapter = adapter();
     let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
@@ -134,15 +136,15 @@ fn the_read_of_cxgb4_in_revision_1_finds_room_though_the_program_grants_none() {
     Session { peer, pair, cq }.goes_on(1);
 }
 
-/// irdma that was reset in revision 2 tries revision 1.
+/// irdma tries revision 1 after a reset in revision 2.
 #[test]
 fn irdma_is_answered_in_revision_1_after_a_reset() {
     let card = Card { revision: 1, ..IRDMA };
     answered_in_revision_1(&adapter(), &card).goes_on(1);
 }
 
-/// irdma looks at the model and the RTR of a Reply before it looks whether it is a rejection: without them it reports an error,
-/// and our program's reasons are lost.
+/// irdma checks the model and the RTR of a Reply before whether it is a rejection: without them it reports an
+/// error, and the private data of our program is lost.
 #[test]
 fn our_rejection_has_all_that_a_card_wants_of_a_reply() {
     for card in &CARDS {

@@ -4,18 +4,18 @@ use crate::card::{CARDS, CXGB4, Card, DEPTH, IRDMA, M, READ, Refused, S, WRITE};
 use crate::common::PATIENCE;
 use crate::common::peer::Heard;
 use crate::common::victim::{Attacked as Session, RECEIVES};
-use crate::path;
 use crate::session::{By, accepts, adapter, connected, hears_request, is_enhanced, reached, takes_rtr, talk};
 use ironwarp_engine::{ConnectError, ConnectOptions};
-use ironwarp_rnic::connect::Setup;
+use ironwarp_rnic::connect::MpaMode;
 use ironwarp_rnic::qp::{Completes, State};
+use ironwarp_testkit::path;
 
 fn options() -> ConnectOptions {
     ConnectOptions::default()
 }
 
-/// cxgb4 and irdma use revision 2 with CRCs. irdma takes no frame without the bit A and one of the bits C and D; cxgb4 knows
-/// D alone. So our Request has them all.
+/// cxgb4 and irdma use revision 2 with CRCs. irdma requires bit A, and bit C or D, in every frame; cxgb4
+/// supports D only. Our Request therefore has all of them.
 #[test]
 fn our_request_has_the_flags_and_the_rtrs_that_every_card_demands() {
     let adapter = adapter();
@@ -28,7 +28,7 @@ fn our_request_has_the_flags_and_the_rtrs_that_every_card_demands() {
     }
 }
 
-/// irdma looks at one segment at a time: a frame that comes in two is one that is too short.
+/// irdma processes one TCP segment at a time: a frame split over two segments is too short for it.
 #[test]
 fn our_request_comes_in_one_segment_however_long_it_is() {
     let adapter = adapter();
@@ -43,7 +43,7 @@ fn our_request_comes_in_one_segment_however_long_it_is() {
     }
 }
 
-/// Both answer a Request that offers the Read with the Read alone.
+/// Both cards answer a Request that offers the Read with the Read only.
 #[test]
 fn a_card_that_names_the_read_as_rtr_gets_one_before_anything_else() {
     for card in &CARDS {
@@ -54,9 +54,9 @@ fn a_card_that_names_the_read_as_rtr_gets_one_before_anything_else() {
     }
 }
 
-/// The program's first message waits for its turn, though it was posted while the connection was made.
+/// The program's first message is sent after the RTR, even if it was posted while connecting.
 #[test]
-fn what_the_program_sends_comes_behind_the_rtr() {
+fn messages_of_the_program_follow_the_rtr() {
     for card in &CARDS {
         let adapter = adapter();
         let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
@@ -69,7 +69,7 @@ fn what_the_program_sends_comes_behind_the_rtr() {
     }
 }
 
-/// irdma names the Write if the Read was not among what it was offered; cxgb4 does if it was configured so.
+/// irdma names the Write if the Read was not offered; cxgb4 does so if configured to.
 #[test]
 fn a_card_that_names_the_write_as_rtr_gets_one() {
     for card in &CARDS {
@@ -80,11 +80,11 @@ fn a_card_that_names_the_write_as_rtr_gets_one() {
         let (mut peer, request) = hears_request(&listener, card);
         let request = request.unwrap();
         let mut reply = card.reply(&request, b"");
-        reply[22] = reply[22] & !0x40 | 0x80; // of D and C, the other
+        reply[22] = reply[22] & !0x40 | 0x80; // C instead of D
         peer.raw(&reply);
         peer.begins(crate::common::peer::Way::default());
         let Heard::Message(ironwarp_wire::Header::Write(write), payload, _) = peer.hear() else {
-            panic!("the RTR is due");
+            panic!("expected the RTR");
         };
         assert!(write.last && payload.is_empty(), "{write:?}");
         pair.wait_connected(PATIENCE).unwrap();
@@ -92,7 +92,7 @@ fn a_card_that_names_the_write_as_rtr_gets_one() {
     }
 }
 
-/// A card refuses revision 2, and is asked again.
+/// Checks that a card that refuses revision 2 is asked again with revision 1.
 fn falls_back(card: &Card, why: &'static str, options: &ConnectOptions) {
     let adapter = adapter();
     let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
@@ -104,35 +104,36 @@ fn falls_back(card: &Card, why: &'static str, options: &ConnectOptions) {
     let (mut peer, request) = hears_request(&listener, card);
     let request = request.unwrap();
     assert_eq!((request.revision, request.flags & (S | M)), (1, 0), "{request:?}");
-    assert_eq!(request.private_data, options.private_data, "the program's data come along");
+    assert_eq!(request.private_data, options.private_data, "with the private data of the program");
     accepts(&mut peer, card, &request);
     pair.wait_connected(PATIENCE).unwrap();
     let mut session = Session { peer, pair, cq };
     let send = ironwarp_rnic::queue::Operation::Send { invalidate: None };
-    // In revision 1 it is for the initiator's program to begin.
+    // In revision 1 the initiator's program has to send first.
     session.post(1, send, adapter.readable.sge(0, 8));
     let Heard::Message(ironwarp_wire::Header::Send(send), ..) = session.peer.hear_message() else {
-        panic!("a Send is due");
+        panic!("expected a Send");
     };
     assert_eq!((send.msn, session.one().wr_id), (1, 1));
     session.goes_on(1);
 }
 
-/// cxgb4 that was told to use revision 1 (`mpa_rev`) resets a connection that begins with a later one.
+/// cxgb4 configured for revision 1 (`mpa_rev`) resets a connection that starts with a later one.
 #[test]
 fn cxgb4_of_revision_1_is_asked_again_in_revision_1_after_its_reset() {
     let options = ConnectOptions { private_data: b"hello".to_vec(), ..options() };
     falls_back(&Card { revision: 1, ..CXGB4 }, "the revision", &options);
 }
 
-/// irdma knows no client-server model in revision 2: whoever asks for it gets there in revision 1.
+/// irdma does not support the client-server model in revision 2: a program that asks for it gets it in
+/// revision 1.
 #[test]
 fn irdma_is_asked_again_in_revision_1_if_the_program_does_not_want_the_peer_to_peer_model() {
-    let options = ConnectOptions { way: Setup::ClientServer, ..options() };
+    let options = ConnectOptions { mode: MpaMode::ClientServer, ..options() };
     falls_back(&IRDMA, "not the peer-to-peer model", &options);
 }
 
-/// A card that resets both has another reason, and is not asked a third time.
+/// A card that resets both attempts has another reason, and is not asked a third time.
 #[test]
 fn a_card_that_resets_revision_1_as_well_is_left_alone() {
     let adapter = adapter();
@@ -148,8 +149,8 @@ fn a_card_that_resets_revision_1_as_well_is_left_alone() {
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "a third time");
 }
 
-/// A rejection is a Reply like any other with the bit R, and the FIN may come with it. It is an answer: nobody is asked
-/// again.
+/// A rejection is a Reply with the bit R, possibly followed by a FIN at once. It is final: the card is not
+/// asked again.
 #[test]
 fn a_card_that_rejects_is_understood_and_not_asked_again() {
     for card in &CARDS {
@@ -171,15 +172,16 @@ fn a_card_that_rejects_is_understood_and_not_asked_again() {
     }
 }
 
-/// Markers are a demand on the other end (RFC 5044 §7.1.1), which a card meets in firmware at best: we make none.
+/// Markers are a demand on the other end (RFC 5044 §7.1.1), which a card meets in firmware at best: we never
+/// make it.
 #[test]
 fn our_requests_never_ask_for_markers() {
     let adapter = adapter();
-    for way in [Setup::PeerToPeer, Setup::Unenhanced] {
+    for way in [MpaMode::PeerToPeer, MpaMode::Unenhanced] {
         for card in &CARDS {
             let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
             let (_peer, request) =
-                reached(&adapter.engine, &pair, card, &ConnectOptions { way, ..options() });
+                reached(&adapter.engine, &pair, card, &ConnectOptions { mode: way, ..options() });
             assert_eq!(request.flags & M, 0, "{request:?}");
         }
     }

@@ -1,21 +1,21 @@
-//! Two cards, as the Linux drivers let them behave in the startup of a connection. Frames are read and written byte by byte,
-//! not by this project's own code for them: a driver must find in a frame of ours what it looks for, where it looks for
-//! it.
+//! Two cards, as the Linux drivers make them behave during startup. Frames are parsed and built byte by byte,
+//! independently of this project's own code: a driver must find what it looks for in our frames, where it
+//! looks for it.
 
 use ironwarp_wire::{Place, ReadRequest, Tag};
 
-/// M, C, R and S of the flags of a startup frame (RFC 5044 §7.1.1, RFC 6581 §7).
+/// The flags M, C, R and S of a startup frame (RFC 5044 §7.1.1, RFC 6581 §6).
 pub(crate) const M: u8 = 0x80;
 pub(crate) const C: u8 = 0x40;
 pub(crate) const R: u8 = 0x20;
 pub(crate) const S: u8 = 0x10;
-/// Of the word with the IRD: the peer-to-peer model, and an empty Send as RTR.
+/// Flags in the IRD word: the peer-to-peer model, and an empty Send as RTR.
 pub(crate) const A: u16 = 0x8000;
 pub(crate) const B: u16 = 0x4000;
-/// Of the word with the ORD: an empty Write as RTR (the RFC's bit C), and an empty Read (bit D).
+/// Flags in the ORD word: an empty Write as RTR (the RFC's bit C), and an empty Read (bit D).
 pub(crate) const WRITE: u16 = 0x8000;
 pub(crate) const READ: u16 = 0x4000;
-/// The depths; all ones mean that there is no number.
+/// The bits of a depth; all ones mean that it is not negotiated.
 pub(crate) const DEPTH: u16 = 0x3fff;
 
 const REQUEST: &[u8; 16] = b"MPA ID Req Frame";
@@ -25,22 +25,22 @@ const REPLY: &[u8; 16] = b"MPA ID Rep Frame";
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Card {
     pub(crate) name: &'static str,
-    /// The latest revision of MPA that it was told to use.
+    /// The latest MPA revision that it is configured to use.
     pub(crate) revision: u8,
-    /// How many Reads of its peer it holds, and how many of its own it has outstanding.
+    /// Number of remote Reads that it holds, and of its own outstanding Reads.
     pub(crate) ird: u16,
     pub(crate) ord: u16,
-    /// The longest private data, the word of revision 2 included.
+    /// Maximum length of private data, including the word of revision 2.
     pub(crate) room: usize,
     /// Whether it wants markers in what it receives.
     pub(crate) markers: bool,
-    /// The Read that it sends as RTR: tags and offsets that nobody ever gave it.
+    /// The Read that it sends as RTR, with tags and offsets that were never given to it.
     pub(crate) rtr: ReadRequest,
-    /// The RTRs of its Request.
+    /// The forms of RTR that its Request offers.
     pub(crate) offers: u16,
 }
 
-/// Chelsio T4 to T6. Its peer-to-peer model is on, its RTR a Read; both are the driver's defaults.
+/// Chelsio T4 to T6, with the driver's defaults: the peer-to-peer model, and a Read as RTR.
 pub(crate) const CXGB4: Card = Card {
     name: "cxgb4",
     revision: 2,
@@ -75,24 +75,24 @@ const fn read(sink: Place, source: Place) -> ReadRequest {
 pub(crate) struct Frame {
     pub(crate) flags: u8,
     pub(crate) revision: u8,
-    /// IRD and ORD with their bits, if the flag S says that they are there.
+    /// IRD and ORD with their flags, if the flag S is set.
     pub(crate) word: Option<(u16, u16)>,
     pub(crate) private_data: Vec<u8>,
 }
 
-/// Why a card makes no connection, and what its peer sees of that.
+/// Why a card refuses a connection, and what its peer sees of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refused {
     /// RST.
     Reset(&'static str),
-    /// A Terminate of the layer MPA with this code, then the end.
+    /// A Terminate of the MPA layer with this code, then the end.
     Terminate(u8),
-    /// Nothing: its peer said no.
+    /// Nothing: its peer rejected the connection.
     Rejected(Vec<u8>),
 }
 
 impl Card {
-    /// The Request that it begins with.
+    /// The Request that it sends.
     pub(crate) fn request(&self, private_data: &[u8]) -> Vec<u8> {
         let ord = self.ord.max(1); // for the RTR
         self.frame(REQUEST, (A | self.ird, self.offers | ord), private_data)
@@ -102,13 +102,13 @@ impl Card {
     pub(crate) fn reply(&self, request: &Frame, private_data: &[u8]) -> Vec<u8> {
         let card = Self { revision: request.revision, ..*self };
         let (ird, ord) = request.word.unwrap_or_default();
-        // cxgb4 names the type it was configured with, irdma the Read if it was offered.
+        // cxgb4 names the form that it is configured with, irdma the Read if it was offered.
         let rtr = if self.name == CXGB4.name || ord & READ != 0 { READ } else { WRITE };
         let depths = (A | self.ird, rtr | self.ord.min(ird & DEPTH));
         card.frame(REPLY, depths, private_data)
     }
 
-    /// The Reply with which it turns a Request away.
+    /// The Reply with which it rejects a Request.
     pub(crate) fn rejection(&self, request: &Frame, private_data: &[u8]) -> Vec<u8> {
         let mut reply = self.reply(request, private_data);
         reply[16] |= R;
@@ -124,7 +124,7 @@ impl Card {
         [key, &[flags, self.revision][..], &len, &data].concat()
     }
 
-    /// Reads a Request as the driver does.
+    /// Checks a Request as the driver does.
     pub(crate) fn takes_request(&self, bytes: &[u8]) -> Result<Frame, Refused> {
         let request = self.takes_frame(bytes, REQUEST)?;
         if self.name == IRDMA.name {
@@ -133,11 +133,11 @@ impl Card {
         Ok(request)
     }
 
-    /// Reads a Reply as the driver does.
+    /// Checks a Reply as the driver does.
     pub(crate) fn takes_reply(&self, bytes: &[u8]) -> Result<Frame, Refused> {
         let reply = self.takes_frame(bytes, REPLY)?;
         if self.name == IRDMA.name {
-            // Before it looks whether it was rejected.
+            // Checked before whether the Reply is a rejection.
             let ord = irdma_negotiates(&reply)?;
             let (ird, rtr) = reply.word.map_or((self.ird, 0), |(ird, rtr)| (ird & DEPTH, rtr));
             if ird == 0 && rtr & READ != 0 {
@@ -152,7 +152,7 @@ impl Card {
         }
         if self.name == CXGB4.name && reply.revision == 2 {
             let (ird, ord) = reply.word.unwrap_or_default();
-            // The bit of the Write counts first; then it is the wrong one.
+            // The bit of the Write is checked first; it is then the wrong form.
             if ird & A == 0 || ord & (WRITE | READ) != READ {
                 return Err(Refused::Terminate(7));
             }
@@ -163,7 +163,7 @@ impl Card {
         Ok(reply)
     }
 
-    /// What both drivers check.
+    /// The checks that both drivers make.
     fn takes_frame(&self, bytes: &[u8], key: &[u8; 16]) -> Result<Frame, Refused> {
         let (head, data) = bytes.split_at(20);
         let len = usize::from(u16::from_be_bytes([head[18], head[19]]));
@@ -177,20 +177,20 @@ impl Card {
         if len > self.room {
             return Err(Refused::Reset("too much private data"));
         }
-        // cxgb4: what follows a frame in its segment was not counted. irdma: the rest of a frame comes in another segment.
+        // cxgb4: data after the frame in its segment. irdma: the rest of the frame in another segment.
         if data.len() != len {
             return Err(Refused::Reset("another length than it says"));
         }
         let (word, private_data) = data.split_at(if revision == 2 { 4.min(len) } else { 0 });
         let word = word.first_chunk().map(|&[a, b, c, d]| {
-            assert_ne!(flags & S, 0, "a card takes the word for there without looking at the flag");
+            assert_ne!(flags & S, 0, "a card assumes the word to be there without checking the flag");
             (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]))
         });
         Ok(Frame { flags, revision, word, private_data: private_data.to_vec() })
     }
 }
 
-/// What irdma wants of any frame of revision 2, a rejection included. Returns the ORD.
+/// The checks of irdma for any frame of revision 2, including a rejection. Returns the ORD.
 fn irdma_negotiates(frame: &Frame) -> Result<u16, Refused> {
     let Some((ird, ord)) = frame.word else { return Ok(0) };
     if ird & A == 0 {

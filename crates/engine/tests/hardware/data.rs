@@ -1,14 +1,14 @@
-//! Private data. cxgb4 has room for 256 bytes and irdma for 512, the four of revision 2 included.
+//! Private data. cxgb4 has room for 256 bytes and irdma for 512, including the four of revision 2.
 
 use crate::card::{CARDS, CXGB4, Card, IRDMA, Refused};
 use crate::common::PATIENCE;
-use crate::path;
 use crate::session::{accepted, accepts, adapter, dials, hears_request, reached, takes_reply};
 use ironwarp_engine::{ConnectError, ConnectOptions};
-use ironwarp_rnic::connect::Misuse;
+use ironwarp_rnic::connect::InvalidArgument;
 use ironwarp_rnic::qp::Completes;
+use ironwarp_testkit::path;
 
-/// What is left of a card's room in revision 2.
+/// Maximum length of private data for a card in revision 2.
 fn most(card: &Card) -> usize {
     card.room - 4
 }
@@ -47,7 +47,7 @@ fn our_reply_fills_the_private_data_of_a_card_to_the_last_byte() {
 fn the_private_data_of_a_card_reach_our_program_to_the_last_byte() {
     let adapter = adapter();
     for card in &CARDS {
-        // It connects.
+        // The card connects.
         let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
         let _peer = dials(&adapter, card, &data(most(card)));
         let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).unwrap();
@@ -63,9 +63,10 @@ fn the_private_data_of_a_card_reach_our_program_to_the_last_byte() {
     }
 }
 
-/// 253 to 256 bytes are too many with the word of revision 2. cxgb4 resets; in revision 1, which has no word, they fit.
+/// 253 to 256 bytes are too long together with the word of revision 2, and cxgb4 resets the connection. In
+/// revision 1, which has no such word, they fit.
 #[test]
-fn what_is_too_long_for_cxgb4_in_revision_2_by_the_word_alone_gets_there_in_revision_1() {
+fn private_data_too_long_for_cxgb4_in_revision_2_is_sent_in_revision_1() {
     let adapter = adapter();
     for len in [253, 256] {
         let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
@@ -82,9 +83,9 @@ fn what_is_too_long_for_cxgb4_in_revision_2_by_the_word_alone_gets_there_in_revi
     }
 }
 
-/// More than that cxgb4 never takes: the program is told that there is no connection, and does not wait for ever.
+/// cxgb4 never accepts more than that: connecting fails, and the program does not wait forever.
 #[test]
-fn what_is_too_long_for_cxgb4_in_any_revision_is_an_error() {
+fn private_data_too_long_for_cxgb4_in_any_revision_is_an_error() {
     let adapter = adapter();
     let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
     let listener = path::listener();
@@ -98,22 +99,23 @@ fn what_is_too_long_for_cxgb4_in_any_revision_is_an_error() {
     assert!(matches!(*error, ConnectError::Closed | ConnectError::System(_)), "{error}");
 }
 
-/// More than the RFC allows is a mistake of the program, found before anything is sent, in either role.
+/// Private data longer than the RFC allows is an error of the program, which is detected before anything is
+/// sent, in either role.
 #[test]
-fn what_no_card_could_take_is_refused_before_anything_is_sent() {
+fn private_data_too_long_for_any_card_is_refused_before_anything_is_sent() {
     let adapter = adapter();
     let (pair, _cq) = adapter.queue_pair(Completes::WhenSent, 0);
     let listener = path::listener();
     let error = adapter.engine.connect(&pair, listener.local_addr().unwrap(), &with(data(509))).unwrap_err();
-    let too_long = Misuse::PrivateDataTooLong { len: 509, room: 508 };
-    assert!(matches!(&error, ConnectError::Misuse(misuse) if *misuse == too_long), "{error}");
+    let too_long = InvalidArgument::PrivateDataTooLong { len: 509, room: 508 };
+    assert!(matches!(&error, ConnectError::InvalidArgument(error) if *error == too_long), "{error}");
     listener.set_nonblocking(true).unwrap();
     assert_eq!(listener.accept().unwrap_err().kind(), std::io::ErrorKind::WouldBlock);
 
     let mut peer = dials(&adapter, &IRDMA, b"");
     let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).unwrap();
     let error = incoming.accept(&pair, adapter.engine.terms(None, None), &data(509)).unwrap_err();
-    assert!(matches!(&error, ConnectError::Misuse(misuse) if *misuse == too_long), "{error}");
-    // Nobody takes it then, and the card is told so.
+    assert!(matches!(&error, ConnectError::InvalidArgument(error) if *error == too_long), "{error}");
+    // The connection is then rejected.
     assert_eq!(takes_reply(&mut peer, &IRDMA), Err(Refused::Rejected(vec![])));
 }

@@ -1,5 +1,5 @@
-//! How many Reads each end may have outstanding. A card has so many places for Reads and no more: one too many ends the
-//! stream.
+//! The number of outstanding Reads of each end. A card can hold a fixed number of Reads: one too many ends
+//! the stream.
 
 use crate::card::{CARDS, CXGB4, Card, DEPTH, IRDMA};
 use crate::common::PATIENCE;
@@ -8,20 +8,21 @@ use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
 use crate::session::{
     By, accepted, adapter, answers, connected, dials, each, first_read, is_enhanced, sends_rtr, takes_reply,
 };
-use ironwarp_rnic::config::Config;
+use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Opcode, Operation};
 use ironwarp_wire::{Header, Place, ReadRequest};
 use std::time::Duration;
 
-/// As many as the send queue holds.
+/// As many Reads as the send queue holds.
 const READS: u64 = 64;
 
-/// Our adapter may have more Reads outstanding than the card holds: what the card said counts, in either role.
+/// Our adapter is configured for more outstanding Reads than the card holds: the limit of the card applies,
+/// in either role.
 #[test]
 fn we_never_have_more_reads_outstanding_than_a_card_holds() {
     each(|card, by| {
-        let card = Card { ird: card.ird.min(48), ..*card }; // of irdma, a program asked for less
+        let card = Card { ird: card.ird.min(48), ..*card }; // for irdma, as if its program had requested less
         let adapter = Victim::alone(Config { ord: 200, ..Config::default() });
         let mut session = connected(&adapter, &card, by);
         let from = Place { tag: ironwarp_wire::Tag(7), offset: 0 };
@@ -30,7 +31,7 @@ fn we_never_have_more_reads_outstanding_than_a_card_holds() {
         }
         let mut asked: Vec<_> = (0..card.ird).map(|_| hears_read(&mut session.peer)).collect();
         assert_eq!(asked[0].msn, first_read(By::Us, by));
-        assert_eq!(session.peer.hear_for(Duration::from_millis(100)), Heard::Silence, "one too many");
+        assert_eq!(session.peer.hear_for(Duration::from_millis(100)), Heard::Silence, "one Read too many");
         for id in 0..READS {
             let read = asked.remove(0);
             answers(&mut session.peer, read.sink, &id.to_be_bytes());
@@ -49,11 +50,11 @@ fn we_never_have_more_reads_outstanding_than_a_card_holds() {
 fn hears_read(peer: &mut Peer) -> ReadRequest {
     match peer.hear_message() {
         Heard::Message(Header::ReadRequest(read), ..) => read,
-        other => panic!("a Read is due, not {other:?}"),
+        other => panic!("expected a Read, got {other:?}"),
     }
 }
 
-/// What our frame says of our IRD holds: a card may use it up at once, and is answered in order.
+/// A card may use the IRD stated in our frame at once, and is answered in order.
 #[test]
 fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
     each(|card, by| {
@@ -71,7 +72,7 @@ fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
         session.peer.raw(&burst);
         for i in 0..ours.min(card.ord) {
             let Heard::Message(Header::ReadResponse(it), payload, _) = session.peer.hear_message() else {
-                panic!("a Read Response is due");
+                panic!("expected a Read Response");
             };
             assert_eq!((it.last, it.place), (true, sink(i)));
             assert_eq!(payload, adapter.memory.read(adapter.readable.at, 8));
@@ -80,7 +81,7 @@ fn a_card_may_have_as_many_reads_outstanding_as_our_frame_says() {
     });
 }
 
-/// RFC 6581 §9.1, and irdma resets a connection whose Reply has an ORD above its own IRD.
+/// RFC 6581 §9.1; irdma also resets a connection if the ORD of the Reply exceeds its own IRD.
 #[test]
 fn our_reply_grants_the_reads_that_a_card_asks_for_and_asks_for_no_more_than_it_holds() {
     for (card, ours) in CARDS.into_iter().flat_map(|card| [1, 16, 32, 300].map(|ours| (card, ours))) {
@@ -94,9 +95,10 @@ fn our_reply_grants_the_reads_that_a_card_asks_for_and_asks_for_no_more_than_it_
     }
 }
 
-/// irdma resets a connection whose Reply names the Read as RTR and an IRD of nothing; cxgb4 sends the Read anyway.
+/// irdma resets a connection if the Reply names the Read as RTR and an IRD of zero; cxgb4 sends the Read
+/// anyway.
 #[test]
-fn our_reply_has_room_for_the_read_as_rtr_though_nobody_grants_reads() {
+fn our_reply_has_room_for_a_read_as_rtr_even_if_no_reads_are_granted() {
     for card in &CARDS {
         let adapter = Victim::alone(Config { ird: 0, ord: 0, ..Config::default() });
         let (pair, cq) = adapter.queue_pair(Completes::WhenSent, RECEIVES);
@@ -110,10 +112,11 @@ fn our_reply_has_room_for_the_read_as_rtr_though_nobody_grants_reads() {
     }
 }
 
-/// cxgb4 lowers its IRD to the ORD of our Reply. If that is nothing, not even the empty Read may be sent by which this adapter
-/// otherwise learns that a stranger has all that came before: requests complete when they are sent.
+/// cxgb4 lowers its IRD to the ORD of our Reply. If that is zero, the adapter may not even send the empty
+/// Read that otherwise shows that a card has received all messages before it: requests complete when they are
+/// sent.
 #[test]
-fn whoever_told_a_card_that_it_will_not_read_does_not_read() {
+fn an_ord_of_zero_is_respected() {
     for card in &CARDS {
         let adapter = adapter();
         let (pair, cq) = adapter.queue_pair(Completes::WhenAcknowledged, RECEIVES);
@@ -133,7 +136,8 @@ fn whoever_told_a_card_that_it_will_not_read_does_not_read() {
     }
 }
 
-/// Where it may read, an empty Read behind a Send is what tells that a card has it, and it counts as one of those it holds.
+/// If Reads are allowed, an empty Read after a Send shows that the card has received it. It counts against
+/// the Reads that the card holds.
 #[test]
 fn a_card_is_asked_by_an_empty_read_whether_it_has_what_was_sent() {
     each(|card, by| {
@@ -149,7 +153,7 @@ fn a_card_is_asked_by_an_empty_read_whether_it_has_what_was_sent() {
     });
 }
 
-/// irdma that does not negotiate depths says so by all ones, and is answered in kind (RFC 6581 §9.1).
+/// If irdma does not negotiate depths (all ones), neither does our Reply (RFC 6581 §9.1).
 #[test]
 fn irdma_that_does_not_negotiate_depths_is_answered_in_kind() {
     let card = Card { ird: DEPTH, ord: DEPTH, ..IRDMA };
@@ -161,7 +165,8 @@ fn irdma_that_does_not_negotiate_depths_is_answered_in_kind() {
     assert_eq!((ird, ord & DEPTH), (DEPTH, DEPTH));
 }
 
-/// cxgb4 in revision 1 reads as many as it can: the adapter holds its default, though no frame told of it.
+/// cxgb4 in revision 1 uses as many Reads as it supports: the adapter holds its default, although no frame
+/// stated it.
 #[test]
 fn cxgb4_in_revision_1_may_read_as_much_as_it_can() {
     let card = Card { revision: 1, ..CXGB4 };

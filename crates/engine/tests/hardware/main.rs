@@ -1,22 +1,23 @@
-//! What hardware demands of a peer: one test for each demand that the Linux drivers of two families of cards make of
-//! whoever connects to them, or is connected to by them. No card is at hand; [`card`] behaves as the drivers do.
+//! Requirements that hardware has of its peers: one test for each requirement of the Linux drivers of two
+//! families of cards, as initiator and as responder. These tests need no card: [`card`] behaves as the
+//! drivers do.
 //!
-//! | | |
+//! | module | subject |
 //! |---|---|
 //! | `card` | cxgb4 (Chelsio T4 to T6) and irdma (Intel X722, E810) on a plain socket: what they send, what they refuse |
-//! | `session` | an adapter of ours and a card, connected by the one or by the other |
-//! | `path` | the segment size of a connection, and in how many segments something came |
+//! | `session` | one of our adapters and a card, connected by either |
+//! | `path` | the segment size of a connection, and the number of segments received |
 //! | `calls` | we connect to a card |
 //! | `called` | a card connects to us |
-//! | `depths` | how many Reads each end may have outstanding |
+//! | `depths` | the number of outstanding Reads of each end |
 //! | `data` | private data |
-//! | `stream` | what goes over a connection, whoever made it |
+//! | `stream` | traffic over a connection, whichever end made it |
 //! | `terminates` | how a connection ends |
-//! | `siw` | what Linux siw does as particularly, and a live one does not do at will |
+//! | `siw` | behaviour of Linux siw that a live one does not show on demand |
 //!
-//! docs/interop-hardware.md lists the demands.
+//! docs/interop-hardware.md lists the requirements.
 
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod called;
 mod calls;
@@ -25,7 +26,6 @@ mod card;
 mod common;
 mod data;
 mod depths;
-mod path;
 mod session;
 mod siw;
 mod stream;

@@ -1,26 +1,26 @@
-//! An adapter of ours and a card, connected: by the one, or by the other.
+//! One of our adapters and a card, connected by either.
 
 use crate::card::{C, Card, Frame, M, READ, Refused};
 use crate::common::peer::{Heard, Peer};
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
 use crate::common::{PATIENCE, SINK};
-use crate::path;
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePair};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
+use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Framing;
 use ironwarp_wire::{Header, Place, ReadRequest, Tagged};
 use std::net::TcpListener;
 use std::sync::Arc;
 
-/// Who makes the connection.
+/// Which end makes the connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum By {
     Us,
     Card,
 }
 
-/// Each card in each role.
+/// Runs a test with each card in each role.
 pub(crate) fn each(does: impl Fn(&Card, By)) {
     for card in &crate::card::CARDS {
         for by in [By::Us, By::Card] {
@@ -35,7 +35,7 @@ pub(crate) fn adapter() -> Victim {
     Victim::alone(Config::default())
 }
 
-/// A connection over which both ends are free to send: the RTR has been sent and answered.
+/// A connection on which both ends may send: the RTR has been sent and answered.
 pub(crate) fn connected(adapter: &Victim, card: &Card, by: By) -> Session {
     connected_with(adapter, card, by, Completes::WhenSent)
 }
@@ -60,14 +60,15 @@ pub(crate) fn connected_with(adapter: &Victim, card: &Card, by: By, completes: C
     Session { peer, pair, cq }
 }
 
-/// The number of the first Read of an end, if it is the one that made the connection: its RTR was the one before.
+/// The sequence number of the first Read of an end: 2 for the end that made the connection, because its RTR
+/// was a Read.
 pub(crate) fn first_read(of: By, by: By) -> u32 {
     if of == by { 2 } else { 1 }
 }
 
 // --- We connect to a card ---
 
-/// We connect, and the card takes the Request and accepts it. The Request is returned, too.
+/// Connects to the card, which accepts the Request. Also returns the Request.
 pub(crate) fn reached(
     engine: &Arc<Engine>,
     pair: &Arc<QueuePair>,
@@ -83,7 +84,7 @@ pub(crate) fn reached(
     (peer, request)
 }
 
-/// The card hears who connects to it.
+/// Accepts a connection at the card, and checks the Request.
 pub(crate) fn hears_request(listener: &TcpListener, card: &Card) -> (Peer, Result<Frame, Refused>) {
     let mut peer = Peer::on(listener.accept().unwrap().0);
     let bytes = peer.hear_startup();
@@ -95,34 +96,34 @@ pub(crate) fn accepts(peer: &mut Peer, card: &Card, request: &Frame) {
     begins(peer, card, request);
 }
 
-/// The first message must be the Read that the card named as RTR, and it answers it.
+/// Checks that the first message is the Read that the card named as RTR, and answers it.
 pub(crate) fn takes_rtr(peer: &mut Peer) -> ReadRequest {
     match peer.hear() {
         Heard::Message(Header::ReadRequest(read), _, _) => {
-            assert_eq!((read.msn, read.len), (1, 0), "it is no RTR");
+            assert_eq!((read.msn, read.len), (1, 0), "not an RTR");
             answers(peer, read.sink, &[]);
             read
         }
-        other => panic!("the RTR is due, not {other:?}"),
+        other => panic!("expected the RTR, got {other:?}"),
     }
 }
 
 // --- A card connects to us ---
 
-/// It sends its Request.
+/// Connects the card to us, and sends its Request.
 pub(crate) fn dials(adapter: &Victim, card: &Card, private_data: &[u8]) -> Peer {
     let mut peer = Peer::on(path::dial(adapter.addr()));
     peer.raw(&card.request(private_data));
     peer
 }
 
-/// Our program accepts it.
+/// Accepts the connection in our program.
 pub(crate) fn accepted(adapter: &Victim, pair: &Arc<QueuePair>, private_data: &[u8]) {
     let incoming = adapter.listener().incoming().wait(Some(PATIENCE)).expect("the Request arrived");
     incoming.accept(pair, adapter.engine.terms(None, None), private_data).unwrap();
 }
 
-/// The card reads our Reply.
+/// Checks our Reply at the card.
 pub(crate) fn takes_reply(peer: &mut Peer, card: &Card) -> Result<Frame, Refused> {
     let bytes = peer.hear_startup();
     let reply = card.takes_reply(&bytes)?;
@@ -130,40 +131,42 @@ pub(crate) fn takes_reply(peer: &mut Peer, card: &Card) -> Result<Frame, Refused
     Ok(reply)
 }
 
-/// It sends its RTR, which is answered: an empty Read Response for the place that it named.
+/// Sends the RTR of the card, and checks the response: an empty Read Response for the place that the card
+/// named.
 pub(crate) fn sends_rtr(peer: &mut Peer, card: &Card) {
     peer.send(&Header::ReadRequest(card.rtr), &[]);
     let response = Header::ReadResponse(Tagged { last: true, place: card.rtr.sink });
     match peer.hear_message() {
         Heard::Message(header, payload, _) => assert_eq!((header, payload), (response, vec![])),
-        other => panic!("the answer to the RTR is due, not {other:?}"),
+        other => panic!("expected the response to the RTR, got {other:?}"),
     }
 }
 
 // --- Both ---
 
-/// From now on there are FPDUs, with CRCs, because every card wants them.
+/// Starts the exchange of FPDUs, with CRCs, because every card wants them.
 fn begins(peer: &mut Peer, card: &Card, ours: &Frame) {
     let crc = true;
     peer.begins_with(Framing { crc, markers: ours.flags & M != 0 }, Framing { crc, markers: card.markers });
 }
 
-/// A Read Response of one segment.
+/// Sends a Read Response of one segment.
 pub(crate) fn answers(peer: &mut Peer, sink: Place, payload: &[u8]) {
     peer.send(&Header::ReadResponse(Tagged { last: true, place: sink }), payload);
 }
 
-/// What every frame of ours must be, whoever begins: CRCs asked for, markers not, and nothing reserved. Returns the words.
+/// Checks what all of our startup frames must have in common: CRCs, no markers, and no reserved bits. Returns
+/// the IRD, and the ORD with its flags.
 pub(crate) fn is_enhanced(frame: &Frame) -> (u16, u16) {
     assert_eq!((frame.revision, frame.flags), (2, C | crate::card::S), "{frame:?}");
-    let (ird, ord) = frame.word.expect("the word of revision 2");
+    let (ird, ord) = frame.word.expect("a frame of revision 2");
     assert_ne!(ird & crate::card::A, 0, "the peer-to-peer model");
-    assert_eq!(ird & crate::card::B, 0, "an empty Send would take a receive of the program's");
-    assert_ne!(ord & READ, 0, "the RTR that every card knows");
+    assert_eq!(ird & crate::card::B, 0, "an empty Send would consume a receive of the program");
+    assert_ne!(ord & READ, 0, "every card supports this RTR");
     (ird & crate::card::DEPTH, ord)
 }
 
-/// Both programs say something, and it arrives: `msn` is the number of the card's next Send and of ours.
+/// Sends a message in each direction; `msn` is the number of the next Send of both ends.
 pub(crate) fn talk(adapter: &Victim, session: &mut Session, msn: u32) {
     use ironwarp_rnic::queue::Operation;
     session.goes_on(msn);
@@ -173,12 +176,12 @@ pub(crate) fn talk(adapter: &Victim, session: &mut Session, msn: u32) {
             assert_eq!(header, crate::common::send(msn));
             assert_eq!(payload, adapter.memory.read(adapter.readable.at, 10));
         }
-        other => panic!("a Send is due, not {other:?}"),
+        other => panic!("expected a Send, got {other:?}"),
     }
     assert_eq!(session.one().wr_id, 100);
 }
 
-/// The card reads `len` bytes of ours; `msn` is the number of its Read.
+/// Sends a Read of `len` bytes from the card; `msn` is its number.
 pub(crate) fn fetch(session: &mut Session, msn: u32, source: Place, len: u32) {
     session.peer.send(&Header::ReadRequest(ReadRequest { msn, sink: SINK, len, source }), &[]);
 }

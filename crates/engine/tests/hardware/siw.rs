@@ -1,17 +1,17 @@
-//! Linux siw, where it is as particular as a card and a live one does not do it at will: its frames and Terminates as they
-//! were captured, sent by hand. `xtask interop` has the rest.
+//! Behaviour of Linux siw that a live one does not show on demand: its frames and Terminates, sent as
+//! captured. `xtask interop` tests the rest.
 
 use crate::common::PATIENCE;
 use crate::common::peer::{Heard, Peer};
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
-use crate::path;
 use crate::session::adapter;
 use ironwarp_engine::ConnectOptions;
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::connect::Setup;
-use ironwarp_rnic::error::Fault;
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::connect::MpaMode;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
+use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Framing;
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, TaggedBuffer, UntaggedBuffer};
 
@@ -19,7 +19,7 @@ const SEND: Operation = Operation::Send { invalidate: None };
 const GOOD: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
 const BAD: Place = Place { tag: Tag(0x0005_0055), offset: 0x4000 };
 
-/// An adapter like siw: no CRCs, and a program that begins.
+/// An adapter configured like siw: no CRCs, and the initiator's program sends first.
 fn plain() -> Victim {
     Victim::alone(Config { crc: false, ..Config::default() })
 }
@@ -29,11 +29,11 @@ fn reply() -> Vec<u8> {
     [b"MPA ID Rep Frame", &[0x10, 2, 0, 4, 0, 16, 0, 16][..]].concat()
 }
 
-/// We connect to siw, which says this.
+/// Connects to siw, which sends these bytes as its Reply.
 fn reached(adapter: &Victim, completes: Completes, says: &[u8]) -> Session {
     let (pair, cq) = adapter.queue_pair(completes, RECEIVES);
     let listener = path::listener();
-    let options = ConnectOptions { way: Setup::ClientServer, ..ConnectOptions::default() };
+    let options = ConnectOptions { mode: MpaMode::ClientServer, ..ConnectOptions::default() };
     adapter.engine.connect(&pair, listener.local_addr().unwrap(), &options).unwrap();
     let mut peer = Peer::on(listener.accept().unwrap().0);
     peer.hear_startup();
@@ -43,10 +43,10 @@ fn reached(adapter: &Victim, completes: Completes, says: &[u8]) -> Session {
     Session { peer, pair, cq }
 }
 
-/// Without an RTR, siw does not wait for the first message of its peer: its program's Send may be in the segment of the Reply,
-/// whole or in part.
+/// Without an RTR, siw does not wait for the first message of its peer: its program's Send may be in the same
+/// TCP segment as the Reply, in whole or in part.
 #[test]
-fn what_siw_sends_together_with_its_reply_arrives() {
+fn messages_that_siw_sends_with_its_reply_arrive() {
     let send =
         [&[0, 22, 0x41, 0x43][..], &[0; 4], &[0; 4], &[0, 0, 0, 1], &[0; 4], b"glue", &[0; 4]].concat();
     for glued in [send.len(), 1, 2, 19, send.len() - 1] {
@@ -60,7 +60,7 @@ fn what_siw_sends_together_with_its_reply_arrives() {
     }
 }
 
-/// siw makes its Reply of the Request, so that whatever it does not know comes back: it means nothing.
+/// siw builds its Reply from the Request, so it echoes reserved bits, which have no meaning.
 #[test]
 fn reserved_bits_that_siw_echoes_mean_nothing() {
     let adapter = plain();
@@ -70,7 +70,7 @@ fn reserved_bits_that_siw_echoes_mean_nothing() {
     session.goes_on(1);
 }
 
-/// And ours are zero, whatever the Request has.
+/// Reserved bits in our Reply are zero, whatever the Request has.
 #[test]
 fn we_do_not_echo_reserved_bits() {
     let adapter = adapter();
@@ -83,7 +83,7 @@ fn we_do_not_echo_reserved_bits() {
     assert_eq!(peer.hear_startup()[16] & 0x0f, 0);
 }
 
-/// A Terminate as siw has it: the words behind the header of its segment, no CRC.
+/// A Terminate in the form of siw: the words after the header of its segment, without CRC.
 fn terminate(words: &[u8]) -> Vec<u8> {
     let len = u16::try_from(18 + words.len()).unwrap().to_be_bytes();
     let mut fpdu = [&len, &[0x41, 0x47][..], &[0; 4], &[0, 0, 0, 2], &[0, 0, 0, 1], &[0; 4], words].concat();
@@ -91,22 +91,22 @@ fn terminate(words: &[u8]) -> Vec<u8> {
     fpdu
 }
 
-/// siw ends the stream with these words.
+/// Ends the stream with a Terminate of siw, and checks its cause.
 fn ends(session: &mut Session, words: &[u8], cause: Cause) {
     session.peer.raw(&terminate(words));
     session.peer.finish();
     assert!(session.pair.wait_closed(PATIENCE));
-    let Fault::Terminated(terminate) = **session.pair.qp().fault().unwrap() else { panic!() };
+    let QpError::Terminated(terminate) = **session.pair.qp().error().unwrap() else { panic!() };
     assert_eq!(terminate.cause, cause);
 }
 
-/// siw rebuilds the header of a Read that it refuses, and puts its size where the number of the message belongs. The words of
-/// the Read are right, and tell which it is.
+/// siw rebuilds the header of a Read that it refuses, with its size in place of the sequence number. The
+/// words of the Read are right, and identify it.
 #[test]
 fn the_read_that_siw_refuses_is_the_one_that_fails() {
     let adapter = plain();
     let mut session = reached(&adapter, Completes::WhenSent, &reply());
-    // As long as their numbers are, so that a size could be taken for another's number.
+    // Choose lengths such that the size of one Read could be taken for the number of another.
     session.post(1, Operation::Read(GOOD), adapter.open.sge(0, 2));
     session.post(2, Operation::Read(BAD), adapter.open.sge(64, 1));
     session.post(3, Operation::Read(GOOD), adapter.open.sge(128, 64));
@@ -129,7 +129,7 @@ fn the_read_that_siw_refuses_is_the_one_that_fails() {
     assert_eq!(ends, [(2, Status::RemoteAccess), (3, Status::Flushed)]);
 }
 
-/// The Terminates for a Write and a Send have their headers as they came.
+/// The Terminates for a Write and a Send contain the original headers.
 #[test]
 fn the_write_or_the_send_that_siw_refuses_is_the_one_that_fails() {
     let cases: [(u64, [u8; 4], Cause, Status); 2] = [
@@ -157,7 +157,7 @@ fn the_write_or_the_send_that_siw_refuses_is_the_one_that_fails() {
             }
         }
         let header = &heard[usize::try_from(refused).unwrap() - 1];
-        // siw's length is that of the payload.
+        // siw states the length of the payload.
         ends(&mut session, &[&control[..], &[0, 64], header].concat(), cause);
         let mut done = session.completions(3 + RECEIVES);
         done.retain(|it| it.opcode != ironwarp_rnic::queue::Opcode::Receive);

@@ -1,28 +1,28 @@
-//! What goes over a connection, whoever made it.
+//! Traffic over a connection, whichever end made it.
 
 use crate::card::{Card, IRDMA};
-use crate::common::mapping::{Mapping, PAGE};
 use crate::common::peer::{Heard, Peer};
 use crate::common::victim::{AREA, Attacked as Session, RECEIVES, Victim};
 use crate::common::{immediate, write};
-use crate::path;
 use crate::session::{
     By, adapter, answers, connected, connected_with, each, fetch, first_read, reached, takes_rtr, talk,
 };
 use ironwarp_engine::ConnectOptions;
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Opcode, Operation, Status, WorkRequest};
+use ironwarp_testkit::mapping::{Mapping, PAGE};
+use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Crc;
 use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag};
 
 const SEND: Operation = Operation::Send { invalidate: None };
-/// A place of the card's.
+/// Memory of the card.
 const THERE: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
 
-/// All segments of one message: their FPDUs, and their payload in one piece.
+/// Receives all segments of one message: their FPDUs, and their payload in one piece.
 fn hears_message(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
     let (mut fpdus, mut data) = (Vec::new(), Vec::new());
     loop {
@@ -39,13 +39,13 @@ fn hears_message(peer: &mut Peer) -> (Vec<Vec<u8>>, Vec<u8>) {
                     return (fpdus, data);
                 }
             }
-            other => panic!("a message is due, not {other:?}"),
+            other => panic!("expected a message, got {other:?}"),
         }
     }
 }
 
-/// Where a card has to put FPDUs together again, as after a loss, irdma takes none that is larger than the path's segments. All
-/// kinds of messages that have segments, in both roles.
+/// When a card has to reassemble FPDUs, as after a loss, irdma accepts none that is larger than a TCP segment
+/// of the path. Tests all kinds of messages with segments, in both roles.
 #[test]
 fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
     each(|card, by| {
@@ -64,7 +64,7 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
             assert!(data == all, "the bytes of message {kind}");
             let segment = usize::try_from(path::ETHERNET).unwrap();
             let longest = fpdus.iter().map(Vec::len).max().unwrap();
-            // TCP may need 12 bytes of a segment for timestamps; what is left is used, up to the padding.
+            // TCP may need 12 bytes of a segment for timestamps; the rest is used, up to the padding.
             assert!((segment - 16..=segment).contains(&longest), "message {kind}: {longest} bytes");
         }
         let done = session.completions(2);
@@ -72,8 +72,8 @@ fn no_fpdu_of_ours_is_larger_than_a_segment_of_the_path() {
     });
 }
 
-/// A card may send what its segments hold, and offload engines put them together: any length and any place in a segment
-/// must do. 65,535 is all that the length field can say.
+/// A card may send FPDUs of any length up to its segment size, and offload engines may merge segments: every
+/// length and position in a segment must work. The length field allows 65,535.
 #[test]
 fn an_fpdu_of_a_card_is_taken_whatever_its_length_and_place_in_a_segment() {
     const MOST: usize = 65_535 - 14;
@@ -102,7 +102,7 @@ fn an_fpdu_of_a_card_is_taken_whatever_its_length_and_place_in_a_segment() {
     });
 }
 
-/// A Write of one segment, put together by hand: this project's own code sends no more than RFC 5044 §4.5 allows.
+/// Builds a Write of one segment by hand: this project's own code sends no more than RFC 5044 §4.5 allows.
 fn write_fpdu(tag: Tag, to: u64, payload: &[u8]) -> Vec<u8> {
     let len = u16::try_from(14 + payload.len()).unwrap().to_be_bytes();
     let mut fpdu = [&len, &[0xc1, 0x40][..], &tag.0.to_be_bytes(), &to.to_be_bytes(), payload].concat();
@@ -111,8 +111,8 @@ fn write_fpdu(tag: Tag, to: u64, payload: &[u8]) -> Vec<u8> {
     [&fpdu[..], &crc].concat()
 }
 
-/// Both cards ask for CRCs, and one end that does suffices (RFC 5044 §7.1.1): an adapter of ours that was told to go without
-/// has them right, and looks at theirs.
+/// Both cards request CRCs, which then apply to both ends (RFC 5044 §7.1.1): an adapter of ours that is
+/// configured without CRCs sends valid ones, and checks theirs.
 #[test]
 fn a_card_that_wants_crcs_gets_them_though_we_do_not() {
     each(|card, by| {
@@ -126,7 +126,8 @@ fn a_card_that_wants_crcs_gets_them_though_we_do_not() {
     });
 }
 
-/// RFC 7306 §6: a Write, then Immediate Data of eight bytes. cxgb4 has the 32 bits of the verbs in the first four, the rest zero.
+/// RFC 7306 §6: a Write, then Immediate Data of eight bytes. cxgb4 has the 32 bits of verbs in the first
+/// four, the rest zero.
 #[test]
 fn a_write_with_immediate_is_a_write_and_immediate_data_as_cxgb4_has_them() {
     each(|card, by| {
@@ -160,7 +161,8 @@ fn a_write_with_immediate_of_a_card_tells_our_program() {
     });
 }
 
-/// No RFC has a Send with Immediate, and no card has one on iWARP. It is an error of the program, and nothing of it is sent.
+/// No RFC defines a Send with Immediate, and no card supports it on iWARP. It is an error of the program, and
+/// nothing of it is sent.
 #[test]
 fn a_send_with_immediate_is_never_sent_to_a_card() {
     each(|card, by| {
@@ -170,7 +172,7 @@ fn a_send_with_immediate_is_never_sent_to_a_card() {
         request.immediate = Some(7);
         session.pair.qp().post_send(vec![request]).unwrap();
         let mut heard = session.peer.hear_message();
-        // It is asked what it is, if it has not shown it yet, by an empty Read as any other.
+        // The adapter may first send an empty Read, to find out whether the peer is Ironwarp.
         while let Heard::Message(Header::ReadRequest(read), ..) = heard {
             assert_eq!(read.len, 0);
             answers(&mut session.peer, read.sink, &[]);
@@ -180,15 +182,15 @@ fn a_send_with_immediate_is_never_sent_to_a_card() {
         assert_eq!(terminate.cause, Cause::LocalCatastrophic);
         let failed = session.failed(RECEIVES);
         assert_eq!((failed.wr_id, failed.status), (1, Status::LocalQpOperation), "{failed:?}");
-        assert_eq!(**failed.cause.as_ref().unwrap(), Fault::NoImmediate);
+        assert_eq!(**failed.cause.as_ref().unwrap(), QpError::NoImmediate);
     });
 }
 
-/// Whatever our program does that a card can do, all of it is in RFC 5040 and RFC 7306: no opcode above 9, no reserved bit, the
-/// versions 1, the queues 0 and 1, and no marker, in a frame whose CRC is right. Nothing is private but the place of an
-/// empty Write, at which nobody looks (RFC 5041 §5.2).
+/// Everything that our program can request of a card is sent as defined by RFC 5040 and RFC 7306: no opcode
+/// above 9, no reserved bits, version 1, queues 0 and 1, no markers, and a valid CRC. The only private part
+/// is the address of an empty Write, which receivers must ignore (RFC 5041 §5.2).
 #[test]
-fn everything_that_a_card_hears_is_standard() {
+fn everything_sent_to_a_card_is_standard() {
     for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
         each(|card, by| {
             let adapter = adapter();
@@ -216,7 +218,10 @@ fn everything_that_a_card_hears_is_standard() {
                 let Heard::Message(header, _, bytes) = session.peer.hear() else { panic!("{opcodes:?}") };
                 opcodes.push(is_standard(&bytes));
                 if let Header::ReadRequest(read) = header {
-                    assert_eq!(read.len, 3000, "no other is needed: its answer tells that all is there");
+                    assert_eq!(
+                        read.len, 3000,
+                        "no other Read is needed: the response shows that everything has arrived"
+                    );
                     answers(&mut session.peer, read.sink, &[9; 3000]);
                     break;
                 }
@@ -228,7 +233,7 @@ fn everything_that_a_card_hears_is_standard() {
     }
 }
 
-/// Returns the opcode.
+/// Checks that an FPDU is standard, and returns its opcode.
 fn is_standard(fpdu: &[u8]) -> u8 {
     let (ddp, rdmap) = (fpdu[2], fpdu[3]);
     assert_eq!(ddp & 0x3f, 1, "reserved bits and version of DDP: {fpdu:02x?}");
@@ -244,8 +249,8 @@ fn is_standard(fpdu: &[u8]) -> u8 {
     opcode
 }
 
-/// irdma asks for markers where it takes segments in any order. Then it gets them, in either role and in long FPDUs, and we still
-/// get none.
+/// irdma requests markers where it processes segments in any order. It then gets them, in either role and in
+/// long FPDUs, and we still get none.
 #[test]
 fn irdma_that_asks_for_markers_gets_them() {
     let card = Card { markers: true, ..IRDMA };
@@ -256,7 +261,7 @@ fn irdma_that_asks_for_markers_gets_them() {
         let (fpdus, data) = hears_message(&mut session.peer);
         assert!(data == adapter.memory.read(adapter.readable.at, 8000));
         assert!(fpdus.iter().all(|it| it.len() <= usize::try_from(path::ETHERNET).unwrap()));
-        // What is neither payload nor length, header and CRC; some may be padding.
+        // Bytes that are not payload, length, header or CRC; some may be padding.
         let without = fpdus.len() * (2 + 14 + 4) + data.len();
         let markers = fpdus.iter().map(Vec::len).sum::<usize>() - without;
         assert!((4 * 15..=4 * 18).contains(&markers), "{markers} bytes of markers in {}", data.len());
@@ -265,8 +270,9 @@ fn irdma_that_asks_for_markers_gets_them() {
     }
 }
 
-/// Nobody may look at the tags of a message without bytes, but siw's authors expect that some card treats tag 0 as special; it,
-/// cxgb4 and irdma all name another. So do we: in the RTR, in the Read that asks whether all is there, and in a program's own.
+/// Receivers must not check the tags of an empty message, but siw's authors expect that some card treats tag
+/// 0 as special; siw, cxgb4 and irdma all use a nonzero tag. So do we: in the RTR, in the Read that checks
+/// whether everything has arrived, and in a program's own Writes.
 #[test]
 fn no_empty_message_of_ours_names_tag_0() {
     for private in [true, false] {

@@ -1,24 +1,24 @@
-//! How a connection ends: the Terminate in the form of RFC 5040 §4.8, which is the cards'. The first byte is
-//! `layer << 4 | type`, the third has M, D and R in its top bits, and what follows is the offending FPDU from its length
-//! field on. Where the layer is MPA, the cards say type 3, and the RFC type 0.
+//! How a connection ends: the Terminate in the form of RFC 5040 §4.8, which the cards use. The first byte is
+//! `layer << 4 | type`, the third has M, D and R in its top bits, followed by the offending FPDU from its
+//! length field on. For the MPA layer, the cards use type 3, and the RFC type 0.
 
 use crate::card::CXGB4;
 use crate::common::peer::Heard;
 use crate::common::victim::{Attacked as Session, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, write};
-use crate::path;
 use crate::session::{By, adapter, connected, connected_with, each, first_read, hears_request};
 use ironwarp_engine::ConnectOptions;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
+use ironwarp_testkit::path;
 use ironwarp_wire::mpa::Crc;
 use ironwarp_wire::{Cause, Header, MpaFault, Place, Protection, Tag, Terminate};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 const THERE: Place = Place { tag: Tag(0x0009_0000), offset: 0x4000 };
 
-/// A Terminate as a card puts it on the wire: control words, and what it copied of the offending FPDU.
+/// A Terminate as a card sends it: control words, and the part of the offending FPDU that it copied.
 fn terminate(control: [u8; 4], copied: &[u8]) -> Vec<u8> {
     let len = u16::try_from(22 + copied.len()).unwrap().to_be_bytes();
     let (queue, msn) = (2_u32.to_be_bytes(), 1_u32.to_be_bytes());
@@ -28,19 +28,20 @@ fn terminate(control: [u8; 4], copied: &[u8]) -> Vec<u8> {
     [&fpdu[..], &crc].concat()
 }
 
-/// A card does something that it may not; `control` and so many bytes of its FPDU are what it must hear.
+/// Lets a card violate the protocol, and checks that it receives a Terminate with these control words and
+/// this many bytes of its FPDU.
 fn hears(control: [u8; 4], copied: usize, crime: impl Fn(&Victim, &mut Session, u32) -> Vec<u8>) {
     each(|card, by| {
         let adapter = adapter();
         let mut session = connected(&adapter, card, by);
         let fpdu = crime(&adapter, &mut session, first_read(By::Card, by));
         let Heard::Message(Header::Terminate(_), _, bytes) = session.peer.hear_message() else {
-            panic!("a Terminate is due")
+            panic!("expected a Terminate")
         };
         assert_eq!(bytes, terminate(control, &fpdu[..copied]));
         assert_eq!(session.peer.hear(), Heard::End);
         session.closed();
-        session.fault(RECEIVES);
+        session.error(RECEIVES);
     });
 }
 
@@ -94,12 +95,12 @@ fn a_card_whose_crc_is_wrong_hears_of_mpa_in_the_rfcs_form() {
     });
 }
 
-/// A card ends the stream with these words; our adapter reports the cause.
+/// Ends the stream with a Terminate from the card, and checks the cause that our adapter reports.
 fn reports(session: &mut Session, control: [u8; 4], copied: &[u8], cause: Cause) -> Terminate {
     session.peer.raw(&terminate(control, copied));
     session.peer.finish();
     assert!(session.pair.wait_closed(PATIENCE));
-    let Fault::Terminated(terminate) = **session.pair.qp().fault().unwrap() else { panic!() };
+    let QpError::Terminated(terminate) = **session.pair.qp().error().unwrap() else { panic!() };
     assert_eq!(terminate.cause, cause);
     terminate
 }
@@ -109,12 +110,12 @@ fn reports(session: &mut Session, control: [u8; 4], copied: &[u8], cause: Cause)
 fn an_mpa_error_of_type_3_is_one_of_mpa() {
     let codes =
         [(2, MpaFault::Crc), (3, MpaFault::Length), (6, MpaFault::InsufficientIrd), (7, MpaFault::NoRtr)];
-    for (code, fault) in codes {
+    for (code, error) in codes {
         each(|card, by| {
             let adapter = adapter();
             let mut session = connected(&adapter, card, by);
-            reports(&mut session, [0x23, code, 0, 0], &[], Cause::Mpa(fault));
-            session.fault(RECEIVES);
+            reports(&mut session, [0x23, code, 0, 0], &[], Cause::Mpa(error));
+            session.error(RECEIVES);
         });
     }
 }
@@ -137,11 +138,12 @@ fn the_read_that_a_card_refuses_is_the_one_that_fails() {
         assert_eq!(told.offender.read.unwrap().source, Place { tag: Tag(5), ..THERE });
         let failed = session.failed(RECEIVES);
         assert_eq!((failed.wr_id, failed.status), (2, Status::RemoteAccess), "{failed:?}");
-        assert!(matches!(failed.cause.as_deref(), Some(Fault::Terminated(_))), "{failed:?}");
+        assert!(matches!(failed.cause.as_deref(), Some(QpError::Terminated(_))), "{failed:?}");
     });
 }
 
-/// The same of a Write, where requests complete when the card has them. Cards say that the right is missing, not the tag.
+/// The Write that a card refuses is the one that fails, if requests complete when the card has received them.
+/// Cards report a missing right, not a wrong tag.
 #[test]
 fn the_write_that_a_card_refuses_is_the_one_that_fails() {
     each(|card, by| {
@@ -169,17 +171,18 @@ fn the_write_that_a_card_refuses_is_the_one_that_fails() {
     });
 }
 
-/// cxgb4 that does not find its RTR in a Reply says so behind it, and the program is told. Ours never make it: see
-/// `cxgb4_is_answered_with_the_read_as_rtr_and_nothing_else`.
+/// cxgb4 sends a Terminate after a Reply that does not name its RTR, and the program gets the error. Our
+/// Replies never cause it: see `cxgb4_is_answered_with_the_read_as_rtr_and_nothing_else`.
 #[test]
 fn cxgb4_that_does_not_find_its_rtr_is_understood() {
     let adapter = adapter();
     let mut session = connected(&adapter, &CXGB4, By::Card);
     reports(&mut session, [0x23, 7, 0, 0], &[], Cause::Mpa(MpaFault::NoRtr));
-    session.fault(RECEIVES);
+    session.error(RECEIVES);
 }
 
-/// A card that has no RTR in common with us is told so, in the RFC's form, and nothing else is sent (RFC 6581 §8).
+/// A card that has no RTR in common with us gets a Terminate in the form of the RFC, and nothing else (RFC
+/// 6581 §8).
 #[test]
 fn a_card_that_wants_an_empty_send_as_rtr_is_told_that_there_is_none() {
     let adapter = adapter();
@@ -191,7 +194,7 @@ fn a_card_that_wants_an_empty_send_as_rtr_is_told_that_there_is_none() {
     (reply[20], reply[22]) = (0xc0, 0);
     peer.raw(&reply);
     peer.begins(crate::common::peer::Way::default());
-    let Heard::Message(_, _, bytes) = peer.hear() else { panic!("a Terminate is due") };
+    let Heard::Message(_, _, bytes) = peer.hear() else { panic!("expected a Terminate") };
     assert_eq!(bytes, terminate([0x20, 7, 0, 0], &[]));
     assert_eq!(peer.hear(), Heard::End);
     pair.wait_connected(PATIENCE).unwrap_err();

@@ -1,28 +1,29 @@
-//! Atomic operations (RFC 7306 §5): on memory that may not be used so, more of them than agreed, and answers that do not fit.
+//! Atomic operations (RFC 7306 §5): on memory that does not allow them, more of them than agreed, and invalid
+//! responses.
 
-use crate::common::mapping::{Mapping, PAGE};
 use crate::common::peer::Heard;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{add, atomic, read};
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::memory::{Check, Memory, Rights, following};
 use ironwarp_rnic::queue::{Operation as Request, Status};
+use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, AtomicResponse, Cause, Header, Operation, Place, Protection, Tag, Tagged,
     Terminate, UntaggedBuffer,
 };
 
-/// What the peer names, given the victim and the number of its queue pair.
+/// The memory that the peer names, given the victim and the number of its queue pair.
 type Named = fn(&Victim, u32) -> (Tag, u64);
 
-/// The peer tries, and is refused: not one byte changes.
+/// Makes an access, and checks that it is refused without changing a byte.
 fn refused(named: Named, check: Check, protection: Protection) {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let (tag, offset) = named(&victim, attacked.pair.qp().id());
     let fpdu = attacked.peer.send(&add(1, tag, offset), &[]);
-    let fault = attacked.terminated_for(Cause::Protection(protection), &fpdu);
-    let Fault::Remote(denied) = &*fault else { panic!("{fault:?}") };
+    let error = attacked.terminated_for(Cause::Protection(protection), &fpdu);
+    let QpError::Remote(denied) = &*error else { panic!("{error:?}") };
     assert_eq!((denied.check, denied.tag, denied.offset, denied.len), (check, tag, offset, 8), "{denied}");
     victim.untouched();
     victim.survives();
@@ -51,9 +52,9 @@ fn an_atomic_operation_is_checked_before_a_bit_changes() {
     }
 }
 
-/// The tag was taken away between two operations: the first is done, the second is not.
+/// The tag is deregistered between two operations: the first is executed, the second is not.
 #[test]
-fn an_atomic_operation_on_a_tag_that_was_given_back() {
+fn an_atomic_operation_on_a_deregistered_tag() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let window = victim.window(&victim.open, attacked.pair.qp().id(), Rights::REMOTE);
@@ -63,12 +64,12 @@ fn an_atomic_operation_on_a_tag_that_was_given_back() {
     victim.engine.device().table().deregister(window).unwrap();
     let fpdu = attacked.peer.send(&add(2, window, victim.open.addr), &[]);
     attacked.terminated_for(Cause::Protection(Protection::Tag), &fpdu);
-    assert_eq!(word(&victim, 0), before.wrapping_add(1), "done once");
+    assert_eq!(word(&victim, 0), before.wrapping_add(1), "executed once");
     victim.untouched_but(&[(victim.open.at, 8)]);
     victim.survives();
 }
 
-/// RFC 7306 §8.2: seven ways not to be aligned.
+/// RFC 7306 §8.2: all misaligned offsets.
 #[test]
 fn an_atomic_operation_on_a_word_that_is_not_aligned() {
     for skip in 1..8 {
@@ -76,16 +77,16 @@ fn an_atomic_operation_on_a_word_that_is_not_aligned() {
         let mut attacked = victim.attacked();
         let place = Place { tag: victim.open.tag, offset: victim.open.addr + skip };
         let fpdu = attacked.peer.send(&add(1, place.tag, place.offset), &[]);
-        let fault = attacked.terminated_for(Cause::Operation(Operation::StreamCatastrophic), &fpdu);
-        assert_eq!(*fault, Fault::Protocol(Protocol::Misaligned { place }));
+        let error = attacked.terminated_for(Cause::Operation(Operation::StreamCatastrophic), &fpdu);
+        assert_eq!(*error, QpError::Protocol(Protocol::Misaligned { place }));
         victim.untouched();
         victim.survives();
     }
 }
 
-/// The program unmapped the word, or may only read it: an error, never a signal.
+/// The program has unmapped or write-protected the word: the result is an error, never a signal.
 #[test]
-fn an_atomic_operation_on_memory_that_is_gone() {
+fn an_atomic_operation_on_unmapped_memory() {
     for unmap in [true, false] {
         let victim = Victim::new();
         let memory = Mapping::new(2);
@@ -99,30 +100,30 @@ fn an_atomic_operation_on_memory_that_is_gone() {
         }
         let mut attacked = victim.attacked();
         attacked.peer.send(&add(1, tag, memory.addr(PAGE - 8)), &[]);
-        assert_eq!(answer(&mut attacked), (1, 0x1001, 0), "beside it, all is well");
+        assert_eq!(answer(&mut attacked), (1, 0x1001, 0), "the word next to it is accessible");
         let fpdu = attacked.peer.send(&add(2, tag, memory.addr(PAGE)), &[]);
-        let fault = attacked.terminated_for(Cause::Protection(Protection::Unspecified), &fpdu);
-        assert!(matches!(*fault, Fault::Unmapped { remote: true, len: 8, .. }), "{fault}");
+        let error = attacked.terminated_for(Cause::Protection(Protection::Unspecified), &fpdu);
+        assert!(matches!(*error, QpError::Unmapped { remote: true, len: 8, .. }), "{error}");
         assert!(unmap || memory.holds_only(PAGE, PAGE, 0));
         victim.untouched();
         victim.survives();
     }
 }
 
-/// Requirement M11: they wait in the queue of Reads, and one more than agreed ends the stream.
+/// Requirement M11: atomic operations share the queue with Reads, and one more than agreed ends the stream.
 #[test]
 fn more_atomic_operations_than_agreed() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let area = victim.open;
-    // Reads that the peer does not take the answers of hold all that comes behind.
+    // Reads whose responses the peer does not receive block everything after them.
     let len = u32::try_from(AREA).unwrap();
     let mut sent = Vec::new();
     for msn in 1..20_000 {
         let header =
             if msn % 2 == 0 { add(msn, area.tag, area.addr) } else { read(msn, area.tag, area.addr, len) };
         sent.push(attacked.peer.send(&header, &[]));
-        if attacked.pair.qp().fault().is_some() {
+        if attacked.pair.qp().error().is_some() {
             break;
         }
     }
@@ -135,8 +136,8 @@ fn more_atomic_operations_than_agreed() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
     assert_eq!(*terminate, Terminate::answer(cause, &sent[msn as usize - 1]));
     attacked.closed();
-    assert_eq!(*attacked.fault(RECEIVES), Fault::Protocol(Protocol::ReadsExceeded { ird: 32 }));
-    // Each that was answered was done once; one may have been done without an answer.
+    assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
+    // Each operation that was answered was executed once; one may have been executed without an answer.
     let answered = messages.iter().filter(|(header, _)| matches!(header, Header::AtomicResponse(_))).count();
     let done = word(&victim, 0).wrapping_sub(canary(&victim));
     assert!((answered as u64..=answered as u64 + 1).contains(&done), "{done} of {answered}");
@@ -144,7 +145,7 @@ fn more_atomic_operations_than_agreed() {
     victim.survives();
 }
 
-/// Operations of two peers on one word: each is done once, and no two get the same value.
+/// Operations of several peers on one word: each is executed once, and no two return the same value.
 #[test]
 fn atomic_operations_of_many_peers_on_one_word() {
     const ROUNDS: u32 = 200;
@@ -172,7 +173,7 @@ fn atomic_operations_of_many_peers_on_one_word() {
     victim.survives();
 }
 
-/// The masks say which bits are compared, and which change.
+/// The masks determine which bits are compared and which change.
 #[test]
 fn a_masked_operation_changes_no_other_bit() {
     let victim = Victim::new();
@@ -191,11 +192,11 @@ fn a_masked_operation_changes_no_other_bit() {
     victim.survives();
 }
 
-/// What a peer answers in place of what was asked for, and how the victim takes it.
+/// An invalid response to an atomic request.
 type Lie = fn(&AtomicRequest) -> Header;
 
 #[test]
-fn answers_to_atomic_operations_that_do_not_fit() {
+fn invalid_responses_to_atomic_operations() {
     let unasked = Cause::Operation(Operation::Opcode);
     let lies: [(&str, Lie, Cause); 4] = [
         ("another identifier", |asked| response(1, asked.id ^ 1), unasked),
@@ -244,12 +245,12 @@ fn an_atomic_response_in_place_of_a_read_response() {
 }
 
 #[test]
-fn an_atomic_response_that_nobody_asked_for() {
+fn an_atomic_response_without_a_request() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let fpdu = attacked.peer.send(&response(1, 1), &[]);
-    let fault = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
-    assert_eq!(*fault, Fault::Protocol(Protocol::Unasked));
+    let error = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
+    assert_eq!(*error, QpError::Protocol(Protocol::Unasked));
     victim.untouched();
     victim.survives();
 }
@@ -258,7 +259,7 @@ fn response(msn: u32, id: u32) -> Header {
     Header::AtomicResponse(AtomicResponse { msn, id, original: 0xeeee_eeee_eeee_eeee })
 }
 
-/// The next answer: its number, identifier and value.
+/// Receives the next response: its sequence number, identifier and value.
 fn answer(attacked: &mut Attacked) -> (u32, u32, u64) {
     let heard = attacked.peer.hear_message();
     let Heard::Message(Header::AtomicResponse(answer), ..) = heard else { panic!("{heard:?}") };
@@ -270,7 +271,7 @@ fn word(victim: &Victim, at: usize) -> u64 {
     u64::from_ne_bytes(victim.memory.read(victim.open.at + at, 8).try_into().unwrap())
 }
 
-/// What its first word was in the beginning.
+/// The initial value of the first word of the open area.
 fn canary(victim: &Victim) -> u64 {
     let canaries = crate::common::victim::canaries(victim.open.at + 8);
     u64::from_ne_bytes(canaries[victim.open.at..].try_into().unwrap())

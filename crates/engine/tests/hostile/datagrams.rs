@@ -1,17 +1,18 @@
-//! Strangers write to the UDP port of a connectionless queue pair. Whatever they send is dropped, and touches no memory.
+//! Arbitrary senders write to the UDP port of a connectionless queue pair. Whatever is not a valid datagram
+//! is dropped, and no memory is accessed.
 
 use crate::common::PATIENCE;
-use crate::common::mapping::{Mapping, PAGE};
 use crate::common::neighbour::Neighbour;
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, DatagramQueuePair, DatagramQueuePairAttributes, Engine};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::datagram::{AddressHandle, DatagramRequest, Destination};
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::Tag;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
 use std::cell::Cell;
@@ -73,7 +74,7 @@ impl Post {
 
     #[track_caller]
     fn completes(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
-        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "something completes");
+        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
         let mut one = None;
         self.cq.poll(1, |completion| one = Some(completion)).unwrap();
         let completion = one.unwrap();
@@ -82,9 +83,9 @@ impl Post {
         completion
     }
 
-    /// The next completion, which must be a success.
+    /// Waits for the next completion, which must be successful, and returns its identifier.
     fn next_id(&self) -> u64 {
-        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "something completes");
+        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
         let mut id = None;
         self.cq.poll(1, |it| id = Some((it.wr_id, it.status))).unwrap();
         let (id, status) = id.unwrap();
@@ -93,7 +94,7 @@ impl Post {
     }
 }
 
-/// Somebody with a plain socket.
+/// A sender with a plain socket.
 struct Stranger {
     socket: UdpSocket,
     to: u16,
@@ -112,7 +113,7 @@ impl Stranger {
         self.socket.send_to(bytes, (LOCALHOST, self.to)).unwrap();
     }
 
-    /// A datagram that is as it should be.
+    /// Builds a valid datagram.
     fn proper(&self, payload: &[u8]) -> Vec<u8> {
         let header = Datagram {
             destination: u32::from(self.to) << 8 | 255,
@@ -130,7 +131,7 @@ impl Stranger {
 }
 
 #[test]
-fn strange_datagrams_are_dropped_and_touch_nothing() {
+fn invalid_datagrams_are_dropped_without_accessing_memory() {
     let post = Post::new();
     let neighbour = Neighbour::new(&post.engine, Duration::from_millis(1));
     let stranger = Stranger::new(post.port());
@@ -138,8 +139,8 @@ fn strange_datagrams_are_dropped_and_touch_nothing() {
     let proper = stranger.proper(&[0xaa; 100]);
     let mut rng = Rng::new(7);
     let mut wrong: Vec<Vec<u8>> = (0..DATAGRAM_LEN).map(|len| proper[..len].to_vec()).collect();
-    // Every bit that matters. May-ignore bits, immediate data, flow and hop limit may be anything, and the immediate data
-    // may or may not be there.
+    // Flip every bit that matters. May-ignore bits, the immediate data and their flag, flow label and hop
+    // limit may have any value.
     let immediate = 7 * 8;
     for bit in (0..8 * 8).filter(|bit| *bit != immediate).chain(10 * 8..11 * 8).chain(12 * 8..24 * 8) {
         let mut bytes = proper.clone();
@@ -150,9 +151,9 @@ fn strange_datagrams_are_dropped_and_touch_nothing() {
     wrong.extend((0..200).map(|n| (0..n).map(|_| rng.next().to_le_bytes()[0]).collect()));
     for bytes in &wrong {
         stranger.send(bytes);
-        post.cq.progress(); // or the socket's buffer would be too small for all of them
+        post.cq.progress(); // the socket's buffer could not hold all of them
     }
-    // What is proper comes behind all of them, and is the only one that is received.
+    // The valid datagram arrives after all of them, and is the only one that is received.
     stranger.send(&proper);
     let completion = post.completes(Opcode::Receive, 1, Status::Success);
     assert_eq!(completion.byte_len, 140);
@@ -161,7 +162,7 @@ fn strange_datagrams_are_dropped_and_touch_nothing() {
     let drops = post.pair.qp().drops();
     let dropped = drops.malformed + drops.other_release + drops.other_number + drops.qkey;
     assert_eq!(dropped, wrong.len() as u64, "{drops:?}");
-    assert_eq!((drops.other_number, drops.qkey), (24, 32), "each bit of the number and of the key");
+    assert_eq!((drops.other_number, drops.qkey), (24, 32), "one drop per bit of the QPN and of the Q_Key");
     neighbour.leave();
 }
 
@@ -180,13 +181,13 @@ fn a_flood_of_garbage_stalls_neither_a_neighbour_nor_the_queue_pair() {
                 stranger.send(&garbage);
             }
         });
-        // Datagrams may be lost, so they are sent again until enough came.
+        // Datagrams may be lost, so they are sent again until enough have arrived.
         while !flood.is_finished() || received < 10 || neighbour.rounds() < before + 10 {
             assert!(Instant::now() < until, "{received} received, {} rounds", neighbour.rounds() - before);
             post.receive(1, 0, 4136);
             friend.send(&friend.proper(b"let me through"));
             while !post.cq.wait(Some(Duration::from_millis(20))).unwrap() {
-                assert!(Instant::now() < until, "nothing gets through");
+                assert!(Instant::now() < until, "no datagram gets through");
                 friend.send(&friend.proper(b"let me through"));
             }
             received += post.cq.poll(1, |it| assert_eq!(it.status, Status::Success)).unwrap();
@@ -197,19 +198,19 @@ fn a_flood_of_garbage_stalls_neither_a_neighbour_nor_the_queue_pair() {
 }
 
 #[test]
-fn memory_that_is_gone_fails_a_send_and_ends_no_receive() {
+fn unmapped_memory_fails_a_send_but_not_receives() {
     let post = Post::new();
     let neighbour = Neighbour::new(&post.engine, Duration::from_millis(1));
     post.memory.unmap(PAGE, PAGE);
     let straddles = || Data::Memory(post.sge(PAGE - 10, 20).into());
     post.send(1, straddles());
     let cause = post.completes(Opcode::Send, 1, Status::LocalProtection).cause.unwrap();
-    assert!(matches!(*cause, Fault::Unmapped { .. }), "{cause}");
+    assert!(matches!(*cause, QpError::Unmapped { .. }), "{cause}");
     assert_eq!(post.pair.qp().state(), State::SendError);
     post.send(2, Data::Inline([1].as_slice().into()));
     post.completes(Opcode::Send, 2, Status::Flushed);
 
-    // Receives go on, and so do sends once the program says so.
+    // Receives continue, and so do sends after the program has recovered the send queue.
     post.receive(3, 0, 100);
     let stranger = Stranger::new(post.port());
     stranger.send(&stranger.proper(b"still here"));
@@ -226,7 +227,7 @@ fn memory_that_is_gone_fails_a_send_and_ends_no_receive() {
 }
 
 #[test]
-fn memory_that_is_gone_fails_a_receive_and_the_queue_pair_but_nobody_else() {
+fn unmapped_memory_fails_a_receive_and_its_queue_pair_only() {
     let post = Post::new();
     let neighbour = Neighbour::new(&post.engine, Duration::from_millis(1));
     post.receive(1, PAGE - 42, 1000);
@@ -235,22 +236,23 @@ fn memory_that_is_gone_fails_a_receive_and_the_queue_pair_but_nobody_else() {
     let stranger = Stranger::new(post.port());
     stranger.send(&stranger.proper(b"hello"));
     let cause = post.completes(Opcode::Receive, 1, Status::LocalProtection).cause.unwrap();
-    assert!(matches!(*cause, Fault::Unmapped { .. }), "{cause}");
+    assert!(matches!(*cause, QpError::Unmapped { .. }), "{cause}");
     post.completes(Opcode::Receive, 2, Status::Flushed);
     assert_eq!(post.pair.qp().state(), State::Error);
     neighbour.leave();
 }
 
-/// The socket tells of room for every datagram that has left, and a lane hears of it. That does not come between a request and its
-/// completion: a program that posts, and does not poll, counts on what is there when the call returns.
+/// The socket reports room after every datagram that was sent, which wakes a lane. The lane must not take
+/// over a request from the thread that posts it: a program that does not poll relies on the completion being
+/// there when the post returns.
 #[test]
-fn a_datagram_is_done_when_it_was_posted() {
-    /// So few that they never fill the socket, however late the kernel passes them on.
+fn a_datagram_is_complete_when_the_post_returns() {
+    /// Few enough never to fill the socket, however slowly the kernel delivers them.
     const AT_ONCE: u64 = 8;
     let post = Post::new();
     for batch in 0..1000 {
         let received = Cell::new(0);
-        // The queue itself is asked, so that the sockets stay with the lane.
+        // Poll the completion queue only, so that the lane drives the sockets.
         let sent = || {
             let mut sent = Vec::new();
             let each = |completion: Completion| match completion.opcode {

@@ -1,39 +1,39 @@
-//! Strangers that open connections and never finish them, against a process with few descriptors: a legitimate peer is served all the
-//! same, and the neighbour goes on. Attacker, victim and legitimate peer are processes of their own.
+//! Clients that open connections and never complete them, against a process with few descriptors: legitimate
+//! peers are still served, and the neighbour continues. Attacker, victim and legitimate peer are separate
+//! processes.
 //!
-//! `IRON_TEST_FULL=1` (set by `cargo xtask nightly`) opens more connections, and judges the slowest peers and the neighbour's rate as
-//! well: that takes a machine with nothing else to do.
+//! `IRON_TEST_FULL=1` (set by `cargo xtask nightly`) opens more connections, and also checks the slowest
+//! peers and the neighbour's rate, which needs an otherwise idle machine.
 
 use crate::common::PATIENCE;
 use crate::common::peer::{Heard, Peer, Way, startup};
 use crate::common::victim::Victim;
-use ironwarp_rnic::config::Config;
+use ironwarp_engine::config::Config;
 use ironwarp_rnic::qp::Completes;
+use ironwarp_testkit::child::{self, Partner};
 use ironwarp_wire::mpa::Role;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::collections::VecDeque;
-use std::io::{BufRead, BufReader, Write};
+use std::io::Write;
 use std::net::{SocketAddr, TcpStream};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-/// Which part a process has: this test program again, told its part and what it needs to know.
-const PART: &str = "IRON_TEST_FLOOD_PART";
 const FULL: &str = "IRON_TEST_FULL";
-/// How many descriptors the victim may have.
+/// Maximum number of descriptors of the victim.
 const DESCRIPTORS: u64 = 256;
-/// How many connections an attacker keeps open.
+/// Number of connections that an attacker keeps open.
 const KEPT: usize = 10_000;
-/// How long a legitimate peer waits for its Reply.
+/// How long a legitimate peer may wait for its Reply.
 const SOON: Duration = Duration::from_millis(100);
-/// The test has failed by then.
+/// A wait after which the test has failed.
 const FAR_TOO_LONG: Duration = Duration::from_secs(2);
-/// By how much the victim may grow: what one address can make an adapter keep (SECURITY.md), and what the heap makes of it.
+/// Maximum growth of the victim's memory: what one address can make an adapter keep (SECURITY.md), plus
+/// overhead of the heap.
 const MEMORY: u64 = 8 << 20;
-/// What the legitimate peer says.
+/// The private data of the legitimate peer.
 const LEGITIMATE: &[u8] = b"legitimate";
-/// A user who owns nothing.
+/// An unprivileged user.
 const NOBODY: u32 = 65534;
 
 fn is_full() -> bool {
@@ -45,7 +45,7 @@ fn is_full() -> bool {
 enum Attack {
     Silence,
     HalfRequest,
-    /// The victim's program rejects it.
+    /// A complete Request, which the victim's program rejects.
     Request,
 }
 
@@ -60,68 +60,26 @@ impl Attack {
     }
 }
 
-/// A process that has a part in this. It ends when it is dropped.
-struct Actor {
-    process: Child,
-    tell: Option<ChildStdin>,
-    told: BufReader<ChildStdout>,
+/// Starts another process of the test.
+fn start(part: &str) -> Partner {
+    Partner::start(child::command("flood::part", part))
 }
 
-impl Actor {
-    fn start(part: &str) -> Self {
-        let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "flood::part", "--nocapture"])
-            .env(PART, part)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let tell = process.stdin.take();
-        let told = BufReader::new(process.stdout.take().unwrap());
-        Self { process, tell, told }
-    }
-
-    /// The number behind this word, in a line of its own or behind what the test harness prints.
-    fn hear(&mut self, word: &str) -> u64 {
-        let marker = format!("{word}=");
-        loop {
-            let mut line = String::new();
-            assert_ne!(self.told.read_line(&mut line).unwrap(), 0, "it ended before it told its {word}");
-            if let Some((_, number)) = line.split_once(&marker) {
-                return number.trim().parse().unwrap();
-            }
-        }
-    }
-
-    fn ask(&mut self, word: &str) -> u64 {
-        let tell = self.tell.as_mut().unwrap();
-        writeln!(tell, "{word}").unwrap();
-        tell.flush().unwrap();
-        self.hear(word)
-    }
-
-    /// Lets it end, which it must do well.
-    fn finish(mut self) {
-        drop(self.tell.take());
-        for line in (&mut self.told).lines() {
-            let line = line.unwrap();
-            assert!(!line.contains("FAILED"), "{line}");
-        }
-        assert!(self.process.wait().unwrap().success());
-    }
+/// Reads the number after this word from the output of a process.
+fn number(process: &mut Partner, word: &str) -> u64 {
+    process.wait_for(&format!("{word}=")).trim().parse().unwrap()
 }
 
-impl Drop for Actor {
-    fn drop(&mut self) {
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
+/// Asks a process for a number.
+fn ask(process: &mut Partner, word: &str) -> u64 {
+    process.tell(word);
+    number(process, word)
 }
 
-/// What the other processes run; by itself it does nothing.
+/// Runs the role of another process. Does nothing in the test itself.
 #[test]
 fn part() {
-    let Ok(part) = std::env::var(PART) else { return };
+    let Some(part) = child::role() else { return };
     let words: Vec<_> = part.split(' ').collect();
     match words[..] {
         ["victim"] => victim(),
@@ -155,14 +113,14 @@ fn victim() {
     victim.survives();
 }
 
-/// How many bytes of this process are in memory.
+/// Resident memory of this process in bytes.
 fn memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
     line.trim().strip_suffix(" kB").unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Accepts the legitimate peer, and rejects everybody else.
+/// Accepts legitimate peers, and rejects all others.
 fn serve(victim: &Victim, over: &AtomicBool) {
     let cq = victim.engine.create_cq(256).unwrap();
     let mut latest = VecDeque::new();
@@ -179,15 +137,15 @@ fn serve(victim: &Victim, over: &AtomicBool) {
     }
 }
 
-/// Opens connections, at least as many as it is told, until it is told to stop: some thousand in a second. It shares its processors with the
-/// victim, which would have none left if it went on as fast as it can.
+/// Opens at least `count` connections until it is told to stop, a few thousand per second. It shares CPUs
+/// with the victim, which would get none if it ran unthrottled.
 fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
     let maximum = getrlimit(Resource::Nofile).maximum;
     setrlimit(Resource::Nofile, Rlimit { current: maximum, maximum }).unwrap();
     let kept = maximum.map_or(KEPT, |most| usize::try_from(most).unwrap().saturating_sub(64).min(KEPT));
     if user != rustix::process::geteuid().as_raw() {
         let user = rustix::process::Uid::from_raw(user);
-        rustix::thread::set_thread_uid(user).unwrap(); // of this thread, whose sockets they are
+        rustix::thread::set_thread_uid(user).unwrap(); // only of this thread, which owns the sockets
     }
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -199,7 +157,7 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
         let (bytes, burst) = (attack.bytes(), if is_full() { 5 } else { 1 });
         while opened < count || !over.load(Ordering::Relaxed) {
             if let Ok(mut stream) = TcpStream::connect_timeout(&at, PATIENCE) {
-                let _ = stream.write_all(&bytes); // or the victim was faster
+                let _ = stream.write_all(&bytes); // the victim may have closed already
                 open.push_back(stream);
                 opened += 1;
             }
@@ -207,7 +165,7 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
                 open.pop_front();
             }
             if opened % burst == 0 {
-                std::thread::sleep(Duration::from_millis(1)); // its pace, nothing waits for it
+                std::thread::sleep(Duration::from_millis(1)); // its pace, not a synchronisation
             }
             if !told && opened >= 100 {
                 println!("begun={opened}");
@@ -218,8 +176,9 @@ fn attacker(at: SocketAddr, attack: Attack, user: u32, count: usize) {
     });
 }
 
-/// Connects as a legitimate peer does; `None`: it was not served. One whose process has to wait for a processor between connecting and
-/// sending its Request looks like an attacker of the same user, and may be evicted by those that come after it.
+/// Connects as a legitimate peer; returns `None` if it was not served. A peer whose process is delayed
+/// between connecting and sending its Request looks like an attacker of the same user, and may be evicted by
+/// later connections.
 fn served(at: SocketAddr) -> Option<()> {
     let mut peer = Peer::on(TcpStream::connect_timeout(&at, PATIENCE).ok()?);
     peer.raw(&startup(Role::Request, Way::default(), LEGITIMATE));
@@ -229,11 +188,11 @@ fn served(at: SocketAddr) -> Option<()> {
     Some(())
 }
 
-/// How long legitimate peers waited, and how many rounds the neighbour did in a second meanwhile.
+/// How long legitimate peers waited, and the rate of the neighbour meanwhile.
 #[derive(Debug, Default)]
 struct Measured {
     waited: Vec<Duration>,
-    /// How often a peer had to connect again.
+    /// Number of times that a peer had to connect again.
     again: usize,
     rounds: f64,
     seconds: f64,
@@ -241,8 +200,8 @@ struct Measured {
 
 impl Measured {
     #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
-    fn take(&mut self, victim: &mut Actor, at: SocketAddr, peers: usize) {
-        let (before, begin) = (victim.ask("rounds"), Instant::now());
+    fn take(&mut self, victim: &mut Partner, at: SocketAddr, peers: usize) {
+        let (before, begin) = (ask(victim, "rounds"), Instant::now());
         for _ in 0..peers {
             let begin = Instant::now();
             while served(at).is_none() && begin.elapsed() < FAR_TOO_LONG {
@@ -253,9 +212,9 @@ impl Measured {
             if waited >= FAR_TOO_LONG {
                 break; // the others would wait as long
             }
-            std::thread::sleep(Duration::from_millis(2)); // the pace of the peers, nothing waits for it
+            std::thread::sleep(Duration::from_millis(2)); // the pace of the peers, not a synchronisation
         }
-        self.rounds += (victim.ask("rounds") - before) as f64;
+        self.rounds += (ask(victim, "rounds") - before) as f64;
         self.seconds += begin.elapsed().as_secs_f64();
     }
 
@@ -263,7 +222,7 @@ impl Measured {
         self.rounds / self.seconds
     }
 
-    /// How long this percentage of peers waited at most.
+    /// The wait that this percentage of peers did not exceed.
     fn percentile(&mut self, percent: usize) -> Duration {
         self.waited.sort();
         self.waited[(self.waited.len() * percent / 100).min(self.waited.len() - 1)]
@@ -273,22 +232,22 @@ impl Measured {
 fn flood(attack: Attack, user: u32) {
     let me = rustix::process::geteuid();
     if user != me.as_raw() && !me.is_root() {
-        return; // only root can be somebody else
+        return; // only root can change the user
     }
     let (connections, turns) = if is_full() { (10_000, 4) } else { (500, 1) };
-    let mut victim = Actor::start("victim");
-    let at = SocketAddr::from(([127, 0, 0, 1], u16::try_from(victim.hear("port")).unwrap()));
+    let mut victim = start("victim");
+    let at = SocketAddr::from(([127, 0, 0, 1], u16::try_from(number(&mut victim, "port")).unwrap()));
     let (mut calm, mut flooded, mut opened) = (Measured::default(), Measured::default(), 0);
     let mut grown = 0;
     for _ in 0..turns {
         calm.take(&mut victim, at, 100);
-        let before = victim.ask("memory");
-        let mut attacker = Actor::start(&format!("attacker {at} {attack:?} {user} {}", connections / turns));
-        attacker.hear("begun");
+        let before = ask(&mut victim, "memory");
+        let mut attacker = start(&format!("attacker {at} {attack:?} {user} {}", connections / turns));
+        number(&mut attacker, "begun");
         flooded.take(&mut victim, at, 100);
-        grown = grown.max(victim.ask("memory").saturating_sub(before));
-        drop(attacker.tell.take());
-        opened += attacker.hear("opened");
+        grown = grown.max(ask(&mut victim, "memory").saturating_sub(before));
+        attacker.close_input();
+        opened += number(&mut attacker, "opened");
         attacker.finish();
     }
     victim.finish();
@@ -301,27 +260,28 @@ fn flood(attack: Attack, user: u32) {
         calm.rate()
     );
     assert!(median < SOON, "{attack:?}: half of the peers waited for {median:?}");
-    assert!(kept > 0.0, "{attack:?}: the neighbour stood still");
+    assert!(kept > 0.0, "{attack:?}: the neighbour made no progress");
     assert!(grown < MEMORY, "{attack:?}: the victim has {grown} bytes more");
-    // Beside other tests, processes wait for a processor for as long.
+    // Next to other tests, processes may wait that long for a CPU.
     if is_full() {
         assert!(slow < SOON, "{attack:?}: one of a hundred peers waited for {slow:?}");
         assert!(kept >= 0.5, "{attack:?}: the neighbour kept {kept:.2} of its rate");
     }
 }
 
-/// The program has taken all descriptors. A peer is told so at once, and the next one is served as soon as there are some.
+/// The program has used up all descriptors. Peers are refused at once, and served again as soon as
+/// descriptors are available.
 #[test]
 fn no_descriptors() {
-    let mut victim = Actor::start("exhausted");
-    let at = SocketAddr::from(([127, 0, 0, 1], u16::try_from(victim.hear("port")).unwrap()));
+    let mut victim = start("exhausted");
+    let at = SocketAddr::from(([127, 0, 0, 1], u16::try_from(number(&mut victim, "port")).unwrap()));
     for _ in 0..3 {
         let mut peer = Peer::dial(at);
         peer.request(Way::default());
         let heard = peer.hear();
         assert!(matches!(heard, Heard::Reset | Heard::End), "{heard:?}");
     }
-    assert_eq!(victim.ask("free"), 1);
+    assert_eq!(ask(&mut victim, "free"), 1);
     let mut peer = Peer::dial(at);
     peer.request(Way::default());
     assert_eq!(&peer.hear_startup()[..16], b"MPA ID Rep Frame");
@@ -331,7 +291,8 @@ fn no_descriptors() {
 fn exhausted() {
     setrlimit(Resource::Nofile, Rlimit { current: Some(DESCRIPTORS), maximum: Some(DESCRIPTORS) }).unwrap();
     let victim = Victim::with(Config::default());
-    // The lane has accepted once, and has all that it needs for it. No descriptor is closed from here on.
+    // The lane has accepted a connection before, so it has everything that it needs. No descriptor is closed
+    // from here on.
     let _attacked = victim.attacked();
     let mut taken = Vec::new();
     while let Ok(file) = std::fs::File::open("/dev/null") {
@@ -342,7 +303,7 @@ fn exhausted() {
         taken.clear();
         println!("{word}=1");
         let incoming = victim.listener().incoming().wait(PATIENCE).unwrap();
-        drop(incoming); // rejected, which is an answer
+        drop(incoming); // rejects it, which sends a Reply
     }
     victim.survives();
 }

@@ -1,13 +1,12 @@
-//! Connections that end where they should not, do not end where they should, or stand still; and the peer's own Terminate.
+//! Connections that end prematurely, do not end, or stall; and Terminates from the peer.
 
-use crate::common::peer::{Heard, Peer, Way};
+use crate::common::peer::{Heard, Way};
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, resident, segment, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation, Status};
-use ironwarp_wire::private::Capabilities;
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer, Terminate, UntaggedBuffer};
 use std::time::{Duration, Instant};
 
@@ -24,7 +23,7 @@ fn hasty() -> Config {
 
 // --- Ends ---
 
-/// FIN at every place within an FPDU. It is a close only between two messages.
+/// FIN at every position within an FPDU. It is a clean close only between two messages.
 #[test]
 fn a_close_in_the_middle_of_an_fpdu() {
     let victim = Victim::new();
@@ -39,9 +38,9 @@ fn a_close_in_the_middle_of_an_fpdu() {
         for completion in attacked.completions(delivered) {
             assert_eq!((completion.status, completion.byte_len), (Status::Success, 8));
         }
-        let fault = attacked.fault(RECEIVES - delivered);
+        let error = attacked.error(RECEIVES - delivered);
         let clean = len == 0 || len == whole.len();
-        assert_eq!(*fault, if clean { Fault::Closed } else { Fault::CutShort }, "after {len} bytes");
+        assert_eq!(*error, if clean { QpError::Closed } else { QpError::CutShort }, "after {len} bytes");
     }
     let inbox = victim.private.at;
     victim.untouched_but(&[(inbox, 8)]);
@@ -59,13 +58,13 @@ fn a_close_in_the_middle_of_a_message() {
         attacked.peer.finish();
         attacked.cut_off();
         assert!(attacked.pair.wait_closed(PATIENCE));
-        assert_eq!(*attacked.fault(RECEIVES), Fault::CutShort);
+        assert_eq!(*attacked.error(RECEIVES), QpError::CutShort);
     }
     victim.untouched();
     victim.survives();
 }
 
-/// RST at many points: the queue pair learns of it, and all it had comes back.
+/// RST at many points: the queue pair notices, and all of its requests are completed.
 #[test]
 fn a_reset_at_any_point() {
     let victim = Victim::new();
@@ -87,15 +86,16 @@ fn a_reset_at_any_point() {
             all += cq.poll(8, |completion| flushed += count(completion.status)).unwrap();
         }
         assert!(flushed >= RECEIVES, "after {len} bytes: {flushed}");
-        let fault = pair.qp().fault().cloned().expect("it is over");
-        assert!(matches!(*fault, Fault::Lost(_)), "{fault}");
+        let error = pair.qp().error().cloned().expect("the stream has ended");
+        assert!(matches!(*error, QpError::Lost(_)), "{error}");
     }
     let (open, inbox) = (victim.open.at, victim.private.at);
     victim.untouched_but(&[(open, 64), (inbox, 64)]);
     victim.survives();
 }
 
-/// RST while answers are on their way, many times: the two halves of the stream fail at once, in any order.
+/// RST while responses are being sent, many times: the two halves of the stream fail at the same time, in any
+/// order.
 #[test]
 fn a_reset_under_load() {
     let victim = Victim::new();
@@ -122,9 +122,10 @@ fn a_reset_under_load() {
     victim.survives();
 }
 
-/// The stream fails at this end while the peer's answers come in: nothing is placed for a Read that is gone, and nothing panics.
+/// The stream fails locally while responses arrive: nothing is placed for a Read that has failed, and nothing
+/// panics.
 #[test]
-fn a_failure_here_under_load() {
+fn a_local_failure_under_load() {
     let victim = Victim::new();
     for round in 0..60_u32 {
         let mut attacked = victim.attacked();
@@ -132,7 +133,7 @@ fn a_failure_here_under_load() {
         attacked.post(1, Operation::Read(elsewhere()), victim.bindable.sge(0, len));
         let heard = attacked.peer.hear_message();
         let Heard::Message(Header::ReadRequest(request), ..) = heard else { panic!("{heard:?}") };
-        // The answer comes in many small segments, while the program makes a mistake.
+        // The response arrives in many small segments, while the program posts an invalid request.
         let mut bytes = Vec::new();
         for at in (0..len).step_by(64) {
             let place = Place { tag: request.sink.tag, offset: request.sink.offset + u64::from(at) };
@@ -163,7 +164,8 @@ fn a_failure_here_under_load() {
 
 // --- Does not end ---
 
-/// The victim terminates, and the peer neither reads that nor closes: it is cut after [`Config::close`].
+/// The victim terminates the stream, and the peer neither reads the Terminate nor closes: the connection is
+/// aborted after [`Config::close`].
 #[test]
 fn a_peer_that_ignores_the_terminate() {
     let victim = Victim::with(hasty());
@@ -172,14 +174,15 @@ fn a_peer_that_ignores_the_terminate() {
     let begin = Instant::now();
     assert!(attacked.pair.wait_closed(PATIENCE));
     assert!(begin.elapsed() >= CLOSE / 2 && begin.elapsed() < PATIENCE / 2, "{:?}", begin.elapsed());
-    attacked.fault(RECEIVES);
+    attacked.error(RECEIVES);
     victim.untouched();
     victim.survives();
 }
 
-/// The victim terminates, and the peer sends on for ever: the same.
+/// The victim terminates the stream, and the peer keeps sending: the connection is aborted after
+/// [`Config::close`].
 #[test]
-fn a_peer_that_talks_over_the_terminate() {
+fn a_peer_that_keeps_sending_after_the_terminate() {
     let victim = Victim::with(hasty());
     let mut attacked = victim.attacked();
     attacked.peer.send(&send(7), &[]);
@@ -189,12 +192,12 @@ fn a_peer_that_talks_over_the_terminate() {
         assert!(begin.elapsed() < PATIENCE, "the peer keeps the connection alive");
         attacked.peer.raw(&garbage);
     }
-    attacked.fault(RECEIVES);
+    attacked.error(RECEIVES);
     victim.untouched();
     victim.survives();
 }
 
-/// The program disconnects, and the peer never closes: it is cut after [`Config::close`].
+/// The program disconnects, and the peer never closes: the connection is aborted after [`Config::close`].
 #[test]
 fn a_peer_that_does_not_close() {
     let victim = Victim::with(hasty());
@@ -207,12 +210,12 @@ fn a_peer_that_does_not_close() {
     victim.survives();
 }
 
-/// The peer asks for much, reads nothing, and closes its direction: once it reads again, it finds the end of the stream at the
-/// next boundary, and not only when the victim loses its patience.
+/// The peer requests much data, does not read it, and closes its direction. When it reads again, the stream
+/// ends at the next message boundary, and not only after the timeout.
 #[test]
-fn a_close_while_an_answer_is_on_its_way() {
+fn a_close_while_a_response_is_being_sent() {
     let victim = Victim::new();
-    let big = crate::common::mapping::Mapping::new(4096);
+    let big = ironwarp_testkit::mapping::Mapping::new(4096);
     let rights = ironwarp_rnic::memory::Rights::REMOTE_READ;
     let memory = ironwarp_rnic::memory::Memory::direct(big.addr(0), big.len() as u64, rights).unwrap();
     let tag = victim.engine.device().register(victim.domain, memory).unwrap();
@@ -223,17 +226,17 @@ fn a_close_while_an_answer_is_on_its_way() {
     let begin = Instant::now();
     let (messages, end) = attacked.peer.hear_out();
     assert_eq!(end, Heard::End);
-    assert!(messages.len() < 16 << 20, "it has all been read");
+    assert!(messages.len() < 16 << 20, "the whole response was sent");
     assert!(attacked.pair.wait_closed(PATIENCE));
-    assert!(begin.elapsed() < Duration::from_secs(4), "it was cut: {:?}", begin.elapsed());
-    attacked.fault(RECEIVES);
+    assert!(begin.elapsed() < Duration::from_secs(4), "the connection was aborted: {:?}", begin.elapsed());
+    attacked.error(RECEIVES);
     victim.survives();
 }
 
-/// A responder that answers an empty Read with payload, and does not end. Linux siw may answer it with a message of its own, which is
-/// thrown away; but no message is longer than 2 GiB, and this one used to count its bytes until that overflowed.
+/// A responder answers an empty Read with endless payload. Linux siw may answer with a message of its own,
+/// which is discarded; but no message is longer than 2 GiB, and counting its bytes must not overflow.
 #[test]
-fn an_answer_to_an_empty_read_that_does_not_end() {
+fn an_endless_response_to_an_empty_read() {
     let victim = Victim::with(Config { crc: false, ..Config::default() });
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
     let mut peer = victim.connected(&pair, Way { crc: false, ..Way::default() });
@@ -249,20 +252,21 @@ fn an_answer_to_an_empty_read_that_does_not_end() {
     for n in 0..=limit {
         let place = Place { offset: asked.sink.offset + n * payload.len() as u64, ..asked.sink };
         attacked.peer.send(&Header::ReadResponse(Tagged { last: false, place }), &payload);
-        assert!(n == limit || attacked.pair.qp().fault().is_none(), "ended before the limit");
+        assert!(n == limit || attacked.pair.qp().error().is_none(), "the stream ended before the limit");
     }
     let terminate = attacked.peer.hear_terminate();
     assert_eq!(terminate.cause, Cause::TaggedBuffer(TaggedBuffer::Bounds));
     let found = (limit + 1) * payload.len() as u64;
-    assert_eq!(*attacked.fault(1), Fault::Protocol(Protocol::ResponseLength { expected: 0, found }));
+    assert_eq!(*attacked.error(1), QpError::Protocol(Protocol::ResponseLength { expected: 0, found }));
     attacked.closed();
     victim.untouched();
     victim.survives();
 }
 
-// --- Stands still ---
+// --- Stalls ---
 
-/// A peer that never reads: its Reads are answered as far as the kernel's buffers go, and nothing grows.
+/// A peer that never reads: its Reads are answered as far as the kernel's buffers allow, and memory does not
+/// grow.
 #[test]
 fn a_peer_that_never_reads() {
     let victim = Victim::new();
@@ -274,7 +278,7 @@ fn a_peer_that_never_reads() {
             let len = u32::try_from(AREA).unwrap();
             attacked.peer.send(&read(msn, victim.open.tag, victim.open.addr, len), &[]);
         }
-        // The victim's own messages stand still, too.
+        // The victim's own messages stall, too.
         for id in 0..32 {
             attacked.post(id, SEND, victim.open.sge(0, u32::try_from(AREA).unwrap()));
         }
@@ -283,16 +287,16 @@ fn a_peer_that_never_reads() {
     let rounds = victim.rounds();
     let deadline = Instant::now() + PATIENCE;
     while victim.rounds() < rounds + 20 {
-        assert!(Instant::now() < deadline, "the neighbour waits for peers that do not read");
+        assert!(Instant::now() < deadline, "the neighbour is blocked by peers that do not read");
         std::thread::yield_now();
     }
-    // An FPDU that was cut is all that the adapter keeps of each, and the buffers that it lends to threads.
+    // The adapter keeps only a partly sent FPDU for each, and the buffers that it lends to threads.
     let grown = resident().saturating_sub(before);
     assert!(grown < 64 << 20, "the victim grew by {grown} bytes");
     for attacked in &idle {
-        assert_eq!(attacked.pair.qp().fault(), None);
+        assert_eq!(attacked.pair.qp().error(), None);
     }
-    // When it reads again, all is there.
+    // When the peer reads again, everything arrives.
     let mut attacked = idle.remove(0);
     let mut answered = 0;
     while answered < 32 * AREA {
@@ -306,7 +310,8 @@ fn a_peer_that_never_reads() {
     victim.survives();
 }
 
-/// A peer that never reads, and breaks a rule: the Terminate cannot leave, and the connection is cut in time.
+/// A peer that never reads violates the protocol: the Terminate cannot be sent, and the connection is aborted
+/// in time.
 #[test]
 fn a_peer_that_never_reads_and_breaks_a_rule() {
     let victim = Victim::with(hasty());
@@ -319,20 +324,17 @@ fn a_peer_that_never_reads_and_breaks_a_rule() {
         attacked.post(id, SEND, victim.open.sge(0, u32::try_from(AREA).unwrap()));
     }
     attacked.peer.send(&send(99), &[]);
-    assert!(attacked.pair.wait_closed(PATIENCE), "the connection is not cut");
-    assert!(attacked.pair.qp().fault().is_some());
+    assert!(attacked.pair.wait_closed(PATIENCE), "the connection was not aborted");
+    assert!(attacked.pair.qp().error().is_some());
     victim.untouched();
     victim.survives();
 }
 
 // --- The peer's Terminate ---
 
-/// Two Writes and two Sends that the peer has not acknowledged.
+/// A stream with two Writes and two Sends that the peer has not acknowledged.
 fn four_requests(victim: &Victim) -> (Attacked, Vec<Header>) {
-    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-    let mut peer: Peer = victim.connected(&pair, Way::default());
-    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = Attacked { peer, pair, cq };
+    let mut attacked = victim.acknowledged(0);
     let far = Place { offset: 0x9000, ..elsewhere() };
     for (id, operation) in
         [Operation::Write(elsewhere()), SEND, Operation::Write(far), SEND].into_iter().enumerate()
@@ -348,7 +350,8 @@ fn four_requests(victim: &Victim) -> (Attacked, Vec<Header>) {
     (attacked, headers)
 }
 
-/// The first byte, code and header bits of a Terminate swapped, and only payload counted, as Linux siw does it.
+/// Converts a Terminate to the form of Linux siw: the first byte and the header bits are swapped, and only
+/// payload is counted.
 fn siw(words: &mut [u8]) {
     words[0] = words[0].rotate_left(4);
     words[2] = words[2].reverse_bits();
@@ -357,8 +360,8 @@ fn siw(words: &mut [u8]) {
     words[4..6].copy_from_slice(&(length - header).to_be_bytes());
 }
 
-/// The peer refuses one of four requests: those before it were delivered, it fails, those behind it are flushed. In the
-/// RFC's form, and in siw's.
+/// The peer refuses one of four requests: those before it succeed, it fails, and those after it are flushed.
+/// With Terminates in the form of the RFC, and of siw.
 #[test]
 fn a_terminate_blames_the_right_request() {
     let refused = [
@@ -393,28 +396,31 @@ fn a_terminate_blames_the_right_request() {
                 );
                 if due != Status::Success {
                     let said = completion.cause.as_deref();
-                    assert!(matches!(said, Some(Fault::Terminated(said)) if said.cause == cause), "{said:?}");
+                    assert!(
+                        matches!(said, Some(QpError::Terminated(said)) if said.cause == cause),
+                        "{said:?}"
+                    );
                 }
             }
             // A Terminate is not answered: the stream is closed.
             attacked.cut_off();
             attacked.closed();
-            assert_eq!(*attacked.fault(0), Fault::Terminated(terminate));
+            assert_eq!(*attacked.error(0), QpError::Terminated(terminate));
             victim.untouched();
             victim.survives();
         }
     }
 }
 
-/// A Terminate that blames nothing that was sent, or nothing at all, ends the stream and blames no request wrongly.
+/// A Terminate that names a message that was not sent, or none, ends the stream without blaming a request.
 #[test]
-fn a_terminate_out_of_the_blue() {
+fn a_terminate_that_names_no_request() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     attacked.peer.send(&Header::Terminate(Terminate::LOCAL_CATASTROPHE), &[]);
     attacked.cut_off();
     attacked.closed();
-    assert_eq!(*attacked.fault(RECEIVES), Fault::Terminated(Terminate::LOCAL_CATASTROPHE));
+    assert_eq!(*attacked.error(RECEIVES), QpError::Terminated(Terminate::LOCAL_CATASTROPHE));
     let (mut attacked, _) = four_requests(&victim);
     let mut bytes = [0; ironwarp_wire::MAX_HEADER];
     let n = send(77).emit(8, &mut bytes).unwrap();
@@ -427,9 +433,9 @@ fn a_terminate_out_of_the_blue() {
     victim.survives();
 }
 
-/// Messages behind the peer's Terminate are not looked at.
+/// Messages after a Terminate are ignored.
 #[test]
-fn messages_behind_a_terminate() {
+fn messages_after_a_terminate() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let mut bytes = attacked.peer.frame(&Header::Terminate(Terminate::LOCAL_CATASTROPHE), &[]);
@@ -438,7 +444,7 @@ fn messages_behind_a_terminate() {
     attacked.peer.raw(&bytes);
     attacked.cut_off();
     attacked.closed();
-    attacked.fault(RECEIVES);
+    attacked.error(RECEIVES);
     victim.untouched();
     victim.survives();
 }

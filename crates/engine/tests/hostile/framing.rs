@@ -1,26 +1,26 @@
-//! Bytes that are cut, bent or mixed up below the messages: segments, lengths, CRCs, markers, reserved bits.
+//! Errors below the message layer: truncated segments, wrong lengths, CRCs, markers and reserved bits.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{AREA, RECEIVE, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, segment, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_wire::{Cause, Header, MpaFault, Place, Tag, Tagged, TaggedBuffer, Terminate, Violation};
 
-/// RFC 5040 §4.1, RFC 5041 §4.1: reserved bits are ignored, and the stream goes on.
+/// RFC 5040 §4.1, RFC 5041 §4.1: reserved bits are ignored, and the stream continues.
 #[test]
 fn reserved_bits_are_ignored() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let at = victim.open.at;
-    // DDP: four bits behind T and L; RDMAP: two between version and opcode.
+    // DDP: four bits after T and L; RDMAP: two bits between version and opcode.
     let reserved = |segment: &mut [u8]| {
         segment[0] |= 0x3c;
         segment[1] |= 0x30;
     };
     attacked.peer.send_changed(&write(victim.open.tag, victim.open.addr), b"written", reserved);
-    // A Send without Invalidate: its word is reserved as well.
+    // A Send without Invalidate: its tag field is reserved as well.
     attacked.peer.send_changed(&send(1), b"sent", |segment| {
         reserved(segment);
         segment[2..6].fill(0xff);
@@ -36,7 +36,7 @@ fn reserved_bits_are_ignored() {
     victim.survives();
 }
 
-/// In the Terminate that returns a header, they are clear.
+/// Reserved bits are cleared in the header that a Terminate returns.
 #[test]
 fn reserved_bits_are_not_returned() {
     let victim = Victim::new();
@@ -49,7 +49,7 @@ fn reserved_bits_are_not_returned() {
     victim.survives();
 }
 
-/// One byte at a time, all is understood; and what is wrong is refused with the same words.
+/// Messages are understood when they arrive byte by byte.
 #[test]
 fn a_slow_sender() {
     let victim = Victim::new();
@@ -87,9 +87,9 @@ fn a_slow_sender_that_is_refused() {
     }
 }
 
-/// The length field lies: what it takes in of the next FPDU is found out by the CRC, and nothing is delivered.
+/// A wrong length field: if it covers part of the next FPDU, the CRC fails, and nothing is delivered.
 #[test]
-fn lengths_that_lie() {
+fn wrong_lengths() {
     for by in [-4_i32, -1, 1, 4, 100] {
         let victim = Victim::new();
         let mut attacked = victim.attacked();
@@ -100,14 +100,14 @@ fn lengths_that_lie() {
         let more = attacked.peer.frame(&send(2), &[0xee; 128]);
         attacked.peer.raw(&more);
         attacked.terminated_for(Cause::Mpa(MpaFault::Crc), &fpdu);
-        // It may have been placed into the receive before the CRC was seen, but was not delivered.
+        // The payload may have been placed before the CRC was seen, but was not delivered.
         let inbox = victim.private.at;
         victim.untouched_but(&[(inbox, RECEIVE)]);
         victim.survives();
     }
 }
 
-/// Every bit of an FPDU is covered: with any one of them wrong, the message does not complete.
+/// Every bit of an FPDU is covered by the CRC: if any one of them is wrong, the message does not complete.
 #[test]
 fn a_message_with_a_wrong_bit_never_completes() {
     let victim = Victim::new();
@@ -116,12 +116,13 @@ fn a_message_with_a_wrong_bit_never_completes() {
         let mut fpdu = attacked.peer.frame(&send(1), b"12345678");
         fpdu[bit / 8] ^= 1 << (bit % 8);
         attacked.peer.raw(&fpdu);
-        // A length that became longer waits for more: the peer has no more to say.
+        // If the length became larger, the victim waits for more data, so close the connection.
         attacked.peer.finish();
         let (messages, _) = attacked.peer.hear_out();
         assert!(messages.iter().all(|(header, _)| matches!(header, Header::Terminate(_))), "bit {bit}");
         assert!(attacked.pair.wait_closed(PATIENCE));
-        // A length that became longer may be too long for the receive, before the CRC is there to tell.
+        // If the length became larger, the message may be too long for the receive, which is noticed before
+        // the CRC.
         for completion in attacked.completions(RECEIVES) {
             assert_ne!(completion.status, Status::Success, "bit {bit}: {completion:?}");
         }
@@ -131,7 +132,7 @@ fn a_message_with_a_wrong_bit_never_completes() {
     victim.survives();
 }
 
-/// An answer with a wrong CRC does not complete its Read.
+/// A response with a wrong CRC does not complete its Read.
 #[test]
 fn an_answer_with_a_wrong_crc_never_completes() {
     let victim = Victim::new();
@@ -152,9 +153,9 @@ fn an_answer_with_a_wrong_crc_never_completes() {
     victim.survives();
 }
 
-/// With markers, a stream of messages of all lengths is understood; without the markers that were agreed, it is refused.
+/// With markers, messages of all lengths are understood; without the agreed markers, the stream is refused.
 #[test]
-fn markers_that_are_missing() {
+fn missing_markers() {
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Way { markers: true, ..Way::default() }, RECEIVES);
     attacked.peer.open();
@@ -164,20 +165,21 @@ fn markers_that_are_missing() {
     }
     attacked.goes_on(1);
     assert_eq!(victim.memory.read(victim.open.at, 9000), [u8::try_from(9000 % 251).unwrap(); 9000]);
-    // From here on none: the next that is due is read from what is payload.
+    // No markers from here on: payload is read in place of the next one.
     let mut plain = victim.attacked_by(Way::default(), 0).peer;
     let fpdu = plain.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 2000]);
     attacked.peer.raw(&fpdu);
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Length), &fpdu));
     attacked.closed();
-    let fault = attacked.fault(RECEIVES - 1);
-    assert!(matches!(&*fault, Fault::Violation(Violation::Marker { .. })), "{fault}");
+    let error = attacked.error(RECEIVES - 1);
+    assert!(matches!(&*error, QpError::Violation(Violation::Marker { .. })), "{error}");
     victim.survives();
 }
 
-/// The first FPDU is broken: a responder says nothing before it has received a good one (RFC 5044 §7.1.2), so it closes.
+/// The first FPDU is invalid: a responder sends nothing before it has received a valid one (RFC 5044 §7.1.2),
+/// so it closes.
 #[test]
-fn garbage_behind_the_startup() {
+fn garbage_after_the_startup() {
     let victim = Victim::new();
     for garbage in
         [&[0xff; 64][..], &[0; 64], b"GET / HTTP/1.1\r\nHost: victim\r\n\r\n0123456789012345678901234"]
@@ -187,15 +189,15 @@ fn garbage_behind_the_startup() {
         attacked.peer.finish();
         attacked.cut_off();
         assert!(attacked.pair.wait_closed(PATIENCE));
-        let fault = attacked.fault(RECEIVES);
-        assert!(matches!(&*fault, Fault::Violation(_) | Fault::CutShort), "{fault}");
+        let error = attacked.error(RECEIVES);
+        assert!(matches!(&*error, QpError::Violation(_) | QpError::CutShort), "{error}");
     }
     victim.untouched();
     victim.survives();
 }
 
-/// Garbage of all kinds in the middle of a stream: whatever it is taken for, it ends this stream, and moves nothing. The
-/// numbers are not random, so that a failure comes again.
+/// Various garbage in the middle of a stream: it ends the stream and moves nothing. The bytes are
+/// pseudo-random, so that a failure is reproducible.
 #[test]
 fn garbage_in_the_middle() {
     let victim = Victim::new();
@@ -214,14 +216,14 @@ fn garbage_in_the_middle() {
         attacked.peer.finish();
         attacked.peer.hear_out();
         assert!(attacked.pair.wait_closed(PATIENCE));
-        assert!(attacked.pair.qp().fault().is_some());
-        attacked.fault(RECEIVES);
+        assert!(attacked.pair.qp().error().is_some());
+        attacked.error(RECEIVES);
     }
     victim.untouched();
     victim.survives();
 }
 
-/// Without CRCs, large payload goes straight to its place, and no byte of what follows does.
+/// Without CRCs, large payload is placed directly, and no byte of what follows it is.
 #[test]
 fn large_payload_without_crc_ends_where_it_ends() {
     let victim = Victim::with(Config { crc: false, ..Config::default() });
@@ -230,7 +232,7 @@ fn large_payload_without_crc_ends_where_it_ends() {
     let (area, begin) = (victim.open, 100);
     let header =
         Header::Write(Tagged { last: true, place: Place { tag: area.tag, offset: area.addr + 100 } });
-    // Too small to go straight, and cut in pieces by the socket.
+    // Too small to be placed directly, and split up by the socket.
     for len in [AREA - begin, AREA - begin - 1] {
         let fpdu = attacked.peer.frame(&header, &vec![0xee; len]);
         attacked.peer.slowly(&fpdu, 5000);
@@ -241,7 +243,7 @@ fn large_payload_without_crc_ends_where_it_ends() {
     victim.survives();
 }
 
-/// The segments of two messages of one queue are mixed.
+/// The segments of two messages on one queue are interleaved.
 #[test]
 fn a_send_that_begins_in_another() {
     let victim = Victim::new();

@@ -1,30 +1,30 @@
-//! Immediate Data (RFC 7306 §6) out of place: they use up a receive, so they count and wait as a Send does.
+//! Misplaced Immediate Data (RFC 7306 §6): they consume a receive, so they are numbered and wait like a Send.
 
 use crate::common::peer::Way;
 use crate::common::victim::{Attacked, RECEIVE, Victim};
 use crate::common::{immediate, segment, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::queue::{Opcode, ReceiveRequest, Status};
 use ironwarp_wire::{Cause, Header, MpaFault, Operation, Place, Tagged, UntaggedBuffer, Violation};
 use std::time::Duration;
 
 const OUT_OF_TURN: Cause = Cause::Operation(Operation::StreamCatastrophic);
 
-/// The peer sends, the victim ends the stream; nothing else happens.
-fn refused(cause: Cause, attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>) -> Fault {
+/// Runs an attack that ends the stream with this cause, and checks that it has no other effect.
+fn refused(cause: Cause, attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>) -> QpError {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let fpdu = attack(&victim, &mut attacked);
-    let fault = attacked.terminated_for(cause, &fpdu);
+    let error = attacked.terminated_for(cause, &fpdu);
     victim.untouched_but(&[(victim.open.at, 8), (victim.private.at, 8)]);
     victim.survives();
-    (*fault).clone()
+    (*error).clone()
 }
 
-/// They tell of the Write before them, and of none if there was none.
+/// Immediate Data report the length of the Write before them, or zero if there was none.
 #[test]
-fn immediate_data_tell_of_the_write_before_them() {
+fn immediate_data_report_the_write_before_them() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let open = victim.open;
@@ -45,43 +45,43 @@ fn immediate_data_tell_of_the_write_before_them() {
 fn immediate_data_out_of_sequence() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::Sequence);
     for msn in [0, 2, u32::MAX] {
-        let fault = refused(cause, |_, attacked| attacked.peer.send(&immediate(msn, 1), &[]));
-        assert_eq!(fault, Fault::Protocol(Protocol::Sequence { queue: 0, expected: 1, found: msn }));
+        let error = refused(cause, |_, attacked| attacked.peer.send(&immediate(msn, 1), &[]));
+        assert_eq!(error, QpError::Protocol(Protocol::Sequence { queue: 0, expected: 1, found: msn }));
     }
 }
 
 #[test]
 fn immediate_data_in_the_middle_of_a_send() {
-    let fault = refused(OUT_OF_TURN, |_, attacked| {
+    let error = refused(OUT_OF_TURN, |_, attacked| {
         attacked.peer.send(&segment(1, 0, false), b"half");
         attacked.peer.send(&immediate(1, 1), &[])
     });
-    assert_eq!(fault, Fault::Protocol(Protocol::Interleaved));
+    assert_eq!(error, QpError::Protocol(Protocol::Interleaved));
 }
 
 #[test]
 fn immediate_data_in_the_middle_of_a_write() {
-    let fault = refused(OUT_OF_TURN, |victim, attacked| {
+    let error = refused(OUT_OF_TURN, |victim, attacked| {
         let place = Place { tag: victim.open.tag, offset: victim.open.addr };
         attacked.peer.send(&Header::Write(Tagged { last: false, place }), &[0xee; 8]);
         attacked.peer.send(&immediate(1, 1), &[])
     });
-    assert_eq!(fault, Fault::Protocol(Protocol::Interleaved));
+    assert_eq!(error, QpError::Protocol(Protocol::Interleaved));
 }
 
-/// They have eight bytes, no more and no less.
+/// Immediate Data have exactly eight bytes.
 #[test]
 fn immediate_data_that_are_cut() {
-    let fault = refused(Cause::Mpa(MpaFault::Length), |_, attacked| {
+    let error = refused(Cause::Mpa(MpaFault::Length), |_, attacked| {
         let mut fpdu = attacked.peer.frame(&immediate(1, 1), &[]);
         fpdu[..2].copy_from_slice(&u16::to_be_bytes(18 + 4));
         attacked.peer.raw(&fpdu);
         fpdu
     });
-    assert!(matches!(fault, Fault::Violation(Violation::TooShort { .. })), "{fault}");
+    assert!(matches!(error, QpError::Violation(Violation::TooShort { .. })), "{error}");
 }
 
-/// No receive is posted: they wait, and what comes behind them waits with them.
+/// If no receive is posted, Immediate Data wait, and so do the messages after them.
 #[test]
 fn immediate_data_wait_for_a_receive() {
     let victim = Victim::new();
@@ -115,6 +115,6 @@ fn immediate_data_without_a_receive_in_strict_mode() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
     assert_eq!(terminate, ironwarp_wire::Terminate::answer(cause, &fpdu));
     attacked.closed();
-    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::NoReceive));
+    assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NoReceive));
     victim.untouched();
 }

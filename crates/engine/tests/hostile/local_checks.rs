@@ -1,10 +1,10 @@
-//! Requirement M8, a to g: what the program's own requests name is checked before a byte moves. The peer of the queue pair
-//! is told that something went wrong here (RFC 5040 §4.8: local catastrophic error), and gets no byte of the request.
+//! Requirement M8, a to g: the memory that local requests name is checked before a byte moves. The peer is
+//! told of a local error (RFC 5040 §4.8: local catastrophic error), and receives no byte of the request.
 
 use crate::common::PATIENCE;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{segment, send};
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope, following};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag, Terminate};
@@ -12,7 +12,7 @@ use ironwarp_wire::{Place, Tag, Terminate};
 const LEN: u32 = 64;
 const SEND: Operation = Operation::Send { invalidate: None };
 
-/// What a request may do with its memory.
+/// How a request uses its memory.
 #[derive(Clone, Copy, Debug)]
 enum Use {
     Send,
@@ -22,10 +22,11 @@ enum Use {
     Receive,
 }
 
-/// A scatter/gather list with something wrong in it.
+/// An invalid scatter/gather list.
 type List = fn(&Victim) -> Vec<Sge>;
 
-/// The request completes with the check as its cause, and the peer gets nothing but the Terminate.
+/// Checks that the request fails with this check as its cause, and that the peer receives nothing but the
+/// Terminate.
 fn refused(how: Use, list: List, check: Check) {
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Default::default(), 0);
@@ -47,12 +48,12 @@ fn refused(how: Use, list: List, check: Check) {
         (7, Status::LocalProtection),
         "{how:?}: {completion:?}"
     );
-    let cause = completion.cause.expect("it says why");
-    let Fault::Local(denied) = &*cause else { panic!("{how:?}: {cause:?}") };
+    let cause = completion.cause.expect("a cause");
+    let QpError::Local(denied) = &*cause else { panic!("{how:?}: {cause:?}") };
     assert_eq!((denied.check, denied.domain), (check, victim.domain), "{how:?}: {denied}");
     assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE, "{how:?}");
     attacked.closed();
-    assert_eq!(attacked.pair.qp().fault(), Some(&cause), "{how:?}");
+    assert_eq!(attacked.pair.qp().error(), Some(&cause), "{how:?}");
     victim.untouched();
     victim.survives();
 }
@@ -67,7 +68,7 @@ fn refused_for_all(list: List, check: Check) {
 fn a_tag_that_was_given_back() {
     refused_for_all(
         |victim| {
-            // Once for each victim: the tag is still known to the request.
+            // The request still names the deregistered tag.
             victim.engine.device().table().deregister(victim.open.tag).unwrap();
             vec![victim.open.sge(0, 2 * LEN)]
         },
@@ -135,7 +136,7 @@ fn f_receive_into_memory_that_may_only_be_read() {
     }
 }
 
-/// All elements are checked before the first byte leaves or is placed.
+/// All elements are checked before the first byte is sent or placed.
 #[test]
 fn the_last_of_several_elements_counts() {
     refused_for_all(
@@ -144,7 +145,8 @@ fn the_last_of_several_elements_counts() {
     );
 }
 
-/// A receive is checked when it is used: a message that does not reach the bad element is none of its business.
+/// A receive is checked when it is used: an invalid element does not matter to a message that does not reach
+/// it.
 #[test]
 fn a_receive_is_checked_as_far_as_it_is_used() {
     let victim = Victim::new();
@@ -164,10 +166,10 @@ fn a_receive_is_checked_as_far_as_it_is_used() {
     victim.survives();
 }
 
-/// A Read whose sink is taken away after the request has left is refused when its answer comes (requirement M8 is checked
-/// at each use), and the request says so.
+/// A Read whose sink is deregistered after the request was sent fails when its response arrives (requirement
+/// M8 is checked at each use).
 #[test]
-fn a_sink_that_is_given_back_before_the_answer() {
+fn a_sink_that_is_deregistered_before_the_response() {
     use ironwarp_wire::{Header, Tagged};
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Default::default(), 0);
@@ -184,7 +186,7 @@ fn a_sink_that_is_given_back_before_the_answer() {
     let completion = attacked.one();
     assert_eq!((completion.wr_id, completion.status), (7, Status::LocalProtection), "{completion:?}");
     assert!(
-        matches!(completion.cause.as_deref(), Some(Fault::Local(denied)) if denied.check == Check::Valid)
+        matches!(completion.cause.as_deref(), Some(QpError::Local(denied)) if denied.check == Check::Valid)
     );
     assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
     victim.untouched();
@@ -193,7 +195,7 @@ fn a_sink_that_is_given_back_before_the_answer() {
 
 // --- g: windows ---
 
-/// Posts a Bind that must fail, and returns the check.
+/// Posts a Bind that must fail, and returns the check that failed.
 fn bind_refused(binding: impl FnOnce(&Victim) -> Binding) -> Check {
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Default::default(), 0);
@@ -203,11 +205,11 @@ fn bind_refused(binding: impl FnOnce(&Victim) -> Binding) -> Check {
     attacked.post(7, operation, &[][..]);
     let completion = attacked.one();
     assert_eq!((completion.wr_id, completion.status), (7, Status::WindowBind), "{completion:?}");
-    let cause = completion.cause.expect("it says why");
-    let Fault::Local(denied) = *cause else { panic!("{cause:?}") };
+    let cause = completion.cause.expect("a cause");
+    let QpError::Local(denied) = *cause else { panic!("{cause:?}") };
     assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
     attacked.closed();
-    assert!(!victim.engine.device().table().look_up(window).expect("the window stays").valid);
+    assert!(!victim.engine.device().table().look_up(window).expect("the window still exists").valid);
     victim.untouched();
     victim.survives();
     denied.check
@@ -231,7 +233,7 @@ fn g_region_that_forbids_windows() {
     assert_eq!(check, Check::Bind);
 }
 
-/// A window cannot give what its region does not have.
+/// A window cannot have rights that its region does not have.
 #[test]
 fn f_window_with_more_rights_than_its_region() {
     let check = bind_refused(|victim| {
@@ -265,10 +267,10 @@ fn a_window_on_a_region_that_was_given_back() {
     assert_eq!(check, Check::Valid);
 }
 
-/// Requirement M7, the anticipatory option: a registration by work request that fails ends the stream, and what was posted
-/// behind it is flushed.
+/// Requirement M7, the anticipatory option: a failed registration by work request ends the stream, and the
+/// requests after it are flushed.
 #[test]
-fn a_registration_that_fails_flushes_what_follows() {
+fn a_failed_registration_flushes_the_requests_after_it() {
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Default::default(), RECEIVES);
     attacked.peer.open();
@@ -285,25 +287,26 @@ fn a_registration_that_fails_flushes_what_follows() {
     let [first, second] = <[_; 2]>::try_from(attacked.completions(2)).unwrap();
     assert_eq!((first.wr_id, second.wr_id, second.status), (7, 8, Status::Flushed), "{first:?} {second:?}");
     assert_ne!(first.status, Status::Success);
-    let cause = first.cause.expect("it says why");
-    let Fault::Register { error: RegisterError::Denied(denied), .. } = &*cause else { panic!("{cause:?}") };
+    let cause = first.cause.expect("a cause");
+    let QpError::Register { error: RegisterError::Denied(denied), .. } = &*cause else { panic!("{cause:?}") };
     assert_eq!(denied.check, Check::Instance);
     assert_eq!(attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
     attacked.closed();
-    attacked.fault(RECEIVES);
+    attacked.error(RECEIVES);
     victim.untouched();
     victim.survives();
 }
 
-/// One local mistake ends one stream: what is posted afterwards comes back at once, and touches nothing.
+/// A local error ends only its own stream: requests posted afterwards are flushed at once, without accessing
+/// memory.
 #[test]
-fn what_is_posted_behind_a_mistake_is_flushed() {
+fn requests_after_a_local_error_are_flushed() {
     let victim = Victim::new();
     let mut attacked: Attacked = victim.attacked();
     attacked.post(1, SEND, victim.foreign.sge(0, LEN));
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (1, Status::LocalProtection), "{failed:?}");
-    attacked.fault(RECEIVES);
+    attacked.error(RECEIVES);
     attacked.post(2, SEND, victim.open.sge(0, LEN));
     let flushed = attacked.one();
     assert_eq!((flushed.wr_id, flushed.status), (2, Status::Flushed), "{flushed:?}");

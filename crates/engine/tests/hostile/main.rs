@@ -1,20 +1,20 @@
-//! A hostile peer on a plain socket against an adapter at work: whatever it sends, or does not send, ends its own stream and
-//! nothing else. In every test a neighbour uses the same adapter, and must not notice.
+//! A hostile peer on a plain socket attacks an adapter in use: whatever it sends, or does not send, ends its
+//! own stream and nothing else. In every test a neighbour uses the same adapter and must not be affected.
 //!
-//! | | |
+//! | module | subject |
 //! |---|---|
-//! | `refusal` | registrations by work request that are refused, where the stream goes on (requirement M7) |
-//! | `local_checks`, `remote_checks` | memory that may not be used so (requirements M8 and M9): not one byte moves |
+//! | `refusal` | registrations by work request that are refused while the stream continues (requirement M7) |
+//! | `local_checks`, `remote_checks` | invalid accesses to memory (requirements M8 and M9): not a single byte moves |
 //! | `terminates` | every Terminate that this adapter can send, provoked |
-//! | `atomics`, `immediates`, `private`, `read_v2`, `shared` | atomic operations, immediate data, private messages, shared and named receives |
+//! | `atomics`, `immediates`, `private`, `read_v2`, `shared` | atomic operations, immediate data, private messages, shared receive queues |
 //! | `tags`, `framing`, `signals`, `startups`, `flow`, `parking` | ways to get past the checks, and around them |
-//! | `datagrams` | strangers who write to a UDP port |
-//! | `unmapped` | memory that the program took away |
-//! | `revocation` | memory that was given back stays untouched, under a storm |
-//! | `rate` | the neighbour keeps its rate |
-//! | `flood` | connections that are begun and never finished |
+//! | `datagrams` | datagrams from unexpected senders |
+//! | `unmapped` | registered memory that the program has unmapped |
+//! | `revocation` | deregistered memory is no longer accessed, under load |
+//! | `rate` | the rate of the neighbour under attack |
+//! | `flood` | connections that are opened and never completed |
 
-#![allow(clippy::unwrap_used, reason = "a test may stop")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod atomics;
 mod common;

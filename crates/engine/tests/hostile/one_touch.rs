@@ -1,25 +1,26 @@
-//! Requirement M10: memory that serves one message. What a second message of a peer's meets, and when the memory is closed.
+//! One-touch memory (requirement M10): what happens to a second remote message, and when the memory is
+//! closed.
 
-use crate::common::mapping::Mapping;
 use crate::common::peer::{Heard, Peer, Way};
 use crate::common::victim::{AREA, Area, Attacked, RECEIVES, Victim};
 use crate::common::{PATIENCE, add, read, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Check, Memory, Rights, Scope, Stream};
+use ironwarp_testkit::mapping::Mapping;
 use ironwarp_wire::private::{Capabilities, ReadV2Request};
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, TaggedBuffer};
 use std::time::Instant;
 
 const TAG: Cause = Cause::TaggedBuffer(TaggedBuffer::Tag);
 
-/// The part of a Write that comes before its last segment.
+/// A segment of a Write before its last.
 fn begins(tag: Tag, offset: u64) -> Header {
     Header::Write(Tagged { last: false, place: Place { tag, offset } })
 }
 
 impl Victim {
-    /// Its open area once more, for one message.
+    /// Registers its open area again, as one-touch memory.
     fn once(&self) -> Tag {
         let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE;
         let memory = Memory::direct(self.open.addr, AREA as u64, rights).unwrap();
@@ -31,31 +32,32 @@ impl Victim {
         self.engine.device().table().look_up(tag).is_some_and(|info| info.valid)
     }
 
-    /// Waits until a peer has touched it.
+    /// Waits until a remote message has touched the memory.
     fn until_touched(&self, tag: Tag) {
         let deadline = Instant::now() + PATIENCE;
         while !self.engine.device().table().look_up(tag).is_some_and(|info| info.touched) {
-            assert!(Instant::now() < deadline, "nobody touches it");
+            assert!(Instant::now() < deadline, "the memory was not touched");
         }
     }
 }
 
 impl Attacked {
-    /// The victim refuses this FPDU, because the memory serves another message or has done so.
+    /// Checks that the victim refuses this FPDU because the memory has been claimed by another message, or
+    /// has served one.
     fn is_refused(&mut self, cause: Cause, fpdu: &[u8], check: Check) {
-        let fault = self.terminated_for(cause, fpdu);
-        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == check), "{fault}");
+        let error = self.terminated_for(cause, fpdu);
+        assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
     }
 }
 
 fn answer(peer: &mut Peer) -> (bool, Vec<u8>) {
     match peer.hear_message() {
         Heard::Message(Header::ReadResponse(response), payload, _) => (response.last, payload),
-        other => panic!("an answer is due, not {other:?}"),
+        other => panic!("expected a response, got {other:?}"),
     }
 }
 
-/// Small, and large enough to go straight to its place; in one segment and in several.
+/// Small payload, and payload large enough to be placed directly; in one segment and in several.
 #[test]
 fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
     for (crc, segments, len) in
@@ -74,15 +76,15 @@ fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
             let header = if segment + 1 < segments { begins(tag, at) } else { write(tag, at) };
             attacked.peer.send(&header, &vec![0xee; len]);
         }
-        // Who sees what came behind the Write finds the memory closed, and all of it there.
+        // When a later message is received, the Write is complete and the memory closed.
         attacked.goes_on(1);
         assert!(!victim.is_valid(tag));
         assert!(mapping.holds_only(0, segments * len, 0xee));
         attacked.peer.send(&write(tag, mapping.addr(0)), &vec![0xdd; len]);
         assert_eq!(attacked.peer.hear_terminate().cause, TAG);
         attacked.closed();
-        let fault = attacked.fault(RECEIVES - 1);
-        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == Check::Valid), "{fault}");
+        let error = attacked.error(RECEIVES - 1);
+        assert!(matches!(&*error, QpError::Remote(denied) if denied.check == Check::Valid), "{error}");
         assert!(mapping.holds_only(0, segments * len, 0xee));
         assert!(mapping.holds_only(segments * len, mapping.len() - segments * len, 0));
         victim.untouched_but(&[(victim.private.at, 10)]);
@@ -90,7 +92,7 @@ fn a_write_of_any_shape_is_placed_and_then_the_memory_is_closed() {
     }
 }
 
-/// A Write whose last segment has no bytes ends like any other.
+/// A Write whose last segment is empty ends like any other.
 #[test]
 fn an_empty_last_segment_ends_it_as_well() {
     let victim = Victim::new();
@@ -103,7 +105,7 @@ fn an_empty_last_segment_ends_it_as_well() {
     victim.survives();
 }
 
-/// Messages of no bytes name no memory, so they touch none.
+/// Empty messages name no memory, so they touch none.
 #[test]
 fn an_empty_message_does_not_touch() {
     let victim = Victim::new();
@@ -117,7 +119,7 @@ fn an_empty_message_does_not_touch() {
     victim.survives();
 }
 
-/// A segment of another stream, in the middle of a Write: refused, and the Write goes on.
+/// A segment of another stream arrives in the middle of a Write: it is refused, and the Write continues.
 #[test]
 fn no_segment_of_another_message_gets_in() {
     let victim = Victim::new();
@@ -135,8 +137,8 @@ fn no_segment_of_another_message_gets_in() {
     victim.survives();
 }
 
-/// A whole message of another stream, in the middle of a Write: refused, and the memory is closed for both, as the table of
-/// the requirement has it.
+/// A complete message of another stream arrives in the middle of a Write: it is refused, and the memory is
+/// closed for both, as in the decision table.
 #[test]
 fn a_whole_second_message_closes_it() {
     let victim = Victim::new();
@@ -152,7 +154,7 @@ fn a_whole_second_message_closes_it() {
     victim.survives();
 }
 
-/// A message that is never finished has touched it all the same.
+/// A message that is never finished has touched the memory nevertheless.
 #[test]
 fn a_peer_that_goes_away_leaves_it_touched() {
     let victim = Victim::new();
@@ -169,14 +171,14 @@ fn a_peer_that_goes_away_leaves_it_touched() {
     victim.survives();
 }
 
-/// The request touches it, the whole answer comes from it, however slowly the peer reads.
+/// The request touches the memory, and the whole response is read from it, however slowly the peer receives.
 #[test]
 fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
     for crc in [true, false] {
         let victim = Victim::with(Config { crc: false, ..Config::default() });
         let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, RECEIVES);
         attacked.peer.open();
-        // Longer than the socket takes at once: the same pages again and again.
+        // Longer than the socket buffers: the same pages many times over.
         let span = ironwarp_rnic::host::Span { addr: victim.open.addr, len: AREA };
         let spans = vec![span; (16 << 20) / AREA];
         let translation = ironwarp_rnic::memory::Translation::buffers(&spans).unwrap();
@@ -184,14 +186,14 @@ fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
         let memory = Memory { start, len, rights, one_touch: true, translation: translation.into() };
         let tag = victim.engine.device().register(victim.domain, memory).unwrap();
         attacked.peer.send(&read(1, tag, 0, u32::try_from(len).unwrap()), &[]);
-        // Looked at piece by piece: others here measure the memory of this process.
+        // Compare piece by piece, because other tests measure the memory of this process.
         let expected = victim.memory.read(victim.open.at, AREA).repeat(2);
         let (mut last, mut payload) = answer(&mut attacked.peer);
-        assert!(victim.is_valid(tag), "most of the answer is still to come from it");
+        assert!(victim.is_valid(tag), "most of the response is still to be read from it");
         let mut done = 0;
         loop {
             for piece in payload.chunks(AREA) {
-                assert!(piece == &expected[done % AREA..][..piece.len()], "behind {done} bytes");
+                assert!(piece == &expected[done % AREA..][..piece.len()], "after {done} bytes");
                 done += piece.len();
             }
             if last {
@@ -209,8 +211,8 @@ fn a_read_is_answered_in_full_and_then_the_memory_is_closed() {
     }
 }
 
-/// Of two Reads that come together, the first is served: the second ends the stream, which may cut the answer short, but
-/// brings nothing of its own.
+/// Of two Reads that arrive together, the first is served. The second ends the stream, which may cut the
+/// first response short, but is not answered.
 #[test]
 fn of_two_reads_one_is_served() {
     let victim = Victim::new();
@@ -230,9 +232,10 @@ fn of_two_reads_one_is_served() {
     victim.survives();
 }
 
-/// A window that has served lets its region go, before its peer's next message is delivered.
+/// After a one-touch window has served, its region can be deregistered before the next message of the peer is
+/// delivered.
 #[test]
-fn a_window_that_has_served_lets_its_region_go() {
+fn after_serving_a_window_releases_its_region() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let table = victim.engine.device().table();
@@ -259,9 +262,9 @@ fn a_window_that_has_served_lets_its_region_go() {
     victim.survives();
 }
 
-/// A second access in every row of the table that a stream can come to: of any kind, the last segment of its message or not, to a region
-/// or a window, while the first message is under way or after it. It is refused with the cause for its kind, and what served once never
-/// serves again.
+/// A second access in every row of the decision table that a stream can reach: of any kind, the last segment
+/// of its message or not, to a region or a window, during the first message or after it. It is refused with
+/// the cause for its kind, and the memory never serves again.
 #[test]
 fn a_second_access_is_terminated_in_every_row() {
     const READ: Cause = Cause::Protection(Protection::Tag);
@@ -290,7 +293,7 @@ fn a_second_access_is_terminated_in_every_row() {
             let check = if ended { Check::Valid } else { Check::Touched };
             victim.is_refused_once_more(second, (tag, area.addr), cause, check);
             if !ended && last {
-                // It is closed for both.
+                // The memory is closed for both.
                 let fpdu = first.peer.send(&rest, &[0xee; 8]);
                 first.is_refused(TAG, &fpdu, Check::Valid);
             } else if !ended {
@@ -310,7 +313,7 @@ fn a_second_access_is_terminated_in_every_row() {
 }
 
 impl Victim {
-    /// A window on its bindable area, for one message of any peer of the domain.
+    /// Binds a one-touch window to its bindable area, for any peer of the domain.
     fn once_window(&self) -> (Tag, Area) {
         let (table, area) = (self.engine.device().table(), self.bindable);
         let binding = Binding {
@@ -326,7 +329,7 @@ impl Victim {
         (table.bind(Stream { domain: self.domain, qp: 0 }, window, binding).unwrap(), area)
     }
 
-    /// Another peer, of our kind, tries.
+    /// Checks that an access by another Ironwarp peer is refused.
     fn is_refused_once_more(
         &self,
         access: fn(Tag, u64) -> Header,

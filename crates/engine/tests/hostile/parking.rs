@@ -1,10 +1,10 @@
-//! Messages for which no receive is posted wait (design: "no receive posted means wait"), in order, and never without bound.
+//! Messages for which no receive is posted wait, in order, and up to a limit.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{Attacked, RECEIVE, Victim};
 use crate::common::{PATIENCE, read, resident, segment, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::queue::{ReceiveRequest, Status};
 use ironwarp_wire::{Cause, Header, Terminate, UntaggedBuffer};
 use std::io::{ErrorKind, Write};
@@ -21,9 +21,9 @@ fn post(victim: &Victim, attacked: &Attacked, id: usize) {
     attacked.pair.qp().post_receive(ReceiveRequest { id: id as u64, buffers: sge.into() }).unwrap();
 }
 
-/// What waits is delivered in order, once receives are posted; Writes behind a Send do not overtake it.
+/// Parked messages are delivered in order once receives are posted; Writes after a Send do not overtake it.
 #[test]
-fn what_waits_is_delivered_in_order() {
+fn parked_messages_are_delivered_in_order() {
     let victim = Victim::new();
     let mut attacked = without_receives(&victim);
     let open = victim.open;
@@ -31,12 +31,12 @@ fn what_waits_is_delivered_in_order() {
         attacked.peer.send(&send(msn), &vec![u8::try_from(msn).unwrap(); 10 * msn as usize]);
         attacked.peer.send(&write(open.tag, open.addr + u64::from(msn)), &[0xee; 1]);
     }
-    // Behind them a Read, the answer to which proves that all before it was done.
+    // After them a Read, whose response shows that everything before it is done.
     attacked.peer.send(&read(1, open.tag, open.addr, 8), &[]);
     assert_eq!(
         attacked.peer.hear_for(Duration::from_millis(100)),
         Heard::Silence,
-        "nothing can be answered yet"
+        "the Read must not be answered yet"
     );
     victim.untouched();
     for id in 0..3 {
@@ -57,7 +57,7 @@ fn what_waits_is_delivered_in_order() {
     victim.survives();
 }
 
-/// A message of several segments waits whole.
+/// All segments of a message wait together.
 #[test]
 fn segments_wait_together() {
     let victim = Victim::new();
@@ -75,9 +75,10 @@ fn segments_wait_together() {
     victim.survives();
 }
 
-/// What waits is judged when its turn comes: a Send that is too long for the receive it gets ends the stream then.
+/// Parked messages are checked when their turn comes: a Send that is too long for its receive ends the stream
+/// only then.
 #[test]
-fn what_waits_is_judged_in_its_turn() {
+fn parked_messages_are_checked_in_their_turn() {
     let victim = Victim::new();
     let mut attacked = without_receives(&victim);
     attacked.peer.send(&send(1), b"fits");
@@ -91,16 +92,16 @@ fn what_waits_is_judged_in_its_turn() {
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
     attacked.closed();
     let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
-    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::TooLong { room, found }));
+    assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::TooLong { room, found }));
     let inbox = victim.private.at;
     victim.untouched_but(&[(inbox, 4)]);
     victim.survives();
 }
 
-/// A peer that sends on and on, and no receive is posted: at the bound the victim stops reading, so that TCP stops the peer.
-/// Neither large nor empty messages fill the memory.
+/// A peer keeps sending while no receive is posted: at the limit the victim stops reading, so that TCP stops
+/// the peer. Neither large nor empty messages exhaust memory.
 #[test]
-fn what_waits_is_bounded() {
+fn parked_messages_are_bounded() {
     for payload in [0, 1000, 60_000] {
         let victim =
             Victim::with(Config { park: 64 << 10, close: Duration::from_millis(300), ..Config::default() });
@@ -116,20 +117,21 @@ fn what_waits_is_bounded() {
                 Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => break,
                 Err(error) => panic!("{error}"),
             }
-            assert!(sent < 64 << 20, "the victim takes in everything");
+            assert!(sent < 64 << 20, "the victim reads without limit");
         }
-        // The kernel's buffers hold what was sent and not read; the adapter holds no more than a few of its own.
+        // What was sent but not read is in the kernel's buffers; the adapter holds only a few buffers of its
+        // own.
         let grown = resident().saturating_sub(before);
         assert!(grown < 32 << 20, "{payload}: the victim grew by {grown} bytes");
-        assert_eq!(attacked.pair.qp().fault(), None);
+        assert_eq!(attacked.pair.qp().error(), None);
         victim.untouched();
         victim.survives();
     }
 }
 
-/// The peer closes while its messages wait: they are still delivered, then the queue pair learns that it is over.
+/// The peer closes while its messages are parked: they are still delivered, then the queue pair is closed.
 #[test]
-fn what_waits_survives_a_close() {
+fn parked_messages_survive_a_close() {
     let victim = Victim::new();
     let mut attacked = without_receives(&victim);
     attacked.peer.send(&send(1), b"last");
@@ -142,13 +144,14 @@ fn what_waits_survives_a_close() {
     }
     assert_eq!(attacked.peer.hear_message(), Heard::End);
     assert!(attacked.pair.wait_closed(PATIENCE));
-    assert_eq!(*attacked.fault(0), Fault::Closed);
+    assert_eq!(*attacked.error(0), QpError::Closed);
     victim.survives();
 }
 
-/// The same where so much waits that the victim had stopped reading when the peer closed: nothing tells it of the close again.
+/// The peer closes while so much is parked that the victim has stopped reading. It is not notified of the
+/// close again.
 #[test]
-fn a_close_behind_all_that_may_wait() {
+fn a_close_after_the_park_is_full() {
     let victim = Victim::with(Config { park: 4 << 10, ..Config::default() });
     let mut attacked = without_receives(&victim);
     let mut bytes = attacked.peer.frame(&send(1), &[]);
@@ -157,21 +160,21 @@ fn a_close_behind_all_that_may_wait() {
     }
     attacked.peer.raw(&bytes);
     attacked.peer.finish();
-    // Long enough for the victim to have seen all of it. If it has not, nothing is tested, and nothing fails.
+    // Usually long enough for the victim to see all of it. If not, the test passes without testing anything.
     assert_eq!(attacked.peer.hear_for(Duration::from_millis(100)), Heard::Silence);
-    // The program posts, and does not poll: whoever polls looks at the socket again and again.
+    // Post without polling, because a thread that polls would check the socket repeatedly.
     post(&victim, &attacked, 0);
     assert_eq!(attacked.peer.hear_message(), Heard::End);
-    assert!(attacked.pair.wait_closed(PATIENCE), "the peer closed, and nobody noticed");
+    assert!(attacked.pair.wait_closed(PATIENCE), "the close was not noticed");
     assert_eq!(attacked.one().status, Status::Success);
-    assert_eq!(*attacked.fault(0), Fault::Closed);
+    assert_eq!(*attacked.error(0), QpError::Closed);
     victim.untouched_but(&[(victim.open.at, 1000)]);
     victim.survives();
 }
 
-/// The peer goes away in the middle of a message, behind one that waits: that is not a close.
+/// The peer disconnects in the middle of a message that follows a parked one: this is an error, not a close.
 #[test]
-fn what_is_cut_short_behind_what_waits() {
+fn a_message_cut_short_after_a_parked_one() {
     let victim = Victim::new();
     let mut attacked = without_receives(&victim);
     attacked.peer.send(&send(1), b"whole");
@@ -182,13 +185,13 @@ fn what_is_cut_short_behind_what_waits() {
     assert_eq!(attacked.one().status, Status::Success);
     assert_eq!(attacked.peer.hear_message(), Heard::End);
     assert!(attacked.pair.wait_closed(PATIENCE));
-    assert_eq!(*attacked.fault(0), Fault::CutShort);
+    assert_eq!(*attacked.error(0), QpError::CutShort);
     victim.survives();
 }
 
-/// The connection is lost while so much waits that the victim does not read: it must learn of it all the same.
+/// The connection is lost while so much is parked that the victim does not read: it must notice nevertheless.
 #[test]
-fn a_reset_behind_what_waits() {
+fn a_reset_after_the_park_is_full() {
     let victim = Victim::with(Config { park: 4 << 10, ..Config::default() });
     let mut attacked = without_receives(&victim);
     for msn in 1..=8 {
@@ -196,13 +199,13 @@ fn a_reset_behind_what_waits() {
     }
     let Attacked { peer, pair, .. } = attacked;
     peer.reset();
-    assert!(pair.wait_closed(PATIENCE), "the connection is gone, and nobody noticed");
-    assert!(matches!(pair.qp().fault().map(|fault| &**fault), Some(Fault::Lost(_))));
+    assert!(pair.wait_closed(PATIENCE), "the loss was not noticed");
+    assert!(matches!(pair.qp().error().map(|error| &**error), Some(QpError::Lost(_))));
     victim.untouched();
     victim.survives();
 }
 
-/// The program ends the stream while messages wait.
+/// The program ends the stream while messages are parked.
 #[test]
 fn the_program_leaves_while_messages_wait() {
     let victim = Victim::with(Config { close: Duration::from_millis(300), ..Config::default() });

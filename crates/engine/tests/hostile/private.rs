@@ -1,9 +1,9 @@
-//! Private messages from peers that may not send them, or not like that.
+//! Private messages that are malformed, or sent by peers that may not send them.
 
 use crate::common::peer::Way;
 use crate::common::segment_with_immediate;
 use crate::common::victim::{Attacked, RECEIVES, Victim};
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::queue::Status;
 use ironwarp_wire::private::Capabilities;
 use ironwarp_wire::{Cause, MpaFault, Operation, UntaggedBuffer, Violation};
@@ -11,29 +11,30 @@ use ironwarp_wire::{Cause, MpaFault, Operation, UntaggedBuffer, Violation};
 const OPCODE: Cause = Cause::Operation(Operation::Opcode);
 const OFFSET: Cause = Cause::UntaggedBuffer(UntaggedBuffer::Offset);
 
-/// A peer that has shown to be one of our kind.
+/// A peer that has announced itself as Ironwarp.
 fn kin(victim: &Victim) -> Attacked {
     let mut attacked = victim.attacked_by(Way::default(), RECEIVES);
     attacked.peer.open_as_ironwarp(Capabilities::all());
     attacked
 }
 
-/// 0/2/06: who did not give the signal speaks the standard's language, in which there is no such opcode.
+/// 0/2/06: a peer that has not sent the signal uses the standard protocol, in which this opcode does not
+/// exist.
 #[test]
 fn a_private_message_before_the_signal() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let fpdu = attacked.peer.send(&segment_with_immediate(1, 0, true), b"psst");
-    let fault = attacked.terminated_for(OPCODE, &fpdu);
-    assert!(matches!(*fault, Fault::Violation(_)), "{fault}");
+    let error = attacked.terminated_for(OPCODE, &fpdu);
+    assert!(matches!(*error, QpError::Violation(_)), "{error}");
     victim.untouched();
     victim.survives();
 }
 
-/// The same where the victim does not look for signals: it is a stranger to all.
+/// If private messages are disabled, the victim does not recognise any peer as Ironwarp.
 #[test]
-fn a_private_message_to_one_who_has_none() {
-    let config = ironwarp_rnic::config::Config { private: false, ..Default::default() };
+fn a_private_message_when_private_messages_are_disabled() {
+    let config = ironwarp_engine::config::Config { private: false, ..Default::default() };
     let victim = Victim::with(config);
     let mut attacked = kin(&victim);
     let fpdu = attacked.peer.send(&segment_with_immediate(1, 0, true), b"psst");
@@ -55,8 +56,8 @@ fn a_send_with_immediate_in_segments() {
     victim.survives();
 }
 
-/// The immediate data count as the first eight bytes of the message: no segment may begin among them, before or behind
-/// what is due.
+/// The immediate data count as the first eight bytes of the message: no segment may start within them, or at
+/// any offset but the next one.
 #[test]
 fn a_send_with_immediate_with_wrong_offsets() {
     for offset in [1, 7, 8 + 2, 8 + 4, 3, u32::MAX] {
@@ -67,14 +68,14 @@ fn a_send_with_immediate_with_wrong_offsets() {
         let terminate = attacked.peer.hear_terminate();
         assert_eq!(terminate, ironwarp_wire::Terminate::answer(OFFSET, &fpdu), "{offset}");
         attacked.closed();
-        let fault = attacked.fault(RECEIVES);
-        assert!(matches!(*fault, Fault::Protocol(Protocol::Offset { expected: 3, .. })), "{fault}");
+        let error = attacked.error(RECEIVES);
+        assert!(matches!(*error, QpError::Protocol(Protocol::Offset { expected: 3, .. })), "{error}");
         victim.untouched_but(&[(victim.private.at, 3)]);
         victim.survives();
     }
 }
 
-/// The first segment has the data, or it is none.
+/// The first segment must contain all of the immediate data.
 #[test]
 fn a_send_with_immediate_that_is_cut() {
     let victim = Victim::new();
@@ -82,8 +83,8 @@ fn a_send_with_immediate_that_is_cut() {
     let mut fpdu = attacked.peer.frame(&segment_with_immediate(1, 0, true), &[]);
     fpdu[..2].copy_from_slice(&u16::to_be_bytes(18 + 7));
     attacked.peer.raw(&fpdu);
-    let fault = attacked.terminated_for(Cause::Mpa(MpaFault::Length), &fpdu);
-    assert!(matches!(*fault, Fault::Violation(Violation::TooShort { .. })), "{fault}");
+    let error = attacked.terminated_for(Cause::Mpa(MpaFault::Length), &fpdu);
+    assert!(matches!(*error, QpError::Violation(Violation::TooShort { .. })), "{error}");
     victim.untouched();
     victim.survives();
 }

@@ -1,12 +1,12 @@
-//! What a neighbour notices of attacks on its adapter: its rate with and without. It shares processors with the attackers, who
-//! live in the same process, so it is slower; it must never stand still.
+//! The rate of a neighbour while its adapter is attacked. It shares CPUs with the attackers, which run in the
+//! same process, so it is slower; but it must always make progress.
 
-use crate::common::mapping::Mapping;
 use crate::common::peer::{Peer, Way};
 use crate::common::victim::{AREA, Victim};
 use crate::common::{PATIENCE, read, send, write};
-use ironwarp_rnic::config::Config;
+use ironwarp_engine::config::Config;
 use ironwarp_rnic::memory::{Memory, Rights};
+use ironwarp_testkit::mapping::Mapping;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ type Attack<'a> = &'a (dyn Fn(&Victim) + Sync);
 
 const TIME: Duration = Duration::from_millis(1500);
 
-/// Rounds of the neighbour in a second, while `attack` runs again and again.
+/// Rounds per second of the neighbour, while `attack` runs in a loop.
 fn rate(victim: &Victim, attack: Attack<'_>) -> f64 {
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -24,7 +24,7 @@ fn rate(victim: &Victim, attack: Attack<'_>) -> f64 {
             }
         });
         let (before, begin) = (victim.rounds(), Instant::now());
-        std::thread::sleep(TIME); // how long is measured, nothing waits for it
+        std::thread::sleep(TIME); // the duration of the measurement, not a synchronisation
         #[expect(clippy::cast_precision_loss, reason = "a few thousand")]
         let rounds = (victim.rounds() - before) as f64;
         over.store(true, Ordering::Relaxed);
@@ -32,9 +32,9 @@ fn rate(victim: &Victim, attack: Attack<'_>) -> f64 {
     })
 }
 
-/// Each of these for [`TIME`], against a neighbour that goes as fast as it can.
+/// Runs each attack for [`TIME`], against a neighbour that goes as fast as it can.
 #[test]
-fn the_neighbour_goes_on() {
+fn the_neighbour_makes_progress_under_attack() {
     let victim =
         Victim::resting(Config { close: Duration::from_millis(200), ..Config::default() }, Duration::ZERO);
     let alone = rate(&victim, &|_| std::thread::sleep(Duration::from_millis(10)));
@@ -49,7 +49,7 @@ fn the_neighbour_goes_on() {
     for (name, attack) in attacks {
         let attacked = rate(&victim, attack);
         println!("{name:<24} {attacked:>8.0} rounds/s, {:.2} of it", attacked / alone);
-        assert!(attacked > 0.0, "{name}: the neighbour stands still");
+        assert!(attacked > 0.0, "{name}: the neighbour made no progress");
     }
     let fared = victim.survives();
     println!("the longest of {} rounds took {:?}", fared.rounds, fared.longest);

@@ -1,11 +1,11 @@
-//! Read V2 (requirement X4): where an answer goes is nobody's business but the requester's. What a peer tries while such a Read
-//! is under way, and what it may ask for by one.
+//! Read V2 (requirement X4), which does not reveal the sink of a Read: what a peer can try while such a Read
+//! is in progress, and what it can request by one.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{AREA, Area, Attacked, RECEIVES, Victim};
 use crate::common::{add, read, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::memory::Check;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Data, Operation as Request, Status, WorkRequest};
@@ -16,20 +16,20 @@ use ironwarp_wire::{
 };
 
 const LEN: usize = 64;
-/// What the victim's Read asks its peer for.
+/// The remote memory that the victim's Read names.
 const SOURCE: Place = Place { tag: Tag(0x7777_7700), offset: 0x4000 };
 
-/// A peer that has shown to be one of our kind.
+/// A peer that has announced itself as Ironwarp.
 fn kin(victim: &Victim, capabilities: Capabilities) -> Attacked {
     let mut attacked = victim.attacked_by(Way::default(), RECEIVES);
     attacked.peer.open_as_ironwarp(capabilities);
     attacked
 }
 
-/// A Read of the victim's is under way, and its peer has the request.
+/// Starts a Read of the victim, and returns its request as the peer received it.
 fn asked(victim: &Victim, sink: &Area) -> (Attacked, Vec<u8>) {
     let mut attacked = kin(victim, Capabilities::all());
-    attacked.goes_on(1); // the signal came before this, so it was seen
+    attacked.goes_on(1); // the signal was sent before this, so it has been received
     attacked.post(7, Request::Read(SOURCE), sink.sge(0, u32::try_from(LEN).unwrap()));
     let heard = attacked.peer.hear_message();
     let Heard::Message(Header::ReadV2Request(request), _, fpdu) = heard else { panic!("{heard:?}") };
@@ -45,8 +45,8 @@ fn request(msn: u32, tag: Tag, offset: u64, len: u32) -> Header {
     Header::ReadV2Request(ReadV2Request { msn, len, source: Place { tag, offset } })
 }
 
-/// The stream ends for this, and the Read with it.
-fn ends(attacked: &mut Attacked, cause: Cause, fpdu: &[u8], status: Status) -> Fault {
+/// Checks that the stream ends with this cause, and the Read with this status.
+fn ends(attacked: &mut Attacked, cause: Cause, fpdu: &[u8], status: Status) -> QpError {
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, fpdu));
     attacked.closed();
     let failed = attacked.failed(RECEIVES - 1);
@@ -54,9 +54,10 @@ fn ends(attacked: &mut Attacked, cause: Cause, fpdu: &[u8], status: Status) -> F
     (**failed.cause.as_ref().unwrap()).clone()
 }
 
-/// The request tells neither the tag nor the address of the sink: there is nothing that a peer could keep and use later.
+/// The request reveals neither the tag nor the address of the sink: a peer learns nothing that it could use
+/// later.
 #[test]
-fn the_request_does_not_tell_where_the_answer_goes() {
+fn the_request_does_not_reveal_the_sink() {
     let victim = Victim::new();
     let (mut attacked, fpdu) = asked(&victim, &victim.private);
     let contains = |bytes: &[u8]| fpdu.windows(bytes.len()).any(|window| window == bytes);
@@ -71,19 +72,19 @@ fn the_request_does_not_tell_where_the_answer_goes() {
     victim.survives();
 }
 
-/// The sink of a Read that is under way cannot be written by the peer, though it may have guessed all there is to know of it: before
-/// the answer, and in the middle of it.
+/// The peer cannot write to the sink of a Read in progress, even if it has guessed its tag and address:
+/// neither before the response, nor in the middle of it.
 #[test]
 fn the_sink_cannot_be_written_while_the_read_is_under_way() {
     const DENIED: Cause = Cause::Protection(Protection::Access);
     const UNASKED: Cause = Cause::Operation(Operation::Opcode);
     type Attack = fn(&Area) -> Header;
     let attacks: [(&str, Attack, Cause, Status); 4] = [
-        // Its rights do not say that a peer may.
+        // The sink is not remotely writable.
         ("a Write", |sink| write(sink.tag, sink.addr), DENIED, Status::Flushed),
-        ("a Write behind what came", |sink| write(sink.tag, sink.addr + 8), DENIED, Status::Flushed),
+        ("a Write after what has arrived", |sink| write(sink.tag, sink.addr + 8), DENIED, Status::Flushed),
         ("an atomic operation", |sink| add(1, sink.tag, sink.addr), DENIED, Status::Flushed),
-        // An answer of the other kind names memory itself: nobody asked for that.
+        // A Read Response, which names memory itself, was not requested.
         (
             "a Read Response",
             |sink| {
@@ -97,7 +98,7 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
     for (name, attack, cause, status) in attacks {
         for came in [0, 8] {
             let victim = Victim::new();
-            let sink = victim.bindable; // not for peers
+            let sink = victim.bindable; // not accessible to peers
             let (mut attacked, _) = asked(&victim, &sink);
             if came > 0 {
                 attacked.peer.send(&response(1, 0, false), &[0xee; 8]);
@@ -105,10 +106,10 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
             let header = attack(&sink);
             let payload: &[u8] = if matches!(header, Header::AtomicRequest(_)) { &[] } else { &[0xdd; LEN] };
             let fpdu = attacked.peer.send(&header, payload);
-            let fault = ends(&mut attacked, cause, &fpdu, status);
-            match fault {
-                Fault::Remote(denied) => assert_eq!(denied.check, Check::Right, "{name}"),
-                fault => assert_eq!(fault, Fault::Protocol(Protocol::Unasked), "{name}"),
+            let error = ends(&mut attacked, cause, &fpdu, status);
+            match error {
+                QpError::Remote(denied) => assert_eq!(denied.check, Check::Right, "{name}"),
+                error => assert_eq!(error, QpError::Protocol(Protocol::Unasked), "{name}"),
             }
             assert!(victim.memory.holds_only(sink.at, came, 0xee));
             victim.untouched_but(&[(sink.at, came), (victim.private.at, 10)]);
@@ -117,9 +118,9 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
     }
 }
 
-/// An answer must be the next one, go on where it was, and be as long as was asked for.
+/// A response must be the next one due, continue where the last segment ended, and have the requested length.
 #[test]
-fn answers_that_do_not_fit() {
+fn responses_of_another_sequence_offset_or_length() {
     const SEQUENCE: Cause = Cause::UntaggedBuffer(UntaggedBuffer::Sequence);
     const OFFSET: Cause = Cause::UntaggedBuffer(UntaggedBuffer::Offset);
     const TOO_LONG: Cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
@@ -141,21 +142,22 @@ fn answers_that_do_not_fit() {
         let victim = Victim::new();
         let (mut attacked, _) = asked(&victim, &victim.bindable);
         let fpdu = attacked.peer.send(&header, &vec![0xee; len]);
-        let fault = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
-        assert_eq!(fault, Fault::Protocol(rule), "{header}");
+        let error = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
+        assert_eq!(error, QpError::Protocol(rule), "{header}");
         victim.untouched_but(&[(victim.private.at, 10)]);
         victim.survives();
     }
 }
 
-/// 0/2/06: an answer, and nobody asked; also behind one that was complete, and for a Read that asked in the other way.
+/// 0/2/06: a response without a request, after one that was complete, and to a Read that was sent in the
+/// other form.
 #[test]
-fn answers_that_nobody_asked_for() {
+fn responses_without_a_request() {
     let cause = Cause::Operation(Operation::Opcode);
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&response(1, 0, true), &[0xee; 8]);
-    assert_eq!(*attacked.terminated_for(cause, &fpdu), Fault::Protocol(Protocol::Unasked));
+    assert_eq!(*attacked.terminated_for(cause, &fpdu), QpError::Protocol(Protocol::Unasked));
     victim.untouched();
     victim.survives();
 
@@ -166,7 +168,7 @@ fn answers_that_nobody_asked_for() {
     let fpdu = attacked.peer.send(&response(2, 0, true), &[0xdd; LEN]);
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
     attacked.closed();
-    assert_eq!(*attacked.fault(RECEIVES - 1), Fault::Protocol(Protocol::Unasked));
+    assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::Unasked));
     assert!(victim.memory.holds_only(victim.bindable.at, LEN, 0xee));
     victim.survives();
 
@@ -176,15 +178,15 @@ fn answers_that_nobody_asked_for() {
     attacked.post(7, Request::Read(SOURCE), victim.bindable.sge(0, 64));
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::ReadRequest(_), ..)));
     let fpdu = attacked.peer.send(&response(1, 0, true), &[0xee; LEN]);
-    let fault = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
-    assert_eq!(fault, Fault::Protocol(Protocol::Unasked));
+    let error = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
+    assert_eq!(error, QpError::Protocol(Protocol::Unasked));
     victim.untouched_but(&[(victim.private.at, 10)]);
     victim.survives();
 }
 
 // --- The victim is asked ---
 
-/// What a Read V2 may ask for is what a Read may, and it is answered in order with all other questions.
+/// A Read V2 may access whatever a Read may, and is answered in order with all other requests.
 #[test]
 fn requests_are_answered_in_order() {
     let victim = Victim::new();
@@ -216,7 +218,7 @@ fn requests_are_answered_in_order() {
     victim.survives();
 }
 
-/// The checks of a Read (requirement M9), the order of the stream, and the depth that was agreed (requirement M11).
+/// The checks of a Read (requirement M9), the sequence of the stream, and the agreed depth (requirement M11).
 #[test]
 fn requests_that_are_refused() {
     let protection = |code| Cause::Protection(code);
@@ -232,16 +234,16 @@ fn requests_that_are_refused() {
         let victim = Victim::new();
         let mut attacked = kin(&victim, Capabilities::all());
         let fpdu = attacked.peer.send(&ask(&victim), &[]);
-        let fault = attacked.terminated_for(cause, &fpdu);
-        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == check), "{fault}");
+        let error = attacked.terminated_for(cause, &fpdu);
+        assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
         victim.untouched();
         victim.survives();
     }
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&request(2, victim.open.tag, victim.open.addr, 8), &[]);
-    let fault = attacked.terminated_for(Cause::UntaggedBuffer(UntaggedBuffer::Sequence), &fpdu);
-    assert_eq!(*fault, Fault::Protocol(Protocol::Sequence { queue: 1, expected: 1, found: 2 }));
+    let error = attacked.terminated_for(Cause::UntaggedBuffer(UntaggedBuffer::Sequence), &fpdu);
+    assert_eq!(*error, QpError::Protocol(Protocol::Sequence { queue: 1, expected: 1, found: 2 }));
     victim.survives();
 }
 
@@ -258,7 +260,7 @@ fn more_reads_of_both_kinds_than_agreed() {
             read(msn, area.tag, area.addr, len)
         };
         attacked.peer.send(&header, &[]);
-        if attacked.pair.qp().fault().is_some() {
+        if attacked.pair.qp().error().is_some() {
             break;
         }
     }
@@ -266,15 +268,15 @@ fn more_reads_of_both_kinds_than_agreed() {
     let Some((Header::Terminate(terminate), _)) = messages.last() else { panic!("no Terminate") };
     assert_eq!(terminate.cause, Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer));
     attacked.closed();
-    assert_eq!(*attacked.fault(RECEIVES), Fault::Protocol(Protocol::ReadsExceeded { ird: 32 }));
+    assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
     victim.untouched();
     victim.survives();
 }
 
-// --- Who is spoken to like this ---
+// --- Which peers receive private messages ---
 
-/// All that a queue pair sends for requests of every kind but a Send with Immediate, which fails: the peer answers each question as
-/// the RFC has it.
+/// Records everything that a queue pair sends for requests of every kind, ending with a Send with Immediate,
+/// which fails. The peer answers each request as the RFC specifies.
 fn hear_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     let (sge, place) = (|len| victim.open.sge(0, len), SOURCE);
     let atomic = Request::Atomic { target: place, op: AtomicOp::FetchAdd { add: 1, mask: 0 } };
@@ -290,7 +292,7 @@ fn hear_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     attacked.post(6, atomic, sge(8));
     attacked.post(7, Request::Read(place), sge(40_000_u32.min(u32::try_from(AREA).unwrap())));
     attacked.pair.qp().post_send(vec![immediate(8, Request::Write(place))]).unwrap();
-    // Where requests complete by acknowledgement, an empty Read is the last that is heard.
+    // If requests complete by acknowledgement, the last message is an empty Read.
     let probed = attacked.pair.qp().attributes().completes == Completes::WhenAcknowledged;
     let (mut heard, mut told) = (Vec::new(), false);
     loop {
@@ -316,7 +318,7 @@ fn hear_all(attacked: &mut Attacked, victim: &Victim) -> Vec<Vec<u8>> {
     }
     let done = attacked.completions(8);
     assert!(done.iter().all(|it| it.status == Status::Success), "{done:?}");
-    // And one that nobody but an Ironwarp would understand.
+    // Finally a request that only an Ironwarp peer would understand.
     attacked.pair.qp().post_send(vec![immediate(9, Request::Send { invalidate: None })]).unwrap();
     let failed = attacked.failed(RECEIVES);
     assert_eq!((failed.wr_id, failed.status), (9, Status::LocalQpOperation), "{failed:?}");
@@ -330,15 +332,15 @@ fn is_private(fpdu: &[u8]) -> bool {
     fpdu[3] & 0x0f == 0x0f
 }
 
-/// An empty Write to a tag that only we would name (docs/wire.md).
+/// Whether this is an empty Write to the tag of signals (docs/wire.md).
 fn is_signal(fpdu: &[u8]) -> bool {
     fpdu[3] & 0x0f == 0 && fpdu[4..8] == *b"IRWP"
 }
 
-/// A peer that gives no signal, or is an Ironwarp that does not offer it, never sees a private message, in either role and whatever is
-/// asked of the adapter.
+/// A peer that sends no signal, or is an Ironwarp that does not support private messages, never receives one,
+/// in either role and whatever the program requests.
 #[test]
-fn nobody_else_ever_sees_a_private_message() {
+fn only_ironwarp_peers_receive_private_messages() {
     for dials in [false, true] {
         for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
             let victim = Victim::new();
@@ -355,7 +357,7 @@ fn nobody_else_ever_sees_a_private_message() {
             victim.survives();
         }
     }
-    // One of our kind that offers nothing.
+    // An Ironwarp peer without any capabilities.
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::empty());
     let heard = hear_all(&mut attacked, &victim);
@@ -363,10 +365,10 @@ fn nobody_else_ever_sees_a_private_message() {
     victim.survives();
 }
 
-/// One setting turns all of it off: no signal, and nothing private to one who gave the signal and offers all; nothing private of its
-/// is understood.
+/// One setting disables all private messages: no signal is sent, nothing private is sent to a peer that
+/// announces all capabilities, and no private message is understood.
 #[test]
-fn one_setting_turns_all_private_messages_off() {
+fn one_setting_disables_all_private_messages() {
     for dials in [false, true] {
         let victim = Victim::with(Config { private: false, ..Config::default() });
         let mut attacked = if dials {
@@ -383,8 +385,8 @@ fn one_setting_turns_all_private_messages_off() {
     let victim = Victim::with(Config { private: false, ..Config::default() });
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&request(1, victim.open.tag, victim.open.addr, 8), &[]);
-    let fault = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
-    assert!(matches!(*fault, Fault::Violation(_)), "{fault}");
+    let error = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
+    assert!(matches!(*error, QpError::Violation(_)), "{error}");
     victim.untouched();
     victim.survives();
 }

@@ -1,11 +1,11 @@
-//! Requirement M7, the reactive option: a registration by work request that is refused drains the send queue, and the connection goes on.
-//! The other option, which ends it, is in `local_checks`.
+//! Requirement M7, the reactive option: a refused registration by work request drains the send queue, and the
+//! connection continues. `local_checks` tests the other option, which ends the connection.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, write};
 use ironwarp_engine::QueuePairAttributes;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Check, Memory, RegisterError, Rights, following};
 use ironwarp_rnic::qp::{Completes, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
@@ -13,7 +13,7 @@ use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, Terminate};
 use std::time::Instant;
 
 const SEND: Operation = Operation::Send { invalidate: None };
-/// What the victim's Reads ask its peer for.
+/// The remote memory that the victim's Reads name.
 const ELSEWHERE: Place = Place { tag: Tag(0x7777_7700), offset: 0 };
 
 fn request(id: u64, operation: Operation, data: impl Into<Sges>) -> WorkRequest {
@@ -21,7 +21,7 @@ fn request(id: u64, operation: Operation, data: impl Into<Sges>) -> WorkRequest 
 }
 
 impl Victim {
-    /// A queue pair that outlives refused registrations, and its peer.
+    /// A queue pair that survives refused registrations, and its peer.
     fn reactive(&self) -> Attacked {
         let cq = self.engine.create_cq(64).unwrap();
         let pair = self.engine.create_qp(QueuePairAttributes {
@@ -40,7 +40,7 @@ impl Victim {
         Attacked { peer, pair, cq }
     }
 
-    /// A tag to register its open area by, and the request that does.
+    /// A request that registers its open area under this tag.
     fn registration(&self, id: u64, tag: Tag) -> WorkRequest {
         let memory = Memory::direct(self.open.addr, AREA as u64, Rights::LOCAL_READ).unwrap();
         request(id, Operation::Register { tag, memory }, Sges::default())
@@ -56,14 +56,14 @@ impl Attacked {
         self.pair.qp().post_send(requests).unwrap();
     }
 
-    /// The next completions, in order.
+    /// Checks the next completions, in order.
     fn ended(&self, expected: &[(u64, Status)]) {
         let ended = self.completions(expected.len());
         let found: Vec<_> = ended.iter().map(|it| (it.wr_id, it.status)).collect();
         assert_eq!(found, expected, "{ended:?}");
     }
 
-    /// Waits until its registration was refused: whoever drives it comes to it behind what it has sent.
+    /// Waits until its registration was refused, which happens after earlier requests were sent.
     fn until_drained(&self) {
         let deadline = Instant::now() + PATIENCE;
         while self.pair.qp().state() != State::Drained {
@@ -78,7 +78,7 @@ impl Attacked {
 }
 
 #[test]
-fn what_follows_is_flushed_and_the_consumer_tries_again() {
+fn requests_after_a_refusal_are_flushed_and_the_consumer_tries_again() {
     let victim = Victim::new();
     let mut attacked = victim.reactive();
     let tag = victim.new_tag();
@@ -88,13 +88,14 @@ fn what_follows_is_flushed_and_the_consumer_tries_again() {
     let ended = attacked.completions(3);
     let found: Vec<_> = ended.iter().map(|it| (it.wr_id, it.status)).collect();
     assert_eq!(found, [(1, Status::Success), (2, Status::WindowBind), (3, Status::Flushed)], "{ended:?}");
-    let Some(Fault::Register { error: RegisterError::Denied(denied), .. }) = ended[1].cause.as_deref() else {
+    let Some(QpError::Register { error: RegisterError::Denied(denied), .. }) = ended[1].cause.as_deref()
+    else {
         panic!("{ended:?}");
     };
     assert_eq!((denied.check, &ended[1].cause), (Check::Instance, &ended[2].cause));
     attacked.hears_send();
 
-    // Who has not noticed yet gets back what it posts; and nothing else has changed.
+    // Requests posted before the program notices are flushed; everything else still works.
     assert_eq!(attacked.pair.qp().state(), State::Drained);
     attacked.posts(vec![request(4, SEND, some), request(5, SEND, some)]);
     attacked.ended(&[(4, Status::Flushed), (5, Status::Flushed)]);
@@ -104,21 +105,22 @@ fn what_follows_is_flushed_and_the_consumer_tries_again() {
     let heard = attacked.peer.hear_message();
     assert!(matches!(&heard, Heard::Message(Header::ReadResponse(_), bytes, _) if bytes == b"written"));
 
-    // The tag was not used up.
+    // The tag can still be used.
     attacked.pair.modify(State::ReadyToSend).unwrap();
     let registered = Sge { tag, addr: victim.open.addr, len: 7 };
     attacked.posts(vec![victim.registration(6, tag), request(7, SEND, registered)]);
     attacked.ended(&[(6, Status::Success), (7, Status::Success)]);
     let heard = attacked.peer.hear_message();
     assert!(matches!(&heard, Heard::Message(Header::Send(_), bytes, _) if bytes == b"written"), "{heard:?}");
-    assert_eq!(attacked.pair.qp().fault(), None);
+    assert_eq!(attacked.pair.qp().error(), None);
     victim.untouched_but(&[(victim.open.at, 7), (victim.private.at, 10)]);
     victim.survives();
 }
 
-/// Requests before it are not touched, and complete before it: though the consumer may have gone on meanwhile.
+/// Requests before the refused one are not affected and complete first, even if the consumer has resumed
+/// sending meanwhile.
 #[test]
-fn what_came_before_goes_on_and_completes_first() {
+fn requests_before_a_refusal_complete_first() {
     for goes_on in [false, true] {
         let victim = Victim::new();
         let mut attacked = victim.reactive();
@@ -134,11 +136,11 @@ fn what_came_before_goes_on_and_completes_first() {
             attacked.posts(vec![request(4, SEND, victim.readable.sge(8, 8))]);
             let heard = attacked.peer.hear_message();
             let Heard::Message(Header::Send(_), bytes, _) = heard else { panic!("{heard:?}") };
-            assert_eq!(bytes, victim.memory.read(victim.readable.at + 8, 8), "and not what was flushed");
+            assert_eq!(bytes, victim.memory.read(victim.readable.at + 8, 8), "not the flushed request");
         }
         let mut early = 0;
         attacked.cq.poll(1, |_| early += 1).unwrap();
-        assert_eq!(early, 0, "the Read is not answered, and all others are behind it");
+        assert_eq!(early, 0, "the Read is not answered yet, and all others complete after it");
         attacked.peer.send(&Header::ReadResponse(Tagged { last: true, place: asked.sink }), &[0xee; 8]);
         attacked.ended(&[(1, Status::Success), (2, Status::WindowBind), (3, Status::Flushed)]);
         if goes_on {
@@ -149,9 +151,9 @@ fn what_came_before_goes_on_and_completes_first() {
     }
 }
 
-/// One refusal after the other, each tried again.
+/// Several refusals, after each of which the consumer resumes.
 #[test]
-fn it_may_be_refused_again() {
+fn a_registration_may_be_refused_repeatedly() {
     let victim = Victim::new();
     let mut attacked = victim.reactive();
     let tag = victim.new_tag();
@@ -169,7 +171,7 @@ fn it_may_be_refused_again() {
     victim.survives();
 }
 
-/// The stream ends as it always does: by the peer's Terminate, or because the program closes.
+/// A drained queue pair ends like any other: by the peer's Terminate, or because the program closes it.
 #[test]
 fn a_drained_queue_pair_ends_as_others_do() {
     let victim = Victim::new();
@@ -179,10 +181,10 @@ fn a_drained_queue_pair_ends_as_others_do() {
     let cause = Cause::Protection(Protection::Access);
     attacked.peer.send(&Header::Terminate(Terminate { cause, offender: Default::default() }), &[]);
     attacked.closed();
-    assert!(matches!(*attacked.fault(RECEIVES), Fault::Terminated(_)));
+    assert!(matches!(*attacked.error(RECEIVES), QpError::Terminated(_)));
     attacked.posts(vec![request(2, SEND, some)]);
     let late = attacked.one();
-    assert!(matches!(late.cause.as_deref(), Some(Fault::Terminated(_))), "{late:?}");
+    assert!(matches!(late.cause.as_deref(), Some(QpError::Terminated(_))), "{late:?}");
 
     let mut attacked = victim.reactive();
     attacked.posts(vec![victim.registration(1, Tag(0xff)), request(2, SEND, some)]);

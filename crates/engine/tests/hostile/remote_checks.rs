@@ -1,26 +1,26 @@
-//! Requirement M9, a to f: what a peer's Write or Read names is checked before a byte moves.
+//! Requirement M9, a to f: the memory that a remote Write or Read names is checked before a byte moves.
 
 use crate::common::peer::Way;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{read, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Check, Denied, Rights, following};
 use ironwarp_wire::{Cause, Header, Protection, Tag, TaggedBuffer};
 
 const LEN: u32 = 64;
 
-/// A peer's access to memory.
+/// A remote access to memory.
 #[derive(Clone, Copy)]
 enum Access {
     Write,
     Read,
 }
 
-/// What the peer names, given the victim and the number of its queue pair.
+/// The memory that the peer names, given the victim and the number of its queue pair.
 type Named = fn(&Victim, u32) -> (Tag, u64);
 
-/// The peer tries, and is refused.
+/// Makes an access, and checks that it is refused.
 fn refused(config: Config, access: Access, named: Named, check: Check, cause: Cause) {
     let victim = Victim::with(config);
     let mut attacked = victim.attacked();
@@ -29,8 +29,8 @@ fn refused(config: Config, access: Access, named: Named, check: Check, cause: Ca
         Access::Write => attacked.peer.send(&write(tag, offset), &[0xee; LEN as usize]),
         Access::Read => attacked.peer.send(&read(1, tag, offset, LEN), &[]),
     };
-    let fault = attacked.terminated_for(cause, &fpdu);
-    let Fault::Remote(denied) = &*fault else { panic!("{fault:?}") };
+    let error = attacked.terminated_for(cause, &fpdu);
+    let QpError::Remote(denied) = &*error else { panic!("{error:?}") };
     assert_eq!((denied.check, denied.tag, denied.offset), (check, tag, offset), "{denied}");
     assert_eq!((denied.len, denied.domain), (LEN.into(), victim.domain), "{denied}");
     victim.untouched();
@@ -60,10 +60,10 @@ const fn tagged(code: TaggedBuffer) -> Cause {
     Cause::TaggedBuffer(code)
 }
 
-// RFC 5041 §7.2 answers a Write, RFC 5040 §4.8 (figure 9) a Read.
+// The causes are those of RFC 5041 §7.2 for a Write, and of RFC 5040 §4.8 (figure 9) for a Read.
 refused! {
     /// a: no entry has this index.
-    a_tag_that_never_was: |victim, _| (Tag(0xff), victim.open.addr), Valid,
+    a_tag_that_never_existed: |victim, _| (Tag(0xff), victim.open.addr), Valid,
         Write tagged(TaggedBuffer::Tag), Read Protection::Tag;
     /// a: the entry is free again.
     a_tag_that_was_given_back: |victim, _| {
@@ -75,38 +75,38 @@ refused! {
         let table = victim.engine.device().table();
         (table.allocate_window(victim.domain).unwrap(), victim.open.addr)
     }, Valid, Write tagged(TaggedBuffer::Tag), Read Protection::Tag;
-    /// c: the protection domain is another.
+    /// c: the tag belongs to another protection domain.
     c_tag_of_another_domain: |victim, _| (victim.foreign.tag, victim.foreign.addr), Domain,
         Write tagged(TaggedBuffer::Stream), Read Protection::Stream;
-    /// c: the window is another stream's.
+    /// c: the window belongs to another stream.
     c_window_of_another_stream: |victim, qp| {
         let remote = Rights::REMOTE_READ | Rights::REMOTE_WRITE;
         (victim.window(&victim.bindable, qp + 1, remote), victim.bindable.addr)
     }, Stream, Write tagged(TaggedBuffer::Stream), Read Protection::Stream;
-    /// d: the index is right, the instance is not (requirement M4).
+    /// d: the index is right, but not the instance (requirement M4).
     d_tag_of_another_instance: |victim, _| (following(victim.open.tag), victim.open.addr), Instance,
         Write tagged(TaggedBuffer::Tag), Read Protection::Tag;
     /// e: one byte before the first.
     e_range_begins_a_byte_early: |victim, _| (victim.open.tag, victim.open.addr - 1), Range,
         Write tagged(TaggedBuffer::Bounds), Read Protection::Bounds;
-    /// e: one byte behind the last.
+    /// e: one byte past the last.
     e_range_ends_a_byte_late: |victim, _| (victim.open.tag, victim.open.end() - u64::from(LEN) + 1), Range,
         Write tagged(TaggedBuffer::Bounds), Read Protection::Bounds;
-    /// e: all of it behind the last.
+    /// e: entirely past the last byte.
     e_range_is_elsewhere: |victim, _| (victim.open.tag, victim.open.end() + AREA as u64), Range,
         Write tagged(TaggedBuffer::Bounds), Read Protection::Bounds;
     /// The end is beyond 2^64.
     e_range_wraps: |victim, _| (victim.open.tag, u64::MAX - 10), Wrap,
         Write tagged(TaggedBuffer::Wrap), Read Protection::Wrap;
-    /// The end is 2^64 exactly: not a number of 64 bits either.
-    e_range_ends_at_the_end_of_all: |victim, _| (victim.open.tag, (LEN as u64).wrapping_neg()), Wrap,
+    /// The end is exactly 2^64, which does not fit 64 bits either.
+    e_range_ends_exactly_at_2_to_the_64: |victim, _| (victim.open.tag, (LEN as u64).wrapping_neg()), Wrap,
         Write tagged(TaggedBuffer::Wrap), Read Protection::Wrap;
-    /// f: not for peers at all.
+    /// f: not accessible to peers at all.
     f_region_that_peers_may_not_reach: |victim, _| (victim.private.tag, victim.private.addr), Right,
         Write Cause::Protection(Protection::Access), Read Protection::Access;
 }
 
-/// f: a region may be for one of the two only.
+/// f: a region may allow only one of the two.
 #[test]
 fn f_write_where_peers_may_only_read() {
     let cause = Cause::Protection(Protection::Access);
@@ -121,12 +121,13 @@ fn f_read_where_peers_may_only_write() {
     refused(Config::default(), Access::Read, named, Check::Right, cause);
 }
 
-/// b: in strict mode peers reach windows only. That is the only way in which a kind can be wrong for a peer.
+/// b: in strict mode peers can access windows only. This is the only case in which the kind can be wrong for
+/// a peer.
 #[test]
 fn b_region_in_strict_mode() {
     let strict = || Config { strict_windows: true, ..Config::default() };
     let named: Named = |victim, _| (victim.foreign.tag, victim.foreign.addr);
-    // The neighbour uses regions, so it must be left alone: strictness is for the adapter as a whole.
+    // The neighbour uses regions, so there is none here: strict mode applies to the whole adapter.
     for (access, cause) in
         [(Access::Write, tagged(TaggedBuffer::Tag)), (Access::Read, Cause::Protection(Protection::Tag))]
     {
@@ -144,12 +145,12 @@ fn refused_in_strict_mode(config: Config, access: Access, named: Named, cause: C
     };
     let payload = if matches!(access, Access::Write) { &[0xee; LEN as usize][..] } else { &[] };
     let fpdu = attacked.peer.send(&header, payload);
-    let fault = attacked.terminated_for(cause, &fpdu);
-    let Fault::Remote(Denied { check: Check::Kind, .. }) = *fault else { panic!("{fault:?}") };
+    let error = attacked.terminated_for(cause, &fpdu);
+    let QpError::Remote(Denied { check: Check::Kind, .. }) = *error else { panic!("{error:?}") };
     victim.untouched();
 }
 
-/// A window is what strict mode leaves open: the same accesses pass.
+/// Strict mode still allows windows: the same accesses succeed.
 #[test]
 fn strict_mode_leaves_windows_open() {
     let victim = Victim::alone(Config { strict_windows: true, ..Config::default() });
@@ -167,9 +168,9 @@ fn strict_mode_leaves_windows_open() {
     victim.untouched_but(&[(at, 18)]);
 }
 
-/// RFC 5041 §5.2, RFC 5040 §5.2: where there are no bytes, nothing is checked.
+/// Empty messages are not checked (RFC 5041 §5.2, RFC 5040 §5.2).
 #[test]
-fn nothing_is_checked_where_there_are_no_bytes() {
+fn empty_messages_are_not_checked() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     for tag in [Tag(0xff), victim.foreign.tag, following(victim.open.tag)] {
@@ -185,7 +186,7 @@ fn nothing_is_checked_where_there_are_no_bytes() {
     victim.survives();
 }
 
-/// The check is made for each segment: the second of a Write may go too far where the first did not.
+/// Each segment is checked: the second segment of a Write may exceed the range if the first did not.
 #[test]
 fn every_segment_is_checked() {
     use ironwarp_wire::{Place, Tagged};
@@ -200,7 +201,7 @@ fn every_segment_is_checked() {
     victim.survives();
 }
 
-/// The same checks hold where payload goes straight to its place: without CRCs, and large.
+/// The same checks apply to payload that is placed directly: large, and without CRC.
 #[test]
 fn large_payload_without_crc_is_checked_as_well() {
     let victim = Victim::with(Config { crc: false, ..Config::default() });

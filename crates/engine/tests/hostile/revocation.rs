@@ -1,28 +1,28 @@
-//! Revocation is final: when deregistration, re-registration, invalidation or unbinding returns, no byte of the memory changes any more for a
-//! peer, and none leaves, whatever is on its way at that moment.
+//! Revocation is final: when deregistration, re-registration, invalidation or unbinding returns, peers can no
+//! longer change or read a byte of the memory, whatever is in flight at that moment.
 //!
-//! In each round peers storm a tag with Writes, Reads and atomic operations. In the middle of that the tag is taken away, and the memory is filled
-//! with a canary. The storm goes on until the victim has ended every one of these streams. Meanwhile the canary must hold,
-//! and no answer may carry a byte of it.
+//! In each round, peers flood a tag with Writes, Reads and atomic operations. In the middle of that the tag
+//! is revoked, and the memory is filled with a canary. The flood continues until the victim has ended all of
+//! these streams. Meanwhile the canary must not change, and no response may contain a byte of it.
 
-use crate::common::mapping::Mapping;
 use crate::common::peer::{Heard, Peer, Way};
 use crate::common::victim::Victim;
 use crate::common::{PATIENCE, add, read, write};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, QueuePair};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::memory::{Binding, Bytes, Memory, Reregistration, Rights, Scope, Stream, Translation};
 use ironwarp_rnic::qp::Completes;
+use ironwarp_testkit::mapping::Mapping;
 use ironwarp_wire::{Header, Tag};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 const ROUNDS: usize = 1000;
-/// What is stormed. Large enough for payload that goes straight from and to the socket.
+/// Size of the memory. Large enough for payload that goes directly from and to the socket.
 const PAGES: usize = 16;
 const LEN: usize = PAGES * 4096;
-/// What Writes bring, what is there before, what must hold afterwards.
+/// The payload of Writes, the initial contents, and the contents after the revocation.
 const STORM: u8 = 0x55;
 const BEFORE: u8 = 0x11;
 const CANARY: u8 = 0xca;
@@ -30,13 +30,13 @@ const CANARY: u8 = 0xca;
 const REMOTE: Rights = Rights::REMOTE;
 const ALL: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(REMOTE).union(Rights::BIND);
 
-/// A peer that storms.
+/// A peer that floods the tag.
 struct Stormer {
     peer: Peer,
     pair: Arc<QueuePair>,
 }
 
-/// What is stormed.
+/// The victim and the memory that is attacked.
 struct Target {
     victim: Victim,
     cq: Arc<CompletionQueue>,
@@ -45,7 +45,7 @@ struct Target {
 
 impl Target {
     fn new() -> Self {
-        // Whether there are CRCs is left to the peers.
+        // The peers decide whether to use CRCs.
         let victim = Victim::with(Config { crc: false, ..Config::default() });
         let cq = victim.engine.create_cq(64).unwrap();
         Self { victim, cq, memory: Mapping::new(PAGES) }
@@ -79,10 +79,10 @@ impl Target {
         table.bind(stream, window, binding).unwrap()
     }
 
-    /// One round: `grant` gives the tag that is stormed, `revoke` takes it away.
+    /// Runs one round: `grant` returns the tag to attack, `revoke` revokes it.
     fn round(&self, round: usize, grant: impl FnOnce() -> Tag, revoke: impl FnOnce(Tag)) {
         self.memory.fill(0, LEN, BEFORE);
-        // Two write, one reads and one adds; with and without CRC, small and large.
+        // Two peers write, one reads and one adds; with and without CRC, small and large.
         let crc = round.is_multiple_of(2);
         let mut storm = [self.stormer(true), self.stormer(crc), self.stormer(!crc), self.stormer(crc)];
         let tag = grant();
@@ -95,11 +95,14 @@ impl Target {
         for (stormer, burst) in storm.iter_mut().zip(&bursts) {
             stormer.peer.raw(burst);
         }
-        // The tag goes when the storm is so far: another place in each round.
+        // Revoke the tag when the flood has reached a certain offset, which differs in each round.
         self.hit_at(round * 7919 % LEN);
         revoke(tag);
         self.memory.fill(0, LEN, CANARY);
-        assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed at once");
+        assert!(
+            self.memory.holds_only(0, LEN, CANARY),
+            "round {round}: changed immediately after the revocation"
+        );
         let [first, second, third, fourth] = &mut storm;
         for writer in [first, second] {
             let burst = self.writes(writer, tag, 512);
@@ -112,39 +115,39 @@ impl Target {
         for stormer in &mut storm {
             self.storm_ends(stormer, round);
         }
-        assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed in the end");
+        assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed later");
     }
 
-    /// The victim has ended this stream; until then, nothing changed and nothing left.
+    /// Waits until the victim has ended this stream, and checks that nothing was changed or sent until then.
     fn storm_ends(&self, stormer: &mut Stormer, round: usize) {
         loop {
             match stormer.peer.hear() {
                 Heard::Message(Header::ReadResponse(_), payload, _) => {
                     assert!(
                         !payload.contains(&CANARY),
-                        "round {round}: bytes left after they were taken away"
+                        "round {round}: bytes were sent after the revocation"
                     );
                 }
                 Heard::Message(Header::AtomicResponse(response), ..) => {
                     assert_ne!(
                         response.original,
                         u64::from_ne_bytes([CANARY; 8]),
-                        "round {round}: a word left"
+                        "round {round}: a word was sent after the revocation"
                     );
                 }
                 Heard::Message(..) => {}
-                Heard::Silence => panic!("round {round}: the stream goes on"),
+                Heard::Silence => panic!("round {round}: the stream was not ended"),
                 Heard::End | Heard::Reset => break,
             }
             assert!(self.memory.holds_only(0, LEN, CANARY), "round {round}: changed");
         }
         stormer.peer.finish();
         assert!(stormer.pair.wait_closed(PATIENCE), "round {round}");
-        let fault = stormer.pair.qp().fault().cloned().expect("it is over");
-        assert!(matches!(*fault, ironwarp_rnic::error::Fault::Remote(_)), "round {round}: {fault}");
+        let error = stormer.pair.qp().error().cloned().expect("the stream has ended");
+        assert!(matches!(*error, ironwarp_rnic::error::QpError::Remote(_)), "round {round}: {error}");
     }
 
-    /// Writes that cover all of the memory, one after another.
+    /// Consecutive Writes that cover all of the memory.
     fn writes(&self, stormer: &mut Stormer, tag: Tag, len: usize) -> Vec<u8> {
         let payload = vec![STORM; len];
         let places = (0..LEN).step_by(len).map(|at| (at, len.min(LEN - at)));
@@ -157,7 +160,7 @@ impl Target {
         read(msn, tag, self.memory.addr(0), u32::try_from(LEN).unwrap())
     }
 
-    /// A word of its own for each, far from the others.
+    /// An atomic operation on a word of its own, far from the others.
     fn add(&self, msn: u32, tag: Tag) -> Header {
         add(msn, tag, self.memory.addr(msn as usize * 2048))
     }
@@ -165,7 +168,7 @@ impl Target {
     fn hit_at(&self, at: usize) {
         let deadline = Instant::now() + PATIENCE;
         while !self.memory.holds_only(at, 1, STORM) {
-            assert!(Instant::now() < deadline, "the storm does not come");
+            assert!(Instant::now() < deadline, "the flood did not reach the offset");
         }
     }
 
@@ -186,8 +189,8 @@ fn deregistration_is_final() {
     target.over(begin);
 }
 
-/// Of a region that goes back and forth: it gets the memory and all rights, and then other rights, other memory or another
-/// domain.
+/// For a region that alternates: it gets the memory and all rights, and then other rights, other memory or
+/// another domain.
 #[test]
 fn reregistration_is_final() {
     let (target, begin) = (Target::new(), Instant::now());
@@ -196,7 +199,7 @@ fn reregistration_is_final() {
     let aside = Mapping::new(PAGES);
     aside.fill(0, LEN, BEFORE);
     let bytes = |memory: &Mapping| {
-        // Under the same offsets: only the tag tells peers apart from what they may reach.
+        // Use the same offsets, so that only the tag keeps peers from the new memory.
         let translation = Translation::direct(memory.addr(0), LEN as u64).unwrap().into();
         Some(Bytes { start: target.memory.addr(0), len: LEN as u64, translation })
     };
@@ -218,12 +221,12 @@ fn reregistration_is_final() {
             });
         };
         target.round(round, grant, revoke);
-        assert!(aside.holds_only(0, LEN, BEFORE), "round {round}: a peer reached what it was not told");
+        assert!(aside.holds_only(0, LEN, BEFORE), "round {round}: a peer reached the other memory");
     }
     target.over(begin);
 }
 
-/// Of a region that was registered by send-queue request, whose tag is kept.
+/// For a region that was registered by send-queue request, whose tag stays allocated.
 #[test]
 fn invalidation_is_final() {
     let (target, begin) = (Target::new(), Instant::now());
@@ -242,7 +245,7 @@ fn invalidation_is_final() {
     target.over(begin);
 }
 
-/// Of a window: bound to nothing, bound anew, or given back. Its region stays.
+/// For a window that is unbound, bound again, or deallocated, while its region stays registered.
 #[test]
 fn unbinding_is_final() {
     let (target, begin) = (Target::new(), Instant::now());
@@ -258,7 +261,7 @@ fn unbinding_is_final() {
         zero_based: false,
         scope: Scope::Domain,
     };
-    // Bound anew, peers reach its first byte by another tag.
+    // After binding it again, peers can access its first byte under another tag.
     let anew = Binding { at: target.memory.addr(0), len: 1, rights: REMOTE, ..nothing };
     for round in 0..ROUNDS {
         let grant = || target.window(region, stream);

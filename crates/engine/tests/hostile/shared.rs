@@ -1,17 +1,18 @@
-//! Shared receives, and peers who want all of them: who waits longest is served first, and who waits for ever bothers nobody.
+//! Shared receive queues with greedy peers: the peer that has waited longest is served first, and a peer that
+//! waits forever does not affect others.
 
 use crate::common::peer::{Peer, Way};
 use crate::common::victim::{RECEIVE, Victim};
 use crate::common::{PATIENCE, send};
 use ironwarp_engine::{CompletionQueue, QueuePair, QueuePairAttributes};
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::Receives;
 use ironwarp_rnic::queue::{Completion, ReceiveRequest, SharedReceiveQueue, Status, XrcDomain};
 use ironwarp_wire::{Cause, Header, Immediate, ImmediateData, Send, SendWord, Terminate, UntaggedBuffer};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Many queue pairs with one supply of receives.
+/// Many queue pairs that share a receive queue.
 struct Crowd {
     victim: Victim,
     cq: Arc<CompletionQueue>,
@@ -22,7 +23,7 @@ impl Crowd {
     fn new() -> Self {
         let victim = Victim::new();
         let cq = victim.engine.create_cq(1024).unwrap();
-        let queue = SharedReceiveQueue::new(1, victim.engine.device(), victim.domain, (64, 1), None);
+        let queue = SharedReceiveQueue::new(1, victim.engine.device().events(), victim.domain, (64, 1), None);
         Self { victim, cq, queue }
     }
 
@@ -48,15 +49,15 @@ impl Crowd {
     }
 
     fn one(&self) -> Completion {
-        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "a completion is due");
+        assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "expected a completion");
         let mut done = None;
         self.cq.poll(1, |completion| done = Some(completion)).unwrap();
         done.unwrap()
     }
 
-    /// Nothing comes for a while, in which all that was sent has arrived and waits.
+    /// Waits until everything that was sent has arrived and waits for a receive.
     fn settles(&self) {
-        assert!(!self.cq.wait(Some(Duration::from_millis(100))).unwrap(), "nobody has a receive");
+        assert!(!self.cq.wait(Some(Duration::from_millis(100))).unwrap(), "completed without a receive");
     }
 
     fn survives(&self) {
@@ -75,7 +76,7 @@ fn peers_that_starve_a_shared_queue_are_served_one_after_another() {
         (1..=EACH).for_each(|msn| drop(peer.send(&send(msn), b"hungry")));
     }
     crowd.settles();
-    // One receive, one message; nobody gets a second before all had a first.
+    // One receive per message; no peer is served twice before all were served once.
     let mut served: Vec<u32> = Vec::new();
     for id in 0..PEERS as u64 * u64::from(EACH) {
         crowd.post(id);
@@ -92,7 +93,7 @@ fn peers_that_starve_a_shared_queue_are_served_one_after_another() {
     crowd.survives();
 }
 
-/// One that waits goes away: its turn is not lost on the others.
+/// A peer disconnects while it waits: its turn is not lost for the others.
 #[test]
 fn a_peer_that_leaves_while_it_waits_takes_no_receive() {
     let crowd = Crowd::new();
@@ -103,21 +104,22 @@ fn a_peer_that_leaves_while_it_waits_takes_no_receive() {
     second.send(&send(1), b"patient");
     crowd.settles();
     first.reset();
-    assert!(gone.wait_closed(PATIENCE), "nobody noticed");
+    assert!(gone.wait_closed(PATIENCE), "the reset was not noticed");
     crowd.post(1);
     let done = crowd.one();
     assert_eq!((done.wr_id, done.status, done.byte_len), (1, Status::Success, 7), "{done:?}");
     crowd.survives();
 }
 
-/// XRC: a message names a queue that is not there, or not any more. It ends its own stream; others use the queues that are.
+/// XRC: a message names a shared receive queue that does not exist, or no longer exists. It ends its own
+/// stream; others can use the existing queues.
 #[test]
-fn messages_for_a_queue_that_is_not_there() {
+fn messages_for_a_shared_queue_that_does_not_exist() {
     let crowd = Crowd::new();
     let domain = XrcDomain::new();
     domain.add(&crowd.queue);
     let forgotten =
-        SharedReceiveQueue::new(2, crowd.victim.engine.device(), crowd.victim.domain, (4, 1), None);
+        SharedReceiveQueue::new(2, crowd.victim.engine.device().events(), crowd.victim.domain, (4, 1), None);
     domain.add(&forgotten);
     drop(forgotten);
     for srq in [0, 2, 3, u32::MAX] {
@@ -128,8 +130,8 @@ fn messages_for_a_queue_that_is_not_there() {
             assert_eq!(peer.hear_terminate(), Terminate::answer(cause, &fpdu), "{srq}");
             peer.finish();
             assert!(pair.wait_closed(PATIENCE));
-            let fault = pair.qp().fault().cloned().expect("it is over");
-            assert_eq!(*fault, Fault::Protocol(Protocol::NoSharedQueue(srq)));
+            let error = pair.qp().error().cloned().expect("the stream has ended");
+            assert_eq!(*error, QpError::Protocol(Protocol::NoSharedQueue(srq)));
         }
     }
     let (_pair, mut peer) = crowd.peer(Receives::Named(domain));
@@ -147,9 +149,9 @@ fn named_immediate(msn: u32, srq: u32) -> Header {
     Header::Immediate(Immediate { msn, solicited: false, srq, data: ImmediateData::new(1) })
 }
 
-/// RFC 5042 §6.4.3.1: a stream that takes more than its share of a shared queue is found by its count.
+/// RFC 5042 §6.4.3.1: a stream that takes more than its share of a shared queue can be found by its count.
 #[test]
-fn what_each_stream_takes_of_a_shared_queue_is_counted() {
+fn receives_of_a_shared_queue_are_counted_per_stream() {
     let crowd = Crowd::new();
     let ((greedy, mut takes), (modest, mut takes_one)) = (crowd.sharing(), crowd.sharing());
     (0..6).for_each(|id| crowd.post(id));

@@ -1,9 +1,9 @@
-//! Signals that were forged: what two Ironwarp ends say to each other is an empty Write, which anybody can send.
+//! Forged signals: two Ironwarp peers communicate by empty Writes, which any peer can send.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{Attacked, Victim};
 use crate::common::{PATIENCE, send};
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::{Completes, Retries};
 use ironwarp_rnic::queue::{Operation, Status};
 use ironwarp_wire::private::{Capabilities, SIGNAL_TAG, Signal, Unreadable};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 const SEND: Operation = Operation::Send { invalidate: None };
 
-/// The signals that the peer hears within a moment.
+/// The signals that the peer receives within a short time.
 fn signals(attacked: &mut Attacked) -> Vec<Signal> {
     let mut signals = Vec::new();
     while let Heard::Message(header, ..) = attacked.peer.hear_for(Duration::from_millis(100)) {
@@ -22,7 +22,7 @@ fn signals(attacked: &mut Attacked) -> Vec<Signal> {
     signals
 }
 
-/// The capability signal counts once, is answered once, and later ones change nothing.
+/// Only the first capability signal counts and is answered; later ones change nothing.
 #[test]
 fn capabilities_twice() {
     let victim = Victim::new();
@@ -33,7 +33,7 @@ fn capabilities_twice() {
     attacked.peer.open_as_ironwarp(Capabilities::empty());
     attacked.peer.open_as_ironwarp(Capabilities::all());
     attacked.goes_on(1);
-    // It still wants acknowledgements, and got no second answer.
+    // The peer still gets acknowledgements, and got no second answer.
     let rest = signals(&mut attacked);
     assert_eq!(rest, [Signal::Acknowledged(1)]);
     victim.survives();
@@ -43,8 +43,8 @@ fn signal_of(word: u64) -> Header {
     Header::Write(Tagged { last: true, place: Place { tag: SIGNAL_TAG, offset: word } })
 }
 
-/// Signals of kinds that are not known and may be ignored are (`docs/wire.md`), and are no messages: none is counted as one
-/// that could be acknowledged.
+/// Unknown signals that may be ignored are ignored (`docs/wire.md`), and do not count as messages that could
+/// be acknowledged.
 #[test]
 fn unknown_signals() {
     let victim = Victim::new();
@@ -59,7 +59,7 @@ fn unknown_signals() {
     victim.survives();
 }
 
-/// A peer of another release is told so at once, and so is the user at this end.
+/// A peer of another release is told so at once, and so is the local user.
 #[test]
 fn signals_of_another_release() {
     let cases = [
@@ -72,19 +72,20 @@ fn signals_of_another_release() {
         let victim = Victim::new();
         let mut attacked = victim.attacked_by(Way::default(), 4);
         let fpdu = attacked.peer.send(&signal_of(word), &[]);
-        assert_eq!(*attacked.terminated_for(cause, &fpdu), Fault::OtherRelease(why), "{name}");
+        assert_eq!(*attacked.terminated_for(cause, &fpdu), QpError::OtherRelease(why), "{name}");
         victim.survives();
     }
     let victim = Victim::new();
     let mut attacked = victim.attacked_by(Way::default(), 4);
     attacked.peer.open_as_ironwarp(Capabilities::empty());
     let fpdu = attacked.peer.send(&signal_of(0x80 << 56), &[]);
-    let fault = attacked.terminated_for(cause, &fpdu);
-    assert_eq!(*fault, Fault::OtherRelease(Unreadable::Extension(0x80)));
+    let error = attacked.terminated_for(cause, &fpdu);
+    assert_eq!(*error, QpError::OtherRelease(Unreadable::Extension(0x80)));
     victim.survives();
 }
 
-/// A standard peer does not know that an empty Write with this tag would be a signal, and nothing is required of it.
+/// A standard peer does not know that an empty Write with this tag would be a signal, so it need not follow
+/// the rules for signals.
 #[test]
 fn a_must_understand_signal_of_a_peer_that_is_not_ironwarp() {
     let victim = Victim::new();
@@ -95,14 +96,11 @@ fn a_must_understand_signal_of_a_peer_that_is_not_ironwarp() {
     victim.survives();
 }
 
-/// More is acknowledged than was sent. The requests that were really outstanding are not reported as done.
+/// The peer acknowledges more than was sent. Outstanding requests are not reported as complete.
 #[test]
 fn an_acknowledgement_of_more_than_was_sent() {
     let victim = Victim::new();
-    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-    let mut peer = victim.connected(&pair, Way::default());
-    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = Attacked { peer, pair, cq };
+    let mut attacked = victim.acknowledged(0);
     attacked.post(1, SEND, victim.open.sge(0, 8));
     attacked.post(2, SEND, victim.open.sge(0, 8));
     for _ in 0..2 {
@@ -117,19 +115,16 @@ fn an_acknowledgement_of_more_than_was_sent() {
     let cause = Cause::Operation(Code::StreamCatastrophic);
     assert_eq!(attacked.peer.hear_terminate(), ironwarp_wire::Terminate::answer(cause, &fpdu));
     attacked.closed();
-    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::Acknowledged { sent: 2, found: 3 }));
+    assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::Acknowledged { sent: 2, found: 3 }));
     victim.untouched();
     victim.survives();
 }
 
-/// Acknowledgements that go back, or are repeated, take nothing back.
+/// Acknowledgements that go back or are repeated have no effect.
 #[test]
 fn an_acknowledgement_of_less() {
     let victim = Victim::new();
-    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 4);
-    let mut peer = victim.connected(&pair, Way::default());
-    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = Attacked { peer, pair, cq };
+    let mut attacked = victim.acknowledged(4);
     attacked.post(1, SEND, victim.open.sge(0, 8));
     attacked.post(2, SEND, victim.open.sge(0, 8));
     for _ in 0..2 {
@@ -144,16 +139,13 @@ fn an_acknowledgement_of_less() {
     victim.survives();
 }
 
-/// A peer that promised acknowledgements and sends none: the request waits, and fails when it leaves. It is not
-/// reported as delivered.
+/// A peer announces acknowledgements and sends none: the request waits, and fails when the peer leaves. It is
+/// not reported as delivered.
 #[test]
 fn acknowledgements_that_never_come() {
     let victim = Victim::new();
-    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-    let mut peer = victim.connected(&pair, Way::default());
-    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    peer.send(&send(1), b"waits for ever");
-    let mut attacked = Attacked { peer, pair, cq };
+    let mut attacked = victim.acknowledged(0);
+    attacked.peer.send(&send(1), b"waits forever");
     attacked.post(1, SEND, victim.open.sge(0, 8));
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
     assert!(!attacked.cq.wait(Some(Duration::from_millis(50))).unwrap());
@@ -167,8 +159,8 @@ fn acknowledgements_that_never_come() {
     victim.survives();
 }
 
-/// A queue pair that gives up on a peer without receives, connected to a peer that sends signals. The patience is the longest
-/// there is, about four seconds, so that timers that are added stay pending.
+/// A queue pair with a limited wait for receives, connected to a peer that sends signals. The wait is the
+/// longest possible, about four seconds, so that timers stay pending.
 fn impatient(victim: &Victim) -> Attacked {
     let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
     pair.qp().set_retries(Retries { rnr_retry: 6, ..Retries::default() });
@@ -177,13 +169,13 @@ fn impatient(victim: &Victim) -> Attacked {
     Attacked { peer, pair, cq }
 }
 
-/// Number of timers that are pending on all lanes.
+/// Number of pending timers on all lanes.
 fn pending_timers(victim: &Victim) -> usize {
     victim.engine.steering().load().iter().map(|lane| lane.timers).sum()
 }
 
-/// A peer that says "not ready" for the same message again and again: each signal used to add a timer. It is sent once for each
-/// message, so the second one ends the stream, and what follows costs nothing.
+/// A peer reports the same message as not ready again and again. The signal is sent once per message, so the
+/// second one ends the stream, and the rest cost nothing; in particular they add no timers.
 #[test]
 fn not_ready_a_million_times() {
     let victim = Victim::new();
@@ -200,12 +192,12 @@ fn not_ready_a_million_times() {
     assert!(most < 100, "{most} timers were pending");
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (1, Status::Flushed), "{failed:?}");
-    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::NotReadyAgain { last: 0, found: 0 }));
+    assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NotReadyAgain { last: 0, found: 0 }));
     victim.untouched();
     victim.survives();
 }
 
-/// A peer that says so of every message, and acknowledges it at once: one timer serves them all.
+/// A peer reports every message as not ready, and acknowledges it at once: one timer serves all of them.
 #[test]
 fn not_ready_for_each_message() {
     let victim = Victim::new();
@@ -223,12 +215,12 @@ fn not_ready_for_each_message() {
     victim.survives();
 }
 
-/// The timer that serves all messages is not that of the first: one that waits later has its own time, and fails when that is over.
+/// A message that waits later has its own time limit, although all messages share one timer.
 #[test]
 fn not_ready_for_the_second_message() {
     let victim = Victim::new();
     let mut attacked = impatient(&victim);
-    let retries = Retries { rnr_retry: 1, ..Retries::default() }; // the peer's code 0: 0.66 s
+    let retries = Retries { rnr_retry: 1, ..Retries::default() }; // with the peer's code 0: 0.66 s
     attacked.pair.qp().set_retries(retries);
     for number in 0..2 {
         attacked.post(number, SEND, victim.open.sge(0, 8));
@@ -243,21 +235,18 @@ fn not_ready_for_the_second_message() {
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (1, Status::RnrRetryExceeded), "{failed:?}");
     // The signal may have arrived a moment before `began`.
-    let patience = retries.receive_patience(0).unwrap();
-    assert!(began.elapsed() > patience * 9 / 10, "given up after {:?}", began.elapsed());
+    let patience = retries.rnr_timeout(0).unwrap();
+    assert!(began.elapsed() > patience * 9 / 10, "failed after {:?}", began.elapsed());
     victim.untouched();
     victim.survives();
 }
 
-/// The stream fails for a mistake at this end while acknowledgements are due: what the peer has not acknowledged is not
-/// reported as delivered (requirement P2).
+/// The stream fails because of a local error while acknowledgements are outstanding: requests that the peer
+/// has not acknowledged are not reported as delivered (requirement P2).
 #[test]
 fn a_failure_here_before_the_acknowledgement() {
     let victim = Victim::new();
-    let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
-    let mut peer = victim.connected(&pair, Way::default());
-    peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
-    let mut attacked = Attacked { peer, pair, cq };
+    let mut attacked = victim.acknowledged(0);
     attacked.post(1, SEND, victim.open.sge(0, 8));
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::Send(_), ..)));
     attacked.post(2, SEND, victim.foreign.sge(0, 8));

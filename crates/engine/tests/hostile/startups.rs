@@ -1,27 +1,28 @@
-//! The first bytes of a connection: garbage, other protocols, and silence in every state that is half open.
+//! The first bytes of a connection: garbage, other protocols, and silence in every half-open state.
 
 use crate::common::PATIENCE;
 use crate::common::peer::{ENHANCED, Heard, Peer, Way, startup};
 use crate::common::victim::Victim;
-use ironwarp_engine::{ConnectError, ConnectOptions, EventChannel, Incoming, Listening, Watcher};
-use ironwarp_rnic::config::Config;
+use ironwarp_engine::config::Config;
+use ironwarp_engine::{ConnectError, ConnectOptions, EventChannel, EventSink, Incoming, Listening};
 use ironwarp_rnic::connect::StartupError;
 use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::Operation;
+use ironwarp_testkit::wait::until;
 use ironwarp_wire::mpa::{Enhanced, Revision, Role, RtrSet, Startup};
 use ironwarp_wire::{Cause, Header, MpaFault, Parse};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Makes something wrong in a frame.
+/// Corrupts a frame.
 type Bend = fn(&mut Vec<u8>);
 
 const STARTUP: Duration = Duration::from_millis(300);
 
 const SEND: Operation = Operation::Send { invalidate: None };
 
-/// Revision 2, and no RTR: the initiator's program speaks first (RFC 6581 §9.2).
+/// Revision 2 without RTR: the initiator's program sends first (RFC 6581 §9.2).
 const SPEAKS_FIRST: Enhanced = Enhanced { rtr: None, ..ENHANCED };
 
 fn hasty() -> Config {
@@ -32,7 +33,8 @@ fn request() -> Vec<u8> {
     startup(Role::Request, Way::default(), b"peer")
 }
 
-/// The victim ends the connection without a word: there is no stream yet that could carry one (RFC 5044 §7.1.2).
+/// Checks that the victim closes the connection without a message: there is no stream yet that could carry
+/// one (RFC 5044 §7.1.2).
 fn cut_off(peer: &mut Peer) {
     let heard = peer.hear();
     assert!(matches!(heard, Heard::End | Heard::Reset), "{heard:?}");
@@ -40,7 +42,7 @@ fn cut_off(peer: &mut Peer) {
 
 // --- A peer that dials ---
 
-/// What does not begin like MPA is found out by its first byte.
+/// Data that does not begin like MPA is rejected by its first byte.
 #[test]
 fn other_protocols() {
     let victim = Victim::new();
@@ -56,11 +58,11 @@ fn other_protocols() {
         peer.raw(bytes);
         cut_off(&mut peer);
     }
-    assert!(victim.listener().incoming().next().is_none(), "the program was bothered");
+    assert!(victim.listener().incoming().try_next().is_none(), "the program saw the connection");
     victim.survives();
 }
 
-/// A Request with one thing wrong.
+/// Requests with a single error.
 #[test]
 fn requests_that_are_wrong() {
     let victim = Victim::new();
@@ -83,12 +85,12 @@ fn requests_that_are_wrong() {
         let heard = peer.hear();
         assert!(matches!(heard, Heard::End | Heard::Reset), "{name}: {heard:?}");
     }
-    assert!(victim.listener().incoming().next().is_none(), "the program was bothered");
+    assert!(victim.listener().incoming().try_next().is_none(), "the program saw the connection");
     victim.survives();
 }
 
-/// RFC 5044 §7.1.2: an initiator waits for the Reply. One that does not is not served, be it found out at once or while the
-/// program decides.
+/// RFC 5044 §7.1.2: an initiator must wait for the Reply. If it does not, it is not served, whether this is
+/// noticed at once or while the program decides.
 #[test]
 fn bytes_before_the_reply() {
     let victim = Victim::new();
@@ -134,7 +136,7 @@ fn a_peer_that_leaves_before_the_reply() {
     victim.survives();
 }
 
-/// Silence in each state that waits for the peer: the victim gives up after [`Config::startup`].
+/// A silent peer is disconnected after [`Config::startup`], in each state that waits for it.
 #[test]
 fn silence_before_the_request() {
     let victim = Victim::with(hasty());
@@ -147,11 +149,11 @@ fn silence_before_the_request() {
         assert!(begin.elapsed() >= STARTUP / 2, "after {len} bytes: {:?}", begin.elapsed());
         assert!(begin.elapsed() < PATIENCE / 2, "after {len} bytes: {:?}", begin.elapsed());
     }
-    assert!(victim.listener().incoming().next().is_none(), "the program was bothered");
+    assert!(victim.listener().incoming().try_next().is_none(), "the program saw the connection");
     victim.survives();
 }
 
-/// A byte now and then does not buy more time.
+/// Sending a byte now and then does not extend the time limit.
 #[test]
 fn a_slow_request() {
     let victim = Victim::with(hasty());
@@ -167,10 +169,10 @@ fn a_slow_request() {
     victim.survives();
 }
 
-/// A program may take longer than a peer: the deadline is the peer's. And a peer that says nothing behind the Reply is a
-/// connection like any other.
+/// The time limit applies to the peer, not to the program, which may take longer. A peer that is silent after
+/// the Reply is a normal connection.
 #[test]
-fn silence_behind_the_request_is_not_the_peers_fault() {
+fn a_slow_program_does_not_time_out_its_peer() {
     let victim = Victim::with(hasty());
     let mut peer = Peer::dial(victim.addr());
     peer.request(Way::default());
@@ -188,7 +190,7 @@ fn silence_behind_the_request_is_not_the_peers_fault() {
     victim.survives();
 }
 
-/// A program has six times as long as a peer. Then the peer is rejected instead of waiting forever.
+/// The program has six times as long as a peer. After that, the peer is rejected instead of waiting forever.
 #[test]
 fn a_program_that_never_decides() {
     let victim = Victim::with(hasty());
@@ -205,7 +207,7 @@ fn a_program_that_never_decides() {
     victim.survives();
 }
 
-/// The victim has sent a Reply that rejects, and closed.
+/// Checks that the victim has rejected the connection and closed it.
 fn rejected(peer: &mut Peer) {
     let reply = peer.hear_startup();
     let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&reply) else { panic!("{reply:?}") };
@@ -213,7 +215,7 @@ fn rejected(peer: &mut Peer) {
     assert_eq!(peer.hear(), Heard::End);
 }
 
-/// A program that notes who it is told of.
+/// A program that records the peers reported to it.
 #[derive(Debug)]
 struct Program {
     channel: Arc<EventChannel<Incoming>>,
@@ -225,37 +227,38 @@ impl Program {
         Arc::new(Self { channel: EventChannel::new().unwrap(), told: Mutex::default() })
     }
 
-    /// Has it listen, and returns at which address.
+    /// Starts listening, and returns the address.
     fn listen(self: &Arc<Self>, victim: &Victim, backlog: usize) -> (Listening, SocketAddr) {
-        let program: Arc<dyn Watcher<Incoming>> = Arc::<Self>::clone(self);
+        let program: Arc<dyn EventSink<Incoming>> = Arc::<Self>::clone(self);
         let at = "127.0.0.1:0".parse().unwrap();
-        let listening = victim.engine.listen_and_tell(at, program, backlog).unwrap();
+        let listening = victim.engine.listen_with(at, program, backlog).unwrap();
         let at = listening.local_addr().unwrap();
         (listening, at)
     }
 
-    /// Waits until it is told of this peer.
+    /// Waits until this peer is reported.
     fn await_request(&self, peer: &Peer) {
         let peer = peer.stream.local_addr().unwrap();
         until(|| self.told.lock().unwrap().contains(&peer));
     }
 }
 
-impl Watcher<Incoming> for Program {
-    fn tell(&self, incoming: Incoming) {
+impl EventSink<Incoming> for Program {
+    fn send(&self, incoming: Incoming) {
         let peer = incoming.peer();
-        self.channel.tell(incoming);
+        self.channel.send(incoming);
         self.told.lock().unwrap().push(peer);
     }
 
-    fn withdraw(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
-        self.channel.withdraw(is_gone);
+    fn revoke(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        self.channel.revoke(is_gone);
     }
 }
 
-/// A program that does not ask for its peers: as many wait as its backlog says, the latest, and the others are rejected.
+/// A program that does not accept its peers: the latest of them wait, up to the backlog, and the others are
+/// rejected.
 #[test]
-fn a_program_that_does_not_ask() {
+fn a_program_that_does_not_accept_its_peers() {
     const BACKLOG: usize = 8;
     let victim = Victim::new();
     let program = Program::new();
@@ -271,20 +274,11 @@ fn a_program_that_does_not_ask() {
         rejected(peer);
     }
     for peer in &peers[2 * BACKLOG..] {
-        let incoming = program.channel.next().expect("it waits");
+        let incoming = program.channel.try_next().expect("a waiting peer");
         assert_eq!(incoming.peer(), peer.stream.local_addr().unwrap(), "in order of arrival");
     }
-    assert!(program.channel.next().is_none(), "what was rejected is forgotten");
+    assert!(program.channel.try_next().is_none(), "rejected peers are not reported");
     victim.survives();
-}
-
-/// Waits until this is so.
-fn until(mut done: impl FnMut() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !done() {
-        assert!(Instant::now() < deadline);
-        std::thread::yield_now();
-    }
 }
 
 /// Peers that send a Request and leave are not kept for the program.
@@ -301,22 +295,23 @@ fn peers_that_leave_are_forgotten() {
     let mut peer = Peer::dial(at);
     peer.request(Way::default());
     program.await_request(&peer);
-    // What the lane counts is as new as its last turn.
+    // The counters of a lane are updated once per turn.
     for _ in 0..2 {
         let (done, turn) = std::sync::mpsc::channel();
         victim.engine.call_at(Instant::now(), move || done.send(()).unwrap()).unwrap();
         turn.recv_timeout(PATIENCE).unwrap();
     }
     until(|| victim.engine.steering().load().iter().map(|lane| lane.making).sum::<usize>() == 1);
-    assert_eq!(program.channel.next().unwrap().peer(), peer.stream.local_addr().unwrap());
-    assert!(program.channel.next().is_none());
+    assert_eq!(program.channel.try_next().unwrap().peer(), peer.stream.local_addr().unwrap());
+    assert!(program.channel.try_next().is_none());
     victim.survives();
 }
 
-/// Linux siw promises that its program speaks first, or says nothing of it (revision 1), and connects for programs that do not.
-/// It is spoken to all the same, but not before it had time to read the Reply: more than that behind it, and siw gives up.
+/// Linux siw announces that its program sends first, or announces nothing (revision 1), and also connects for
+/// programs that do not. This end sends first in that case, but not before siw had time to read the Reply:
+/// siw fails if other data follows it directly.
 #[test]
-fn who_agreed_to_no_rtr_and_says_nothing_is_spoken_to() {
+fn a_silent_peer_without_rtr_is_sent_to_after_a_while() {
     for revision in [Revision::Two(Some(SPEAKS_FIRST)), Revision::Two(None), Revision::One] {
         let victim = Victim::new();
         let mut attacked = victim.attacked_by(Way { revision, ..Way::default() }, 1);
@@ -329,15 +324,16 @@ fn who_agreed_to_no_rtr_and_says_nothing_is_spoken_to() {
             "{revision:?}: {heard:?}"
         );
         assert_eq!(attacked.one().wr_id, 7);
-        // What it says later is heard as ever.
+        // Messages that it sends later are received as usual.
         attacked.goes_on(1);
         victim.survives();
     }
 }
 
-/// Whoever agreed to an RTR owes one, and who wants nothing but the RFCs waits for ever (RFC 5044 §7.1.2, RFC 6581 §9.2).
+/// A peer that agreed to an RTR must send one, and without private extensions this end waits forever (RFC
+/// 5044 §7.1.2, RFC 6581 §9.2).
 #[test]
-fn who_owes_an_rtr_is_not_spoken_to() {
+fn a_peer_that_owes_an_rtr_is_not_sent_to_first() {
     let strict = Config { private: false, ..Config::default() };
     let speaks_first = Revision::Two(Some(SPEAKS_FIRST));
     for (config, revision) in [(Config::default(), Way::default().revision), (strict, speaks_first)] {
@@ -351,14 +347,14 @@ fn who_owes_an_rtr_is_not_spoken_to() {
     }
 }
 
-/// Many at once that say nothing: others still get in.
+/// Many silent peers at once do not keep others out.
 #[test]
 fn many_silent_peers() {
     let victim = Victim::with(Config { startup: Duration::from_secs(1), ..Config::default() });
     let mut silent: Vec<_> = (0..200).map(|_| Peer::dial(victim.addr())).collect();
     let begin = Instant::now();
     victim.attacked().goes_on(1);
-    assert!(begin.elapsed() < Duration::from_secs(1), "it waited for those who say nothing");
+    assert!(begin.elapsed() < Duration::from_secs(1), "it waited for the silent peers");
     for peer in &mut silent {
         cut_off(peer);
     }
@@ -367,14 +363,14 @@ fn many_silent_peers() {
 
 // --- A peer that is dialled ---
 
-/// The victim dials, and the peer does something.
+/// Lets the victim dial a peer that does something wrong, and returns the error.
 fn dialled(victim: &Victim, does: impl FnOnce(&TcpListener)) -> ConnectError {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
     let to = listener.local_addr().unwrap();
     victim.engine.connect(&pair, to, &ConnectOptions::default()).unwrap();
     does(&listener);
-    let error = pair.wait_connected(PATIENCE).expect_err("there is no connection");
+    let error = pair.wait_connected(PATIENCE).expect_err("connecting must fail");
     assert!(pair.wait_closed(PATIENCE));
     drop(pair);
     std::sync::Arc::into_inner(error).unwrap_or(ConnectError::Closed)
@@ -406,7 +402,8 @@ fn replies_that_are_wrong() {
     victim.survives();
 }
 
-/// A peer that closes at the Request of revision 2 is dialled again, with revision 1 (RFC 6581 §10), and not a third time.
+/// A peer that closes the connection on a Request of revision 2 is dialled again with revision 1 (RFC 6581
+/// §10), and not a third time.
 #[test]
 fn a_peer_that_closes_at_the_request() {
     let victim = Victim::new();
@@ -438,8 +435,8 @@ fn silence_instead_of_a_reply() {
     victim.survives();
 }
 
-/// RFC 6581 §8 and §9: an initiator that cannot agree says why, and closes. 2/0/05: more Reads than it can hold; 2/0/06:
-/// no RTR in common.
+/// RFC 6581 §8 and §9: an initiator that cannot agree sends the reason and closes. 2/0/05: more Reads than it
+/// can hold; 2/0/06: no RTR in common.
 #[test]
 fn replies_that_cannot_be_agreed_to() {
     let victim = Victim::new();
@@ -462,9 +459,10 @@ fn replies_that_cannot_be_agreed_to() {
     victim.survives();
 }
 
-/// Garbage behind the Reply, in the same segment: the stream has begun, and ends with the Terminate that is due.
+/// Garbage after the Reply, in the same TCP segment: the stream has begun, and ends with the corresponding
+/// Terminate.
 #[test]
-fn garbage_behind_the_reply() {
+fn garbage_after_the_reply() {
     let victim = Victim::new();
     let (pair, _) = victim.queue_pair(Completes::WhenSent, 0);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -478,7 +476,7 @@ fn garbage_behind_the_reply() {
     assert_eq!(peer.hear_terminate().cause, Cause::Mpa(MpaFault::Length));
     peer.finish();
     assert!(pair.wait_closed(PATIENCE));
-    assert!(pair.qp().fault().is_some());
+    assert!(pair.qp().error().is_some());
     victim.survives();
 }
 

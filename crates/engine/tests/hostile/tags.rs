@@ -1,8 +1,8 @@
-//! Tags: stale ones, guessed ones, those of others.
+//! Tags: stale ones, guessed ones, and those of other streams.
 
 use crate::common::victim::{AREA, Victim};
 use crate::common::{read, write};
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Check, Memory, Rights};
 use ironwarp_rnic::queue::Status;
 use ironwarp_wire::{Cause, Header, Protection, Send, SendWord, Tag, TaggedBuffer};
@@ -11,14 +11,14 @@ use std::collections::HashSet;
 const ALL: Rights =
     Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE_READ).union(Rights::REMOTE_WRITE);
 
-/// Requirement M4: the index is used again, for other memory; the old tag is not honoured.
+/// Requirement M4: when the index is reused for other memory, the old tag is not honoured.
 #[test]
-fn a_stale_tag_does_not_reach_what_took_its_place() {
+fn a_stale_tag_does_not_reach_the_memory_that_reuses_its_index() {
     let victim = Victim::new();
     let table = victim.engine.device().table();
     let (stale, addr) = (victim.open.tag, victim.open.addr);
     table.deregister(stale).unwrap();
-    // The table takes its time before it uses an index again: register until it does.
+    // The table delays the reuse of an index: register until it happens.
     let fresh = (0..100_000)
         .map(|_| {
             let memory = Memory::direct(addr, AREA as u64, ALL).unwrap();
@@ -29,17 +29,17 @@ fn a_stale_tag_does_not_reach_what_took_its_place() {
             tag
         })
         .find(|tag| tag.0 >> 8 == stale.0 >> 8)
-        .expect("the index is used again");
+        .expect("the index is reused");
     assert_ne!(fresh, stale);
     let mut attacked = victim.attacked();
     let fpdu = attacked.peer.send(&write(stale, addr), &[0xee; 64]);
-    let fault = attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
-    assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == Check::Instance), "{fault}");
+    let error = attacked.terminated_for(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu);
+    assert!(matches!(&*error, QpError::Remote(denied) if denied.check == Check::Instance), "{error}");
     victim.untouched();
     victim.survives();
 }
 
-/// Of all tags with a known index, and of a thousand at random, only the one that was given out is honoured.
+/// Of the tags with a known index, and of random ones, only the one that was given out is honoured.
 #[test]
 fn guessed_tags_are_refused() {
     let victim = Victim::new();
@@ -55,7 +55,7 @@ fn guessed_tags_are_refused() {
     victim.survives();
 }
 
-/// RFC 5042 §6.1: tags do not count up, and what one adapter gave out says nothing about another's.
+/// RFC 5042 §6.1: tags are not sequential, and the tags of one adapter reveal nothing about those of another.
 #[test]
 fn tags_are_drawn_with_a_key_of_the_adapter() {
     let tags = |victim: &Victim| -> Vec<u32> {
@@ -71,13 +71,14 @@ fn tags_are_drawn_with_a_key_of_the_adapter() {
     assert!(one.iter().all(|tag| !other.contains(tag)), "{one:x?} and {other:x?}");
 }
 
-/// A Read that is right when it is asked for, and wrong when it is served: the answers before it leave, it does not.
+/// A Read is valid when it arrives, but not when it is served: the responses before it are sent, but not its
+/// own.
 #[test]
-fn a_read_of_what_was_given_back_meanwhile() {
+fn a_read_of_memory_deregistered_meanwhile() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let (tag, addr, len) = (victim.open.tag, victim.open.addr, u32::try_from(AREA).unwrap());
-    // The peer does not read, so that the answers stand in a row.
+    // The peer does not read, so the responses queue up.
     let mut frames = Vec::new();
     for msn in 1..=32 {
         frames.extend(attacked.peer.frame(&read(msn, tag, addr, len), &[]));
@@ -92,20 +93,20 @@ fn a_read_of_what_was_given_back_meanwhile() {
             Header::ReadResponse(_) => served += payload.len(),
             Header::Terminate(terminate) => {
                 assert_eq!(terminate.cause, Cause::Protection(Protection::Tag));
-                let left = terminate.offender.read.expect("it returns the Read");
-                // RFC 5040 §4.8: of a Read that was served in part, what is left.
+                let left = terminate.offender.read.expect("the Terminate returns the Read");
+                // RFC 5040 §4.8: the unserved part of a Read.
                 assert_eq!(left.len as usize, (32 * AREA - served - 1) % AREA + 1);
             }
             other => panic!("{other:?}"),
         }
-        assert!(!payload.contains(&0xcc), "bytes left after they were given back");
+        assert!(!payload.contains(&0xcc), "bytes were sent after the deregistration");
     }
     attacked.closed();
     victim.untouched_but(&[(victim.open.at, AREA)]);
     victim.survives();
 }
 
-/// Requirement M12: a peer may take away what was bound for it, and only once.
+/// Requirement M12: a peer may invalidate a window that was bound for it, and only once.
 #[test]
 fn a_window_is_invalidated_once() {
     let victim = Victim::new();
@@ -118,7 +119,7 @@ fn a_window_is_invalidated_once() {
     attacked.peer.send(&invalidate(1), &[]);
     let done = attacked.one();
     assert_eq!((done.status, done.invalidated), (Status::Success, Some(window)));
-    // When the completion is seen, the window is closed.
+    // Once the completion is visible, the window is closed.
     let fpdu = attacked.peer.send(&write(window, victim.bindable.addr), &[0xee; 8]);
     assert_eq!(
         attacked.peer.hear_terminate(),
@@ -129,15 +130,15 @@ fn a_window_is_invalidated_once() {
     victim.survives();
 }
 
-/// A window has the rights that it was bound with, whatever its region has.
+/// A window has only the rights that it was bound with, whatever those of its region.
 #[test]
-fn a_window_gives_no_more_than_it_was_bound_for() {
+fn a_window_has_only_the_rights_it_was_bound_with() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let window = victim.window(&victim.open, attacked.pair.qp().id(), Rights::REMOTE_READ);
     let fpdu = attacked.peer.send(&write(window, victim.open.addr), &[0xee; 8]);
-    let fault = attacked.terminated_for(Cause::Protection(Protection::Access), &fpdu);
-    assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == Check::Right), "{fault}");
+    let error = attacked.terminated_for(Cause::Protection(Protection::Access), &fpdu);
+    assert!(matches!(&*error, QpError::Remote(denied) if denied.check == Check::Right), "{error}");
     victim.untouched();
     victim.survives();
 }

@@ -1,27 +1,27 @@
 //! Every Terminate that this adapter can send, by its layer, type and code.
 //!
-//! | code | where |
+//! | code | tested in |
 //! |---|---|
 //! | 0/0 | `local_checks`, and [`local_catastrophe_when_the_completion_queue_overflows`] |
 //! | 0/1/00 to 04 | `remote_checks`: Reads, and the missing right of a Write |
 //! | 0/1/09 | [`invalidate`] |
-//! | 0/1/ff | memory that the program unmapped: `unmapped.rs` |
+//! | 0/1/ff | memory that the program has unmapped: `unmapped.rs` |
 //! | 0/2/05 to 07 | here |
 //! | 1/1/00 to 03 | `remote_checks`: Writes; here: Read Responses |
 //! | 1/1/04 | here |
 //! | 1/2/01 to 06 | here |
 //! | 2/0/02, 03 | here |
 //!
-//! Not sent by this adapter: 0/2/08 (global catastrophe: no error of one stream is one of all), 0/2/09 (the RFC gives
-//! the same code as a protection error, which is used), 0/2/ff, 1/0/00 (nothing fails within DDP alone), 2/0/01 (there is no
-//! connection left to send it on), 2/0/04 (there is no stream yet, RFC 5044 §7.1.2: close). 2/0/05 and 06, for an initiator
-//! that cannot agree, are in `startups.rs`.
+//! Never sent by this adapter: 0/2/08 (global catastrophe: no error of one stream affects all), 0/2/09 (the
+//! RFC defines the same code as a protection error, which is used instead), 0/2/ff, 1/0/00 (nothing fails
+//! within DDP alone), 2/0/01 (there is no connection left to send it on), 2/0/04 (there is no stream yet, RFC
+//! 5044 §7.1.2: close). 2/0/05 and 06, for an initiator that cannot agree, are in `startups.rs`.
 
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{AREA, Attacked, RECEIVE, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, segment, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::{Fault, Protocol};
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::memory::{Check, Rights};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::{Operation as Request, Status};
@@ -32,19 +32,21 @@ use ironwarp_wire::{
 };
 use std::sync::Arc;
 
-/// The peer sends something after its RTR, and the victim ends the stream with this cause. The peer's bytes and the fault.
-fn ends(attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>, cause: Cause) -> Fault {
+/// Runs an attack after the RTR and checks that the victim ends the stream with this cause. Returns the error
+/// of the queue pair.
+fn ends(attack: impl FnOnce(&Victim, &mut Attacked) -> Vec<u8>, cause: Cause) -> QpError {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let fpdu = attack(&victim, &mut attacked);
-    let fault = attacked.terminated_for(cause, &fpdu);
+    let error = attacked.terminated_for(cause, &fpdu);
     victim.untouched();
     victim.survives();
-    Fault::clone(&fault)
+    QpError::clone(&error)
 }
 
-/// The same, with an FPDU of which some bytes were changed. `change` gets the segment: DDP control, RDMAP control, …
-fn ends_by(header: &Header, payload: &[u8], change: impl FnOnce(&mut [u8]), cause: Cause) -> Fault {
+/// Sends a modified FPDU and checks that the victim ends the stream with this cause. `change` gets the
+/// segment: DDP control, RDMAP control, …
+fn ends_by(header: &Header, payload: &[u8], change: impl FnOnce(&mut [u8]), cause: Cause) -> QpError {
     ends(|_, attacked| attacked.peer.send_changed(header, payload, change), cause)
 }
 
@@ -52,14 +54,15 @@ const OPERATION_OPCODE: Cause = Cause::Operation(Operation::Opcode);
 
 // --- RDMAP, remote protection error (RFC 5040 §4.8) ---
 
-/// 0/1/09: a Send with Invalidate for a tag that this peer may not take away (requirement M12, RFC 5040 §5.3).
+/// 0/1/09: a Send with Invalidate for a tag that this peer may not invalidate (requirement M12, RFC 5040
+/// §5.3).
 #[test]
 fn invalidate() {
     type Named = fn(&Victim, u32) -> Tag;
     let named: [(Named, Check); 4] = [
         (|_, _| Tag(0xff), Check::Valid),
         (|victim, _| victim.foreign.tag, Check::Domain),
-        // A region that was registered by call is the program's.
+        // A region that was registered by call belongs to the program.
         (|victim, _| victim.open.tag, Check::Invalidate),
         (|victim, qp| victim.window(&victim.bindable, qp + 1, Rights::REMOTE_READ), Check::Stream),
     ];
@@ -75,10 +78,10 @@ fn invalidate() {
         let cause = Cause::Protection(Protection::Invalidate);
         assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
         attacked.closed();
-        let fault = attacked.fault(RECEIVES - 1);
-        assert!(matches!(&*fault, Fault::Remote(denied) if denied.check == check), "{fault}");
+        let error = attacked.error(RECEIVES - 1);
+        assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
         for area in [&victim.open, &victim.foreign] {
-            assert!(victim.engine.device().table().look_up(area.tag).expect("it is there").valid);
+            assert!(victim.engine.device().table().look_up(area.tag).expect("the entry exists").valid);
         }
         victim.untouched();
         victim.survives();
@@ -92,42 +95,43 @@ fn invalidate() {
 fn rdmap_version() {
     for version in [0, 2, 3] {
         let change = |segment: &mut [u8]| segment[1] = segment[1] & 0x3f | version << 6;
-        let fault = ends_by(&send(1), b"hello", change, Cause::Operation(Operation::Version));
-        assert_eq!(fault, Fault::Violation(Violation::RdmapVersion(version)));
+        let error = ends_by(&send(1), b"hello", change, Cause::Operation(Operation::Version));
+        assert_eq!(error, QpError::Violation(Violation::RdmapVersion(version)));
     }
 }
 
-/// 0/2/06: opcodes that are reserved, or belong to the other kind of segment (RFC 5040 §4.1).
+/// 0/2/06: opcodes that are reserved, or that belong to the other kind of segment (RFC 5040 §4.1).
 #[test]
 fn reserved_opcodes() {
     for opcode in [0x0, 0x2, 0xc, 0xd, 0xe, 0xf] {
         let change = |segment: &mut [u8]| segment[1] = segment[1] & 0xf0 | opcode;
-        let fault = ends_by(&send(1), b"hello", change, OPERATION_OPCODE);
-        assert_eq!(fault, Fault::Violation(Violation::Opcode { opcode, tagged: false }));
+        let error = ends_by(&send(1), b"hello", change, OPERATION_OPCODE);
+        assert_eq!(error, QpError::Violation(Violation::Opcode { opcode, tagged: false }));
     }
     for opcode in [0x1, 0x3, 0x7, 0x8, 0xa, 0xc, 0xf] {
         let change = |segment: &mut [u8]| segment[1] = segment[1] & 0xf0 | opcode;
-        let fault = ends_by(&write(Tag(1), 1), b"hello", change, OPERATION_OPCODE);
-        assert_eq!(fault, Fault::Violation(Violation::Opcode { opcode, tagged: true }));
+        let error = ends_by(&write(Tag(1), 1), b"hello", change, OPERATION_OPCODE);
+        assert_eq!(error, QpError::Violation(Violation::Opcode { opcode, tagged: true }));
     }
 }
 
-/// 0/2/06: a Read Response, and no Read is outstanding.
+/// 0/2/06: a Read Response while no Read is outstanding.
 #[test]
 fn unsolicited_read_response() {
-    let fault = ends(
+    let error = ends(
         |victim, attacked| {
             let place = Place { tag: victim.open.tag, offset: victim.open.addr };
             attacked.peer.send(&Header::ReadResponse(Tagged { last: true, place }), &[0xee; 64])
         },
         OPERATION_OPCODE,
     );
-    assert_eq!(fault, Fault::Protocol(Protocol::Unasked));
+    assert_eq!(error, QpError::Protocol(Protocol::Unasked));
 }
 
-/// 0/2/07: an atomic operation on a word that is not aligned (RFC 7306 §8.2). 0/1/02: on memory that does not allow it.
+/// 0/2/07: an atomic operation on a misaligned word (RFC 7306 §8.2). 0/1/02: on memory that does not allow
+/// it.
 #[test]
-fn atomic_operations_that_may_not_be() {
+fn invalid_atomic_operations() {
     let atomic = |tag: Tag, offset: u64| {
         let target = Place { tag, offset };
         let op = AtomicOp::FetchAdd { add: 1, mask: 0 };
@@ -135,15 +139,15 @@ fn atomic_operations_that_may_not_be() {
     };
     let misaligned = Cause::Operation(Operation::StreamCatastrophic);
     let open = |victim: &Victim| atomic(victim.open.tag, victim.open.addr + 4);
-    let fault = ends(|victim, attacked| attacked.peer.send(&open(victim), &[]), misaligned);
-    assert!(matches!(fault, Fault::Protocol(Protocol::Misaligned { .. })), "{fault}");
+    let error = ends(|victim, attacked| attacked.peer.send(&open(victim), &[]), misaligned);
+    assert!(matches!(error, QpError::Protocol(Protocol::Misaligned { .. })), "{error}");
     let denied = Cause::Protection(Protection::Access);
     let writable = |victim: &Victim| atomic(victim.writable.tag, victim.writable.addr);
-    let fault = ends(|victim, attacked| attacked.peer.send(&writable(victim), &[]), denied);
-    assert!(matches!(fault, Fault::Remote(denied) if denied.check == Check::Right), "{fault}");
+    let error = ends(|victim, attacked| attacked.peer.send(&writable(victim), &[]), denied);
+    assert!(matches!(error, QpError::Remote(denied) if denied.check == Check::Right), "{error}");
 }
 
-/// 0/2/07: a message begins in the middle of another (RFC 5041 §5.1).
+/// 0/2/07: a message starts in the middle of another (RFC 5041 §5.1).
 #[test]
 fn interleaved_messages() {
     let cause = Cause::Operation(Operation::StreamCatastrophic);
@@ -154,34 +158,34 @@ fn interleaved_messages() {
             let mut attacked = victim.attacked();
             attacked.peer.send(&header, &[]);
             let fpdu = attacked.peer.send(&second, &[]);
-            let fault = attacked.terminated_for(cause, &fpdu);
-            assert_eq!(*fault, Fault::Protocol(Protocol::Interleaved), "{name}");
+            let error = attacked.terminated_for(cause, &fpdu);
+            assert_eq!(*error, QpError::Protocol(Protocol::Interleaved), "{name}");
             victim.untouched();
             victim.survives();
         }
     }
-    let fault = ends(
+    let error = ends(
         |_, attacked| {
             attacked.peer.send(&write_begins(), &[]);
             attacked.peer.send(&send(1), b"hello")
         },
         cause,
     );
-    assert_eq!(fault, Fault::Protocol(Protocol::Interleaved));
+    assert_eq!(error, QpError::Protocol(Protocol::Interleaved));
 }
 
 fn write_begins() -> Header {
     Header::Write(Tagged { last: false, place: Place { tag: Tag(0x1111_1100), offset: 0 } })
 }
 
-/// 0/2/07: more was acknowledged than was sent.
+/// 0/2/07: an acknowledgement of more than was sent.
 #[test]
 fn forged_acknowledgement() {
-    let fault = ends(
+    let error = ends(
         |_, attacked| attacked.peer.send(&Signal::Acknowledged(1).header(), &[]),
         Cause::Operation(Operation::StreamCatastrophic),
     );
-    assert_eq!(fault, Fault::Protocol(Protocol::Acknowledged { sent: 0, found: 1 }));
+    assert_eq!(error, QpError::Protocol(Protocol::Acknowledged { sent: 0, found: 1 }));
 }
 
 // --- DDP, tagged buffer error (RFC 5041 §7.2) ---
@@ -192,14 +196,14 @@ fn ddp_version_of_a_tagged_segment() {
     for version in [0, 2, 3] {
         let change = |segment: &mut [u8]| segment[0] = segment[0] & 0xfc | version;
         let cause = Cause::TaggedBuffer(TaggedBuffer::Version);
-        let fault = ends_by(&write(Tag(1), 1), b"hello", change, cause);
-        assert_eq!(fault, Fault::Violation(Violation::DdpVersion { tagged: true, version }));
+        let error = ends_by(&write(Tag(1), 1), b"hello", change, cause);
+        assert_eq!(error, QpError::Violation(Violation::DdpVersion { tagged: true, version }));
     }
 }
 
-/// 1/1/00 and 1/1/01: a Read Response for another place, or of another length, than was asked for.
+/// 1/1/00 and 1/1/01: a Read Response for another place, or of another length, than requested.
 #[test]
-fn read_responses_that_do_not_fit() {
+fn read_responses_for_another_place_or_length() {
     type Bend = fn(Place) -> (Place, usize, bool);
     const LEN: usize = 64;
     let bent: [(&str, Bend, TaggedBuffer); 5] = [
@@ -225,7 +229,7 @@ fn read_responses_that_do_not_fit() {
         );
         attacked.closed();
         let failed = attacked.failed(RECEIVES);
-        // The request that the answer was for, and no other, is told that the answer was bad.
+        // Only the request that the response belongs to fails with a bad response.
         assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
         victim.untouched();
         victim.survives();
@@ -239,12 +243,12 @@ fn read_responses_that_do_not_fit() {
 fn queue_number() {
     for (header, queue) in [(send(1), 1), (send(1), 2), (send(1), 0x8000_0001), (read(1, Tag(1), 0, 8), 0)] {
         let change = |segment: &mut [u8]| segment[6..10].copy_from_slice(&u32::to_be_bytes(queue));
-        let fault = ends_by(&header, &[], change, Cause::UntaggedBuffer(UntaggedBuffer::Queue));
-        assert!(matches!(fault, Fault::Violation(Violation::Queue { queue: found, .. }) if found == queue));
+        let error = ends_by(&header, &[], change, Cause::UntaggedBuffer(UntaggedBuffer::Queue));
+        assert!(matches!(error, QpError::Violation(Violation::Queue { queue: found, .. }) if found == queue));
     }
 }
 
-/// 1/2/02: no receive is posted, and the adapter was told not to wait.
+/// 1/2/02: no receive is posted, and the adapter is configured not to wait.
 #[test]
 fn no_receive_in_strict_mode() {
     let victim = Victim::with(Config { strict_receive: true, ..Config::default() });
@@ -254,23 +258,23 @@ fn no_receive_in_strict_mode() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
     attacked.closed();
-    assert_eq!(*attacked.fault(0), Fault::Protocol(Protocol::NoReceive));
+    assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NoReceive));
     victim.untouched();
     victim.survives();
 }
 
-/// 1/2/02: more Reads than were agreed (requirement M11). The peer does not read its answers, so they pile up.
+/// 1/2/02: more Reads than agreed (requirement M11). The peer does not read the responses, so they pile up.
 #[test]
 fn more_reads_than_agreed() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
     let ird = u32::from(victim.engine.config().ird);
-    // A thousand times what the kernel buffers hold of the answers.
+    // A thousand times as many responses as the kernel's buffers hold.
     let area = victim.open;
     let mut sent = Vec::new();
     for msn in 1..20_000 {
         sent.push(attacked.peer.send(&read(msn, area.tag, area.addr, u32::try_from(AREA).unwrap()), &[]));
-        if attacked.pair.qp().fault().is_some() {
+        if attacked.pair.qp().error().is_some() {
             break;
         }
     }
@@ -284,7 +288,7 @@ fn more_reads_than_agreed() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
     assert_eq!(*terminate, Terminate::answer(cause, &sent[msn as usize - 1]));
     attacked.closed();
-    assert_eq!(*attacked.fault(RECEIVES), Fault::Protocol(Protocol::ReadsExceeded { ird: 32 }));
+    assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
     victim.untouched();
     victim.survives();
 }
@@ -295,33 +299,33 @@ fn message_sequence_number() {
     for (header, queue, found) in
         [(send(0), 0, 0), (send(2), 0, 2), (send(u32::MAX), 0, u32::MAX), (read(2, Tag(1), 0, 8), 1, 2)]
     {
-        let fault = ends(
+        let error = ends(
             |_, attacked| attacked.peer.send(&header, &[]),
             Cause::UntaggedBuffer(UntaggedBuffer::Sequence),
         );
-        assert_eq!(fault, Fault::Protocol(Protocol::Sequence { queue, expected: 1, found }));
+        assert_eq!(error, QpError::Protocol(Protocol::Sequence { queue, expected: 1, found }));
     }
 }
 
-/// 1/2/04: the segments of a message follow each other (RFC 5041 §5.2).
+/// 1/2/04: the segments of a message must be contiguous (RFC 5041 §5.2).
 #[test]
 fn message_offset() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::Offset);
-    let fault = ends(|_, attacked| attacked.peer.send(&segment(1, 4, true), b"hello"), cause);
-    assert_eq!(fault, Fault::Protocol(Protocol::Offset { expected: 0, found: 4 }));
+    let error = ends(|_, attacked| attacked.peer.send(&segment(1, 4, true), b"hello"), cause);
+    assert_eq!(error, QpError::Protocol(Protocol::Offset { expected: 0, found: 4 }));
     for found in [0, 4, 6, u32::MAX] {
         let victim = Victim::new();
         let mut attacked = victim.attacked();
         attacked.peer.send(&segment(1, 0, false), b"hello");
         let fpdu = attacked.peer.send(&segment(1, found, true), b"hello");
-        let fault = attacked.terminated_for(cause, &fpdu);
-        assert_eq!(*fault, Fault::Protocol(Protocol::Offset { expected: 5, found }));
+        let error = attacked.terminated_for(cause, &fpdu);
+        assert_eq!(*error, QpError::Protocol(Protocol::Offset { expected: 5, found }));
         victim.untouched_but(&[(victim.private.at, 5)]);
         victim.survives();
     }
     let change = |segment: &mut [u8]| segment[17] = 1;
-    let fault = ends_by(&read(1, Tag(1), 0, 8), &[], change, cause);
-    assert_eq!(fault, Fault::Violation(Violation::MessageOffset(1)));
+    let error = ends_by(&read(1, Tag(1), 0, 8), &[], change, cause);
+    assert_eq!(error, QpError::Violation(Violation::MessageOffset(1)));
 }
 
 /// 1/2/05: a Send that is longer than the receive, in one segment or in several.
@@ -342,19 +346,19 @@ fn message_too_long() {
         assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
         attacked.closed();
         let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
-        assert_eq!(*attacked.fault(RECEIVES - 1), Fault::Protocol(Protocol::TooLong { room, found }));
+        assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::TooLong { room, found }));
         victim.untouched_but(&[(victim.private.at, RECEIVE)]);
         victim.survives();
     }
 }
 
-/// 1/2/05: a Read Request with something behind it, or that announces another segment.
+/// 1/2/05: a Read Request with trailing data, or one that announces another segment.
 #[test]
 fn request_of_fixed_length_that_is_longer() {
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
-    let fault = ends_by(&read(1, Tag(1), 0, 8), &[], |segment| segment[0] &= !0x40, cause);
-    assert!(matches!(fault, Fault::Violation(Violation::TooLong { .. })), "{fault}");
-    let fault = ends(
+    let error = ends_by(&read(1, Tag(1), 0, 8), &[], |segment| segment[0] &= !0x40, cause);
+    assert!(matches!(error, QpError::Violation(Violation::TooLong { .. })), "{error}");
+    let error = ends(
         |_, attacked| {
             let mut fpdu = attacked.peer.frame(&read(1, Tag(1), 0, 8), &[]);
             fpdu.splice(48.., [0xee; 4]);
@@ -366,7 +370,7 @@ fn request_of_fixed_length_that_is_longer() {
         },
         cause,
     );
-    assert_eq!(fault, Fault::Violation(Violation::TooLong { expected: 46, found: 50 }));
+    assert_eq!(error, QpError::Violation(Violation::TooLong { expected: 46, found: 50 }));
 }
 
 /// 1/2/06: RFC 5041 §4.1.
@@ -375,17 +379,17 @@ fn ddp_version_of_an_untagged_segment() {
     for version in [0, 2, 3] {
         let change = |segment: &mut [u8]| segment[0] = segment[0] & 0xfc | version;
         let cause = Cause::UntaggedBuffer(UntaggedBuffer::Version);
-        let fault = ends_by(&send(1), b"hello", change, cause);
-        assert_eq!(fault, Fault::Violation(Violation::DdpVersion { tagged: false, version }));
+        let error = ends_by(&send(1), b"hello", change, cause);
+        assert_eq!(error, QpError::Violation(Violation::DdpVersion { tagged: false, version }));
     }
 }
 
 // --- MPA (RFC 5044 §8) ---
 
-/// 2/0/02: RFC 5044 §4.4. Not even a message that is otherwise right is delivered.
+/// 2/0/02: RFC 5044 §4.4. An otherwise valid message is not delivered.
 #[test]
 fn crc() {
-    let fault = ends(
+    let error = ends(
         |_, attacked| {
             let mut fpdu = attacked.peer.frame(&send(1), b"hello");
             *fpdu.last_mut().unwrap() ^= 1;
@@ -394,7 +398,7 @@ fn crc() {
         },
         Cause::Mpa(MpaFault::Crc),
     );
-    assert!(matches!(fault, Fault::Violation(Violation::Crc { .. })), "{fault}");
+    assert!(matches!(error, QpError::Violation(Violation::Crc { .. })), "{error}");
 }
 
 /// 2/0/03: a segment that is shorter than its header.
@@ -402,7 +406,7 @@ fn crc() {
 fn segment_shorter_than_its_header() {
     for (header, ulpdu) in [(write(Tag(1), 0), 13), (send(1), 17), (read(1, Tag(1), 0, 8), 45), (send(1), 0)]
     {
-        let fault = ends(
+        let error = ends(
             |_, attacked| {
                 let mut fpdu = attacked.peer.frame(&header, &[]);
                 fpdu[..2].copy_from_slice(&u16::to_be_bytes(ulpdu));
@@ -411,7 +415,7 @@ fn segment_shorter_than_its_header() {
             },
             Cause::Mpa(MpaFault::Length),
         );
-        assert!(matches!(fault, Fault::Violation(Violation::TooShort { .. })), "{fault}");
+        assert!(matches!(error, QpError::Violation(Violation::TooShort { .. })), "{error}");
     }
 }
 
@@ -425,16 +429,16 @@ fn marker() {
     attacked.peer.raw(&fpdu);
     attacked.goes_on(1);
     fpdu = attacked.peer.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 600]);
-    // It begins at byte 24 + 36 of the stream and its markers, so the next marker is at 512.
+    // The FPDU begins at byte 24 + 36 of the stream, counting markers, so the next marker is at 512.
     let at = 512 - 60;
-    assert_eq!(fpdu[at..at + 2], [0, 0], "a marker is here");
+    assert_eq!(fpdu[at..at + 2], [0, 0], "expected a marker here");
     fpdu[at + 3] ^= 4;
     attacked.peer.raw(&fpdu);
     assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Length), &fpdu));
     attacked.closed();
-    let fault = attacked.fault(RECEIVES - 1);
-    assert!(matches!(&*fault, Fault::Violation(Violation::Marker { .. })), "{fault}");
-    // Payload that came before the marker was placed where the peer may write; the message was never delivered.
+    let error = attacked.error(RECEIVES - 1);
+    assert!(matches!(&*error, QpError::Violation(Violation::Marker { .. })), "{error}");
+    // Payload before the marker was placed, where the peer may write; the message was never delivered.
     let (open, inbox) = (victim.open.at, victim.private.at);
     victim.untouched_but(&[(open, 600), (inbox, 10)]);
     victim.survives();
@@ -456,21 +460,21 @@ fn local_catastrophe_when_the_completion_queue_overflows() {
     assert_eq!(peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE);
     peer.finish();
     assert!(pair.wait_closed(PATIENCE));
-    let fault = pair.qp().fault().cloned().expect("the stream is over");
-    assert_eq!(*fault, Fault::Overrun(small.cq().id()));
+    let error = pair.qp().error().cloned().expect("the stream is over");
+    assert_eq!(*error, QpError::Overrun(small.cq().id()));
     victim.untouched();
     victim.survives();
 }
 
-// --- A Terminate of the peer's ---
+// --- A Terminate from the peer ---
 
-/// Linux siw may call a Read of nothing a breach of protection, if it has just sent something inline, and ends the stream. What
-/// the Read asked after is known to be there all the same.
+/// Linux siw may report a protection error for an empty Read if it has just sent something inline, and ends
+/// the stream. The messages before the Read are nevertheless known to have arrived.
 #[test]
-fn who_complains_of_a_read_of_nothing_has_what_went_before() {
+fn an_error_for_an_empty_read_acknowledges_the_messages_before_it() {
     for (complaint, status) in [
         (Cause::Protection(Protection::Tag), Status::Success),
-        (Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer), Status::Flushed), // says nothing of what it has
+        (Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer), Status::Flushed), // does not show what has arrived
     ] {
         let victim = Victim::new();
         let (pair, cq) = victim.queue_pair(Completes::WhenAcknowledged, 0);
@@ -482,13 +486,13 @@ fn who_complains_of_a_read_of_nothing_has_what_went_before() {
         assert!(matches!(sent, Heard::Message(Header::Send(_), ..)), "{sent:?}");
         let asked = attacked.peer.hear();
         assert!(matches!(asked, Heard::Message(Header::ReadRequest(read), ..) if read.len == 0), "{asked:?}");
-        // As siw has it: the length of what it sent, where the sequence number should be.
+        // As siw does: the length of what it sent in place of the sequence number.
         let blamed = attacked.peer.frame(&read(16, Tag(0), 0, 16), &[]);
         attacked.peer.send(&Header::Terminate(Terminate::answer(complaint, &blamed)), &[]);
         let completion = attacked.one();
         assert_eq!((completion.wr_id, completion.status), (7, status), "{complaint:?}: {completion:?}");
-        let fault = Arc::clone(attacked.pair.qp().fault().expect("the stream is over"));
-        assert!(matches!(*fault, Fault::Terminated(_)), "{fault}");
+        let error = Arc::clone(attacked.pair.qp().error().expect("the stream is over"));
+        assert!(matches!(*error, QpError::Terminated(_)), "{error}");
         victim.survives();
     }
 }

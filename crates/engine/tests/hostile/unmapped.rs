@@ -1,34 +1,35 @@
-//! Memory that the program took away after it registered it, by `munmap` or `mprotect`: registration pins nothing, so a peer
-//! may name it. The answer is an error, never a signal.
+//! Registered memory that the program has unmapped or write-protected: registration pins nothing, so a peer
+//! may still name it. The result is an error, never a signal.
 
-use crate::common::mapping::Mapping;
 use crate::common::peer::{Heard, Way};
 use crate::common::victim::{Attacked, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, send, write};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_engine::config::Config;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, Status};
+use ironwarp_testkit::mapping::Mapping;
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, Terminate};
 
 const UNMAPPED: Cause = Cause::Protection(Protection::Unspecified);
-/// Pages, of which the second half goes away.
+/// Number of pages, the second half of which is unmapped or protected.
 const PAGES: usize = 32;
 const HALF: usize = PAGES / 2 * 4096;
 
-/// What is done to the memory.
+/// What happens to the memory.
 #[derive(Clone, Copy, Debug)]
 enum Loss {
     Unmap,
     WriteProtect,
 }
 
-/// Small payload is copied by way of the adapter; large payload without CRC goes straight from and to the socket.
+/// Small payload is copied through the adapter; large payload without CRC goes directly from and to the
+/// socket.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     crc: bool,
     len: usize,
-    /// How much of it is still there.
+    /// Number of bytes that are still accessible.
     there: usize,
 }
 
@@ -40,11 +41,11 @@ const CASES: [Case; 5] = [
     Case { crc: false, len: 60_000, there: 10_000 },
 ];
 
-/// A victim, a peer, and memory of which a part is gone.
+/// A victim, a peer, and memory of which a part is inaccessible.
 struct Scene {
     victim: Victim,
     attacked: Attacked,
-    /// Kept until the end, though half of it is gone.
+    /// Kept until the end, although half of it may be unmapped.
     mapping: Mapping,
     tag: Tag,
     addr: u64,
@@ -72,10 +73,10 @@ impl Scene {
         Sge { tag: self.tag, addr: self.addr, len: u32::try_from(self.case.len).unwrap() }
     }
 
-    fn ends(self, fault: &Fault, remote: bool) {
+    fn ends(self, error: &QpError, remote: bool) {
         assert!(
-            matches!(fault, Fault::Unmapped { place, remote: by, .. } if place.tag == self.tag && *by == remote),
-            "{:?}: {fault:?}",
+            matches!(error, QpError::Unmapped { place, remote: by, .. } if place.tag == self.tag && *by == remote),
+            "{:?}: {error:?}",
             self.case
         );
         self.attacked.closed();
@@ -86,19 +87,19 @@ impl Scene {
 }
 
 #[test]
-fn a_write_to_it() {
+fn a_write_to_unmapped_memory() {
     for loss in [Loss::Unmap, Loss::WriteProtect] {
         for case in CASES {
             let mut scene = Scene::new(case, loss, RECEIVES);
             let fpdu = scene.attacked.peer.send(&write(scene.tag, scene.addr), &vec![0xee; case.len]);
-            let fault = scene.attacked.terminated_for(UNMAPPED, &fpdu);
-            scene.ends(&fault, true);
+            let error = scene.attacked.terminated_for(UNMAPPED, &fpdu);
+            scene.ends(&error, true);
         }
     }
 }
 
 #[test]
-fn a_read_of_it() {
+fn a_read_of_unmapped_memory() {
     for case in CASES {
         let mut scene = Scene::new(case, Loss::Unmap, RECEIVES);
         let len = u32::try_from(case.len).unwrap();
@@ -110,18 +111,18 @@ fn a_read_of_it() {
         };
         assert_eq!(terminate.cause, UNMAPPED, "{case:?}");
         let served: usize = messages.iter().map(|(_, payload)| payload.len()).sum();
-        assert!(served <= case.there, "{case:?}: {served} bytes of memory that is not there");
-        let left = terminate.offender.read.expect("it returns the Read");
+        assert!(served <= case.there, "{case:?}: {served} bytes of inaccessible memory");
+        let left = terminate.offender.read.expect("the Terminate returns the Read");
         assert_eq!(left.len as usize, case.len - served, "{case:?}");
         assert_eq!(left.source.offset, scene.addr + served as u64, "{case:?}");
         scene.attacked.closed();
-        let fault = scene.attacked.fault(RECEIVES);
-        scene.ends(&fault, true);
+        let error = scene.attacked.error(RECEIVES);
+        scene.ends(&error, true);
     }
 }
 
 #[test]
-fn a_receive_into_it() {
+fn a_receive_into_unmapped_memory() {
     for loss in [Loss::Unmap, Loss::WriteProtect] {
         for case in CASES {
             let mut scene = Scene::new(case, loss, 0);
@@ -131,14 +132,14 @@ fn a_receive_into_it() {
             let failed = scene.attacked.one();
             assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
             assert_eq!(scene.attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE, "{case:?}");
-            let fault = failed.cause.expect("it says why");
-            scene.ends(&fault, false);
+            let error = failed.cause.expect("a cause");
+            scene.ends(&error, false);
         }
     }
 }
 
 #[test]
-fn an_answer_into_it() {
+fn a_read_response_into_unmapped_memory() {
     for loss in [Loss::Unmap, Loss::WriteProtect] {
         for case in CASES {
             let mut scene = Scene::new(case, loss, 0);
@@ -151,15 +152,15 @@ fn an_answer_into_it() {
             let failed = scene.attacked.one();
             assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
             assert_eq!(scene.attacked.peer.hear_terminate(), Terminate::LOCAL_CATASTROPHE, "{case:?}");
-            let fault = failed.cause.expect("it says why");
-            scene.ends(&fault, false);
+            let error = failed.cause.expect("a cause");
+            scene.ends(&error, false);
         }
     }
 }
 
-/// The program's own request. What was there left; of what was not, the peer sees nothing but that the stream ends.
+/// A local request. The accessible part may be sent; of the rest, the peer sees only that the stream ends.
 #[test]
-fn a_send_of_it() {
+fn a_send_of_unmapped_memory() {
     for case in CASES {
         let mut scene = Scene::new(case, Loss::Unmap, 0);
         scene.attacked.post(7, Operation::Send { invalidate: None }, scene.sge());
@@ -167,16 +168,16 @@ fn a_send_of_it() {
         assert_eq!((failed.wr_id, failed.status), (7, Status::LocalProtection), "{case:?}: {failed:?}");
         let (messages, _) = scene.attacked.peer.hear_out();
         let sent: usize = messages.iter().map(|(_, payload)| payload.len()).sum();
-        assert!(sent <= case.there, "{case:?}: {sent} bytes of memory that is not there");
+        assert!(sent <= case.there, "{case:?}: {sent} bytes of inaccessible memory");
         let last = messages.last().map(|(header, _)| *header);
         assert_eq!(last, Some(Header::Terminate(Terminate::LOCAL_CATASTROPHE)), "{case:?}");
-        let fault = failed.cause.expect("it says why");
-        scene.ends(&fault, false);
+        let error = failed.cause.expect("a cause");
+        scene.ends(&error, false);
     }
 }
 
-/// A peer writes while the program takes pages away and maps them again, over and over: no signal, and the stream ends with
-/// the right Terminate or not at all.
+/// A peer writes while the program protects pages and makes them writable again: there is no signal, and the
+/// stream ends with the right Terminate or not at all.
 #[test]
 fn pages_that_come_and_go() {
     for crc in [true, false] {
@@ -189,7 +190,7 @@ fn pages_that_come_and_go() {
             let mut attacked = victim.attacked_by(Way { crc, ..Way::default() }, 0);
             attacked.peer.open();
             let addr = memory.addr(0);
-            // Half of the rounds write to pages that are writable again by the time the Write arrives.
+            // In half of the rounds, the pages are writable again when the Write arrives.
             memory.protect(HALF, HALF);
             if round % 2 == 0 {
                 memory.unprotect(HALF, HALF);

@@ -1,9 +1,9 @@
-//! What programs do with the descriptor of a completion handler.
+//! The descriptor of a completion handler, as programs use it.
 
 use super::{PATIENCE, completion};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::sys::poller::{Epoll, Events, Interest};
 use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::device::HANDLERS;
 use ironwarp_rnic::event::CqEvent;
 use ironwarp_rnic::queue::Arm;
@@ -16,7 +16,7 @@ fn engine() -> Arc<Engine> {
     Engine::new(Config { lanes: 1, ..Config::default() }).unwrap()
 }
 
-/// So many queues on one handler, all armed.
+/// Creates `count` completion queues on one handler, all armed.
 fn queues(engine: &Engine, count: usize) -> (Arc<CompletionHandler>, Vec<Arc<CompletionQueue>>) {
     let handler = engine.create_handler().unwrap();
     let queues: Vec<_> = (0..count).map(|_| engine.create_cq(4).unwrap()).collect();
@@ -41,7 +41,7 @@ fn readable(handler: &CompletionHandler) -> bool {
 }
 
 #[test]
-fn handlers_have_numbers_of_their_own_as_many_as_there_can_be() {
+fn handlers_have_unique_numbers_up_to_the_maximum() {
     let engine = engine();
     let mut handlers: Vec<_> = (0..HANDLERS).map(|_| engine.create_handler().unwrap()).collect();
     let mut ids: Vec<_> = handlers.iter().map(|handler| handler.id()).collect();
@@ -51,25 +51,25 @@ fn handlers_have_numbers_of_their_own_as_many_as_there_can_be() {
     assert!(engine.create_handler().is_err());
     let free = handlers.swap_remove(9).id();
     assert_eq!(engine.create_handler().unwrap().id(), free);
-    engine.create_private_handler().expect("those of one completion queue do not count");
+    engine.create_private_handler().expect("private handlers do not count");
 }
 
 #[test]
 fn readable_exactly_while_there_is_an_event() {
     let engine = engine();
     let (handler, queues) = queues(&engine, 3);
-    assert!(!readable(&handler) && handler.next().is_none());
+    assert!(!readable(&handler) && handler.try_next().is_none());
     queues.iter().for_each(|cq| complete(cq));
     for cq in &queues {
         assert!(readable(&handler));
-        assert_eq!(handler.next(), Some(event(cq)));
+        assert_eq!(handler.try_next(), Some(event(cq)));
     }
-    assert!(!readable(&handler) && handler.next().is_none());
+    assert!(!readable(&handler) && handler.try_next().is_none());
 }
 
-/// Who watches for edges takes events until there are no more, and then is told of the next.
+/// Edge-triggered polling: a program that takes all events is notified of the next one.
 #[test]
-fn every_edge_is_told_to_who_takes_all() {
+fn an_edge_triggered_poller_that_takes_all_events_sees_every_edge() {
     let engine = engine();
     let (handler, queues) = queues(&engine, 2);
     let (epoll, mut events) = (Epoll::new().unwrap(), Events::new(1));
@@ -82,7 +82,9 @@ fn every_edge_is_told_to_who_takes_all() {
     for _ in 0..3 {
         queues.iter().for_each(|cq| complete(cq));
         assert!(edge());
-        assert!(queues.iter().all(|cq| handler.next() == Some(event(cq))) && handler.next().is_none());
+        assert!(
+            queues.iter().all(|cq| handler.try_next() == Some(event(cq))) && handler.try_next().is_none()
+        );
         assert!(!edge());
         for cq in &queues {
             assert_eq!(cq.poll(1, drop), Ok(1));
@@ -92,18 +94,18 @@ fn every_edge_is_told_to_who_takes_all() {
 }
 
 #[test]
-fn a_queue_takes_its_events_along_when_it_goes() {
+fn destroying_a_queue_removes_its_events() {
     let engine = engine();
     let (handler, mut queues) = queues(&engine, 2);
     queues.iter().for_each(|cq| complete(cq));
     queues.remove(0);
     assert!(readable(&handler));
-    assert_eq!((handler.next(), handler.next()), (Some(event(&queues[0])), None));
+    assert_eq!((handler.try_next(), handler.try_next()), (Some(event(&queues[0])), None));
     assert!(queues[0].arm(Arm::Next));
     complete(&queues[0]);
     assert!(readable(&handler));
     queues.clear();
-    assert!(!readable(&handler) && handler.next().is_none());
+    assert!(!readable(&handler) && handler.try_next().is_none());
 }
 
 #[test]
@@ -116,12 +118,12 @@ fn a_queue_moves_between_handlers_and_none() {
     complete(cq);
     assert!(!readable(&old) && cq.cq().handler().is_none());
     cq.set_handler(Some(&new));
-    assert!(readable(&new) && !readable(&old), "what was due waited for it");
-    assert_eq!((new.wait(Some(PATIENCE)), old.next()), (Some(event(cq)), None));
+    assert!(readable(&new) && !readable(&old), "a pending event moves to the new handler");
+    assert_eq!((new.wait(Some(PATIENCE)), old.try_next()), (Some(event(cq)), None));
 }
 
 #[test]
-fn a_thread_that_waits_is_woken_and_one_that_waits_in_vain_is_not() {
+fn a_waiting_thread_is_woken_by_an_event_only() {
     let engine = engine();
     let (handler, queues) = queues(&engine, 1);
     assert_eq!(handler.wait(Some(Duration::from_millis(5))), None);
@@ -132,7 +134,7 @@ fn a_thread_that_waits_is_woken_and_one_that_waits_in_vain_is_not() {
     });
 }
 
-/// Requirement I10, with a lane's clock.
+/// Requirement I10, with the clock of a lane.
 #[test]
 fn moderation_delays_the_wake_and_loses_nothing() {
     const INTERVAL: Duration = Duration::from_millis(300);
@@ -141,23 +143,23 @@ fn moderation_delays_the_wake_and_loses_nothing() {
     engine.moderate(&handler, INTERVAL).unwrap();
     let began = Instant::now();
     complete(&queues[0]);
-    assert_eq!(handler.next(), Some(event(&queues[0])), "the first comes at once");
+    assert_eq!(handler.try_next(), Some(event(&queues[0])), "the first event is delivered at once");
     complete(&queues[1]);
     complete(&queues[2]);
     assert_eq!(handler.wait(Some(PATIENCE)), Some(event(&queues[1])));
     assert!(began.elapsed() >= INTERVAL, "{:?}", began.elapsed());
-    assert_eq!(handler.next(), Some(event(&queues[2])), "all that came meanwhile");
+    assert_eq!(handler.try_next(), Some(event(&queues[2])), "all events that arrived meanwhile");
     assert!(!readable(&handler));
     engine.moderate(&handler, Duration::ZERO).unwrap();
     assert_eq!(queues[0].poll(1, drop), Ok(1));
     assert!(!queues[0].arm(Arm::Next));
     complete(&queues[0]);
-    assert!(readable(&handler), "moderated no more");
+    assert!(readable(&handler), "moderation is off");
 }
 
-/// The clock is a lane's. What waits can be polled all the while.
+/// With the clock of a lane. Completions can be polled before their event is raised.
 #[test]
-fn the_event_of_a_queue_waits_for_company_or_for_a_time() {
+fn a_moderated_queue_raises_its_event_by_count_or_by_time() {
     const PERIOD: Duration = Duration::from_millis(300);
     let engine = engine();
     let (handler, queues) = queues(&engine, 1);
@@ -167,35 +169,35 @@ fn the_event_of_a_queue_waits_for_company_or_for_a_time() {
     complete(queue);
     assert!(!readable(&handler) && !queue.cq().is_empty());
     complete(queue);
-    assert!(readable(&handler), "three are enough");
-    assert_eq!((handler.next(), queue.poll(9, drop)), (Some(event(queue)), Ok(3)));
+    assert!(readable(&handler), "three completions raise an event");
+    assert_eq!((handler.try_next(), queue.poll(9, drop)), (Some(event(queue)), Ok(3)));
 
     engine.moderate_cq(queue, 3, PERIOD).unwrap();
     assert!(!queue.arm(Arm::Next));
     let began = Instant::now();
     complete(queue);
     assert_eq!(handler.wait(Some(PATIENCE)), Some(event(queue)));
-    assert!(began.elapsed() >= PERIOD, "the clock that was started under the old rules does not count");
+    assert!(began.elapsed() >= PERIOD, "the period that started before the change does not count");
 }
 
-/// A timer of old rules would clear the way for a second wake in each interval, and for a third after the next change.
+/// A timer from before a change must not end the new interval early.
 #[test]
-fn timers_end_with_the_rules_that_started_them() {
+fn changing_moderation_cancels_running_timers() {
     let engine = engine();
     let (handler, queues) = queues(&engine, 2);
     let (other, clocks) = self::queues(&engine, 1);
     engine.moderate(&handler, Duration::from_millis(1)).unwrap();
     complete(&queues[0]);
-    assert_eq!(handler.next(), Some(event(&queues[0])), "the timer runs");
+    assert_eq!(handler.try_next(), Some(event(&queues[0])), "the timer runs");
     engine.moderate(&handler, PATIENCE).unwrap();
     complete(&queues[1]);
-    assert_eq!(handler.next(), Some(event(&queues[1])), "under the new rules this is the first");
+    assert_eq!(handler.try_next(), Some(event(&queues[1])), "this is the first event after the change");
     assert_eq!(queues[0].poll(1, drop), Ok(1));
     assert!(!queues[0].arm(Arm::Next));
     complete(&queues[0]);
-    // Timers of a lane ring in order: when this one has, that of the old rules would have.
+    // Timers of a lane expire in order: once this one has expired, the earlier one would have, too.
     engine.moderate_cq(&clocks[0], 2, Duration::from_millis(2)).unwrap();
     complete(&clocks[0]);
     assert_eq!(other.wait(Some(PATIENCE)), Some(event(&clocks[0])));
-    assert!(!readable(&handler) && handler.next().is_none());
+    assert!(!readable(&handler) && handler.try_next().is_none());
 }

@@ -1,5 +1,5 @@
 //! Completion handlers, event queues and asynchronous events, with real descriptors and real threads.
-#![allow(clippy::unwrap_used, reason = "a test that fails may panic")]
+#![allow(clippy::unwrap_used, reason = "tests may panic")]
 
 mod descriptors;
 mod many;

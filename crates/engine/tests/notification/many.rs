@@ -1,12 +1,13 @@
-//! Ten million events: none lost, none doubled, one wake for each time an event queue was armed.
+//! Ten million events: none is lost or duplicated, and the reader is woken once each time an event queue is
+//! armed.
 //!
-//! Two threads complete requests on many queues. Two others, each with a handler, sleep until an event tells them of a
-//! queue, poll it, and arm it again: at random for the next completion or the next solicited one. Now and then a queue is
-//! moved from handler to handler, or to none for a while, or made larger or smaller. A completion that nobody was told of
-//! would stay where it is, and the test would not end.
+//! Two threads complete requests on many queues. Two others, each with a handler, sleep until an event names
+//! a queue, poll it, and arm it again: at random for the next completion or the next solicited one.
+//! Occasionally a queue is moved to the other handler, or to none for a while, or is resized. If an event
+//! were lost, its completion would stay in the queue and the test would not end.
 
 use super::{PATIENCE, completion};
-use ironwarp_engine::event::EventFdWake;
+use ironwarp_engine::EventFdWake;
 use ironwarp_rnic::event::{CompletionHandler, HandlerId, Wake};
 use ironwarp_rnic::queue::{Arm, Completion, Cq};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -15,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::Instant;
 
-/// A build for tests is ten times slower; `cargo xtask events` runs them all.
+/// Debug builds are ten times slower; `cargo xtask events` runs the full number.
 const EVENTS: u64 = if cfg!(debug_assertions) { 200_000 } else { 10_000_000 };
 const QUEUES: u32 = 64;
 const SMALLEST: usize = 64;
@@ -23,7 +24,7 @@ const LARGEST: usize = 256;
 /// Tells a consumer to end.
 const LAST: u32 = QUEUES;
 
-/// An eventfd that counts.
+/// An eventfd that counts its signals.
 #[derive(Clone, Debug)]
 struct Counted {
     wake: EventFdWake,
@@ -40,23 +41,23 @@ impl Counted {
 impl Wake for Counted {
     fn signal(&self) {
         let before = self.signals.fetch_add(1, Ordering::SeqCst);
-        // The queue is armed once at the beginning, and then each time after a wake was consumed.
-        assert_eq!(before, self.consumed.load(Ordering::SeqCst), "one wake for each time it was armed");
+        // The queue is armed at the beginning, and after each wakeup that was consumed.
+        assert_eq!(before, self.consumed.load(Ordering::SeqCst), "one wakeup each time it is armed");
         self.wake.signal();
     }
 
     fn consume(&self) {
         let before = self.consumed.fetch_add(1, Ordering::SeqCst);
-        assert_eq!(before + 1, self.signals.load(Ordering::SeqCst), "there was a wake");
+        assert_eq!(before + 1, self.signals.load(Ordering::SeqCst), "consumed without a wakeup");
         self.wake.consume();
     }
 }
 
 struct Queue {
     cq: Cq,
-    /// It was armed, and nobody took the event.
+    /// The queue is armed, and its event was not taken yet.
     armed: AtomicBool,
-    /// The completion that is due.
+    /// The number of the next completion.
     next: AtomicU64,
 }
 
@@ -66,7 +67,7 @@ struct Test {
     events: AtomicU64,
 }
 
-/// Numbers that look random, and are the same every time.
+/// A deterministic pseudo-random number generator.
 struct Random(u64);
 
 impl Random {
@@ -93,7 +94,8 @@ impl Test {
         Self { queues, handlers, events: AtomicU64::new(0) }
     }
 
-    /// Completes requests on every other queue, until there were events enough. Returns how many.
+    /// Completes requests on every other queue until there were enough events. Returns the number of
+    /// completions.
     fn push(&self, first: usize) -> u64 {
         let mut random = Random(1 + first as u64);
         let mut pushed = vec![0; self.queues.len()];
@@ -101,13 +103,13 @@ impl Test {
             let n = random.below(self.queues.len() / 2) * 2 + first;
             let cq = &self.queues[n].cq;
             self.disturb(&mut random);
-            // One pusher for each queue: between this look and the push it only gets emptier, and it is not made smaller
-            // than that.
+            // Each queue has one pusher: between this check and the push the queue can only become emptier,
+            // and it is never made smaller than that.
             if cq.len() >= SMALLEST {
                 thread::yield_now();
                 continue;
             }
-            // The last that fits wakes whoever wants solicited ones.
+            // The last completion that fits is solicited, so that it wakes every consumer.
             let solicited = cq.len() + 1 == SMALLEST || random.below(3) == 0;
             cq.push(Completion { solicited, ..completion(pushed[n]) }).unwrap();
             pushed[n] += 1;
@@ -115,33 +117,30 @@ impl Test {
         pushed.iter().sum()
     }
 
-    /// Now and then moves any of the queues, or changes its size.
+    /// Occasionally moves a random queue to another handler, or resizes it.
     fn disturb(&self, random: &mut Random) {
         let cq = &self.queues[random.below(self.queues.len())].cq;
         match random.below(64) {
             0 => cq.set_handler(None),
             n @ 1..=4 => cq.set_handler(Some(Arc::clone(&self.handlers[n % 2].0))),
-            // Refused if more wait.
+            // Refused if it holds more completions.
             5 => drop(cq.resize(SMALLEST + random.below(LARGEST - SMALLEST + 1)).ok()),
             _ => {}
         }
     }
 
-    /// Serves the queues that a handler tells of. Returns how many completions it took.
+    /// Serves the queues that have events at a handler. Returns the number of completions taken.
     fn consume(&self, handler: usize) -> u64 {
         let _guard = Guard(self);
         let (handler, wake) = &self.handlers[handler];
         let mut random = Random(7 + u64::from(handler.id().0));
         let mut taken = 0;
         loop {
-            match handler.next() {
+            match handler.try_next() {
                 Some(event) if event.cq == LAST => return taken,
                 Some(event) => {
                     let queue = &self.queues[event.cq as usize];
-                    assert!(
-                        queue.armed.swap(false, Ordering::SeqCst),
-                        "one event for each time it was armed"
-                    );
+                    assert!(queue.armed.swap(false, Ordering::SeqCst), "one event each time it is armed");
                     self.events.fetch_add(1, Ordering::Relaxed);
                     taken += queue.serve(&mut random);
                 }
@@ -150,7 +149,7 @@ impl Test {
         }
     }
 
-    /// Tells the consumers to end, behind all other events.
+    /// Tells the consumers to end, after all other events.
     fn end(&self) {
         for queue in &self.queues {
             queue.cq.set_handler(Some(Arc::clone(&self.handlers[0].0)));
@@ -164,7 +163,7 @@ impl Test {
     }
 }
 
-/// A consumer that fails does not let the pushers wait for it.
+/// Keeps the pushers from waiting for a consumer that has failed.
 struct Guard<'t>(&'t Test);
 
 impl Drop for Guard<'_> {
@@ -181,7 +180,7 @@ impl Queue {
         let arm = if random.below(2) == 0 { Arm::Next } else { Arm::Solicited };
         self.armed.store(true, Ordering::SeqCst);
         if self.cq.arm(arm) {
-            // What came before raises no event: it is this thread's to take.
+            // Completions from before raise no event: this thread has to take them.
             taken += self.poll(LARGEST);
         }
         taken
@@ -192,7 +191,7 @@ impl Queue {
             assert_eq!(
                 self.next.fetch_add(1, Ordering::Relaxed),
                 done.wr_id,
-                "in order, none twice, none missing"
+                "in order, none duplicated or missing"
             );
         };
         self.cq.poll(most, each).unwrap() as u64
@@ -218,14 +217,14 @@ fn ten_million_events_are_neither_lost_nor_doubled_and_wake_once() {
         test.end();
         (pushed, consumers.map(|consumer| consumer.join().unwrap()).iter().sum::<u64>())
     });
-    // What was not solicited, or came while the last events were served.
+    // Completions that were not solicited, or arrived while the last events were served.
     taken += test.queues.iter().map(|queue| queue.poll(LARGEST)).sum::<u64>();
-    assert_eq!(taken, pushed, "every completion was taken once");
+    assert_eq!(taken, pushed, "every completion is taken once");
     let wakes = test.handlers.each_ref().map(|(handler, wake)| {
-        let left = std::iter::from_fn(|| handler.next()).count() as u64;
+        let left = std::iter::from_fn(|| handler.try_next()).count() as u64;
         test.events.fetch_add(left, Ordering::Relaxed);
         let counts = [&wake.signals, &wake.consumed].map(|count| count.load(Ordering::SeqCst));
-        assert_eq!(counts[0], counts[1], "each arm but the last, which is still open, had one wake");
+        assert_eq!(counts[0], counts[1], "one wakeup per arm, except for the last one");
         counts[0]
     });
     let events = test.events.load(Ordering::Relaxed);

@@ -1,9 +1,10 @@
-//! The event map at work (requirements I6, I8, I9): which queue has an event, and which vector is readable for it.
+//! The event map in operation (requirements I6, I8, I9): which queue an event goes to, and which vector
+//! becomes readable.
 
 use super::{PATIENCE, completion};
-use ironwarp_engine::event::EventFdWake;
+use ironwarp_engine::EventFdWake;
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionHandler, CompletionQueue, Engine, SetMapError};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::event::{AsyncEvent, Code, EventMap, LANE_QUEUE, Route, Shape, Vector};
 use ironwarp_rnic::queue::Arm;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -21,28 +22,29 @@ fn readable(vector: &EventFdWake) -> bool {
     poll(&mut [PollFd::new(vector, PollFlags::IN)], Some(&now)).unwrap() == 1
 }
 
-/// A completion queue whose events are those of a lane.
+/// A completion queue that follows the map for this lane.
 fn follower(engine: &Engine, lane: usize) -> Arc<CompletionQueue> {
     let cq = engine.create_cq(4).unwrap();
-    engine.follow_map(&cq, lane).unwrap();
+    engine.event_queues().follow_map(&cq, lane).unwrap();
     cq
 }
 
-/// Arms it, and lets it complete.
+/// Arms the queue and adds a completion.
 fn complete(cq: &CompletionQueue) {
     cq.cq().poll(4, drop).unwrap();
     assert!(!cq.arm(Arm::Next));
     cq.cq().push(completion(1)).unwrap();
 }
 
-/// One event of each function, and that only the vectors are readable that the map has for it.
+/// Raises one event of each function, and checks that exactly the vectors that the map assigns to it are
+/// readable.
 fn events_wake_their_vectors(engine: &Engine, map: &EventMap) {
-    engine.set_event_map(map.clone()).unwrap();
+    engine.event_queues().set_map(map.clone()).unwrap();
     let async_events = engine.async_events().unwrap();
     let last = map.lanes() - 1;
-    let (cq, handler) = (follower(engine, last), engine.lane_handler(last).unwrap());
-    let take = || assert!(handler.next().is_some());
-    let take_async = |event| assert_eq!(async_events.next(), Some(event));
+    let (cq, handler) = (follower(engine, last), engine.event_queues().lane_handler(last).unwrap());
+    let take = || assert!(handler.try_next().is_some());
+    let take_async = |event| assert_eq!(async_events.try_next(), Some(event));
     let of_adapter = AsyncEvent::EventQueueOverflow(7);
     type Case<'c> = (Code, &'c dyn Fn(), &'c dyn Fn());
     let cases: [Case<'_>; 4] = [
@@ -56,7 +58,7 @@ fn events_wake_their_vectors(engine: &Engine, map: &EventMap) {
         (Code::Completion, &|| complete(&cq), &take),
     ];
     let all = (0..map.vectors()).map(Vector::Message).chain([Vector::Line]);
-    let vectors: Vec<_> = all.map(|vector| (vector, engine.vector(vector).unwrap())).collect();
+    let vectors: Vec<_> = all.map(|vector| (vector, engine.event_queues().vector(vector).unwrap())).collect();
     for (code, raise, take) in cases {
         raise();
         let route = map.route(code, if code == Code::Completion { last } else { 0 });
@@ -68,7 +70,7 @@ fn events_wake_their_vectors(engine: &Engine, map: &EventMap) {
         take();
         assert!(!vectors.iter().any(|(_, descriptor)| readable(descriptor)), "{code:?} {map:?}");
     }
-    engine.leave_map(&cq, None);
+    engine.event_queues().leave_map(&cq, None);
 }
 
 #[test]
@@ -94,11 +96,11 @@ fn events_of_the_adapter_come_before_those_of_its_objects() {
     for event in [AsyncEvent::QpFatal(3), AsyncEvent::EventQueueOverflow(9), AsyncEvent::PortError(1)] {
         engine.device().raise(event);
     }
-    let taken: Vec<_> = std::iter::from_fn(|| events.next()).collect();
+    let taken: Vec<_> = std::iter::from_fn(|| events.try_next()).collect();
     assert_eq!(taken, [AsyncEvent::EventQueueOverflow(9), AsyncEvent::PortError(1), AsyncEvent::QpFatal(3)]);
 }
 
-/// A map that leads the completions of lane 0 to this handler.
+/// A map that sends the completions of lane 0 to this handler.
 fn leading_to(engine: &Engine, handler: &CompletionHandler) -> EventMap {
     let mut map = EventMap::new(Shape::ByFunction, engine.steering().lanes(), 1);
     let route = Route { queue: handler.id().0, vector: Vector::Message(0) };
@@ -106,32 +108,32 @@ fn leading_to(engine: &Engine, handler: &CompletionHandler) -> EventMap {
     map
 }
 
-/// Requirement I9: each time that it is armed, the queue raises one event, at one of the handlers that the map goes back and forth
-/// between.
+/// Requirement I9: each time that it is armed, the queue raises one event, at one of the handlers between
+/// which the map alternates.
 #[test]
-fn the_map_changes_while_completions_flow_and_each_is_told_once() {
+fn changing_the_map_neither_loses_nor_repeats_events() {
     let engine = engine();
-    let handlers = [engine.lane_handler(0).unwrap(), engine.create_handler().unwrap()];
+    let handlers = [engine.event_queues().lane_handler(0).unwrap(), engine.create_handler().unwrap()];
     let maps = [&handlers[0], &handlers[1]].map(|handler| leading_to(&engine, handler));
-    let vector = engine.vector(Vector::Message(0)).unwrap();
+    let vector = engine.event_queues().vector(Vector::Message(0)).unwrap();
     let cq = follower(&engine, 0);
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Ordering::Relaxed) {
-                maps.iter().for_each(|map| engine.set_event_map(map.clone()).unwrap());
+                maps.iter().for_each(|map| engine.event_queues().set_map(map.clone()).unwrap());
             }
         });
         for round in 0..20_000 {
             complete(&cq);
-            // At one of them by now, or where it goes next.
-            let told = std::iter::repeat_with(|| handlers.iter().find_map(|handler| handler.next()));
+            // The event is at one of them, or moves between them.
+            let told = std::iter::repeat_with(|| handlers.iter().find_map(|handler| handler.try_next()));
             let event = told.take(1_000_000).flatten().next();
             assert!(event.is_some_and(|event| event.cq == cq.cq().id()), "round {round}: {event:?}");
         }
         over.store(true, Ordering::Relaxed);
     });
-    assert!(handlers.iter().all(|handler| handler.next().is_none()), "none is told twice");
+    assert!(handlers.iter().all(|handler| handler.try_next().is_none()), "no event is raised twice");
     assert!(!readable(&vector));
     complete(&cq);
     assert!(readable(&vector));
@@ -140,17 +142,17 @@ fn the_map_changes_while_completions_flow_and_each_is_told_once() {
 }
 
 #[test]
-fn a_map_that_leads_nowhere_is_refused() {
+fn a_map_to_a_missing_lane_or_queue_is_refused() {
     let engine = engine();
     let lanes = engine.steering().lanes();
-    let before = engine.event_map();
-    let refused = engine.set_event_map(EventMap::new(Shape::ByCode, lanes + 1, 1)).unwrap_err();
+    let before = engine.event_queues().map();
+    let refused = engine.event_queues().set_map(EventMap::new(Shape::ByCode, lanes + 1, 1)).unwrap_err();
     assert!(matches!(refused, SetMapError::Lanes { .. }), "{refused}");
     let gone = engine.create_handler().unwrap();
     let map = leading_to(&engine, &gone);
     let number = gone.id().0;
     drop(gone);
-    let refused = engine.set_event_map(map).unwrap_err();
+    let refused = engine.event_queues().set_map(map).unwrap_err();
     assert!(matches!(refused, SetMapError::NoSuchQueue(queue) if queue == number), "{refused}");
-    assert_eq!(engine.event_map(), before);
+    assert_eq!(engine.event_queues().map(), before);
 }

@@ -1,9 +1,9 @@
-//! Asynchronous events, and the adapter that stops because nobody takes them.
+//! Asynchronous events, and how the adapter stops if they are not taken.
 
 use super::{PATIENCE, completion};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{ConnectOptions, Engine, QueuePairAttributes};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::{AsyncEvent, Sizes};
 use ironwarp_rnic::queue::{Arm, ReceiveRequest, Sges, Status};
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn engine() -> Arc<Engine> {
 }
 
 #[test]
-fn asynchronous_events_wait_for_whoever_asks_and_go_with_their_object() {
+fn asynchronous_events_are_kept_until_taken_or_their_object_is_destroyed() {
     let engine = engine();
     let attributes = |engine: &Engine| {
         QueuePairAttributes::new(engine.device().allocate_domain(), &engine.create_cq(1).unwrap())
@@ -26,14 +26,14 @@ fn asynchronous_events_wait_for_whoever_asks_and_go_with_their_object() {
         engine.device().raise(event);
     }
     drop(goes);
-    assert_eq!((events.next(), events.next()), (Some(stays_event), None));
+    assert_eq!((events.try_next(), events.try_next()), (Some(stays_event), None));
     engine.device().raise(AsyncEvent::PortActive(1));
     let again = engine.async_events().unwrap();
-    assert_eq!(again.wait(Some(PATIENCE)), Some(AsyncEvent::PortActive(1)), "one queue for all who ask");
+    assert_eq!(again.wait(Some(PATIENCE)), Some(AsyncEvent::PortActive(1)), "all callers share one queue");
 }
 
 #[test]
-fn an_overrun_is_told_until_the_queue_is_gone() {
+fn an_overrun_is_reported_unless_the_queue_is_destroyed() {
     let engine = engine();
     let events = engine.async_events().unwrap();
     let cq = engine.create_cq(1).unwrap();
@@ -44,12 +44,13 @@ fn an_overrun_is_told_until_the_queue_is_gone() {
     other.cq().push(completion(1)).unwrap();
     other.cq().push(completion(2)).unwrap_err();
     drop(other);
-    assert_eq!(events.next(), None);
+    assert_eq!(events.try_next(), None);
 }
 
-/// Requirement I5: the event queue grows to its bound, and then the adapter stops, says so, and flushes what was posted.
+/// Requirement I5: the event queue grows to its maximum; then the adapter stops, reports it, and flushes
+/// posted requests.
 #[test]
-fn an_event_queue_that_nobody_reads_stops_the_adapter_at_its_bound() {
+fn an_unread_event_queue_stops_the_adapter_at_its_maximum_size() {
     let [client, server] = [(); 2].map(|()| engine());
     let listener = server.listen("127.0.0.1:0".parse().unwrap()).unwrap();
     let cqs = [&client, &server].map(|engine| engine.create_cq(4).unwrap());
@@ -62,35 +63,36 @@ fn an_event_queue_that_nobody_reads_stops_the_adapter_at_its_bound() {
     incoming.accept(&far, server.terms(None, None), &[]).unwrap();
     near.wait_connected(PATIENCE).unwrap();
 
-    // A program that never asked for events loses nothing by them, so peers cannot stop its adapter.
-    for _ in 0..2 * Sizes::default().most {
+    // Events are discarded until a program asks for them, so that peers cannot stop the adapter of a program
+    // that never does.
+    for _ in 0..2 * Sizes::default().max {
         server.device().raise(AsyncEvent::QpAccessError(1));
     }
     let queue = server.async_events().unwrap();
     let events = server.device().events();
     assert!(!events.is_stopped());
-    assert_eq!(queue.next(), None);
+    assert_eq!(queue.try_next(), None);
     let mut raised = 0;
     while !events.is_stopped() {
         server.device().raise(AsyncEvent::GidChange(1));
         raised += 1;
-        assert!(raised <= 2 * Sizes::default().most, "it is bounded");
+        assert!(raised <= 2 * Sizes::default().max, "the event queue is bounded");
     }
-    assert!(raised >= Sizes::default().most, "and grows before it gives up");
+    assert!(raised >= Sizes::default().max, "the event queue grows to its maximum");
     assert_eq!(cqs[1].wait(Some(PATIENCE)), Ok(true));
     let flushed = |done: ironwarp_rnic::queue::Completion| {
         assert_eq!((done.wr_id, done.status), (7, Status::Flushed));
-        assert_eq!(done.cause.as_deref(), Some(&Fault::Stopped));
+        assert_eq!(done.cause.as_deref(), Some(&QpError::Stopped));
     };
     assert_eq!(cqs[1].poll(4, flushed), Ok(1));
     assert!(far.wait_closed(PATIENCE));
 
-    let taken: Vec<_> = std::iter::from_fn(|| queue.next()).collect();
-    assert_eq!(taken.len(), raised, "not one is missing, and the last is about the queue itself");
+    let taken: Vec<_> = std::iter::from_fn(|| queue.try_next()).collect();
+    assert_eq!(taken.len(), raised, "none is missing, and the last one reports the overflow");
     assert!(taken[..raised - 1].iter().all(|event| *event == AsyncEvent::GidChange(1)));
     assert_eq!(taken.last(), Some(&AsyncEvent::EventQueueOverflow(0)));
 
-    // What begins now ends at once.
+    // New connections end at once.
     let late = client.create_qp(QueuePairAttributes::new(domain, &cqs[0])).unwrap();
     client.connect(&late, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
     let incoming = listener.incoming().wait(Some(PATIENCE)).unwrap();
@@ -99,7 +101,7 @@ fn an_event_queue_that_nobody_reads_stops_the_adapter_at_its_bound() {
     assert!(far.wait_closed(PATIENCE));
 }
 
-/// Requirement N11: what was accepted completes or flushes, then no event is raised any more.
+/// Requirement N11: accepted requests complete or are flushed, after which no event is raised.
 #[test]
 fn after_the_shutdown_of_the_adapter_no_event_is_raised() {
     let engine = engine();
@@ -112,6 +114,6 @@ fn after_the_shutdown_of_the_adapter_no_event_is_raised() {
     drop(engine);
     cq.cq().push(completion(1)).unwrap();
     device.raise(AsyncEvent::DeviceFatal);
-    assert_eq!((handler.next(), events.next()), (None, None));
-    assert_eq!(cq.poll(1, drop), Ok(1), "completions are there to be polled");
+    assert_eq!((handler.try_next(), events.try_next()), (None, None));
+    assert_eq!(cq.poll(1, drop), Ok(1), "completions can still be polled");
 }

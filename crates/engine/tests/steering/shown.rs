@@ -1,22 +1,24 @@
-//! What somebody outside sees of tables, handlers and lanes (`ironwarp show`), while they are changed.
+//! The status of tables, handlers and lanes as another process sees it (`ironwarp show`), while they change.
 
-use crate::common::{Side, connect};
-use ironwarp_engine::show::{self, Row};
+use ironwarp_engine::config::Config;
+use ironwarp_engine::status::{self, Row};
 use ironwarp_engine::{Class, Engine};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::event::{EventMap, Shape};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::steering::RedirectionTable;
+use ironwarp_testkit::engine::{Side, connect};
 use std::num::NonZero;
 use std::sync::Arc;
 
-/// What the adapter with an event queue of this class says of itself.
+/// The status of the adapter that has an event queue of this class.
 fn rows(of: &str) -> Vec<Row> {
-    let names = show::adapters().unwrap();
+    let names = status::adapters().unwrap();
     let mut mine = names
         .iter()
-        .filter_map(|name| show::ask(name, Some(std::process::id().cast_signed())).ok()?.read().ok());
-    mine.find(|adapter| adapter.rows.iter().any(|row| row.text("of") == of)).expect("it answers").rows
+        .filter_map(|name| status::ask(name, Some(std::process::id().cast_signed())).ok()?.read().ok());
+    mine.find(|adapter| adapter.rows.iter().any(|row| row.text("of") == of))
+        .expect("the adapter answers")
+        .rows
 }
 
 fn of_kind<'r>(rows: &'r [Row], kind: &str) -> Vec<&'r Row> {
@@ -49,7 +51,7 @@ fn tables_classes_and_lanes_are_shown_as_they_are_now() {
     let mut table = RedirectionTable::spread(1);
     table.entries_mut().fill(u16::try_from(rest.len() - 1).unwrap());
     server.steering().set_table(table).unwrap();
-    server.set_event_map(EventMap::new(Shape::ByCode, rest.len(), 0)).unwrap();
+    server.event_queues().set_map(EventMap::new(Shape::ByCode, rest.len(), 0)).unwrap();
     let after = rows(share);
     assert_eq!(of_kind(&after, "lane")[rest.len() - 1].number("steered"), 128);
     let routes = of_kind(&after, "route");

@@ -1,10 +1,10 @@
-//! The redirection table, and what is steered by it.
+//! The redirection table, and the connections that it steers.
 
-use crate::common::{Side, connect};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{Engine, NoSuchLane};
-use ironwarp_rnic::config::Config;
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::steering::{HashKey, KEY_LEN, RedirectionTable, Tuple, toeplitz};
+use ironwarp_testkit::engine::{Side, connect};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +16,7 @@ fn engine() -> Arc<Engine> {
     Engine::new(Config { steering_key: HashKey::new(KEY), ..Config::default() }).unwrap()
 }
 
-/// Connects so many queue pairs of two engines; returns the lanes and the addresses of both ends of each.
+/// Connects `PAIRS` queue pairs of two engines; returns the lanes and the addresses of both ends of each.
 fn lanes(client: &Arc<Engine>, server: &Arc<Engine>) -> Vec<(usize, (SocketAddr, SocketAddr))> {
     let (near, far) = (Side::new(client, 8, 64), Side::new(server, 8, 64));
     let mut found = Vec::new();
@@ -58,12 +58,12 @@ fn a_changed_table_steers_the_connections_that_come_after_it() {
     server.steering().set_table(RedirectionTable::spread(1)).unwrap();
     let found = lanes(&client, &server);
     let (dialled, accepted): (Vec<_>, Vec<_>) = found.chunks(2).map(|ends| (ends[0].0, ends[1].0)).unzip();
-    assert_eq!(dialled, [last; PAIRS], "by the client's table");
-    assert_eq!(accepted, [0; PAIRS], "by the server's");
+    assert_eq!(dialled, [last; PAIRS], "according to the client's table");
+    assert_eq!(accepted, [0; PAIRS], "according to the server's table");
 }
 
 #[test]
-fn a_table_with_a_lane_that_there_is_not_is_refused() {
+fn a_table_with_a_missing_lane_is_refused() {
     let engine = engine();
     let lanes = engine.steering().lanes();
     let before = engine.steering().table();
@@ -72,7 +72,8 @@ fn a_table_with_a_lane_that_there_is_not_is_refused() {
     assert_eq!(engine.steering().table(), before);
 }
 
-/// A peer that knows the adapter could otherwise choose its ports so that all its connections meet on one lane.
+/// Otherwise a peer that knows the key could choose its ports so that all its connections are served by one
+/// lane.
 #[test]
 fn adapters_have_keys_of_their_own() {
     let (peer, local) = ("192.0.2.1:7".parse().unwrap(), "192.0.2.2:8".parse().unwrap());

@@ -3,7 +3,7 @@
 use super::*;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// In network byte order, all of it.
+/// All fields are in network byte order.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_gid {
@@ -150,7 +150,7 @@ pub struct ibv_rx_hash_conf {
     pub rx_hash_fields_mask: u64,
 }
 
-/// Begins as `ibv_qp_init_attr` does.
+/// Begins with the fields of `ibv_qp_init_attr`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_qp_init_attr_ex {

@@ -21,7 +21,7 @@ pub struct rdma_addr {
     pub addr: rdma_ib_addr,
 }
 
-/// Valid is what the family, which all members begin with, says.
+/// The family, with which all members begin, says which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_sockaddr {
@@ -99,7 +99,7 @@ pub struct rdma_cm_event {
     pub param: rdma_cm_event_param,
 }
 
-/// Valid is what the port space of the id calls for.
+/// The port space of the id says which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
@@ -167,7 +167,7 @@ c_enums! { CM_CONSTANTS;
         RDMA_PS_UDP = 0x0111,
         RDMA_PS_IB = 0x013f,
     }
-    /// Service ids of the port spaces; macros in C.
+    /// Service ids of the port spaces. Macros in C.
     rdma_ib_service: u64 {
         RDMA_IB_IP_PS_MASK = 0xffff_ffff_ffff_0000,
         RDMA_IB_IP_PORT_MASK = 0x0000_0000_0000_ffff,
@@ -175,16 +175,16 @@ c_enums! { CM_CONSTANTS;
         RDMA_IB_IP_PS_UDP = 0x0000_0000_0111_0000,
         RDMA_IB_PS_IB = 0x0000_0000_013f_0000,
     }
-    /// A macro in C: the key of datagrams between ids.
+    /// The queue key of datagrams between ids. A macro in C.
     rdma_udp_qkey: u32 {
         RDMA_UDP_QKEY = 0x0123_4567,
     }
-    /// Unnamed in C: more is asked for than there is, so that the device's limit decides.
+    /// Ask for more than any device has, so that the device's limit applies. Unnamed in C.
     rdma_max_resources: u8 {
         RDMA_MAX_RESP_RES = 0xff,
         RDMA_MAX_INIT_DEPTH = 0xff,
     }
-    /// Macros in C, for `ai_flags`.
+    /// Flags of `ai_flags`. Macros in C.
     rdma_addrinfo_flags: i32 {
         RAI_PASSIVE = 1,
         RAI_NUMERICHOST = 2,
@@ -203,7 +203,7 @@ c_enums! { CM_CONSTANTS;
         RDMA_MC_JOIN_FLAG_SENDONLY_FULLMEMBER = 1,
         RDMA_MC_JOIN_FLAG_RESERVED = 2,
     }
-    /// Unnamed in C: levels and names of `rdma_set_option`.
+    /// Levels and names of `rdma_set_option`. Unnamed in C.
     rdma_option: i32 {
         RDMA_OPTION_ID = 0,
         RDMA_OPTION_IB = 1,
@@ -213,7 +213,7 @@ c_enums! { CM_CONSTANTS;
         RDMA_OPTION_ID_ACK_TIMEOUT = 3,
         RDMA_OPTION_IB_PATH = 1,
     }
-    /// Options of rsockets; unnamed in C.
+    /// Options of rsockets. Unnamed in C.
     rsocket_option: i32 {
         SOL_RDMA = 0x10000,
         RDMA_SQSIZE = 0,

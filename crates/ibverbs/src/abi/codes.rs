@@ -51,7 +51,7 @@ c_enums! { CODES;
         IBV_PORT_ACTIVE = 4,
         IBV_PORT_ACTIVE_DEFER = 5,
     }
-    /// Unnamed in C; a `uint8_t` in `ibv_port_attr`.
+    /// Unnamed in C. A `uint8_t` in `ibv_port_attr`.
     ibv_link_layer: u8 {
         IBV_LINK_LAYER_UNSPECIFIED = 0,
         IBV_LINK_LAYER_INFINIBAND = 1,
@@ -285,7 +285,7 @@ c_enums! { CODES;
         IBV_FLOW_ACTION_ESP_REPLAY_NONE = 0,
         IBV_FLOW_ACTION_ESP_REPLAY_BMP = 1,
     }
-    /// Sizes of the character arrays in `ibv_device`; unnamed in C.
+    /// Sizes of the character arrays in `ibv_device`. Unnamed in C.
     ibv_sysfs_length: usize {
         IBV_SYSFS_NAME_MAX = 64,
         IBV_SYSFS_PATH_MAX = 256,

@@ -1,13 +1,13 @@
-//! Devices, contexts and the two tables of operations. A program holds a pointer to the [`ibv_context`] at the end of a
-//! [`verbs_context`]; the headers find the table in front of it by its negative offset.
+//! Devices, contexts and the two tables of operations. A program holds a pointer to the [`ibv_context`] at
+//! the end of a [`verbs_context`]. The headers find the table in front of it by a negative offset.
 
 use super::*;
 use std::ffi::{c_char, c_int, c_void};
 
-/// A slot that no program calls: left over from old interfaces.
+/// A slot of an old interface, which no program calls.
 pub type unused_op = Option<unsafe extern "C" fn()>;
 
-/// `abi_compat` of a context that has a [`verbs_context`] around it: `__VERBS_ABI_IS_EXTENDED` of C.
+/// `abi_compat` of a context that is part of a [`verbs_context`]: `__VERBS_ABI_IS_EXTENDED` in C.
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 
 #[repr(C)]
@@ -29,7 +29,7 @@ pub struct ibv_device {
     pub ibdev_path: [c_char; IBV_SYSFS_PATH_MAX],
 }
 
-/// What inline functions call for every object, without looking whether it is there.
+/// Functions that inline code calls without checking whether they are set.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_context_ops {
@@ -97,8 +97,8 @@ pub struct ibv_context {
     pub abi_compat: *mut c_void,
 }
 
-/// The extended table. A slot that is `None` tells the caller EOPNOTSUPP. New operations are added at the front, so
-/// that `sz`, the size of it all, says how many there are.
+/// The extended table. Inline code returns EOPNOTSUPP for a slot that is `None`. New operations are added at
+/// the front, and `sz`, the size of the whole structure, says how many there are.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct verbs_context {
@@ -209,7 +209,7 @@ pub struct verbs_context {
             init_attr: *mut ibv_cq_init_attr_ex,
         ) -> *mut ibv_cq_ex,
     >,
-    /// The real library's own state; NULL here, which is fine as long as it never gets our contexts.
+    /// Private state of the real library. NULL here, because it never gets these contexts.
     pub priv_: *mut c_void,
     pub query_device_ex: Option<
         unsafe extern "C" fn(

@@ -1,4 +1,4 @@
-//! What devices and ports say of themselves when they are queried.
+//! Attributes of devices and ports.
 
 use super::*;
 use std::ffi::{c_char, c_int, c_uint};
@@ -144,8 +144,8 @@ pub struct ibv_device_attr_ex {
     pub phys_port_cnt_ex: u32,
 }
 
-/// The exported `ibv_query_port` fills only the first [`COMPAT_PORT_ATTR_LEN`] bytes, which is all of it that binaries
-/// have room for which were built before `port_cap_flags2`.
+/// The exported `ibv_query_port` fills only the first [`COMPAT_PORT_ATTR_LEN`] bytes, because binaries built
+/// before `port_cap_flags2` have room for no more.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_port_attr {
@@ -174,12 +174,12 @@ pub struct ibv_port_attr {
     pub active_speed_ex: u32,
 }
 
-/// An `ibv_port_attr` of which only the first [`COMPAT_PORT_ATTR_LEN`] bytes are there.
+/// An `ibv_port_attr` of which only the first [`COMPAT_PORT_ATTR_LEN`] bytes exist.
 #[repr(C)]
 #[derive(Debug)]
 pub struct _compat_ibv_port_attr {
     _opaque: [u8; 0],
 }
 
-/// What the exported `ibv_query_port` writes.
+/// Number of bytes that the exported `ibv_query_port` writes.
 pub const COMPAT_PORT_ATTR_LEN: usize = std::mem::offset_of!(ibv_port_attr, port_cap_flags2);

@@ -327,13 +327,13 @@ c_enums! { FLAGS;
         IBV_VALUES_MASK_RAW_CLOCK = 1,
         IBV_VALUES_MASK_RESERVED = 1 << 1,
     }
-    /// Beyond the 32 bits of `ibv_device_cap_flags`; macros in C, for `device_cap_flags_ex`.
+    /// Flags of `device_cap_flags_ex` beyond the 32 bits of `ibv_device_cap_flags`. Macros in C.
     ibv_device_cap_flags_ex: u64 {
         IBV_DEVICE_RAW_SCATTER_FCS = 1 << 34,
         IBV_DEVICE_PCI_WRITE_END_PADDING = 1 << 36,
         IBV_DEVICE_CC_DMA_BOUNCE = 1 << 41,
     }
-    /// Unnamed in C: unions of `ibv_create_cq_wc_flags`.
+    /// Unions of `ibv_create_cq_wc_flags`. Unnamed in C.
     ibv_wc_flag_sets: u64 {
         IBV_WC_STANDARD_FLAGS = (1 << 7) - 1,
         IBV_CREATE_CQ_SUP_WC_FLAGS = (1 << 12) - 1,
@@ -342,7 +342,7 @@ c_enums! { FLAGS;
     ibv_wc_shift: u32 {
         IBV_WC_IP_CSUM_OK_SHIFT = 2,
     }
-    /// Access rights that a device may ignore when it does not know them.
+    /// Access flags that a device may ignore if it does not know them.
     ibv_access_optional: u32 {
         IBV_ACCESS_OPTIONAL_FIRST = 1 << 20,
         IBV_ACCESS_OPTIONAL_RANGE = 0x3ff0_0000,
@@ -350,7 +350,7 @@ c_enums! { FLAGS;
     ibv_advise_mr_flag: u32 {
         IBV_ADVISE_MR_FLAG_FLUSH = 1,
     }
-    /// Of `ibv_port_attr::flags`.
+    /// Flags of `ibv_port_attr::flags`.
     ibv_query_port_flags: u8 {
         IBV_QPF_GRH_REQUIRED = 1,
     }

@@ -1,4 +1,4 @@
-//! Packet steering and counters. None of it is supported: these types complete the extended table.
+//! Packet steering and counters. They are not supported: these types complete the extended table.
 
 use super::*;
 use std::ffi::c_void;
@@ -23,7 +23,7 @@ pub struct ibv_counter_attach_attr {
     pub comp_mask: u32,
 }
 
-/// What to steer follows behind it, in structures of `num_of_specs` kinds.
+/// Followed by `num_of_specs` structures.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_flow_attr {

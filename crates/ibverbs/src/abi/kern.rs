@@ -1,4 +1,5 @@
-//! Structures of the kernel's interface that a few exported functions convert. Nothing here talks to that interface.
+//! Structures of the kernel interface that a few exported functions convert. Nothing here uses that
+//! interface.
 
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]

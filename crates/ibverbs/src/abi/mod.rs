@@ -1,23 +1,23 @@
-//! What the headers of rdma-core lay out: structures, function tables, constants. No behaviour.
+//! The ABI of rdma-core's headers: structures, function tables, constants.
 //!
-//! Names are those of C, so that they are found in the manual pages. Layouts and values are those of rdma-core 65 on
-//! 64-bit Linux, which grew out of older ones at their ends; `tests/layout` compares every one with the real headers. C enumerations are integers here: the
-//! caller may store any value in them, which a Rust enumeration would not survive.
+//! Names are those of C, so that the manual pages describe them. Layouts and values are those of rdma-core 65 on 64-bit
+//! Linux, which extends older releases. `tests/layout` compares all of them with the real headers. C enumerations are
+//! integers here, because a caller may store any value in them, which is undefined for a Rust enumeration.
 //!
 //! | file | for |
 //! |---|---|
 //! | `codes` | enumerations whose values exclude each other: states, statuses, opcodes |
 //! | `flags` | enumerations whose values are bits |
-//! | `device` | what devices and ports say of themselves |
+//! | `device` | attributes of devices and ports |
 //! | `attr` | attributes of objects |
 //! | `work` | work requests, completions, events |
 //! | `verbs` | objects that programs hold pointers to: regions, queues, queue pairs, their tables |
 //! | `context` | devices, contexts and the two operation tables |
 //! | `flow` | packet steering, which is not supported; its types complete the tables |
-//! | `sa` | records of InfiniBand's subnet administration that ids of librdmacm carry |
+//! | `sa` | records of InfiniBand's subnet administration that ids of librdmacm contain |
 //! | `kern` | structures of the kernel that a few functions convert |
 //! | `cm` | librdmacm |
-//! | `zeroed` | structures of all zeroes |
+//! | `zeroed` | zeroed structures |
 
 #![allow(non_camel_case_types, non_snake_case, reason = "names as in C")]
 
@@ -47,8 +47,8 @@ pub use verbs::*;
 pub use work::*;
 pub use zeroed::Zeroed;
 
-/// Declares C enumerations, each as an integer type and constants of it, and the list of all these constants, which
-/// the layout test goes through.
+/// Declares C enumerations, each as an integer type with constants, and a list of all these constants for the
+/// layout test.
 macro_rules! c_enums {
     ($list:ident; $($(#[$doc:meta])* $name:ident: $int:ty { $($constant:ident = $value:expr,)* })*) => {
         $(
@@ -62,7 +62,7 @@ macro_rules! c_enums {
 }
 pub(crate) use c_enums;
 
-/// A union says no more than its name when it is printed: which member is valid is known elsewhere.
+/// Prints only the name of a union, because which member is valid is not known here.
 macro_rules! opaque_debug {
     ($($name:ident),* $(,)?) => {
         $(impl std::fmt::Debug for $name {

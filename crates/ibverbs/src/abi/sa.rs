@@ -1,4 +1,4 @@
-//! Records of InfiniBand's subnet administration. Ids and options of librdmacm carry them.
+//! Records of InfiniBand's subnet administration. Ids and options of librdmacm contain them.
 
 use super::*;
 use std::ffi::c_int;
@@ -105,7 +105,7 @@ c_enums! { SA_CONSTANTS;
         IBV_PATH_FLAG_INBOUND_REVERSE = 1 << 5,
         IBV_PATH_FLAG_BIDIRECTIONAL = IBV_PATH_FLAG_OUTBOUND | IBV_PATH_FLAG_INBOUND_REVERSE,
     }
-    /// A macro in C: a bit of `reversible_numpath`.
+    /// A bit of `reversible_numpath`. A macro in C.
     ibv_path_record_reversible: u8 {
         IBV_PATH_RECORD_REVERSIBLE = 0x80,
     }

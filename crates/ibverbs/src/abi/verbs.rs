@@ -1,4 +1,5 @@
-//! The objects that programs hold pointers to. Inline functions of the headers read and call what is in them.
+//! The objects that programs hold pointers to. Inline functions of the headers read their fields and call
+//! their functions.
 
 use super::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -93,14 +94,15 @@ pub struct ibv_parent_domain_init_attr {
     pub pd_context: *mut c_void,
 }
 
-/// Memory that `ibv_alloc_buf` made. Programs do not know what is in it.
+/// Memory from `ibv_alloc_buf`. Opaque to programs.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_buf {
     _opaque: [u8; 0],
 }
 
-/// What `ibv_reg_mr_ex` is asked for. The first three are always there, the others if `comp_mask` names them.
+/// The parameters of `ibv_reg_mr_ex`. The first three fields always exist, the others if `comp_mask` names
+/// them.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_mr_init_attr {
@@ -115,7 +117,7 @@ pub struct ibv_mr_init_attr {
     pub buf: *mut ibv_buf,
 }
 
-/// Hints to the bus for the memory of a region; not supported.
+/// DMA hints for the memory of a region. Not supported.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_dmah {
@@ -131,7 +133,7 @@ pub struct ibv_dmah_init_attr {
     pub tph_mem_type: u8,
 }
 
-/// Counters of completions beside the completion queues; not supported.
+/// Counters of completions. Not supported.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_comp_cntr {
@@ -184,7 +186,7 @@ pub struct ibv_cq {
     pub async_events_completed: u32,
 }
 
-/// Begins as [`ibv_cq`] does, so that a pointer to it is one to that.
+/// Begins with the fields of [`ibv_cq`], so that a pointer to one is a pointer to the other.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_cq_ex {
@@ -312,7 +314,7 @@ pub struct ibv_qp_ex {
     >,
 }
 
-/// Receive queues of their own; not supported.
+/// Separate receive queues. Not supported.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_wq {

@@ -1,4 +1,4 @@
-//! Work requests, completions and events: what moves through queues.
+//! Work requests, completions and events.
 
 use super::*;
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,7 +18,7 @@ pub struct ibv_data_buf {
     pub length: usize,
 }
 
-/// Descriptors that a driver hands to the kernel; no function that is here takes it.
+/// Commands that a driver passes to the kernel. No exported function uses it.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_fd_arr {
@@ -44,7 +44,7 @@ pub struct ibv_send_wr {
     pub num_sge: c_int,
     pub opcode: ibv_wr_opcode,
     pub send_flags: c_uint,
-    /// In C an unnamed union: immediate data in network byte order, or `invalidate_rkey`.
+    /// An unnamed union in C: immediate data in network byte order, or `invalidate_rkey`.
     pub imm_data: u32,
     pub wr: ibv_send_wr_remote,
     pub qp_type: ibv_send_wr_qp_type,
@@ -52,7 +52,7 @@ pub struct ibv_send_wr {
     pub extra: ibv_send_wr_extra,
 }
 
-/// `wr` of a send request: valid is what its opcode and the queue pair's type call for.
+/// `wr` of a send request. The opcode and the type of the queue pair say which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_remote {
@@ -85,7 +85,7 @@ pub struct ibv_send_wr_ud {
     pub remote_qkey: u32,
 }
 
-/// `qp_type` of a send request; a union of one member in C.
+/// `qp_type` of a send request. A union of one member in C.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_send_wr_qp_type {
@@ -139,7 +139,7 @@ pub struct ibv_mw_bind {
     pub bind_info: ibv_mw_bind_info,
 }
 
-/// Tag matching; not supported.
+/// Tag matching. Not supported.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_ops_wr {
@@ -168,7 +168,7 @@ pub struct ibv_ops_wr_add {
     pub mask: u64,
 }
 
-/// Header of a tagged message; not supported.
+/// Header of a tagged message. Not supported.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
 pub struct ibv_tmh {
@@ -194,7 +194,7 @@ pub struct ibv_wc {
     pub opcode: ibv_wc_opcode,
     pub vendor_err: u32,
     pub byte_len: u32,
-    /// In C an unnamed union: immediate data in network byte order, or `invalidated_rkey`.
+    /// An unnamed union in C: immediate data in network byte order, or `invalidated_rkey`.
     pub imm_data: u32,
     pub qp_num: u32,
     pub src_qp: u32,
@@ -225,7 +225,7 @@ pub struct ibv_async_event {
     pub event_type: ibv_event_type,
 }
 
-/// What an event is about: valid is what its type calls for.
+/// The object of an event. The type of the event says which member is valid.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {

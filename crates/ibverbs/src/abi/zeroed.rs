@@ -1,18 +1,18 @@
-//! Structures of all zeroes, which is how C programs begin with most of them.
+//! Zeroed structures, with which C programs initialise most of them.
 #![expect(unsafe_code, reason = "says which types are valid as zero bytes")]
 
 use super::*;
 
-/// A type whose value may be all zero bytes.
+/// A type for which zero bytes are a valid value.
 ///
 /// # Safety
-/// Every bit pattern of zeroes is a valid value: integers, pointers, optional functions and arrays, structures or unions of
-/// these, with no reference and no Rust enumeration in them.
+/// Zero bytes must be valid: integers, pointers, optional functions, and arrays, structures or unions of
+/// these, without references and Rust enumerations.
 pub unsafe trait Zeroed: Sized {
-    /// The value of all zero bytes.
+    /// A value of zero bytes.
     #[must_use]
     fn zeroed() -> Self {
-        // SAFETY: whoever implements this trait says that zero bytes are a valid value.
+        // SAFETY: zero bytes are valid by the contract of the trait.
         unsafe { std::mem::zeroed() }
     }
 }
@@ -20,7 +20,7 @@ pub unsafe trait Zeroed: Sized {
 macro_rules! zeroed {
     ($($name:ident),* $(,)?) => {
         $(
-            // SAFETY: integers, raw pointers, optional functions, and structures and unions of C made of these.
+            // SAFETY: integers, raw pointers, optional functions, and C structures and unions of these.
             unsafe impl Zeroed for $name {}
         )*
     };

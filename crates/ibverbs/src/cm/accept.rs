@@ -1,37 +1,38 @@
-//! The passive end of a connection: the program decides. Before this: a CONNECT_REQUEST; after: `watch.rs`, when the
-//! connection is there.
+//! The passive end of a connection: accepting or rejecting the request of a peer.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::connect::{Wanted, aside, with_header};
+use super::connect::{ConnectParams, side_channel, with_header};
 use super::device::CmDevice;
-use super::id::{Id, complete};
+use super::id::Id;
 use super::state::{Link, Phase, Purpose, Shared};
+use super::synchronous::complete;
+use super::watch;
 use crate::abi::*;
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
-use crate::object::find;
-use crate::qp::Qp;
-use crate::report;
+use crate::objects::qp::Qp;
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::find;
+use crate::support::report;
 use ironwarp_engine::gid::Gid;
 use ironwarp_engine::{BringUpOptions, Incoming, Local, QueuePair, Remote};
 use ironwarp_rnic::qp::State as QpState;
-use ironwarp_wire::private::{Aside, AsideKind};
+use ironwarp_wire::private::{CmHeader, CmKind};
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What InfiniBand's service resolution says for a program that does not want it.
+/// Status of a SIDR reply that rejects a lookup.
 const SIDR_REJECT: u32 = 2;
 
-/// How long an answer may take to get out. It takes no time, unless the host is stuck.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// How long to wait for an answer to be sent. It is sent at once, unless the host is stuck.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// # Safety
-/// `param` is NULL, or whole.
+/// `param` is NULL or valid.
 unsafe fn accept(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let otherwise = id.shared().lock().depths;
-    // SAFETY: the caller's word.
-    let wanted = unsafe { Wanted::read(id, param, otherwise)? };
+    // SAFETY: guaranteed by the caller.
+    let wanted = unsafe { ConnectParams::read(id, param, otherwise)? };
     let qp = id.qp()?;
     let request = {
         let mut state = id.shared().lock();
@@ -41,26 +42,26 @@ unsafe fn accept(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     };
     id.note_connection(&wanted.header);
     if let Some(qp) = &qp {
-        id.watches(qp);
+        watch::follow(qp, id.shared());
     }
     match (request.header, qp) {
-        _ if id.is_datagram() => tell_number(id, request.incoming, &wanted),
-        (None, Some(qp)) => take(id, request.incoming, &qp, &wanted),
+        _ if id.is_datagram() => answer_lookup(id, request.incoming, &wanted),
+        (None, Some(qp)) => accept_managed(id, request.incoming, &qp, &wanted),
         (None, None) => {
-            // Its Request is a standard one, in which there is no room for the number of its queue pair.
-            report::only_managed(request.incoming.peer());
+            // The peer sent a standard Request, which has no room for a queue pair number.
+            report::needs_managed_qp(request.incoming.peer());
             Err(Errno::INVALID)
         }
-        (Some(peer), qp) => stand_beside(id, request.incoming, (peer, qp.as_deref()), &wanted),
+        (Some(peer), qp) => accept_side_channel(id, request.incoming, peer, qp.as_deref(), &wanted),
     }
     .inspect_err(|_| id.shared().lock().phase = Phase::Failed)
 }
 
-/// The id's queue pair talks over the connection.
-fn take(id: &Id, incoming: Incoming, qp: &Qp, wanted: &Wanted) -> Result<(), Errno> {
+/// Accepts the connection with the queue pair of the id.
+fn accept_managed(id: &Id, incoming: Incoming, qp: &Qp, wanted: &ConnectParams) -> Result<(), Errno> {
     let engine = id.device()?.context.engine();
     let pair = qp.stream().ok_or(Errno::INVALID)?;
-    // What the program posts from now on waits until the connection is there.
+    // What the program posts from now on waits for the connection.
     pair.modify(QpState::ReadyToReceive)?;
     pair.modify(QpState::ReadyToSend)?;
     begin(id, pair, Purpose::Managed);
@@ -74,37 +75,41 @@ fn begin(id: &Id, pair: &Arc<QueuePair>, purpose: Purpose) {
     state.phase = Phase::Accepting;
 }
 
-/// A connectionless queue pair is told in an answer that is no connection.
-fn tell_number(id: &Id, incoming: Incoming, wanted: &Wanted) -> Result<(), Errno> {
-    let header = Aside { kind: AsideKind::Found, qkey: RDMA_UDP_QKEY, ..wanted.header };
+/// Answers a lookup with the number of a UD queue pair. That is a rejection with private data, not a
+/// connection.
+fn answer_lookup(id: &Id, incoming: Incoming, wanted: &ConnectParams) -> Result<(), Errno> {
+    let header = CmHeader { kind: CmKind::Found, qkey: RDMA_UDP_QKEY, ..wanted.header };
     id.shared().lock().phase = Phase::Connected;
     answer(incoming, &with_header(&header, &wanted.private_data))
 }
 
-/// An answer that is no connection. When this returns it is out, because the program may end now.
+/// Sends a rejection with private data. It has been sent when this returns, because the program may exit
+/// next.
 fn answer(incoming: Incoming, private_data: &[u8]) -> Result<(), Errno> {
-    incoming.reject_and_wait(private_data, PATIENCE).map_err(|error| Errno::from(&error))
+    incoming.reject_and_wait(private_data, ANSWER_TIMEOUT).map_err(|error| Errno::from(&error))
 }
 
-/// The program, or the peer's, has its own queue pair. Each end tells its number; an id's queue pair is connected by it.
-fn stand_beside(
+/// Accepts a side channel: one of the two programs connects its queue pair itself, so both ends exchange
+/// numbers. A queue pair of the id is connected by number.
+fn accept_side_channel(
     id: &Id,
     incoming: Incoming,
-    (peer, qp): (Aside, Option<&Qp>),
-    wanted: &Wanted,
+    peer: CmHeader,
+    qp: Option<&Qp>,
+    wanted: &ConnectParams,
 ) -> Result<(), Errno> {
     let engine = id.device()?.context.engine();
-    let pair = aside(engine, id.shared())?;
+    let pair = side_channel(engine, id.shared())?;
     let mut header = wanted.header;
     // Before the queue pair is connected, and before the peer learns that it may use the secret.
     header.keeps_secret = peer
         .secret
         .is_some_and(|secret| report::find_pair(header.qpn).is_some_and(|own| own.keep_secret(secret)));
     let purpose = match qp {
-        None => Purpose::Aside,
+        None => Purpose::SideChannel,
         Some(qp) => {
             bring_up(id.shared(), qp.stream().ok_or(Errno::INVALID)?, peer.qpn)?;
-            Purpose::Beside
+            Purpose::ManagedBySideChannel
         }
     };
     begin(id, &pair, purpose);
@@ -113,7 +118,7 @@ fn stand_beside(
     incoming.accept(&pair, terms, &reply).map_err(|error| Errno::from(&error))
 }
 
-/// Connects the id's own queue pair to one that the peer's program connects itself.
+/// Connects the queue pair of the id to one that the peer's program connects itself.
 fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
     let engine = CmDevice::get()?.context.engine();
     let (local, remote, depths) = {
@@ -135,45 +140,45 @@ fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     let accepted = unsafe { accept_and_wait(id, param) };
     minus_one!(accepted)
 }
 
 /// # Safety
-/// `param` is NULL, or whole.
+/// `param` is NULL or valid.
 unsafe fn accept_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let datagram = uncancelled(|| -> Result<bool, Errno> {
         let id = find::<Id>(c)?;
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         unsafe { accept(&id, param)? };
         Ok(id.is_datagram())
     })?;
-    // Nobody tells that a number has arrived.
+    // No event follows the answer to a lookup.
     if datagram { Ok(()) } else { complete(c) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     minus_one!(unsafe { reject(id, data, len) })
 }
 
-/// The same, for a reason that has to do with enhanced connection establishment.
+/// Rejects a request for a reason that concerns enhanced connection establishment.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     minus_one!(unsafe { reject(id, data, len) })
 }
 
 /// # Safety
-/// `data` is NULL, or has `len` bytes.
+/// `data` is NULL or has `len` bytes.
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<(), Errno> {
     let id = find::<Id>(id)?;
     let data = match data.is_null() {
         true if len > 0 => return Err(Errno::INVALID),
         true => &[][..],
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         false => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) },
     };
     let (request, link) = {
@@ -189,9 +194,9 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<()
         link.pair.disconnect();
     }
     let Some(request) = request else { return Ok(()) };
-    let lookup = request.header.is_some_and(|header| header.kind == AsideKind::Lookup);
+    let lookup = request.header.is_some_and(|header| header.kind == CmKind::Lookup);
     let said = match lookup {
-        true => with_header(&Aside { status: SIDR_REJECT, ..Aside::new(AsideKind::Found, 0) }, data),
+        true => with_header(&CmHeader { status: SIDR_REJECT, ..CmHeader::new(CmKind::Found, 0) }, data),
         false => data.to_vec(),
     };
     answer(request.incoming, &said)

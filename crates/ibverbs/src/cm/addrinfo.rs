@@ -1,24 +1,23 @@
-//! Names and services become addresses, through the C library's resolver.
+//! Resolving names and services, with the resolver of the C library.
 #![expect(unsafe_code, reason = "entry points of the C ABI, and the C library's lists")]
 
 use super::address;
-use super::id::{Id, complete};
 use crate::abi::*;
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
-use crate::object::{find, put};
-use std::ffi::{CStr, c_char, c_int};
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::put;
+use crate::support::sockaddr;
+use std::ffi::{c_char, c_int};
 use std::ptr;
 
-/// A copy of an address of C, made by its allocator; NULL for none.
+/// Copies a C address into memory of the C allocator. NULL stays NULL.
 ///
 /// # Safety
-/// `addr` is NULL, or has `len` bytes.
+/// `addr` is NULL or has `len` bytes.
 unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut libc::sockaddr, Errno> {
     if addr.is_null() || len == 0 {
         return Ok(ptr::null_mut());
     }
-    // SAFETY: the caller's word; the new memory is as long.
+    // SAFETY: guaranteed by the caller. The new memory has the same length.
     unsafe {
         let to = libc::malloc(len as usize);
         if to.is_null() {
@@ -29,7 +28,7 @@ unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut
     }
 }
 
-/// What the resolver is asked.
+/// Converts the hints to those of `getaddrinfo`.
 fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     // SAFETY: integers and pointers.
     let mut ask: libc::addrinfo = unsafe { std::mem::zeroed() };
@@ -50,7 +49,7 @@ fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
     ask
 }
 
-/// The two say the same of an id: which kind of queue pair, and in which space its port is.
+/// Derives the type of queue pair from the port space, or the reverse.
 fn complete_kind(info: &mut rdma_addrinfo) {
     if info.ai_qp_type == 0 {
         let datagrams = info.ai_port_space.cast_unsigned() == RDMA_PS_UDP;
@@ -62,10 +61,10 @@ fn complete_kind(info: &mut rdma_addrinfo) {
     }
 }
 
-/// Asks the resolver. Fails with its code, which is negative.
+/// Calls the resolver. Fails with its error code, which is negative.
 ///
 /// # Safety
-/// `node` and `service` are NULL or texts of C.
+/// `node` and `service` are NULL or C strings.
 unsafe fn resolve(
     node: *const c_char,
     service: *const c_char,
@@ -74,12 +73,12 @@ unsafe fn resolve(
 ) -> Result<(), c_int> {
     let ask = question(hints);
     let mut found = ptr::null_mut();
-    // SAFETY: the caller's word, and our own.
+    // SAFETY: guaranteed by the caller, and local variables.
     let failed = unsafe { libc::getaddrinfo(node, service, &raw const ask, &raw mut found) };
     if failed != 0 {
         return Err(failed);
     }
-    // SAFETY: the resolver made it, and gives at least one.
+    // SAFETY: the resolver succeeded, so there is at least one entry.
     unsafe {
         let first = &*found;
         info.ai_family = first.ai_family;
@@ -101,7 +100,7 @@ unsafe fn resolve(
 }
 
 /// # Safety
-/// As the manual page says.
+/// As for [`rdma_getaddrinfo`].
 unsafe fn answer(
     node: *const c_char,
     service: *const c_char,
@@ -114,7 +113,7 @@ unsafe fn answer(
     info.ai_qp_type = hints.ai_qp_type;
     info.ai_port_space = hints.ai_port_space;
     if node.is_null() && service.is_null() {
-        // SAFETY: the caller's word, here and below.
+        // SAFETY: guaranteed by the caller, here and below.
         info.ai_dst_addr = unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len) }.map_err(no_memory)?;
         info.ai_dst_len = if info.ai_dst_addr.is_null() { 0 } else { hints.ai_dst_len };
     } else {
@@ -133,17 +132,17 @@ unsafe fn answer(
     Ok(())
 }
 
-/// The address of this host that leads to the peer, where the program gave none. Not every peer can be reached yet.
+/// Adds the source address, unless the program gave one or there is no route yet.
 fn add_source(info: &mut rdma_addrinfo) {
     if !info.ai_src_addr.is_null() || info.ai_dst_addr.is_null() {
         return;
     }
-    // SAFETY: made by the resolver, or copied whole.
-    let Ok(to) = (unsafe { address::from_c(info.ai_dst_addr) }) else { return };
+    // SAFETY: a complete address of the resolver or a copy of one.
+    let Ok(to) = (unsafe { sockaddr::from_c(info.ai_dst_addr) }) else { return };
     if let Ok(from) = address::source_for(to) {
-        let (c, len) = (address::to_c(from), address::c_len(&from));
+        let (c, len) = (sockaddr::to_c(from), sockaddr::c_len(&from));
         let len = libc::socklen_t::try_from(len).unwrap_or_default();
-        // SAFETY: an address of C is that long.
+        // SAFETY: the address has that length.
         if let Ok(addr) = unsafe { copy((&raw const c).cast(), len) } {
             info.ai_src_addr = addr;
             info.ai_src_len = len;
@@ -151,83 +150,33 @@ fn add_source(info: &mut rdma_addrinfo) {
     }
 }
 
-/// A list that belongs to nobody yet.
+/// A list that is not yet handed to the program.
 #[derive(Debug)]
-pub(super) struct Found(*mut rdma_addrinfo);
+pub(super) struct AddrInfoList(*mut rdma_addrinfo);
 
-// SAFETY: made by the resolver, and nobody else has it.
-unsafe impl Send for Found {}
+// SAFETY: the list has a single owner.
+unsafe impl Send for AddrInfoList {}
 
-impl Drop for Found {
+impl AddrInfoList {
+    /// Takes ownership of a list of `rdma_getaddrinfo`.
+    pub(super) fn new(list: *mut rdma_addrinfo) -> Self {
+        Self(list)
+    }
+
+    /// Gives the list to the program, which frees it.
+    pub(super) fn release(self) -> *mut rdma_addrinfo {
+        std::mem::ManuallyDrop::new(self).0
+    }
+}
+
+impl Drop for AddrInfoList {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { rdma_freeaddrinfo(self.0) };
     }
 }
 
-/// Like `rdma_getaddrinfo`, for an id: an event tells that the answer is there. The resolver is asked at once, as librdmacm
-/// does.
-#[unsafe(no_mangle)]
-pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
-    id: *mut rdma_cm_id,
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
-) -> c_int {
-    // SAFETY: the caller's word.
-    let resolved = unsafe { resolve_for(id, node, service, hints) };
-    minus_one!(resolved)
-}
-
-/// # Safety
-/// As for [`rdma_getaddrinfo`].
-unsafe fn resolve_for(
-    c: *mut rdma_cm_id,
-    node: *const c_char,
-    service: *const c_char,
-    hints: *const rdma_addrinfo,
-) -> Result<(), Errno> {
-    uncancelled(|| {
-        let id = find::<Id>(c)?;
-        if id.shared().lock().found.is_some() {
-            return Err(
-                Errno::BUSY.because("the previous answer was not read yet: call rdma_query_addrinfo first")
-            );
-        }
-        let mut result = ptr::null_mut();
-        // SAFETY: the caller's word.
-        match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut result) } {
-            0 => {}
-            -1 => return Err(std::io::Error::last_os_error().into()),
-            code => {
-                // SAFETY: a text of the C library, for any number.
-                let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
-                return Err(Errno(libc::EADDRNOTAVAIL).because(text.to_string_lossy()));
-            }
-        }
-        id.shared().lock().found = Some(Found(result));
-        id.shared().push(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0);
-        Ok(())
-    })?;
-    complete(c)
-}
-
-/// Hands out what `rdma_resolve_addrinfo` found, once.
-#[unsafe(no_mangle)]
-pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
-    if info.is_null() {
-        return minus_one!(Err(Errno::null("info")));
-    }
-    minus_one!(find::<Id>(id).and_then(|id| {
-        let found = id.shared().lock().found.take();
-        let found = found.ok_or_else(|| Errno(libc::ENOENT).because("nothing was resolved for this id"))?;
-        // SAFETY: not NULL, and the caller's, who frees the list.
-        unsafe { put(info, std::mem::ManuallyDrop::new(found).0) };
-        Ok(())
-    }))
-}
-
-/// Returns 0; -1 and errno; or what the resolver said.
+/// Returns 0, -1 with errno set, or the error code of the resolver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -238,27 +187,27 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
     if result.is_null() || (node.is_null() && service.is_null() && hints.is_null()) {
         return minus_one!(Err(Errno::INVALID));
     }
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     if unsafe { hints.as_ref() }.is_some_and(|hints| hints.ai_flags & RAI_SA != 0) {
-        return minus_one!(
-            Err(Errno::UNSUPPORTED.because("RAI_SA: there is no subnet administrator to ask"))
-        );
+        return minus_one!(Err(
+            Errno::UNSUPPORTED.because("RAI_SA is not supported: there is no subnet administrator")
+        ));
     }
     let none = rdma_addrinfo::zeroed();
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     let hints = unsafe { hints.as_ref() }.unwrap_or(&none);
     let mut info = Box::new(rdma_addrinfo::zeroed());
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let answered = unsafe { answer(node, service, hints, &mut info) };
     let info = Box::into_raw(info);
     match answered {
         Ok(()) => {
-            // SAFETY: not NULL, and the caller's.
+            // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(result, info) };
             0
         }
         Err(code) => {
-            // SAFETY: made here.
+            // SAFETY: allocated above.
             unsafe { rdma_freeaddrinfo(info) };
             code
         }
@@ -269,7 +218,7 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     let mut next = info;
     while !next.is_null() {
-        // SAFETY: from `rdma_getaddrinfo`, which made all of it.
+        // SAFETY: allocated by `rdma_getaddrinfo`.
         unsafe {
             let info = Box::from_raw(next);
             libc::free(info.ai_src_addr.cast());

@@ -1,61 +1,59 @@
-//! The active end of a connection, and the end of one. Before this: `resolve.rs`; after: the adapter connects, and tells
-//! `watch.rs` how it went.
+//! The active end of a connection, and closing connections.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::device::CmDevice;
-use super::id::{Id, complete};
+use super::id::Id;
 use super::state::{Attempt, Depths, Phase, Purpose, Shared};
-use super::watch::Watch;
+use super::synchronous::complete;
+use super::watch::{self, Watch};
 use crate::abi::*;
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
-use crate::object::find;
-use crate::report;
-use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::find;
+use crate::support::report;
+use ironwarp_engine::{ConnectOptions, Engine, QueuePair, QueuePairAttributes, QueuePairOptions};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::qp::Receives;
-use ironwarp_wire::private::{Aside, AsideKind};
+use ironwarp_wire::private::{CmHeader, CmKind};
 use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a peer that does not listen is dialled again. Programs tell their peer a port a moment before they listen
-/// there, and some do not survive a rejection.
-const PATIENCE: Duration = Duration::from_secs(1);
-/// How long to wait before it is dialled again, at first; then twice as long each time, up to the last.
+/// How long to redial a peer that does not listen yet. Some programs tell their peer a port just before they
+/// listen there, and do not survive a rejection.
+const REDIAL_PERIOD: Duration = Duration::from_secs(1);
+/// Pause before the first redial. It doubles each time.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
-pub(super) const LAST_PAUSE: Duration = Duration::from_millis(64);
 
-/// What the program says of a connection.
+/// Parameters of a connection.
 #[derive(Clone, Debug)]
-pub(super) struct Wanted {
+pub(super) struct ConnectParams {
     pub(super) private_data: Vec<u8>,
     pub(super) depths: Depths,
-    pub(super) header: Aside,
+    pub(super) header: CmHeader,
 }
 
-impl Wanted {
-    /// What the program said, or `otherwise` where it said nothing.
+impl ConnectParams {
+    /// Reads the program's parameters, with `otherwise` as the default of the depths.
     ///
     /// # Safety
-    /// `param` is NULL, or whole.
+    /// `param` is NULL or valid.
     pub(super) unsafe fn read(
         id: &Id,
         param: *const rdma_conn_param,
         otherwise: Depths,
     ) -> Result<Self, Errno> {
-        let most = id.device()?.depth();
+        let max = id.device()?.depth();
         let qp = id.qp()?;
-        let mut header = Aside::new(AsideKind::Pair, qp.as_ref().map_or(0, |qp| qp.number()));
+        let mut header = CmHeader::new(CmKind::Pair, qp.as_ref().map_or(0, |qp| qp.number()));
         header.srq = qp.as_ref().is_some_and(|qp| !qp.init().srq.is_null());
-        // SAFETY: the caller's word.
+        // SAFETY: guaranteed by the caller.
         let Some(param) = (unsafe { param.as_ref() }) else {
             if qp.is_none() {
                 return Err(Errno::INVALID);
             }
-            return Ok(Self { private_data: Vec::new(), depths: otherwise.at_most(most), header });
+            return Ok(Self { private_data: Vec::new(), depths: otherwise.at_most(max), header });
         };
-        let too_many = |wanted: u8| wanted > most && wanted != u8::MAX;
+        let too_many = |wanted: u8| wanted > max && wanted != u8::MAX;
         if !id.is_datagram() && (too_many(param.responder_resources) || too_many(param.initiator_depth)) {
             return Err(Errno::INVALID);
         }
@@ -64,7 +62,7 @@ impl Wanted {
         let private_data = match param.private_data.is_null() {
             true if len > 0 => return Err(Errno::INVALID),
             true => Vec::new(),
-            // SAFETY: the caller's, and as long as it says.
+            // SAFETY: it has that many bytes by the caller's contract.
             false => unsafe { std::slice::from_raw_parts(param.private_data.cast::<u8>(), len) }.to_vec(),
         };
         header.retry_count = param.retry_count & 7;
@@ -74,62 +72,48 @@ impl Wanted {
             header.qpn = param.qp_num & 0xff_ffff;
             header.srq = param.srq != 0;
         }
-        Ok(Self { private_data, depths: depths.at_most(most), header })
+        Ok(Self { private_data, depths: depths.at_most(max), header })
     }
 }
 
-impl Depths {
-    pub(super) fn at_most(self, most: u8) -> Self {
-        Self { initiator: self.initiator.min(most), responder: self.responder.min(most) }
-    }
-
-    /// How many of the peer's Reads to hold: at least one, by which a peer that is no Ironwarp is asked for
-    /// acknowledgements.
-    pub(super) fn ird(self) -> Option<u16> {
-        Some(u16::from(self.responder.max(1)))
-    }
-
-    pub(super) fn ord(self) -> Option<u16> {
-        Some(u16::from(self.initiator.max(1)))
-    }
-}
-
-/// The private data of a connection aside: the header, then what the program says.
-pub(super) fn with_header(header: &Aside, data: &[u8]) -> Vec<u8> {
+/// The private data of a side channel: the header, then the data of the program.
+pub(super) fn with_header(header: &CmHeader, data: &[u8]) -> Vec<u8> {
     [&header.emit()[..], data].concat()
 }
 
-/// A queue pair that carries no messages: its connection says that two others belong together.
-pub(super) fn aside(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueuePair>, Errno> {
+/// Creates a queue pair for a side channel: a connection that carries no messages, but says which two queue
+/// pairs belong together.
+pub(super) fn side_channel(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueuePair>, Errno> {
     let cq = engine.create_cq(2)?;
-    Ok(engine.create_qp(QueuePairAttributes {
+    let attributes = QueuePairAttributes {
         send_depth: 1,
         receives: Receives::Own(1),
-        events: Some(Watch::new(id)),
         ..QueuePairAttributes::new(Domain::default(), &cq)
-    })?)
+    };
+    let options = QueuePairOptions { events: Some(Watch::new(id)), ..QueuePairOptions::default() };
+    Ok(engine.create_qp_with(attributes, options)?)
 }
 
 /// # Safety
-/// `param` is NULL, or whole.
+/// `param` is NULL or valid.
 unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let device = id.device()?;
     let engine = device.context.engine();
-    let most = Depths { initiator: u8::MAX, responder: u8::MAX };
-    // SAFETY: the caller's word.
-    let mut wanted = unsafe { Wanted::read(id, param, most)? };
+    let max = Depths { initiator: u8::MAX, responder: u8::MAX };
+    // SAFETY: guaranteed by the caller.
+    let mut wanted = unsafe { ConnectParams::read(id, param, max)? };
     let (pair, purpose) = match id.qp()? {
-        _ if id.is_datagram() => (aside(engine, id.shared())?, Purpose::Lookup),
-        None => (aside(engine, id.shared())?, Purpose::Aside),
+        _ if id.is_datagram() => (side_channel(engine, id.shared())?, Purpose::Lookup),
+        None => (side_channel(engine, id.shared())?, Purpose::SideChannel),
         Some(qp) => {
-            id.watches(&qp);
+            watch::follow(&qp, id.shared());
             (Arc::clone(qp.stream().ok_or(Errno::INVALID)?), Purpose::Managed)
         }
     };
     let private_data = match purpose {
         Purpose::Managed => wanted.private_data.clone(),
         Purpose::Lookup => {
-            wanted.header.kind = AsideKind::Lookup;
+            wanted.header.kind = CmKind::Lookup;
             with_header(&wanted.header, &wanted.private_data)
         }
         _ => {
@@ -143,7 +127,7 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
         if state.phase != Phase::RouteResolved {
             return Err(Errno::INVALID);
         }
-        // The connection comes from the TCP port that the id has, which need not have the number of its RDMA port.
+        // The connection comes from the TCP port of the id, which may differ from its RDMA port.
         let from = state.bound.take().and_then(|bound| bound.local_addr().ok()).map(|bound| bound.port());
         let from = state.local.map(|mut local| {
             local.set_port(from.unwrap_or(local.port()));
@@ -161,7 +145,7 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
             pair,
             to: state.remote.ok_or(Errno::INVALID)?,
             options,
-            until: Instant::now() + PATIENCE,
+            until: Instant::now() + REDIAL_PERIOD,
             pause: FIRST_PAUSE,
             purpose,
         };
@@ -179,53 +163,22 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     })
 }
 
-/// Dials again, after a pause, if the program still wants it.
-pub(super) fn redial_after(id: &Arc<Shared>, pause: Duration) {
-    let again = Arc::downgrade(id);
-    let call = move || {
-        if let Some(id) = again.upgrade() {
-            redial(&id);
-        }
-    };
-    let later = CmDevice::get().and_then(|device| {
-        device.context.engine().call_at(Instant::now() + pause, call)?;
-        Ok(())
-    });
-    if let Err(errno) = later {
-        tracing::error!(errno = errno.0, "a peer is not dialled again");
-    }
-}
-
-fn redial(id: &Arc<Shared>) {
-    let attempt = {
-        let state = id.lock();
-        match (&state.attempt, state.phase) {
-            (Some(attempt), Phase::Connecting) => attempt.clone(),
-            _ => return,
-        }
-    };
-    let Ok(device) = CmDevice::get() else { return };
-    if let Err(error) = device.context.engine().connect(&attempt.pair, attempt.to, &attempt.options) {
-        super::watch::failed(id, attempt.pair.id(), &error);
-    }
-}
-
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rdma_conn_param) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     let connected = unsafe { connect_and_wait(id, param) };
     minus_one!(connected)
 }
 
 /// # Safety
-/// `param` is NULL, or whole.
+/// `param` is NULL or valid.
 unsafe fn connect_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     uncancelled(|| find::<Id>(c).and_then(|id| unsafe { connect(&id, param) }))?;
     complete(c)
 }
 
-/// The program has connected its own queue pair to the one that the peer told.
+/// The program has connected its own queue pair to that of the peer.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     minus_one!(find::<Id>(id).and_then(|id| {
@@ -239,7 +192,7 @@ pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     }))
 }
 
-/// A message came before the connection was known to be there. TCP does not let that happen.
+/// The program received a message before the connection was reported. TCP does not let that happen.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     let known = matches!(event, IBV_EVENT_COMM_EST | IBV_EVENT_PATH_MIG);
@@ -270,7 +223,7 @@ fn disconnect(id: &Id) -> Result<(), Errno> {
         state.link.clone().ok_or(Errno::INVALID)?
     };
     link.pair.hang_up();
-    if link.purpose == Purpose::Beside
+    if link.purpose == Purpose::ManagedBySideChannel
         && let Ok(Some(qp)) = id.qp()
         && let Some(pair) = qp.stream()
     {

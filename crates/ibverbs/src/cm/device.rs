@@ -1,29 +1,31 @@
-//! The context that all ids of a process share, opened when the first needs it. Programs take it from the ids, and find
-//! that ids to different peers have the same.
-#![expect(unsafe_code, reason = "entry points of the C ABI, and what others read behind ids")]
+//! The context that all ids of a process share, opened for the first of them. Programs take it from the ids,
+//! and expect the same context for different peers.
+#![expect(unsafe_code, reason = "entry points of the C ABI, and fields that rsockets read")]
 
 use crate::abi::*;
-use crate::context::Context;
-use crate::errno::{Errno, object};
-use crate::object::{CObject, find, put};
-use crate::pd::{Alias, Pd};
-use crate::qp;
-use crate::sync::lock;
-use crate::xrc::{Xrcd, open_xrcd};
+use crate::objects::context::Context;
+use crate::objects::limits::MAX_REQUESTS;
+use crate::objects::pd::{Alias, Pd};
+use crate::objects::xrc::Xrcd;
+use crate::support::errno::{Errno, object};
+use crate::support::object::{CObject, find, put};
+use crate::verbs::vtable::tables;
+use crate::verbs::xrc::open_xrcd;
+use ironwarp_rnic::sync::lock;
 use std::ffi::{c_int, c_void};
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// The device, as ids have it.
+/// The shared device.
 #[derive(Debug)]
 pub(super) struct CmDevice {
     pub(super) context: Arc<Context>,
-    /// The domain of ids whose program gave none.
+    /// The domain of ids for which the program gave none.
     pub(super) pd: Arc<Pd>,
     xrcd: OnceLock<usize>,
     view: View,
 }
 
-/// What code of rdma-core 44 (rsockets) reads of a device, behind an id.
+/// The fields of a device that code of rdma-core 44 (rsockets) reads through an id.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct View {
@@ -47,7 +49,8 @@ unsafe impl Send for CmDevice {}
 unsafe impl Sync for CmDevice {}
 
 impl CmDevice {
-    /// That of this process. A child of a fork has its own: the adapter's threads stayed with its parent.
+    /// The device of this process. A forked child opens its own, because the adapter's threads stay with the
+    /// parent.
     pub(super) fn get() -> Result<&'static Self, Errno> {
         static DEVICE: Mutex<Option<(u32, &'static CmDevice)>> = Mutex::new(None);
         let process = std::process::id();
@@ -63,21 +66,21 @@ impl CmDevice {
     }
 
     fn open() -> Result<&'static Self, Errno> {
-        let context = Context::open()?;
+        let context = Context::open(tables())?;
         let pd = Pd::new(&context, context.engine().device().allocate_domain(), Alias::default());
         let depth = Self::depth_of(&context);
         let null = std::ptr::null_mut();
         let view = View {
-            device: crate::device::the_device(),
+            device: crate::objects::device::the_device(),
             entry: [null; 2],
             verbs: context.c(),
             pd: pd.c(),
             xrcd: std::ptr::null_mut(),
             port: null,
-            guid: crate::device::guid(),
+            guid: crate::objects::device::guid(),
             ports: 1,
             references: 1,
-            max_qp_size: qp::MOST_REQUESTS.cast_signed(),
+            max_qp_size: MAX_REQUESTS.cast_signed(),
             max_initiator_depth: depth,
             max_responder_resources: depth,
         };
@@ -89,7 +92,7 @@ impl CmDevice {
         u8::try_from(config.ird.max(config.ord)).unwrap_or(u8::MAX)
     }
 
-    /// How many Reads and atomics there can be at most, in either direction.
+    /// Maximum number of Reads and atomics in flight, in either direction.
     pub(super) fn depth(&self) -> u8 {
         Self::depth_of(&self.context)
     }
@@ -98,7 +101,7 @@ impl CmDevice {
         &raw const self.view
     }
 
-    /// The XRC domain of ids whose program gave none.
+    /// The XRC domain of ids for which the program gave none.
     pub(super) fn xrcd(&self) -> Result<*mut ibv_xrcd, Errno> {
         if let Some(xrcd) = self.xrcd.get() {
             return Ok(*xrcd as *mut ibv_xrcd);
@@ -107,23 +110,23 @@ impl CmDevice {
         attr.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
         attr.fd = -1;
         attr.oflags = libc::O_CREAT;
-        // SAFETY: a context and attributes of ours.
+        // SAFETY: a live context, and local attributes.
         let made = unsafe { open_xrcd(self.context.c(), &raw mut attr) };
         find::<Xrcd>(made)?;
         Ok(*self.xrcd.get_or_init(|| made as usize) as *mut ibv_xrcd)
     }
 }
 
-/// The contexts that ids may have: one. The list ends with NULL.
+/// Lists the contexts that ids use, of which there is one. The list ends with NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_context {
     object!(CmDevice::get().and_then(|device| {
-        // SAFETY: two pointers, all zero: a list of none.
+        // SAFETY: two null pointers are an empty list.
         let list = unsafe { libc::calloc(2, size_of::<*mut ibv_context>()) }.cast::<*mut ibv_context>();
         if list.is_null() {
             return Err(Errno::NO_MEMORY);
         }
-        // SAFETY: there is room for two, and the caller's pointer is NULL or valid.
+        // SAFETY: the list has room for two, and the pointer is NULL or valid by the caller's contract.
         unsafe {
             list.write(device.context.c());
             put(number, 1);
@@ -134,6 +137,6 @@ pub unsafe extern "C" fn rdma_get_devices(number: *mut c_int) -> *mut *mut ibv_c
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_free_devices(list: *mut *mut ibv_context) {
-    // SAFETY: it is from `rdma_get_devices`, or NULL.
+    // SAFETY: from `rdma_get_devices`, or NULL.
     unsafe { libc::free(list.cast()) };
 }

@@ -1,25 +1,26 @@
-//! Endpoints: synchronous ids with all that they need, in one call; and peers that come to one.
+//! Endpoints: synchronous ids with everything they need, created in one call.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::id::{Id, Kind, destroy, own_event};
+use super::id::{Id, Kind, destroy};
 use super::qp::{create_simple, destroy_qp, destroy_srq};
 use super::resolve::{rdma_bind_addr, resolve_addresses, resolve_route};
+use super::synchronous::wait_event;
 use crate::abi::*;
-use crate::cancel::{Uncancelled, uncancelled};
-use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, find, put};
+use crate::support::cancel::{Uncancelled, uncancelled};
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::{CObject, find, put};
 use std::ffi::c_int;
 use std::ptr;
 
 /// # Safety
-/// `info` is the caller's, whole; `init` is NULL, or whole.
+/// `info` is valid, and `init` is NULL or valid.
 unsafe fn prepare(
     c: *mut rdma_cm_id,
     info: *const rdma_addrinfo,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's word, here and below.
+    // SAFETY: guaranteed by the caller, here and below.
     let (flags, qp_type, from, to) = unsafe {
         ((*info).ai_flags, (*info).ai_qp_type.cast_unsigned(), (*info).ai_src_addr, (*info).ai_dst_addr)
     };
@@ -63,7 +64,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     if id.is_null() || info.is_null() {
         return minus_one!(Err(Errno::INVALID));
     }
-    // SAFETY: not NULL, and the caller's.
+    // SAFETY: not NULL, and valid by the caller's contract.
     let (port_space, qp_type) =
         unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
     let new = || Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }).map(|id| id.c());
@@ -75,7 +76,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     let prepared = unsafe { prepare(made, info, pd, init) };
     match prepared {
         Ok(()) => {
-            // SAFETY: not NULL, and the caller's.
+            // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(id, made) };
             0
         }
@@ -108,7 +109,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     }
     match next_request(listen) {
         Ok(new) => {
-            // SAFETY: not NULL, and the caller's.
+            // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(id, new) };
             0
         }
@@ -116,10 +117,10 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     }
 }
 
-/// The next peer that wants to connect. The thread may be cancelled in here.
+/// Waits for the next request of a peer. The thread may be cancelled here.
 fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
-    let (listener, event) = own_event(listen)?.ok_or(Errno::INVALID)?;
-    // SAFETY: the event was just made; the structures are the program's, in a call of the program with them.
+    let (listener, event) = wait_event(listen)?.ok_or(Errno::INVALID)?;
+    // SAFETY: the event was just taken, and no other call uses these structures meanwhile.
     unsafe {
         let keep = |errno| {
             (*listener.c()).event = event;

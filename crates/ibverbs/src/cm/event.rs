@@ -1,78 +1,43 @@
-//! Events in C's form, from the moment the program takes them until it acknowledges them. A request of a peer becomes an id
-//! here, on the program's thread.
+//! Taking events, which converts them to C. The request of a peer becomes an id here, on the program's
+//! thread.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::channel::{CmChannel, was_left};
+use super::delivered::{Delivered, acknowledge};
 use super::id::{Id, Kind};
-use super::state::{Depths, Phase, Request, Shared};
+use super::state::{Connection, Datagram, Event, Param, Phase, Request, Shared};
 use crate::abi::*;
-use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, Uses, find, publish, take_back};
-use std::cell::UnsafeCell;
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::{CObject, find, put};
+use crate::support::wake::{wait, wait_forever};
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-/// An event that waits.
-#[derive(Debug)]
-pub(super) struct Event {
-    /// The id whose event it is; that of a request is the one that listens.
-    pub(super) about: Arc<Shared>,
-    pub(super) kind: rdma_cm_event_type,
-    pub(super) status: c_int,
-    pub(super) param: Param,
-    pub(super) private_data: Box<[u8]>,
-    pub(super) request: Option<Request>,
+/// Waits for the next event of a channel. The program may cancel the thread here: nothing with a destructor
+/// is alive, here and in the callers, and the channel is looked up again afterwards.
+pub(super) fn next_event(c: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
+    loop {
+        let fd = match uncancelled(|| find::<CmChannel>(c).map(|channel| channel.fd())) {
+            Ok(fd) => fd,
+            Err(_) if was_left(c) => return Err(wait_forever()),
+            Err(errno) => return Err(errno),
+        };
+        wait(fd)?;
+        if let Some(event) = uncancelled(|| find::<CmChannel>(c).ok().and_then(|channel| take(&channel))) {
+            return Ok(event);
+        }
+    }
 }
 
-/// What an event says of a connection.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Param {
-    None,
-    Connection(Connection),
-    Datagram(Datagram),
-    /// What the program that wrote the event gave it.
-    Argument(u64),
+fn take(channel: &CmChannel) -> Option<*mut rdma_cm_event> {
+    let event = deliver(channel.next()?)?;
+    channel.note_reader();
+    Some(event)
 }
 
-/// Of a connection.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Connection {
-    pub(super) depths: Depths,
-    pub(super) flow_control: bool,
-    pub(super) retry_count: u8,
-    pub(super) rnr_retry_count: u8,
-    pub(super) srq: bool,
-    pub(super) qpn: u32,
-}
-
-/// Of a connectionless queue pair.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Datagram {
-    pub(super) address: ibv_ah_attr,
-    pub(super) qpn: u32,
-    pub(super) qkey: u32,
-}
-
-/// An event that the program has.
-#[repr(C)]
-#[derive(Debug)]
-struct Delivered {
-    c: UnsafeCell<rdma_cm_event>,
-    about: Arc<Shared>,
-    /// What the C structure points to.
-    _private_data: Box<[u8]>,
-}
-
-// SAFETY: the C structure comes first; it is not written after it was published.
-unsafe impl CObject for Delivered {
-    type C = rdma_cm_event;
-}
-// SAFETY: as above.
-unsafe impl Sync for Delivered {}
-// SAFETY: as above.
-unsafe impl Send for Delivered {}
-
-/// Puts an event into C's form. `None`: it was about a peer that could not be shown to the program.
+/// Converts an event to C. Returns `None` for the request of a peer that could not become an id.
 pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
     let Event { about, kind, status, param, private_data, request } = event;
     let mut id = about.c() as *mut rdma_cm_id;
@@ -82,7 +47,7 @@ pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
         match requested(&about, request, &param) {
             Ok(new) => id = new,
             Err(errno) => {
-                tracing::error!(errno = errno.0, "a peer that wants to connect was turned away");
+                tracing::error!(errno = errno.0, "failed to create an id for a connection request");
                 about.acknowledge();
                 return None;
             }
@@ -91,7 +56,7 @@ pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
     if matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_RESPONSE)
         && let Ok(id) = Id::at(&about)
     {
-        id.show_local(); // the port is known by now
+        id.publish_local(); // the port is known by now
     }
     let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
     let data = if len == 0 { ptr::null() } else { private_data.as_ptr().cast() };
@@ -126,21 +91,20 @@ pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
             };
         }
     }
-    let delivered = Delivered { c: UnsafeCell::new(c), about, _private_data: private_data };
-    Some(publish(delivered, Uses::default()).c())
+    Some(Delivered::publish(c, about, private_data))
 }
 
-/// The id of a peer that wants to connect.
+/// Creates the id for the request of a peer.
 fn requested(about: &Shared, request: Request, param: &Param) -> Result<*mut rdma_cm_id, Errno> {
     let listener = Id::at(about)?;
     let (local, remote) = (request.incoming.local(), request.incoming.peer());
     let peer = request.header;
-    // SAFETY: the listener's; its program does not change it meanwhile.
+    // SAFETY: the structure of the listening id, which no other call changes meanwhile.
     let (channel, context, port_space, qp_type) = unsafe {
         let c = listener.c();
         ((*c).channel, (*c).context, (*c).ps, (*c).qp_type)
     };
-    // Each id that works without a channel of the program's has its own.
+    // Each synchronous id has a channel of its own.
     let channel = if listener.is_synchronous() { ptr::null_mut() } else { channel };
     let id = Id::new(channel, context, Kind { port_space, qp_type })?;
     {
@@ -159,7 +123,7 @@ fn requested(about: &Shared, request: Request, param: &Param) -> Result<*mut rdm
     Ok(id.c())
 }
 
-/// Puts an event of the program's own into the channel of an id: it wakes the thread that waits there.
+/// Puts an event of the program into the channel of an id, which wakes the thread that waits there.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
@@ -170,7 +134,7 @@ pub extern "C" fn rdma_write_cm_event(
     minus_one!(find::<Id>(id).and_then(|id| {
         if event != RDMA_CM_EVENT_USER {
             return Err(Errno::INVALID
-                .because(format_args!("event {event} cannot be written: RDMA_CM_EVENT_USER can")));
+                .because(format_args!("event {event} cannot be written, only RDMA_CM_EVENT_USER")));
         }
         let about = Arc::clone(id.shared());
         let (kind, param) = (event, Param::Argument(argument));
@@ -185,8 +149,20 @@ pub extern "C" fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int {
     minus_one!(acknowledge(event))
 }
 
-pub(super) fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
-    let event = take_back::<Delivered>(event)?;
-    event.about.acknowledge();
-    Ok(())
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn rdma_get_cm_event(
+    channel: *mut rdma_event_channel,
+    event: *mut *mut rdma_cm_event,
+) -> c_int {
+    if event.is_null() {
+        return minus_one!(Err(Errno::null("event")));
+    }
+    match next_event(channel) {
+        Ok(next) => {
+            // SAFETY: not NULL, and valid by the caller's contract.
+            unsafe { put(event, next) };
+            0
+        }
+        Err(errno) => minus_one!(Err(errno)),
+    }
 }

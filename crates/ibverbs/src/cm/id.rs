@@ -1,23 +1,23 @@
-//! Ids: made, moved to another channel, destroyed. What they go through is in `state.rs`.
+//! Ids. Their state is in `state.rs`.
 //!
-//! An id without a channel of the program's is synchronous: it has a channel of its own, and each call waits for the event
-//! that it leads to.
+//! An id without a channel of the program is synchronous: it has a channel of its own, and each call waits
+//! for the event that it leads to.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::address;
-use super::channel::{self, CmChannel, next_event};
+use super::channel::{self, CmChannel};
+use super::delivered::acknowledge;
 use super::device::{CmDevice, View};
-use super::event::acknowledge;
 use super::state::{Phase, Shared};
 use crate::abi::*;
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, Uses, begin_destroy, find, publish, put};
-use crate::persona::is_iwarp;
-use crate::qp::Qp;
+use crate::objects::qp::Qp;
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::{CCell, CObject, Uses, begin_destroy, find, publish, put};
+use crate::support::persona::is_iwarp;
+use crate::support::sockaddr;
 use ironwarp_engine::gid::Gid;
 use ironwarp_wire::private::PortSpace;
-use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
 use std::ptr;
@@ -27,17 +27,17 @@ use std::sync::Arc;
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Id {
-    c: UnsafeCell<rdma_cm_id>,
-    behind: UnsafeCell<Behind>,
+    c: CCell<rdma_cm_id>,
+    legacy: CCell<LegacyFields>,
     shared: Arc<Shared>,
-    /// What endpoints make of the queue pairs of peers.
-    pub(super) template: UnsafeCell<Option<ibv_qp_init_attr>>,
+    /// Attributes of the queue pairs that an endpoint creates for its peers.
+    pub(super) template: CCell<Option<ibv_qp_init_attr>>,
 }
 
-/// What code of rdma-core 44 (rsockets) reads and writes behind an id.
+/// The fields after an id that code of rdma-core 44 (rsockets) reads and writes.
 #[repr(C)]
 #[derive(Debug)]
-struct Behind {
+struct LegacyFields {
     device: *const View,
     connect: *mut c_void,
     connect_len: usize,
@@ -46,17 +46,13 @@ struct Behind {
     synchronous: c_int,
 }
 
-// SAFETY: the C structure comes first. It is written by calls of the program with this id, which take turns, as
-// librdmacm wants them to; the same holds for the other cells.
+// SAFETY: the C structure comes first. Calls with this id write to it and to the other cells, and librdmacm
+// requires that they take turns.
 unsafe impl CObject for Id {
     type C = rdma_cm_id;
 }
-// SAFETY: as above.
-unsafe impl Sync for Id {}
-// SAFETY: as above.
-unsafe impl Send for Id {}
 
-/// What kind of connection an id is for.
+/// The kind of connection that an id is for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) port_space: rdma_port_space,
@@ -71,7 +67,7 @@ impl Kind {
 }
 
 impl Id {
-    /// An id with this channel; NULL: synchronous.
+    /// Creates an id. Without a channel it is synchronous.
     pub(super) fn new(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
@@ -85,7 +81,7 @@ impl Id {
         c.context = context;
         c.ps = kind.port_space;
         c.qp_type = kind.qp_type;
-        let behind = Behind {
+        let legacy = LegacyFields {
             device: ptr::null(),
             connect: ptr::null_mut(),
             connect_len: 0,
@@ -93,13 +89,13 @@ impl Id {
             connect_error: 0,
             synchronous: synchronous.into(),
         };
-        let (c, behind, template) = (UnsafeCell::new(c), UnsafeCell::new(behind), UnsafeCell::new(None));
-        let id = publish(Self { c, behind, shared, template }, Uses::default());
+        let (c, legacy, template) = (CCell::new(c), CCell::new(legacy), CCell::new(None));
+        let id = publish(Self { c, legacy, shared, template }, Uses::default());
         id.shared.set_c(id.c() as usize);
         Ok(id)
     }
 
-    /// The id whose shared part this is, if the program has not destroyed it.
+    /// The id with this state, unless the program has destroyed it.
     pub(super) fn at(shared: &Shared) -> Result<Arc<Self>, Errno> {
         find(shared.c() as *const rdma_cm_id)
     }
@@ -109,35 +105,28 @@ impl Id {
     }
 
     pub(super) fn is_synchronous(&self) -> bool {
-        // SAFETY: a word, which rsockets may have written.
-        unsafe { (*self.behind.get()).synchronous != 0 }
+        // SAFETY: a field that rsockets may have written.
+        unsafe { (*self.legacy.get()).synchronous != 0 }
     }
 
     fn set_synchronous(&self, synchronous: bool) {
         // SAFETY: as above.
-        unsafe { (*self.behind.get()).synchronous = synchronous.into() };
+        unsafe { (*self.legacy.get()).synchronous = synchronous.into() };
     }
 
     /// Its queue pair, if it has one.
     pub(super) fn qp(&self) -> Result<Option<Arc<Qp>>, Errno> {
-        // SAFETY: the program's structure.
+        // SAFETY: the program's structure, alive during the call.
         let qp = unsafe { (*self.c()).qp };
         if qp.is_null() { Ok(None) } else { find::<Qp>(qp).map(Some) }
     }
 
-    /// It hears of this queue pair's connection, whichever id made it.
-    pub(super) fn watches(&self, qp: &Qp) {
-        if let Some(watch) = qp.watch() {
-            watch.follow(&self.shared);
-        }
-    }
-
     pub(super) fn qp_type(&self) -> ibv_qp_type {
-        // SAFETY: the program's structure.
+        // SAFETY: the program's structure, alive during the call.
         unsafe { (*self.c()).qp_type }
     }
 
-    /// The space that its port is in.
+    /// The port space of its port.
     pub(super) fn port_space(&self) -> PortSpace {
         match self.shared.lock().port_space {
             RDMA_PS_UDP | RDMA_PS_IPOIB => PortSpace::Datagram,
@@ -149,20 +138,20 @@ impl Id {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// The device, once the id has an address that leads there.
+    /// The device. EINVAL unless the id has an address of it.
     pub(super) fn device(&self) -> Result<&'static CmDevice, Errno> {
-        // SAFETY: the program's structure.
+        // SAFETY: the program's structure, alive during the call.
         if unsafe { (*self.c()).verbs.is_null() } {
             return Err(Errno::INVALID);
         }
         CmDevice::get()
     }
 
-    /// It has an address of the device from now on.
+    /// Binds the id to the device.
     pub(super) fn set_device(&self) -> Result<(), Errno> {
         let device = CmDevice::get()?;
         let c = self.c();
-        // SAFETY: the program's structure, in a call of the program with it.
+        // SAFETY: the program's structure, which no other call uses meanwhile.
         unsafe {
             if (*c).verbs.is_null() {
                 (*c).verbs = device.context.c();
@@ -171,7 +160,7 @@ impl Id {
                     (*c).pd = device.pd.c();
                 }
             }
-            (*self.behind.get()).device = device.view();
+            (*self.legacy.get()).device = device.view();
         }
         Ok(())
     }
@@ -179,17 +168,17 @@ impl Id {
     pub(super) fn set_local(&self, local: SocketAddr) {
         let local = address::canonical(local);
         self.shared.lock().local = Some(local);
-        // SAFETY: the program's structure, in a call of the program with it.
+        // SAFETY: the program's structure, which no other call uses meanwhile.
         unsafe {
             let addr = &raw mut (*self.c()).route.addr;
-            (*addr).src = address::to_c(local);
+            (*addr).src = sockaddr::to_c(local);
             (*addr).addr.sgid = ibv_gid { raw: Gid::from(local.ip()).to_bytes() };
             (*addr).addr.pkey = 0xffff;
         }
     }
 
-    /// Shows the program the address that the connection has.
-    pub(super) fn show_local(&self) {
+    /// Copies the local address of the connection to the C structure.
+    pub(super) fn publish_local(&self) {
         let local = self.shared.lock().local;
         if let Some(local) = local {
             self.set_local(local);
@@ -199,15 +188,15 @@ impl Id {
     pub(super) fn set_remote(&self, remote: SocketAddr) {
         let remote = address::canonical(remote);
         self.shared.lock().remote = Some(remote);
-        // SAFETY: the program's structure, in a call of the program with it.
+        // SAFETY: the program's structure, which no other call uses meanwhile.
         unsafe {
             let addr = &raw mut (*self.c()).route.addr;
-            (*addr).dst = address::to_c(remote);
+            (*addr).dst = sockaddr::to_c(remote);
             (*addr).addr.dgid = ibv_gid { raw: Gid::from(remote.ip()).to_bytes() };
         }
     }
 
-    /// Both ends are known: those of a peer that wants to connect.
+    /// Sets both addresses of the request of a peer.
     pub(super) fn set_addresses(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), Errno> {
         self.set_local(local);
         self.set_remote(remote);
@@ -216,12 +205,12 @@ impl Id {
         Ok(())
     }
 
-    /// The route's one path, as an adapter on Ethernet describes it. An iWARP adapter has none.
+    /// Sets the path of the route, as an adapter on Ethernet describes it. iWARP has none.
     pub(super) fn set_path(&self) {
         if is_iwarp() {
             return;
         }
-        // SAFETY: the program's structure, in a call of the program with it.
+        // SAFETY: the program's structure, which no other call uses meanwhile.
         let route = unsafe { &mut (*self.c()).route };
         if route.path_rec.is_null() {
             let mut path = ibv_sa_path_rec::zeroed();
@@ -243,15 +232,15 @@ impl Id {
         }
     }
 
-    /// The channel that its events come from.
+    /// The channel of its events.
     pub(super) fn channel(&self) -> *mut rdma_event_channel {
-        // SAFETY: the program's structure.
+        // SAFETY: the program's structure, alive during the call.
         unsafe { (*self.c()).channel }
     }
 
-    /// The event that a synchronous id keeps until its next call.
-    pub(super) fn acknowledge_own_event(&self) {
-        // SAFETY: the program's structure, in a call of the program with it.
+    /// Acknowledges the event that a synchronous id keeps until its next call.
+    pub(super) fn acknowledge_last_event(&self) {
+        // SAFETY: the program's structure, which no other call uses meanwhile.
         let event = unsafe { std::mem::replace(&mut (*self.c()).event, ptr::null_mut()) };
         if !event.is_null() {
             let _ = acknowledge(event);
@@ -263,46 +252,9 @@ impl Drop for Id {
     fn drop(&mut self) {
         let path = self.c.get_mut().route.path_rec;
         if !path.is_null() {
-            // SAFETY: made by `set_path`, and nobody else frees it.
+            // SAFETY: allocated by `set_path`, and freed only here.
             drop(unsafe { Box::from_raw(path) });
         }
-    }
-}
-
-/// Waits for the next event of an id; `None`: it is not synchronous. The thread may be cancelled in here: nothing with a
-/// destructor is alive while it waits, and the id is looked up again afterwards.
-pub(super) fn own_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdma_cm_event)>, Errno> {
-    let channel = uncancelled(|| {
-        find::<Id>(c).map(|id| {
-            id.is_synchronous().then(|| {
-                id.acknowledge_own_event();
-                id.channel()
-            })
-        })
-    })?;
-    let Some(channel) = channel else { return Ok(None) };
-    let event = next_event(channel)?;
-    match uncancelled(|| find::<Id>(c)) {
-        Ok(id) => Ok(Some((id, event))),
-        Err(errno) => {
-            let _ = acknowledge(event);
-            Err(errno)
-        }
-    }
-}
-
-/// What a call of a synchronous id leads to: waits for it. Others are done. The thread may be cancelled in here.
-pub(super) fn complete(c: *mut rdma_cm_id) -> Result<(), Errno> {
-    let Some((id, event)) = own_event(c)? else { return Ok(()) };
-    // SAFETY: the program's structure, in a call of the program with it; the event was just made.
-    let (kind, status) = unsafe {
-        (*id.c()).event = event;
-        ((*event).event, (*event).status)
-    };
-    match (kind, status) {
-        (_, 0) => Ok(()),
-        (RDMA_CM_EVENT_REJECTED, _) => Err(Errno(libc::ECONNREFUSED)),
-        (_, status) => Err(Errno(status.abs())),
     }
 }
 
@@ -319,7 +271,7 @@ pub unsafe extern "C" fn rdma_create_id(
     let known = matches!(port_space, RDMA_PS_TCP | RDMA_PS_UDP | RDMA_PS_IB | RDMA_PS_IPOIB);
     let made = if known { Id::new(channel, context, Kind::of(port_space)) } else { Err(Errno::INVALID) };
     minus_one!(made.map(|made| {
-        // SAFETY: not NULL, and the caller's.
+        // SAFETY: not NULL, and valid by the caller's contract.
         unsafe { put(id, made.c()) };
     }))
 }
@@ -327,7 +279,7 @@ pub unsafe extern "C" fn rdma_create_id(
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     match uncancelled(|| destroy(id)) {
-        // What was inherited from a parent is the parent's: there is nothing to do.
+        // An id inherited from the parent process belongs to the parent, so there is nothing to destroy.
         Err(Errno::INHERITED) => 0,
         other => minus_one!(other),
     }
@@ -346,11 +298,11 @@ pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {
         (Arc::clone(&state.queue), parts)
     };
     let (of_listener, (attempt, link)) = parts;
-    drop(of_listener); // who waits there is turned away
+    drop(of_listener); // rejects peers that wait there
     let pairs = [attempt.map(|attempt| attempt.pair), link.map(|link| link.pair)];
     pairs.into_iter().flatten().for_each(|pair| pair.disconnect());
-    drop(queue.take_back(shared));
-    id.acknowledge_own_event();
+    drop(queue.extract(|event| Arc::ptr_eq(&event.about, shared)));
+    id.acknowledge_last_event();
     shared.wait_for_acknowledgements();
     let (channel, synchronous) = (id.channel(), id.is_synchronous());
     id.finish();
@@ -362,23 +314,25 @@ pub extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_
     minus_one!(migrate(id, channel))
 }
 
-/// Its events come from another channel from now on; NULL: it becomes synchronous.
+/// Moves an id and its events to another channel. With NULL it becomes synchronous.
 fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<(), Errno> {
     let id = find::<Id>(id)?;
     let (before, was_synchronous) = (id.channel(), id.is_synchronous());
     if was_synchronous && !to.is_null() {
-        id.acknowledge_own_event();
+        id.acknowledge_last_event();
     }
     let channel = if to.is_null() { CmChannel::new()? } else { find::<CmChannel>(to)? };
     {
         let mut state = id.shared().lock();
         let old = std::mem::replace(&mut state.queue, Arc::clone(channel.queue()));
-        old.take_back(id.shared()).into_iter().for_each(|event| state.queue.push(event));
+        old.extract(|event| Arc::ptr_eq(&event.about, id.shared()))
+            .into_iter()
+            .for_each(|event| state.queue.push(event));
     }
-    // SAFETY: the program's structure, in a call of the program with it.
+    // SAFETY: the program's structure, which no other call uses meanwhile.
     unsafe { (*id.c()).channel = channel.c() };
     id.set_synchronous(to.is_null());
-    // What was delivered through the channel before is still its.
+    // Events that the old channel delivered must be acknowledged first.
     id.shared().wait_for_acknowledgements();
     if was_synchronous {
         channel::destroy(before)?;

@@ -1,11 +1,11 @@
-//! Multicast groups and enhanced connection establishment. TCP and datagrams between two addresses carry neither: joining
-//! fails with EOPNOTSUPP, and peers have no options to tell.
+//! Multicast groups and enhanced connection establishment (ECE). TCP carries neither: joining a group fails
+//! with EOPNOTSUPP, and the options of ECE are not sent.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::Id;
 use crate::abi::*;
-use crate::errno::{Errno, minus_one};
-use crate::object::{find, put};
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::{find, put};
 use std::ffi::{c_int, c_void};
 
 fn unsupported(id: *mut rdma_cm_id) -> c_int {
@@ -30,25 +30,25 @@ pub extern "C" fn rdma_join_multicast_ex(
     unsupported(id)
 }
 
-/// Nobody can have joined.
+/// Always fails, because no group can be joined.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, _addr: *mut libc::sockaddr) -> c_int {
     minus_one!(find::<Id>(id).and(Err(Errno(libc::EADDRNOTAVAIL))))
 }
 
-/// This end's options are accepted, and mean nothing to the peer.
+/// Accepts the options of this end, but does not send them.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     let given = if ece.is_null() { Err(Errno::INVALID) } else { Ok(()) };
     minus_one!(find::<Id>(id).and(given))
 }
 
-/// The peer has none: all zero.
+/// Returns zeros, because the peer sends no options.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
     let given = if ece.is_null() { Err(Errno::INVALID) } else { Ok(()) };
     minus_one!(find::<Id>(id).and(given).map(|()| {
-        // SAFETY: not NULL, and the caller's.
+        // SAFETY: not NULL, and valid by the caller's contract.
         unsafe { put(ece, ibv_ece::zeroed()) };
     }))
 }

@@ -3,24 +3,11 @@
 
 use super::id::Id;
 use crate::abi::*;
-use crate::errno::{Errno, minus_one};
-use crate::object::find;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::find;
 use std::ffi::{c_int, c_void};
 
-/// What was set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Options {
-    /// Of a route's packets, in the attributes that programs are told. TCP's are the system's.
-    pub(super) traffic_class: u8,
-    /// Others that allow it, too, may have the same port.
-    pub(super) share_port: bool,
-    /// An address of IPv6 does not stand for IPv4; `None`: not said.
-    pub(super) one_family: Option<bool>,
-    /// How long an acknowledgement may take, as the verbs count it.
-    pub(super) ack_timeout: Option<u8>,
-}
-
-/// The value of an option.
+/// Reads the value of an option.
 ///
 /// # Safety
 /// `value` has `len` bytes.
@@ -28,7 +15,7 @@ unsafe fn read<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
     if value.is_null() || len != size_of::<T>() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     Ok(unsafe { value.cast::<T>().read_unaligned() })
 }
 
@@ -37,7 +24,7 @@ unsafe fn read<T: Copy>(value: *const c_void, len: usize) -> Result<T, Errno> {
 unsafe fn set(id: &Id, level: c_int, name: c_int, value: *const c_void, len: usize) -> Result<(), Errno> {
     match (level, name) {
         (RDMA_OPTION_ID, RDMA_OPTION_ID_TOS) => {
-            // SAFETY: the caller's word, here and below.
+            // SAFETY: guaranteed by the caller, here and below.
             id.shared().lock().options.traffic_class = unsafe { read(value, len)? };
         }
         (RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR) => {
@@ -57,11 +44,11 @@ unsafe fn set(id: &Id, level: c_int, name: c_int, value: *const c_void, len: usi
             // SAFETY: as above.
             let timeout: u8 = unsafe { read(value, len)? };
             if timeout > 31 {
-                return Err(Errno::INVALID); // five bits
+                return Err(Errno::INVALID); // a field of 5 bits
             }
             id.shared().lock().options.ack_timeout = Some(timeout);
         }
-        // Which way packets take is TCP's business; that it was asked for is no mistake.
+        // TCP chooses the path. To ask for one is not a mistake of the program.
         (RDMA_OPTION_IB, RDMA_OPTION_IB_PATH) => return Err(Errno::UNSUPPORTED),
         _ => return Err(Errno(libc::ENOSYS)),
     }
@@ -76,6 +63,6 @@ pub unsafe extern "C" fn rdma_set_option(
     value: *mut c_void,
     len: usize,
 ) -> c_int {
-    // SAFETY: the caller's, and as long as it says.
+    // SAFETY: it has that many bytes by the caller's contract.
     minus_one!(find::<Id>(id).and_then(|id| unsafe { set(&id, level, name, value, len) }))
 }

@@ -1,31 +1,33 @@
-//! Queue pairs and shared receive queues of ids. Where the program gave no completion queues, they have their own, with a
-//! channel each.
+//! Queue pairs and shared receive queues of ids. If the program gives no completion queues, an id creates its
+//! own, each with a channel.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::Id;
 use super::watch::Watch;
 use crate::abi::*;
-use crate::cancel::uncancelled;
-use crate::channel::{destroy as destroy_channel, ibv_create_comp_channel};
-use crate::cq::{destroy as destroy_cq, ibv_create_cq};
-use crate::errno::{Errno, minus_one};
-use crate::object::{CObject, find};
-use crate::pd::Pd;
-use crate::qp::{self, Qp};
-use crate::srq;
+use crate::objects::channel::destroy as destroy_channel;
+use crate::objects::cq::destroy as destroy_cq;
+use crate::objects::pd::Pd;
+use crate::objects::qp::{self, EventRelay, Qp};
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::{CObject, find};
+use crate::verbs::channel::ibv_create_comp_channel;
+use crate::verbs::cq::ibv_create_cq;
+use crate::verbs::{qp as qp_verbs, srq};
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-/// What a program asked for does not come with an errno of ours.
+/// Converts the result of an entry point that returns NULL and sets errno.
 fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(std::io::Error::last_os_error().into()) } else { Ok(object) }
 }
 
-/// A completion queue of its own, for the side of a queue pair that has none.
+/// Creates a completion queue for one direction of a queue pair.
 ///
 /// # Safety
-/// `id` is alive.
+/// The pointers are fields of the C structure of `id`.
 unsafe fn own_cq(
     id: &Id,
     size: u32,
@@ -36,11 +38,11 @@ unsafe fn own_cq(
         return Ok(());
     }
     let size = c_int::try_from(size).map_err(|_| Errno::INVALID)?;
-    // SAFETY: fields of the program's structure, in a call of the program with it.
+    // SAFETY: fields of the program's structure, which no other call uses meanwhile.
     unsafe {
         let context = (*id.c()).verbs;
         *channel = made(ibv_create_comp_channel(context))?;
-        // Inline code of the headers expects to find the id there.
+        // Inline code of the headers expects the id in `cq_context`.
         *cq = made(ibv_create_cq(context, size, id.c().cast(), *channel, 0))?;
     }
     Ok(())
@@ -48,7 +50,7 @@ unsafe fn own_cq(
 
 fn make_cqs(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
     let c = id.c();
-    // SAFETY: the program's structure, in a call of the program with it.
+    // SAFETY: the program's structure, which no other call uses meanwhile.
     let both = unsafe {
         own_cq(id, send, &raw mut (*c).send_cq_channel, &raw mut (*c).send_cq)
             .and_then(|()| own_cq(id, receive, &raw mut (*c).recv_cq_channel, &raw mut (*c).recv_cq))
@@ -58,7 +60,7 @@ fn make_cqs(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
 
 fn destroy_cqs(id: &Id) {
     let c = id.c();
-    // SAFETY: the program's structure, in a call of the program with it.
+    // SAFETY: the program's structure, which no other call uses meanwhile.
     unsafe {
         let (send, receive) = ((*c).send_cq, (*c).recv_cq);
         for cq in [receive, if send == receive { ptr::null_mut() } else { send }] {
@@ -80,11 +82,12 @@ fn destroy_cqs(id: &Id) {
 }
 
 /// # Safety
-/// `attr` is the caller's, with the fields that its `comp_mask` names, and room for `pd` and `xrcd`.
+/// `attr` is valid, with the fields that its `comp_mask` names, and room for `pd` and `xrcd`.
 unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     let device = id.device()?;
     let c = id.c();
-    // SAFETY: the program's structures, in a call of the program with them; fields behind the mask as it names them.
+    // SAFETY: the program's structures, which no other call uses meanwhile. Fields behind the mask as it
+    // names them.
     unsafe {
         if !(*c).qp.is_null() {
             return Err(Errno::INVALID);
@@ -115,8 +118,8 @@ unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
                 (*attr).srq = (*c).srq;
             }
         }
-        let watcher = Watch::new(id.shared());
-        let qp = qp::create_extended(attr, Some(watcher)).and_then(|qp| begin(id, qp));
+        let relay = EventRelay::new(Watch::new(id.shared()));
+        let qp = qp_verbs::create_extended(attr, Some(relay)).and_then(|qp| begin(id, qp));
         let qp = qp.inspect_err(|_| destroy_cqs(id))?;
         (*c).qp = qp.c();
         (*c).pd = (*attr).pd;
@@ -124,7 +127,7 @@ unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     Ok(())
 }
 
-/// A connectionless queue pair is ready at once; others when they are connected.
+/// Makes a UD queue pair ready at once. Others become ready when they are connected.
 fn begin(id: &Id, qp: Arc<Qp>) -> Result<Arc<Qp>, Errno> {
     if !id.is_datagram() {
         return Ok(qp);
@@ -154,29 +157,29 @@ pub unsafe extern "C" fn rdma_create_qp(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     minus_one!(unsafe { create_simple(id, pd, init) })
 }
 
 /// # Safety
-/// `init` is NULL, or whole.
+/// `init` is NULL or valid.
 pub(super) unsafe fn create_simple(
     id: *mut rdma_cm_id,
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     let id = find::<Id>(id)?;
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let init = unsafe { init.as_mut() }.ok_or(Errno::INVALID)?;
     let mut attr = ibv_qp_init_attr_ex::zeroed();
     let whole = &raw mut attr;
-    // SAFETY: both forms begin alike.
+    // SAFETY: both forms begin with the same fields.
     unsafe { whole.cast::<ibv_qp_init_attr>().write(*init) };
     attr.pd = pd;
     attr.comp_mask = IBV_QP_INIT_ATTR_PD;
-    // SAFETY: whole, and ours.
+    // SAFETY: a complete structure of this function.
     unsafe { create(&id, &raw mut attr)? };
-    // What was granted and made is told there.
+    // Tell the program what was granted and created.
     init.cap = attr.cap;
     init.send_cq = attr.send_cq;
     init.recv_cq = attr.recv_cq;
@@ -189,7 +192,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
     if attr.is_null() {
         return minus_one!(Err(Errno::null("attr")));
     }
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     minus_one!(find::<Id>(id).and_then(|id| unsafe { create(&id, attr) }))
 }
 
@@ -201,7 +204,7 @@ pub extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
 }
 
 pub(super) fn destroy_qp(id: &Id) {
-    // SAFETY: the program's structure, in a call of the program with it.
+    // SAFETY: the program's structure, which no other call uses meanwhile.
     let qp = unsafe { std::mem::replace(&mut (*id.c()).qp, ptr::null_mut()) };
     if !qp.is_null() {
         if let Err(errno) = qp::destroy(qp) {
@@ -212,11 +215,12 @@ pub(super) fn destroy_qp(id: &Id) {
 }
 
 /// # Safety
-/// `attr` is the caller's, with the fields that its `comp_mask` names, and room for the rest.
+/// `attr` is valid, with the fields that its `comp_mask` names, and room for the rest.
 unsafe fn create_srq(id: &Id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let device = id.device()?;
     let c = id.c();
-    // SAFETY: the program's structures, in a call of the program with them; fields behind the mask as it names them.
+    // SAFETY: the program's structures, which no other call uses meanwhile. Fields behind the mask as it
+    // names them.
     unsafe {
         if !(*c).srq.is_null() {
             return Err(Errno::INVALID);
@@ -250,17 +254,17 @@ pub unsafe extern "C" fn rdma_create_srq(
     pd: *mut ibv_pd,
     init: *mut ibv_srq_init_attr,
 ) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     let Some(init) = (unsafe { init.as_mut() }) else { return minus_one!(Err(Errno::null("init"))) };
     let mut attr = ibv_srq_init_attr_ex::zeroed();
     attr.srq_context = init.srq_context;
     attr.attr = init.attr;
     attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-    // SAFETY: the program's structure.
+    // SAFETY: the program's structure, alive during the call.
     let qp_type = find::<Id>(id).map(|id| id.qp_type());
     attr.srq_type = if qp_type == Ok(IBV_QPT_XRC_RECV) { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
     attr.pd = pd;
-    // SAFETY: whole, and ours.
+    // SAFETY: a complete structure of this function.
     minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(&id, &raw mut attr) }).map(|()| {
         init.attr = attr.attr;
     }))
@@ -271,7 +275,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     if attr.is_null() {
         return minus_one!(Err(Errno::null("attr")));
     }
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(&id, attr) }))
 }
 
@@ -283,7 +287,7 @@ pub extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
 }
 
 pub(super) fn destroy_srq(id: &Id) {
-    // SAFETY: the program's structure, in a call of the program with it.
+    // SAFETY: the program's structure, which no other call uses meanwhile.
     let srq = unsafe { std::mem::replace(&mut (*id.c()).srq, ptr::null_mut()) };
     if !srq.is_null() {
         let failed = srq::ibv_destroy_srq(srq);

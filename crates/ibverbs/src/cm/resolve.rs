@@ -1,25 +1,27 @@
-//! The way to a peer, and the port where peers come. Before this: an id; after: `connect.rs`, or `watch.rs` with whoever
-//! comes.
+//! Resolving the route to a peer, binding and listening.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::address::{self, source_for};
+use super::address::source_for;
 use super::device::CmDevice;
-use super::id::{Id, complete};
-use super::room;
+use super::id::Id;
+use super::port_conflict;
 use super::state::Phase;
-use super::watch::Desk;
+use super::synchronous::complete;
+use super::watch::RequestHandler;
 use crate::abi::*;
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
-use crate::object::find;
-use crate::persona::config;
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use crate::support::object::find;
+use crate::support::persona::config;
+use crate::support::sockaddr;
 use ironwarp_engine::MAX_BACKLOG;
-use ironwarp_engine::sys::setup::{BindOptions, Bound};
+use ironwarp_engine::sys::tcp::{BindOptions, Bound};
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Smallest backlog. A kernel drops what exceeds a small one and has the peer send it again; here it would be rejected.
+/// Minimum backlog. A kernel drops what exceeds a small backlog, and the peer sends it again; here it would
+/// be rejected.
 const MIN_BACKLOG: usize = 128;
 
 fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
@@ -42,7 +44,7 @@ fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     state.bound = Some(bound);
     state.phase = Phase::Bound;
     drop(state);
-    room::taken(id.shared());
+    port_conflict::register(id.shared());
     Ok(())
 }
 
@@ -58,10 +60,10 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
         state.phase = Phase::Listening;
         state.bound.take().ok_or(Errno::INVALID)?
     };
-    let desk = Arc::new(Desk(Arc::downgrade(id.shared())));
+    let handler = Arc::new(RequestHandler(Arc::downgrade(id.shared())));
     let backlog = clamped(backlog);
     let listening =
-        CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, desk, backlog)?));
+        CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, handler, backlog)?));
     let mut state = id.shared().lock();
     match listening {
         Ok(listening) => state.listening = Some(Arc::new(listening)),
@@ -73,7 +75,7 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// As the kernel has it (`ucma_listen`): a number that is not positive, or too large, stands for the largest.
+/// As in the kernel (`ucma_listen`), zero, a negative or a too large number means the maximum.
 fn clamped(backlog: c_int) -> usize {
     match usize::try_from(backlog) {
         Ok(backlog @ 1..=MAX_BACKLOG) => backlog.max(MIN_BACKLOG),
@@ -81,7 +83,7 @@ fn clamped(backlog: c_int) -> usize {
     }
 }
 
-/// Finds the address of this host that leads to a peer, or takes the one that the program gave.
+/// Finds the source address for a peer, or uses the one that the program gave.
 fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
     let (phase, bound) = {
         let state = id.shared().lock();
@@ -90,7 +92,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
     if !matches!(phase, Phase::Idle | Phase::Bound) {
         return Err(Errno::INVALID);
     }
-    // A program that asks for the unspecified address means this host.
+    // The unspecified address means this host.
     let to = match to {
         SocketAddr::V4(v4) if v4.ip().is_unspecified() => (Ipv4Addr::LOCALHOST, v4.port()).into(),
         SocketAddr::V6(v6) if v6.ip().is_unspecified() => (std::net::Ipv6Addr::LOCALHOST, v6.port()).into(),
@@ -105,7 +107,7 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
         if from.port() != 0 {
             bind(id, from)?;
         } else {
-            Bound::new(from, BindOptions::default())?; // whether it is an address of this host
+            Bound::new(from, BindOptions::default())?; // fails unless it is an address of this host
             id.set_local(from);
         }
     }
@@ -126,8 +128,8 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut libc::sockaddr) -> c_int {
     minus_one!(find::<Id>(id).and_then(|id| {
-        // SAFETY: NULL or the caller's.
-        bind(&id, unsafe { address::from_c(addr)? })
+        // SAFETY: NULL, or valid by the caller's contract.
+        bind(&id, unsafe { sockaddr::from_c(addr)? })
     }))
 }
 
@@ -143,22 +145,22 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     to: *mut libc::sockaddr,
     _timeout: c_int,
 ) -> c_int {
-    // SAFETY: NULL or the caller's.
+    // SAFETY: NULL, or valid by the caller's contract.
     let resolved = unsafe { resolve_addresses(id, from, to) };
     minus_one!(resolved)
 }
 
 /// # Safety
-/// The addresses are NULL, or as long as their families say.
+/// The addresses are NULL, or as long as their families require.
 pub(super) unsafe fn resolve_addresses(
     c: *mut rdma_cm_id,
     from: *const libc::sockaddr,
     to: *const libc::sockaddr,
 ) -> Result<(), Errno> {
-    // SAFETY: the caller's word.
-    let to = unsafe { address::from_c(to)? };
+    // SAFETY: guaranteed by the caller.
+    let to = unsafe { sockaddr::from_c(to)? };
     // SAFETY: as above.
-    let from = if from.is_null() { None } else { Some(unsafe { address::from_c(from)? }) };
+    let from = if from.is_null() { None } else { Some(unsafe { sockaddr::from_c(from)? }) };
     uncancelled(|| find::<Id>(c).and_then(|id| resolve(&id, from, to)))?;
     complete(c)
 }
@@ -169,7 +171,7 @@ pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
     minus_one!(resolved)
 }
 
-/// There is one route, and it is known with the address.
+/// There is one route, known since the address was resolved.
 pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
     uncancelled(|| {
         let id = find::<Id>(c)?;

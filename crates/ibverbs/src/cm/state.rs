@@ -1,40 +1,41 @@
-//! What is behind an id: how far it has come, and with whom. Threads of lanes reach it too, to tell what happened to its
-//! connection, and may do so when the id is long destroyed.
+//! The state of an id. The threads of lanes also use it, to report what happened to its connection, even
+//! after the program has destroyed the id.
 
-use super::addrinfo::Found;
-use super::channel::Queue;
-use super::event::{Event, Param};
-use super::option::Options;
-use crate::abi::{rdma_cm_event_type, rdma_port_space};
-use crate::sync::lock;
-use ironwarp_engine::sys::setup::Bound;
+use super::address;
+use super::addrinfo::AddrInfoList;
+use super::queue::EventQueue;
+use crate::abi::{ibv_ah_attr, rdma_cm_event_type, rdma_port_space};
+use crate::support::errno::Errno;
+use ironwarp_engine::sys::tcp::Bound;
 use ironwarp_engine::{ConnectOptions, Incoming, Listening, QueuePair};
-use ironwarp_wire::private::Aside;
+use ironwarp_rnic::sync::{self, lock};
+use ironwarp_wire::private::CmHeader;
+use std::ffi::c_int;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// An id, as all threads see it.
+/// State of an id shared by all threads.
 #[derive(Debug)]
 pub(super) struct Shared {
-    /// Where C's structure is.
+    /// Address of the C structure.
     c: OnceLock<usize>,
     state: Mutex<State>,
     acks: Mutex<Acks>,
     acknowledged: Condvar,
 }
 
-/// How many of its events were delivered, and not yet acknowledged.
+/// Number of events that were delivered and not acknowledged.
 #[derive(Debug, Default)]
 struct Acks {
     pending: usize,
 }
 
-/// How far an id has come. No call of the adapter is made while this is locked: it may call back.
+/// Progress of an id. The adapter must not be called while this is locked, because it may call back.
 #[derive(Debug)]
 pub(super) struct State {
-    /// Where its events go.
-    pub(super) queue: Arc<Queue>,
+    /// The queue of its events.
+    pub(super) queue: Arc<EventQueue<Event>>,
     pub(super) port_space: rdma_port_space,
     pub(super) phase: Phase,
     pub(super) options: Options,
@@ -42,23 +43,23 @@ pub(super) struct State {
     pub(super) listening: Option<Arc<Listening>>,
     pub(super) local: Option<SocketAddr>,
     pub(super) remote: Option<SocketAddr>,
-    /// A peer that waits for the program's decision.
+    /// The request of a peer, until the program accepts or rejects it.
     pub(super) request: Option<Request>,
-    /// The connection in the making.
+    /// The connection that is being established.
     pub(super) attempt: Option<Attempt>,
-    /// The connection, by the number of its queue pair in the adapter.
+    /// The established connection.
     pub(super) link: Option<Link>,
-    /// What the peer said of its queue pair.
-    pub(super) peer: Option<Aside>,
-    /// How many Reads and atomics this end may have, and must hold.
+    /// What the peer said about its queue pair.
+    pub(super) peer: Option<CmHeader>,
+    /// Number of Reads and atomics in flight, in both directions.
     pub(super) depths: Depths,
-    /// The connection was over before it was known to be there.
+    /// The connection ended before it was reported as established.
     pub(super) ended_early: bool,
-    /// What `rdma_resolve_addrinfo` found, until the program asks for it.
-    pub(super) found: Option<Found>,
+    /// The result of `rdma_resolve_addrinfo`, until the program takes it.
+    pub(super) found: Option<AddrInfoList>,
 }
 
-/// How far an id has come.
+/// Progress of an id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Idle,
@@ -67,47 +68,48 @@ pub(super) enum Phase {
     RouteResolved,
     Listening,
     Connecting,
-    /// A peer waits for the program's decision.
+    /// The program has to accept or reject a peer.
     Requested,
     Accepting,
-    /// The peer accepted, and the program has to say that it is done as well.
+    /// The peer accepted, and the program has to call `rdma_establish`.
     Responded,
     Connected,
     Disconnected,
-    /// There was no connection, and there will be none.
+    /// The connection was not established, and will not be.
     Failed,
     Destroyed,
 }
 
-/// A peer that wants to connect.
+/// The request of a peer.
 #[derive(Debug)]
 pub(super) struct Request {
     pub(super) incoming: Incoming,
-    pub(super) header: Option<Aside>,
+    pub(super) header: Option<CmHeader>,
 }
 
-/// A connection that is being made.
+/// A connection that is being established.
 #[derive(Clone, Debug)]
 pub(super) struct Attempt {
     pub(super) pair: Arc<QueuePair>,
     pub(super) to: SocketAddr,
     pub(super) options: ConnectOptions,
-    /// Until then a peer that does not listen is dialled again.
+    /// When to stop redialling a peer that does not listen.
     pub(super) until: Instant,
     pub(super) pause: Duration,
     pub(super) purpose: Purpose,
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
-    /// The id's queue pair talks over it.
+    /// It carries the messages of the id's queue pair.
     Managed,
-    /// It only says which queue pairs belong together. The program connects its own.
-    Aside,
-    /// The same, and the id's own queue pair is connected to the peer's by its number.
-    Beside,
-    /// It asks for the number of a connectionless queue pair.
+    /// It says which queue pairs belong together. The program connects its own queue pair.
+    SideChannel,
+    /// It says which queue pairs belong together. The id's queue pair is connected to that of the peer by
+    /// number.
+    ManagedBySideChannel,
+    /// It asks for the number of a UD queue pair.
     Lookup,
 }
 
@@ -118,15 +120,81 @@ pub(super) struct Link {
     pub(super) purpose: Purpose,
 }
 
-/// How many Reads and atomics this end may have outstanding, and must hold.
+/// Number of Reads and atomics that this end may have in flight, and must be able to hold.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Depths {
     pub(super) initiator: u8,
     pub(super) responder: u8,
 }
 
+/// The options of an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Options {
+    /// Traffic class in the attributes of the route. That of the TCP connection is up to the system.
+    pub(super) traffic_class: u8,
+    /// Whether other ids that set it may use the same port.
+    pub(super) share_port: bool,
+    /// Whether an IPv6 address excludes IPv4. `None` if the program did not set it.
+    pub(super) one_family: Option<bool>,
+    /// Acknowledgement timeout in the encoding of verbs.
+    pub(super) ack_timeout: Option<u8>,
+}
+
+/// An event that the program has not taken yet.
+#[derive(Debug)]
+pub(super) struct Event {
+    /// The id of the event. For the request of a peer, the listening id.
+    pub(super) about: Arc<Shared>,
+    pub(super) kind: rdma_cm_event_type,
+    pub(super) status: c_int,
+    pub(super) param: Param,
+    pub(super) private_data: Box<[u8]>,
+    pub(super) request: Option<Request>,
+}
+
+/// The parameters of an event.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Param {
+    None,
+    Connection(Connection),
+    Datagram(Datagram),
+    /// The argument of an event that the program wrote.
+    Argument(u64),
+}
+
+/// Parameters of a connection.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Connection {
+    pub(super) depths: Depths,
+    pub(super) flow_control: bool,
+    pub(super) retry_count: u8,
+    pub(super) rnr_retry_count: u8,
+    pub(super) srq: bool,
+    pub(super) qpn: u32,
+}
+
+/// Parameters of a UD queue pair.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Datagram {
+    pub(super) address: ibv_ah_attr,
+    pub(super) qpn: u32,
+    pub(super) qkey: u32,
+}
+
+impl Event {
+    pub(super) fn new(
+        about: &Arc<Shared>,
+        kind: rdma_cm_event_type,
+        param: Param,
+        private_data: &[u8],
+    ) -> Self {
+        let (about, private_data) = (Arc::clone(about), private_data.into());
+        Self { about, kind, status: 0, param, private_data, request: None }
+    }
+}
+
 impl Shared {
-    pub(super) fn new(queue: Arc<Queue>, port_space: rdma_port_space) -> Arc<Self> {
+    pub(super) fn new(queue: Arc<EventQueue<Event>>, port_space: rdma_port_space) -> Arc<Self> {
         Arc::new(Self {
             c: OnceLock::new(),
             state: Mutex::new(State {
@@ -163,7 +231,7 @@ impl Shared {
         lock(&self.state)
     }
 
-    /// Leaves a TCP port to the program, if its own RDMA port is there. Whether it was.
+    /// Leaves a TCP port to the program if the RDMA port of this id is there. Returns whether it was.
     pub(super) fn move_aside(&self, port: u16) -> std::io::Result<bool> {
         let listening = {
             let mut state = self.lock();
@@ -180,22 +248,15 @@ impl Shared {
 
     // --- Events ---
 
-    /// An event without more to say.
+    /// Queues an event without parameters.
     pub(super) fn push(self: &Arc<Self>, kind: rdma_cm_event_type, status: i32) {
-        self.push_event(Event {
-            about: Arc::clone(self),
-            kind,
-            status,
-            param: Param::None,
-            private_data: Box::default(),
-            request: None,
-        });
+        self.push_event(Event { status, ..Event::new(self, kind, Param::None, &[]) });
     }
 
     pub(super) fn push_event(&self, event: Event) {
         let state = self.lock();
         if state.phase != Phase::Destroyed {
-            // Under the lock: it must not move to another queue between.
+            // With the lock held, so that the id cannot move to another queue in between.
             state.queue.push(event);
         }
     }
@@ -210,11 +271,11 @@ impl Shared {
         self.acknowledged.notify_all();
     }
 
-    /// Waits until every event that was delivered is acknowledged.
+    /// Waits until all delivered events are acknowledged.
     pub(super) fn wait_for_acknowledgements(&self) {
         let mut acks = self.acks();
         while acks.pending > 0 {
-            acks = self.acknowledged.wait(acks).unwrap_or_else(PoisonError::into_inner);
+            acks = sync::wait(&self.acknowledged, acks);
         }
     }
 
@@ -223,10 +284,37 @@ impl Shared {
     }
 }
 
+impl Depths {
+    /// A depth as events of librdmacm contain it.
+    pub(super) fn number(depth: u16) -> u8 {
+        u8::try_from(depth).unwrap_or(u8::MAX)
+    }
+
+    pub(super) fn at_most(self, max: u8) -> Self {
+        Self { initiator: self.initiator.min(max), responder: self.responder.min(max) }
+    }
+
+    /// Number of the peer's Reads to hold: at least one, with which a peer other than Ironwarp asks for
+    /// acknowledgements.
+    pub(super) fn ird(self) -> Option<u16> {
+        Some(u16::from(self.responder.max(1)))
+    }
+
+    pub(super) fn ord(self) -> Option<u16> {
+        Some(u16::from(self.initiator.max(1)))
+    }
+}
+
 impl State {
-    /// Whether an event of this queue pair in the adapter is about the connection of now.
+    /// Whether an event of this queue pair concerns the current connection.
     pub(super) fn is_about(&self, qp: u32) -> bool {
         self.attempt.as_ref().is_some_and(|attempt| attempt.pair.id() == qp)
             || self.link.as_ref().is_some_and(|link| link.pair.id() == qp)
+    }
+
+    /// The address handle attributes for the path to the peer.
+    pub(super) fn address_handle(&self) -> Result<ibv_ah_attr, Errno> {
+        let (local, remote) = (self.local.ok_or(Errno::INVALID)?, self.remote.ok_or(Errno::INVALID)?);
+        address::handle(local.ip(), remote.ip(), self.options.traffic_class)
     }
 }

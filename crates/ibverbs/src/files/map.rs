@@ -1,59 +1,59 @@
-//! What stands for a path below the prefixes.
+//! What takes the place of a path below the prefixes.
 
-use super::tree::{self, ITSELF, Node};
-use crate::device::DEVICE_FILE;
+use super::tree::{self, DEVICE_DIR, Node};
+use crate::objects::device::DEVICE_FILE;
 
 const DEVICES: &str = "/dev/infiniband";
-/// Also the beginning of `/sys/class/infiniband_verbs`.
+/// Also a prefix of `/sys/class/infiniband_verbs`.
 const CLASS: &str = "/sys/class/infiniband";
-/// Where the management datagrams of InfiniBand would be: the device has none.
+/// Files of InfiniBand's management datagrams, which the device does not have.
 const MANAGEMENT: [&str; 3] = ["/dev/infiniband/umad", "/dev/infiniband/issm", "/sys/class/infiniband_mad"];
-/// The interfaces of the host.
+/// The network interfaces of the host.
 const INTERFACES: &str = "/sys/class/net";
 
-/// What stands for a path.
+/// What takes the place of a path.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Target {
-    /// The path itself: it is none of ours.
+    /// The path itself, which is not virtual.
     Itself,
     /// Another path.
     Path(String),
-    /// A folder, or a link to one.
-    Folder,
-    /// A file whose text is made when it is read.
+    /// A directory, or a link to one.
+    Directory,
+    /// A file whose content is generated when it is read.
     File,
-    /// Nothing: the file would be there if the device had management datagrams.
+    /// A file that would exist if the device had management datagrams.
     Management,
     Nothing,
 }
 
-/// Whether it is worth while to look closer. Called for every path that the program opens.
+/// Whether a path may be virtual. Called for every path that the program opens.
 pub(super) fn is_ours(path: &[u8]) -> bool {
-    [CLASS, DEVICES, ITSELF].iter().any(|prefix| path.starts_with(prefix.as_bytes()))
+    [CLASS, DEVICES, DEVICE_DIR].iter().any(|prefix| path.starts_with(prefix.as_bytes()))
 }
 
-/// What stands for a path, if [`is_ours`]. The path has no `.`, `..` or doubled slashes.
+/// What takes the place of a path that [`is_ours`]. The path has no `.`, `..` or doubled slashes.
 pub(super) fn target(path: &str) -> Target {
     let below =
         |prefix: &str| path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if MANAGEMENT.iter().any(|prefix| path.starts_with(prefix)) {
         return Target::Management;
     }
-    if ![DEVICES, CLASS, "/sys/class/infiniband_verbs", ITSELF].into_iter().any(below) {
+    if ![DEVICES, CLASS, "/sys/class/infiniband_verbs", DEVICE_DIR].into_iter().any(below) {
         return Target::Itself;
     }
-    // A character device that everybody may open. What can be done with it stays undone.
+    // A character device that everyone may open, and that does nothing.
     if path.strip_prefix(DEVICES).and_then(|rest| rest.strip_prefix('/')) == Some(DEVICE_FILE) {
         return Target::Path("/dev/null".into());
     }
-    // The interfaces of the device are all that the host has.
-    if let Some(rest) = path.strip_prefix(ITSELF).and_then(|file| file.strip_prefix("/net"))
+    // The device has all network interfaces of the host.
+    if let Some(rest) = path.strip_prefix(DEVICE_DIR).and_then(|file| file.strip_prefix("/net"))
         && (rest.is_empty() || rest.starts_with('/'))
     {
         return Target::Path(format!("{INTERFACES}{rest}"));
     }
     match tree::node(path) {
-        Some(Node::Folder | Node::Link(_)) => Target::Folder,
+        Some(Node::Directory | Node::Link(_)) => Target::Directory,
         Some(Node::Line(_) | Node::File) => Target::File,
         None => Target::Nothing,
     }
@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn other_paths_stay_as_they_are() {
+    fn other_paths_are_unchanged() {
         for path in
             ["/etc/passwd", "/sys/class/net", "/dev/infinibandwagon", "/sys/class/infinibands/x", "", "dev"]
         {
@@ -75,7 +75,7 @@ mod tests {
     #[test]
     fn the_device_is_a_character_device() {
         assert_eq!(target("/dev/infiniband/uverbs0"), Target::Path("/dev/null".into()));
-        assert_eq!(target("/dev/infiniband"), Target::Folder);
+        assert_eq!(target("/dev/infiniband"), Target::Directory);
         assert_eq!(target("/dev/infiniband/uverbs1"), Target::Nothing);
         assert_eq!(target("/dev/infiniband/umad0"), Target::Management);
     }

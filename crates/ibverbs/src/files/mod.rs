@@ -1,23 +1,27 @@
 //! The files of a kernel driver that some programs look for (UCX, ibstat, scripts): `/dev/infiniband` and
-//! `/sys/class/infiniband`. Functions of the C library that take a path are put in front of the real ones; whatever is not
-//! below these two prefixes goes on to them untouched.
+//! `/sys/class/infiniband`. Functions of the C library that take a path are interposed. Paths that are not below these
+//! two prefixes are passed on untouched.
 //!
 //! ```text
-//!  calls.rs   the functions: path → place → map → the real function, with another path
-//!  place.rs   which path is meant, by the current folder or one that is open
-//!  map.rs     what stands for a path: another path, a folder beside the library, a text
-//!  tree.rs    which files and folders there are
-//!  text.rs    what is in the files
-//!  folder.rs  reading folders
+//!  calls.rs      the functions: path → answer → the real function, with another path
+//!  real.rs       finding the real function
+//!  answer.rs     what to do with a path: path → paths → map
+//!  paths.rs      resolves a path, from the current directory or one that is open
+//!  map.rs        what takes the place of a path: another path, a directory beside the library, generated content
+//!  tree.rs       the list of files and directories
+//!  content.rs    the content of the files
+//!  directory.rs  reading directories
 //! ```
-//! `tree.txt` lists all files and folders. The folders are there, beside the library, so that programs can open and enter
-//! them; the files are not.
+//! `tree.txt` lists all files and directories. The directories exist beside the library, so that programs can open and
+//! enter them. The files do not.
 
+mod answer;
 mod calls;
-mod folder;
+mod content;
+mod directory;
 mod map;
-mod place;
-mod text;
+mod paths;
+mod real;
 mod tree;
 
-pub(crate) use calls::real;
+pub(crate) use real::real;

@@ -1,11 +1,12 @@
-//! Addresses of C.
+//! Addresses that calls read and write.
 #![expect(unsafe_code, reason = "structures of C")]
 
-use crate::errno::Errno;
+use crate::support::errno::Errno;
+use crate::support::sockaddr;
 use std::ffi::c_int;
-use std::net::{IpAddr, SocketAddr, SocketAddrV4, SocketAddrV6};
+use std::net::{IpAddr, SocketAddr};
 
-/// Reads an address of the program's, which must be of this family.
+/// Reads a C address, which must be of this family.
 ///
 /// # Safety
 /// `addr` is NULL or has `len` bytes.
@@ -18,32 +19,27 @@ pub(super) unsafe fn read(
     if addr.is_null() || len < size_of::<libc::sa_family_t>() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the family is there, as just checked.
+    // SAFETY: long enough for the family, as just checked.
     let its = c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() });
     if its != family {
         return Err(Errno(libc::EAFNOSUPPORT));
     }
-    match family {
-        libc::AF_INET if len >= size_of::<libc::sockaddr_in>() => {
-            // SAFETY: all of it is there.
-            let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
-            let ip = u32::from_be(v4.sin_addr.s_addr).into();
-            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
-        }
-        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
-            // SAFETY: all of it is there.
-            let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
-            let ip = v6.sin6_addr.s6_addr.into();
-            Ok(SocketAddrV6::new(ip, u16::from_be(v6.sin6_port), v6.sin6_flowinfo, v6.sin6_scope_id).into())
-        }
-        _ => Err(Errno::INVALID),
+    let needed = if family == libc::AF_INET6 {
+        size_of::<libc::sockaddr_in6>()
+    } else {
+        size_of::<libc::sockaddr_in>()
+    };
+    if len < needed {
+        return Err(Errno::INVALID);
     }
+    // SAFETY: long enough, as just checked.
+    unsafe { sockaddr::from_c(addr) }
 }
 
-/// Tells the program an address, as a socket of this family has it: as much as there is room for.
+/// Writes an address as a socket of this family has it, truncated to the room there is.
 ///
 /// # Safety
-/// `addr` is NULL, or the program's with as many bytes as `len` says.
+/// `addr` is NULL or has as many bytes as `len` says.
 pub(super) unsafe fn write(
     address: SocketAddr,
     family: c_int,
@@ -53,41 +49,20 @@ pub(super) unsafe fn write(
     if addr.is_null() || len.is_null() {
         return;
     }
-    let put = |bytes: *const u8, size: usize| {
-        // SAFETY: the caller's word; no more than there is room for.
-        unsafe {
-            std::ptr::copy_nonoverlapping(bytes, addr.cast::<u8>(), size.min(*len as usize));
-            *len = libc::socklen_t::try_from(size).unwrap_or(0);
-        }
-    };
-    match for_family(address, family) {
-        SocketAddr::V4(v4) => {
-            let c = libc::sockaddr_in {
-                sin_family: family_of(libc::AF_INET),
-                sin_port: v4.port().to_be(),
-                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
-                sin_zero: [0; 8],
-            };
-            put((&raw const c).cast(), size_of_val(&c));
-        }
-        SocketAddr::V6(v6) => {
-            let c = libc::sockaddr_in6 {
-                sin6_family: family_of(libc::AF_INET6),
-                sin6_port: v6.port().to_be(),
-                sin6_flowinfo: v6.flowinfo(),
-                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
-                sin6_scope_id: v6.scope_id(),
-            };
-            put((&raw const c).cast(), size_of_val(&c));
-        }
+    let address = for_family(address, family);
+    let (c, size) = (sockaddr::to_c(address), sockaddr::c_len(&address));
+    // SAFETY: guaranteed by the caller, and never more than either has.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            (&raw const c).cast::<u8>(),
+            addr.cast::<u8>(),
+            size.min(*len as usize),
+        );
+        *len = libc::socklen_t::try_from(size).unwrap_or(0);
     }
 }
 
-fn family_of(family: c_int) -> libc::sa_family_t {
-    libc::sa_family_t::try_from(family).unwrap_or(0)
-}
-
-/// An IPv4 address is a mapped one to a socket of IPv6.
+/// Converts between IPv4 and IPv4-mapped IPv6 addresses, as the family requires.
 fn for_family(address: SocketAddr, family: c_int) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if family == libc::AF_INET6 => {
@@ -105,11 +80,11 @@ mod tests {
     use super::*;
 
     fn there_and_back(text: &str, family: c_int) -> String {
-        // SAFETY: large enough for both, and nothing but numbers.
+        // SAFETY: zeros are valid for numbers.
         let mut storage: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
         let mut len = libc::socklen_t::try_from(size_of_val(&storage)).unwrap();
         let addr = (&raw mut storage).cast::<libc::sockaddr>();
-        // SAFETY: ours, and as long as said.
+        // SAFETY: a local structure of this length.
         let read = unsafe {
             write(text.parse().unwrap(), family, addr, &raw mut len);
             read(addr, len, family)
@@ -118,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_go_to_c_and_come_back() {
+    fn addresses_round_trip_through_c() {
         assert_eq!(there_and_back("10.1.2.3:7471", libc::AF_INET), "10.1.2.3:7471");
         assert_eq!(there_and_back("[fe80::1%3]:80", libc::AF_INET6), "[fe80::1%3]:80");
         assert_eq!(there_and_back("10.1.2.3:1", libc::AF_INET6), "[::ffff:10.1.2.3]:1");
@@ -126,12 +101,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_short_null_or_of_another_family_is_refused() {
-        // SAFETY: nothing but numbers.
+    fn short_null_and_foreign_addresses_are_rejected() {
+        // SAFETY: zeros are valid for numbers.
         let mut v4: libc::sockaddr_in = unsafe { std::mem::zeroed() };
-        v4.sin_family = family_of(libc::AF_INET);
+        v4.sin_family = libc::AF_INET.try_into().unwrap();
         let addr = (&raw const v4).cast::<libc::sockaddr>();
-        // SAFETY: as long as said.
+        // SAFETY: NULL, or a local structure of at least this length.
         unsafe {
             assert_eq!(read(std::ptr::null(), 16, libc::AF_INET), Err(Errno::INVALID));
             assert_eq!(read(addr, 1, libc::AF_INET), Err(Errno::INVALID));

@@ -1,21 +1,25 @@
-//! How sockets end: nothing that a call took is lost.
+//! Closing sockets. Nothing that a call accepted is lost.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::socket::{Role, Socket};
-use super::stream::{Phase, Stream};
-use super::{all, find, forked, lock, repoll, take};
-use crate::errno::{Errno, minus_one};
-
+use super::state::Phase;
+use super::stream::Stream;
+use super::table::{all, find, insert, take};
+use super::{forked, repoll};
+use crate::support::errno::{Errno, minus_one};
+use crate::support::exit;
 use ironwarp_rnic::qp::State as PairState;
+use ironwarp_rnic::sync::lock;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
+use std::os::fd::RawFd;
+use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// Closing waits so long for the peer's adapter to have everything, unless the program says otherwise (SO_LINGER). It needs
-/// that time only if the peer has stopped; after it, the rest is sent as long as the process lives.
-const PATIENCE: Duration = Duration::from_secs(2);
+/// How long closing waits for the peer's adapter to receive everything, unless the program sets SO_LINGER. It
+/// takes that long only if the peer has stopped. After that, the rest is sent as long as the process lives.
+const LINGER: Duration = Duration::from_secs(2);
 
-/// Connections that the program has closed, and whose peers have not yet.
+/// Connections that the program has closed and the peer has not.
 static CLOSING: Mutex<Vec<Arc<Stream>>> = Mutex::new(Vec::new());
 
 #[unsafe(no_mangle)]
@@ -53,26 +57,36 @@ pub extern "C" fn rclose(socket: c_int) -> c_int {
         return 0;
     }
     minus_one!(find(socket).and_then(|_| take(socket).ok_or(Errno(libc::EBADF))).map(|socket| {
-        let patience = match lock(socket.options()).linger {
+        let timeout = match lock(socket.options()).linger {
             Some(linger) => linger,
             None if socket.is_nonblocking() => Duration::ZERO,
-            None => PATIENCE,
+            None => LINGER,
         };
         socket.close_descriptor();
-        let_go(&socket);
+        release(&socket);
         if let Ok(stream) = socket.stream() {
             // The peer's adapter closes as well once it has everything, whatever its program does.
-            stream.pair().wait_closed(patience);
+            stream.pair().wait_closed(timeout);
         }
         sweep();
     }))
 }
 
-/// The program has no more to do with it.
-pub(super) fn let_go(socket: &Socket) {
+/// Adds a socket under its descriptor.
+pub(super) fn add(socket: Socket) -> RawFd {
+    let fd = socket.fd();
+    if let Some(before) = insert(socket) {
+        before.forget_descriptor();
+        release(&before);
+    }
+    fd
+}
+
+/// Closes the connections of a socket that the program no longer has.
+fn release(socket: &Socket) {
     let streams = match socket.role() {
         Role::None => Vec::new(),
-        Role::Listens(desk) => desk.close(),
+        Role::Listens(listener) => listener.close(),
         Role::Connects(stream) => vec![stream],
     };
     let abort = lock(socket.options()).linger == Some(Duration::ZERO);
@@ -87,7 +101,7 @@ pub(super) fn let_go(socket: &Socket) {
     socket.waiters().wake();
 }
 
-/// Sends what was taken, says that no more comes, and closes.
+/// Sends what was accepted and the end of the data, then closes.
 fn close(stream: &Stream) {
     let mut state = stream.latest();
     stream.finish(&mut state);
@@ -96,18 +110,23 @@ fn close(stream: &Stream) {
     stream.pair().disconnect();
 }
 
-/// Forgets connections that both ends have closed.
+/// Drops connections that both ends have closed.
 pub(super) fn sweep() {
-    // Dropped after the lock is free.
+    // Dropped after the list is unlocked.
     let gone: Vec<_> =
         lock(&CLOSING).extract_if(.., |stream| stream.pair().wait_closed(Duration::ZERO)).collect();
     drop(gone);
 }
 
-/// The process ends.
-pub(crate) fn close_all(deadline: Instant) {
+/// Has all connections closed at the end of the process.
+pub(super) fn close_at_exit() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| exit::add_hook(|| Box::new(wait_closed(close_all()))));
+}
+
+fn close_all() -> Vec<Arc<Stream>> {
     if forked::is_child() {
-        return; // they are the parent's
+        return Vec::new(); // the sockets belong to the parent
     }
     let mut closing = lock(&CLOSING).clone();
     for socket in all() {
@@ -116,7 +135,13 @@ pub(crate) fn close_all(deadline: Instant) {
             closing.push(stream);
         }
     }
-    for stream in closing {
-        stream.pair().wait_closed(deadline.saturating_duration_since(Instant::now()));
+    closing
+}
+
+fn wait_closed(streams: Vec<Arc<Stream>>) -> impl FnOnce(Instant) {
+    move |deadline| {
+        for stream in streams {
+            stream.pair().wait_closed(deadline.saturating_duration_since(Instant::now()));
+        }
     }
 }

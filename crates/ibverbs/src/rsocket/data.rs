@@ -1,14 +1,16 @@
 //! The calls that send and receive.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::buffer::Pieces;
+use super::buffer::IoSlices;
+use super::table::find;
 use super::wait::until;
-use super::{address, find, names};
-use crate::errno::Errno;
+use super::waiters::Timeout;
+use super::{address, names};
+use crate::support::errno::Errno;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
-/// How much was done: an error counts only if that is nothing, the next call will meet it again.
+/// Returns how much was done. An error counts only if that is nothing: the next call gets it again.
 pub(super) fn size(result: Result<(), Errno>, done: usize) -> isize {
     match result {
         Err(errno) if done == 0 => {
@@ -19,10 +21,10 @@ pub(super) fn size(result: Result<(), Errno>, done: usize) -> isize {
     }
 }
 
-fn send(socket: c_int, mut from: Pieces<'_>, flags: c_int) -> isize {
+fn send(socket: c_int, mut from: IoSlices<'_>, flags: c_int) -> isize {
     let total = from.len();
-    let sent = ready(socket, flags).and_then(|patience| {
-        until(socket, patience, |socket| {
+    let sent = ready(socket, flags).and_then(|timeout| {
+        until(socket, timeout, |socket| {
             socket.stream()?.send(&mut from)?;
             Ok((from.len() == 0).then_some(()))
         })
@@ -30,25 +32,25 @@ fn send(socket: c_int, mut from: Pieces<'_>, flags: c_int) -> isize {
     size(sent, total - from.len())
 }
 
-fn receive(socket: c_int, mut to: Pieces<'_>, flags: c_int) -> isize {
+fn receive(socket: c_int, mut to: IoSlices<'_>, flags: c_int) -> isize {
     let total = to.len();
     let peek = flags & libc::MSG_PEEK != 0;
     let all = flags & libc::MSG_WAITALL != 0 && !peek;
-    let received = ready(socket, flags).and_then(|patience| {
-        until(socket, patience, |socket| {
+    let received = ready(socket, flags).and_then(|timeout| {
+        until(socket, timeout, |socket| {
             let received = socket.stream()?.receive(&mut to, peek)?;
-            // Zero is the end, or there is no room for more.
+            // Zero means the end, or that the buffers are full.
             Ok(received.filter(|&now| now == 0 || !all || to.len() == 0).map(|_| ()))
         })
     });
     size(received, total - to.len())
 }
 
-fn ready(socket: c_int, flags: c_int) -> Result<super::wait::Patience, Errno> {
+fn ready(socket: c_int, flags: c_int) -> Result<Timeout, Errno> {
     if flags & libc::MSG_OOB != 0 {
         return Err(Errno::UNSUPPORTED);
     }
-    Ok(find(socket)?.patience(flags))
+    Ok(find(socket)?.timeout(flags))
 }
 
 fn piece(at: *const c_void, len: usize) -> [libc::iovec; 1] {
@@ -57,17 +59,17 @@ fn piece(at: *const c_void, len: usize) -> [libc::iovec; 1] {
 
 /// # Safety
 /// `list` has `count` elements, which the call may read or write.
-unsafe fn pieces<'l>(list: *const libc::iovec, count: usize) -> Result<Pieces<'l>, Errno> {
-    const MOST: usize = 1024; // IOV_MAX
-    if count > MOST || (list.is_null() && count > 0) {
+unsafe fn pieces<'l>(list: *const libc::iovec, count: usize) -> Result<IoSlices<'l>, Errno> {
+    const IOV_MAX: usize = 1024;
+    if count > IOV_MAX || (list.is_null() && count > 0) {
         return Err(Errno::INVALID);
     }
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     let list = if count == 0 { &[] } else { unsafe { std::slice::from_raw_parts(list, count) } };
     let total = list.iter().try_fold(0usize, |sum, it| sum.checked_add(it.iov_len));
     match total.and_then(|total| isize::try_from(total).ok()) {
-        // SAFETY: the caller's word.
-        Some(_) => Ok(unsafe { Pieces::new(list) }),
+        // SAFETY: guaranteed by the caller.
+        Some(_) => Ok(unsafe { IoSlices::new(list) }),
         None => Err(Errno::INVALID),
     }
 }
@@ -79,14 +81,14 @@ fn failed(errno: Errno) -> isize {
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rsend(socket: c_int, buf: *const c_void, len: usize, flags: c_int) -> isize {
     let list = piece(buf, len);
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     match unsafe { pieces(list.as_ptr(), 1) } {
         Ok(from) => send(socket, from, flags),
         Err(errno) => failed(errno),
     }
 }
 
-/// The address is that of the connection.
+/// Ignores the address: the socket is connected.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rsendto(
     socket: c_int,
@@ -96,19 +98,19 @@ pub unsafe extern "C-unwind" fn rsendto(
     _addr: *const libc::sockaddr,
     _addrlen: libc::socklen_t,
 ) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     unsafe { rsend(socket, buf, len, flags) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rwrite(socket: c_int, buf: *const c_void, count: usize) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     unsafe { rsend(socket, buf, count, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rwritev(socket: c_int, iov: *const libc::iovec, iovcnt: c_int) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     match usize::try_from(iovcnt).map_err(|_| Errno::INVALID).and_then(|n| unsafe { pieces(iov, n) }) {
         Ok(from) => send(socket, from, 0),
         Err(errno) => failed(errno),
@@ -117,7 +119,7 @@ pub unsafe extern "C-unwind" fn rwritev(socket: c_int, iov: *const libc::iovec, 
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rsendmsg(socket: c_int, msg: *const libc::msghdr, flags: c_int) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     match unsafe { list_of(msg) } {
         Ok(from) => send(socket, from, flags),
         Err(errno) => failed(errno),
@@ -125,23 +127,23 @@ pub unsafe extern "C-unwind" fn rsendmsg(socket: c_int, msg: *const libc::msghdr
 }
 
 /// # Safety
-/// `msg` is NULL or whole.
-unsafe fn list_of<'l>(msg: *const libc::msghdr) -> Result<Pieces<'l>, Errno> {
-    // SAFETY: the caller's word.
+/// `msg` is NULL or valid.
+unsafe fn list_of<'l>(msg: *const libc::msghdr) -> Result<IoSlices<'l>, Errno> {
+    // SAFETY: guaranteed by the caller.
     let msg = unsafe { msg.as_ref() }.ok_or(Errno::INVALID)?;
     if !msg.msg_control.is_null() && msg.msg_controllen > 0 {
         return Err(Errno::UNSUPPORTED);
     }
     #[allow(clippy::unnecessary_cast, reason = "the C library decides on the type")]
     let count = msg.msg_iovlen as usize;
-    // SAFETY: the caller's word.
+    // SAFETY: guaranteed by the caller.
     unsafe { pieces(msg.msg_iov, count) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rrecv(socket: c_int, buf: *mut c_void, len: usize, flags: c_int) -> isize {
     let list = piece(buf, len);
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     match unsafe { pieces(list.as_ptr(), 1) } {
         Ok(to) => receive(socket, to, flags),
         Err(errno) => failed(errno),
@@ -157,12 +159,12 @@ pub unsafe extern "C-unwind" fn rrecvfrom(
     addr: *mut libc::sockaddr,
     addrlen: *mut libc::socklen_t,
 ) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     let received = unsafe { rrecv(socket, buf, len, flags) };
     if received > 0
         && let Ok((peer, family)) = names::peer(socket)
     {
-        // SAFETY: the caller's.
+        // SAFETY: valid by the caller's contract.
         unsafe { address::write(peer, family, addr, addrlen) };
     }
     received
@@ -170,13 +172,13 @@ pub unsafe extern "C-unwind" fn rrecvfrom(
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rread(socket: c_int, buf: *mut c_void, count: usize) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     unsafe { rrecv(socket, buf, count, 0) }
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rreadv(socket: c_int, iov: *const libc::iovec, iovcnt: c_int) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     match usize::try_from(iovcnt).map_err(|_| Errno::INVALID).and_then(|n| unsafe { pieces(iov, n) }) {
         Ok(to) => receive(socket, to, 0),
         Err(errno) => failed(errno),
@@ -185,13 +187,13 @@ pub unsafe extern "C-unwind" fn rreadv(socket: c_int, iov: *const libc::iovec, i
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rrecvmsg(socket: c_int, msg: *mut libc::msghdr, flags: c_int) -> isize {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     let received = match unsafe { list_of(msg) } {
         Ok(to) => receive(socket, to, flags),
         Err(errno) => return failed(errno),
     };
     if received >= 0 {
-        // SAFETY: the caller's, and not NULL.
+        // SAFETY: not NULL, and valid by the caller's contract.
         unsafe {
             (*msg).msg_flags = 0;
             let len = ptr::addr_of_mut!((*msg).msg_namelen);

@@ -1,5 +1,5 @@
-//! A child made by fork has none of the adapter's threads, and its sockets are the parent's. It is told so: otherwise its calls
-//! would wait for ever, and its end would close the parent's connections.
+//! Children of fork. A child has none of the adapter's threads, and its sockets belong to the parent. Without
+//! this check its calls would wait forever, and its exit would close the parent's connections.
 
 use ironwarp_engine::sys::fork;
 use std::sync::Once;
@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 static CHILD: AtomicBool = AtomicBool::new(false);
 
-/// From now on children know what they are.
+/// Registers a fork handler, once.
 pub(super) fn watch() {
     static ONCE: Once = Once::new();
-    ONCE.call_once(|| fork::handle(None, None, Some(now_child)));
+    ONCE.call_once(|| fork::register_handlers(None, None, Some(now_child)));
 }
 
 extern "C" fn now_child() {
     CHILD.store(true, Ordering::Relaxed);
 }
 
-/// Whether this process was forked by one that used sockets over RDMA.
+/// Whether this process is a child of one that used sockets over RDMA.
 pub(super) fn is_child() -> bool {
     CHILD.load(Ordering::Relaxed)
 }

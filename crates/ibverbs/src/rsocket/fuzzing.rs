@@ -1,18 +1,18 @@
-//! A connection without a network, for the fuzz target `rsocket`: the state that a peer's messages change, and what the
-//! program does with it. The peer is untrusted; whatever it sends, the assertions here hold.
-#![expect(unsafe_code, reason = "buffers are given to the rings as C gives them")]
+//! A connection without a network, for the fuzz target `rsocket`: the state that messages of a peer change,
+//! and calls of the program. The peer is untrusted, so the assertions hold whatever it sends.
+#![expect(unsafe_code, reason = "passes buffers as C does")]
 
-use super::buffer::Pieces;
-use super::engine;
+use super::adapter::engine;
+use super::buffer::IoSlices;
 use super::options::{Options, RESERVE};
-use super::stream::State;
+use super::state::State;
 use super::wire::{Hello, MESSAGE, Message};
 use ironwarp_rnic::memory::Domain;
 use ironwarp_rnic::queue::Operation;
 use std::collections::VecDeque;
 use std::sync::OnceLock;
 
-/// The smallest rings and queues that a program can set: their ends are reached soonest.
+/// The smallest rings and queues that a program can set, because their limits are reached soonest.
 const RING: u32 = 2048;
 const QUEUE: u32 = 2 * RESERVE;
 const INLINE: u32 = 64;
@@ -23,12 +23,12 @@ const MAPPINGS: u32 = 4;
 pub struct Connection {
     state: State,
     peer: Hello,
-    /// What each posted request uses of the send ring.
+    /// Bytes of the send ring that each posted request uses.
     posted: VecDeque<u64>,
 }
 
 impl Connection {
-    /// `None` if the private data of the peer is not a hello.
+    /// Connects, unless the private data of the peer is not a hello.
     pub fn new(private_data: &[u8]) -> Option<Self> {
         static DOMAIN: OnceLock<Domain> = OnceLock::new();
         let peer = Hello::from_bytes(private_data)?;
@@ -50,53 +50,53 @@ impl Connection {
         Some(Self { state, peer, posted: VecDeque::new() })
     }
 
-    /// A Send of the peer. False: the connection is cut.
-    pub fn hear(&mut self, bytes: [u8; MESSAGE]) -> bool {
+    /// Receives a Send of the peer. Returns false if the connection is cut.
+    pub fn receive_send(&mut self, bytes: [u8; MESSAGE]) -> bool {
         let Some(message) = Message::from_bytes(bytes) else { return false };
         assert_eq!(Message::from_bytes(message.to_bytes()), Some(message));
-        self.state.heard(message)
+        self.state.apply(message)
     }
 
-    /// A Write with Immediate of the peer. False: the connection is cut.
-    pub fn arrive(&mut self, immediate: u32) -> bool {
+    /// Receives a Write with Immediate of the peer. Returns false if the connection is cut.
+    pub fn receive_write(&mut self, immediate: u32) -> bool {
         self.state.incoming.arrived(immediate) && self.state.incoming.message_received()
     }
 
-    /// The program reads; then the peer is told, if it is time.
+    /// The program reads. Then the peer is given credit, if it is due.
     pub fn read(&mut self, len: usize, peek: bool) -> usize {
         let mut buffer = vec![0; len];
         let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
         // SAFETY: the buffer is alive until the end of this function.
-        let mut to = unsafe { Pieces::new(&list) };
+        let mut to = unsafe { IoSlices::new(&list) };
         let taken = self.state.incoming.take(&mut to, peek);
         assert_eq!(taken, len - to.len());
         let _ = self.state.incoming.credit_due();
         taken
     }
 
-    /// The program will not read any more.
+    /// The program stops reading.
     pub fn close(&mut self) {
         self.state.incoming.close();
     }
 
-    /// The program writes what there is room for. Nothing lands outside of the peer's ring.
+    /// The program writes as much as there is room for. Nothing may exceed the peer's ring.
     pub fn write(&mut self, len: usize) -> usize {
         let mut buffer = vec![0; len];
         let list = [libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: len }];
         // SAFETY: the buffer is alive until the end of this function.
-        let mut from = unsafe { Pieces::new(&list) };
+        let mut from = unsafe { IoSlices::new(&list) };
         let room = self.state.out.room(len);
         if room == 0 {
             return 0;
         }
         let request = self.state.out.write(room, &mut from);
         assert_eq!(room, len - from.len());
-        let Operation::Write(place) = request.operation else { panic!("data leaves as a Write") };
+        let Operation::Write(place) = request.operation else { panic!("data is sent as a Write") };
         assert!(place.offset + room as u64 <= self.peer.len.into(), "{place:?}, {room} bytes");
         self.posted.push_back(request.id);
         self.state.out.posted();
         self.state.out.wrote(room);
-        assert!(self.posted.len() < QUEUE as usize, "credit and end must still fit");
+        assert!(self.posted.len() < QUEUE as usize, "no room for credit and the end");
         room
     }
 
@@ -107,7 +107,7 @@ impl Connection {
         }
     }
 
-    /// The program writes to memory that the peer mapped: how much there is from an offset on.
+    /// Number of bytes that the peer has mapped from an offset on.
     pub fn mapped(&self, offset: u64) -> Option<u64> {
         let (place, len) = self.state.mappings.find(offset)?;
         assert!(len > 0 && place.offset.checked_add(len).is_some());

@@ -1,20 +1,21 @@
-//! Who wants to connect. Connections are accepted on the lanes, as the kernel's TCP does it: a peer need not wait until the
-//! program asks for it.
+//! Listening. Connections are accepted on the lanes, as the kernel does for TCP: a peer does not wait for the
+//! program.
 
+use super::adapter::engine;
 use super::options::Options;
-use super::stream::Stream;
-use super::wait::Waiters;
+use super::stream::{Acceptor, Stream};
+use super::waiters::Waiters;
 use super::wire::Hello;
-use super::{engine, lock};
-use crate::errno::Errno;
-use ironwarp_engine::{Incoming, Listening, MAX_BACKLOG, Watcher, What};
+use crate::support::errno::Errno;
+use ironwarp_engine::{ConnectionEventKind, EventSink, Incoming, Listening, MAX_BACKLOG};
+use ironwarp_rnic::sync::lock;
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, Weak};
 
-/// Where peers come to.
+/// A listening socket.
 #[derive(Debug)]
-pub(super) struct Desk {
+pub(super) struct Listener {
     me: Weak<Self>,
     waiters: Arc<Waiters>,
     options: Arc<Mutex<Options>>,
@@ -25,25 +26,25 @@ pub(super) struct Desk {
 #[derive(Debug, Default)]
 struct Queue {
     backlog: usize,
-    /// Not answered yet: there are too many before them.
+    /// Requests that are not answered yet, because the backlog is full.
     waiting: VecDeque<Incoming>,
-    /// Answered; by the numbers of their queue pairs.
+    /// Accepted and not established yet, by queue pair number.
     accepting: HashMap<u32, Arc<Stream>>,
-    /// Connected, and not taken yet.
+    /// Established, and not taken by the program yet.
     ready: VecDeque<Arc<Stream>>,
-    /// The program closed.
+    /// The program has closed the socket.
     closed: bool,
 }
 
-impl Desk {
-    /// Listens at all of these addresses.
+impl Listener {
+    /// Listens on all of these addresses.
     pub(super) fn open(
         at: &[SocketAddr],
         backlog: usize,
         options: &Arc<Mutex<Options>>,
         waiters: &Arc<Waiters>,
     ) -> Result<Arc<Self>, Errno> {
-        let desk = Arc::new_cyclic(|me| Self {
+        let listener = Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
             waiters: Arc::clone(waiters),
             options: Arc::clone(options),
@@ -51,14 +52,14 @@ impl Desk {
             listening: Mutex::default(),
         });
         for at in at {
-            let guest = Arc::new(Door(Weak::clone(&desk.me)));
-            let listening = engine()?.listen_and_tell(*at, guest, MAX_BACKLOG)?;
-            lock(&desk.listening).push(listening);
+            let handler = Arc::new(RequestHandler(Weak::clone(&listener.me)));
+            let listening = engine()?.listen_with(*at, handler, MAX_BACKLOG)?;
+            lock(&listener.listening).push(listening);
         }
-        Ok(desk)
+        Ok(listener)
     }
 
-    /// A listening socket may be told another backlog.
+    /// Changes the backlog of a listening socket.
     pub(super) fn set_backlog(&self, backlog: usize) {
         lock(&self.queue).backlog = backlog;
         self.admit();
@@ -72,19 +73,19 @@ impl Desk {
         !lock(&self.queue).ready.is_empty()
     }
 
-    /// The next connection.
+    /// Takes the next connection.
     pub(super) fn take(&self) -> Option<Arc<Stream>> {
         let stream = lock(&self.queue).ready.pop_front()?;
         self.admit();
         Some(stream)
     }
 
-    /// Back to the front: there is no descriptor for it now.
+    /// Puts a connection back that could not get a descriptor.
     pub(super) fn put_back(&self, stream: Arc<Stream>) {
         lock(&self.queue).ready.push_front(stream);
     }
 
-    /// Nobody will take these.
+    /// Stops listening. Returns the connections that the program did not take.
     pub(super) fn close(&self) -> Vec<Arc<Stream>> {
         lock(&self.listening).clear();
         let mut queue = lock(&self.queue);
@@ -92,30 +93,11 @@ impl Desk {
         let waiting = std::mem::take(&mut queue.waiting);
         let ready = std::mem::take(&mut queue.ready).into_iter().collect();
         drop(queue);
-        drop(waiting); // rejected
+        drop(waiting); // rejects them
         ready
     }
 
-    /// What happened to a connection that was accepted here.
-    pub(super) fn tell_of(&self, qp: u32, what: &What) {
-        let mut queue = lock(&self.queue);
-        let Some(stream) = queue.accepting.remove(&qp) else { return };
-        if queue.closed {
-            drop(queue);
-            stream.pair().disconnect();
-            return;
-        }
-        if matches!(what, What::Connected(_)) {
-            queue.ready.push_back(stream);
-            drop(queue);
-            self.waiters.wake();
-        } else {
-            drop(queue);
-            self.admit();
-        }
-    }
-
-    /// Answers those who wait, as long as there is room.
+    /// Accepts waiting requests while the backlog has room.
     fn admit(&self) {
         loop {
             let mut queue = lock(&self.queue);
@@ -130,49 +112,69 @@ impl Desk {
 
     fn accept(&self, incoming: Incoming) {
         if Hello::from_bytes(incoming.private_data()).is_none() {
-            tracing::warn!(peer = %incoming.peer(), "a peer that is no rsocket of Ironwarp's was turned away");
-            let _ = incoming.reject(b"an rsocket of Ironwarp listens here, and knows no other protocol");
+            tracing::warn!(peer = %incoming.peer(), "rejected a peer that is not an rsocket of Ironwarp");
+            let _ = incoming.reject(b"this port accepts only rsockets of Ironwarp");
             return;
         }
-        let stream = Stream::new(&self.options(), &Arc::default(), Some(Weak::clone(&self.me)));
+        let stream = Stream::new(&self.options(), &Arc::default(), Some(Weak::<Self>::clone(&self.me)));
         let (stream, engine) = match (stream, engine()) {
             (Ok(stream), Ok(engine)) => (stream, engine),
             (Err(errno), _) | (_, Err(errno)) => {
-                tracing::warn!(peer = %incoming.peer(), errno = errno.0, "no memory for a connection");
-                return; // dropped, it is rejected
+                tracing::warn!(peer = %incoming.peer(), errno = errno.0, "failed to create a connection");
+                return; // dropping it rejects it
             }
         };
         let number = stream.pair().id();
         lock(&self.queue).accepting.insert(number, Arc::clone(&stream));
         let terms = engine.terms(None, None);
         if let Err(error) = incoming.accept(stream.pair(), terms, &stream.hello()) {
-            tracing::debug!(%error, "a connection was not accepted");
+            tracing::debug!(%error, "failed to accept a connection");
             lock(&self.queue).accepting.remove(&number);
         }
     }
 }
 
-/// What the lanes know of a desk: they keep a listening socket alive that is being closed.
-#[derive(Debug)]
-struct Door(Weak<Desk>);
+impl Acceptor for Listener {
+    fn connection_changed(&self, qp: u32, what: &ConnectionEventKind) {
+        let mut queue = lock(&self.queue);
+        let Some(stream) = queue.accepting.remove(&qp) else { return };
+        if queue.closed {
+            drop(queue);
+            stream.pair().disconnect();
+            return;
+        }
+        if matches!(what, ConnectionEventKind::Connected(_)) {
+            queue.ready.push_back(stream);
+            drop(queue);
+            self.waiters.wake();
+        } else {
+            drop(queue);
+            self.admit();
+        }
+    }
+}
 
-impl Watcher<Incoming> for Door {
-    fn tell(&self, incoming: Incoming) {
-        let Some(desk) = self.0.upgrade() else { return };
+/// Receives requests. The lanes may hold this longer than the program has the socket.
+#[derive(Debug)]
+struct RequestHandler(Weak<Listener>);
+
+impl EventSink<Incoming> for RequestHandler {
+    fn send(&self, incoming: Incoming) {
+        let Some(listener) = self.0.upgrade() else { return };
         {
-            let mut queue = lock(&desk.queue);
+            let mut queue = lock(&listener.queue);
             if queue.closed {
                 drop(queue);
-                return; // dropped, it is rejected
+                return; // dropping it rejects it
             }
             queue.waiting.push_back(incoming);
         }
-        desk.admit();
+        listener.admit();
     }
 
-    fn withdraw(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
-        if let Some(desk) = self.0.upgrade() {
-            lock(&desk.queue).waiting.retain(|incoming| !is_gone(incoming));
+    fn revoke(&self, is_gone: &dyn Fn(&Incoming) -> bool) {
+        if let Some(listener) = self.0.upgrade() {
+            lock(&listener.queue).waiting.retain(|incoming| !is_gone(incoming));
         }
     }
 }

@@ -1,10 +1,12 @@
-//! The calls that ask a socket, or set something on it.
+//! The calls that query a socket or set its options.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::address;
 use super::options::is_kept;
 use super::socket::{Role, Socket};
-use super::{address, find, lock};
-use crate::errno::{Errno, minus_one};
+use super::table::find;
+use crate::support::errno::{Errno, minus_one, number_or_minus_one};
+use ironwarp_rnic::sync::lock;
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
 use std::ffi::{c_int, c_long, c_void};
 use std::net::SocketAddr;
@@ -35,7 +37,7 @@ pub unsafe extern "C" fn rgetpeername(
     addrlen: *mut libc::socklen_t,
 ) -> c_int {
     minus_one!(peer(socket).map(|(peer, family)| {
-        // SAFETY: the caller's.
+        // SAFETY: valid by the caller's contract.
         unsafe { address::write(peer, family, addr, addrlen) }
     }))
 }
@@ -48,7 +50,7 @@ pub unsafe extern "C" fn rgetsockname(
 ) -> c_int {
     minus_one!(find(socket).and_then(|socket| {
         let name = local(&socket)?;
-        // SAFETY: the caller's.
+        // SAFETY: valid by the caller's contract.
         unsafe { address::write(name, socket.family(), addr, addrlen) };
         Ok(())
     }))
@@ -62,15 +64,16 @@ pub unsafe extern "C" fn rsetsockopt(
     optval: *const c_void,
     optlen: libc::socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's.
-    minus_one!(find(socket).and_then(|socket| unsafe { set(&socket, (level, optname), optval, optlen) }))
+    // SAFETY: valid by the caller's contract.
+    minus_one!(find(socket).and_then(|socket| unsafe { set(&socket, level, optname, optval, optlen) }))
 }
 
 /// # Safety
 /// `value` is NULL or has `len` bytes.
 unsafe fn set(
     socket: &Socket,
-    (level, name): (c_int, c_int),
+    level: c_int,
+    name: c_int,
     value: *const c_void,
     len: libc::socklen_t,
 ) -> Result<(), Errno> {
@@ -82,13 +85,13 @@ unsafe fn set(
         if len < size_of::<libc::linger>() {
             return Err(Errno::INVALID);
         }
-        // SAFETY: it is there.
+        // SAFETY: long enough, as just checked.
         let linger = unsafe { value.cast::<libc::linger>().read_unaligned() };
         let time = Duration::from_secs(u64::try_from(linger.l_linger).unwrap_or_default());
         lock(socket.options()).linger = (linger.l_onoff != 0).then_some(time);
         return Ok(());
     }
-    // SAFETY: there are at least so many bytes.
+    // SAFETY: long enough, as checked above.
     let number = unsafe { value.cast::<c_int>().read_unaligned() };
     if let Some(done) = lock(socket.options()).set(level, name, number) {
         return done;
@@ -97,11 +100,11 @@ unsafe fn set(
         return Err(Errno(libc::ENOPROTOOPT));
     }
     if (level, name, number) == (libc::SOL_SOCKET, libc::SO_REUSEADDR, 0) {
-        return Ok(()); // the adapter binds the same port, see rbind
+        return Ok(()); // the adapter needs it, see `rbind`
     }
     socket.with_descriptor(|fd| {
         let size = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or_default();
-        // SAFETY: a number of ours.
+        // SAFETY: a local number.
         let set = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const number).cast(), size) };
         if set == 0 { Ok(()) } else { Err(std::io::Error::last_os_error().into()) }
     })
@@ -124,11 +127,11 @@ pub unsafe extern "C" fn rgetsockopt(
             let seconds = linger.map_or(0, |time| time.as_secs());
             let l_linger = c_int::try_from(seconds).unwrap_or(c_int::MAX);
             let c = libc::linger { l_onoff: linger.is_some().into(), l_linger };
-            // SAFETY: the caller's.
+            // SAFETY: valid by the caller's contract.
             return unsafe { tell(&c, optval, optlen) };
         }
         let number = get(&socket, level, optname)?;
-        // SAFETY: the caller's.
+        // SAFETY: valid by the caller's contract.
         unsafe { tell(&number, optval, optlen) }
     }))
 }
@@ -136,10 +139,10 @@ pub unsafe extern "C" fn rgetsockopt(
 /// # Safety
 /// `to` has as many bytes as `len` says.
 unsafe fn tell<T>(value: &T, to: *mut c_void, len: *mut libc::socklen_t) -> Result<(), Errno> {
-    // SAFETY: the caller's word, here and below.
+    // SAFETY: guaranteed by the caller, here and below.
     let room = unsafe { len.read_unaligned() } as usize;
     let size = size_of::<T>().min(room);
-    // SAFETY: no more than there is of either.
+    // SAFETY: at most the length of either.
     unsafe {
         std::ptr::copy_nonoverlapping(std::ptr::from_ref(value).cast::<u8>(), to.cast::<u8>(), size);
         len.write_unaligned(libc::socklen_t::try_from(size).unwrap_or_default());
@@ -166,20 +169,16 @@ fn get(socket: &Socket, level: c_int, name: c_int) -> Result<c_int, Errno> {
         let mut number: c_int = 0;
         let mut size = libc::socklen_t::try_from(size_of::<c_int>()).unwrap_or_default();
         let (value, len) = ((&raw mut number).cast(), &raw mut size);
-        // SAFETY: a number of ours.
+        // SAFETY: a local number.
         let got = unsafe { libc::getsockopt(fd.as_raw_fd(), level, name, value, len) };
         if got == 0 { Ok(number) } else { Err(std::io::Error::last_os_error().into()) }
     })
 }
 
-/// C passes the argument as it would any other, so it is one; commands without one do not look at it.
+/// The argument is optional in C. It is passed like any other, and commands without one ignore it.
 #[unsafe(no_mangle)]
 pub extern "C" fn rfcntl(socket: c_int, cmd: c_int, arg: c_long) -> c_int {
-    let result = find(socket).and_then(|socket| control(&socket, cmd, arg));
-    result.unwrap_or_else(|errno| {
-        errno.set();
-        -1
-    })
+    number_or_minus_one(find(socket).and_then(|socket| control(&socket, cmd, arg)))
 }
 
 fn control(socket: &Socket, cmd: c_int, arg: c_long) -> Result<c_int, Errno> {

@@ -1,28 +1,28 @@
-//! What a program may set on a socket, and the defaults, which an administrator may change (files in /etc/rdma/rsocket).
+//! The options of a socket, and their defaults, which an administrator may change in /etc/rdma/rsocket.
 
-use crate::errno::Errno;
+use crate::support::errno::Errno;
 use std::ffi::c_int;
 use std::path::Path;
 use std::sync::OnceLock;
 use std::time::Duration;
 
-/// Level of the options that sockets over RDMA have in addition.
+/// Level of the options that only sockets over RDMA have.
 pub(super) const SOL_RDMA: c_int = 0x10000;
 const RDMA_SQSIZE: c_int = 0;
 const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 
-/// So many requests of each queue are for what must always get through: credit, and the end.
+/// Number of requests of each queue that are reserved for control messages: credit, and the end.
 pub(super) const RESERVE: u32 = 8;
 
-/// Bounds of what a program may ask for, beyond which it gets the nearest.
+/// Bounds of the options. Values beyond are clamped.
 const BUFFER: (u32, u32) = (2048, 1 << 28);
 const QUEUE: (u32, u32) = (2 * RESERVE, 1 << 15);
 const INLINE: (u32, u32) = (0, 4096);
 const MAPPINGS: (u32, u32) = (0, 1 << 16);
 
-/// The settings of a socket that count when it is connected, and how it is closed.
+/// The options of a socket that take effect when it is connected or closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Options {
     pub(super) send_buffer: u32,
@@ -30,14 +30,14 @@ pub(super) struct Options {
     pub(super) send_queue: u32,
     pub(super) receive_queue: u32,
     pub(super) inline: u32,
-    /// Mappings of the peer that this end takes note of.
+    /// Maximum number of the peer's mappings.
     pub(super) mappings: u32,
     /// How long closing waits (SO_LINGER).
     pub(super) linger: Option<Duration>,
 }
 
 impl Options {
-    /// Those of a new socket.
+    /// The options of a new socket.
     pub(super) fn defaults() -> Self {
         static DEFAULTS: OnceLock<Options> = OnceLock::new();
         *DEFAULTS.get_or_init(|| Self::from_folder(Path::new("/etc/rdma/rsocket")))
@@ -60,7 +60,7 @@ impl Options {
         }
     }
 
-    /// An option that is a number and ours; `None` if there is no such one.
+    /// A numeric option and its bounds, if there is such an option.
     fn number(&mut self, level: c_int, name: c_int) -> Option<(&mut u32, (u32, u32))> {
         Some(match (level, name) {
             (libc::SOL_SOCKET, libc::SO_SNDBUF) => (&mut self.send_buffer, BUFFER),
@@ -73,11 +73,11 @@ impl Options {
         })
     }
 
-    /// Sets a number; `None` if it is no option of ours.
+    /// Sets a numeric option. Returns `None` if there is no such option.
     pub(super) fn set(&mut self, level: c_int, name: c_int, value: c_int) -> Option<Result<(), Errno>> {
-        let (option, (least, most)) = self.number(level, name)?;
+        let (option, (min, max)) = self.number(level, name)?;
         let Ok(value) = u32::try_from(value) else { return Some(Err(Errno::INVALID)) };
-        *option = value.clamp(least, most);
+        *option = value.clamp(min, max);
         Some(Ok(()))
     }
 
@@ -86,7 +86,7 @@ impl Options {
     }
 }
 
-/// Options that the descriptor keeps for the program. They change nothing: connections are as the adapter makes them.
+/// Options that the descriptor stores for the program, without effect on the connection.
 pub(super) fn is_kept(level: c_int, name: c_int) -> bool {
     match level {
         libc::SOL_SOCKET => matches!(

@@ -1,56 +1,48 @@
-//! Waiting for any of many: sockets over RDMA and ordinary descriptors.
+//! Waiting for any of a list of sockets over RDMA and ordinary descriptors.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::find;
-use super::wait::{Patience, SPIN, Waker, sleep};
-use crate::errno::Errno;
+use super::table::find;
+use super::waiters::{SPIN, Timeout, Waker, sleep};
+use crate::support::errno::{Errno, number_or_minus_one};
 use std::cell::RefCell;
 use std::ffi::{c_int, c_short};
 use std::time::{Duration, Instant};
 
 thread_local! {
-    /// What the kernel is asked: the program's list without our sockets, and this thread's waker behind it. Kept, so that
-    /// nothing has to be freed when the thread is cancelled.
+    /// The list for the kernel: that of the program without sockets over RDMA, and the waker of this thread.
+    /// Kept, so that nothing has to be freed when the thread is cancelled.
     static LIST: RefCell<Vec<libc::pollfd>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `with` with the list of this thread. One that is ending has none any more, and gets another.
+/// Calls `with` with the list of this thread. A thread that is exiting gets a new one.
 fn with_list<T>(with: impl Fn(&mut Vec<libc::pollfd>) -> T) -> T {
     let done = LIST.try_with(|list| with(&mut list.borrow_mut()));
-    // Leaked: what is in it is used after this. It is little, and the thread's last.
+    // Leaked, because the result refers to it. This happens at most a few times per thread.
     done.unwrap_or_else(|_| with(Box::leak(Box::default())))
 }
 
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rpoll(fds: *mut libc::pollfd, nfds: libc::nfds_t, timeout: c_int) -> c_int {
-    let patience = Patience::of_milliseconds(timeout);
+    let timeout = Timeout::from_poll(timeout);
     let count = usize::try_from(nfds).unwrap_or(usize::MAX);
     if count > 1 << 20 || (fds.is_null() && count > 0) {
-        Errno::INVALID.set();
-        return -1;
+        return number_or_minus_one(Err(Errno::INVALID));
     }
-    // SAFETY: the program's list.
+    // SAFETY: a list of that length by the caller's contract.
     let list = if count == 0 { &mut [] } else { unsafe { std::slice::from_raw_parts_mut(fds, count) } };
-    answer(poll(list, patience))
+    number_or_minus_one(poll(list, timeout))
 }
 
-fn answer(result: Result<c_int, Errno>) -> c_int {
-    result.unwrap_or_else(|errno| {
-        errno.set();
-        -1
-    })
-}
-
-/// Waits until something is ready. The thread may be cancelled in here: nothing that is alive has a destructor.
-fn poll(list: &mut [libc::pollfd], patience: Patience) -> Result<c_int, Errno> {
+/// Waits until something is ready. The thread may be cancelled here: nothing that is alive has a destructor.
+fn poll(list: &mut [libc::pollfd], timeout: Timeout) -> Result<c_int, Errno> {
     let begin = Instant::now();
     loop {
         let ready = look(list)?;
         let now = Instant::now();
-        let over = match patience {
-            Patience::None => true,
-            Patience::Until(deadline) => now >= deadline,
-            Patience::Endless => false,
+        let over = match timeout {
+            Timeout::DontWait => true,
+            Timeout::Until(deadline) => now >= deadline,
+            Timeout::Never => false,
         };
         if ready > 0 || over {
             return Ok(ready);
@@ -61,7 +53,7 @@ fn poll(list: &mut [libc::pollfd], patience: Patience) -> Result<c_int, Errno> {
     }
     loop {
         let woken = match prepare(list)? {
-            Some(Asked { at, count }) => sleep(at, count, patience.deadline()),
+            Some(Asked { at, count }) => sleep(at, count, timeout.deadline()),
             None => Ok(1),
         };
         leave(list);
@@ -73,7 +65,7 @@ fn poll(list: &mut [libc::pollfd], patience: Patience) -> Result<c_int, Errno> {
     }
 }
 
-/// What the kernel is asked: it stays where it is until this thread asks again.
+/// The list for the kernel, which stays in place until this thread asks again.
 #[derive(Clone, Copy)]
 pub(super) struct Asked {
     pub(super) at: *mut libc::pollfd,
@@ -93,7 +85,7 @@ fn ask(list: &[libc::pollfd], waker: Option<c_int>) -> Asked {
     })
 }
 
-/// Looks once, and puts down what is ready. Returns how many are.
+/// Polls once. Sets what is ready, and returns the number.
 pub(super) fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
     let mut ordinary = false;
     let mut ready = 0;
@@ -110,7 +102,7 @@ pub(super) fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
     }
     if ordinary {
         let Asked { at, count } = ask(list, None);
-        // SAFETY: so many are there, and this thread alone has them.
+        // SAFETY: that many elements, which only this thread uses.
         if unsafe { libc::poll(at, count as libc::nfds_t, 0) } == -1 {
             let errno = Errno::from(std::io::Error::last_os_error());
             return if errno.0 == libc::EINTR { Ok(ready) } else { Err(errno) };
@@ -125,13 +117,13 @@ pub(super) fn look(list: &mut [libc::pollfd]) -> Result<c_int, Errno> {
     Ok(ready)
 }
 
-/// Has this thread woken when one of our sockets changes. `None`: one is ready now.
+/// Registers this thread to be woken when one of the sockets changes. Returns `None` if one is ready now.
 pub(super) fn prepare(list: &[libc::pollfd]) -> Result<Option<Asked>, Errno> {
     let waker = Waker::mine()?;
-    waker.quiet();
+    waker.clear();
     for it in list.iter().filter(|it| it.fd >= 0) {
         let Ok(socket) = find(it.fd) else { continue };
-        // First this, then the look: whatever happens after the look, this thread is told.
+        // Register first, then look: whatever happens after the look wakes this thread.
         socket.waiters().add(&waker);
         loop {
             if socket.readiness(it.events) != 0 {
@@ -155,7 +147,7 @@ pub(super) fn leave(list: &[libc::pollfd]) {
     }
 }
 
-/// One of the three sets of select, as poll has it: what is asked for, and what counts as an answer.
+/// The three sets of select in terms of poll: the events to ask for, and those that count as ready.
 const READ: (c_short, c_short) = (libc::POLLIN, libc::POLLIN | libc::POLLHUP | libc::POLLERR);
 const WRITE: (c_short, c_short) = (libc::POLLOUT, libc::POLLOUT | libc::POLLERR);
 const EXCEPT: (c_short, c_short) = (libc::POLLPRI, libc::POLLPRI);
@@ -168,15 +160,15 @@ pub unsafe extern "C-unwind" fn rselect(
     exceptfds: *mut libc::fd_set,
     timeout: *mut libc::timeval,
 ) -> c_int {
-    const MOST: usize = libc::FD_SETSIZE;
+    const MAX_FDS: usize = libc::FD_SETSIZE;
     let none = libc::pollfd { fd: -1, events: 0, revents: 0 };
-    let mut list = [none; MOST];
+    let mut list = [none; MAX_FDS];
     let sets = [(readfds, READ), (writefds, WRITE), (exceptfds, EXCEPT)];
-    let Ok(count) = usize::try_from(nfds) else { return answer(Err(Errno::INVALID)) };
+    let Ok(count) = usize::try_from(nfds) else { return number_or_minus_one(Err(Errno::INVALID)) };
     let mut used = 0;
-    for fd in 0..c_int::try_from(count.min(MOST)).unwrap_or_default() {
+    for fd in 0..c_int::try_from(count.min(MAX_FDS)).unwrap_or_default() {
         for (set, (events, _)) in sets {
-            // SAFETY: NULL or the program's, and the number is within a set.
+            // SAFETY: NULL, or valid by the caller's contract. The number is within the set.
             if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
                 list[used].fd = fd;
                 list[used].events |= events;
@@ -184,29 +176,29 @@ pub unsafe extern "C-unwind" fn rselect(
         }
         used += usize::from(list[used].fd == fd);
     }
-    // SAFETY: NULL or the program's.
-    let patience = match unsafe { timeout.as_ref() } {
-        None => Patience::Endless,
-        Some(libc::timeval { tv_sec: 0, tv_usec: 0 }) => Patience::None,
+    // SAFETY: NULL, or valid by the caller's contract.
+    let timeout = match unsafe { timeout.as_ref() } {
+        None => Timeout::Never,
+        Some(libc::timeval { tv_sec: 0, tv_usec: 0 }) => Timeout::DontWait,
         Some(time) => match (u64::try_from(time.tv_sec), u64::try_from(time.tv_usec)) {
             (Ok(seconds), Ok(micros)) => {
                 let time = Duration::from_secs(seconds).saturating_add(Duration::from_micros(micros));
-                Instant::now().checked_add(time).map_or(Patience::Endless, Patience::Until)
+                Instant::now().checked_add(time).map_or(Timeout::Never, Timeout::Until)
             }
-            _ => return answer(Err(Errno::INVALID)),
+            _ => return number_or_minus_one(Err(Errno::INVALID)),
         },
     };
-    if let Err(errno) = poll(&mut list[..used], patience) {
-        return answer(Err(errno));
+    if let Err(errno) = poll(&mut list[..used], timeout) {
+        return number_or_minus_one(Err(errno));
     }
     if list[..used].iter().any(|it| it.revents & libc::POLLNVAL != 0) {
-        return answer(Err(Errno(libc::EBADF)));
+        return number_or_minus_one(Err(Errno(libc::EBADF)));
     }
     let mut ready = 0;
     for (set, (events, answers)) in sets.into_iter().filter(|(set, _)| !set.is_null()) {
         for it in &list[..used] {
             if it.events & events == 0 || it.revents & answers == 0 {
-                // SAFETY: the program's, and the number is within a set.
+                // SAFETY: valid by the caller's contract. The number is within the set.
                 unsafe { libc::FD_CLR(it.fd, set) };
             } else {
                 ready += 1;

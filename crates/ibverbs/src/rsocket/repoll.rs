@@ -1,16 +1,18 @@
-//! Waiting for any of many that are told once (`repoll_create`, since rdma-core 61): epoll(7) for sockets over RDMA and ordinary
-//! descriptors.
+//! epoll(7) for sockets over RDMA and ordinary descriptors (`repoll_create`, since rdma-core 61).
 //!
-//! Every wait looks at all members, as `rpoll` does. They are level-triggered: EPOLLET changes nothing, and EPOLLONESHOT does
-//! what it does with epoll. Errors are -1 and errno, as with epoll; librdmacm returns some of them as positive numbers.
+//! Every wait polls all members, as `rpoll` does. They are level-triggered: EPOLLET has no effect, and
+//! EPOLLONESHOT works as with epoll. Errors are -1 and errno, as with epoll, while librdmacm returns some of
+//! them as positive numbers.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
+use super::forked;
 use super::poll::{Asked, leave, look, prepare};
 use super::socket::Socket;
-use super::wait::{Patience, Waiters, Waker, sleep};
-use super::{find, forked, lock};
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
+use super::table::find;
+use super::waiters::{Timeout, Waiters, Waker, sleep};
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one};
+use ironwarp_rnic::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -19,7 +21,7 @@ use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Instant;
 
-/// What of epoll's bits poll has as well, with the same values.
+/// The bits that epoll shares with poll.
 const POLL: u32 =
     (libc::EPOLLIN | libc::EPOLLPRI | libc::EPOLLOUT | libc::EPOLLERR | libc::EPOLLHUP | libc::EPOLLRDHUP)
         as u32;
@@ -29,7 +31,7 @@ const CLOSE_ON_EXEC: c_int = libc::EPOLL_CLOEXEC;
 /// A set, by its descriptor.
 #[derive(Debug)]
 struct Set {
-    /// It makes the number the program's, and does nothing else.
+    /// Reserves the number for the program.
     _descriptor: OwnedFd,
     members: Mutex<Members>,
     /// Threads that wait, and must look again when the members change.
@@ -39,17 +41,17 @@ struct Set {
 #[derive(Debug, Default)]
 struct Members {
     list: Vec<Member>,
-    /// Changes with every change of the list.
+    /// Incremented by every change of the list.
     version: u64,
-    /// Where the next look begins, so that all get their turn if the program takes few at a time.
+    /// Where the next look starts, so that no member starves if the program takes few events at a time.
     first: usize,
 }
 
 #[derive(Debug)]
 struct Member {
     fd: RawFd,
-    /// The socket that had this number when it was added; `None`: an ordinary descriptor. One that was closed is no member any
-    /// more, whoever has its number now.
+    /// The socket that had this number when it was added, or `None` for an ordinary descriptor. A closed
+    /// socket is no longer a member, even if its number was reused.
     socket: Option<Weak<Socket>>,
     events: u32,
     data: u64,
@@ -74,7 +76,7 @@ fn find_set(fd: RawFd) -> Result<Arc<Set>, Errno> {
     lock(&SETS).as_ref().and_then(|sets| sets.get(&fd)).cloned().ok_or(Errno(libc::EBADF))
 }
 
-/// Closes a set; `false`: it is none.
+/// Closes a set. Returns false if the descriptor is not one.
 pub(super) fn close(fd: RawFd) -> bool {
     let set = if forked::is_child() { None } else { lock(&SETS).as_mut().and_then(|sets| sets.remove(&fd)) };
     set.map(|set| set.waiters.wake()).is_some()
@@ -101,7 +103,8 @@ fn create(flags: c_int) -> Result<RawFd, Errno> {
     let set = Set { _descriptor: descriptor, members: Mutex::default(), waiters: Waiters::default() };
     let before = lock(&SETS).get_or_insert_default().insert(fd, Arc::new(set));
     if let Some(before) = before {
-        // The program closed the descriptor with close(2): the number is the new set's, and must not be closed.
+        // The program closed the descriptor with close(2). The number belongs to the new set and must not be
+        // closed.
         std::mem::forget(before);
     }
     Ok(fd)
@@ -114,7 +117,7 @@ pub unsafe extern "C" fn repoll_ctl(
     fd: c_int,
     event: *mut libc::epoll_event,
 ) -> c_int {
-    // SAFETY: NULL or the program's.
+    // SAFETY: NULL, or valid by the caller's contract.
     let event = unsafe { event.as_ref() }.copied();
     minus_one!(find_set(set).and_then(|found| {
         if fd == set {
@@ -154,7 +157,7 @@ fn change(set: &Set, op: c_int, fd: RawFd, event: Option<libc::epoll_event>) -> 
 }
 
 fn is_open(fd: RawFd) -> bool {
-    // SAFETY: asks the kernel of a number, which may be nobody's.
+    // SAFETY: the kernel checks the number.
     fd >= 0 && rustix::io::fcntl_getfd(unsafe { BorrowedFd::borrow_raw(fd) }).is_ok()
 }
 
@@ -163,7 +166,7 @@ thread_local! {
     static WATCHED: RefCell<Vec<libc::pollfd>> = const { RefCell::new(Vec::new()) };
 }
 
-/// What a thread waits for: it stays where it is until this thread asks again.
+/// What a thread waits for. It stays in place until this thread asks again.
 #[derive(Clone, Copy)]
 struct Watched {
     at: *mut libc::pollfd,
@@ -173,12 +176,12 @@ struct Watched {
 
 impl Watched {
     fn list<'l>(self) -> &'l mut [libc::pollfd] {
-        // SAFETY: so many are there, and this thread alone has them; each use ends before the next.
+        // SAFETY: that many elements, which only this thread uses. Each use ends before the next.
         unsafe { std::slice::from_raw_parts_mut(self.at, self.count) }
     }
 }
 
-/// Writes down what there is to wait for.
+/// Lists what there is to wait for.
 fn watch(set: RawFd) -> Result<Watched, Errno> {
     let set = find_set(set)?;
     let mut members = lock(&set.members);
@@ -189,7 +192,7 @@ fn watch(set: RawFd) -> Result<Watched, Errno> {
     let fill = |watched: &mut Vec<libc::pollfd>| {
         watched.clear();
         watched.extend(members.list.iter().map(|member| {
-            // One that was reported once is not looked at before the program changes it.
+            // A one-shot member that was reported is ignored until the program changes it.
             let idle = member.events & !ONE_SHOT == 0;
             let bits = (member.events & POLL).cast_signed();
             let events = i16::try_from(bits).unwrap_or_default();
@@ -197,12 +200,12 @@ fn watch(set: RawFd) -> Result<Watched, Errno> {
         }));
         Watched { at: watched.as_mut_ptr(), count: watched.len(), version }
     };
-    // A thread that is ending has none any more; leaked, because it is used after this.
+    // A thread that is exiting gets a new list. Leaked, because the result refers to it.
     let done = WATCHED.try_with(|watched| fill(&mut watched.borrow_mut()));
     Ok(done.unwrap_or_else(|_| fill(Box::leak(Box::default()))))
 }
 
-/// Writes down what is ready, at most as much as there is room for. Zero: the set changed meanwhile, and none is.
+/// Writes the events that are ready, as far as there is room. Returns zero if the set changed meanwhile.
 fn collect(set: RawFd, watched: Watched, room: &mut [libc::epoll_event]) -> Result<c_int, Errno> {
     let set = find_set(set)?;
     let mut members = lock(&set.members);
@@ -214,7 +217,7 @@ fn collect(set: RawFd, watched: Watched, room: &mut [libc::epoll_event]) -> Resu
     let mut next = first;
     for at in (first..count).chain(0..first) {
         let revents = watched.list()[at].revents;
-        // A descriptor that is closed is not waited for any more.
+        // A closed descriptor is no longer waited for.
         if revents == 0 || revents & libc::POLLNVAL != 0 {
             continue;
         }
@@ -233,7 +236,7 @@ fn collect(set: RawFd, watched: Watched, room: &mut [libc::epoll_event]) -> Resu
     c_int::try_from(written).map_err(|_| Errno::INVALID)
 }
 
-/// This thread is told of changes from now on. `false`: there was one since `watched` was written.
+/// Registers this thread to be woken by changes. Returns false if there was one since `watched` was listed.
 fn join(set: RawFd, watched: Watched) -> Result<bool, Errno> {
     let set = find_set(set)?;
     set.waiters.add(&Waker::mine()?);
@@ -251,23 +254,24 @@ fn quit(set: RawFd) {
 pub unsafe extern "C-unwind" fn repoll_wait(
     set: c_int,
     events: *mut libc::epoll_event,
-    most: c_int,
+    max: c_int,
     timeout: c_int,
 ) -> c_int {
-    let patience = Patience::of_milliseconds(timeout);
-    let room = match usize::try_from(most) {
-        // SAFETY: the program's, with so much room.
-        Ok(most @ 1..) if !events.is_null() => unsafe { std::slice::from_raw_parts_mut(events, most) },
+    let timeout = Timeout::from_poll(timeout);
+    let room = match usize::try_from(max) {
+        // SAFETY: that many elements by the caller's contract.
+        Ok(max @ 1..) if !events.is_null() => unsafe { std::slice::from_raw_parts_mut(events, max) },
         _ => return minus_one!(Err(Errno::INVALID)),
     };
-    match wait(set, room, patience) {
+    match wait(set, room, timeout) {
         Ok(ready) => ready,
         Err(errno) => minus_one!(Err(errno)),
     }
 }
 
-/// The thread may be cancelled in here: nothing that is alive while it sleeps has a destructor.
-fn wait(set: RawFd, room: &mut [libc::epoll_event], patience: Patience) -> Result<c_int, Errno> {
+/// Waits for events. The thread may be cancelled here: nothing that is alive while it sleeps has a
+/// destructor.
+fn wait(set: RawFd, room: &mut [libc::epoll_event], timeout: Timeout) -> Result<c_int, Errno> {
     loop {
         let watched = uncancelled(|| watch(set))?;
         if uncancelled(|| look(watched.list()))? > 0 {
@@ -276,8 +280,8 @@ fn wait(set: RawFd, room: &mut [libc::epoll_event], patience: Patience) -> Resul
                 ready => return Ok(ready),
             }
         }
-        let over = patience.deadline().is_some_and(|deadline| Instant::now() >= deadline);
-        if over || patience == Patience::None {
+        let over = timeout.deadline().is_some_and(|deadline| Instant::now() >= deadline);
+        if over || timeout == Timeout::DontWait {
             return Ok(0);
         }
         let asked = uncancelled(|| match prepare(watched.list())? {
@@ -285,7 +289,7 @@ fn wait(set: RawFd, room: &mut [libc::epoll_event], patience: Patience) -> Resul
             _ => Ok(None),
         });
         let slept = match asked {
-            Ok(Some(Asked { at, count })) => sleep(at, count, patience.deadline()).map(drop),
+            Ok(Some(Asked { at, count })) => sleep(at, count, timeout.deadline()).map(drop),
             Ok(None) => Ok(()),
             Err(errno) => Err(errno),
         };

@@ -1,31 +1,27 @@
-//! The calls that make sockets and connect them.
+//! The calls that create and connect sockets.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::listen::Desk;
+use super::adapter::engine;
+use super::listen::Listener;
 use super::socket::{Role, Socket};
-use super::stream::{Phase, Stream};
-use super::wait::{Patience, until};
-use super::{add, address, close, engine, find, forked, lock};
-use crate::cancel::uncancelled;
-use crate::errno::{Errno, minus_one};
-
+use super::state::Phase;
+use super::stream::Stream;
+use super::table::find;
+use super::wait::until;
+use super::waiters::Timeout;
+use super::{address, close, forked};
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, minus_one, number_or_minus_one};
 use ironwarp_engine::{ConnectOptions, MAX_BACKLOG};
+use ironwarp_rnic::sync::lock;
 use rustix::net::sockopt;
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// A descriptor, or -1 and errno.
-fn descriptor(result: Result<c_int, Errno>) -> c_int {
-    result.unwrap_or_else(|errno| {
-        errno.set();
-        -1
-    })
-}
-
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    descriptor(make(domain, kind, protocol))
+    number_or_minus_one(make(domain, kind, protocol))
 }
 
 fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
@@ -46,8 +42,9 @@ fn make(domain: c_int, kind: c_int, protocol: c_int) -> Result<c_int, Errno> {
         _ => return Err(Errno(libc::ESOCKTNOSUPPORT)),
     }
     engine()?;
+    close::close_at_exit();
     close::sweep();
-    Ok(add(Socket::new(domain, kind & libc::SOCK_NONBLOCK != 0, kind & libc::SOCK_CLOEXEC != 0)?))
+    Ok(close::add(Socket::new(domain, kind & libc::SOCK_NONBLOCK != 0, kind & libc::SOCK_CLOEXEC != 0)?))
 }
 
 #[unsafe(no_mangle)]
@@ -57,11 +54,12 @@ pub unsafe extern "C" fn rbind(
     addrlen: libc::socklen_t,
 ) -> c_int {
     minus_one!(find(socket).and_then(|socket| {
-        // SAFETY: the caller's.
+        // SAFETY: valid by the caller's contract.
         let at = unsafe { address::read(addr, addrlen, socket.family())? };
         socket.set_role(|role| match role {
             Role::None => socket.with_descriptor(|fd| {
-                // The adapter's own sockets are bound beside this one, which holds the port until it is closed.
+                // The adapter binds sockets of its own to the same port, which this one holds until it is
+                // closed.
                 sockopt::set_socket_reuseaddr(fd, true)?;
                 Ok(rustix::net::bind(fd, &at)?)
             }),
@@ -72,28 +70,28 @@ pub unsafe extern "C" fn rbind(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rlisten(socket: c_int, backlog: c_int) -> c_int {
-    // As listen(2) has it: a negative number is a large one, and there is always room for one.
+    // As with listen(2), a negative number means a large one, and the minimum is one.
     let backlog = usize::try_from(backlog).unwrap_or(MAX_BACKLOG).clamp(1, MAX_BACKLOG);
     minus_one!(find(socket).and_then(|socket| listen(&socket, backlog)))
 }
 
 fn listen(socket: &Socket, backlog: usize) -> Result<(), Errno> {
     socket.set_role(|role| match role {
-        Role::Listens(desk) => {
-            desk.set_backlog(backlog);
+        Role::Listens(listener) => {
+            listener.set_backlog(backlog);
             Ok(())
         }
         Role::Connects(_) => Err(Errno(libc::EISCONN)),
         Role::None => {
             let at = listening_addresses(socket)?;
-            *role = Role::Listens(Desk::open(&at, backlog, socket.options(), socket.waiters())?);
+            *role = Role::Listens(Listener::open(&at, backlog, socket.options(), socket.waiters())?);
             Ok(())
         }
     })
 }
 
-/// Where a socket listens: at its address, which it gets now if it was not bound. One that is for all addresses of IPv6 is for
-/// those of IPv4, too, unless the program does not want that.
+/// The addresses that a socket listens on. An unbound socket is bound now. A socket for all IPv6 addresses
+/// also listens on all IPv4 addresses, unless the program excludes that.
 fn listening_addresses(socket: &Socket) -> Result<Vec<SocketAddr>, Errno> {
     let both = socket.with_descriptor(|fd| {
         if SocketAddr::try_from(rustix::net::getsockname(fd)?).is_ok_and(|name| name.port() == 0) {
@@ -120,21 +118,21 @@ pub unsafe extern "C-unwind" fn raccept(
     addr: *mut libc::sockaddr,
     addrlen: *mut libc::socklen_t,
 ) -> c_int {
-    let patience = match find(socket) {
-        Ok(socket) => socket.patience(0),
-        Err(errno) => return descriptor(Err(errno)),
+    let timeout = match find(socket) {
+        Ok(socket) => socket.timeout(0),
+        Err(errno) => return number_or_minus_one(Err(errno)),
     };
-    descriptor(until(socket, patience, |socket| {
-        let Role::Listens(desk) = socket.role() else { return Err(Errno::INVALID) };
-        let Some(stream) = desk.take() else { return Ok(None) };
+    number_or_minus_one(until(socket, timeout, |socket| {
+        let Role::Listens(listener) = socket.role() else { return Err(Errno::INVALID) };
+        let Some(stream) = listener.take() else { return Ok(None) };
         let peer = stream.latest().established.as_ref().map(|established| established.peer);
-        let accepted = Socket::accepted(socket.family(), Arc::clone(&stream), desk.options());
-        let accepted = accepted.inspect_err(|_| desk.put_back(stream))?;
+        let accepted = Socket::accepted(socket.family(), Arc::clone(&stream), listener.options());
+        let accepted = accepted.inspect_err(|_| listener.put_back(stream))?;
         if let Some(peer) = peer {
-            // SAFETY: the caller's.
+            // SAFETY: valid by the caller's contract.
             unsafe { address::write(peer, socket.family(), addr, addrlen) };
         }
-        Ok(Some(add(accepted)))
+        Ok(Some(close::add(accepted)))
     }))
 }
 
@@ -144,22 +142,22 @@ pub unsafe extern "C-unwind" fn rconnect(
     addr: *const libc::sockaddr,
     addrlen: libc::socklen_t,
 ) -> c_int {
-    // SAFETY: the caller's.
+    // SAFETY: valid by the caller's contract.
     let dial = |socket: Arc<Socket>| unsafe {
         let to = address::read(addr, addrlen, socket.family())?;
-        Ok((begin(&socket, to)?, socket.patience(0)))
+        Ok((begin(&socket, to)?, socket.timeout(0)))
     };
     let begun = uncancelled(|| find(socket).and_then(dial));
     let connected = match begun {
-        // However fast it is: programs expect to be told by poll.
-        Ok((true, Patience::None)) => Err(Errno(libc::EINPROGRESS)),
-        Ok((_, patience)) => until(socket, patience, connected),
+        // However fast it is: programs expect poll to report it.
+        Ok((true, Timeout::DontWait)) => Err(Errno(libc::EINPROGRESS)),
+        Ok((_, timeout)) => until(socket, timeout, connected),
         Err(errno) => Err(errno),
     };
     minus_one!(connected)
 }
 
-/// Dials, unless that was done before. Whether it was done now.
+/// Starts to connect. Returns false if that happened before.
 fn begin(socket: &Socket, to: SocketAddr) -> Result<bool, Errno> {
     let from = socket.bound();
     socket.set_role(|role| {
@@ -170,7 +168,7 @@ fn begin(socket: &Socket, to: SocketAddr) -> Result<bool, Errno> {
                 match state.phase {
                     Phase::Connecting => return Err(Errno(libc::EALREADY)),
                     Phase::Connected if !state.announced => return Ok(false),
-                    Phase::Over if state.failed => {} // it may be tried again
+                    Phase::Over if state.failed => {} // may be tried again
                     _ => return Err(Errno(libc::EISCONN)),
                 }
             }

@@ -1,11 +1,11 @@
-//! A socket of the program's: its descriptor, its options, and what it is for.
+//! A socket of the program: its descriptor, its options, and its role.
 
-use super::listen::Desk;
-use super::lock;
+use super::listen::Listener;
 use super::options::Options;
 use super::stream::Stream;
-use super::wait::{Patience, Waiters};
-use crate::errno::Errno;
+use super::waiters::{Timeout, Waiters};
+use crate::support::errno::Errno;
+use ironwarp_rnic::sync::lock;
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use std::ffi::{c_int, c_short};
 use std::net::SocketAddr;
@@ -16,8 +16,9 @@ use std::sync::{Arc, Mutex};
 /// A socket.
 #[derive(Debug)]
 pub(super) struct Socket {
-    /// A TCP socket that is never connected. It makes the number the program's, holds the port that it is bound to, and
-    /// keeps options that change nothing. The program may have closed it behind our back, so nobody owns it but `rclose`.
+    /// A TCP socket that is never connected. It reserves the number for the program, holds the port that it
+    /// is bound to, and stores options without effect. The program may have closed it with close(2), so only
+    /// `rclose` closes it.
     descriptor: Mutex<Option<OwnedFd>>,
     fd: RawFd,
     family: c_int,
@@ -27,32 +28,33 @@ pub(super) struct Socket {
     waiters: Arc<Waiters>,
 }
 
-/// What a socket is for.
+/// The role of a socket.
 #[derive(Clone, Debug)]
 pub(super) enum Role {
-    /// Nothing yet.
+    /// Neither listening nor connected.
     None,
-    Listens(Arc<Desk>),
-    /// It is connected, or about to be.
+    Listens(Arc<Listener>),
+    /// Connected, or being connected.
     Connects(Arc<Stream>),
 }
 
 impl Socket {
-    /// A new one of this family.
+    /// Creates a socket.
     pub(super) fn new(family: c_int, nonblocking: bool, close_on_exec: bool) -> Result<Self, Errno> {
         let waiters = Arc::default();
-        Self::with(family, (nonblocking, close_on_exec), Role::None, Options::defaults(), waiters)
+        Self::with(family, nonblocking, close_on_exec, Role::None, Options::defaults(), waiters)
     }
 
-    /// For a connection that was accepted.
+    /// Creates a socket for a connection that was accepted.
     pub(super) fn accepted(family: c_int, stream: Arc<Stream>, options: Options) -> Result<Self, Errno> {
         let waiters = Arc::clone(stream.waiters());
-        Self::with(family, (false, false), Role::Connects(stream), options, waiters)
+        Self::with(family, false, false, Role::Connects(stream), options, waiters)
     }
 
     fn with(
         family: c_int,
-        (nonblocking, close_on_exec): (bool, bool),
+        nonblocking: bool,
+        close_on_exec: bool,
         role: Role,
         options: Options,
         waiters: Arc<Waiters>,
@@ -96,21 +98,21 @@ impl Socket {
     }
 
     /// How long a call with these flags may wait.
-    pub(super) fn patience(&self, flags: c_int) -> Patience {
+    pub(super) fn timeout(&self, flags: c_int) -> Timeout {
         let at_once = self.is_nonblocking() || flags & libc::MSG_DONTWAIT != 0;
-        if at_once { Patience::None } else { Patience::Endless }
+        if at_once { Timeout::DontWait } else { Timeout::Never }
     }
 
     pub(super) fn role(&self) -> Role {
         lock(&self.role).clone()
     }
 
-    /// Changes what it is for, as `change` has it.
+    /// Changes the role.
     pub(super) fn set_role<T>(&self, change: impl FnOnce(&mut Role) -> Result<T, Errno>) -> Result<T, Errno> {
         change(&mut lock(&self.role))
     }
 
-    /// Its connection, which may be in the making.
+    /// Its connection, which may not be established yet.
     pub(super) fn stream(&self) -> Result<Arc<Stream>, Errno> {
         match &*lock(&self.role) {
             Role::Connects(stream) => Ok(Arc::clone(stream)),
@@ -126,40 +128,39 @@ impl Socket {
         lock(&self.descriptor).as_ref().map_or(Err(Errno(libc::EBADF)), |fd| with(fd.as_fd()))
     }
 
-    /// The address that it is bound to, if it is.
+    /// The address that it is bound to.
     pub(super) fn bound(&self) -> Option<SocketAddr> {
         let name = self.with_descriptor(|fd| Ok(rustix::net::getsockname(fd)?)).ok()?;
         SocketAddr::try_from(name).ok().filter(|name| name.port() != 0)
     }
 
-    /// The number may be used for another.
+    /// Closes the descriptor, whose number may then be reused.
     pub(super) fn close_descriptor(&self) {
         drop(lock(&self.descriptor).take());
     }
 
-    /// The number is another's already.
-    pub(super) fn abandon(&self) {
+    /// Leaves the descriptor open: the program has closed it, and the number was reused.
+    pub(super) fn forget_descriptor(&self) {
         if let Some(fd) = lock(&self.descriptor).take() {
             let _ = fd.into_raw_fd();
         }
-        super::close::let_go(self);
     }
 
-    /// How often its connection has changed.
+    /// A number that every change of the connection increments.
     pub(super) fn version(&self) -> u64 {
         self.stream().map_or(0, |stream| stream.version())
     }
 
-    /// Whether there may be something new since that version.
-    pub(super) fn glance(&self, version: u64) -> bool {
+    /// Makes progress. Returns whether something may have changed since that version.
+    pub(super) fn may_have_changed(&self, version: u64) -> bool {
         match self.role() {
-            Role::Connects(stream) => stream.glance(version),
-            Role::Listens(desk) => desk.is_ready(),
+            Role::Connects(stream) => stream.may_have_changed(version),
+            Role::Listens(listener) => listener.is_ready(),
             Role::None => true,
         }
     }
 
-    /// Asks to be told of the next change. True: it may have come already.
+    /// Has the next change wake the waiters. Returns true if it may have happened already.
     pub(super) fn arm(&self) -> bool {
         match self.role() {
             Role::Connects(stream) => stream.arm(),
@@ -167,11 +168,11 @@ impl Socket {
         }
     }
 
-    /// What poll has to say of it, of the events that are asked for.
+    /// The events of poll that are ready, of those that are wanted.
     pub(super) fn readiness(&self, wanted: c_short) -> c_short {
         let all = match self.role() {
             Role::None => libc::POLLOUT | libc::POLLWRNORM | libc::POLLHUP,
-            Role::Listens(desk) if desk.is_ready() => libc::POLLIN | libc::POLLRDNORM,
+            Role::Listens(listener) if listener.is_ready() => libc::POLLIN | libc::POLLRDNORM,
             Role::Listens(_) => 0,
             Role::Connects(stream) => stream.readiness(wanted),
         };

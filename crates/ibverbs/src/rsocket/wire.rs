@@ -1,6 +1,6 @@
-//! What the two ends of a connection say to each other. All numbers are big-endian.
+//! The protocol between the two ends of a connection. All numbers are big-endian.
 //!
-//! With the connection (private data of the MPA startup), each end says hello:
+//! In the private data of the MPA startup, each end sends a hello:
 //!
 //! | bytes | |
 //! |---|---|
@@ -9,32 +9,33 @@
 //! | 2 | reserved, zero |
 //! | 4 | tag of its ring, whose first byte is at offset 0 |
 //! | 4 | length of its ring |
-//! | 4 | how many messages it has receives for, beside those of its peer's credit and end |
-//! | 4 | how many mappings of its peer it takes note of |
+//! | 4 | number of messages it has receives for, besides credit and the end |
+//! | 4 | maximum number of the peer's mappings it records |
 //!
-//! Data are a Write with Immediate into the ring, right behind the data before; the immediate is their length. Writes go
-//! around the ring, and none goes over its end. Everything else is a Send of 32 bytes: a code of eight, and three numbers.
+//! Data is sent as an RDMA Write with Immediate into the ring, directly after the previous data. The immediate is its length.
+//! Writes wrap around the ring, but none crosses its end. Everything else is a Send of 32 bytes: a code and three numbers, of
+//! eight bytes each.
 //!
 //! | code | | numbers |
 //! |---|---|---|
 //! | 1 | credit | bytes read so far, messages received so far (of those that count), 0 |
 //! | 2 | end: no more data from this end | 0, 0, 0 |
 //! | 3 | memory was mapped | offset, length, tag; its first byte is at offset 0 of the tag |
-//! | 4 | memory is not mapped any more | 0, 0, tag |
+//! | 4 | memory was unmapped | 0, 0, tag |
 //!
-//! Data, 3 and 4 count as messages. Of the others there are never more than a few on their way: credit says more than the last
-//! one did, and the end comes once. Data are never empty, and as long as the immediate says. Each end checks all that the other
-//! says, and cuts the connection of one that breaks a rule.
+//! Data, 3 and 4 count as messages. Of the others only a few are ever in flight: each credit must exceed the last one, and the
+//! end is sent once. Data is never empty, and its length equals the immediate. Each end validates everything it receives, and
+//! closes the connection if the peer breaks a rule.
 
 use ironwarp_wire::Tag;
 
 const MAGIC: &[u8; 4] = b"IWRS";
 const VERSION: u16 = 1;
 
-/// How long a message is that is no data.
+/// Length of a control message.
 pub(super) const MESSAGE: usize = 32;
 
-/// What an end says with the connection.
+/// What an end sends in the private data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Hello {
     pub(super) ring: Tag,
@@ -54,7 +55,7 @@ impl Hello {
         bytes
     }
 
-    /// `None`: the peer is no socket of ours.
+    /// Parses a hello. Returns `None` if the peer is not an rsocket of Ironwarp.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let rest = bytes.strip_prefix(MAGIC)?.strip_prefix(&VERSION.to_be_bytes())?;
         let mut numbers = rest.get(2..)?.chunks_exact(4).filter_map(|word| word.try_into().ok());
@@ -64,7 +65,7 @@ impl Hello {
     }
 }
 
-/// What is said in a Send.
+/// A control message, sent as a Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Message {
     Credit { bytes: u64, messages: u64 },
@@ -88,7 +89,7 @@ impl Message {
         bytes
     }
 
-    /// `None`: there is no such message.
+    /// Parses a message. Returns `None` if the code is unknown.
     pub(super) fn from_bytes(bytes: [u8; MESSAGE]) -> Option<Self> {
         let mut words = bytes.chunks_exact(8).filter_map(|word| word.try_into().ok()).map(u64::from_be_bytes);
         let [code, first, second, third] = std::array::from_fn(|_| words.next().unwrap_or_default());
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hello_is_what_it_was_and_nothing_else_is_one() {
+    fn hello_round_trips_and_rejects_anything_else() {
         let hello = Hello { ring: Tag(0x1234_5678), len: 1 << 17, messages: 376, mappings: 1 };
         let bytes = hello.to_bytes();
         assert_eq!(Hello::from_bytes(&bytes), Some(hello));
@@ -120,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_what_they_were() {
+    fn messages_round_trip() {
         let tag = Tag(u32::MAX);
         for message in [
             Message::Credit { bytes: u64::MAX, messages: 7 },

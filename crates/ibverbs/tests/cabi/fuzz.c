@@ -1,9 +1,9 @@
-/* Threads that make, use and destroy objects of the drop-in as a seed has it: `fuzz SEED`. `cargo xtask cabi-fuzz` runs many
+/* Threads that create, use and destroy objects of the drop-in, driven by a seed: `fuzz SEED`. `cargo xtask cabi-fuzz` runs many
  * seeds, with a sanitizer in the library.
  *
- * Control calls race freely: they also get objects that another thread destroys at that moment, or has destroyed. Whatever
- * they return is good; what is looked for are crashes, hangs, and what the sanitizer finds. The data path keeps the rules of
- * the verbs: no thread posts to or polls an object that another one destroys. So does what the headers do inline. */
+ * Control calls race freely: they also get objects that another thread is destroying or has destroyed. Any result is valid; the
+ * goal is to find crashes, hangs, and reports of the sanitizer. The data path, like inline code of the headers, keeps the rules
+ * of verbs: no thread posts to or polls an object that another one destroys. */
 #include "../exit/peer.h"
 #include <errno.h>
 #include <pthread.h>
@@ -17,7 +17,7 @@
 
 enum kind { CONTEXT, PD, MR, CHANNEL, CQ, SRQ, QP, AH, CM_CHANNEL, CM_ID, KINDS };
 
-/* An object, the last one that was there before, and who may destroy it: held shared on the data path. */
+/* An object, the one before it, and a lock: held shared on the data path, and exclusively to destroy the object. */
 struct slot {
 	_Atomic(void *) object, stale;
 	pthread_rwlock_t lock;
@@ -27,7 +27,7 @@ static struct slot slots[KINDS][SLOTS];
 static char bytes[4096];
 static atomic_int children, made[KINDS];
 
-/* xorshift: each thread has its own sequence, made of the seed. */
+/* xorshift: each thread has its own sequence, derived from the seed. */
 struct random {
 	uint64_t state;
 };
@@ -42,11 +42,11 @@ static uint32_t draw(struct random *random, uint32_t below)
 
 static struct slot *any(struct random *random, enum kind kind)
 {
-	/* Objects of different contexts do not go together: mostly there is one. */
+	/* Objects of different contexts do not work together, so there is mostly one context. */
 	return &slots[kind][kind == CONTEXT && draw(random, 8) ? 0 : draw(random, SLOTS)];
 }
 
-/* An object for a control call: mostly one that lives, sometimes one that does not, or none. */
+/* An object for a control call: mostly a live one, sometimes a destroyed one, or none. */
 static void *some(struct random *random, enum kind kind)
 {
 	if (draw(random, 16) == 0)
@@ -141,8 +141,8 @@ static void *create(struct random *random, enum kind kind)
 	}
 }
 
-/* A new object in place of an old one, or of none, or none in place of an old one. Nobody posts to it or polls it meanwhile. The
- * first context stays, or most calls would fail. */
+/* Replaces an object, or creates or destroys one. No thread posts to it or polls it meanwhile. The first context stays, or most
+ * calls would fail. */
 static void exchange(struct random *random, enum kind kind)
 {
 	struct slot *slot = kind == CONTEXT ? &slots[kind][1 + draw(random, SLOTS - 1)] : any(random, kind);
@@ -157,7 +157,7 @@ static void exchange(struct random *random, enum kind kind)
 		atomic_store(&slot->stale, old);
 	int failed = old ? destroy(kind, old) : 0;
 	pthread_rwlock_unlock(&slot->lock);
-	(void)failed; /* it is in use, and is lost to this program: the end of the process has to cope with it */
+	(void)failed; /* it is in use, and leaked: the exit of the process has to cope with it */
 }
 
 static int modify(struct ibv_qp *qp, enum ibv_qp_state state, uint32_t qpn, union ibv_gid gid)
@@ -186,7 +186,7 @@ static uint32_t number_of(struct slot *slot)
 	return number;
 }
 
-/* Leads two queue pairs to each other. Either may be destroyed meanwhile. */
+/* Connects two queue pairs to each other. Either may be destroyed meanwhile. */
 static void connect_two(struct random *random)
 {
 	struct slot *two[] = { any(random, QP), any(random, QP) };
@@ -202,7 +202,7 @@ static void connect_two(struct random *random)
 	}
 }
 
-/* Control calls with anything. */
+/* Makes control calls with arbitrary objects. */
 static void ask(struct random *random)
 {
 	struct ibv_qp_attr attr;
@@ -238,7 +238,7 @@ static void ask(struct random *random)
 	case 8:
 		rdma_listen(some(random, CM_ID), 1);
 		break;
-	case 9: /* also of what was destroyed, and of what is in use */
+	case 9: /* also of destroyed objects, and of objects in use */
 		destroy(MR, some(random, MR));
 		break;
 	case 10:
@@ -275,7 +275,7 @@ static void use(struct random *random)
 	pthread_rwlock_unlock(&slot->lock);
 }
 
-/* A child looks at what its parent made, has objects of its own, and ends in some way. */
+/* A child queries objects of its parent, creates its own, and exits in some way. */
 static void child(struct random *random)
 {
 	for (int i = 0; i < 8; i++)
@@ -325,7 +325,7 @@ static void step(struct random *random)
 	}
 }
 
-/* Waits for events, and is cancelled at the end, or in the middle. Events must be acknowledged. */
+/* Waits for events, and is cancelled at the end or before. Events must be acknowledged. */
 static void *wait_for_events(void *given)
 {
 	struct random *random = given;
@@ -350,7 +350,7 @@ static void *wait_for_events(void *given)
 			rdma_ack_cm_event(of_id);
 		pthread_setcancelstate(old, NULL);
 		usleep(200);
-		ask(random); /* where it may be cancelled as well */
+		ask(random); /* may be cancelled here as well */
 	}
 	return NULL;
 }
@@ -381,7 +381,7 @@ int main(int count, char **arguments)
 	for (int kind = 0; kind < KINDS; kind++)
 		for (int i = 0; i < SLOTS; i++)
 			pthread_rwlock_init(&slots[kind][i].lock, NULL);
-	/* Some processes have a peer that does not answer, so that their end takes as long as it can. */
+	/* Some processes have a peer that does not answer, so that their exit takes as long as possible. */
 	if (seed % 8 == 0) {
 		connect_to_stopped_peer();
 		for (int i = 0; i < 2; i++)
@@ -395,7 +395,7 @@ int main(int count, char **arguments)
 			atomic_store(&slots[kind][i].object, create(own, kind));
 	for (int i = 0; i < THREADS + WAITERS; i++)
 		CHECK(!pthread_create(&threads[i], NULL, i < THREADS ? work : wait_for_events, &randoms[i]));
-	/* The waiters are cancelled while the others work. */
+	/* The waiting threads are cancelled while the others work. */
 	usleep(draw(own, 20000));
 	for (int i = THREADS; i < THREADS + WAITERS; i++)
 		pthread_cancel(threads[i]);

@@ -1,12 +1,12 @@
-/* Threads that wait for events: cancelled, interrupted, or not willing to wait. Three calls wait: for events of ids, of
- * completion queues, and asynchronous ones. */
+/* Threads that wait for events: cancelled, interrupted, or non-blocking. Three calls wait: for events of ids, of completion
+ * queues, and asynchronous ones. */
 #include "kit.h"
 
 struct waiter {
 	const char *name;
 	/* Waits for an event; 0 or -1 and errno. */
 	int (*wait)(void);
-	/* Makes one happen. */
+	/* Triggers an event. */
 	void (*happen)(void);
 	int (*fd)(void);
 };
@@ -55,7 +55,7 @@ static int wait_cq(void)
 	return 0;
 }
 
-/* A receive that is flushed completes. */
+/* Flushing a receive completes it. */
 static void happen_cq(void)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RESET };
@@ -96,7 +96,7 @@ static int wait_async(void)
 	return 0;
 }
 
-/* A queue pair that shares its receives, and fails, takes no more of them. */
+/* A queue pair with a shared receive queue that fails reports its last WQE. */
 static void happen_async(void)
 {
 	struct ibv_srq_init_attr srq_attr = { .attr = { .max_wr = 4, .max_sge = 1 } };
@@ -158,7 +158,7 @@ static void *wait_in_thread(void *arg)
 
 /* --- Cases --- */
 
-/* A thread that waits may be cancelled; then the others use the channel as before. */
+/* A waiting thread may be cancelled, and other threads use the channel as before. */
 static void cancelled(void)
 {
 	set_up();
@@ -218,7 +218,7 @@ static void interrupted(void)
 	}
 }
 
-/* A descriptor that the program made non-blocking does not block; poll says when there is an event. */
+/* A non-blocking descriptor does not block, and poll reports events. */
 static void unwilling(void)
 {
 	set_up();
@@ -239,7 +239,7 @@ static void unwilling(void)
 	}
 }
 
-/* Many threads wait at one channel; each event is one thread's. */
+/* Many threads wait for one channel, and each event goes to one of them. */
 static void together(void)
 {
 	enum { THREADS = 4, EVENTS = 50 };
@@ -258,7 +258,7 @@ static void together(void)
 	FAILS(wait_async(), EAGAIN);
 }
 
-/* A signal that the program blocks everywhere stays where it can read it: no thread of ours takes it. */
+/* A signal that the program blocks everywhere stays pending: no thread of the library takes it. */
 static void not_taken(void)
 {
 	struct pair pair;
@@ -267,7 +267,7 @@ static void not_taken(void)
 	/* The program's handler would end it. */
 	sigemptyset(&set);
 	sigaddset(&set, SIGUSR2);
-	pair = connected(); /* threads of ours run now, made while nothing was blocked */
+	pair = connected(); /* the library's threads run now, started while nothing was blocked */
 	CHECK(pthread_sigmask(SIG_BLOCK, &set, NULL) == 0);
 	CHECK(kill(getpid(), SIGUSR2) == 0);
 	CHECK(sigpending(&pending) == 0 && sigismember(&pending, SIGUSR2));
@@ -283,7 +283,7 @@ static void *wait_for_nothing(void *arg)
 	return NULL;
 }
 
-/* As rping ends: the channel goes while a thread waits for its events. As with the kernel's, the thread waits on. */
+/* As rping ends: the channel is destroyed while a thread waits for its events. As with the kernel's channels, the thread keeps waiting. */
 static void left_behind(void)
 {
 	struct rdma_event_channel *going = rdma_create_event_channel();
@@ -298,7 +298,7 @@ static void left_behind(void)
 	CHECK(join(&thread) == PTHREAD_CANCELED);
 }
 
-/* What two threads tell each other: the first event is here; the channel is gone. */
+/* What two threads tell each other: the first event has arrived, the channel is destroyed. */
 static pthread_barrier_t told;
 
 static void *take_one_and_come_back(void *arg)
@@ -313,7 +313,7 @@ static void *take_one_and_come_back(void *arg)
 	return NULL;
 }
 
-/* The same, with the thread on its way back to the call: it has handled an event, and main is faster. */
+/* As above, with the thread between two calls: it has handled an event, and main is faster. */
 static void left_on_the_way(void)
 {
 	struct rdma_event_channel *going = rdma_create_event_channel();
@@ -331,7 +331,7 @@ static void left_on_the_way(void)
 	rdma_destroy_event_channel(going);
 	pthread_barrier_wait(&told);
 	wait_until_in(&thread, SYS_poll);
-	/* Who destroyed it is told. */
+	/* The thread that destroyed it gets the error. */
 	FAILS(rdma_get_cm_event(going, &event), EINVAL);
 	CHECK(pthread_cancel(thread.id) == 0);
 	CHECK(join(&thread) == PTHREAD_CANCELED);

@@ -1,4 +1,4 @@
-/* Children of a process that has connections: what is the parent's stays the parent's, and the child begins anew. */
+/* Children of a process with connections: objects of the parent stay with the parent, and the child starts fresh. */
 #include "kit.h"
 
 static void wait_for(pid_t child)
@@ -22,7 +22,7 @@ static void child_connects(void)
 		CHECK(its.client->verbs != pair.client->verbs);
 		exchange(&its);
 		disconnect(&its);
-		exit(0); /* with the parent's objects left as they are */
+		exit(0); /* without touching the parent's objects */
 	}
 	exchange(&pair);
 	wait_for(child);
@@ -57,7 +57,7 @@ static void child_lives(void)
 	wait_for(child);
 }
 
-/* A child may destroy what it inherited; its parent does not notice. */
+/* A child may destroy what it inherited, without effect on its parent. */
 static void child_destroys(void)
 {
 	struct pair pair = connected();
@@ -86,7 +86,7 @@ static void *fork_often(void *arg)
 		pid_t child = fork();
 
 		if (child == 0) {
-			/* Whatever other threads held, is not held here. */
+			/* Locks that other threads held are not held here. */
 			channel = rdma_create_event_channel();
 			CHECK(channel && rdma_create_id(channel, &id, NULL, RDMA_PS_TCP) == 0);
 			CHECK(rdma_destroy_id(id) == 0);

@@ -1,4 +1,4 @@
-/* Ids: how they are connected, turned away, moved, destroyed, and what becomes of their events. */
+/* Ids: connecting, rejecting, migrating and destroying them, and their events. */
 #include "kit.h"
 
 /* --- Connections --- */
@@ -29,11 +29,11 @@ static void flushes(void)
 	pass(pair.far, RDMA_CM_EVENT_DISCONNECTED);
 	pass(pair.near, RDMA_CM_EVENT_DISCONNECTED);
 	CHECK(rdma_disconnect(pair.server) == 0);
-	/* And what is posted after that. */
+	/* So is what is posted after that. */
 	CHECK(rdma_post_recv(pair.server, NULL, buffer, sizeof buffer, mr) == 0);
 	CHECK(rdma_get_recv_comp(pair.server, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
 	CHECK(rdma_dereg_mr(mr) == 0);
-	/* Where the adapter is one on Ethernet, its last packets have to be waited for. */
+	/* RoCE waits for the last packets. */
 	pass(pair.near, RDMA_CM_EVENT_TIMEWAIT_EXIT);
 	pass(pair.far, RDMA_CM_EVENT_TIMEWAIT_EXIT);
 	destroy(pair.client);
@@ -41,7 +41,7 @@ static void flushes(void)
 	destroy(pair.listens);
 }
 
-/* The program's reason arrives with a rejection. */
+/* The program's private data arrives with a rejection. */
 static void rejects(void)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
@@ -76,7 +76,7 @@ static void rejects(void)
 	destroy(listens);
 }
 
-/* Nobody listens: that is told, but not before a peer that is late had its time. */
+/* Connecting to a port where no program listens fails, but only after a while, in case the peer is late. */
 static void refused(void)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
@@ -86,19 +86,19 @@ static void refused(void)
 	struct timespec before, after;
 
 	CHECK(rdma_create_id(far, &bound, NULL, RDMA_PS_TCP) == 0);
-	CHECK(rdma_bind_addr(bound, loopback(0)) == 0); /* ours, and nobody listens */
+	CHECK(rdma_bind_addr(bound, loopback(0)) == 0); /* reserved, without a listener */
 	client = dialler(near, port_of(bound), RDMA_PS_TCP);
 	make_qp(client);
 	clock_gettime(CLOCK_MONOTONIC, &before);
 	CHECK(rdma_connect(client, &param) == 0);
 	event = expect(near, RDMA_CM_EVENT_REJECTED);
-	CHECK(event->status == 8); /* nobody has that service */
+	CHECK(event->status == 8); /* invalid service ID */
 	CHECK(rdma_ack_cm_event(event) == 0);
 	clock_gettime(CLOCK_MONOTONIC, &after);
 	CHECK(after.tv_sec - before.tv_sec + (after.tv_nsec - before.tv_nsec) / 1e9 > 0.8);
 	destroy(client);
 
-	/* Late, but in time. */
+	/* A late listener, but in time. */
 	client = dialler(near, port_of(bound), RDMA_PS_TCP);
 	make_qp(client);
 	CHECK(rdma_connect(client, &param) == 0);
@@ -108,7 +108,7 @@ static void refused(void)
 	destroy(bound);
 }
 
-/* An id that is destroyed while peers wait at it turns them away. */
+/* Destroying an id rejects the peers that wait for it. */
 static void abandons(void)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
@@ -121,7 +121,7 @@ static void abandons(void)
 	CHECK(rdma_connect(client, &param) == 0);
 	CHECK(poll(&waits, 1, -1) == 1);
 	destroy(listens);
-	CHECK(poll(&waits, 1, 0) == 0); /* its event went with it */
+	CHECK(poll(&waits, 1, 0) == 0); /* its event is gone as well */
 	pass(near, RDMA_CM_EVENT_REJECTED);
 	destroy(client);
 }
@@ -138,7 +138,7 @@ static void *destroy_cq_in_thread(void *cq)
 	return (void *)(intptr_t)ibv_destroy_cq(cq);
 }
 
-/* An id whose event the program still has is destroyed when that is acknowledged. */
+/* Destroying an id waits until its events are acknowledged. */
 static void waits_for_acknowledgement(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -158,7 +158,7 @@ static void waits_for_acknowledgement(void)
 	FAILS(rdma_destroy_id(id), EINVAL);
 }
 
-/* So is a completion queue; events that the program has not taken go with it. */
+/* So does destroying a completion queue, which drops events that the program has not taken. */
 static void queue_waits_for_acknowledgement(void)
 {
 	struct pair pair = connected();
@@ -201,7 +201,7 @@ static void queue_waits_for_acknowledgement(void)
 	disconnect(&pair);
 }
 
-/* What is in use is not destroyed; what is not any more, is not found. */
+/* Objects in use cannot be destroyed, and destroyed objects are not found. */
 static void in_order(void)
 {
 	struct pair pair = connected();
@@ -225,7 +225,7 @@ static void in_order(void)
 	FAILS(rdma_ack_cm_event(NULL), EINVAL);
 }
 
-/* The order in which a program may destroy: the id before its queue pair, connected or not. */
+/* A program may destroy an id before its queue pair, connected or not. */
 static void id_first(void)
 {
 	struct pair pair = connected();
@@ -240,7 +240,7 @@ static void id_first(void)
 	rdma_destroy_event_channel(pair.far);
 }
 
-/* Steps out of turn. */
+/* Calls in the wrong state. */
 static void out_of_turn(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -273,7 +273,7 @@ static void out_of_turn(void)
 	FAILS(rdma_create_id(channel, &other, NULL, 77), EINVAL);
 }
 
-/* A queue pair that one id made is connected by another, which hears of it. So does uDAPL. */
+/* A queue pair that one id created is connected by another, which gets its events. uDAPL does this. */
 static void adopts(void)
 {
 	struct pair pair = { .near = rdma_create_event_channel(), .far = rdma_create_event_channel() };
@@ -308,7 +308,7 @@ static void adopts(void)
 	CHECK(ibv_destroy_cq(cq) == 0);
 }
 
-/* An id takes its events along to another channel. */
+/* An id takes its events to another channel. */
 static void moves(void)
 {
 	struct rdma_event_channel *from = rdma_create_event_channel(), *to = rdma_create_event_channel();
@@ -324,7 +324,7 @@ static void moves(void)
 	pass(to, RDMA_CM_EVENT_ADDR_RESOLVED);
 	rdma_destroy_event_channel(from);
 
-	/* And becomes synchronous, and back. */
+	/* It becomes synchronous, and back. */
 	CHECK(rdma_migrate_id(id, NULL) == 0);
 	CHECK(rdma_resolve_route(id, 1000) == 0);
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_ROUTE_RESOLVED);
@@ -333,7 +333,7 @@ static void moves(void)
 	rdma_destroy_event_channel(to);
 }
 
-/* --- Queue pairs of the program's own --- */
+/* --- Queue pairs that the program connects --- */
 
 static struct ibv_qp *own_qp(struct rdma_cm_id *id, struct ibv_cq **cq)
 {
@@ -357,7 +357,7 @@ static void step(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state sta
 	CHECK(ibv_modify_qp(qp, &attr, mask) == 0);
 }
 
-/* Both programs connect their own, or the accepting one lets its id do it. */
+/* Both programs connect their queue pairs, or the accepting one lets its id do it. */
 static void own(int managed_server)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
@@ -480,7 +480,7 @@ static void datagrams(void)
 	destroy(client);
 	destroy(server);
 
-	/* Turned away. */
+	/* Rejected. */
 	client = dialler(near, port_of(listens), RDMA_PS_UDP);
 	make_qp(client);
 	CHECK(rdma_connect(client, &param) == 0);
@@ -546,7 +546,7 @@ static void options(void)
 	uint8_t timeout = 21;
 	int yes = 1;
 
-	/* Both versions have the port: the address of one does not stand for the other's. */
+	/* Both IP versions have the port: the address of one does not include the other. */
 	CHECK(rdma_create_id(channel, &six, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_create_id(channel, &four, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_set_option(six, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &yes, sizeof yes) == 0);
@@ -558,7 +558,7 @@ static void options(void)
 	destroy(four);
 	destroy(six);
 
-	/* Or it does. */
+	/* Or it includes it. */
 	CHECK(rdma_create_id(channel, &six, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_create_id(channel, &four, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_bind_addr(six, (struct sockaddr *)&any6) == 0);
@@ -573,7 +573,7 @@ static void options(void)
 	pair = connected();
 	CHECK(rdma_set_option(pair.server, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1) == 0);
 	CHECK(ibv_query_qp(pair.server->qp, &attr, IBV_QP_TIMEOUT, &init) == 0);
-	CHECK(attr.timeout != 21); /* it counts for connections that are made after it */
+	CHECK(attr.timeout != 21); /* it applies to later connections */
 	disconnect(&pair);
 }
 
@@ -585,7 +585,7 @@ static long milliseconds(void)
 	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
-/* Who has not polled what came before the end is not told of the end at once: it might close, and never see it. */
+/* A program that has not polled all completions is not told of the end at once: it might close and never see them. */
 static void end_after_all_else(void)
 {
 	struct pair pair = connected();
@@ -603,7 +603,7 @@ static void end_after_all_else(void)
 	start = milliseconds();
 	CHECK(rdma_disconnect(pair.client) == 0);
 	pass(pair.near, RDMA_CM_EVENT_DISCONNECTED);
-	/* It is not kept for ever: on a busy machine that time may be over. */
+	/* It is not withheld forever: on a busy machine that time may be over. */
 	CHECK(poll(&told, 1, 0) == 0 || milliseconds() - start >= 50);
 	CHECK(rdma_get_recv_comp(pair.server, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 	pass(pair.far, RDMA_CM_EVENT_DISCONNECTED);
@@ -613,7 +613,7 @@ static void end_after_all_else(void)
 	destroy(pair.listens);
 }
 
-/* As qperf ends: one end disconnects while the other has no receive for what it was sent, and waits to be told. */
+/* As qperf ends: one end disconnects while the other has no receive for what it was sent, and waits for the event. */
 static void unreceived(void)
 {
 	struct pair pair = connected();

@@ -1,4 +1,4 @@
-/* What the programs of these tests have in common: checks, threads whose sleep can be seen, a connection to oneself. */
+/* Shared by these test programs: checks, threads whose sleep can be observed, a connection within the process. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
@@ -171,7 +171,7 @@ struct pair {
 
 static const char HELLO[] = "hello", WELCOME[] = "welcome";
 
-/* A new client is connected to a listener, whose events come at `far`. */
+/* Connects a new client to a listener, whose events arrive on `far`. */
 static inline struct pair connected_to(struct rdma_event_channel *far, struct rdma_cm_id *listens)
 {
 	struct pair pair = { .near = rdma_create_event_channel(), .far = far, .listens = listens };
@@ -237,7 +237,7 @@ static inline void disconnect(struct pair *pair)
 	rdma_destroy_event_channel(pair->far);
 }
 
-/* Sends one message from the client to the server, and looks at it. */
+/* Sends one message from the client to the server, and verifies it. */
 static inline void exchange(struct pair *pair)
 {
 	char out[32] = "a message", in[32] = "";

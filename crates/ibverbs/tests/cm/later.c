@@ -1,6 +1,6 @@
 /*
- * What later releases of rdma-core have and 44 has not. The headers here may not know it: functions are looked up by their
- * versions, and structures and constants are written down as the headers of 65 have them.
+ * Features of releases of rdma-core after 44. The installed headers may lack them: functions are looked up by their versions, and
+ * structures and constants are declared here as in the headers of 65.
  */
 #include "kit.h"
 #include <dlfcn.h>
@@ -52,7 +52,7 @@ static struct ibv_context *open_device(void)
 		CHECK(errno == (wanted));      \
 	} while (0)
 
-/* Memory of the library's: pages of its own, which become regions in whole or in part, of its own domain alone. */
+/* Memory that the library allocates: separate pages, which can be registered in whole or in part, in their own domain only. */
 static void buffers(void)
 {
 	LATER(void *, ibv_alloc_buf, "IBVERBS_1.17", struct ibv_pd *, size_t, void **);
@@ -87,12 +87,12 @@ static void buffers(void)
 	FAILS(ibv_export_buf_dmabuf_fd(NULL), EINVAL);
 	CHECK(ibv_dereg_mr(whole) == 0 && ibv_dereg_mr(part) == 0);
 	ibv_free_buf(buf);
-	ibv_free_buf(buf); /* a mistake that does no harm */
+	ibv_free_buf(buf); /* a harmless mistake */
 	REFUSED(ibv_reg_buf_mr(pd, buf, memory, page, access), EINVAL);
 	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_dealloc_pd(other) == 0 && ibv_close_device(context) == 0);
 }
 
-/* The one call that registers everything. */
+/* The call that registers any kind of memory. */
 static void registers(void)
 {
 	LATER(struct ibv_mr *, ibv_reg_mr_ex, "IBVERBS_1.15", struct ibv_pd *, struct later_mr_attr *);
@@ -134,7 +134,7 @@ static void registers(void)
 	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
-/* Speeds, and a parent domain that allows memory which the host of a guest can read. */
+/* Port speeds, and a parent domain that allows memory unprotected from the host of a guest. */
 static void queries(void)
 {
 	LATER(int, ibv_query_port_speed, "IBVERBS_1.16", struct ibv_context *, uint32_t, uint64_t *);
@@ -142,7 +142,7 @@ static void queries(void)
 	struct ibv_pd *pd = ibv_alloc_pd(context);
 	struct ibv_parent_domain_init_attr attr = {.pd = pd, .comp_mask = ALLOW_CC_UNPROTECTED};
 	struct ibv_pd *parent = ibv_alloc_parent_domain(context, &attr);
-	/* The structure as the headers of 65 have it: four bytes longer. */
+	/* The structure as in the headers of 65: four bytes longer. */
 	struct {
 		struct ibv_port_attr attr;
 		uint32_t room[2];
@@ -161,7 +161,7 @@ static void queries(void)
 	CHECK(ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
-/* What an adapter over TCP cannot do, and says so. */
+/* What an adapter over TCP does not support. */
 static void refuses(void)
 {
 	static const char *const null[] = {"ibv_alloc_dmah@IBVERBS_1.15", "ibv_create_comp_cntr@IBVERBS_1.18"};
@@ -191,7 +191,7 @@ static void refuses(void)
 	FAILS(ibv_dm_export_dmabuf_fd(NULL), EOPNOTSUPP);
 }
 
-/* An event of the program's own wakes the thread that waits at the channel, with what it was given. */
+/* An event that the program writes wakes the thread that waits for the channel, with its argument. */
 static void *waits_for_an_event(void *channel)
 {
 	struct rdma_cm_event *event;
@@ -219,13 +219,13 @@ static void writes(void)
 	CHECK(rdma_ack_cm_event(event) == 0);
 	FAILS(rdma_write_cm_event(id, RDMA_CM_EVENT_ESTABLISHED, 0, 0), EINVAL);
 	FAILS(rdma_write_cm_event(NULL, EVENT_USER, 0, 0), EINVAL);
-	/* One that nobody takes goes with the id. */
+	/* An event that is not taken is destroyed with the id. */
 	CHECK(rdma_write_cm_event(id, EVENT_USER, 0, 0) == 0);
 	CHECK(rdma_destroy_id(id) == 0);
 	rdma_destroy_event_channel(channel);
 }
 
-/* Names are resolved for an id, and its event tells that the answer is there. */
+/* Names are resolved for an id, and an event reports the result. */
 static void resolves(void)
 {
 	LATER(int, rdma_resolve_addrinfo, "RDMACM_1.4", struct rdma_cm_id *, const char *, const char *,
@@ -251,12 +251,12 @@ static void resolves(void)
 	FAILS(rdma_resolve_addrinfo(id, "not an address", "4791", &hints), EADDRNOTAVAIL);
 	hints.ai_flags = HINT_SA;
 	FAILS(rdma_resolve_addrinfo(id, NULL, "4791", &hints), EOPNOTSUPP);
-	/* An answer that nobody takes goes with the id. */
+	/* A result that is not taken is destroyed with the id. */
 	hints.ai_flags = 0;
 	CHECK(rdma_resolve_addrinfo(id, "127.0.0.1", "4791", &hints) == 0);
 	CHECK(rdma_destroy_id(id) == 0);
 	rdma_destroy_event_channel(channel);
-	/* Without a channel the call waits itself. */
+	/* Without a channel the call itself waits. */
 	CHECK(rdma_create_id(NULL, &synchronous, NULL, RDMA_PS_TCP) == 0);
 	CHECK(rdma_resolve_addrinfo(synchronous, "127.0.0.1", "4791", NULL) == 0);
 	CHECK(rdma_query_addrinfo(synchronous, &info) == 0);

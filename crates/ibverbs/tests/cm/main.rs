@@ -1,7 +1,7 @@
-//! librdmacm from C: programs that are compiled against rdma-core's headers and loaded with the drop-in. Each case is a
-//! process of its own, which says what went wrong.
+//! librdmacm from C: programs that are compiled against rdma-core's headers and loaded with the drop-in. Each
+//! case is a process, which prints what went wrong.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -10,10 +10,11 @@ use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cm");
-/// No case takes so long, unless it hangs.
+/// Upper bound on the time of a case, unless it hangs.
 const LONGEST: Duration = Duration::from_secs(120);
 
-/// Compiles a program of the tests, linked to the drop-in under the names of both libraries, and runs one of its cases.
+/// Compiles a test program, linked to the drop-in under the names of both libraries, and runs one of its
+/// cases.
 fn run(program: &str, persona: &str, case: &str) {
     let scratch = common::scratch(&format!("cm-{case}-{persona}"));
     let made = scratch.join(program);
@@ -34,7 +35,7 @@ fn run(program: &str, persona: &str, case: &str) {
     std::fs::remove_dir_all(scratch).unwrap();
 }
 
-/// Waits for a program, which is ended if it hangs.
+/// Waits for a program, and kills it if it hangs.
 fn finish(mut command: Command) -> Output {
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let start = Instant::now();
@@ -62,38 +63,38 @@ cases! {
     "blocking" as "roce" {
         a_thread_that_waits_may_be_cancelled_and_others_go_on: "cancelled";
         a_signal_ends_a_wait_unless_calls_are_restarted: "interrupted";
-        a_descriptor_that_does_not_block_says_so: "unwilling";
-        each_event_is_one_threads: "together";
-        no_thread_of_ours_takes_a_signal: "not_taken";
-        a_thread_whose_channel_is_destroyed_waits_on: "left_behind";
-        a_thread_on_its_way_to_a_channel_that_another_destroyed_waits_too: "left_on_the_way";
+        a_nonblocking_descriptor_returns_eagain: "unwilling";
+        each_event_goes_to_one_thread: "together";
+        no_library_thread_takes_a_signal: "not_taken";
+        a_thread_keeps_waiting_when_its_channel_is_destroyed: "left_behind";
+        a_thread_about_to_wait_for_a_destroyed_channel_waits_too: "left_on_the_way";
     }
     "later" as "roce" {
-        memory_of_the_librarys_becomes_regions_of_its_domain: "buffers";
+        memory_of_the_library_is_registered_in_its_domain: "buffers";
         one_call_registers_what_its_structure_describes: "registers";
         speeds_and_parent_domains_are_those_of_later_releases: "queries";
-        what_later_releases_added_and_we_lack_is_not_supported: "refuses";
+        missing_features_of_later_releases_are_refused: "refuses";
         a_program_writes_events_to_its_own_channel: "writes";
         names_are_resolved_for_an_id: "resolves";
     }
     "ids" as "roce" {
-        what_nobody_receives_does_not_keep_a_connection_open: "unreceived";
-        the_end_of_a_connection_is_told_after_what_came_before_it: "end_after_all_else";
+        unreceived_data_does_not_keep_a_connection_open: "unreceived";
+        the_end_is_reported_after_all_completions: "end_after_all_else";
         two_ids_connect_and_disconnect: "connects";
         receives_are_flushed_at_the_end: "flushes";
-        a_rejection_has_the_programs_reason: "rejects";
-        nobody_listens_is_told_after_a_while: "refused";
-        peers_that_wait_at_an_id_go_with_it: "abandons";
+        a_rejection_carries_private_data: "rejects";
+        a_missing_listener_is_reported_after_a_while: "refused";
+        destroying_an_id_rejects_waiting_peers: "abandons";
         an_id_is_destroyed_when_its_events_are_acknowledged: "waits_for_acknowledgement";
         a_completion_queue_is_destroyed_when_its_events_are_acknowledged: "queue_waits_for_acknowledgement";
-        what_is_in_use_is_not_destroyed: "in_order";
-        an_id_may_go_before_its_queue_pair: "id_first";
-        a_step_out_of_turn_is_refused: "out_of_turn";
+        objects_in_use_are_not_destroyed: "in_order";
+        an_id_may_be_destroyed_before_its_queue_pair: "id_first";
+        calls_in_the_wrong_state_are_refused: "out_of_turn";
         an_id_takes_its_events_to_another_channel: "moves";
         a_queue_pair_is_connected_by_another_id: "adopts";
         programs_connect_their_own_queue_pairs: "own_queue_pairs";
         datagrams_are_found_by_an_id: "datagrams";
-        names_become_addresses: "addresses";
+        names_are_resolved_to_addresses: "addresses";
         options_of_ids: "options";
     }
     "ids" as "iwarp" {
@@ -103,19 +104,19 @@ cases! {
         a_tcp_server_and_an_rdma_listener_have_one_port: "tcp_first";
         an_rdma_listener_makes_room_for_a_tcp_server: "rdma_first";
         an_rdma_listener_makes_room_for_one_that_only_listens: "rdma_before_listen";
-        a_port_that_is_taken_has_the_kernels_errno: "clashes";
+        a_port_in_use_gives_the_errno_of_the_kernel: "clashes";
         a_port_of_another_process: "other_process";
-        ports_of_datagrams_are_others: "datagrams";
+        datagram_ports_are_separate: "datagrams";
         a_port_to_connect_from_beside_tcp: "source_ports";
-        a_child_binds_what_it_likes: "children";
+        a_child_binds_any_port: "children";
     }
     "vectors" as "roce" {
         a_completion_vector_is_the_lane_that_serves_its_queue_pairs: "last";
-        the_first_vector_is_one_like_the_others_once_another_was_named: "first";
+        the_first_vector_is_a_lane_once_another_was_named: "first";
     }
     "forks" as "roce" {
-        a_child_begins_anew: "child_connects";
-        connections_close_although_a_child_lives: "child_lives";
+        a_child_starts_fresh: "child_connects";
+        connections_close_while_a_child_lives: "child_lives";
         a_child_may_destroy_what_it_inherited: "child_destroys";
         a_thread_forks_while_others_connect: "forks_meanwhile";
     }

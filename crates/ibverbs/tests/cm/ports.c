@@ -2,7 +2,7 @@
 #include "kit.h"
 #include <sys/socket.h>
 
-/* A TCP socket of the program, bound to a port. As servers do it, with SO_REUSEADDR. */
+/* A TCP socket of the program, bound to a port with SO_REUSEADDR, as servers do. */
 static int tcp_bind(int port)
 {
 	int one = 1, tcp = socket(AF_INET, SOCK_STREAM, 0);
@@ -41,14 +41,14 @@ static struct rdma_cm_id *listen_at(struct rdma_event_channel *channel, int port
 	return id;
 }
 
-/* A client of TCP reaches the TCP server. */
+/* A TCP client reaches the TCP server. */
 static void tcp_talks(int tcp)
 {
 	int client = socket(AF_INET, SOCK_STREAM, 0), server;
 	char byte = 0;
 
 	CHECK(connect(client, loopback(tcp_port(tcp)), sizeof(struct sockaddr_in)) == 0);
-	do { /* a client of RDMA may have been here before, and gone */
+	do { /* an RDMA client may have connected here before, and closed */
 		server = accept(tcp, NULL, NULL);
 		CHECK(server >= 0);
 		CHECK(send(client, "x", 1, 0) == 1);
@@ -57,7 +57,7 @@ static void tcp_talks(int tcp)
 	close(server);
 }
 
-/* A client of RDMA reaches the listener of the same number. */
+/* An RDMA client reaches the listener of the same number. */
 static struct pair rdma_talks(struct rdma_event_channel *far, struct rdma_cm_id *listens)
 {
 	struct pair pair = connected_to(far, listens);
@@ -80,7 +80,7 @@ static void tcp_first(void)
 	close(tcp);
 }
 
-/* The connection that was there before goes on. */
+/* The earlier connection still works. */
 static void rdma_first(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -92,11 +92,11 @@ static void rdma_first(void)
 	after = rdma_talks(channel, listens);
 	exchange(&before);
 	exchange(&after);
-	/* Whoever is next gets the error: that port is not ours. */
+	/* The next socket gets the error: no listener of this process has that port. */
 	FAILS(bind(socket(AF_INET, SOCK_STREAM, 0), loopback(port_of(listens)), sizeof(struct sockaddr_in)), EADDRINUSE);
 }
 
-/* An id that shares its port lets the program bind the TCP port, which can then not listen. */
+/* An id that shares its port lets the program bind the TCP port, but not listen there. */
 static void rdma_before_listen(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
@@ -135,13 +135,13 @@ static void clashes(void)
 	int tcp = tcp_server(0), port = tcp_port(tcp);
 	struct rdma_cm_id *one, *other;
 
-	/* At a candidate, */
+	/* On a candidate port, */
 	CHECK(bound(port, INADDR_LOOPBACK, 0, &one) == 0);
 	FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
 	FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
 	CHECK(bound(port, INADDR_LOOPBACK + 1, 0, NULL) == 0);
 	destroy(one);
-	/* at the TCP port, */
+	/* on the TCP port, */
 	one = listener(rdma_create_event_channel(), RDMA_PS_TCP);
 	port = port_of(one);
 	FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
@@ -180,11 +180,11 @@ static void other_process(void)
 		_exit(0);
 	}
 	CHECK(read(up[0], &port, sizeof port) == sizeof port);
-	/* At the TCP port; then beside a TCP server. */
+	/* On the TCP port, then beside a TCP server. */
 	for (int round = 0; round < 2; round++) {
 		FAILS(bound(port, INADDR_LOOPBACK, 0, NULL), EADDRINUSE);
 		FAILS(bound(port, INADDR_ANY, 0, NULL), EADDRNOTAVAIL);
-		/* Nor does the other process make room for this one. */
+		/* The other process does not make room for this one. */
 		FAILS(bind(socket(AF_INET, SOCK_STREAM, 0), loopback(port), sizeof(struct sockaddr_in)), EADDRINUSE);
 		if (round == 0) {
 			CHECK(write(down[1], "", 1) == 1);
@@ -199,11 +199,11 @@ static void other_process(void)
 	CHECK(rdma_connect(client, &param) == 0);
 	CHECK(write(down[1], "", 1) == 1);
 	CHECK(waitpid(child, &status, 0) == child && status == 0);
-	/* Its port is free with its end. */
+	/* Its port is free when it exits. */
 	CHECK(bound(port, INADDR_ANY, 0, NULL) == 0);
 }
 
-/* A port of datagrams, one of connections and one of TCP have the same number. */
+/* A datagram port, a connection port and a TCP port may have the same number. */
 static void datagrams(void)
 {
 	struct rdma_event_channel *far = rdma_create_event_channel(), *near = rdma_create_event_channel();
@@ -236,7 +236,7 @@ static void datagrams(void)
 	destroy(datagram);
 }
 
-/* A client connects from a port whose TCP port somebody has. */
+/* A client connects from a port whose TCP port is in use. */
 static void source_ports(void)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
@@ -257,7 +257,7 @@ static void source_ports(void)
 	pass(far, RDMA_CM_EVENT_CONNECT_REQUEST);
 }
 
-/* A child has nothing of its parent's to move, and goes on. */
+/* A child has no listener of its parent to move, and goes on. */
 static void children(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();

@@ -1,10 +1,10 @@
-/* Completion vectors: each is a lane of the adapter, which serves the queue pairs of the completion queues that name it. */
+/* Completion vectors: each is a lane of the adapter, which serves the queue pairs of the completion queues that use it. */
 #include "kit.h"
 #include <dirent.h>
 
 #define ROUNDS 300
 
-/* How often the threads of a lane slept and were woken so far. */
+/* How often the threads of a lane have slept and been woken. */
 static long wakes(int lane)
 {
 	char wanted[32], path[300], line[128];
@@ -60,7 +60,7 @@ static void await_one(struct ibv_cq *cq, struct ibv_comp_channel *channel)
 	CHECK(ibv_req_notify_cq(cq, 0) == 0);
 }
 
-/* A program that waits for events is served by the lane of its vector, and by no other. */
+/* Only the lane of its vector serves a program that waits for events. */
 static void chooses(int vector)
 {
 	struct rdma_event_channel *near = rdma_create_event_channel(), *far = rdma_create_event_channel();
@@ -86,7 +86,7 @@ static void chooses(int vector)
 	server = event->id;
 	CHECK(rdma_ack_cm_event(event) == 0);
 	receives = make_qp_on(server, channels[1], vector);
-	/* One that names another: now 0 is meant where it is said. */
+	/* After a queue with another vector, vector 0 means lane 0. */
 	CHECK(ibv_create_cq(client->verbs, 16, NULL, NULL, 1));
 	CHECK(rdma_accept(server, &param) == 0);
 	pass(far, RDMA_CM_EVENT_ESTABLISHED);

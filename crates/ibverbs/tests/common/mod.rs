@@ -1,11 +1,11 @@
-//! Where the tests find the drop-in, and how they make programs of C.
+//! Finds the drop-in, and compiles and runs C programs on it.
 
 #![allow(dead_code, unreachable_pub, clippy::unwrap_used, reason = "part of tests, which may stop")]
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Output};
 
-/// The folder of the drop-in's libraries, as `cargo xtask dropin` makes it; `cargo xtask test` does that first.
+/// The folder of the drop-in's libraries, which `cargo xtask dropin` makes; `cargo xtask test` runs that first.
 pub fn libraries() -> PathBuf {
     let folder = target().join("dropin/lib/ironwarp");
     assert!(folder.join("libibverbs.so.1").exists(), "no drop-in there: run `cargo xtask dropin`");
@@ -16,7 +16,7 @@ fn target() -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap().to_owned()
 }
 
-/// A folder for one test of one process.
+/// A folder of its own for a test in this process.
 pub fn scratch(test: &str) -> PathBuf {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
@@ -27,5 +27,18 @@ pub fn scratch(test: &str) -> PathBuf {
 pub fn compile(output: &Path, arguments: &[&str]) {
     let mut compiler = Command::new("cc");
     compiler.args(["-Wall", "-Wextra", "-Werror", "-o"]).arg(output).args(arguments);
-    assert!(compiler.status().expect("a C compiler is wanted here").success());
+    assert!(compiler.status().expect("a C compiler is installed").success());
+}
+
+/// A command that loads the drop-in as `ironwarp run` does.
+pub fn with_dropin(program: &Path) -> Command {
+    let folder = libraries();
+    let mut command = Command::new(program);
+    command.env("LD_PRELOAD", folder.join("libibverbs.so.1")).env("LD_LIBRARY_PATH", folder);
+    command
+}
+
+/// Runs a program on the drop-in, for a minute at most.
+pub fn run(program: &Path) -> Output {
+    with_dropin(Path::new("timeout")).arg("60").arg(program).output().expect("timeout is in coreutils")
 }

@@ -4,7 +4,7 @@
 #include <netinet/tcp.h>
 #include <pthread.h>
 
-/* How many TCP connections this process has closed in its own direction only. */
+/* Number of TCP connections that this process has closed in its own direction only. */
 static int half_closed(void)
 {
 	int found = 0;
@@ -17,7 +17,7 @@ static int half_closed(void)
 	return found;
 }
 
-/* Takes freed memory and fills it with zeroes, so that whoever still uses it follows a NULL pointer. */
+/* Allocates freed memory and fills it with zeros, so that a use after free follows a NULL pointer. */
 static void overwrite_freed(void)
 {
 	for (size_t size = 16; size <= 4096; size += 16)

@@ -1,5 +1,5 @@
-/* One thread forks while another exits. exit() takes the fork handlers of every library that it finishes off the C library's list,
- * and a fork that goes through the list meanwhile would abort, or leave the locks that it has taken. */
+/* One thread forks while another exits. exit() removes the fork handlers of every library that it finalizes from the list of the C
+ * library, and a fork that walks the list meanwhile would abort, or keep the locks that it has taken. */
 #include <infiniband/verbs.h>
 #include <pthread.h>
 #include <semaphore.h>
@@ -17,10 +17,10 @@
 	} while (0)
 
 static sem_t forking;
-/* Of last.c: exit() has finished the drop-in; it may go on. */
+/* From last.c: exit() has finalized the drop-in; it may go on. */
 extern sem_t finished, forked;
 
-/* Runs first of the handlers, being registered last. Keeps the fork back until exit() has finished the drop-in. */
+/* The handler registered last runs first. Delays the fork until exit() has finalized the drop-in. */
 static void before_fork(void)
 {
 	sem_post(&forking);

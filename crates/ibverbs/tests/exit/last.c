@@ -1,4 +1,4 @@
-/* A library that exit() finishes after the drop-in, because it was loaded later. It keeps exit() back until the fork is done. */
+/* A library that exit() finalizes after the drop-in, because it was loaded later. It delays exit() until the fork is done. */
 #include <semaphore.h>
 
 sem_t finished, forked;

@@ -1,16 +1,14 @@
-//! The end of a process: connections are closed in order, whatever other threads do meanwhile.
+//! The end of a process: connections are closed properly, whatever other threads do meanwhile.
 
 #[path = "../common/mod.rs"]
 mod common;
 
-use std::process::Command;
-
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/exit/");
 
-/// Runs a C program of this folder on the drop-in, and returns what it printed. It must end well, within a minute.
+/// Runs a C program of this directory on the drop-in, and returns its output. It must succeed within a
+/// minute.
 fn run(name: &str, libraries: &[&str]) -> String {
     let scratch = common::scratch(name);
-    let folder = common::libraries();
     let program = scratch.join(name);
     let mut arguments = vec![format!("{SOURCES}{name}.c"), "-libverbs".to_owned()];
     for library in libraries {
@@ -19,10 +17,7 @@ fn run(name: &str, libraries: &[&str]) -> String {
         arguments.push(file.to_string_lossy().into_owned());
     }
     common::compile(&program, &arguments.iter().map(String::as_str).collect::<Vec<_>>());
-    let mut command = Command::new("timeout");
-    command.arg("60").arg(&program).env("LD_LIBRARY_PATH", &folder);
-    let output =
-        command.env("LD_PRELOAD", folder.join("libibverbs.so.1")).output().expect("timeout is in coreutils");
+    let output = common::run(&program);
     let said = String::from_utf8_lossy(&output.stdout).into_owned();
     assert!(output.status.success(), "{}: {said}{}", output.status, String::from_utf8_lossy(&output.stderr));
     std::fs::remove_dir_all(scratch).expect("a folder of its own");

@@ -1,5 +1,5 @@
 /* Two queue pairs that are connected to those of another process, which is then stopped: it closes nothing and answers
- * nothing, so that whoever closes the connections has to wait. */
+ * nothing, so that closing the connections has to wait. */
 #include "../mistakes/ends.h"
 #include <signal.h>
 #include <sys/prctl.h>
@@ -34,7 +34,7 @@ static void connect_to(int peer)
 	}
 }
 
-/* Must be called before anything of the library is. The peer ends with this process. */
+/* Must be called before any function of the library. The peer ends with this process. */
 static void connect_to_stopped_peer(void)
 {
 	int sockets[2];

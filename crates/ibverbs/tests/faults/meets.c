@@ -1,11 +1,11 @@
-/* A program that knows nothing of faults and meets them: what its calls, completions and events tell it. */
+/* A program that does not expect injected faults: prints what its calls, completions and events report. */
 #include "../cm/kit.h"
 
 #define MESSAGES 100
 #define SIZE 20000
 #define REGISTRATIONS 64
 
-/* One end, and the memory it sends from and receives into. */
+/* One end of a connection, and its memory. */
 struct end {
 	struct rdma_cm_id *id;
 	struct ibv_mr *out_mr, *in_mr;
@@ -38,7 +38,7 @@ static void close_ends(struct pair *pair)
 	disconnect(pair);
 }
 
-/* Sends a message of its own number, and says how that ended. What arrived is looked at. */
+/* Sends a message that contains its number, and prints how that ended. Verifies what arrived. */
 static enum ibv_wc_status pass_on(struct end *from, struct end *to, int number)
 {
 	struct ibv_wc wc;
@@ -56,7 +56,7 @@ static enum ibv_wc_status pass_on(struct end *from, struct end *to, int number)
 	return IBV_WC_SUCCESS;
 }
 
-/* Messages there and back, each looked at: faults that only take time change nothing. */
+/* A ping-pong with every message verified: faults that only cause delays change nothing. */
 static void unharmed(void)
 {
 	struct pair pair = open_ends();
@@ -77,7 +77,7 @@ static enum ibv_qp_state state_of(struct rdma_cm_id *id)
 	return attr.qp_state;
 }
 
-/* Sends until the connection is cut. Both ends learn of it. */
+/* Sends until the connection is cut. Both ends are told. */
 static void cut(void)
 {
 	struct pair pair = open_ends();
@@ -91,11 +91,11 @@ static void cut(void)
 	CHECK(status == IBV_WC_RETRY_EXC_ERR);
 	pass(pair.near, RDMA_CM_EVENT_DISCONNECTED);
 	pass(pair.far, RDMA_CM_EVENT_DISCONNECTED);
-	/* The receive that the message was for. */
+	/* The receive of the message. */
 	CHECK(rdma_get_recv_comp(server.id, &wc) == 1);
 	CHECK(wc.status == IBV_WC_WR_FLUSH_ERR || (wc.status == IBV_WC_SUCCESS && wc.byte_len == SIZE));
 	CHECK(state_of(client.id) == IBV_QPS_ERR && state_of(server.id) == IBV_QPS_ERR);
-	/* Whatever is posted now is flushed. */
+	/* Requests posted from now on are flushed. */
 	CHECK(rdma_post_send(client.id, NULL, client.out, SIZE, client.out_mr, 0) == 0);
 	CHECK(rdma_get_send_comp(client.id, &wc) == 1 && wc.status == IBV_WC_WR_FLUSH_ERR);
 }
@@ -127,7 +127,7 @@ static struct ibv_qp *make_plain_qp(struct ibv_pd *pd, struct ibv_cq *cq)
 	return qp;
 }
 
-/* Brings a queue pair up that tries a message once more if the peer is not ready, after 0.64 ms (code 12). */
+/* Connects a queue pair that retries once if the peer is not ready, after 0.64 ms (code 12). */
 static void bring_up(struct ibv_qp *qp, struct ibv_qp *peer)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
@@ -153,7 +153,7 @@ static void bring_up(struct ibv_qp *qp, struct ibv_qp *peer)
 				    IBV_QP_MAX_QP_RD_ATOMIC) == 0);
 }
 
-/* The receive is there, but is not found as often as the sender tries. */
+/* The receive is posted, but withheld as often as the sender retries. */
 static void not_ready(void)
 {
 	static unsigned char bytes[64];
@@ -185,7 +185,7 @@ static void not_ready(void)
 	CHECK(ibv_dereg_mr(mr) == 0 && ibv_dealloc_pd(pd) == 0 && ibv_close_device(context) == 0);
 }
 
-/* Which of many registrations fail, and how. */
+/* Prints which of many registrations fail, and how. */
 static void registers(void)
 {
 	struct ibv_context *context = open_device();

@@ -1,4 +1,4 @@
-/* Writes from one of its queue pairs to the other, and looks at the counters of the port before and after, and when both are gone. */
+/* Writes from one of its queue pairs to the other, and checks the counters of the port before, after, and when both are destroyed. */
 #include "../mistakes/ends.h"
 #include <fcntl.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ int main(void)
 		CHECK(!post(&a, IBV_WR_RDMA_WRITE, number, a.mr, SIZE, (uintptr_t)b.memory, b.mr->rkey));
 		wait_for(&a);
 	}
-	/* Both ends are this process: what one has sent the other has received. Headers are counted, too. */
+	/* Both ends are in this process: what one has sent, the other has received. Headers are counted as well. */
 	unsigned long sent = count("counters/port_xmit_data"), received = count("counters/port_rcv_data");
 	CHECK(sent >= words && sent < words + words / 10);
 	CHECK(received >= words && received < words + words / 10);

@@ -1,5 +1,5 @@
-/* Looks for the files of the device in every way that the C library has: by whole paths, from the current folder, from an open
- * one, by reading folders. NAME, on the command line, is the device's. */
+/* Looks for the files of the device in every way that the C library has: by absolute paths, from the current directory, from an
+ * open one, by reading directories. NAME, on the command line, is that of the device. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -24,7 +24,7 @@
 #define CLASS "/sys/class/infiniband"
 #define ITSELF "/sys/devices/platform/ironwarp"
 
-/* Of the library's private headers. */
+/* From the private headers of the library. */
 int ibv_read_sysfs_file(const char *dir, const char *file, char *buf, size_t size);
 
 static const char *name;
@@ -80,7 +80,7 @@ static void whole_paths(void)
 	CHECK(strncmp(line, name, strlen(name)) == 0 && fclose(stream) == 0);
 }
 
-/* As the kernel has it: the file is there, and cannot be read. */
+/* As in the kernel, the file exists and cannot be read. */
 static void an_index_without_an_address(void)
 {
 	char byte;
@@ -150,7 +150,7 @@ static void reading_folders(void)
 	CHECK(!opendir(of("/fw_ver")) && errno == ENOTDIR);
 	folder = opendir("/dev/infiniband");
 	CHECK(folder && has(folder, "uverbs0", DT_CHR) && closedir(folder) == 0);
-	/* Folders of others are read as ever, while one of ours is open. */
+	/* Other directories are read as usual while a virtual one is open. */
 	folder = opendir(CLASS);
 	DIR *others = opendir("/sys/class/net");
 	CHECK(folder && others && readdir(folder) && (has(others, "lo", DT_LNK) || has(others, "lo", DT_DIR)));

@@ -8,7 +8,7 @@ mod programs;
 const LOOKS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/files/looks.c");
 
 #[test]
-fn the_files_are_there_in_every_way_to_look_for_them() {
+fn the_files_are_found_in_every_way() {
     let scratch = common::scratch("files");
     let program = scratch.join("looks");
     common::compile(&program, &[LOOKS, "-libverbs", "-lmlx5"]);
@@ -16,7 +16,7 @@ fn the_files_are_there_in_every_way_to_look_for_them() {
     let longest = "x".repeat(63);
     for name in ["ironwarp0", "mlx5_0", "device", &longest] {
         let ended = programs::run("files-looks", &["--name", name], &[program, name]);
-        assert_eq!((ended.code, &*ended.said), (0, ""), "--name {name}");
+        assert_eq!((ended.code, &*ended.output), (0, ""), "--name {name}");
     }
     std::fs::remove_dir_all(scratch).unwrap();
 }
@@ -27,13 +27,13 @@ fn counters_count_what_was_sent_and_received() {
     let program = scratch.join("counts");
     common::compile(&program, &[&LOOKS.replace("looks", "counts"), "-libverbs"]);
     let ended = programs::run("files-counts", &[], &[program.to_str().unwrap()]);
-    assert!(ended.code == 0 && !ended.said.contains(".c:"), "{}", ended.said);
+    assert!(ended.code == 0 && !ended.output.contains(".c:"), "{}", ended.output);
     std::fs::remove_dir_all(scratch).unwrap();
 }
 
-/// Children are other processes, and find themselves in a folder of ours.
+/// Children are other processes, and start in a virtual directory.
 #[test]
-fn shells_walk_about() {
+fn shells_navigate_the_files() {
     let script = "cd /sys/class/infiniband/mlx5_0/ports/1 && pwd && /bin/pwd && cat link_layer && cd ../.. && /bin/pwd \
                   && cat hca_type && ls && find . -name state && echo *_guid && cat ports/1/gid_attrs/types/255";
     let ended = programs::run("files-shells", &["--name", "mlx5_0"], &["sh", "-c", script]);
@@ -43,7 +43,7 @@ fn shells_walk_about() {
     let expected = format!(
         "{port}\n{port}\nEthernet\n/sys/class/infiniband/mlx5_0\nironwarp\n{listed}./ports/1/state\nnode_guid sys_image_guid\n{refused}"
     );
-    assert_eq!((ended.code, ended.said), (1, expected));
+    assert_eq!((ended.code, ended.output), (1, expected));
 }
 
 /// Programs of other packages.
@@ -51,8 +51,8 @@ fn shells_walk_about() {
 fn ibstat_ibstatus_and_hwloc_show_the_device() {
     let run = |words: &[&str]| {
         let ended = programs::run("files-shown", &["--name", "mlx5_0"], words);
-        assert_eq!(ended.code, 0, "{words:?}: {}", ended.said);
-        ended.said
+        assert_eq!(ended.code, 0, "{words:?}: {}", ended.output);
+        ended.output
     };
     let ibstat = run(&["ibstat"]);
     for line in
@@ -68,7 +68,7 @@ fn ibstat_ibstatus_and_hwloc_show_the_device() {
 }
 
 #[test]
-fn what_the_kernel_alone_could_serve_is_told() {
+fn missing_kernel_features_are_logged() {
     for (words, told) in [
         (&["rdma", "link"][..], "ironwarp: NETLINK_RDMA: the kernel does not know the device"),
         (
@@ -77,7 +77,7 @@ fn what_the_kernel_alone_could_serve_is_told() {
         ),
     ] {
         let ended = programs::run("files-refused", &[], words);
-        assert!(ended.code != 0 && ended.said.contains(told), "{words:?}: {}", ended.said);
-        assert_eq!(ended.said.matches("ironwarp: ").count(), 1, "{words:?}: {}", ended.said);
+        assert!(ended.code != 0 && ended.output.contains(told), "{words:?}: {}", ended.output);
+        assert_eq!(ended.output.matches("ironwarp: ").count(), 1, "{words:?}: {}", ended.output);
     }
 }

@@ -1,5 +1,5 @@
-/* Two queue pairs of two contexts, connected by hand; then forks, and what each process finds. Each check that fails ends
- * the program with its line. */
+/* Two queue pairs of two contexts, connected without a connection manager; then forks, and what each process finds. A check
+ * that fails ends the program and prints its line. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>
@@ -84,7 +84,7 @@ static struct ibv_wc completion(struct side *side)
 	return wc;
 }
 
-/* One message, checked at the other end. */
+/* Sends one message, and checks it at the other end. */
 static void exchange(struct side *from, struct side *to, char what)
 {
 	struct ibv_sge out = {(uintptr_t)from->bytes, sizeof from->bytes, from->mr->lkey};
@@ -110,7 +110,7 @@ static void close_side(struct side *side)
 	CHECK(!ibv_close_device(side->context));
 }
 
-/* Sockets that lead somewhere: those of channels do not leave the process. */
+/* Whether a socket leaves the process: those of channels do not. */
 static int leads_somewhere(int fd)
 {
 	int domain;
@@ -118,7 +118,7 @@ static int leads_somewhere(int fd)
 	return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &len) == 0 && domain != AF_UNIX;
 }
 
-/* How many sockets and how many sets of them this process has. */
+/* Number of sockets and epoll instances of this process. */
 static int sockets(void)
 {
 	int found = 0;
@@ -139,7 +139,7 @@ static void wait_for(pid_t child)
 	CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* How many descriptors lead to a file that holds a payload of this letter. */
+/* Number of descriptors of files that contain a payload of this letter. */
 static int files_with(char what)
 {
 	int found = 0;
@@ -155,7 +155,7 @@ static int files_with(char what)
 /* The child of a program that drops its privileges must not read what its parent sends and receives. */
 static void dropped_privileges(char what)
 {
-	CHECK(files_with(what) > 0); /* payloads pass through files in memory, or this would check nothing */
+	CHECK(files_with(what) > 0); /* payloads pass through memfds, or this would check nothing */
 	pid_t child = fork();
 	CHECK(child >= 0);
 	if (child == 0) {
@@ -168,7 +168,7 @@ static void dropped_privileges(char what)
 
 static struct side near, far;
 
-/* What the parent made is out of reach, and destroying it harms nobody. */
+/* The child cannot use objects of its parent, and destroying them is harmless. */
 static void inherited(void)
 {
 	struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad_send = NULL;
@@ -197,7 +197,7 @@ int main(void)
 	CHECK(sockets() > 0);
 	dropped_privileges('a');
 
-	/* Children that do nothing, that look, that have adapters of their own; ends of each kind. */
+	/* Children that do nothing, that query objects, that open adapters of their own; exits of each kind. */
 	for (int round = 0; round < 8; round++) {
 		pid_t child = fork();
 		CHECK(child >= 0);
@@ -223,7 +223,7 @@ int main(void)
 		exchange(&near, &far, 'd');
 	}
 
-	/* A child that lives on does not keep the connection open: the peer is told when its end is closed. */
+	/* A child that lives on does not keep the connection open: the peer notices when the parent closes it. */
 	int hold[2];
 	CHECK(!pipe(hold));
 	pid_t child = fork();

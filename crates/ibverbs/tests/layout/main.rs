@@ -1,16 +1,16 @@
-//! A C program, compiled against the real headers, prints what they lay out: the size of every structure, the offset of every
-//! field, the value of every constant. Ours must be the same, and none may be missing.
+//! A C program, compiled against the real headers, prints their layout: the size of every structure, the offset of every
+//! field, the value of every constant. The `abi` module must match, and lack nothing.
 //!
-//! Ours are those of the newest release, and the headers here may be older: structures grew, and constants were added.
-//! `newest.txt` has what the newest headers print for all that rdma-core 44 has not, or has smaller. `cargo xtask releases`
-//! has everything compared with the headers of each release of Debian, by these two variables of the environment:
+//! It has the layout of the newest release, while the installed headers may be older: structures grew, and constants were
+//! added. `newest.txt` has what the newest headers print for everything that rdma-core 44 lacks or has smaller. `cargo xtask
+//! releases` compares everything with the headers of each release of Debian, by two environment variables:
 //!
-//! | variable | the folder of headers to compare with |
+//! | variable | directory of headers to compare with |
 //! |---|---|
 //! | `IRON_TEST_HEADERS` | instead of the system's |
-//! | `IRON_TEST_NEWEST_HEADERS` | of the newest release, from which `newest.txt` is |
+//! | `IRON_TEST_NEWEST_HEADERS` | of the newest release, from which `newest.txt` is generated |
 
-#![expect(clippy::unwrap_used, reason = "a test fails where it stops")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 mod structures;
 
@@ -23,7 +23,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What Rust makes of a structure of C; `name` and the fields' names as C calls them.
+/// The layout of a structure in Rust, with the names of C.
 struct Structure {
     name: &'static str,
     size: usize,
@@ -79,7 +79,7 @@ fn constants() -> impl Iterator<Item = &'static (&'static str, i128)> {
     [CODES, FLAGS, SA_CONSTANTS, CM_CONSTANTS].into_iter().flatten()
 }
 
-/// What the C program must print: an expression, and our value of it.
+/// What the C program must print: an expression, and its value in Rust.
 fn expected() -> BTreeMap<String, i128> {
     let mut expected = BTreeMap::new();
     let number = |value: usize| i128::try_from(value).unwrap();
@@ -94,7 +94,7 @@ fn expected() -> BTreeMap<String, i128> {
     expected
 }
 
-/// What the newest headers print: a line for each expression, with the value behind it.
+/// What the newest headers print: a line for each expression, with its value.
 const NEWEST: &str = include_str!("newest.txt");
 
 fn newest() -> BTreeMap<String, i128> {
@@ -106,7 +106,7 @@ fn parse(line: &str) -> (String, i128) {
     (expression.to_owned(), value.parse().unwrap())
 }
 
-/// The folder that a variable of the environment names, as an option of the compiler.
+/// The directory in an environment variable, as an option of the compiler.
 fn folder(variable: &str) -> Vec<String> {
     let folder = std::env::var(variable).ok();
     folder.map_or_else(Vec::new, |folder| vec!["-I".to_owned(), folder])
@@ -115,7 +115,7 @@ fn folder(variable: &str) -> Vec<String> {
 const HEADERS: &str = "IRON_TEST_HEADERS";
 const NEWEST_HEADERS: &str = "IRON_TEST_NEWEST_HEADERS";
 
-/// Compiles a C program that prints the value of each expression, runs it, and returns what it printed.
+/// Compiles a C program that prints the value of each expression, runs it, and returns its output.
 fn print_in_c(headers: &[String], expressions: impl Iterator<Item = String>) -> BTreeMap<String, i128> {
     let mut source = format!("{INCLUDES}\nint main(void)\n{{\n");
     for expression in expressions {
@@ -135,7 +135,7 @@ fn print_in_c(headers: &[String], expressions: impl Iterator<Item = String>) -> 
     text.lines().map(parse).collect()
 }
 
-/// Feeds the source to the C compiler, and returns what that printed.
+/// Passes the source to the C compiler, and returns its output.
 fn compile(headers: &[String], options: &[&str], source: &str) -> String {
     let mut compiler = Command::new("cc")
         .args(["-x", "c", "-"])
@@ -154,7 +154,7 @@ fn compile(headers: &[String], options: &[&str], source: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Fails if ours is another value than C's, for any of C's.
+/// Fails if a value in Rust differs from that in C.
 fn compare(real: &BTreeMap<String, i128>) {
     let expected = expected();
     let wrong: Vec<String> = real
@@ -186,7 +186,7 @@ fn layouts_and_constants_of_the_newest_headers_are_ours() {
     }
 }
 
-/// Structures of C that we have no use for: packet steering, whose calls are refused before they look at them.
+/// C structures that are not needed: packet steering, whose calls fail before they look at them.
 const NOT_OURS: &[&str] = &["ibv_flow_spec", "ibv_flow_action_esp", "_filter"];
 
 #[test]

@@ -1,11 +1,11 @@
-//! The structures of every header, with all their fields. A field that is missing here does not compile.
+//! The structures of all headers, with all their fields. A missing field is a compile error.
 
 use crate::Structure;
 use ironwarp_ibverbs::abi::*;
 use std::mem::{offset_of, size_of};
 
-/// One `Structure` for each type. The destructuring makes sure that no field is left out. `as` gives the name in C where it
-/// is another one.
+/// Defines one `Structure` for each type. The destructuring ensures that no field is left out. `as` gives the
+/// name in C if it differs.
 macro_rules! structures {
     ($($name:ident $(as $type:literal)? { $($field:ident $(as $member:literal)?),* $(,)? })*) => {
         pub(crate) fn structures() -> Vec<Structure> {

@@ -1,7 +1,7 @@
 /*
  * Loads the libraries by name, as NCCL and UCX do, and looks names up by version.
- * usage: loads FOLDER LIBRARY... < "NAME NODE" lines
- * Each LIBRARY must be the one file in FOLDER, and have all the names.
+ * usage: loads DIRECTORY LIBRARY... < "NAME NODE" lines
+ * Each LIBRARY must be the one file in DIRECTORY, and have all the names.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -30,7 +30,7 @@ static void check_ours(void *address, const char *name)
 		fail(path, name);
 }
 
-/* The answer of a function that is exported and not supported. */
+/* The result of a function that is exported and not supported. */
 static void check_unsupported(void *library)
 {
 	void *(*reg_dmabuf_mr)(void *, unsigned long, size_t, unsigned long, int, int) =
@@ -65,7 +65,7 @@ int main(int argc, char **argv)
 		check_ours(address, name);
 	}
 	check_unsupported(library);
-	/* Drivers of other devices: they are linked with libibverbs and register themselves there when they are loaded. */
+	/* Drivers of other devices are linked with libibverbs, and register themselves there when they are loaded. */
 	if (!dlopen("libmlx5.so.1", RTLD_NOW) || !dlopen("libefa.so.1", RTLD_NOW))
 		fail("a driver is not loaded", dlerror());
 	printf("%d names\n", names);

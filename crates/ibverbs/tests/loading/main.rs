@@ -1,6 +1,7 @@
-//! The one file is found under the names of both libraries, with all their versions, however a program looks for them.
+//! The shared library is found under the names of both libraries, with all symbol versions, however a program
+//! looks for it.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -11,7 +12,7 @@ use std::process::{Command, Stdio};
 
 const SOURCES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/loading");
 
-/// All names with their nodes, from the file that the linker is given.
+/// All symbols with their version nodes, from the linker's version script.
 fn names() -> Vec<(String, String)> {
     let map = include_str!("../../versions.map");
     let mut node = "";
@@ -28,7 +29,7 @@ fn names() -> Vec<(String, String)> {
     names
 }
 
-/// Runs the program that loads these libraries, and returns what it said.
+/// Runs the program that loads these libraries, and returns its output.
 fn load(program: &Path, libraries: &[&str], preload: bool, path: bool) -> String {
     let folder = common::libraries();
     let mut command = Command::new(program);
@@ -63,7 +64,7 @@ fn every_name_is_found_by_its_version_in_every_way_of_loading() {
 }
 
 #[test]
-fn a_program_that_was_linked_without_versions_gets_todays_functions() {
+fn unversioned_programs_get_current_functions() {
     let scratch = common::scratch("unversioned");
     let (stub, program) = (scratch.join("libibverbs.so.1"), scratch.join("unversioned"));
     let source = scratch.join("stub.c");

@@ -1,6 +1,6 @@
 /*
- * A program that was linked without versions gets the oldest of each name. It was built with today's headers all the same,
- * so that must be today's function.
+ * A program that was linked without symbol versions gets the oldest version of each name. It was built with current headers all
+ * the same, so that must be the current function.
  */
 #define _GNU_SOURCE
 #include <dlfcn.h>

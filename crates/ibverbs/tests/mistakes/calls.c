@@ -1,4 +1,4 @@
-/* Calls that are refused, and what is not supported: each is said, with what is wrong. */
+/* Calls that are refused or not supported. Each is logged with the reason. */
 #include "ends.h"
 #include <errno.h>
 

@@ -1,4 +1,4 @@
-/* Two queue pairs of one program, connected to each other by hand, as small as it gets. */
+/* Two queue pairs of one program, connected to each other without a connection manager. */
 #include <infiniband/verbs.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static inline void make(struct end *end, int cqe, int access)
 			     IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 }
 
-/* Tells a queue pair its peer. A request waits for an answer for 8 times 8 ms. */
+/* Connects a queue pair to its peer. A request waits 8 times 8 ms for an acknowledgement. */
 static inline int lead(struct end *end, union ibv_gid gid, uint32_t qpn, int index)
 {
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR,
@@ -86,7 +86,7 @@ static inline union ibv_gid own_gid(void)
 	return gid;
 }
 
-/* Both ends, connected; b allows its peer what `access` says. */
+/* Creates and connects both ends. `access` is what b allows its peer. */
 static inline void both(int access)
 {
 	open_device();

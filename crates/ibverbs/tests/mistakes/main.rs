@@ -1,6 +1,7 @@
-//! What a program with a mistake in it is told: each is made by a small program in C, and docs/errors.md has the words.
+//! What a program with a mistake in it is told. Each mistake is made by a small C program, and docs/errors.md
+//! has the expected output.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -25,7 +26,7 @@ const MISTAKES: [&str; 10] = [
     "memory of another protection domain",
     "memory deregistered while in use",
 ];
-/// What `calls.c` does, as the page calls it.
+/// The heading of the page for `calls.c`.
 const CALLS: &str = "calls that are refused";
 
 fn compile(scratch: &Path, source: &str) -> PathBuf {
@@ -34,15 +35,9 @@ fn compile(scratch: &Path, source: &str) -> PathBuf {
     program
 }
 
-/// What a program with the drop-in says: on its output, and what Ironwarp adds.
+/// The output of a program with the drop-in, and what Ironwarp adds.
 fn run(program: &Path, arguments: &[&str]) -> Vec<String> {
-    let folder = common::libraries();
-    let output = Command::new(program)
-        .args(arguments)
-        .env("LD_PRELOAD", folder.join("libibverbs.so.1"))
-        .env("LD_LIBRARY_PATH", &folder)
-        .output()
-        .unwrap();
+    let output = common::with_dropin(program).args(arguments).output().unwrap();
     let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
     let (said, added) = (text(&output.stdout), text(&output.stderr));
     assert!(output.status.success(), "{arguments:?}: {said}{added}");
@@ -58,7 +53,8 @@ fn promised(heading: &str) -> Vec<String> {
     block.lines().map(str::to_owned).collect()
 }
 
-/// A line without what differs from run to run: addresses, tags, numbers of queue pairs. What a `vendor_err` says stays.
+/// A line without what differs between runs: addresses, tags, queue pair numbers. The value of a `vendor_err`
+/// stays.
 fn constant(line: &str) -> String {
     let mut out = String::new();
     let mut vendor_err = false;
@@ -75,7 +71,7 @@ fn constant(line: &str) -> String {
     out
 }
 
-/// Both ends of a connection tell of its end, whichever is first: the order of lines is not promised.
+/// Compares without regard to order, because both ends of a connection report its end.
 fn same(heading: &str, said: &[String]) {
     let constants = |lines: &[String]| {
         let mut lines: Vec<_> = lines.iter().map(|line| constant(line)).collect();
@@ -103,7 +99,7 @@ fn calls_that_are_refused_say_which_argument_is_wrong() {
     std::fs::remove_dir_all(scratch).unwrap();
 }
 
-/// `ironwarp explain` says of each `vendor_err` what the line says, as far as the number knows.
+/// `ironwarp explain` says the same about each `vendor_err` as the line does, as far as the number goes.
 #[test]
 fn the_numbers_of_the_page_are_explained_in_the_same_words() {
     let command = common::libraries().join("../../bin/ironwarp");
@@ -118,15 +114,18 @@ fn the_numbers_of_the_page_are_explained_in_the_same_words() {
             let what =
                 text.lines().find_map(|line| line.trim().strip_prefix("what happened")).unwrap().trim();
             let (beginning, _) = what.split_once(": ").unwrap_or((what, ""));
-            let agrees =
-                line.contains(beginning) || line.contains(what.split(", and was told").next().unwrap());
+            // The line may have the number of the object.
+            let words = line.split(' ').filter(|word| word.parse::<u32>().is_err());
+            let plain = words.collect::<Vec<_>>().join(" ");
+            let agrees = plain.contains(beginning.trim_start_matches("a "))
+                || line.contains(what.split(", answered with").next().unwrap());
             assert!(agrees, "{code}: `{what}`, but the line is\n{line}");
         }
     }
     assert!(seen.len() >= 10, "{seen:?}");
 }
 
-/// A seccomp filter answers with an errno, which alone would not say what to allow.
+/// A seccomp filter fails a system call with an errno, which alone does not tell what to allow.
 #[test]
 fn a_system_call_that_a_sandbox_denies_is_named() {
     let scratch = common::scratch("mistakes-denied");
@@ -145,7 +144,7 @@ fn a_system_call_that_a_sandbox_denies_is_named() {
             assert!(said[1..].iter().any(|line| line.starts_with(&named)), "{call}: {said:?}");
         }
     }
-    // What a program can do without is told as well.
+    // A denied call that the program can do without is logged as well.
     let said = run(&program, &["epoll_create1", &libc::EPERM.to_string()]);
     assert_eq!(said[0], "all is there");
     assert!(said[1].contains("system call epoll_create1 denied"), "{said:?}");

@@ -1,4 +1,4 @@
-/* Ten typical mistakes, one for each run. What they lead to is in docs/errors.md. */
+/* Ten typical mistakes, one for each run. docs/errors.md has their results. */
 #include "ends.h"
 #include <arpa/inet.h>
 #include <errno.h>
@@ -40,7 +40,7 @@ static void receive_too_short(void)
 	wait_for(&a);
 }
 
-/* The other program is killed in the middle of everything. */
+/* The peer is killed while it is connected. */
 static void peer_gone(void)
 {
 	int sockets[2];
@@ -72,7 +72,7 @@ static void peer_gone(void)
 	wait_for(&a);
 }
 
-/* A port that is taken, so that nobody else has it, and where nobody listens. */
+/* A port that is reserved, so that no other program has it, and where nothing listens. */
 static void connection_refused(void)
 {
 	struct sockaddr_in to = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };

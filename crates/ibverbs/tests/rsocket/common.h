@@ -1,4 +1,4 @@
-/* What the tests of sockets over RDMA share. Each test is two processes: a server, and a client that knows its port. */
+/* Shared by the tests of sockets over RDMA. Each test is two processes: a server, and a client that knows its port. */
 #ifndef COMMON_H
 #define COMMON_H
 
@@ -30,7 +30,7 @@
 		}                                                                                              \
 	} while (0)
 
-/* A call that must fail like this. */
+/* A call that must fail with this errno. */
 #define FAILS(call, expected)                                                                                  \
 	do {                                                                                                   \
 		errno = 0;                                                                                     \
@@ -53,13 +53,13 @@ struct test {
 extern int family;
 extern pid_t server_process;
 
-/* The byte at a position of a stream, which differs from that of others. */
+/* The byte at a position of a stream, which differs between streams. */
 unsigned char byte_at(unsigned seed, size_t position);
 void fill(unsigned char *bytes, unsigned seed, size_t position, size_t len);
 void verify(const unsigned char *bytes, unsigned seed, size_t position, size_t len);
 void send_all(int rs, unsigned seed, size_t len, size_t piece);
 void receive_all(int rs, unsigned seed, size_t len, size_t piece);
-/* The end of what the peer sends. */
+/* Checks that the peer sends nothing more. */
 void receive_end(int rs);
 
 struct sockaddr_storage address(int port, socklen_t *len);

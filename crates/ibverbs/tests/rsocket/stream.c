@@ -1,10 +1,10 @@
-/* What is sent arrives, in order and whole, and so does its end. */
+/* Data arrives completely and in order, and so does its end. */
 #include "common.h"
 
 static const size_t sizes[] = {1, 2, 3, 63, 64, 65, 1000, 4095, 4097, 65537, 131071, 131073, 1000003};
 #define SIZES (sizeof sizes / sizeof *sizes)
 
-/* --- Odd sizes, there and back --- */
+/* --- Ping-pong with odd sizes --- */
 
 static void echo(int listener)
 {
@@ -25,7 +25,7 @@ static void odd_sizes(int port)
 		unsigned char *bytes = malloc(sizes[i]), *back = malloc(sizes[i]);
 		size_t sent = 0, received = 0;
 		fill(bytes, i, 0, sizes[i]);
-		/* No more at once than all buffers hold: the peer sends it back meanwhile. */
+		/* Never more than all buffers hold, because the peer sends it back meanwhile. */
 		while (received < sizes[i]) {
 			size_t now = sizes[i] - sent < 50001 ? sizes[i] - sent : 50001;
 			CHECK(now == 0 || rsend(rs, bytes + sent, now, 0) == (ssize_t)now);
@@ -39,7 +39,7 @@ static void odd_sizes(int port)
 		free(bytes);
 		free(back);
 	}
-	/* In several pieces, some of them empty. */
+	/* In several buffers, some of them empty. */
 	unsigned char bytes[5000], back[5000];
 	fill(bytes, 99, 0, sizeof bytes);
 	struct iovec out[] = {{bytes, 1}, {bytes + 1, 0}, {bytes + 1, 3000}, {bytes + 3001, 1999}};
@@ -89,7 +89,7 @@ static void reads_all(int listener)
 
 static void in_a_process(int port, void (*last)(int rs))
 {
-	pid_t process = fork(); /* this one has no socket yet */
+	pid_t process = fork(); /* this process has no socket yet */
 	if (process == 0) {
 		int rs = connect_to(port);
 		send_all(rs, 5, 100003, 1000);
@@ -125,7 +125,7 @@ static void is_killed(int listener)
 {
 	int rs = accept_one(listener);
 	send_all(rs, 6, 5000, 5000);
-	receive_all(rs, 6, 1, 1); /* it has them, and is connected */
+	receive_all(rs, 6, 1, 1); /* it has them, so it is connected */
 	raise(SIGKILL);
 }
 
@@ -210,7 +210,7 @@ static void mapped_server(int listener)
 	for (unsigned round = 0; round < 20; round++) {
 		char byte;
 		CHECK(rrecv(rs, &byte, 1, 0) == 1);
-		/* All of it is there when the message behind it is. */
+		/* All of it has arrived when the message after it has. */
 		verify(bytes + 1000, round, 0, 299000);
 		verify(bytes + 36, round + 100, 0, 100);
 		CHECK(rsend(rs, &byte, 1, 0) == 1);
@@ -246,7 +246,7 @@ static void mapped(int port)
 	FAILS(riowrite(rs, bytes, 1, 20, 0), EINVAL);
 	CHECK(rrecv(rs, &byte, 1, 0) == 1);
 	FAILS(riowrite(rs, bytes, 1, 100, 0), EINVAL);
-	/* No further than the mapping goes. */
+	/* Not beyond the end of the mapping. */
 	CHECK(riowrite(rs, "yy", 2, 9, 0) == 1);
 	CHECK(rclose(rs) == 0);
 }

@@ -1,4 +1,4 @@
-/* Waiting: without blocking, for many at once, until a signal comes or the thread is cancelled. */
+/* Waiting: non-blocking, for many sockets at once, until a signal arrives or the thread is cancelled. */
 #include "common.h"
 #include <dlfcn.h>
 #include <sched.h>
@@ -71,7 +71,7 @@ static void nonblocking(int port)
 	CHECK(rpoll(both, 3, -1) == 1 && both[0].revents == POLLIN && both[1].revents == 0);
 	CHECK(rrecv(rs, text, sizeof text, 0) == 6 && memcmp(text, "answer", 6) == 0);
 	CHECK(rclose(rs) == 0);
-	/* Nobody is there. */
+	/* Nothing listens there. */
 	int port_holder = socket(family, SOCK_STREAM, 0);
 	to = address(0, &len);
 	CHECK(bind(port_holder, (void *)&to, len) == 0);
@@ -150,7 +150,7 @@ static void both_write(int rs)
 		short events = (sent < LOTS ? POLLOUT : 0) | (received < LOTS ? POLLIN : 0);
 		int ready = poll_one(rs, events, 60000);
 		CHECK(ready != 0);
-		/* Writes until it cannot before it reads. */
+		/* Writes until that would block before it reads. */
 		while (ready & POLLOUT && sent < LOTS) {
 			size_t len = LOTS - sent < sizeof out ? LOTS - sent : sizeof out;
 			fill(out, 11, sent, len);
@@ -239,7 +239,7 @@ static void interrupted(int port)
 		void *result;
 		CHECK(pthread_create(&thread, NULL, waits[i % 2], &rs) == 0);
 		if (i > 10)
-			usleep(1000); /* in its sleep, as a rule; before it, otherwise */
+			usleep(1000); /* usually in its sleep, otherwise before it */
 		CHECK(pthread_cancel(thread) == 0);
 		CHECK(pthread_join(thread, &result) == 0 && result == PTHREAD_CANCELED);
 	}
@@ -253,7 +253,7 @@ static void interrupted(int port)
 	CHECK(pthread_join(thread, NULL) == 0);
 }
 
-/* --- Select, options, and what is not there --- */
+/* --- Select, options, and what is not supported --- */
 
 static void selects(int port)
 {
@@ -293,7 +293,7 @@ static void selects(int port)
 	FAILS(rshutdown(rs, SHUT_RDWR), ENOTCONN);
 	FAILS(raccept(rs, NULL, NULL), EINVAL);
 	pid_t child = fork();
-	if (child == 0) { /* a child is told that these are its parent's */
+	if (child == 0) { /* the sockets belong to the parent */
 		FAILS(rsend(rs, "x", 1, 0), EOPNOTSUPP);
 		FAILS(rsocket(family, SOCK_STREAM, 0), EOPNOTSUPP);
 		_exit(0);
@@ -302,7 +302,7 @@ static void selects(int port)
 	CHECK(rclose(rs) == 0);
 }
 
-/* Sets of sockets and ordinary descriptors, as epoll has them. The headers here may not know them yet. */
+/* Sets of sockets and ordinary descriptors, like those of epoll. The installed headers may lack them. */
 static int (*create_set)(int);
 static int (*control)(int, int, int, struct epoll_event *);
 static int (*wait_set)(int, struct epoll_event *, int, int);
@@ -377,7 +377,7 @@ static void sets(int port)
 	FAILS(wait_set(rs, got, 4, 0), EBADF);
 	FAILS(create_set(1), EINVAL);
 	CHECK(wait_set(set, got, 4, 20) == 0);
-	/* Both are ready: each gets its turn, and stays ready until it is read. */
+	/* Both are ready: each is reported in turn, and stays ready until it is read. */
 	CHECK(rsend(rs, "x", 1, 0) == 1 && write(pipes[1], "y", 1) == 1);
 	unsigned seen = 0;
 	while (seen != 3) {
@@ -387,13 +387,13 @@ static void sets(int port)
 	CHECK(wait_set(set, got, 4, -1) == 2);
 	CHECK(rrecv(rs, &byte, 1, 0) == 1 && byte == 'x' && read(pipes[0], &byte, 1) == 1);
 	CHECK(wait_set(set, got, 4, 0) == 0);
-	/* Once, until it is changed. */
+	/* Reported once, until it is changed. */
 	in.events = EPOLLOUT | EPOLLONESHOT;
 	in.data.u64 = 1;
 	CHECK(control(set, EPOLL_CTL_MOD, rs, &in) == 0);
 	CHECK(wait_set(set, got, 4, -1) == 1 && got[0].events == EPOLLOUT && got[0].data.u64 == 1);
 	CHECK(wait_set(set, got, 4, 0) == 0);
-	/* A thread that sleeps is woken by a socket, by a descriptor, and by one that is added meanwhile. */
+	/* A sleeping thread is woken by a socket, by a descriptor, and by one that is added meanwhile. */
 	for (int round = 0; round < 3; round++) {
 		pthread_t thread;
 		void *data;
@@ -418,7 +418,7 @@ static void sets(int port)
 			CHECK(read(pipes[0], &byte, 1) == 1);
 	}
 	CHECK(control(set, EPOLL_CTL_DEL, pipes[1], NULL) == 0);
-	/* What is closed is no member any more, whoever gets its number. */
+	/* A closed socket is no longer a member, even if its number is reused. */
 	close(pipes[1]);
 	CHECK(wait_set(set, got, 4, -1) == 1 && got[0].events == EPOLLHUP && got[0].data.u64 == 2);
 	close(pipes[0]);

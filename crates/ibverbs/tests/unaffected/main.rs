@@ -1,17 +1,17 @@
-//! A program that uses no RDMA does not notice the drop-in: nothing of its process is changed, and it starts as fast, to within
-//! a millisecond. `cargo xtask startup` measures the whole of `ironwarp run`.
+//! The drop-in does not affect a program that uses no RDMA: nothing about its process changes, and it starts
+//! as fast, to within a millisecond. `cargo xtask startup` measures all of `ironwarp run`.
 
 #[path = "../common/mod.rs"]
 mod common;
 
-use common::{compile, libraries, scratch};
+use common::{compile, libraries, scratch, with_dropin};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// So often each way, taking turns.
+/// Number of starts of each kind, taking turns.
 const RUNS: usize = 301;
 
-/// What is promised, in µs.
+/// The limit that is promised, in µs.
 const MOST: f64 = 1000.0;
 
 fn probe(test: &str) -> PathBuf {
@@ -22,18 +22,16 @@ fn probe(test: &str) -> PathBuf {
 
 /// A process with the drop-in, as `ironwarp run` starts it, or without.
 fn process(probe: &Path, with: bool) -> Command {
-    let mut command = Command::new(probe);
-    command.stdin(Stdio::null());
-    command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
-    if with {
-        let libraries = libraries();
-        command.env("LD_PRELOAD", libraries.join("libibverbs.so.1")).env("LD_LIBRARY_PATH", libraries);
+    let mut command = if with { with_dropin(probe) } else { Command::new(probe) };
+    if !with {
+        command.env_remove("LD_PRELOAD").env_remove("LD_LIBRARY_PATH");
     }
+    command.stdin(Stdio::null());
     command
 }
 
 #[test]
-fn nothing_of_its_process_is_changed() {
+fn the_process_is_unchanged() {
     let probe = probe("unaffected");
     let [without, with] = [false, true].map(|with| {
         let output = process(&probe, with).output().expect("runs");
@@ -44,9 +42,10 @@ fn nothing_of_its_process_is_changed() {
     assert_eq!(with, without);
 }
 
-/// By processor time, which is the same on a machine that is busy with other tests; the time of day is printed beside it.
+/// Measured in processor time, which does not depend on how busy the machine is. The wall-clock time is
+/// printed as well.
 #[test]
-fn it_starts_as_fast() {
+fn startup_is_as_fast() {
     let probe = probe("unaffected-fast");
     let starts = probe.with_file_name("starts");
     compile(&starts, &["-O2", concat!(env!("CARGO_MANIFEST_DIR"), "/tests/unaffected/starts.c")]);
@@ -62,7 +61,7 @@ fn it_starts_as_fast() {
     assert!(cpu_with < cpu + MOST, "{cpu_with} µs instead of {cpu}");
 }
 
-/// The system calls of a command, by the processes that it becomes.
+/// Number of system calls of a command, by the processes that it becomes.
 fn system_calls(command: &mut Command) -> Vec<usize> {
     let file = scratch("unaffected-calls").join("calls");
     let mut traced = Command::new("strace");
@@ -82,10 +81,11 @@ fn system_calls(command: &mut Command) -> Vec<usize> {
     calls
 }
 
-/// The time of a start follows from its system calls. On Debian 12 they are 89 for the command and 79 more for the program, of
-/// which half are the loader's search in folders for other processors, which later glibcs do not make.
+/// The start-up time follows from the system calls. On Debian 12 there are 89 for the command and 79 more for
+/// the program, half of which are the loader's search in directories for other processors, which later glibcs
+/// do not make.
 #[test]
-fn it_starts_with_few_system_calls() {
+fn startup_makes_few_system_calls() {
     let probe = probe("unaffected-few");
     let [alone] = system_calls(Command::new(&probe).arg("start"))[..] else { panic!("one process") };
     let mut under = Command::new(libraries().join("../../bin/ironwarp"));

@@ -1,4 +1,4 @@
-/* Uses no RDMA. Shows all that a preloaded library could have changed of its process. */
+/* Uses no RDMA. Prints everything about its process that a preloaded library could have changed. */
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* Sends inline what was freed: `cargo xtask memcheck` must find out, or it would find nothing. */
+/* Sends freed memory inline: proves that `cargo xtask memcheck` finds such errors. */
 #include <infiniband/verbs.h>
 #include <stdlib.h>
 

@@ -1,13 +1,12 @@
-//! Callers are not trusted: every function answers what no caller should give with an errno, and comes back.
+//! Callers are not trusted: every function returns an errno for arguments that no caller should pass.
 
 #[path = "../common/mod.rs"]
 mod common;
 
-use std::process::Command;
-
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/untrusted/untrusted.c");
 
-/// The functions that programs call: all but those of drivers, and what only the headers' inline code calls.
+/// The functions that programs call: all except those of drivers, and those that only inline code of the
+/// headers calls.
 fn functions() -> Vec<&'static str> {
     let map = include_str!("../../versions.map");
     let names = map.lines().filter_map(|line| line.strip_prefix("\t\t")?.strip_suffix(';'));
@@ -16,7 +15,7 @@ fn functions() -> Vec<&'static str> {
 }
 
 #[test]
-fn every_function_is_called_with_what_makes_no_sense() {
+fn every_function_is_called_with_invalid_arguments() {
     let source = std::fs::read_to_string(SOURCE).unwrap();
     let called =
         |name: &&str| source.contains(&format!("({name}(")) || source.contains(&format!("= {name}("));
@@ -25,16 +24,13 @@ fn every_function_is_called_with_what_makes_no_sense() {
 }
 
 #[test]
-fn each_answers_with_its_errno_and_comes_back() {
+fn each_call_returns_its_errno() {
     let scratch = common::scratch("untrusted");
     let program = scratch.join("untrusted");
-    // Some arguments are NULL where the headers say that none may be.
+    // Some arguments are NULL although the headers declare them as nonnull.
     common::compile(&program, &["-Wno-nonnull", "-Wno-unused-value", SOURCE, "-libverbs", "-lrdmacm"]);
-    let folder = common::libraries();
     for persona in ["roce", "iwarp"] {
-        let output = Command::new(&program)
-            .env("LD_PRELOAD", folder.join("libibverbs.so.1"))
-            .env("LD_LIBRARY_PATH", &folder)
+        let output = common::with_dropin(&program)
             .env("IRONWARP_PERSONA", persona)
             .env("IRONWARP_LOG", "off")
             .output()

@@ -1,5 +1,5 @@
-/* Calls every function of both libraries with what no caller should give: NULL, objects of another kind, objects that were
- * destroyed, numbers that make no sense. Each must answer with the errno that is written here, and come back. */
+/* Calls every function of both libraries with arguments that no caller should pass: NULL, objects of another type, destroyed
+ * objects, invalid numbers. Each must return with the errno that is given here. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@ void ibv_copy_qp_attr_from_kern(void *to, void *from);
 void ibv_copy_path_rec_from_kern(void *to, void *from);
 void ibv_copy_path_rec_to_kern(void *to, void *from);
 const char *ibv_wr_opcode_str(int opcode) __attribute__((weak)); /* of later releases */
-/* The same, of rdma-core 59 to 65; what their headers declare is written down as the ABI has it. */
+/* Functions of rdma-core 59 to 65, declared here as the ABI defines them. */
 #define LATER __attribute__((weak))
 struct epoll_event;
 LATER void *ibv_alloc_buf(struct ibv_pd *pd, size_t size, void **buf);
@@ -74,7 +74,7 @@ static void expect(int line, const char *call, long answer, long wanted, int err
 		long answer = (long)(call);                                                                            \
 		expect(__LINE__, #call, answer, wanted, errno, error);                                                 \
 	} while (0)
-/* The three ways to say that a call failed: NULL and errno, the errno itself, -1 and errno. */
+/* The three ways to report a failure: NULL and errno, the errno itself, -1 and errno. */
 #define NONE(call, error) EXPECT(call, 0, error)
 #define CODE(call, error) EXPECT(call, error, -1)
 #define MINUS(call, error) EXPECT(call, -1, error)
@@ -97,7 +97,7 @@ static struct ibv_qp_init_attr init_attr(void)
 	return init;
 }
 
-/* Every call that takes a context, or what the device was asked for. */
+/* Every call that takes a context or a device. */
 static void contexts(struct ibv_context *no)
 {
 	struct ibv_device_attr attr;
@@ -156,7 +156,7 @@ static void domains(struct ibv_pd *no)
 	NONE(ibv_create_ah(no, &ah), EINVAL);
 	NONE(ibv_create_ah_from_wc(no, &wc, &grh, 1), EINVAL);
 	VOID(ibv_unimport_pd(no));
-	/* The first words of what ibv_reg_mr_ex reads: length, access, and a mask that names the address alone. */
+	/* The first fields that ibv_reg_mr_ex reads: length, access, and a mask that names only the address. */
 	void *buf = NULL, *described[] = { (void *)1, NULL, (void *)2, NULL, memory };
 	NONE(ibv_alloc_buf(no, 1, &buf), EINVAL);
 	NONE(ibv_reg_buf_mr(no, memory, memory, 1, 0), EINVAL);
@@ -260,7 +260,7 @@ static void ids(struct rdma_cm_id *no)
 	EXPECT(rdma_get_dst_port(no), 0, -1);
 }
 
-/* NULL where attributes or results belong, with objects that are good. */
+/* NULL instead of attributes or results, with valid objects. */
 static void arguments(void)
 {
 	struct ibv_ah_attr ah = { 0 };
@@ -393,7 +393,7 @@ static void arguments(void)
 	VOID(rdma_free_devices(devices));
 }
 
-/* Functions that take no object of ours. */
+/* Functions that take no objects. */
 static void helpers(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
@@ -430,7 +430,7 @@ static void helpers(void)
 	}
 }
 
-/* Sockets over RDMA with descriptors that are none, and arguments that lead nowhere. */
+/* Sockets over RDMA with invalid descriptors and arguments. */
 static void sockets(int no)
 {
 	struct sockaddr_in name = { .sin_family = AF_INET };
@@ -479,7 +479,7 @@ static void sockets(int no)
 	FINE(rselect(0, NULL, NULL, NULL, &(struct timeval){ 0 }));
 }
 
-/* The data path, on objects that are good: lists and chains that are not. */
+/* The data path: invalid lists and chains, with valid objects. */
 static void requests(void)
 {
 	struct ibv_sge sge = { .addr = 0, .length = 64, .lkey = 77 };
@@ -517,7 +517,7 @@ static void requests(void)
 	sge.length = 1;
 	CODE(ibv_post_send(qp, &send, &bad_send), EINVAL);
 	CODE(ibv_post_recv(qp, &recv, &bad_recv), EINVAL);
-	/* Chains without an end fill the queue, or are refused where it is flushed all the time. */
+	/* Circular chains fill the queue, or are refused where it is flushed all the time. */
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_INIT, .port_num = 1 };
 	FINE(ibv_modify_qp(qp, &attr, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS));
 	send.next = &send;
@@ -542,7 +542,7 @@ int main(void)
 	if (!pd || !cq || !qp)
 		return 1;
 
-	/* NULL, then an object of another kind, then memory that is no object at all. */
+	/* NULL, then an object of another type, then memory that is not an object. */
 	contexts(NULL);
 	contexts((struct ibv_context *)pd);
 	contexts((struct ibv_context *)memory);
@@ -561,7 +561,7 @@ int main(void)
 	arguments();
 	requests();
 
-	/* What is in use stays; what was destroyed is gone. */
+	/* Objects in use stay, and destroyed objects are not found. */
 	CODE(ibv_dealloc_pd(pd), EBUSY);
 	CODE(ibv_destroy_cq(cq), EBUSY);
 	FINE(ibv_destroy_qp(qp));

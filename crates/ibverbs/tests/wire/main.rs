@@ -1,12 +1,13 @@
-//! What unmodified programs put on the wire is standard iWARP: Wireshark's decoder reads the adapter's own captures of them, and
+//! Unmodified programs send standard iWARP: Wireshark's decoder reads the adapter's own captures of them, and
 //! finds nothing malformed.
 //!
-//! A capture is cut anew first, each frame a TCP segment of its own, because that decoder loses its way where a segment ends
-//! within the first bytes of an FPDU; and because two processes that write to one file have each packet there twice. What it
-//! cannot know is left out of the verdict: the private messages of docs/wire.md, all of RDMAP's opcode F, which RFC 6580
-//! leaves to experiments. The signals are none of these: they are empty Writes, which it reads.
+//! A capture is first split again, each frame into a TCP segment of its own, because that decoder loses track
+//! where a segment ends within the first bytes of an FPDU, and because two processes that write to one file
+//! record each packet twice. What the decoder cannot know is excluded: the private messages of docs/wire.md,
+//! all with RDMAP opcode F, which RFC 6580 reserves for experiments. Signals are not among them: they are
+//! empty Writes, which it reads.
 
-#![expect(clippy::unwrap_used, reason = "a test may stop")]
+#![expect(clippy::unwrap_used, reason = "tests may panic")]
 
 #[path = "../common/mod.rs"]
 mod common;
@@ -14,73 +15,55 @@ mod common;
 mod programs;
 
 use common::scratch;
-use ironwarp_pcap::{Capture, recut};
-use programs::{Ended, UCX, run_pair};
+use ironwarp_pcap::{Capture, resegment};
+use ironwarp_testkit::net::{free_port, listens};
+use ironwarp_testkit::process::Exit;
+use ironwarp_testkit::tshark::{ERRORS, opcodes, tshark};
+use programs::{UCX, run_pair};
 use std::collections::BTreeMap;
 use std::fs::{self, File};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
 
 /// Opcode F.
 const PRIVATE: u8 = 0xf;
 
-/// So much is captured at most, so that a test takes no longer than it must.
-const MOST: u64 = 16 << 20;
-
-/// What tshark prints about a file. Its decoder of RPC-over-RDMA is off: by a guess at the first bytes, it takes short Sends for
-/// its own and then finds them malformed.
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
-    command.arg("-r").arg(file).args(["--disable-protocol", "rpcordma"]).args(arguments);
-    let output = command.output().expect("tshark is missing: run `cargo xtask setup`");
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
+/// Maximum size of a capture, to limit the time of a test.
+const MAX_CAPTURE: u64 = 16 << 20;
 
 fn trace(test: &str) -> PathBuf {
     scratch(test).join("trace.pcap")
 }
 
-/// How many messages of each kind tshark sees.
-fn opcodes(file: &Path) -> BTreeMap<u8, usize> {
-    let text = tshark(file, &["-T", "fields", "-e", "iwarp_rdma.opcode"]);
-    let mut opcodes = BTreeMap::new();
-    for opcode in text.split([',', '\n']).filter(|it| !it.is_empty()) {
-        let opcode = u8::from_str_radix(opcode.trim_start_matches("0x"), 16).unwrap();
-        *opcodes.entry(opcode).or_default() += 1;
-    }
-    opcodes
-}
-
-/// Every frame of a capture is one that tshark reads, too, as what it is. Says how many of each kind there are.
-fn check(test: &str, ended: &[&Ended]) -> BTreeMap<u8, usize> {
+/// Checks that tshark reads every frame of a capture correctly. Returns the number of frames of each kind.
+fn check(test: &str, ended: &[&Exit]) -> BTreeMap<u8, usize> {
     for ended in ended {
-        assert_eq!(ended.code, 0, "{}", ended.said);
+        assert_eq!(ended.code, 0, "{}", ended.output);
     }
     let trace = trace(test);
-    assert!(fs::metadata(&trace).unwrap().len() < MOST, "that is a lot");
+    assert!(fs::metadata(&trace).unwrap().len() < MAX_CAPTURE, "the capture is too long");
     let capture = Capture::open(&trace).unwrap();
     assert!(!capture.cut_off && !capture.conversations.is_empty());
     let problems: Vec<_> = capture.conversations.iter().flat_map(|it| &it.problems).collect();
     assert!(problems.is_empty(), "{problems:?}");
-    let anew = trace.with_file_name("anew.pcap");
-    recut::recut(&capture, File::create(&anew).unwrap()).unwrap();
+    let resegmented = trace.with_file_name("resegmented.pcap");
+    resegment::resegment(&capture, File::create(&resegmented).unwrap()).unwrap();
 
     let mut names = BTreeMap::new();
     capture.frames().for_each(|(_, frame)| *names.entry(frame.name()).or_insert(0_usize) += 1);
     println!("{test}: {} connections: {names:?}", capture.conversations.len());
-    let found = opcodes(&anew);
-    let startups = tshark(&anew, &["-Y", "iwarp_mpa.req || iwarp_mpa.rep"]).lines().count();
+    let found = opcodes(&resegmented);
+    let startups = tshark(&resegmented, &["-Y", "iwarp_mpa.req || iwarp_mpa.rep"]).lines().count();
     assert_eq!(found.values().sum::<usize>() + startups, capture.frames().count(), "tshark misses some");
-    let bad = format!("(_ws.malformed || _ws.expert.severity == error) && !(iwarp_rdma.opcode == {PRIVATE})");
-    assert_eq!(tshark(&anew, &["-Y", &bad]), "");
-    let text = tshark(&anew, &["-T", "pdml", "-J", "iwarp_mpa"]);
+    let bad = format!("({ERRORS}) && !(iwarp_rdma.opcode == {PRIVATE})");
+    assert_eq!(tshark(&resegmented, &["-Y", &bad]), "");
+    let text = tshark(&resegmented, &["-T", "pdml", "-J", "iwarp_mpa"]);
     assert_eq!(text.matches("(Good CRC32)").count(), found.values().sum::<usize>(), "a CRC is wrong");
     fs::remove_dir_all(scratch(test)).unwrap();
     found
 }
 
-/// Read Requests and their answers: those of the RFC until the two ends know each other, private ones (Read V2) from then on.
+/// Read Requests and Responses: those of the RFC until both ends know each other, then private ones (Read
+/// V2).
 fn reads(found: &BTreeMap<u8, usize>) -> usize {
     [1, 2, PRIVATE].iter().filter_map(|opcode| found.get(opcode)).sum()
 }
@@ -100,13 +83,14 @@ fn what_rping_sends_is_iwarp() {
     let test = "wire-rping";
     let trace = trace(test);
     let words = ["rping", "-a", "127.0.0.1", "-C", "20", "-V", "-S", "4000"];
-    let port = programs::free_port().to_string();
+    let free = free_port();
+    let port = free.to_string();
     let words = [&words[..], &["-p", &port]].concat();
     let mut server =
         programs::start(test, &["--pcap", trace.to_str().unwrap()], &[&words[..], &["-s"]].concat());
-    server.wait_until_it_listens(port.parse().unwrap());
+    server.wait_until("it listens", |server| listens(server.id(), free)).unwrap();
     let client = programs::run(test, &[], &[&words[..], &["-c"]].concat());
-    let found = check(test, &[&server.finish(), &client]);
+    let found = check(test, &[&server.exit().unwrap(), &client]);
     assert!([0, 3].iter().all(|opcode| found[opcode] >= 20), "Writes and Sends: {found:?}");
     assert!(reads(&found) >= 2 * 20, "Reads and their answers: {found:?}");
 }
@@ -117,7 +101,7 @@ fn what_an_mpi_program_sends_is_iwarp() {
     let test = "wire-mpi";
     let trace = trace(test);
     let ended = programs::mpirun(test, &["--pcap", trace.to_str().unwrap()], UCX, &programs::exchange(test));
-    assert!(ended.said.contains("exchange: all bytes as sent"), "{}", ended.said);
+    assert!(ended.output.contains("exchange: all bytes as sent"), "{}", ended.output);
     let found = check(test, &[&ended]);
     let sends = found.get(&3).unwrap_or(&0) + found.get(&5).unwrap_or(&0);
     assert!(sends > 10 && reads(&found) > 0, "Sends and Reads: {found:?}");

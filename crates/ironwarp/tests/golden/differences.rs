@@ -1,10 +1,10 @@
-//! Every difference between what siw sent and what Ironwarp sends in the same situation, and its reason. Tags and addresses
-//! are none: they are other ones each time. How a long message is cut is in `main.rs`.
+//! Every difference between what siw sent and what Ironwarp sends in the same situation, with its reason. Tags and
+//! addresses are not compared, because they differ each time. `main.rs` handles the segmentation of long messages.
 
-/// A field that has another value.
+/// A field with a different value.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Difference {
-    /// The captures in which it is.
+    /// The captures that have the difference.
     pub(crate) files: &'static [&'static str],
     /// The kind of frame.
     pub(crate) frame: &'static str,
@@ -14,30 +14,29 @@ pub(crate) struct Difference {
     pub(crate) why: &'static str,
 }
 
-/// With every operation and violation.
+/// Captures with every operation and violation.
 const GOLD: &[&str] = &["siw-gold.pcap", "siw-gold-p2p-crc.pcap"];
-/// Peer-to-peer.
+/// Peer-to-peer captures.
 const P2P: &[&str] = &["siw-gold-p2p-crc.pcap", "siw-rping-p2pclient.pcap"];
 const P2P_GOLD: &[&str] = &["siw-gold-p2p-crc.pcap"];
 /// The server was built to require CRCs.
 const SERVER_CRC: &[&str] = &["siw-rping-p2pserver.pcap"];
 
-const ALL_RTRS: &str = "RFC 6581 §9.2: a responder names the RTRs that it takes. siw names the one that it likes best; cxgb4 and \
-    irdma send a Read, so it is among ours";
+const ALL_RTRS: &str = "RFC 6581 §9.2: a responder lists the RTRs that it accepts. siw lists only the one that it prefers; cxgb4 and \
+    irdma send a Read, so ours includes it";
 const INVALIDATE: &str =
-    "siw's user library puts the wrong member of the work request there, which is 0; ours is the tag";
-const EMPTY_WRITE: &str = "nobody looks at the place of an empty Write (RFC 5041 §5.2). Between Ironwarp ends it is the signal, so \
-    the program's own have nothing there";
-const REQUIRED_CRC: &str = "siw that requires CRCs does not ask for them as a responder: it returns the initiator's flag. RFC 5044 \
-    §7.1.1: an end that wants them says so";
-const SWAPPED: &str = "RFC 5040 §4.8: the layer comes first, and M, D and R are the top bits. siw has them the other way round on \
+    "siw's user library sends the wrong member of the work request, which is 0; ours is the tag";
+const EMPTY_WRITE: &str = "the address of an empty Write is not checked (RFC 5041 §5.2). Between Ironwarp ends it carries the \
+    signal, so it is zero in Writes of programs";
+const REQUIRED_CRC: &str = "as a responder, a siw that requires CRCs does not request them: it returns the initiator's flag. RFC 5044 \
+    §7.1.1: an end that requires CRCs sets the flag";
+const SWAPPED: &str = "RFC 5040 §4.8: the layer comes first, and M, D and R are the top bits. siw has them in reverse order on \
     little-endian machines";
 const SEGMENT_LENGTH: &str =
-    "RFC 5040 §4.8: the length of the segment, with its header. siw counts the payload only";
-const TOO_LONG: &str = "RFC 5041 §7.2 has a code for a message that is too long for its buffer (5). siw says that there is no \
+    "RFC 5040 §4.8: the length of the segment including its header. siw counts the payload only";
+const TOO_LONG: &str = "RFC 5041 §7.2 has a code for a message that is too long for its buffer (5). siw reports a missing \
     buffer (2)";
-const MSN: &str =
-    "RFC 5040 §4.8: the header of the segment as it came. siw rebuilds it, with the size in place of the MSN";
+const MSN: &str = "RFC 5040 §4.8: the header of the segment as received. siw rebuilds it, with the size in place of the MSN";
 
 macro_rules! differences {
     ($($files:ident $frame:literal $field:literal: $siw:literal => $ours:literal, $why:ident;)*) => {

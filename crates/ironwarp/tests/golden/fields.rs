@@ -1,21 +1,21 @@
-//! A frame as named fields, read from its bytes by hand: this project's own parser forgives, and would hide what is compared.
+//! A frame as named fields, parsed independently: this project's own parser is lenient, and would hide differences.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// In the order in which they are on the wire.
+/// Fields in wire order.
 pub(crate) type Fields = Vec<(&'static str, String)>;
 
-/// Tags and addresses of one connection. They are other ones each time; what must be the same is which message names the
-/// same memory as which other, and how far apart.
+/// Tags and addresses of one connection. They differ each time; messages that refer to the same memory, and their
+/// distances, must be the same.
 #[derive(Debug, Default)]
 pub(crate) struct Names(HashMap<u32, (usize, u64)>);
 
 impl Names {
-    /// The n-th tag of the connection, and the distance from the first address that was named with it.
+    /// Returns the ordinal of the tag in the connection, and the distance from the first address used with it.
     fn place(&mut self, tag: u32, offset: u64) -> String {
         if tag <= 1 {
-            // No tag at all: where there are no bytes, nobody looks at it. siw then has 1 and 0, for hardware that might.
+            // The tag of an empty message is not checked. siw sends 1 and 0, for hardware that might check it.
             return format!("nothing+{offset:#x}");
         }
         let next = self.0.len();
@@ -24,7 +24,7 @@ impl Names {
     }
 }
 
-/// The fields of a startup frame or an FPDU.
+/// Returns the fields of a startup frame or an FPDU.
 pub(crate) fn of(bytes: &[u8], names: &mut Names) -> Fields {
     if bytes.starts_with(b"MPA ID Re") { startup(bytes) } else { fpdu(bytes, names) }
 }
@@ -69,12 +69,12 @@ fn fpdu(bytes: &[u8], names: &mut Names) -> Fields {
         _ => fields.push(("payload", hex(words))),
     }
     fields.push(("padding", hex(padding)));
-    // That it is right was seen when the frame was found.
+    // The CRC was verified when the frame was dissected.
     fields.push(("CRC", if crc == [0; 4] { "zero" } else { "there" }.to_owned()));
     fields
 }
 
-/// A DDP header and RDMAP's control byte. Returns how long it is.
+/// Parses a DDP header and RDMAP's control byte. Returns the length.
 fn ddp(ulpdu: &[u8], names: &mut Names, fields: &mut Fields) -> usize {
     fields.push(("DDP control", format!("{:02x}", ulpdu[0])));
     fields.push(("RDMAP control", format!("{:02x}", ulpdu[1])));
@@ -113,7 +113,7 @@ fn terminate(words: &[u8], names: &mut Names, fields: &mut Fields) {
     fields.extend(inner.into_iter().map(|(name, value)| (of_offender(name), value)));
 }
 
-/// The name of a field of the segment that a Terminate complains of.
+/// Returns the name of a field of the segment that a Terminate reports.
 fn of_offender(name: &str) -> &'static str {
     let names = [
         ("DDP control", "its DDP control"),

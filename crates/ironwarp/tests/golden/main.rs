@@ -1,21 +1,17 @@
-//! What Ironwarp sends is what Linux siw sent in the same situation, field by field. The situations are those of the golden
-//! captures of siw: two Ironwarp ends, with nothing private, go through each of their connections again, in both roles.
+//! Ironwarp sends the same as Linux siw in the same situation, field by field. The situations are those of the golden
+//! captures of siw: two Ironwarp ends without private extensions repeat each of their connections, in both roles.
 //!
 //! | | |
 //! |---|---|
-//! | `replay` | the same connection once more: the same startup, the same messages with the same bytes, the same mistakes |
-//! | `fields` | a frame as named fields, read from its bytes by hand; tags and addresses only as far as they relate |
-//! | `differences` | every difference that there is, with its reason. Any other fails, and so does one that is no more |
-//! | `path` | segments of the size that they had where siw was captured |
+//! | `replay` | repeats a connection: the same startup, the same messages with the same bytes, the same violations |
+//! | `fields` | a frame as named fields, parsed independently; tags and addresses only relative to each other |
+//! | `differences` | every known difference with its reason. Unknown differences fail, and so do obsolete ones |
+//! | `path` | segments of the size that they had in the captures of siw |
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
-#[path = "../common/mod.rs"]
-mod common;
 mod differences;
 mod fields;
-#[path = "../../../engine/tests/hardware/path.rs"]
-mod path;
 mod replay;
 
 use differences::{DIFFERENCES, Difference};
@@ -25,19 +21,19 @@ use replay::{Ends, Mistake};
 use std::collections::HashSet;
 use std::path::Path;
 
-/// How much payload a full tagged segment has, on a path with segments of 1448 bytes.
+/// Payload of a full tagged segment, on a path with a segment size of 1448 bytes.
 const SEGMENT_OF_SIW: usize = 1428;
 const SEGMENT_OF_OURS: usize = 1424;
 
 /// A frame: the name of its kind, and its bytes.
 type Sent = (&'static str, Vec<u8>);
 
-/// siw as the kernel has it.
+/// siw as in the kernel.
 const PLAIN: Ends = Ends { client_crc: false, server_crc: false };
-/// siw that was built to require CRCs.
+/// siw built to require CRCs.
 const CRC: Ends = Ends { client_crc: true, server_crc: true };
 
-/// Every operation, each kind of Send, a violation each of bounds, of two tags and of a receive's length, and a rejection.
+/// Every operation, each kind of Send, violations of bounds, of two tags and of a receive's length, and a rejection.
 #[test]
 fn every_operation_and_violation_in_revision_2() {
     check("siw-gold.pcap", PLAIN);
@@ -68,7 +64,7 @@ fn rping_where_the_server_requires_crcs() {
     check("siw-rping-p2pserver.pcap", Ends { client_crc: false, server_crc: true });
 }
 
-/// Goes through all connections of a capture, and compares.
+/// Replays all connections of a capture, and compares.
 fn check(file: &str, ends: Ends) {
     let captures = Path::new(env!("CARGO_MANIFEST_DIR")).join("../pcap/tests/captures");
     let golden = Capture::open(captures.join(file)).unwrap();
@@ -79,17 +75,17 @@ fn check(file: &str, ends: Ends) {
             2 | 3 if gold => Mistake::Tag,
             _ => Mistake::None,
         };
-        // Where siw was captured, the program's memory was a page in the one case, and somewhere on two in the other.
+        // In the captures of siw, the program's memory was one page in one case, and spread over two in the other.
         let region = if gold { 4096 } else { 8192 };
         let ours = replay::replay(&format!("golden-{file}-{i}.pcap"), conversation, ends, mistake, region);
         compare(&format!("{file}, connection {i}"), file, conversation, &ours, &mut seen);
     }
     let due: Vec<_> = DIFFERENCES.iter().filter(|it| it.files.contains(&file)).collect();
-    let gone: Vec<_> = due.into_iter().filter(|it| !seen.contains(*it)).collect();
-    assert!(gone.is_empty(), "{file}: these differences are no more: {gone:#?}");
+    let obsolete: Vec<_> = due.into_iter().filter(|it| !seen.contains(*it)).collect();
+    assert!(obsolete.is_empty(), "{file}: obsolete differences: {obsolete:#?}");
 }
 
-/// Both directions, frame by frame.
+/// Compares both directions, frame by frame.
 fn compare(
     name: &str,
     file: &str,
@@ -104,16 +100,16 @@ fn compare(
         let siws = cut_as_ours(&sent_by(siw, initiator));
         let ours = without_nudges(&siws, sent_by(ours, initiator));
         let kinds = |frames: &[Sent]| frames.iter().map(|(name, _)| *name).collect::<Vec<_>>();
-        let who = if initiator { "initiator" } else { "responder" };
-        assert_eq!(kinds(&ours), kinds(&siws), "{name}: what the {who} sends (ours, siw's)");
+        let role = if initiator { "initiator" } else { "responder" };
+        assert_eq!(kinds(&ours), kinds(&siws), "{name}: frames of the {role} (ours, siw's)");
         for (i, ((kind, theirs), (_, ours))) in siws.iter().zip(&ours).enumerate() {
             let (found, expected) =
                 (fields::of(ours, &mut names_of_ours), fields::of(theirs, &mut names_of_siw));
-            let at = format!("{name}: frame {i} of the {who}, {kind}");
+            let at = format!("{name}: frame {i} of the {role}, {kind}");
             same_fields(&at, file, kind, &expected, &found, seen, &mut unknown);
         }
     }
-    assert!(unknown.is_empty(), "differences that have no reason: {unknown:#?}");
+    assert!(unknown.is_empty(), "unknown differences: {unknown:#?}");
 }
 
 fn same_fields(
@@ -148,8 +144,8 @@ fn sent_by(conversation: &Conversation, initiator: bool) -> Vec<Sent> {
     frames.map(|frame| (frame.name(), frame.bytes.clone())).collect()
 }
 
-/// siw fills a segment of the path to the last byte. Ironwarp leaves up to seven, so that the segments of an aligned buffer stay
-/// aligned. All else of a message in segments must be the same: this cuts those of siw as ours are cut.
+/// siw fills segments to the last byte. Ironwarp leaves up to seven bytes, so that the segments of an aligned buffer
+/// stay aligned. The rest of a segmented message must be the same: this resegments those of siw like ours.
 fn cut_as_ours(siw: &[Sent]) -> Vec<Sent> {
     let mut cut = Vec::new();
     let mut open: Option<(&'static str, Vec<u8>, Vec<u8>)> = None;
@@ -171,7 +167,7 @@ fn cut_as_ours(siw: &[Sent]) -> Vec<Sent> {
     cut
 }
 
-/// A tagged message, cut into segments; the header is that of the first.
+/// Segments a tagged message; the header is that of the first segment.
 fn segments(first: &[u8], message: &[u8]) -> Vec<Vec<u8>> {
     let offset = u64::from_be_bytes(first[8..16].try_into().unwrap());
     let crc = &first[first.len() - 4..];
@@ -191,8 +187,8 @@ fn segments(first: &[u8], message: &[u8]) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// An initiator repeats an empty Write if it hears nothing for 50 ms, because siw may have missed what came before. Where siw
-/// has none at that place, it is left out: how long a machine takes is no question here.
+/// An initiator repeats an empty Write if nothing arrives for 50 ms, because siw may have missed the first. Where siw
+/// has none, it is removed: timing is not compared.
 fn without_nudges(siw: &[Sent], ours: Vec<Sent>) -> Vec<Sent> {
     let is_empty_write = |(_, bytes): &Sent| bytes.starts_with(&[0, 14, 0xc1, 0x40]);
     let mut due = siw.iter().peekable();

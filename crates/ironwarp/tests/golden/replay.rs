@@ -1,22 +1,21 @@
-//! A connection of siw's once more, between two Ironwarp ends that send nothing private. Before this: the capture of siw; after:
-//! one of ours.
+//! Replays a connection of siw between two Ironwarp ends without private extensions, and captures it.
 
-use crate::common::{ALL, End, SOON};
-use crate::path;
 use ironwarp::{
-    AcceptOptions, Access, Completes, Config, ConnectError, ConnectOptions, MemoryRegion, Opcode, Place,
-    Setup, Tag, WorkRequest,
+    AcceptOptions, Access, Completes, Config, ConnectError, ConnectOptions, MemoryRegion, MpaMode, Opcode,
+    Place, Tag, WorkRequest,
 };
 use ironwarp_pcap::{Capture, Conversation, Frame, Kind, OwnedStartup};
+use ironwarp_testkit::native::{ALL, Completions, End, SOON};
+use ironwarp_testkit::path;
+use ironwarp_testkit::relay::forward;
 use ironwarp_wire::mpa::{Enhanced, Revision, Role};
 use ironwarp_wire::{Header, ReadRequest, Send, SendWord};
 use std::collections::{HashMap, VecDeque};
-use std::io;
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::thread;
 
-/// How long the receives were that siw's end had posted.
+/// Length of the receives that siw's end had posted.
 const RECEIVE: usize = 1024;
 
 /// Whether each end requires CRCs.
@@ -26,30 +25,30 @@ pub(crate) struct Ends {
     pub(crate) server_crc: bool,
 }
 
-/// What the client's program does wrong that the bytes do not show. The bounds of memory and of receives they do.
+/// Violations of the client's program that the bytes do not show. Those of bounds and of receive lengths they do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     None,
-    /// It names a tag that nobody gave out.
+    /// Uses a tag that was never sent.
     Tag,
 }
 
-/// Two ends, and the memory that they named to each other.
+/// Two ends, and the memory that they exposed to each other.
 struct Stage {
     client: End,
     server: End,
     mistake: Mistake,
-    /// How long each region is.
+    /// Length of each region.
     region: usize,
-    /// What stands for a tag of siw's.
+    /// The tag that replaces a tag of siw.
     regions: HashMap<Tag, MemoryRegion>,
-    /// What the client and the server received last.
+    /// Last received data of the client and the server.
     receives: [MemoryRegion; 2],
-    /// Numbers for requests.
+    /// The next request identifier.
     id: u64,
 }
 
-/// Goes through a connection, and returns what was on the wire.
+/// Replays a connection, and returns the captured conversation.
 pub(crate) fn replay(
     name: &str,
     siw: &Conversation,
@@ -74,7 +73,7 @@ pub(crate) fn replay(
     ours.conversations.remove(0)
 }
 
-/// A file that is not there yet.
+/// Returns the path of a file that does not exist yet.
 fn file(name: &str) -> PathBuf {
     let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
     let _ = std::fs::remove_file(&path);
@@ -93,24 +92,24 @@ impl Stage {
 
     // --- Startup ---
 
-    /// With the options that siw's programs gave. False: it is rejected.
+    /// Connects with the options that siw's programs used. Returns false if the connection is rejected.
     fn connects(&self, siw: &Conversation) -> bool {
         let (request, reply) = (startup(siw, true), startup(siw, false));
         let listener = self.server.adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let setup = match request.revision {
-            Revision::Two(Some(Enhanced { rtr: Some(_), .. })) => Setup::PeerToPeer,
-            Revision::Two(_) => Setup::ClientServer,
-            Revision::One => Setup::Unenhanced,
+            Revision::Two(Some(Enhanced { rtr: Some(_), .. })) => MpaMode::PeerToPeer,
+            Revision::Two(_) => MpaMode::ClientServer,
+            Revision::One => MpaMode::Unenhanced,
         };
         let mut asks = ConnectOptions::new().setup(setup).private_data(&request.private_data);
         let mut grants = AcceptOptions::new().private_data(&reply.private_data);
         if let Revision::Two(Some(Enhanced { ird, ord, .. })) = request.revision {
             asks = asks.ird(ird).ord(ord);
-            // The programs asked for 4 of each, or for as many as there are in rping: siw raised one and lowered the other.
+            // The programs requested 4 of each, or the maximum (rping): siw raised one and lowered the other.
             let depth = if ird == ord { ird } else { 4 };
             grants = grants.ird(depth).ord(depth);
         }
-        self.client.qp.connect_start(relay(listener.local_addr().unwrap()), &asks).unwrap();
+        self.client.qp.start_connect(relay(listener.local_addr().unwrap()), &asks).unwrap();
         let incoming = listener.accept(SOON).expect("the client connects");
         assert_eq!(incoming.private_data(), request.private_data);
         if reply.role == (Role::Reply { rejected: true }) {
@@ -126,12 +125,12 @@ impl Stage {
 
     // --- Messages ---
 
-    /// Each message in its turn, once the one before has arrived.
+    /// Replays each message after the one before has arrived.
     fn goes_through(&mut self, siw: &Conversation) {
         let mut messages = messages(siw);
         while let Some(message) = messages.pop_front() {
             match message.header {
-                // The device sends the RTR and the answers, not the program.
+                // The device sends the RTR and the Read Responses, not the program.
                 Header::Write(write) if write.place.tag.0 <= 1 => {}
                 Header::ReadResponse(_) => {}
                 Header::Terminate(_) => return self.is_terminated(),
@@ -155,7 +154,7 @@ impl Stage {
         let (from, to) = (self.end(initiator), self.end(!initiator));
         let room = &self.receives[usize::from(initiator)];
         to.qp.post_receive(id, &[room.slice(0, RECEIVE).unwrap()]).unwrap();
-        let memory = from.region(&[payload, &[0]].concat(), ALL); // no region is empty
+        let memory = from.region(&[payload, &[0]].concat(), ALL); // regions must not be empty
         let list = memory.slice(0, payload.len()).unwrap();
         let mut request = WorkRequest::send(id, &[list]);
         if send.solicited {
@@ -173,7 +172,8 @@ impl Stage {
         }
     }
 
-    /// What a Send with Invalidate may close. The program at siw's end named nothing, by a mistake of its library.
+    /// Memory that a Send with Invalidate may invalidate. Due to a bug in its library, the program at siw's end had
+    /// none.
     fn window(&mut self, initiator: bool, send: Send) -> Option<ironwarp::Window> {
         let SendWord::Invalidate(_) = send.word else { return None };
         let (id, end) = (self.id(), self.end(initiator));
@@ -194,7 +194,7 @@ impl Stage {
         from.done(Opcode::Write, id);
     }
 
-    /// `answer`: none, if siw refused it.
+    /// `answer` is `None` if siw refused the Read.
     fn reads(&mut self, initiator: bool, read: ReadRequest, answer: Option<&[u8]>) {
         let (id, source) = (self.id(), self.place(!initiator, read.source));
         self.place(initiator, read.sink);
@@ -213,7 +213,7 @@ impl Stage {
         }
     }
 
-    /// Our place for one of siw's; `initiator`: in whose memory.
+    /// Maps a remote address of siw to ours; `initiator` selects the memory.
     fn place(&mut self, initiator: bool, siw: Place) -> Place {
         if !self.regions.contains_key(&siw.tag) {
             let region = self.end(initiator).region(&vec![0; self.region], ALL);
@@ -227,21 +227,21 @@ impl Stage {
         place
     }
 
-    /// The server has ended the stream: so have both.
+    /// The server has terminated the stream, so both ends have ended.
     fn is_terminated(&self) {
         assert!(self.server.qp.wait_closed(SOON) && self.client.qp.wait_closed(SOON));
         assert!(
-            self.client.qp.fault().is_some_and(|it| it.to_string().contains("the peer ended the stream"))
+            self.client.qp.error().is_some_and(|it| it.to_string().contains("the peer ended the stream"))
         );
     }
 }
 
-/// Where in its region: siw's programs had theirs at the beginning of a page, or somewhere on one.
+/// Offset in the region: siw's buffers started at the beginning of a page, or somewhere on it.
 fn within(place: Place) -> usize {
     usize::try_from(place.offset % 4096).unwrap()
 }
 
-/// A message of siw's, put together.
+/// A reassembled message of siw.
 #[derive(Debug)]
 struct Message {
     initiator: bool,
@@ -277,32 +277,23 @@ fn startup(siw: &Conversation, initiator: bool) -> &OwnedStartup {
     let mut frames = siw.frames.iter().filter(|it| it.from_initiator == initiator);
     match frames.next().map(|it| &it.kind) {
         Some(Kind::Startup(startup)) => startup,
-        other => panic!("a startup frame is due, not {other:?}"),
+        other => panic!("expected a startup frame, found {other:?}"),
     }
 }
 
-/// Joins two connections with segments as small as those between siw's two ends.
+/// Relays connections with segments as small as those between siw's two ends.
 fn relay(to: SocketAddr) -> SocketAddr {
     let size = segment_size();
     let listener = path::listener_with(size);
     let at = listener.local_addr().unwrap();
     thread::spawn(move || {
-        let (one, other) = (listener.accept().unwrap().0, path::dial_with(to, size));
-        let (one_too, other_too) = (one.try_clone().unwrap(), other.try_clone().unwrap());
-        thread::spawn(move || pass(&one, &other));
-        pass(&other_too, &one_too);
+        forward(&listener.accept().unwrap().0, &path::dial_with(to, size)).unwrap();
     });
     at
 }
 
-/// So that 1448 bytes are left for what is sent, as between siw's ends: timestamps take 12, where they are on.
+/// Maximum segment size that leaves 1448 bytes of payload, as between siw's ends: timestamps take 12, if enabled.
 fn segment_size() -> i32 {
     let timestamps = std::fs::read_to_string("/proc/sys/net/ipv4/tcp_timestamps").unwrap();
     if timestamps.trim() == "0" { 1448 } else { 1460 }
-}
-
-fn pass(from: &TcpStream, to: &TcpStream) {
-    to.set_nodelay(true).unwrap();
-    let _ = io::copy(&mut &*from, &mut &*to); // it ends with the connection, in whatever way that ends
-    let _ = to.shutdown(Shutdown::Write);
 }

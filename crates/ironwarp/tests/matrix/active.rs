@@ -1,15 +1,16 @@
-//! The end that posts the operations, and checks its own completions and every byte of its own memory. It tells the passive
-//! end what comes, and when to check.
+//! The active end: posts the operations, and checks its completions and every byte of its memory. It tells the passive
+//! end what to expect, and when to check.
 
-use crate::control::{Other, PATIENCE};
+use crate::control::{Other, TIMEOUT};
 use crate::end::End;
 use crate::op::{OPS, Op, RECEIVES, Receives, Verb, WORD};
 use crate::options::Options;
 use crate::pattern::{Layout, bytes, seed, word};
 use ironwarp::{
-    AcceptOptions, Access, ConnectOptions, Established, Fault, MemoryRegion, Opcode, Place, Sge, Status, Tag,
-    WorkRequest,
+    AcceptOptions, Access, ConnectOptions, Established, MemoryRegion, Opcode, Place, QpError, Sge, Status,
+    Tag, WorkRequest,
 };
+use ironwarp_testkit::native::Completions;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -24,7 +25,7 @@ pub(crate) struct Session<'a> {
     end: End,
     options: Options,
     steps: usize,
-    /// The RDMAP opcodes of all messages so far, in both directions, without those of empty Reads.
+    /// RDMAP opcodes of all messages so far, in both directions, except empty Reads.
     pub(crate) messages: Vec<u8>,
 }
 
@@ -40,7 +41,7 @@ impl<'a> Session<'a> {
         Self::open_through(other, options, receives, |address| address)
     }
 
-    /// Connects not to the passive end but to where `through` says, which leads there.
+    /// Connects to the address that `through` returns, which leads to the passive end.
     pub(crate) fn open_through(
         other: &'a mut Other,
         options: &Options,
@@ -54,7 +55,7 @@ impl<'a> Session<'a> {
         Self { other, end, options: *options, steps: 0, messages: Vec::new() }
     }
 
-    /// An operation that succeeds.
+    /// Runs an operation that succeeds.
     pub(crate) fn step(&mut self, row: usize, size: usize) {
         let op = &OPS[row];
         let (ready, seed) = self.prepare(row, size);
@@ -66,7 +67,7 @@ impl<'a> Session<'a> {
         }
         self.messages.extend(op.on_the_wire(size));
         if !op.is_message() && !self.options.acknowledged {
-            // Behind it comes a message, so it is there when the message is.
+            // A message follows, so the data is placed when the message arrives.
             self.end.qp.post_send(WorkRequest::send(BELL, &[])).unwrap();
             self.end.done(Opcode::Send, BELL);
             self.messages.push(3);
@@ -78,28 +79,28 @@ impl<'a> Session<'a> {
         assert!(if recognised { self.options.recognised() } else { !op.needs_recognition() });
     }
 
-    /// Requirement X8: a Send with Immediate to a peer that is not known to be an Ironwarp is a local error. Nothing of it
-    /// leaves; the connection ends.
+    /// Requirement X8: a Send with Immediate to a peer that is not known to be Ironwarp is a local error. Nothing of it
+    /// is sent; the connection ends.
     pub(crate) fn step_refused(mut self, row: usize, size: usize) {
         let (ready, seed) = self.prepare(row, size);
         let (layout, region) = self.source(size, seed, false);
         let list = list(&region, &layout);
         self.end.qp.post_send(request(&OPS[row], &list, size, seed, &ready)).unwrap();
         let failed = self.end.failed(Opcode::Send, LAST, Status::LocalQpOperation);
-        assert_eq!(failed.cause.as_deref(), Some(&Fault::NoImmediate));
+        assert_eq!(failed.cause.as_deref(), Some(&QpError::NoImmediate));
         assert!(!self.end.qp.is_peer_ironwarp());
         self.other.lines.say("refused");
         self.other.lines.expect("ok");
         self.close();
     }
 
-    /// Closes it, and tells what was on the wire.
+    /// Disconnects, and returns the opcodes on the wire.
     pub(crate) fn close(self) -> Vec<u8> {
         let Self { other, end, messages, .. } = self;
         end.qp.disconnect();
         other.lines.say("close");
         other.lines.expect("closed");
-        assert!(end.qp.wait_closed(PATIENCE), "the passive end closes");
+        assert!(end.qp.wait_closed(TIMEOUT), "the passive end closes");
         messages
     }
 
@@ -114,7 +115,7 @@ impl<'a> Session<'a> {
         (Ready { place, srq: tag(2).0, invalidate: tag(3) }, seed)
     }
 
-    /// A message in memory, with what may be done with it and no more.
+    /// Returns a message in memory, with only the necessary rights.
     fn source(&self, size: usize, seed: u64, uneven: bool) -> (Layout, MemoryRegion) {
         let layout = if uneven { Layout::uneven(size, 0) } else { Layout::one(size) };
         let region = self.end.region(layout.region_len(), Access::LOCAL_READ);
@@ -145,7 +146,7 @@ impl<'a> Session<'a> {
         layout.check(&region, seed);
     }
 
-    /// Word 0 of the pattern is what is there before.
+    /// The previous value is word 0 of the pattern.
     fn atomic(&self, op: &Op, seed: u64, ready: &Ready) {
         let (before, other) = (word(seed, 0), word(seed, 1));
         let result = |expected: u64, request: &dyn Fn(Sge) -> WorkRequest| {
@@ -168,7 +169,7 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// The Send carries what the Read brings, which only a fence makes certain; of three requests one completes.
+    /// The Send carries the data of the Read, which requires a fence; one of three requests is signaled.
     fn sequence(&self, size: usize, seed: u64, ready: &Ready) {
         let (layout, region) = self.source(size, seed, true);
         let access = Access::LOCAL_READ | Access::LOCAL_WRITE;
@@ -200,7 +201,7 @@ fn connect(
     if options.passive_connects {
         let listener = end.adapter.listen(options.address().parse().unwrap()).unwrap();
         other.lines.say(&format!("open {choices} {which} {}", listener.local_addr().unwrap()));
-        let incoming = listener.accept(PATIENCE).expect("the passive end connects");
+        let incoming = listener.accept(TIMEOUT).expect("the passive end connects");
         incoming.accept(&end.qp, &AcceptOptions::new()).unwrap()
     } else {
         other.lines.say(&format!("open {choices} {which} -"));
@@ -213,7 +214,7 @@ fn list(region: &MemoryRegion, layout: &Layout) -> Vec<Sge> {
     layout.pieces.iter().map(|(at, len)| region.slice(*at, *len).unwrap()).collect()
 }
 
-/// A Send or Write of any kind.
+/// Returns a Send or Write of any kind.
 fn request(op: &Op, list: &[Sge], size: usize, seed: u64, ready: &Ready) -> WorkRequest {
     #[expect(clippy::cast_possible_truncation, reason = "half of the seed")]
     let immediate = seed as u32;

@@ -1,28 +1,28 @@
-//! What was on the wire, judged by Wireshark's decoder. Before this: `relay.rs`, which recorded it.
+//! Checks the recorded traffic with Wireshark's dissector.
 //!
-//! Its decoder loses its way where a TCP segment ends within the first bytes of an FPDU, so the capture is cut anew: each
-//! frame in a segment of its own. It follows markers if both directions have them, and up to the first one that stands
-//! between two FPDUs: it takes that for a part of the FPDU before it, where RFC 5044 §4.3 has it belong to the one behind.
+//! The dissector gets lost if a TCP segment ends within the first bytes of an FPDU, so each frame is put into its own
+//! segment. It follows markers if both directions have them, up to the first marker between two FPDUs: it takes that
+//! for a part of the FPDU before, where RFC 5044 §4.3 has it belong to the one after.
 
 use crate::options::Options;
 use crate::relay::Tape;
-use ironwarp_pcap::recut::recut;
+use ironwarp_pcap::resegment::resegment;
 use ironwarp_pcap::{Capture, CaptureWriter, Conversation, Frame, Kind};
+use ironwarp_testkit::tshark::{ERRORS, tshark};
 use ironwarp_wire::{Header, SendWord};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::Duration;
 
-/// From one marker to the next, itself included.
+/// Distance between markers, the marker included.
 const MARKER_SPACING: usize = 512;
 
-/// How often each RDMAP opcode occurs, and how often in the last segment of a message.
+/// Number of occurrences of each RDMAP opcode, and in the last segment of a message.
 type Census = BTreeMap<(u8, bool), usize>;
 
-/// All frames are what they should be, to ourselves and to tshark. `messages` are the opcodes of what was posted, and of
-/// its answers, but for empty Reads.
+/// Checks all frames, with our parser and with tshark. `messages` are the opcodes of the posted requests and their
+/// responses, except empty Reads.
 pub(crate) fn check(tapes: &[Tape], options: &Options, messages: &[u8]) {
     let mut capture = Capture::parse(&written(tapes)).unwrap();
     assert_eq!((capture.conversations.len(), capture.others), (tapes.len(), 0));
@@ -44,15 +44,15 @@ pub(crate) fn check(tapes: &[Tape], options: &Options, messages: &[u8]) {
     assert!(count(&followed) > count(&all) * 3 / 4);
 
     let file = temporary(&format!("matrix-{}.pcap", options.choices().map(|it| it.to_string()).concat()));
-    recut(&capture, File::create(&file).unwrap()).unwrap();
-    let errors = tshark(&file, &["-Y", "_ws.malformed || _ws.expert.severity == error"]);
+    resegment(&capture, File::create(&file).unwrap()).unwrap();
+    let errors = tshark(&file, &["-Y", ERRORS]);
     assert_eq!(errors, "", "{options:?}");
     assert_eq!(census_of_tshark(&file), followed, "{options:?}");
     check_crcs(&file, options.crc != 0, count(&followed));
     std::fs::remove_file(file).unwrap();
 }
 
-/// The tapes as a capture, cut as they were recorded.
+/// Returns the recordings as a capture, segmented as recorded.
 fn written(tapes: &[Tape]) -> Vec<u8> {
     let mut writer = CaptureWriter::new(Vec::new()).unwrap();
     let mut time = Duration::from_secs(1);
@@ -67,7 +67,7 @@ fn written(tapes: &[Tape]) -> Vec<u8> {
     writer.into_inner()
 }
 
-/// Leaves out what follows in a direction once a marker stands between two FPDUs: see above.
+/// Truncates a direction at a marker between two FPDUs: see above.
 fn keep_what_tshark_follows(conversation: &mut Conversation) {
     for side in [true, false] {
         let marked = conversation.framing(side).markers;
@@ -84,8 +84,8 @@ fn keep_what_tshark_follows(conversation: &mut Conversation) {
     }
 }
 
-/// How many messages of each opcode there are, without those that the adapter sends on its own: signals, and empty Reads to
-/// hear how far the peer is.
+/// Number of messages of each opcode, except those that the adapter sends on its own: signals, and empty Reads for
+/// acknowledgements.
 fn posted(capture: &Capture) -> BTreeMap<u8, usize> {
     let frames = capture.frames().map(|(_, frame)| frame);
     let frames = frames.filter(|frame| frame.name() != "Signal" && !is_empty_read(frame));
@@ -96,7 +96,7 @@ fn posted(capture: &Capture) -> BTreeMap<u8, usize> {
     )
 }
 
-/// Between two of our kind, Reads may leave as Read V2, once both know that: they count as Reads all the same.
+/// Two Ironwarp ends may use Read V2 once they recognise each other, which counts as a Read.
 fn meant(frame: &Frame, opcode: u8) -> u8 {
     match &frame.kind {
         Kind::Fpdu { fpdu, .. } => match fpdu.header {
@@ -127,7 +127,7 @@ fn counted<T: Ord>(all: impl Iterator<Item = T>) -> BTreeMap<T, usize> {
     counts
 }
 
-/// The opcode of an FPDU, and whether it ends its message (RFC 5040 figure 4, RFC 7306 figure 1, docs/wire.md).
+/// Returns the opcode of an FPDU, and whether it ends its message (RFC 5040 figure 4, RFC 7306 figure 1, docs/wire.md).
 fn opcode(frame: &Frame) -> Option<(u8, bool)> {
     let Kind::Fpdu { fpdu, .. } = &frame.kind else { return None };
     Some(match &fpdu.header {
@@ -144,11 +144,11 @@ fn opcode(frame: &Frame) -> Option<(u8, bool)> {
         Header::SendImmediate(message) => (0xf, message.send.last),
         Header::ReadV2Request(_) => (0xf, true),
         Header::ReadV2Response(response) => (0xf, response.last),
-        other @ Header::Terminate(_) => panic!("nobody posted anything that needs {other}"),
+        other @ Header::Terminate(_) => panic!("unexpected Terminate {other}"),
     })
 }
 
-/// Each FPDU is in a packet of its own, or in several of which the last is dissected: a line each.
+/// Each FPDU is in one packet, or in several of which the last is dissected: one line each.
 fn census_of_tshark(file: &Path) -> Census {
     let fields = ["-e", "iwarp_rdma.opcode", "-e", "iwarp_ddp.last_flag"];
     let text = tshark(file, &[&["-Y", "iwarp_ddp_rdmap", "-T", "fields"], &fields[..]].concat());
@@ -159,7 +159,7 @@ fn census_of_tshark(file: &Path) -> Census {
     counted(text.lines().map(line))
 }
 
-/// tshark computes each CRC itself; where none was agreed on, the field is zero.
+/// tshark verifies each CRC; without CRCs, the field is zero.
 fn check_crcs(file: &Path, crc: bool, fpdus: usize) {
     let filter = if crc { "iwarp_mpa.crc_check" } else { "iwarp_mpa.crc == 0" };
     let text = tshark(file, &["-Y", filter, "-O", "iwarp_mpa"]);
@@ -168,20 +168,7 @@ fn check_crcs(file: &Path, crc: bool, fpdus: usize) {
     assert!(!text.contains("Bad CRC32"));
 }
 
-/// What tshark prints about a file. It looks at what is in packets first: it knows some of the ports that the kernel chooses
-/// by other protocols. Its decoder of RPC-over-RDMA is off: by a guess at the first bytes, it takes short Sends for its own
-/// and then finds them malformed.
-fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
-    command.arg("-r").arg(file).args(["--disable-protocol", "rpcordma"]);
-    command.args(["-o", "tcp.try_heuristic_first:TRUE"]).args(arguments);
-    let output = command.output().expect("tshark starts: `cargo xtask setup` installs it");
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "tshark {arguments:?} on {}: {errors}", file.display());
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// A file of this test alone.
+/// Returns the path of a temporary file of this test.
 fn temporary(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }

@@ -1,14 +1,13 @@
-//! The other process, and the words that the two exchange beside what is tested: lines over a TCP connection of their own.
+//! The other process, and the control protocol between the two: lines over a separate TCP connection.
 
+use ironwarp_testkit::child;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command};
+use std::process::Child;
 use std::time::Duration;
 
-/// Tells the other process where the first one waits for it.
-const VARIABLE: &str = "IRONWARP_TEST_MATRIX";
-/// Nothing here takes so long, unless it is broken.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+/// Upper bound on the duration of every step.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(120);
 
 /// Lines of words.
 #[derive(Debug)]
@@ -20,7 +19,7 @@ pub(crate) struct Lines {
 impl Lines {
     fn new(stream: TcpStream) -> Self {
         stream.set_nodelay(true).unwrap();
-        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Self { reader: BufReader::new(stream.try_clone().unwrap()), writer: stream }
     }
 
@@ -28,24 +27,24 @@ impl Lines {
         self.writer.write_all(format!("{line}\n").as_bytes()).unwrap();
     }
 
-    /// The words of the next line; none when the other end is gone.
+    /// Returns the words of the next line; none after the other end has closed.
     pub(crate) fn hear(&mut self) -> Vec<String> {
         let mut line = String::new();
         self.reader.read_line(&mut line).unwrap();
         line.split_whitespace().map(str::to_owned).collect()
     }
 
-    /// The words behind the first one, which must be this.
+    /// Returns the words after the first, which must be this one.
     #[track_caller]
     pub(crate) fn expect(&mut self, word: &str) -> Vec<String> {
         let mut words = self.hear();
-        assert!(!words.is_empty(), "the other process failed; it says why");
+        assert!(!words.is_empty(), "the other process failed: see its output");
         assert_eq!(words.remove(0), word);
         words
     }
 }
 
-/// The process that has the passive ends. Killed when the test fails.
+/// The process with the passive ends. Killed if the test fails.
 #[derive(Debug)]
 pub(crate) struct Other {
     process: Child,
@@ -53,20 +52,17 @@ pub(crate) struct Other {
 }
 
 impl Other {
-    /// Starts this program once more, as `test`.
+    /// Starts `test` of this program, with the address to connect to as its role.
     pub(crate) fn start(test: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--ignored", "--nocapture", "--quiet"])
-            .env(VARIABLE, listener.local_addr().unwrap().to_string())
-            .spawn()
-            .unwrap();
+        let role = listener.local_addr().unwrap().to_string();
+        let process = child::command(test, &role).args(["--ignored", "--quiet"]).spawn().unwrap();
         wait_readable(&listener);
         let (stream, _) = listener.accept().unwrap();
         Self { process, lines: Lines::new(stream) }
     }
 
-    /// It must end, and be content.
+    /// Waits until it exits successfully.
     pub(crate) fn end(mut self) {
         self.lines.say("end");
         assert!(self.process.wait().unwrap().success());
@@ -80,15 +76,15 @@ impl Drop for Other {
     }
 }
 
-/// The way back to the process that started this one.
+/// Connects to the process that started this one.
 pub(crate) fn parent() -> Lines {
-    let address = std::env::var(VARIABLE).expect("this is started by the other tests, not by a person");
+    let address = child::role().expect("started by the other tests");
     Lines::new(TcpStream::connect(address).unwrap())
 }
 
 fn wait_readable(listener: &TcpListener) {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
-    let timeout = Timespec::try_from(PATIENCE).expect("a short time");
+    let timeout = Timespec::try_from(TIMEOUT).expect("a short time");
     let ready = poll(&mut [PollFd::new(listener, PollFlags::IN)], Some(&timeout)).unwrap();
-    assert_eq!(ready, 1, "the other process does not come");
+    assert_eq!(ready, 1, "the other process does not connect");
 }

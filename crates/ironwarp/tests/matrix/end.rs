@@ -1,17 +1,17 @@
-//! What both processes have: an adapter and a queue pair with these options. After this: `active.rs` and `passive.rs`.
+//! One end of a connection: an adapter and a queue pair with these options.
 
-use crate::control::PATIENCE;
 use crate::op::Receives;
 use crate::options::Options;
 use ironwarp::{
     Access, Adapter, Buffer, Completion, CompletionQueue, MemoryRegion, Opcode, ProtectionDomain, QueuePair,
-    SharedReceiveQueue, Status,
+    SharedReceiveQueue,
 };
+use ironwarp_testkit::native::Completions;
 
 #[derive(Debug)]
 pub(crate) struct End {
     pub(crate) qp: QueuePair,
-    /// Where the receives come from, if not from the queue pair itself.
+    /// The source of receives, if not the queue pair itself.
     pub(crate) srq: Option<SharedReceiveQueue>,
     pub(crate) cq: CompletionQueue,
     pub(crate) domain: ProtectionDomain,
@@ -43,31 +43,24 @@ impl End {
         self.domain.register(Buffer::new(len).unwrap(), access).unwrap()
     }
 
-    pub(crate) fn next(&self) -> Completion {
-        self.cq.wait(PATIENCE).unwrap().expect("something completes in time")
-    }
-
-    /// The next completion, which must be a success of this request.
+    /// Waits for the next completion, which must be a success of this request.
     #[track_caller]
     pub(crate) fn done(&self, opcode: Opcode, id: u64) -> Completion {
-        let completion = self.next().success().unwrap_or_else(|error| panic!("{error}"));
-        assert_eq!((completion.opcode, completion.wr_id), (opcode, id), "{completion:?}");
+        let completion = Completions::done(self, opcode, id);
         assert_eq!(completion.qp, self.qp.id());
         completion
     }
 
-    /// The next completion, which must be a failure of this request.
-    #[track_caller]
-    pub(crate) fn failed(&self, opcode: Opcode, id: u64, status: Status) -> Completion {
-        let failed = self.next();
-        assert_eq!((failed.opcode, failed.wr_id, failed.status), (opcode, id, status), "{failed:?}");
-        failed
-    }
-
-    /// Everything that completed was asked for.
+    /// Checks that nothing else has completed.
     #[track_caller]
     pub(crate) fn nothing_more(&self) {
         let completion = self.cq.poll_one().unwrap();
         assert!(completion.is_none(), "{completion:?}");
+    }
+}
+
+impl Completions for End {
+    fn cq(&self) -> &CompletionQueue {
+        &self.cq
     }
 }

@@ -1,6 +1,6 @@
-//! Every operation, every size, between two processes over real sockets, and every byte of it looked at; with CRCs, markers,
-//! IP versions, completion semantics, kinds of peers and roles so that every choice of one meets every choice of another.
-//! Then Wireshark's decoder looks at what was on the wire.
+//! Every operation and size, between two processes over real sockets, with every byte verified. CRCs, markers, IP
+//! versions, completion modes, kinds of peers and roles are combined pairwise. Then Wireshark's dissector checks the
+//! traffic.
 //!
 //! ```text
 //!  this process: active.rs ◀── iWARP ──▶ passive.rs: the same program, started once more
@@ -62,7 +62,7 @@ fn every_operation_and_size_under_every_pair_of_options() {
     other.end();
 }
 
-/// Each operation with other options than the one before.
+/// Each operation with different options.
 #[test]
 fn every_operation_with_64_mib() {
     let mut other = other();
@@ -90,7 +90,7 @@ fn a_write_of_1_gib() {
     other.end();
 }
 
-/// CRCs and markers, both off and on, and both IP versions. In markers tshark finds its way if both directions have them.
+/// CRCs and markers, both off and on, and both IP versions. tshark follows markers if both directions have them.
 #[test]
 fn wireshark_follows_every_operation() {
     let mut other = other();
@@ -109,7 +109,7 @@ fn wireshark_follows_every_operation() {
     other.end();
 }
 
-/// An operation with all sizes: what was on the wire, and the opcodes of what was posted.
+/// Runs an operation with all sizes. Returns the recorded traffic, and the opcodes of the posted requests.
 fn recorded(other: &mut Other, options: &Options, receives: Receives, row: usize) -> (Tape, Vec<u8>) {
     let mut relay = None;
     let through = |to| relay.insert(Relay::start(to)).address;

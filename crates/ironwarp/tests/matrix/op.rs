@@ -1,12 +1,11 @@
-//! Every operation that has a row in the matrix. Both processes know this table; a step names its row. After this:
-//! `active.rs` posts it, `passive.rs` prepares for it and checks it.
+//! Every operation of the matrix. Both processes use this table; a step refers to its row.
 
 use ironwarp::Opcode;
 
-/// Message sizes of the matrix. 64 MiB and 1 GiB have tests of their own.
+/// Message sizes of the matrix. 64 MiB and 1 GiB have separate tests.
 pub(crate) const SIZES: [usize; 8] = [0, 1, 7, 64, 4095, 4096, 65_535, 1 << 20];
 pub(crate) const LARGE: usize = 64 << 20;
-/// Of atomic operations.
+/// Size of an atomic operation.
 pub(crate) const WORD: usize = 8;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,13 +14,13 @@ pub(crate) enum Verb {
     Write,
     Read,
     FetchAdd,
-    /// Two of them: one that finds what it compares with, then one that does not.
+    /// Two compare-and-swap operations: one that matches, then one that does not.
     CompareSwap,
-    /// A Write and a Read that are not signalled, then a fenced Send of what was read.
+    /// An unsignaled Write and an unsignaled Read, then a fenced Send of the data that was read.
     Sequence,
 }
 
-/// What the passive end opens to the active one.
+/// What the passive end exposes to the active end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Target {
     Region,
@@ -31,12 +30,12 @@ pub(crate) enum Target {
     FastRegion,
 }
 
-/// Where the passive end's receives come from.
+/// The source of the passive end's receives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Receives {
     Own,
     Shared,
-    /// The queue that the message names.
+    /// The queue that the message addresses.
     Xrc,
 }
 
@@ -48,7 +47,7 @@ pub(crate) struct Op {
     pub(crate) verb: Verb,
     pub(crate) target: Target,
     pub(crate) inline: bool,
-    /// Uneven scatter/gather lists at both ends, and memory in several buffers at the passive one.
+    /// Uneven scatter/gather lists at both ends, and several buffers at the passive one.
     pub(crate) list: bool,
     pub(crate) solicited: bool,
     pub(crate) invalidate: bool,
@@ -113,7 +112,7 @@ pub(crate) const OPS: &[Op] = &[
     Op { name: "Write and Read unsignalled, then a fenced Send", verb: Verb::Sequence, list: true, ..SEND },
 ];
 
-/// The row of the operation with this name.
+/// Returns the row of the operation with this name.
 pub(crate) fn row(name: &str) -> usize {
     OPS.iter().position(|op| op.name == name).unwrap()
 }
@@ -123,22 +122,23 @@ impl Op {
         matches!(self.verb, Verb::FetchAdd | Verb::CompareSwap)
     }
 
-    /// Those of `sizes` that it has, if it has a size.
+    /// Returns those of `sizes` that apply.
     pub(crate) fn sizes<'a>(&self, sizes: &'a [usize]) -> &'a [usize] {
         if self.is_atomic() { &[WORD] } else { sizes }
     }
 
-    /// Uses up a receive of the passive end.
+    /// Whether it consumes a receive of the passive end.
     pub(crate) fn is_message(&self) -> bool {
         matches!(self.verb, Verb::Send | Verb::Sequence) || self.immediate
     }
 
-    /// A Send with Immediate is for Ironwarp ends only (requirement X8); a Write with Immediate is for everybody.
+    /// A Send with Immediate works between Ironwarp ends only (requirement X8); a Write with Immediate is standard.
     pub(crate) fn needs_recognition(&self) -> bool {
         self.verb == Verb::Send && self.immediate
     }
 
-    /// What does not use a receive need not be tried with all kinds of them. A message names a tag or a queue, not both.
+    /// Operations that use no receive need not be run with all sources of receives. A message addresses a tag or a
+    /// queue, not both.
     pub(crate) fn goes_with(&self, receives: Receives) -> bool {
         match receives {
             Receives::Own => true,
@@ -147,7 +147,7 @@ impl Op {
         }
     }
 
-    /// What the completion of the last request says.
+    /// Returns the opcode of the last completion.
     pub(crate) fn opcode(&self) -> Opcode {
         match self.verb {
             Verb::Send | Verb::Sequence => Opcode::Send,
@@ -158,8 +158,8 @@ impl Op {
         }
     }
 
-    /// The RDMAP opcodes of its messages, in both directions (RFC 5040 figure 4, RFC 7306 figure 1, docs/wire.md). Empty Reads
-    /// are left out: the adapter asks for some of its own.
+    /// Returns the RDMAP opcodes of its messages, in both directions (RFC 5040 figure 4, RFC 7306 figure 1,
+    /// docs/wire.md), except empty Reads, because the adapter sends some of its own.
     pub(crate) fn on_the_wire(&self, size: usize) -> Vec<u8> {
         let solicited = u8::from(self.solicited);
         match self.verb {

@@ -1,23 +1,22 @@
-//! What two ends can agree on, and sets of it in which every pair of choices occurs. After this: `end.rs` opens adapters
-//! with them.
+//! Options of a connection, and sets of them that cover every pair of choices.
 
 use ironwarp::{Agreed, Completes, Config};
 
-/// How many choices each of the options has, in the order of the fields of [`Options`].
+/// Number of choices of each option, in the order of the fields of [`Options`].
 const CHOICES: [u8; 6] = [3, 4, 2, 2, 3, 2];
 
-/// What a connection is like. One end is active: it posts the operations. The other is passive.
+/// Options of a connection. The active end posts the operations, the other end is passive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Options {
-    /// Who asks for CRCs: nobody, both, the passive end. One suffices (RFC 5044 §7.1).
+    /// Which ends request CRCs: neither, both, the passive end. One suffices (RFC 5044 §7.1).
     pub(crate) crc: u8,
-    /// Who asks for markers in what it receives: nobody, both, the active end, the passive end.
+    /// Which ends request markers in what they receive: neither, both, the active end, the passive end.
     pub(crate) markers: u8,
     pub(crate) ipv6: bool,
     pub(crate) acknowledged: bool,
-    /// Whose setting `private` is on: both ends', nobody's, the active end's.
+    /// Which ends have the setting `private`: both, neither, the active end.
     pub(crate) private: u8,
-    /// The passive end connects and the active one listens.
+    /// The passive end connects and the active end listens.
     pub(crate) passive_connects: bool,
 }
 
@@ -39,12 +38,12 @@ impl Options {
         if self.acknowledged { Completes::WhenAcknowledged } else { Completes::WhenSent }
     }
 
-    /// Both ends know what the other is, so they may use what only Ironwarp understands.
+    /// Whether both ends recognise each other as Ironwarp, and may use private extensions.
     pub(crate) fn recognised(&self) -> bool {
         self.private == 0
     }
 
-    /// What was agreed on is what was asked for.
+    /// Checks that the negotiated parameters match the options.
     pub(crate) fn check(&self, agreed: &Agreed, passive: bool) {
         for framing in [agreed.send, agreed.receive] {
             assert_eq!(framing.crc, self.crc != 0, "{self:?}");
@@ -70,7 +69,7 @@ impl From<[u8; 6]> for Options {
     }
 }
 
-/// Sets in which every choice of one option meets every choice of every other: always the set that adds the most pairs.
+/// Sets in which every choice of one option meets every choice of every other, chosen greedily.
 pub(crate) fn pairwise() -> Vec<Options> {
     let all = all();
     let mut missing: Vec<Pair> = all.iter().flat_map(pairs).collect();
@@ -87,7 +86,7 @@ pub(crate) fn pairwise() -> Vec<Options> {
     sets
 }
 
-/// Two options, and what is chosen for each.
+/// Two options, with a choice for each.
 type Pair = [(usize, u8); 2];
 
 fn pairs(set: &Options) -> Vec<Pair> {
@@ -109,7 +108,7 @@ fn all() -> Vec<Options> {
     all.into_iter().map(Options::from).collect()
 }
 
-/// Counted another way than the sets are made: option by option, choice by choice.
+/// Counts in a different way than the sets are made: option by option, choice by choice.
 #[test]
 fn every_pair_of_options_is_in_a_set() {
     let sets: Vec<_> = pairwise().iter().map(Options::choices).collect();
@@ -123,5 +122,5 @@ fn every_pair_of_options_is_in_a_set() {
         }
     }
     assert_eq!(pairs, 105);
-    assert!(sets.len() <= 16, "{} sets, where 12 are the fewest possible", sets.len());
+    assert!(sets.len() <= 16, "{} sets, and the minimum is 12", sets.len());
 }

@@ -1,8 +1,7 @@
-//! The end that is written to, read from and sent to, in a process of its own. Before each operation it opens memory and
-//! posts receives, and tells where; afterwards it checks its completions and every byte. Before this: `active.rs`, whose
-//! orders it follows.
+//! The passive end, in its own process. Before each operation it exposes memory and posts receives, and sends the
+//! addresses; afterwards it checks its completions and every byte. The active end controls it.
 
-use crate::control::{Lines, PATIENCE};
+use crate::control::{Lines, TIMEOUT};
 use crate::end::End;
 use crate::op::{OPS, Op, RECEIVES, Receives, Target, Verb};
 use crate::options::Options;
@@ -11,6 +10,7 @@ use ironwarp::{
     AcceptOptions, Access, Buffer, ConnectOptions, Contents, FastRegion, MemoryRegion, Opcode, Place, Sge,
     Status, Tag, Window, WorkRequest,
 };
+use ironwarp_testkit::native::Completions;
 use std::ops::Deref;
 
 /// Identifiers of requests.
@@ -18,7 +18,7 @@ const RECEIVE: u64 = 1;
 const OPEN: u64 = 2;
 const INVALIDATABLE: u64 = 3;
 
-/// Does what the lines say, until they end.
+/// Executes the commands of the active end until it closes.
 pub(crate) fn serve(mut lines: Lines) {
     let mut session: Option<Session> = None;
     let mut step: Option<Step> = None;
@@ -47,12 +47,12 @@ pub(crate) fn serve(mut lines: Lines) {
                 session = Some(it);
             }
             (["close"], Some(it), None) => {
-                assert!(it.end.qp.wait_closed(PATIENCE), "the active end closes");
+                assert!(it.end.qp.wait_closed(TIMEOUT), "the active end closes");
                 drop(it);
                 lines.say("closed");
             }
             (["end"], None, None) => return,
-            (words, ..) => panic!("{words:?} is not for now"),
+            (words, ..) => panic!("unexpected command {words:?}"),
         }
     }
 }
@@ -73,17 +73,17 @@ struct Step {
     op: Op,
     size: usize,
     seed: u64,
-    /// Where the operation goes to, or comes from.
+    /// Target or source of the operation.
     place: Place,
     memory: Opened,
     layout: Layout,
-    /// The receive's own memory and layout, if the operation has another target besides.
+    /// Memory and layout of the receive, if the operation also has another target.
     received: Option<(Opened, Layout)>,
-    /// A window for the peer to close, and its region.
+    /// A window for the peer to invalidate, and its region.
     invalidatable: Option<(MemoryRegion, Window)>,
 }
 
-/// Memory that is open to the peer.
+/// Memory that is exposed to the peer.
 enum Opened {
     Region(MemoryRegion),
     Window(MemoryRegion, Window),
@@ -101,7 +101,7 @@ impl Session {
         } else {
             let listener = end.adapter.listen(options.address().parse().unwrap()).unwrap();
             lines.say(&format!("at {}", listener.local_addr().unwrap()));
-            let incoming = listener.accept(PATIENCE).expect("the active end connects");
+            let incoming = listener.accept(TIMEOUT).expect("the active end connects");
             incoming.accept(&end.qp, &AcceptOptions::new()).unwrap()
         };
         options.check(&established.agreed, true);
@@ -109,7 +109,7 @@ impl Session {
         Self { end, options, receives }
     }
 
-    /// The number of the queue that messages have to name.
+    /// Number of the queue that messages must address.
     fn srq(&self) -> u32 {
         if self.receives == Receives::Xrc { self.end.srq.as_ref().unwrap().id() } else { 0 }
     }
@@ -158,7 +158,7 @@ impl Session {
         }
     }
 
-    /// Memory with no more rights than the operation needs.
+    /// Returns memory with only the rights that the operation needs.
     fn opened(&self, op: &Op, layout: &Layout) -> Opened {
         let both = Access::LOCAL_READ | Access::LOCAL_WRITE;
         let (local, remote) = match op.verb {
@@ -198,7 +198,7 @@ impl Session {
         (region, window)
     }
 
-    /// The operation is done: each completion is right, and each byte.
+    /// Checks the completions and every byte after the operation.
     fn check(&self, step: Step) {
         let Step { op, size, seed, memory, layout, received, invalidatable, .. } = step;
         if op.is_message() || !self.options.acknowledged {
@@ -212,7 +212,7 @@ impl Session {
                 memory.read(layout.pieces[0].0, &mut found).unwrap();
                 let add = if op.verb == Verb::FetchAdd { word(seed, 0) } else { 0 };
                 assert_eq!(u64::from_ne_bytes(found), add.wrapping_add(word(seed, 1)), "{}", op.name);
-                // With the word as it was, it is the check of what is around it.
+                // Restore the word, so that the check covers the bytes around it.
                 layout.fill(&memory, seed);
                 layout.check(&memory, seed);
             }
@@ -223,7 +223,7 @@ impl Session {
             }
         }
         if let Some((region, window)) = invalidatable {
-            // It could not go while the window is bound.
+            // The region cannot be deregistered while the window is bound.
             region.deregister().unwrap();
             drop(window);
         }
@@ -233,7 +233,7 @@ impl Session {
         let notice = op.verb == Verb::Write && op.immediate;
         let opcode = if notice { Opcode::ReceiveWrite } else { Opcode::Receive };
         let completion = if self.options.acknowledged {
-            // The active end knows that it is here, so it is.
+            // The active end has an acknowledgement, so the message was received.
             let completion = self.end.cq.poll_one().unwrap().expect("acknowledged means received");
             assert_eq!((completion.status, completion.opcode), (Status::Success, opcode), "{completion:?}");
             assert_eq!((completion.wr_id, completion.qp), (RECEIVE, self.end.qp.id()));
@@ -250,12 +250,12 @@ impl Session {
         assert_eq!(completion.invalidated, invalidated, "{}", op.name);
     }
 
-    /// The active end could not do it, and closed.
+    /// The active end failed the operation locally, and closed.
     fn check_refused(&self, step: &Step) {
         if self.end.srq.is_none() {
             self.end.failed(Opcode::Receive, RECEIVE, Status::Flushed);
         }
-        assert!(self.end.qp.wait_closed(PATIENCE));
+        assert!(self.end.qp.wait_closed(TIMEOUT));
         self.end.nothing_more();
         step.layout.check_untouched(&step.memory);
     }
@@ -271,7 +271,7 @@ impl Opened {
     }
 
     fn list(&self, layout: &Layout) -> Vec<Sge> {
-        let Self::Region(region) = self else { panic!("receives go to regions here") };
+        let Self::Region(region) = self else { panic!("receives use regions") };
         layout.pieces.iter().map(|(at, len)| region.slice(*at, *len).unwrap()).collect()
     }
 }
@@ -287,7 +287,7 @@ impl Deref for Opened {
     }
 }
 
-/// Memory for `len` bytes, in several buffers or in one.
+/// Allocates memory for `len` bytes, in several buffers or in one.
 fn buffers(len: usize, several: bool) -> Vec<Buffer> {
     let cuts = if several { vec![0, 5, len / 3, len - 7, len] } else { vec![0, len] };
     cuts.windows(2).map(|it| Buffer::new(it[1] - it[0]).unwrap()).collect()

@@ -1,22 +1,22 @@
-//! What messages hold, where in a region they are, and the check of every byte of it and around it.
+//! Contents and layout of messages, and the check of every byte in and around them.
 
 use ironwarp::Contents;
 
-/// Around and between the pieces of a message.
+/// Fill byte around and between the pieces of a message.
 const GUARD: u8 = 0xa5;
-/// How many such bytes: odd, so that pieces begin anywhere in a word.
+/// Length of such margins: odd, so that pieces start anywhere in a word.
 const MARGIN: usize = 37;
 /// Regions are filled and checked in parts of this size.
 const PART: usize = 256 << 10;
 const WORD: usize = size_of::<u64>();
 
-/// The content of a message follows from its seed; this is the seed of a step. Words of two steps differ.
+/// Returns the seed of a step, which determines the contents. Words of two steps differ.
 pub(crate) fn seed(op: usize, size: usize, step: usize) -> u64 {
     let mixed = [op, size, step].iter().fold(1, |seed, it| spread(seed).wrapping_add(*it as u64));
     spread(mixed)
 }
 
-/// Word `index` of a message.
+/// Returns word `index` of a message.
 pub(crate) fn word(seed: u64, index: usize) -> u64 {
     spread(seed.wrapping_add(index as u64))
 }
@@ -26,7 +26,7 @@ fn spread(x: u64) -> u64 {
     x ^ x >> 29
 }
 
-/// Bytes `from..from + len` of a message.
+/// Returns bytes `from..from + len` of a message.
 pub(crate) fn bytes(seed: u64, from: usize, len: usize) -> Vec<u8> {
     let skip = from % WORD;
     let mut bytes = vec![0; (skip + len).next_multiple_of(WORD)];
@@ -38,25 +38,25 @@ pub(crate) fn bytes(seed: u64, from: usize, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// Where the pieces of a message are in a region: at which byte each begins, and how long it is.
+/// Offsets and lengths of the pieces of a message in a region.
 #[derive(Clone, Debug)]
 pub(crate) struct Layout {
     pub(crate) pieces: Vec<(usize, usize)>,
 }
 
 impl Layout {
-    /// In one piece, on no boundary at all.
+    /// One unaligned piece.
     pub(crate) fn one(size: usize) -> Self {
         Self { pieces: vec![(MARGIN, size)] }
     }
 
-    /// A word that is aligned, as atomic operations need it.
+    /// One aligned word, as atomic operations require.
     pub(crate) fn aligned() -> Self {
         Self { pieces: vec![(MARGIN.next_multiple_of(WORD), WORD)] }
     }
 
-    /// In pieces of very different lengths, some of them empty, in another order than in the message. Two ends have other
-    /// pieces if their `salt` differs.
+    /// Pieces of very different lengths, some of them empty, in another order than in the message. A different `salt`
+    /// gives different pieces.
     pub(crate) fn uneven(size: usize, salt: usize) -> Self {
         let mut left = size;
         let lens = [1 + salt, 0, 7, size / 3 + salt, size / 2, size].map(|len| {
@@ -79,7 +79,7 @@ impl Layout {
         Self { pieces }
     }
 
-    /// How long a region is that has room for the message, and a margin behind it.
+    /// Length of a region with room for the message and a margin.
     pub(crate) fn region_len(&self) -> usize {
         self.pieces.iter().map(|(at, len)| at + len).max().unwrap() + MARGIN
     }
@@ -91,19 +91,19 @@ impl Layout {
         }
     }
 
-    /// Puts a message in its place.
+    /// Writes a message to its place.
     pub(crate) fn fill(&self, region: &Contents, seed: u64) {
         self.each_part(|at, from, len| region.write(at, &bytes(seed, from, len)).unwrap());
     }
 
-    /// The message is there, to the byte, and nothing else was changed.
+    /// Checks that the message is there, and that nothing else changed.
     #[track_caller]
     pub(crate) fn check(&self, region: &Contents, seed: u64) {
         self.check_margins(region);
         self.each_part(|at, from, len| compare(&get(region, at, len), &bytes(seed, from, len), at));
     }
 
-    /// Nothing was changed.
+    /// Checks that nothing changed.
     #[track_caller]
     pub(crate) fn check_untouched(&self, region: &Contents) {
         self.check_margins(region);
@@ -118,7 +118,7 @@ impl Layout {
         }
     }
 
-    /// What is not part of the message: where it begins, and how long it is.
+    /// Offsets and lengths of the margins.
     fn margins(&self) -> Vec<(usize, usize)> {
         let mut pieces = self.pieces.clone();
         pieces.sort_unstable();
@@ -131,7 +131,8 @@ impl Layout {
         margins
     }
 
-    /// Calls `each` for every part of every piece: where it is in the region, where in the message, and its length.
+    /// Calls `each` for every part of every piece, with its offset in the region, its offset in the message, and its
+    /// length.
     fn each_part(&self, mut each: impl FnMut(usize, usize, usize)) {
         let mut from = 0;
         for (begin, len) in &self.pieces {
@@ -163,7 +164,7 @@ fn compare(found: &[u8], expected: &[u8], at: usize) {
     }
 }
 
-/// The check itself: a message with one wrong byte, or a byte beside it, does not pass.
+/// Tests the check itself: a message with one wrong byte in or beside it does not pass.
 #[test]
 fn a_wrong_byte_anywhere_is_found() {
     let domain = ironwarp::Adapter::new().unwrap().protection_domain();

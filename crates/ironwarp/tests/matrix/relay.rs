@@ -1,12 +1,11 @@
-//! A relay between the two processes that records what it passes on: nobody may capture packets without being root. After
-//! this: `capture.rs` makes a capture of it.
+//! A relay between the two processes that records what it passes on, because capturing packets requires root.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 
-/// What went through, in an order that may have been: what answers something comes behind it.
+/// Recorded traffic, in a causal order: replies come after their requests.
 #[derive(Debug)]
 pub(crate) struct Tape {
     pub(crate) initiator: SocketAddr,
@@ -20,7 +19,7 @@ pub(crate) struct Piece {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// One connection's relay.
+/// The relay of one connection.
 #[derive(Debug)]
 pub(crate) struct Relay {
     pub(crate) address: SocketAddr,
@@ -28,14 +27,14 @@ pub(crate) struct Relay {
 }
 
 impl Relay {
-    /// Whoever connects to its address is connected to `to`.
+    /// Relays a connection to the returned address to `to`.
     pub(crate) fn start(to: SocketAddr) -> Self {
         let listener = TcpListener::bind((to.ip(), 0)).unwrap();
         let address = listener.local_addr().unwrap();
         Self { address, thread: thread::spawn(move || record(&listener, to)) }
     }
 
-    /// What was recorded, once both ends have closed.
+    /// Returns the recording, once both ends have closed.
     pub(crate) fn tape(self) -> Tape {
         self.thread.join().unwrap()
     }
@@ -56,7 +55,7 @@ fn record(listener: &TcpListener, to: SocketAddr) -> Tape {
     Tape { initiator: from, responder: to, pieces }
 }
 
-/// Writes down what comes before it passes it on, and passes on that no more comes.
+/// Records data before it passes it on, and passes on the end of the stream.
 fn pass(from_initiator: bool, mut from: TcpStream, mut to: TcpStream, pieces: &Mutex<Vec<Piece>>) {
     let mut buffer = vec![0; 256 << 10];
     loop {

@@ -1,31 +1,32 @@
-//! What was on the wire: the packets that QEMU recorded at the guest's network card. Before this: `session.rs`, which made
-//! them; after: `tshark.rs` has another opinion.
+//! Checks the packets that QEMU recorded at the guest's network card.
 
 use crate::relay::SEGMENT;
 use crate::session::{Ending, Ours, Session, Told, Variant};
 use crate::tshark;
-use ironwarp::{Cause, Completes, Setup};
-use ironwarp_pcap::{Capture, Connection, Conversation, Fault, Frame, Kind, connections, dissect, read};
+use ironwarp::{Cause, Completes, MpaMode};
+use ironwarp_pcap::{
+    Capture, Connection, Conversation, Frame, Kind, ProblemKind, connections, dissect, read,
+};
 use ironwarp_wire::mpa::{Revision, RtrSet};
 use ironwarp_wire::{Fpdu, Header};
 use std::path::Path;
 
-/// Frames of a connection that are too many for tshark.
+/// Number of frames of a connection above which tshark takes too long.
 const MANY: usize = 10_000;
 
-/// Checks a file that holds the packets of these sessions, each a connection.
+/// Checks a file with the packets of these sessions, each a connection.
 pub(crate) fn check(file: &Path, variant: Variant, sessions: &[Session]) {
     let bytes = std::fs::read(file).unwrap();
     let recording = read(&bytes).unwrap();
     assert!(!recording.cut_off, "QEMU did not write all of {}", file.display());
     let mut connections = connections(&recording.packets).unwrap();
-    // Those on which nobody says anything are siw's test of patience.
+    // Connections without data are the test of siw's timeout.
     connections.retain(|connection| connection.streams.iter().any(|stream| !stream.bytes.is_empty()));
     assert_eq!(connections.len(), sessions.len(), "each session is one connection");
     let mut conversations = Vec::new();
     for (connection, session) in connections.iter().zip(sessions) {
         let _told = Told(format!("in the capture of {}: {session:?}", variant.name()));
-        let conversation = dissect(connection).expect("it begins with an MPA Request");
+        let conversation = dissect(connection).expect("starts with an MPA Request");
         every_byte_decodes(connection, &conversation, session);
         terminates(&conversation, session);
         if let Ours::Connected(_) = session.ours {
@@ -33,20 +34,20 @@ pub(crate) fn check(file: &Path, variant: Variant, sessions: &[Session]) {
             fpdus(&conversation, session);
             reads(&conversation, session, variant);
         }
-        // What differs in a session of tens of thousands of FPDUs is their number.
+        // Sessions with tens of thousands of FPDUs are not different, only longer.
         if conversation.frames.len() < MANY {
             conversations.push(conversation);
         }
     }
     for (i, conversations) in without_reuse(conversations).into_iter().enumerate() {
         let (others, start, cut_off) = (0, std::time::Duration::ZERO, false);
-        let recut = file.with_extension(format!("recut-{i}.pcap"));
-        tshark::check(&Capture { conversations, others, start, cut_off }, &recut);
+        let resegmented = file.with_extension(format!("resegmented-{i}.pcap"));
+        tshark::check(&Capture { conversations, others, start, cut_off }, &resegmented);
     }
 }
 
-/// As many lists as it takes for no pair of ports to come twice in one. The guest's kernel picks a port at random and may pick it again; tshark
-/// then takes the new Request and Reply for FPDUs of the connection before.
+/// Splits conversations so that no pair of ports occurs twice in a list. The guest's kernel picks ports at random and
+/// may reuse one; tshark then takes the new Request and Reply for FPDUs of the earlier connection.
 fn without_reuse(conversations: Vec<Conversation>) -> Vec<Vec<Conversation>> {
     let mut lists: Vec<Vec<Conversation>> = Vec::new();
     for it in conversations {
@@ -59,14 +60,14 @@ fn without_reuse(conversations: Vec<Conversation>) -> Vec<Vec<Conversation>> {
     lists
 }
 
-/// The frames of each direction follow one another from its first byte to its last; but where an end was cut off.
+/// The frames of each direction are contiguous from the first byte to the last, unless an end was killed.
 fn every_byte_decodes(connection: &Connection, conversation: &Conversation, session: &Session) {
     for problem in &conversation.problems {
-        let cut = matches!(problem.fault, Fault::Cut { .. } | Fault::NoReply);
+        let cut = matches!(problem.kind, ProblemKind::Truncated { .. } | ProblemKind::NoReply);
         assert!(cut && session.ending == Ending::Broken, "{session:?}: {problem:?}");
     }
     for (end, stream) in connection.ends.iter().zip(&connection.streams) {
-        assert_eq!(stream.hole, None);
+        assert_eq!(stream.gap, None);
         let mut decoded = 0;
         for frame in sent_by(conversation, *end == conversation.initiator) {
             assert_eq!(frame.range.start, decoded);
@@ -76,7 +77,7 @@ fn every_byte_decodes(connection: &Connection, conversation: &Conversation, sess
     }
 }
 
-/// Who ended the stream, and why. Ironwarp says it in the RFC's form, siw in its own.
+/// Checks which end terminated the stream, and why. Ironwarp sends the RFC's codes, siw its own.
 fn terminates(conversation: &Conversation, session: &Session) {
     let found: Vec<(bool, Cause, u8)> = conversation
         .frames
@@ -101,7 +102,7 @@ fn terminates(conversation: &Conversation, session: &Session) {
     }
 }
 
-/// What the startup frames say, as the variant has it.
+/// Checks the startup frames against the variant.
 fn startup(conversation: &Conversation, session: &Session, variant: Variant) {
     let mut startups = conversation.frames.iter().filter_map(|frame| match &frame.kind {
         Kind::Startup(startup) => Some(startup),
@@ -114,15 +115,15 @@ fn startup(conversation: &Conversation, session: &Session, variant: Variant) {
     };
     let found = (rtr(request.revision), rtr(reply.revision));
     let (write, both) = (Some(RtrSet::WRITE), Some(RtrSet::WRITE | RtrSet::READ));
-    // siw as a server follows its client, whatever it was built for; it would rather have an RTR by Write.
+    // As a server, siw follows its client, and prefers an RTR by Write.
     let expected = match (session.connects, session.shape.setup, variant) {
-        (true, Setup::PeerToPeer, _) => (Some(both), Some(write)),
-        // Ironwarp takes either, and says so.
+        (true, MpaMode::PeerToPeer, _) => (Some(both), Some(write)),
+        // Ironwarp offers both.
         (false, _, Variant::P2p) => (Some(both), Some(both)),
-        (true, Setup::ClientServer, _) | (false, _, Variant::Plain | Variant::Crc) => {
+        (true, MpaMode::ClientServer, _) | (false, _, Variant::Plain | Variant::Crc) => {
             (Some(None), Some(None))
         }
-        (true, Setup::Unenhanced, _) | (false, _, Variant::V1) => (None, None),
+        (true, MpaMode::Unenhanced, _) | (false, _, Variant::V1) => (None, None),
     };
     assert_eq!(found, expected, "{session:?}: the RTRs of Request and Reply, or revision 1");
     assert!(!request.markers && !reply.markers);
@@ -130,7 +131,7 @@ fn startup(conversation: &Conversation, session: &Session, variant: Variant) {
     assert_eq!(crc, session.crc(variant), "{session:?}");
 }
 
-/// Ironwarp treats siw as the stranger it is.
+/// Ironwarp does not use private extensions with siw.
 fn fpdus(conversation: &Conversation, session: &Session) {
     let ours = session.connects;
     let signals = |initiator| -> Vec<&Frame> {
@@ -138,12 +139,12 @@ fn fpdus(conversation: &Conversation, session: &Session) {
     };
     assert!(signals(!ours).is_empty(), "siw does not know signals");
     if ours {
-        // It is the RTR, too. Nobody answers it; it is repeated for a siw that missed it.
+        // It is also the RTR. There is no reply; it is repeated for a siw that missed it.
         let opening = sent_by(conversation, true).nth(1).unwrap();
         assert_eq!(opening.name(), "Signal");
         assert!(signals(true).iter().all(|signal| signal.bytes == opening.bytes));
     } else {
-        assert!(signals(false).is_empty(), "nobody gave a signal, so none is answered");
+        assert!(signals(false).is_empty(), "no signal, so no reply");
     }
 
     let largest = sent_by(conversation, ours).map(|frame| frame.bytes.len()).max().unwrap();
@@ -153,7 +154,7 @@ fn fpdus(conversation: &Conversation, session: &Session) {
     );
 }
 
-/// Each Read was answered with as much as was asked for, and Ironwarp sends empty ones where it has to know what siw got.
+/// Each Read got a response of the requested length, and Ironwarp sends empty Reads for acknowledgements.
 fn reads(conversation: &Conversation, session: &Session, variant: Variant) {
     if session.ending != Ending::Quiet {
         return;
@@ -161,21 +162,21 @@ fn reads(conversation: &Conversation, session: &Session, variant: Variant) {
     let ours = session.connects;
     assert_eq!(requests(conversation, !ours), answers(conversation, ours), "the Reads of siw");
     let (asked, answered) = (requests(conversation, ours), answers(conversation, !ours));
-    // siw may close before it answers the one behind the last message.
+    // siw may close before it responds to the one after the last message.
     let open = asked.len() - answered.len();
-    assert!(open <= usize::from(!session.we_part()), "what siw answered: {answered:?}");
+    assert!(open <= usize::from(!session.we_part()), "responses of siw: {answered:?}");
     for (&asked, answered) in asked.iter().zip(answered) {
-        // A busy siw answers a Read of nothing with what it sent before: guest/README.md. It may, or may not.
+        // A busy siw may respond to an empty Read with earlier data: guest/README.md.
         assert!(answered == asked || asked == 0, "{answered} bytes for a Read of {asked}");
     }
     let acknowledging = asked.contains(&0);
-    // With revision 1 nobody knows whether siw serves Reads, so none is sent to hear of it.
+    // In revision 1 it is unknown whether siw serves Reads, so none is sent for acknowledgements.
     let enhanced =
-        if session.connects { session.shape.setup != Setup::Unenhanced } else { variant != Variant::V1 };
+        if session.connects { session.shape.setup != MpaMode::Unenhanced } else { variant != Variant::V1 };
     assert_eq!(acknowledging, session.completes == Completes::WhenAcknowledged && enhanced, "{session:?}");
 }
 
-/// The lengths of the Reads that one end asked for.
+/// Returns the lengths of the Reads that one end requested.
 fn requests(conversation: &Conversation, initiator: bool) -> Vec<u32> {
     let requests = sent_by(conversation, initiator).filter_map(|frame| match fpdu(frame)?.header {
         Header::ReadRequest(read) => Some(read.len),
@@ -184,7 +185,7 @@ fn requests(conversation: &Conversation, initiator: bool) -> Vec<u32> {
     requests.collect()
 }
 
-/// How many bytes one end answered to each Read.
+/// Returns the length of each Read Response of one end.
 fn answers(conversation: &Conversation, initiator: bool) -> Vec<u32> {
     let (mut answers, mut answer) = (Vec::new(), 0);
     for fpdu in sent_by(conversation, initiator).filter_map(fpdu) {

@@ -1,5 +1,4 @@
-//! Ironwarp's end of a session: the memory, the connection, and each operation once, as guest/README.md describes them.
-//! Before this: `session.rs`, which has a session for it to run; after: `capture.rs` looks at what was on the wire.
+//! Ironwarp's end of a session: memory, connection and operations, as guest/README.md describes them.
 
 use crate::pattern;
 use crate::shape::Shape;
@@ -14,14 +13,14 @@ use std::time::Duration;
 
 /// IRD and ORD of both ends.
 pub(crate) const DEPTH: u16 = 4;
-/// How long a step may take.
+/// Timeout of a step.
 pub(crate) const STEP: Duration = Duration::from_secs(60);
-/// Each of the places that are not [`What::Main`].
+/// Length of each region other than [`What::Main`].
 const PAGE: usize = 4096;
 const ADVERT: usize = 128;
 const ADVERT_ENTRY: usize = 16;
 
-/// Memory that the other end is told of, in the order of the advert.
+/// Memory that is advertised to the other end, in the order of the advert.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
     Main,
@@ -34,7 +33,7 @@ pub(crate) enum What {
 
 const PLACES: usize = 6;
 
-/// Where siw's memory is.
+/// Addresses of siw's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Theirs {
     pub(crate) place: Place,
@@ -54,13 +53,13 @@ pub(crate) struct End {
     pub(crate) sink: MemoryRegion,
     srq: Option<SharedReceiveQueue>,
     main: MemoryRegion,
-    /// [`What::ReadOnly`] and those after it, but for [`What::Gone`].
+    /// [`What::ReadOnly`] and those after it, except [`What::Gone`].
     pages: Vec<MemoryRegion>,
     gone: Place,
     receives: MemoryRegion,
-    /// How many messages went each way, adverts not counted: each has other bytes.
+    /// Number of messages in each direction, without adverts: each has different contents.
     messages: (u8, u8),
-    /// How many receives were used. They are used in the order in which they were posted.
+    /// Number of receives used. They are used in the order of posting.
     used: usize,
 }
 
@@ -120,7 +119,7 @@ impl End {
 
     // --- The connection ---
 
-    /// Waits for siw, and accepts it.
+    /// Waits for a request of siw, and accepts it.
     pub(crate) fn serve(&self, listener: &Listener) -> Arc<Established> {
         let incoming = listener.accept(STEP).expect("siw connects");
         assert_eq!(incoming.private_data(), self.private_of_siw());
@@ -153,15 +152,15 @@ impl End {
         assert_eq!(self.ended(), "the peer closed the connection");
     }
 
-    /// Waits for the end of the connection; returns what is told of it.
+    /// Waits for the end of the connection, and returns the error text.
     pub(crate) fn ended(&self) -> String {
         assert!(self.qp.wait_closed(STEP), "the connection does not end");
-        self.qp.fault().expect("there is a reason").to_string()
+        self.qp.error().expect("the error is known").to_string()
     }
 
     // --- Adverts ---
 
-    /// Each end tells the other where its memory is; the client first (RFC 5044 §7.1.2).
+    /// Exchanges the addresses of the memory; the client sends first (RFC 5044 §7.1.2).
     pub(crate) fn advert(&mut self) {
         if self.connects {
             self.send_advert();
@@ -205,9 +204,9 @@ impl End {
 
     // --- Messages ---
 
-    /// The memory of the next message, filled with what it says.
+    /// Fills the buffer of the next message.
     pub(crate) fn says(&mut self, len: usize) -> Sge {
-        // The sink is memory like any other, while no Read fills it.
+        // The sink can be used for messages, while no Read fills it.
         self.sink.write(0, &pattern::SAID.bytes(0, len, self.messages.0)).unwrap();
         self.messages.0 += 1;
         self.sink.slice(0, len).unwrap()
@@ -234,10 +233,10 @@ impl End {
         self.completes(WorkRequest::send(2, &list), Opcode::Send, len);
     }
 
-    /// The next message, which must be siw's next one and this long.
+    /// Receives a message, which must be siw's next one and of this length.
     pub(crate) fn receive(&mut self, len: usize) {
         let completion = self.received();
-        assert!(!completion.solicited, "siw did not ask to wake");
+        assert!(!completion.solicited, "siw's message is not solicited");
         self.verify_message(&completion, len);
     }
 
@@ -258,9 +257,9 @@ impl End {
         message
     }
 
-    /// Armed for messages that are to wake only: this one is not, it comes without an event.
+    /// Armed for solicited messages: this one is not solicited, and raises no event.
     pub(crate) fn quiet(&mut self, len: usize) {
-        assert!(!self.received.arm(Arm::Solicited), "a message came too early");
+        assert!(!self.received.arm(Arm::Solicited), "a message arrived too early");
         let completion = loop {
             if let Some(completion) = self.received.poll_one().unwrap() {
                 break completion.success().unwrap();
@@ -270,16 +269,16 @@ impl End {
         self.verify_message(&completion, len);
     }
 
-    /// This one is: the event comes.
+    /// This one is solicited: the event arrives.
     pub(crate) fn woken(&mut self, len: usize) {
-        self.received.own_handler().wait(STEP).expect("siw's message wakes");
+        self.received.own_handler().wait(STEP).expect("siw's message raises an event");
         let completion =
-            self.received.poll_one().unwrap().expect("an event, and no completion").success().unwrap();
+            self.received.poll_one().unwrap().expect("a completion with the event").success().unwrap();
         assert!(completion.solicited);
         self.verify_message(&completion, len);
     }
 
-    // --- Tagged messages: so many bytes at this offset of a half ---
+    // --- Tagged messages: `len` bytes at this offset of a half ---
 
     pub(crate) fn write(&self, len: usize, at: usize) {
         let source = self.source.slice(at, len).unwrap();
@@ -314,13 +313,13 @@ impl End {
         pattern::HELD_BY_SIW.verify("the bytes read", &bytes, at, 0);
     }
 
-    /// A place in siw's main region.
+    /// Returns an address in siw's main region.
     pub(crate) fn to(&self, at: usize) -> Place {
         let Place { tag, offset } = self.their(What::Main).place;
         Place { tag, offset: offset + at as u64 }
     }
 
-    /// siw wrote to the first so many bytes of the region, and nothing else anywhere.
+    /// Checks that siw wrote to the first `len` bytes of the region, and to nothing else.
     pub(crate) fn written(&self, len: usize) {
         let region = self.main.to_vec().unwrap();
         let (first, second) = region.split_at(self.shape.half);
@@ -341,7 +340,7 @@ impl End {
         assert_eq!(completion.byte_len as usize, len);
     }
 
-    /// The same, and it may fail.
+    /// Posts a request that may fail, and waits for its completion.
     pub(crate) fn posted(&self, request: impl Into<WorkRequest>) -> Result<Completion, RequestError> {
         let request = request.into();
         let id = request.id();
@@ -364,7 +363,7 @@ fn registered(domain: &ProtectionDomain, bytes: &[u8], access: Access) -> Memory
     domain.register(Buffer::copy_of(bytes).unwrap(), access).unwrap()
 }
 
-/// Memory in three elements, of which the first two are short and odd.
+/// Returns three elements, of which the first two are short and odd.
 fn pieces(region: &MemoryRegion, at: usize, len: usize) -> [Sge; 3] {
     let first = len / 3;
     [(at, first), (at + first, 1), (at + first + 1, len - first - 1)]

@@ -1,14 +1,13 @@
-//! How connections are refused, and how they end: by one end or the other, by a process that is killed, by siw's patience.
-//! Before this: `main.rs`; after: `session.rs` runs them.
+//! Rejected connections, and how connections end: closed by either end, by a killed process, by siw's timeouts.
 
-use crate::doomed;
 use crate::end::{End, STEP, next};
 use crate::guest::Guest;
+use crate::killed_peer;
 use crate::operations::{a_little, basic};
 use crate::pattern;
 use crate::session::{Bench, Ending, Session, Settings, Variant};
 use crate::shape::Shape;
-use ironwarp::{AcceptOptions, Completes, ConnectError, Fault, Status, WorkRequest};
+use ironwarp::{AcceptOptions, Completes, ConnectError, QpError, Status, WorkRequest};
 use std::io::Read;
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -32,21 +31,21 @@ pub(crate) fn all(variant: Variant) -> Vec<Session> {
         }
     }
     all.push(we_are_killed());
-    // Only these take their time, and none of the settings has to do with it.
+    // Only these are slow, and do not depend on the settings.
     if variant == Variant::Plain {
         all.extend([five_seconds(), ten_seconds()]);
     }
     all
 }
 
-// --- Refused ---
+// --- Rejected ---
 
 fn rejected_by_us(len: usize) -> Session {
     let ours = move |bench: &Bench, _: &Guest| {
-        let incoming = bench.desk(Settings::Usual).listener.accept(STEP).expect("siw connects");
+        let incoming = bench.endpoint(Settings::Usual).listener.accept(STEP).expect("siw connects");
         incoming.reject(&pattern::SAID.bytes(0, len, 0)).unwrap();
     };
-    // siw may see that the connection is closed before it has seen all of the Reply; then its program gets no private data,
+    // siw may notice the close before it has read all of the Reply; then its program gets no private data,
     // or the wrong event.
     let private = format!("private data: {len} bytes|private data: 0 bytes");
     Session::alone(&format!("Ironwarp rejects with {len} bytes"), format!("rejected={len}"), ours).seen(&[
@@ -68,19 +67,19 @@ fn rejected_by_siw(len: usize) -> Session {
 }
 
 fn unconnected(bench: &Bench, connects: bool) -> End {
-    let desk = bench.desk(Settings::Usual);
-    End::new(&desk.adapter, connects, Completes::WhenSent, Shape::default())
+    let endpoint = bench.endpoint(Settings::Usual);
+    End::new(&endpoint.adapter, connects, Completes::WhenSent, Shape::default())
 }
 
 // --- Killed ---
 
-/// A process that is gone closes its connections, wherever they are in a message.
+/// A killed process closes its connections, even in the middle of a message.
 fn gone(end: &End) {
     let text = end.ended();
-    let fault = end.qp.fault().unwrap();
-    assert!(matches!(&*fault, Fault::CutShort | Fault::Closed | Fault::Lost(_)), "{text}");
+    let error = end.qp.error().unwrap();
+    assert!(matches!(&*error, QpError::CutShort | QpError::Closed | QpError::Lost(_)), "{text}");
     let receive = next(&end.received, "a receive to be flushed");
-    assert_eq!((receive.status, receive.cause), (Status::Flushed, Some(fault)));
+    assert_eq!((receive.status, receive.cause), (Status::Flushed, Some(error)));
 }
 
 fn siw_is_killed_while_it_writes() -> Session {
@@ -93,11 +92,11 @@ fn siw_is_killed_while_it_writes() -> Session {
         .exit(137)
 }
 
-/// Writes that siw took were done, unless it has to say so. All others fail.
+/// Writes that siw acknowledged succeed; all others fail.
 fn siw_is_killed_while_it_is_written() -> Session {
     let ours = |end: &mut End| {
         const WRITES: usize = 32;
-        // siw dies of it, and may not come to say that it has it.
+        // siw's process is killed, and may not acknowledge the last one.
         let message = end.says(8);
         end.qp.post_send(WorkRequest::send(2, &[message])).unwrap();
         let source = end.source.slice(0, MIB).unwrap();
@@ -109,7 +108,7 @@ fn siw_is_killed_while_it_is_written() -> Session {
         let ends: Vec<Status> = ends.collect();
         let good = ends.iter().take_while(|&&status| status == Status::Success).count();
         assert!(sent == Status::Success || good == 0, "{sent:?}, then {ends:?}");
-        assert!(good < WRITES, "siw was gone before it could take all");
+        assert!(good < WRITES, "siw was killed before the last Write");
         assert!(matches!(ends[good], Status::RetryExceeded | Status::Flushed), "{sent:?}, then {ends:?}");
         assert!(ends[good + 1..].iter().all(|&status| status == Status::Flushed), "{ends:?}");
         gone(end);
@@ -120,12 +119,12 @@ fn siw_is_killed_while_it_is_written() -> Session {
         .exit(137)
 }
 
-/// A process of ours, with siw in the midst of its Writes.
+/// One of our processes is killed while siw writes to it.
 fn we_are_killed() -> Session {
     let ours = |bench: &Bench, guest: &Guest| {
         guest.says("PEER ok listen");
-        // Its own Send may be here, and yet not be done there: it would fail.
-        doomed::run_and_kill(bench.outward, || guest.says("PEER ok advert"));
+        // siw's Send may have arrived here without being complete there: it would fail.
+        killed_peer::run_and_kill(bench.outward, || guest.says("PEER ok advert"));
     };
     Session::alone("Ironwarp is killed while it writes", "connect advert see", ours)
         .connects(true)
@@ -134,16 +133,16 @@ fn we_are_killed() -> Session {
         .seen(&["receive: Work Request Flushed Error"])
 }
 
-// --- Patience ---
+// --- Timeouts ---
 
-/// siw gives a connection five seconds to send its Request. Whoever connects properly meanwhile, and after that, is served.
+/// siw allows five seconds for a Request. Proper connections meanwhile and afterwards succeed.
 fn five_seconds() -> Session {
     let ours = |bench: &Bench, guest: &Guest| {
         guest.says("PEER ok listen");
         let mut silent = TcpStream::connect(bench.outward).unwrap();
         silent.set_read_timeout(Some(STEP)).unwrap();
         let before = Instant::now();
-        assert_eq!(silent.read(&mut [0; 64]).unwrap(), 0, "siw says nothing, and closes");
+        assert_eq!(silent.read(&mut [0; 64]).unwrap(), 0, "siw closes without a reply");
         let waited = before.elapsed();
         assert!((4..9).contains(&waited.as_secs()), "siw waited {waited:?}");
 
@@ -158,16 +157,16 @@ fn five_seconds() -> Session {
     Session::alone("five seconds without a Request", siw, ours).connects(true)
 }
 
-/// siw gives a server ten seconds to reply, and an emulated processor some more to say so. One that replies later finds the
-/// connection closed.
+/// siw waits ten seconds for a Reply, and the emulated processor takes longer. A later Reply finds the connection
+/// closed.
 fn ten_seconds() -> Session {
     let ours = |bench: &Bench, guest: &Guest| {
-        let incoming = bench.desk(Settings::Usual).listener.accept(STEP).expect("siw connects");
+        let incoming = bench.endpoint(Settings::Usual).listener.accept(STEP).expect("siw connects");
         let end = unconnected(bench, false);
         guest.says("PEER ok unanswered");
         let before = Instant::now();
         let error = incoming.accept(&end.qp, &AcceptOptions::new()).unwrap_err();
-        assert!(before.elapsed() < Duration::from_secs(5), "it does not wait for siw again");
+        assert!(before.elapsed() < Duration::from_secs(5), "does not wait for siw again");
         assert_eq!(
             error.to_string(),
             "the peer closed the connection before it answered: it may not speak MPA"

@@ -1,4 +1,4 @@
-//! The guest: a child process with Linux siw in it, and what it says on its console. After this: `session.rs` talks to it.
+//! The guest: a child process that runs Linux with siw, and its console.
 
 use std::cell::RefCell;
 use std::io::{BufRead, BufReader, ErrorKind};
@@ -10,27 +10,27 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// How long the guest may take from one line to the next. A step of its session has 60 s, and says so when they are over.
-const PATIENCE: Duration = Duration::from_secs(100);
-/// So many of its last lines are shown when a session fails: those before are many, and tell little.
+/// Maximum time between two lines of the guest. A step of a session has 60 s, and reports its own timeout.
+const TIMEOUT: Duration = Duration::from_secs(100);
+/// Number of last lines shown when a session fails.
 const LAST: usize = 25;
 /// The port at which a server in the guest listens.
 pub(crate) const PORT: u16 = 7174;
 
-/// A guest that runs. Dropped, it is killed.
+/// A running guest, killed when dropped.
 #[derive(Debug)]
 pub(crate) struct Guest {
     boot: Child,
     console: Receiver<String>,
-    /// What it said in the present session.
+    /// Console lines of the current session.
     said: Arc<Mutex<Vec<String>>>,
-    /// What the program of the present session saw.
+    /// What the program of the current session reported.
     seen: RefCell<Vec<String>>,
 }
 
 impl Guest {
-    /// Boots a guest of this variant that runs these commands. Connections to `forwarded` lead to [`PORT`] in the guest. Its packets are
-    /// recorded in the file `capture`.
+    /// Boots a guest of this variant that runs these commands. Connections to `forwarded` lead to [`PORT`] in the
+    /// guest. Its packets are recorded in the file `capture`.
     pub(crate) fn boot(variant: &str, commands: &str, forwarded: SocketAddr, capture: &Path) -> Self {
         let guests = std::env::var_os("IRONWARP_GUESTS").expect("IRONWARP_GUESTS: run `cargo xtask interop`");
         let boot = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../guest/boot");
@@ -58,17 +58,17 @@ impl Guest {
         Self { boot, console, said, seen: RefCell::default() }
     }
 
-    /// A session begins. What was said before concerns nobody any more.
+    /// Starts a session, and discards earlier lines.
     pub(crate) fn begins(&self) {
         self.said.lock().unwrap().clear();
     }
 
-    /// Waits until the console says this. What it says before is skipped, unless it tells of a failure.
+    /// Waits for this line. Skips other lines, unless they report a failure.
     pub(crate) fn says(&self, wanted: &str) {
         while self.line(wanted) != wanted {}
     }
 
-    /// Waits until the present session has ended, with this exit code; returns what its program saw.
+    /// Waits until the current session has ended with this exit code; returns what its program reported.
     pub(crate) fn ended(&self, exit: u8) -> Vec<String> {
         let wanted = format!("PEER ENDED {exit}");
         loop {
@@ -76,24 +76,27 @@ impl Guest {
             if line == wanted {
                 return self.seen.take();
             }
-            assert!(!line.starts_with("PEER ENDED "), "waited for `{wanted}`, and the guest says `{line}`");
+            assert!(
+                !line.starts_with("PEER ENDED "),
+                "waited for `{wanted}`, but the guest printed `{line}`"
+            );
         }
     }
 
-    /// The next line, which must not tell of a failure.
+    /// Returns the next line, which must not report a failure.
     fn line(&self, wanted: &str) -> String {
-        match self.console.recv_timeout(PATIENCE) {
+        match self.console.recv_timeout(TIMEOUT) {
             Ok(line) => {
-                assert!(!line.contains(" FAIL "), "waited for `{wanted}`, and the guest says `{line}`");
+                assert!(!line.contains(" FAIL "), "waited for `{wanted}`, but the guest printed `{line}`");
                 self.seen.borrow_mut().extend(line.strip_prefix("PEER saw ").map(str::to_owned));
                 line
             }
-            Err(RecvTimeoutError::Timeout) => panic!("the guest does not say `{wanted}`"),
-            Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it said `{wanted}`"),
+            Err(RecvTimeoutError::Timeout) => panic!("timed out waiting for `{wanted}`"),
+            Err(RecvTimeoutError::Disconnected) => panic!("the guest ended before it printed `{wanted}`"),
         }
     }
 
-    /// Waits until its commands are done, and all that QEMU recorded is in the file. They must have gone well.
+    /// Waits until all commands have succeeded, and QEMU has written the recording.
     pub(crate) fn ends_well(mut self) {
         self.says("GUEST EXIT 0");
         let status = self.boot.wait().expect("it is our child");
@@ -109,14 +112,14 @@ impl Drop for Guest {
             said.iter().rev().take(LAST).rev().for_each(|line| println!("  {line}"));
         }
         if let Err(error) = self.boot.kill() {
-            assert_eq!(error.kind(), ErrorKind::InvalidInput, "guest/boot cannot be killed: {error}");
+            assert_eq!(error.kind(), ErrorKind::InvalidInput, "failed to kill guest/boot: {error}");
         }
         let _ = self.boot.wait();
     }
 }
 
-/// An address at which QEMU can listen. QEMU wants the number beforehand, so it cannot be reserved; but on an address that
-/// is this process's alone, nobody else asks for a port meanwhile.
+/// Returns an address at which QEMU can listen. QEMU needs the port number in advance, so it cannot be reserved; but
+/// this process uses its own loopback address, where no other process takes the port meanwhile.
 pub(crate) fn free_address() -> SocketAddr {
     let [_, a, b, c] = std::process::id().to_be_bytes();
     let listener =

@@ -1,5 +1,5 @@
-//! Ironwarp and Linux siw, an implementation that shares no line with ours: the session of guest/README.md, in both
-//! directions and with both meanings of completion. Then the packets are looked at.
+//! Interoperability with Linux siw, an independent implementation: the session of guest/README.md, in both directions
+//! and with both completion modes. Then the packets are checked.
 //!
 //! ```text
 //!  Ironwarp ◀── TCP ──▶ relay ◀── TCP ──▶ QEMU ◀── Ethernet, recorded ──▶ Linux TCP and siw in the guest
@@ -8,10 +8,10 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 mod capture;
-mod doomed;
 mod end;
 mod endings;
 mod guest;
+mod killed_peer;
 mod operations;
 mod pattern;
 mod relay;
@@ -52,7 +52,8 @@ fn a_siw_that_connects_with_mpa_revision_1() {
     boot(Variant::V1);
 }
 
-/// One boot serves all sessions: booting is what takes the time. `IRONWARP_SESSION` has only those run whose name contains it.
+/// One boot serves all sessions, because booting takes long. `IRONWARP_SESSION` selects sessions whose name contains
+/// it.
 fn boot(variant: Variant) {
     let wanted = std::env::var("IRONWARP_SESSION").unwrap_or_default();
     let sessions = [operations::all(variant), violations::all(variant), endings::all(variant)];
@@ -67,8 +68,8 @@ fn boot(variant: Variant) {
     capture::check(&capture, variant, &sessions);
 }
 
-/// What arrives after siw's Reply is out, and before siw has told its socket who reads from now on, siw finds only when the
-/// next message comes. Where the processor is taken away from it in between, that is not rare.
+/// siw processes data that arrives between its Reply and the registration of its socket callback only when the next
+/// message arrives. That is not rare if it is preempted in between.
 #[test]
 fn a_siw_that_missed_the_first_message_is_nudged() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -77,7 +78,7 @@ fn a_siw_that_missed_the_first_message_is_nudged() {
     let qp = adapter.protection_domain().queue_pair(&cq).create().unwrap();
     let private = pattern::SAID.bytes(0, 19, 0);
     let options = ConnectOptions::new().private_data(&private).ird(4).ord(4);
-    qp.connect_start(listener.local_addr().unwrap(), &options).unwrap();
+    qp.start_connect(listener.local_addr().unwrap(), &options).unwrap();
 
     let (mut siw, _) = listener.accept().unwrap();
     siw.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
@@ -88,12 +89,12 @@ fn a_siw_that_missed_the_first_message_is_nudged() {
     let (mut missed, mut nudge) = ([0; 20], [0; 20]);
     siw.read_exact(&mut missed).unwrap();
     assert_eq!(missed[..4], [0, 14, 0xc1, 0x40], "an empty Write is the RTR");
-    siw.read_exact(&mut nudge).expect("Ironwarp does not leave it at that");
+    siw.read_exact(&mut nudge).expect("Ironwarp repeats the RTR");
     assert_eq!(nudge, missed);
 }
 
-/// What siw needs to be told, and how it answers. Byte for byte: flags (C and S), revision, length, IRD (and A), ORD (and C,
-/// D), private data.
+/// Returns a startup frame. Byte for byte: flags (C and S), revision, length, IRD (and A), ORD (and C, D), private
+/// data.
 fn frame(kind: &[u8; 3], fields: [u8; 8], private_data: &[u8]) -> Vec<u8> {
     [b"MPA ID ", &kind[..], b" Frame", &fields, private_data].concat()
 }

@@ -1,15 +1,15 @@
-//! Every operation, with every byte verified on both sides. Before this: `main.rs`; after: `session.rs` runs them.
+//! Every operation, with every byte verified on both sides.
 
 use crate::end::{End, What};
 use crate::session::{Session, Settings, Variant};
-use ironwarp::{Completes, SendRequest, Setup};
+use ironwarp::{Completes, MpaMode, SendRequest};
 use std::fmt::Write;
 
 const KIB: usize = 1 << 10;
 const MIB: usize = 1 << 20;
 
-/// Lengths of messages: few bytes, around what siw puts into a segment of 1440 or 1460 bytes, around what Ironwarp puts into
-/// one of `relay::SEGMENT`, and long ones.
+/// Lengths of messages: a few bytes, around siw's segment payload of 1440 or 1460 bytes, around that of Ironwarp with
+/// `relay::SEGMENT`, and long ones.
 const LENGTHS: [usize; 21] = [
     1,
     2,
@@ -33,26 +33,26 @@ const LENGTHS: [usize; 21] = [
     64 * KIB,
     MIB,
 ];
-/// What Ironwarp sends where CRCs are used. siw 6.1 takes a CRC for wrong if a segment of TCP ends within it, or within the
-/// padding before it: `siw_get_trailer` begins anew with each piece. QEMU cuts a stream anywhere, but not one that is short.
+/// Lengths that Ironwarp sends with CRCs. siw 6.1 considers a CRC wrong if a TCP segment ends within it or the padding
+/// before it: `siw_get_trailer` starts over with each piece. QEMU segments streams arbitrarily, but not short ones.
 const SHORT: [usize; 5] = [1, 3, 64, 400, 500];
 
-/// So many of [`LENGTHS`] are not long. With CRCs siw sends no longer ones: see `session.rs`.
+/// Number of short [`LENGTHS`]. With CRCs siw sends no longer ones: see `session.rs`.
 const NOT_LONG: usize = 19;
 
-/// The sessions in which all goes well.
+/// Returns the sessions that succeed.
 pub(crate) fn all(variant: Variant) -> Vec<Session> {
     let mut all = Vec::new();
     for connects in [false, true] {
         for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
             let mut sessions = Vec::new();
             for settings in [Settings::Usual, Settings::NoCrc] {
-                // A siw that wants CRCs gets them, but only if it asks.
+                // A siw that requires CRCs gets them, but only if it requests them.
                 let crc = settings == Settings::Usual || (variant == Variant::Crc && !connects);
                 let (lengths, siws) =
                     if crc { (&SHORT[..], &LENGTHS[..NOT_LONG]) } else { (&LENGTHS[..], &LENGTHS[..]) };
                 let mut some = vec![messages(lengths, siws), tagged(lengths, siws)];
-                // The longest take their time: each once, but in both roles and semantics with the plain siw.
+                // The longest are slow: each once, but in both roles and completion modes with the plain siw.
                 let this = (completes == Completes::WhenAcknowledged) == connects;
                 if this && !crc {
                     some.push(bulk());
@@ -62,16 +62,16 @@ pub(crate) fn all(variant: Variant) -> Vec<Session> {
             sessions.extend([solicited(), shared_receive_queue(), private_data(0), private_data(251)]);
             all.extend(sessions.into_iter().map(|session| session.connects(connects).completes(completes)));
         }
-        // siw 6.1 may answer an empty Read Request behind something inline with a Terminate: guest/README.md.
+        // siw 6.1 may respond to an empty Read Request after inline data with a Terminate: guest/README.md.
         all.push(inline().connects(connects));
     }
-    for setup in [Setup::ClientServer, Setup::Unenhanced] {
+    for setup in [MpaMode::ClientServer, MpaMode::Unenhanced] {
         all.push(basic(&format!("{setup:?}")).shape(|shape| shape.setup = setup).connects(true));
     }
     all
 }
 
-/// Sends, in turns; in one element, and in three, and of nothing. Ironwarp's are of these lengths.
+/// Sends in turn, with one element, with three, and empty. Ironwarp's have these lengths.
 fn messages(lengths: &[usize], siws: &[usize]) -> Session {
     let lengths: Vec<usize> = lengths.iter().copied().cycle().take(siws.len()).collect();
     let siws = siws.to_vec();
@@ -94,8 +94,8 @@ fn messages(lengths: &[usize], siws: &[usize]) -> Session {
     Session::new("messages", siw, ours).half(MIB).receives(receives, MIB)
 }
 
-/// Completion queues armed for messages that are to wake: others do not. Ironwarp's is woken; siw's never is, whatever is sent
-/// (`siw_rqe_complete` does not look).
+/// Completion queues armed for solicited messages ignore others. Ironwarp's raises an event; siw's never does
+/// (`siw_rqe_complete` does not check).
 fn solicited() -> Session {
     let siw = "connect advert quiet=8 send=8 quiet=12 send-solicited=9";
     let ours = |end: &mut End| {
@@ -107,7 +107,7 @@ fn solicited() -> Session {
     Session::new("solicited", siw, ours)
 }
 
-/// Writes and Reads; in one element, and in three. Only siw reads nothing: guest/README.md.
+/// Writes and Reads, with one element and with three. Only siw's are never empty Reads: guest/README.md.
 fn tagged(lengths: &[usize], theirs: &[usize]) -> Session {
     let (lengths, theirs) = (lengths.to_vec(), theirs.to_vec());
     let (ours, siws): (usize, usize) = (lengths.iter().sum(), theirs.iter().sum());
@@ -139,7 +139,7 @@ fn tagged(lengths: &[usize], theirs: &[usize]) -> Session {
     Session::new("Writes and Reads", siw, ours).half(2 * MIB)
 }
 
-/// One behind the other: each length, and where it goes.
+/// Returns each length with its offset, one after the other.
 fn places(lengths: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     lengths.iter().scan(0, |at, &len| {
         let here = *at;
@@ -148,7 +148,7 @@ fn places(lengths: &[usize]) -> impl Iterator<Item = (usize, usize)> {
     })
 }
 
-/// The longest, by both at once.
+/// The longest messages, in both directions at once.
 fn bulk() -> Session {
     let len = 16 * MIB;
     let siw =
@@ -177,8 +177,8 @@ fn shared_receive_queue() -> Session {
     Session::new("shared receive queue", siw, ours).shape(|shape| shape.srq = true)
 }
 
-/// Private data of both ends. siw sends no more than 251 bytes in its right mind: its length has eight bits, four bytes are
-/// those of revision 2 (`siw_send_mpareqrep`).
+/// Private data of both ends. siw sends at most 251 bytes: its length has eight bits, four bytes of which are those of
+/// revision 2 (`siw_send_mpareqrep`).
 fn private_data(len: usize) -> Session {
     basic(&format!("{len} bytes of private data")).shape(|shape| {
         shape.private = len;
@@ -186,7 +186,7 @@ fn private_data(len: usize) -> Session {
     })
 }
 
-/// Short data in the request itself.
+/// Inline data.
 fn inline() -> Session {
     let siw = "connect advert send-inline=1 send-inline=64 write-inline=64@0 send=4 receive=4 receive=64 receive=4 written=64";
     let ours = |end: &mut End| {
@@ -202,7 +202,7 @@ fn inline() -> Session {
     Session::new("inline", siw, ours)
 }
 
-/// A little of each.
+/// A few operations of each kind.
 pub(crate) fn basic(name: &str) -> Session {
     let siw = "connect advert write=1000@0 read=1000@0 send=8 receive=8 written=1000";
     Session::new(name, siw, a_little)

@@ -1,22 +1,21 @@
-//! What a session is, and how one is run with siw. Before this: `operations.rs`, `violations.rs` and `endings.rs`, which list
-//! them; after: `end.rs` does Ironwarp's part, `capture.rs` looks at the packets.
+//! Sessions, and how one is run with siw.
 
 use crate::end::{DEPTH, End};
 use crate::guest::{Guest, PORT};
 use crate::relay::{Ironwarp, relay};
 use crate::shape::Shape;
-use ironwarp::{Adapter, Cause, Completes, Config, Established, Listener, Setup, WorkRequest};
+use ironwarp::{Adapter, Cause, Completes, Config, Established, Listener, MpaMode, WorkRequest};
 use std::fmt;
 use std::net::SocketAddr;
 
-/// How the siw in a guest was built.
+/// How the siw of a guest was built.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Variant {
-    /// As the kernel has it.
+    /// As in the kernel.
     Plain,
-    /// Asks for CRCs.
+    /// Requests CRCs.
     Crc,
-    /// Asks for peer-to-peer setup.
+    /// Requests peer-to-peer mode.
     P2p,
     /// Connects with MPA revision 1.
     V1,
@@ -33,13 +32,13 @@ impl Variant {
     }
 }
 
-/// The guest's buffers for sending: the kernel's, and such that never fill. siw 6.1 sent a CRC that was wrong now and then, over data that
-/// are right (docs/interop.md).
+/// Send buffers of the guest: the kernel's default, and large ones that never fill. siw 6.1 occasionally sent a wrong
+/// CRC over correct data (docs/interop.md).
 const USUAL: &str = "4096 16384 4194304";
 const LARGE: &str = "4096 33554432 33554432";
 
-/// A step of siw's: from here on it has nothing to send. While it answers a Read, as the one with which Ironwarp asks what siw
-/// got, it sends no Terminate (`siw_send_terminate`). So it sends a message, and says when that is done.
+/// A step of siw, after which it has nothing to send. While siw responds to a Read, such as Ironwarp's for
+/// acknowledgements, it sends no Terminate (`siw_send_terminate`). So it sends a message, and reports its completion.
 pub(crate) const IDLE: &str = "idle";
 const IDLE_MESSAGE: usize = 4;
 
@@ -47,27 +46,27 @@ fn idle() -> String {
     format!("send={IDLE_MESSAGE}")
 }
 
-/// Which of the adapters has Ironwarp's end.
+/// Which adapter is Ironwarp's end.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Settings {
     #[default]
     Usual,
     /// A message without a receive ends the stream.
     StrictReceive,
-    /// Does not ask for CRCs.
+    /// Does not request CRCs.
     NoCrc,
 }
 
-/// Who ends a stream, and what the Terminate says.
+/// Which end terminates a stream, and the Terminate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ending {
-    /// Nobody complains.
+    /// Neither.
     Quiet,
-    /// Ironwarp sends this.
+    /// Ironwarp sends this Terminate.
     Ours(Cause),
-    /// siw does.
+    /// siw sends this Terminate.
     Siws(Cause),
-    /// siw's process or ours is killed, or gives up: the stream may end anywhere.
+    /// A process is killed or times out: the stream may end anywhere.
     Broken,
 }
 
@@ -76,35 +75,35 @@ type Alone = Box<dyn Fn(&Bench, &Guest) + Send + Sync>;
 
 /// What Ironwarp does in a session.
 pub(crate) enum Ours {
-    /// This, once it is connected and the adverts are exchanged.
+    /// Runs this function after connecting and exchanging adverts.
     Connected(Connected),
-    /// This, and it connects itself, if at all.
+    /// Runs this function, which connects itself, if at all.
     Alone(Alone),
 }
 
-/// One session: what each end does, and how it must come out.
+/// One session: what each end does, and the expected result.
 pub(crate) struct Session {
     pub(crate) name: String,
     pub(crate) settings: Settings,
-    /// Ironwarp connects to siw, not siw to Ironwarp.
+    /// Ironwarp connects to siw, instead of siw to Ironwarp.
     pub(crate) connects: bool,
     pub(crate) completes: Completes,
     pub(crate) shape: Shape,
-    /// What siw does from the connection on.
+    /// Steps of siw after connecting.
     pub(crate) siw: String,
     pub(crate) ours: Ours,
-    /// What Ironwarp does before siw comes to [`IDLE`].
+    /// What Ironwarp does before siw reaches [`IDLE`].
     first: Option<Connected>,
-    /// What siw's program says it saw; where it depends on the moment, all that it may have seen, with
-    /// bars between; what may be missing ends with one.
+    /// Expected events of siw's program. Where they depend on timing, the alternatives are separated by bars; an
+    /// optional event ends with a bar.
     pub(crate) seen: Vec<String>,
     pub(crate) ending: Ending,
-    /// siw's process ends with this.
+    /// Expected exit code of siw's process.
     pub(crate) exit: u8,
 }
 
 impl Session {
-    /// A session that goes well, of ends that are connected.
+    /// Creates a session of connected ends that succeeds.
     pub(crate) fn new(
         name: &str,
         siw: impl Into<String>,
@@ -113,7 +112,7 @@ impl Session {
         Self::with(name, siw.into(), Ours::Connected(Box::new(ours)))
     }
 
-    /// One in which Ironwarp connects itself, if at all.
+    /// Creates a session in which Ironwarp connects itself, if at all.
     pub(crate) fn alone(
         name: &str,
         siw: impl Into<String>,
@@ -168,7 +167,7 @@ impl Session {
         Self { seen: seen.iter().map(|&line| line.to_owned()).collect(), ..self }
     }
 
-    /// Ironwarp does this before siw comes to [`IDLE`].
+    /// Sets what Ironwarp does before siw reaches [`IDLE`].
     pub(crate) fn first(self, first: impl Fn(&mut End) + Send + Sync + 'static) -> Self {
         Self { first: Some(Box::new(first)), ..self }
     }
@@ -183,11 +182,11 @@ impl Session {
         session
     }
 
-    /// The command for the guest.
+    /// Returns the command for the guest.
     fn command(&self, bench: &Bench) -> String {
         let Shape { half, receives, receive, srq, private, private_of_siw, .. } = self.shape;
         let (role, address, port) = match self.connects {
-            false => ("client", "10.0.2.2", bench.desk(self.settings).inward.port()),
+            false => ("client", "10.0.2.2", bench.endpoint(self.settings).inward.port()),
             true => ("server", "10.0.2.15", PORT),
         };
         let srq = if srq { " srq" } else { "" };
@@ -204,14 +203,14 @@ impl Session {
         )
     }
 
-    /// Does Ironwarp's part. The guest has come to this session.
+    /// Runs Ironwarp's part. The guest has reached this session.
     fn run(&self, bench: &Bench, guest: &Guest) {
         match &self.ours {
             Ours::Alone(run) => run(bench, guest),
             Ours::Connected(run) => {
                 let mut end = self.connected(bench, guest);
                 end.advert();
-                // A siw that is still at its own Send sends no Terminate, and its program sees that Send fail.
+                // While its own Send is incomplete, siw sends no Terminate, and that Send fails.
                 guest.says("PEER ok advert");
                 if let Some(first) = &self.first {
                     first(&mut end);
@@ -230,25 +229,25 @@ impl Session {
         assert!(self.saw(&seen), "in {self:?} siw's program saw {seen:?}, not {:?}", self.seen);
     }
 
-    /// Whoever connected also closes, as a rule.
+    /// By default, the end that connected also closes.
     pub(crate) fn we_part(&self) -> bool {
         self.connects != self.shape.server_parts
     }
 
     fn part(&self, end: &mut End, guest: &Guest) {
         if self.we_part() {
-            // A Send of siw's may be here, and yet not be done there: it would fail.
+            // A Send of siw may have arrived here without being complete there: it would fail.
             guest.says("PEER ok parting");
             end.disconnect();
         } else {
-            // Nor may siw close before what it got is acknowledged. Whether this message is, it does not matter.
+            // Nor may siw close before it has acknowledged all messages, except possibly this one.
             let farewell = end.says(4);
             end.qp.post_send(WorkRequest::send(6, &[farewell])).unwrap();
             end.disconnected();
         }
     }
 
-    /// Whether siw's program saw what it should.
+    /// Returns whether siw's program saw the expected events.
     fn saw(&self, seen: &[String]) -> bool {
         let mut seen = seen.iter().peekable();
         let all = self.seen.iter().all(|expected| {
@@ -260,14 +259,14 @@ impl Session {
     }
 
     fn connected(&self, bench: &Bench, guest: &Guest) -> End {
-        let desk = bench.desk(self.settings);
-        let end = End::new(&desk.adapter, self.connects, self.completes, self.shape);
+        let endpoint = bench.endpoint(self.settings);
+        let end = End::new(&endpoint.adapter, self.connects, self.completes, self.shape);
         let established = if self.connects {
             guest.says("PEER ok listen");
             end.connect(bench.outward).unwrap()
         } else {
             guest.says("PEER ok prepare");
-            end.serve(&desk.listener)
+            end.serve(&endpoint.listener)
         };
         if self.connects {
             assert_eq!(&established.private_data[..], end.private_of_siw());
@@ -276,22 +275,22 @@ impl Session {
         end
     }
 
-    /// How the connection was set up, as the variant has it.
+    /// Returns how the connection was set up, according to the variant.
     fn agreed(&self, established: &Established, variant: Variant) {
         let agreed = established.agreed;
         let setup = match variant {
             _ if self.connects => self.shape.setup,
-            Variant::Plain | Variant::Crc => Setup::ClientServer,
-            Variant::P2p => Setup::PeerToPeer,
-            Variant::V1 => Setup::Unenhanced,
+            Variant::Plain | Variant::Crc => MpaMode::ClientServer,
+            Variant::P2p => MpaMode::PeerToPeer,
+            Variant::V1 => MpaMode::Unenhanced,
         };
-        assert_eq!((agreed.setup, agreed.ird, agreed.ord), (setup, DEPTH, DEPTH));
+        assert_eq!((agreed.mode, agreed.ird, agreed.ord), (setup, DEPTH, DEPTH));
         for framing in [agreed.send, agreed.receive] {
             assert_eq!((framing.crc, framing.markers), (self.crc(variant), false), "{self:?}");
         }
     }
 
-    /// Whether CRCs are used. One end suffices; but a siw that wants them does not say so in a Reply.
+    /// Returns whether CRCs are used. One end suffices; but a siw that requires them does not say so in a Reply.
     pub(crate) fn crc(&self, variant: Variant) -> bool {
         self.settings != Settings::NoCrc || (variant == Variant::Crc && !self.connects)
     }
@@ -304,16 +303,16 @@ impl fmt::Debug for Session {
     }
 }
 
-/// An adapter that waits for siw.
+/// An adapter that listens for siw.
 #[derive(Debug)]
-pub(crate) struct Desk {
+pub(crate) struct Endpoint {
     pub(crate) adapter: Adapter,
     pub(crate) listener: Listener,
-    /// Where siw connects to.
+    /// The address that siw connects to.
     inward: SocketAddr,
 }
 
-impl Desk {
+impl Endpoint {
     fn new(config: Config) -> Self {
         let adapter = Adapter::open(config).unwrap();
         let listener = adapter.listen("127.0.0.1:0".parse().unwrap()).unwrap();
@@ -322,13 +321,13 @@ impl Desk {
     }
 }
 
-/// What the sessions with one guest share.
+/// State shared by the sessions with one guest.
 #[derive(Debug)]
 pub(crate) struct Bench {
     pub(crate) variant: Variant,
-    /// Leads to siw, when it listens.
+    /// An address that leads to siw when it listens.
     pub(crate) outward: SocketAddr,
-    desks: [Desk; 3],
+    endpoints: [Endpoint; 3],
 }
 
 impl Bench {
@@ -336,17 +335,17 @@ impl Bench {
     pub(crate) fn new(variant: Variant, forwarded: SocketAddr) -> Self {
         let strict = Config { strict_receive: true, ..Config::default() };
         let bare = Config { crc: false, ..Config::default() };
-        // siw gives up after ten seconds. That Ironwarp does, too, would hide it.
+        // siw times out after ten seconds. A timeout of Ironwarp would hide that.
         let usual = Config { startup: std::time::Duration::from_secs(40), ..Config::default() };
-        let desks = [usual, strict, bare].map(Desk::new);
-        Self { variant, outward: relay(Ironwarp::Connects, forwarded), desks }
+        let endpoints = [usual, strict, bare].map(Endpoint::new);
+        Self { variant, outward: relay(Ironwarp::Connects, forwarded), endpoints }
     }
 
-    pub(crate) fn desk(&self, settings: Settings) -> &Desk {
-        &self.desks[settings as usize]
+    pub(crate) fn endpoint(&self, settings: Settings) -> &Endpoint {
+        &self.endpoints[settings as usize]
     }
 
-    /// The commands for all sessions, one after the other.
+    /// Returns the commands for all sessions, one after the other.
     pub(crate) fn commands(&self, sessions: &[Session]) -> String {
         let commands: Vec<String> = sessions.iter().map(|session| session.command(self)).collect();
         commands.join("\n")
@@ -361,7 +360,7 @@ impl Bench {
     }
 }
 
-/// What is going on, told if it fails: of hundreds of sessions only that one matters.
+/// Prints the name of the current session if it fails.
 pub(crate) struct Told(pub(crate) String);
 
 impl Drop for Told {

@@ -1,22 +1,22 @@
-//! How a session begins: its memory, its receives, its private data. `session.rs` tells siw, `end.rs` does the same here.
+//! Parameters of a session: memory, receives and private data. Both ends use them.
 
-use ironwarp::Setup;
+use ironwarp::MpaMode;
 
-/// How a session begins: the same for both ends, unless its steps say otherwise.
+/// Parameters of a session, the same for both ends, unless its steps say otherwise.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Of the main region: the first is for the other end to write, the second for it to read.
+    /// Halves of the main region: the first is written by the other end, the second is read.
     pub(crate) half: usize,
     pub(crate) receives: usize,
     pub(crate) receive: usize,
     pub(crate) srq: bool,
-    /// Bytes of private data.
+    /// Length of the private data.
     pub(crate) private: usize,
     pub(crate) private_of_siw: usize,
-    pub(crate) setup: Setup,
-    /// The server closes the connection, not the client.
+    pub(crate) setup: MpaMode,
+    /// The server closes the connection, instead of the client.
     pub(crate) server_parts: bool,
-    /// Ironwarp posts one receive, and no more.
+    /// Ironwarp posts only one receive.
     pub(crate) few: bool,
 }
 
@@ -29,7 +29,7 @@ impl Default for Shape {
             srq: false,
             private: 19,
             private_of_siw: 19,
-            setup: Setup::PeerToPeer,
+            setup: MpaMode::PeerToPeer,
             server_parts: false,
             few: false,
         }

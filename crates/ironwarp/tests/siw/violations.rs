@@ -1,25 +1,24 @@
-//! What no end should do to the other: what Ironwarp answers siw, what siw answers Ironwarp, and what the programs are told.
-//! Before this: `main.rs`; after: `session.rs` runs them, `capture.rs` finds the Terminates.
+//! Protocol violations: Ironwarp's response to siw, siw's response to Ironwarp, and what the programs see.
 
 use crate::end::{End, What, next};
 use crate::session::{Ending, Session, Settings, Variant};
 use ironwarp::{
-    Cause, Check, Completes, Completion, Fault, Opcode, Place, RequestError, Status, Tag, Terminate,
+    Cause, Check, Completes, Completion, Opcode, Place, QpError, RequestError, Status, Tag, Terminate,
     WorkRequest,
 };
 use ironwarp_wire::ddp::DdpHeader;
 use ironwarp_wire::{Operation, Protection, TaggedBuffer, UntaggedBuffer};
 
-/// Bytes of a Write or Read that is not allowed.
+/// Length of a forbidden Write or Read.
 const SHORT: u32 = 64;
 const FLUSHED: &str = "receive: Work Request Flushed Error";
-/// siw's Writes and Sends are done when they have left; one that is still at it when the Terminate comes, is not.
+/// siw's Writes and Sends complete when they are sent; one that is incomplete when the Terminate arrives fails.
 const WRITE_LEFT: &str = "write: success|write: local QP operation error|write: Work Request Flushed Error";
 const READ_LEFT: &str = "read: Work Request Flushed Error|read: local QP operation error";
 const STILL_AT_IT: &str = "event: local work queue catastrophic error|";
 const SEND_LEFT: &str = "send: success|send: local QP operation error|send: Work Request Flushed Error";
 
-/// Ways to name memory that may not be used.
+/// Ways to use memory that is not permitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Bounds,
@@ -43,11 +42,11 @@ pub(crate) fn all(variant: Variant) -> Vec<Session> {
             [too_long_by_siw(), invalidate_by_siw(), waits(), strict()].map(|it| it.connects(connects)),
         );
         for completes in [Completes::WhenSent, Completes::WhenAcknowledged] {
-            // With revision 1 nobody knows whether siw serves Reads, so none is sent to hear of it.
-            let told = if variant == Variant::V1 && !connects { Completes::WhenSent } else { completes };
+            // In revision 1 it is unknown whether siw serves Reads, so none is sent for acknowledgements.
+            let seen = if variant == Variant::V1 && !connects { Completes::WhenSent } else { completes };
             let mut sessions: Vec<Session> =
-                ALL.into_iter().flat_map(|why| [write_by_us(why, told), read_by_us(why)]).collect();
-            sessions.extend([too_long_by_us(told), no_receive(told), after_invalidation(told)]);
+                ALL.into_iter().flat_map(|why| [write_by_us(why, seen), read_by_us(why)]).collect();
+            sessions.extend([too_long_by_us(seen), no_receive(seen), after_invalidation(seen)]);
             if connects || completes == Completes::WhenSent {
                 sessions.push(bad_invalidate_by_us(connects));
             }
@@ -57,7 +56,7 @@ pub(crate) fn all(variant: Variant) -> Vec<Session> {
     all
 }
 
-// --- siw does it ---
+// --- Violations by siw ---
 
 impl Why {
     const fn word(self) -> &'static str {
@@ -72,7 +71,7 @@ impl Why {
         }
     }
 
-    /// Which check of ours finds it.
+    /// The failing check at our end.
     const fn check(self) -> Check {
         match self {
             Self::Bounds => Check::Range,
@@ -84,7 +83,7 @@ impl Why {
         }
     }
 
-    /// What answers a Write (RFC 5041 §7.2; it has no code for missing rights, RFC 5040 figure 9 has).
+    /// The Terminate for a Write (RFC 5041 §7.2 has no code for missing rights, RFC 5040 figure 9 has).
     const fn of_write(self) -> Cause {
         Cause::TaggedBuffer(match self {
             Self::Rights => return Cause::Protection(Protection::Access),
@@ -95,7 +94,7 @@ impl Why {
         })
     }
 
-    /// What answers a Read (RFC 5040 figure 9).
+    /// The Terminate for a Read (RFC 5040 figure 9).
     const fn of_read(self) -> Cause {
         Cause::Protection(match self {
             Self::Rights => Protection::Access,
@@ -107,11 +106,11 @@ impl Why {
     }
 }
 
-/// The end of a stream in which siw used memory of ours as it may not: nothing happened to the memory.
+/// Checks the end of a stream in which siw violated memory protection: the memory did not change.
 fn denied(end: &mut End, why: Why) {
     let text = end.ended();
-    let fault = end.qp.fault().unwrap();
-    let Fault::Remote(denied) = &*fault else { panic!("{text}") };
+    let error = end.qp.error().unwrap();
+    let QpError::Remote(denied) = &*error else { panic!("{text}") };
     assert_eq!((denied.check, denied.len), (why.check(), SHORT.into()), "{text}");
     end.written(0);
     let receive = next(&end.received, "a receive to be flushed");
@@ -138,7 +137,7 @@ fn too_long_by_siw() -> Session {
         assert_eq!(receive.status, Status::LocalLength, "{receive:?}");
         assert_eq!(
             end.ended(),
-            "the peer broke the protocol: a message of at least 260 bytes for a receive of 256"
+            "protocol violation by the peer: message of at least 260 bytes exceeds its receive of 256"
         );
     };
     Session::new("siw sends more than a receive holds", "connect advert bad-send=260 see", ours)
@@ -146,12 +145,12 @@ fn too_long_by_siw() -> Session {
         .seen(&[SEND_LEFT, FLUSHED, STILL_AT_IT])
 }
 
-/// libsiw puts another field of the request on the wire than its program filled in: it is always tag 0.
+/// libsiw puts a different field of the request on the wire than its program set: it is always tag 0.
 fn invalidate_by_siw() -> Session {
     let ours = |end: &mut End| {
         let text = end.ended();
-        let fault = end.qp.fault().unwrap();
-        let Fault::Remote(denied) = &*fault else { panic!("{text}") };
+        let error = end.qp.error().unwrap();
+        let QpError::Remote(denied) = &*error else { panic!("{text}") };
         assert_eq!(denied.tag, Tag(0), "{text}");
         end.written(0);
     };
@@ -160,7 +159,7 @@ fn invalidate_by_siw() -> Session {
         .seen(&[SEND_LEFT, FLUSHED, STILL_AT_IT])
 }
 
-/// Ironwarp has a message wait for a receive.
+/// By default, Ironwarp holds a message until a receive is posted.
 fn waits() -> Session {
     let ours = |end: &mut End| {
         end.post_receive(1);
@@ -171,10 +170,10 @@ fn waits() -> Session {
     Session::new("siw sends before the receive is posted", siw, ours).shape(|shape| shape.few = true)
 }
 
-/// Unless it was told not to.
+/// With strict receives, it does not.
 fn strict() -> Session {
     let ours = |end: &mut End| {
-        assert_eq!(end.ended(), "the peer broke the protocol: a message, and no receive is posted");
+        assert_eq!(end.ended(), "protocol violation by the peer: no receive is posted for a message");
     };
     Session::new("siw sends, and no receive is posted", "connect advert bad-send=8 see", ours)
         .settings(Settings::StrictReceive)
@@ -183,10 +182,10 @@ fn strict() -> Session {
         .seen(&[SEND_LEFT, FLUSHED, STILL_AT_IT])
 }
 
-// --- Ironwarp does it ---
+// --- Violations by Ironwarp ---
 
 impl Why {
-    /// Memory of siw's that may not be used.
+    /// Memory of siw that is not permitted.
     fn place(self, end: &End, without_right: What) -> Place {
         let main = end.their(What::Main);
         let Place { tag, offset } = main.place;
@@ -202,14 +201,14 @@ impl Why {
     }
 }
 
-/// siw's Terminate: its cause, and the header of the segment that it is about.
-fn terminated(fault: &Fault) -> Terminate {
-    let Fault::Terminated(terminate) = fault else { panic!("{fault}") };
+/// Returns siw's Terminate: its cause, and the header of the segment.
+fn terminated(error: &QpError) -> Terminate {
+    let QpError::Terminated(terminate) = error else { panic!("{error}") };
     *terminate
 }
 
-/// The fault of a request of ours that siw refused. If requests complete when they have left, a Write or Send is long done;
-/// the queue pair knows why the stream ended. Otherwise it is on the request.
+/// Returns the Terminate for a request that siw refused. If requests complete when they are sent, a Write or Send has
+/// already completed, and the queue pair has the error. Otherwise the completion has it.
 fn refused(
     end: &End,
     result: Result<Completion, RequestError>,
@@ -217,22 +216,22 @@ fn refused(
     status: Status,
 ) -> Terminate {
     match (completes, result) {
-        (Completes::WhenSent, result) => drop(result.expect("it left")),
+        (Completes::WhenSent, result) => drop(result.expect("it was sent")),
         (Completes::WhenAcknowledged, result) => {
             let RequestError(completion) = result.expect_err("siw refuses it");
             assert_eq!(completion.status, status, "{completion:?}");
-            terminated(completion.cause.as_ref().expect("there is a reason"));
+            terminated(completion.cause.as_ref().expect("the error is known"));
         }
     }
     end.ended();
-    terminated(&end.qp.fault().unwrap())
+    terminated(&end.qp.error().unwrap())
 }
 
-/// What siw says to a Write, where that is not what the RFC has.
+/// siw's Terminate for a Write, where it differs from the RFC.
 const fn siw_of_write(why: Why) -> Cause {
     match why {
         Why::Rights => Cause::TaggedBuffer(TaggedBuffer::Tag),
-        // The sum wraps in siw, too (`siw_check_mem`); it is only when it looks for the page that it finds none.
+        // The sum also wraps in siw (`siw_check_mem`), which then fails to find the page.
         Why::Wrap => Cause::DdpCatastrophic,
         _ => why.of_write(),
     }
@@ -259,7 +258,7 @@ fn write_by_us(why: Why, completes: Completes) -> Session {
         .seen(&seen)
 }
 
-/// siw looks at no right when it is read.
+/// siw does not check access rights of Reads.
 fn read_by_us(why: Why) -> Session {
     let name = format!("Ironwarp reads: {why:?}");
     if why == Why::Rights {
@@ -272,12 +271,12 @@ fn read_by_us(why: Why) -> Session {
         return Session::new(&name, "connect advert receive=8 untouched", ours);
     }
     if why == Why::Wrap {
-        // It finds no page to send, and that is the end, without a word.
+        // siw finds no page to send, and closes without a Terminate.
         let ours = move |end: &mut End| {
             let sink = end.sink.slice(0, SHORT as usize).unwrap();
             let from = why.place(end, What::WriteOnly);
             let RequestError(completion) = end.posted(WorkRequest::read(3, &[sink], from)).unwrap_err();
-            assert_eq!(completion.cause.as_deref(), Some(&Fault::Closed));
+            assert_eq!(completion.cause.as_deref(), Some(&QpError::Closed));
             end.disconnected();
         };
         return Session::new(&name, "connect advert see untouched", ours)
@@ -295,7 +294,7 @@ fn read_by_us(why: Why) -> Session {
         );
         let terminate = terminated(completion.cause.as_ref().unwrap());
         assert_eq!(terminate.cause, why.of_read());
-        let read = terminate.offender.read.expect("siw sends it back");
+        let read = terminate.offender.read.expect("siw returns the Read Request");
         assert_eq!((read.source, read.len), (place, SHORT));
         end.ended();
     };
@@ -304,7 +303,7 @@ fn read_by_us(why: Why) -> Session {
         .seen(&[FLUSHED, "event: invalid request local work queue error|"])
 }
 
-/// A message of so many bytes, for which siw has no receive, or says so.
+/// A message of this length, for which siw has no receive, or claims so.
 fn finds_no_buffer(end: &mut End, len: usize, completes: Completes) {
     let message = end.says(len);
     let result = end.posted(WorkRequest::send(2, &[message]));
@@ -312,7 +311,7 @@ fn finds_no_buffer(end: &mut End, len: usize, completes: Completes) {
     assert_eq!(terminate.cause, Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer));
 }
 
-/// siw takes a receive that is too short for none at all.
+/// siw treats a receive that is too short like a missing one.
 fn too_long_by_us(completes: Completes) -> Session {
     let ours = move |end: &mut End| finds_no_buffer(end, 260, completes);
     Session::new("Ironwarp sends more than a receive holds", "connect advert idle see", ours)
@@ -326,7 +325,7 @@ fn no_receive(completes: Completes) -> Session {
         .ending(Ending::Siws(Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer)))
 }
 
-/// siw lets its peers invalidate any region, and knows it no more afterwards.
+/// siw lets its peers invalidate any region, which is unknown afterwards.
 fn after_invalidation(completes: Completes) -> Session {
     let ours = move |end: &mut End| {
         let spare = end.their(What::Spare).place;
@@ -345,9 +344,9 @@ fn after_invalidation(completes: Completes) -> Session {
         .seen(&[FLUSHED, "event: local access violation work queue error"])
 }
 
-/// siw tells its program, and the stream goes on. Its Terminate waits until siw disconnects, and then blames the message that
-/// came last; if Ironwarp disconnects first, it never comes. Nor does it while siw answers the Read with which Ironwarp asks what
-/// siw got, so here it is not asked.
+/// siw notifies its program, and the stream continues. Its Terminate waits until siw disconnects, and then reports the
+/// last message; if Ironwarp disconnects first, it is never sent. Nor is it sent while siw responds to Ironwarp's Read
+/// for acknowledgements, so none is sent here.
 fn bad_invalidate_by_us(connects: bool) -> Session {
     let cause = Cause::Operation(Operation::Invalidate);
     let ours = move |end: &mut End| {
@@ -358,7 +357,7 @@ fn bad_invalidate_by_us(connects: bool) -> Session {
         end.send(8);
         if !connects {
             end.ended();
-            assert_eq!(terminated(&end.qp.fault().unwrap()).cause, cause);
+            assert_eq!(terminated(&end.qp.error().unwrap()).cause, cause);
         }
     };
     let name = "Ironwarp invalidates what is not there";

@@ -1,4 +1,4 @@
-//! What is found in connections, whole and broken.
+//! Dissection of valid and invalid connections.
 
 use super::*;
 use crate::{Capture, CaptureWriter, Encoder, sample};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 const TIME: Duration = Duration::from_secs(1);
 
-/// What is found when the two sides send these segments.
+/// Returns the capture of a connection with these segments.
 fn capture(segments: &[(bool, &[u8])]) -> Capture {
     let (client, server) = ("10.0.0.1:1000".parse().unwrap(), "10.0.0.2:2000".parse().unwrap());
     let mut writer = CaptureWriter::new(Vec::new()).unwrap();
@@ -19,11 +19,11 @@ fn capture(segments: &[(bool, &[u8])]) -> Capture {
     Capture::parse(&writer.into_inner()).unwrap()
 }
 
-/// The same, of a connection that is iWARP: the names of the frames, and the problems.
-fn found(segments: &[(bool, &[u8])]) -> (Vec<&'static str>, Vec<(bool, usize, Fault)>) {
+/// Returns the names of the frames and the problems of an iWARP connection with these segments.
+fn found(segments: &[(bool, &[u8])]) -> (Vec<&'static str>, Vec<(bool, usize, ProblemKind)>) {
     let capture = capture(segments);
     let [conversation] = &capture.conversations[..] else { panic!("{capture:?}") };
-    let problems = conversation.problems.iter().map(|it| (it.from_initiator, it.offset, it.fault));
+    let problems = conversation.problems.iter().map(|it| (it.from_initiator, it.offset, it.kind));
     (conversation.frames.iter().map(Frame::name).collect(), problems.collect())
 }
 
@@ -45,14 +45,14 @@ fn the_two_directions_are_merged_in_the_order_of_the_packets() {
 }
 
 #[test]
-fn the_initiator_is_who_sends_the_request_not_who_opened_the_connection() {
+fn the_initiator_is_the_sender_of_the_request() {
     let capture = capture(&[(false, REQUEST), (true, REPLY)]);
     assert_eq!(capture.conversations[0].initiator, "10.0.0.2:2000".parse().unwrap());
 }
 
-/// RFC 5044 §7.1: markers are a demand on the other side.
+/// RFC 5044 §7.1: markers are requested by the receiver.
 #[test]
-fn markers_are_where_the_receiver_asked_for_them() {
+fn markers_are_used_if_the_receiver_requests_them() {
     for asks in [true, false] {
         let (mut request, mut reply) = (REQUEST.to_vec(), REPLY.to_vec());
         let asking = if asks { &mut request } else { &mut reply };
@@ -75,7 +75,7 @@ fn markers_are_where_the_receiver_asked_for_them() {
 }
 
 #[test]
-fn what_is_not_iwarp_is_skipped() {
+fn other_protocols_are_skipped() {
     for bytes in [&b"GET / HTTP/1.1\r\n\r\n"[..], b"", b"MPA ID Req"] {
         let capture = capture(&[(true, bytes), (false, bytes)]);
         assert_eq!((capture.conversations.len(), capture.others), (0, 1));
@@ -90,7 +90,8 @@ fn a_violation_ends_its_direction_and_leaves_the_other() {
         [(true, REQUEST), (false, REPLY), (true, SEND), (true, &wrong), (true, SEND), (false, SEND)];
     let (names, problems) = found(&segments);
     assert_eq!(names, ["MPA Request", "MPA Reply", "Send", "Send"]);
-    let [(true, 44, Fault::Violation { violation: Violation::Crc { received, .. } })] = problems[..] else {
+    let [(true, 44, ProblemKind::Violation { violation: Violation::Crc { received, .. } })] = problems[..]
+    else {
         panic!("{problems:?}")
     };
     assert_eq!(received, 0xb4ca_a400);
@@ -100,32 +101,32 @@ fn a_violation_ends_its_direction_and_leaves_the_other() {
 fn a_broken_startup_is_a_violation() {
     let mut wrong = REQUEST.to_vec();
     wrong[17] = 9;
-    let violation = Fault::Violation { violation: Violation::Revision(9) };
+    let violation = ProblemKind::Violation { violation: Violation::Revision(9) };
     assert_eq!(found(&[(true, &wrong), (false, REPLY)]), (vec!["MPA Reply"], vec![(true, 0, violation)]));
-    let violation = Fault::Violation { violation: Violation::Key { expected: "Reply" } };
+    let violation = ProblemKind::Violation { violation: Violation::Key { expected: "Reply" } };
     let (names, problems) = found(&[(true, REQUEST), (false, REQUEST)]);
     assert_eq!((names, problems), (vec!["MPA Request"], vec![(false, 0, violation)]));
 }
 
 #[test]
-fn a_direction_that_breaks_off_is_told() {
+fn a_truncated_direction_is_reported() {
     let open = [(true, REQUEST), (false, REPLY), (true, SEND)];
     for got in 1..SEND.len() {
         let (names, problems) = found(&[&open[..], &[(true, &SEND[..got])]].concat());
         assert_eq!(names.len(), 3);
-        assert_eq!(problems, [(true, 44, Fault::Cut { got })]);
+        assert_eq!(problems, [(true, 44, ProblemKind::Truncated { got })]);
     }
     let (names, problems) = found(&[(true, REQUEST)]);
-    assert_eq!((names, problems), (vec!["MPA Request"], vec![(false, 0, Fault::NoReply)]));
+    assert_eq!((names, problems), (vec!["MPA Request"], vec![(false, 0, ProblemKind::NoReply)]));
     let (_, problems) = found(&[(true, REQUEST), (false, &REPLY[..5])]);
-    assert_eq!(problems, [(false, 0, Fault::Cut { got: 5 })]);
+    assert_eq!(problems, [(false, 0, ProblemKind::Truncated { got: 5 })]);
     let (names, problems) = found(&[(true, REQUEST), (false, REJECT), (true, SEND)]);
     assert_eq!(names, ["MPA Request", "MPA Reject"]);
-    assert_eq!(problems, [(true, 20, Fault::AfterRejection { bytes: 24 })]);
+    assert_eq!(problems, [(true, 20, ProblemKind::AfterRejection { bytes: 24 })]);
 }
 
 #[test]
-fn a_hole_in_the_capture_is_told() {
+fn a_gap_in_the_capture_is_reported() {
     let mut file = CaptureWriter::new(Vec::new()).unwrap();
     let (client, server) = ("10.0.0.1:1000".parse().unwrap(), "10.0.0.2:2000".parse().unwrap());
     let mut connection = file.open(TIME, client, server).unwrap();
@@ -138,7 +139,7 @@ fn a_hole_in_the_capture_is_told() {
     let connections = crate::connections(&packets).unwrap();
     let conversation = dissect(&connections[0]).unwrap();
     let [problem] = conversation.problems[..] else { panic!("{conversation:?}") };
-    assert_eq!((problem.at.packet, problem.offset, problem.fault), (8, 44, Fault::Hole { missing: 24 }));
+    assert_eq!((problem.at.packet, problem.offset, problem.kind), (8, 44, ProblemKind::Gap { missing: 24 }));
     assert_eq!(conversation.frames.len(), 3);
 }
 
@@ -164,7 +165,7 @@ fn the_sample_is_read_back_as_it_was_written() {
     }
 }
 
-/// In untagged messages of several segments, which no other decoder puts together.
+/// Checks the offsets of untagged messages with several segments, which no other decoder reassembles.
 #[test]
 fn the_segments_of_the_sample_follow_each_other() {
     let fpdus = sample::samples().into_iter().flat_map(|sample| sample.turns).flat_map(|turn| turn.fpdus);
@@ -182,11 +183,11 @@ fn the_segments_of_the_sample_follow_each_other() {
         due = if last { 0 } else { due + immediate + payload.len() };
         later += usize::from(offset > 0);
     }
-    assert_eq!(later, 2 * 12 * (6 + 4 + 1)); // two in each message
+    assert_eq!(later, 2 * 12 * (6 + 4 + 1)); // two per message
 }
 
 #[test]
-fn the_sample_holds_every_message() {
+fn the_sample_contains_every_message() {
     let capture = Capture::parse(&sample::write(Vec::new()).unwrap()).unwrap();
     let names: std::collections::BTreeSet<_> = capture.frames().map(|(_, frame)| frame.name()).collect();
     let expected = [

@@ -1,6 +1,6 @@
-//! The conversations: every message, every cause of a Terminate, every kind of startup.
+//! The conversations of the sample: every message, every cause of a Terminate, every kind of startup.
 
-use super::{Packing, Sample, Turn};
+use super::conversation::{Packing, Sample, Turn};
 use crate::{Encoder, OwnedStartup};
 use ironwarp_wire::mpa::{Enhanced, Framing, NOT_NEGOTIATED, Revision, Role, RtrSet};
 use ironwarp_wire::private::{
@@ -14,21 +14,21 @@ use std::net::SocketAddr;
 
 type Fpdu = (Header, Vec<u8>);
 
-/// Payload of one segment when a message is cut into several. Not a multiple of four, and more than a marker interval.
+/// Payload per segment of a message with several. Not a multiple of four, and more than a marker interval.
 const SEGMENT: usize = 1406;
-/// As much as fits the largest FPDU that may be sent.
+/// Maximum payload of an FPDU that may be sent.
 const LARGE: usize = 64_768 - 14;
 
 const PLACE: Place = Place { tag: Tag(0x5e77_4d00), offset: 0x5624_436c_3000 };
 const SINK: Place = Place { tag: Tag(0x6670_9d00), offset: 0x555e_d3fd_d000 };
 const INVALIDATE: SendWord = SendWord::Invalidate(Tag(0x0bad_cafe));
 
-/// All conversations, in the order in which they are written.
+/// Returns all conversations in the order in which they are written.
 pub fn samples() -> Vec<Sample> {
     let mut samples = Vec::new();
     for packing in [Packing::Single, Packing::Pieces, Packing::Packed, Packing::Split] {
         for (crc, markers) in [(true, false), (false, false), (true, true), (false, true)] {
-            // With markers, Wireshark's decoder takes each TCP segment for one FPDU, or a piece of one.
+            // With markers, Wireshark's decoder expects at most one FPDU per TCP segment.
             if markers && matches!(packing, Packing::Packed | Packing::Split) {
                 continue;
             }
@@ -41,7 +41,7 @@ pub fn samples() -> Vec<Sample> {
     }
     for (number, (cause, offender)) in terminates().into_iter().enumerate() {
         let (mut request, mut reply) = startups();
-        reply.crc = true; // one side suffices
+        reply.crc = true; // either side can enable it
         (request.markers, reply.markers) = (number % 3 == 2, number % 3 == 2);
         let name = format!("Terminate, {cause}");
         samples.push(sample(samples.len(), name, (request, reply), terminated(cause, offender)));
@@ -52,7 +52,7 @@ pub fn samples() -> Vec<Sample> {
     samples
 }
 
-/// Each between ports of its own, IPv4 and IPv6 in turn.
+/// Creates a sample between ports of its own, alternating between IPv4 and IPv6.
 fn sample(number: usize, name: String, startups: (OwnedStartup, OwnedStartup), turns: Vec<Turn>) -> Sample {
     let (request, reply) = startups;
     let [a, b] = if number.is_multiple_of(2) {
@@ -112,7 +112,7 @@ fn startup_kinds() -> Vec<Exchange> {
         ("hello in the private data", with(startups().0.revision, &hello), talk()),
         ("revision 1", with(Revision::One, b"private"), talk()),
         ("revision 2 without the IRD/ORD word", with(Revision::Two(None), &[]), talk()),
-        ("the most private data", with(plain, &pattern(508)), talk()),
+        ("maximum private data", with(plain, &pattern(508)), talk()),
         ("rejected", rejected, Vec::new()),
     ]
 }
@@ -164,7 +164,7 @@ fn immediates() -> Vec<Fpdu> {
     let kinds = [(false, SendWord::NONE), (false, INVALIDATE), (true, SendWord::NONE), (true, INVALIDATE)];
     for (msn, (solicited, word)) in (28..).step_by(2).zip(kinds) {
         fpdus.push((send_immediate(Send { msn, last: true, offset: 0, solicited, word }), Vec::new()));
-        // The immediate data counts as the first eight bytes of the message.
+        // Immediate data counts as the first eight bytes of the message.
         let header = |offset, last| {
             let offset = if offset == 0 { 0 } else { offset + 8 };
             send_immediate(Send { msn: msn + 1, last, offset, solicited, word })
@@ -211,12 +211,12 @@ fn responses() -> Vec<Fpdu> {
     fpdus
 }
 
-/// Sequence numbers wrap.
+/// Sends with a sequence number that wraps.
 fn sends_again() -> Vec<Fpdu> {
     [u32::MAX, 0].map(|msn| (send(msn), pattern(16))).to_vec()
 }
 
-/// Every cause there is, with a segment that may have caused it.
+/// Returns every cause, with a segment that may have caused it.
 fn terminates() -> Vec<(Cause, Fpdu)> {
     let read =
         || (Header::ReadRequest(ReadRequest { msn: 1, sink: SINK, len: 64, source: PLACE }), Vec::new());
@@ -239,9 +239,9 @@ fn terminates() -> Vec<(Cause, Fpdu)> {
     .concat()
 }
 
-/// The initiator sends the offender, the responder answers it.
+/// The initiator sends the offending segment, and the responder answers with a Terminate.
 fn terminated(cause: Cause, offender: Fpdu) -> Vec<Turn> {
-    // The answer copies from the plain FPDU, not from one with markers.
+    // The Terminate contains a copy of the FPDU without markers.
     let plain = Encoder::new(Framing::default()).fpdu(&offender.0, &offender.1).unwrap_or_default();
     let terminate = Header::Terminate(Terminate::answer(cause, &plain));
     vec![from_initiator(vec![offender]), from_responder(vec![(terminate, Vec::new())])]
@@ -255,7 +255,7 @@ fn from_responder(fpdus: Vec<Fpdu>) -> Turn {
     Turn { from_initiator: false, fpdus }
 }
 
-/// A message of `len` bytes in segments.
+/// Splits a message of `len` bytes into segments.
 fn cut(len: usize, header: impl Fn(u32, bool) -> Header) -> Vec<Fpdu> {
     let whole = pattern(len);
     let mut offset = 0;
@@ -280,7 +280,7 @@ fn send_immediate(send: Send) -> Header {
     Header::SendImmediate(SendImmediate { send, immediate })
 }
 
-/// Bytes that do not repeat with any power of two, so that a piece in the wrong place shows.
+/// Returns bytes whose period is not a power of two, so that misplaced data is detected.
 fn pattern(len: usize) -> Vec<u8> {
     (0..=250).cycle().take(len).collect()
 }

@@ -1,12 +1,10 @@
-//! What the tests share: captures of Linux siw, a place for files, and tshark.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Test helpers: captures of Linux siw and their contents.
+#![allow(dead_code, reason = "not every test binary uses everything")]
 
 use ironwarp_pcap::{Capture, Conversation, Frame, Kind};
 use ironwarp_wire::Header;
 use std::collections::BTreeMap;
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 /// A capture of Linux siw.
 pub(crate) fn golden(name: &str) -> PathBuf {
@@ -17,48 +15,12 @@ pub(crate) fn open(name: &str) -> Capture {
     Capture::open(golden(name)).unwrap()
 }
 
-/// A file of this test alone.
+/// Returns the path of a temporary file.
 pub(crate) fn temporary(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
 }
 
-/// What tshark prints about a file.
-///
-/// Its decoder of RPC-over-RDMA is off: by a guess at the first bytes, it takes short Sends for its own and then finds
-/// them malformed.
-pub(crate) fn tshark(file: &Path, arguments: &[&str]) -> String {
-    let mut command = Command::new("tshark");
-    command.arg("-r").arg(file).args(["--disable-protocol", "rpcordma"]).args(arguments);
-    match command.output() {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            panic!("tshark is missing: run `cargo xtask setup`")
-        }
-        Err(error) => panic!("tshark does not start: {error}"),
-        Ok(output) => {
-            let errors = String::from_utf8_lossy(&output.stderr);
-            assert!(output.status.success(), "tshark {arguments:?} on {}: {errors}", file.display());
-            String::from_utf8(output.stdout).unwrap()
-        }
-    }
-}
-
-/// How many messages of each opcode tshark sees in a file.
-pub(crate) fn tshark_opcodes(file: &Path) -> BTreeMap<u8, usize> {
-    let text = tshark(file, &["-T", "fields", "-e", "iwarp_rdma.opcode"]);
-    let mut opcodes = BTreeMap::new();
-    for opcode in text.split([',', '\n']).filter(|it| !it.is_empty()) {
-        let opcode = u8::from_str_radix(opcode.trim_start_matches("0x"), 16).unwrap();
-        *opcodes.entry(opcode).or_default() += 1;
-    }
-    opcodes
-}
-
-/// The packets in a file that tshark calls malformed, or finds another error in.
-pub(crate) fn tshark_errors(file: &Path) -> String {
-    tshark(file, &["-Y", "_ws.malformed || _ws.expert.severity == error"])
-}
-
-/// How many messages of each opcode we see.
+/// Counts the messages of each opcode in a capture.
 pub(crate) fn opcodes(capture: &Capture) -> BTreeMap<u8, usize> {
     let mut opcodes = BTreeMap::new();
     for (_, frame) in capture.frames() {
@@ -85,21 +47,21 @@ pub(crate) fn opcode(header: &Header) -> u8 {
     }
 }
 
-/// What a frame is, without the packet that it came in.
+/// A frame without its packet.
 pub(crate) type Content<'a> = (bool, std::ops::Range<usize>, &'a [u8], &'a Kind);
 
-/// The frames that one side sent, in order.
+/// Returns the frames that one side sent, in order.
 pub(crate) fn sent_by(conversation: &Conversation, initiator: bool) -> Vec<Content<'_>> {
     let frames = conversation.frames.iter().filter(|frame| frame.from_initiator == initiator);
     frames.map(|it: &Frame| (it.from_initiator, it.range.clone(), &it.bytes[..], &it.kind)).collect()
 }
 
-/// The bytes that one side sent.
+/// Returns the bytes that one side sent.
 pub(crate) fn stream(conversation: &Conversation, initiator: bool) -> Vec<u8> {
     sent_by(conversation, initiator).into_iter().flat_map(|(_, _, bytes, _)| bytes.to_vec()).collect()
 }
 
-/// The same conversations with the same frames, whatever the packets.
+/// Asserts that two captures have the same conversations and frames, ignoring packets.
 pub(crate) fn assert_same_frames(found: &Capture, expected: &Capture) {
     assert_eq!(found.conversations.len(), expected.conversations.len());
     for (found, expected) in found.conversations.iter().zip(&expected.conversations) {

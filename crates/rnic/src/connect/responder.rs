@@ -1,15 +1,16 @@
-//! The end that gets the Request. Mirrors `initiator.rs`.
+//! The responder of a connection, which receives the Request. Mirrors `initiator.rs`.
 
-use super::{Agreed, Depths, Misuse, Role, Setup, StartupError, Terms, emit};
+use super::agreement::{Agreed, Depths, InvalidArgument, MpaMode, Role, StartupError, Terms, emit};
 use ironwarp_wire::Parse;
 use ironwarp_wire::mpa::{self, Enhanced, NOT_NEGOTIATED, Revision, RtrSet, Startup};
 
-/// What the device takes as the initiator's first message. Not a Send: it would take a receive of the program.
-const TAKEN: RtrSet = RtrSet::WRITE.union(RtrSet::READ);
+/// The forms of RTR that the device accepts. Not a Send, which would consume a receive of the program.
+const ACCEPTED: RtrSet = RtrSet::WRITE.union(RtrSet::READ);
 
-/// A connection that a peer asks for. Show it to the program, then [`accept`](Self::accept) or [`reject`](Self::reject).
+/// A connection requested by a peer. Show it to the program, then [`accept`](Self::accept) or
+/// [`reject`](Self::reject) it.
 ///
-/// Both leave it as it is, so that a misuse, which sends nothing, can be followed by another try.
+/// Neither changes it, so that the call can be repeated after an [`InvalidArgument`], which sends nothing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Incoming {
     markers: bool,
@@ -19,36 +20,36 @@ pub struct Incoming {
 }
 
 impl Incoming {
-    /// Reads the Request that is all of `bytes`, what was received so far.
+    /// Parses the Request. `bytes` is everything received so far and must not contain anything else.
     pub fn parse(bytes: &[u8]) -> Result<Parse<Self>, StartupError> {
         let (request, len) = match Startup::parse_request(bytes)? {
             Parse::Need(len) => return Ok(Parse::Need(len)),
             Parse::Done(done) => done,
         };
         if bytes.len() > len {
-            return Err(StartupError::Early(bytes.len() - len));
+            return Err(StartupError::DataBeforeReply(bytes.len() - len));
         }
         let Startup { role: _, markers, crc, revision, private_data } = request;
         Ok(Parse::Done(Self { markers, crc, revision, private_data: private_data.into() }))
     }
 
     /// How the connection will be set up.
-    pub fn setup(&self) -> Setup {
-        Setup::of(self.revision)
+    pub fn mode(&self) -> MpaMode {
+        MpaMode::of(self.revision)
     }
 
-    /// What the peer said of itself: our ORD will be at most its IRD, our IRD should be its ORD.
+    /// The depths that the peer stated: our ORD will be at most its IRD, and our IRD should be its ORD.
     pub fn peer(&self) -> Depths {
         Depths::of(self.revision)
     }
 
-    /// For the program.
+    /// Private data for the program.
     pub fn private_data(&self) -> &[u8] {
         &self.private_data
     }
 
-    /// Agrees; returns the Reply to send, and what holds from then on.
-    pub fn accept(&self, terms: Terms, private_data: &[u8]) -> Result<(Box<[u8]>, Agreed), Misuse> {
+    /// Accepts the connection. Returns the Reply to send, and the agreed terms.
+    pub fn accept(&self, terms: Terms, private_data: &[u8]) -> Result<(Box<[u8]>, Agreed), InvalidArgument> {
         terms.check()?;
         let peer = self.peer();
         let rtr = self.rtr();
@@ -58,7 +59,7 @@ impl Incoming {
         let ord = peer.ird.map_or(terms.ord, |ird| terms.ord.min(ird));
         let (send, receive) = terms.framing(self.crc, self.markers);
         let revision = match self.revision {
-            // RFC 6581 §9.1: what the initiator does not want negotiated is answered in kind.
+            // RFC 6581 §9.1: if the initiator does not want to negotiate a depth, neither does the Reply.
             Revision::Two(Some(_)) => Revision::Two(Some(Enhanced {
                 ird: if peer.ord.is_some() { ird } else { NOT_NEGOTIATED },
                 ord: if peer.ird.is_some() { ord } else { NOT_NEGOTIATED },
@@ -74,13 +75,14 @@ impl Incoming {
             private_data,
         })?;
         let role = Role::Responder { rtr: rtr.unwrap_or(RtrSet::empty()) };
-        Ok((reply, Agreed { role, setup: self.setup(), send, receive, ird, ord, peer }))
+        Ok((reply, Agreed { role, mode: self.mode(), send, receive, ird, ord, peer }))
     }
 
-    /// Refuses; returns the Reply to send. Close the connection behind it.
-    pub fn reject(&self, private_data: &[u8]) -> Result<Box<[u8]>, Misuse> {
+    /// Rejects the connection. Returns the Reply to send, after which the connection is to be closed.
+    pub fn reject(&self, private_data: &[u8]) -> Result<Box<[u8]>, InvalidArgument> {
         let revision = match self.revision {
-            // What would have suited the initiator, as siw does: nothing else is known of a connection that is not wanted.
+            // Reply with the depths that would suit the initiator, as siw does: there are no others for a
+            // rejected connection.
             Revision::Two(Some(Enhanced { ird, ord, .. })) => {
                 Revision::Two(Some(Enhanced { ird: ord, ord: ird, rtr: self.rtr() }))
             }
@@ -90,15 +92,16 @@ impl Incoming {
         emit(&Startup { role, markers: false, crc: self.crc, revision, private_data })
     }
 
-    /// RFC 6581 §9.2: every kind that was offered and is taken; if there is none, one that would be. `None`: the peer does not
-    /// want the peer-to-peer model.
+    /// Every form of RTR that was offered and is accepted, or an accepted one if there is none in common (RFC
+    /// 6581 §9.2). `None` if the peer does not want the peer-to-peer model.
     fn rtr(&self) -> Option<RtrSet> {
         let Revision::Two(Some(Enhanced { rtr: Some(offered), .. })) = self.revision else { return None };
-        let common = offered & TAKEN;
+        let common = offered & ACCEPTED;
         Some(if common.is_empty() { RtrSet::WRITE } else { common })
     }
 
-    /// RFC 6581 §9.1: a Read as RTR needs an IRD of 1. The Chelsio driver sends it on revision 1 too, where nothing says so.
+    /// Whether the first message may be a Read, which needs an IRD of 1 (RFC 6581 §9.1). The Chelsio driver
+    /// sends one on revision 1 too, where it is not negotiated.
     fn may_begin_with_read(&self) -> bool {
         match self.revision {
             Revision::One => true,

@@ -1,19 +1,22 @@
-//! Frames of real peers byte by byte, then both ends against each other on all terms, then any bytes at all.
+//! MPA startup: frames of real peers byte by byte, then both ends against each other on all terms, then
+//! arbitrary bytes.
 
 use super::*;
 use ironwarp_wire::Parse;
 use ironwarp_wire::mpa::Role as Frame;
+use ironwarp_wire::mpa::{Framing, MAX_STARTUP, RtrSet, Startup};
+use ironwarp_wire::{Cause, MpaFault, Violation};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::error::Error;
 
 const TERMS: Terms = Terms { ird: 4, max_ird: 128, ord: 4, crc: true, markers: false };
-/// What siw is told and how it was built, as in the captures: no CRC of its own.
+/// The terms of siw, as configured and built in the captures: without CRC.
 const SIW: Terms = Terms { crc: false, ..TERMS };
 const CRC: Framing = Framing { crc: true, markers: false };
 const WRITE_READ: RtrSet = RtrSet::WRITE.union(RtrSet::READ);
 
-/// A frame: what stands between the key and the private data in hex, and the private data of the program.
+/// Builds a frame from the part between key and private data, in hex, and the private data.
 fn frame(key: &str, words: &str, private_data: &[u8]) -> Vec<u8> {
     let digits: Vec<u32> = words.chars().filter_map(|c| c.to_digit(16)).collect();
     let bytes = digits.chunks(2).map(|pair| u8::try_from(pair[0] << 4 | pair[1]).unwrap());
@@ -29,17 +32,17 @@ fn rep(words: &str, private_data: &[u8]) -> Vec<u8> {
 }
 
 fn incoming(bytes: &[u8]) -> Incoming {
-    let Ok(Parse::Done(incoming)) = Incoming::parse(bytes) else { panic!("a Request is not taken") };
+    let Ok(Parse::Done(incoming)) = Incoming::parse(bytes) else { panic!("the Request was not accepted") };
     incoming
 }
 
-fn initiator(setup: Setup, terms: Terms) -> Initiator {
-    Initiator::new(setup, terms, b"").unwrap()
+fn initiator(mode: MpaMode, terms: Terms) -> Initiator {
+    Initiator::new(mode, terms, b"").unwrap()
 }
 
 fn accepted(initiator: &Initiator, reply: &[u8]) -> Agreed {
-    let Ok(Parse::Done(Answer::Accepted { agreed, .. })) = initiator.reply(reply) else {
-        panic!("a Reply is not taken")
+    let Ok(Parse::Done(Reply::Accepted { agreed, .. })) = initiator.reply(reply) else {
+        panic!("the Reply was not accepted")
     };
     agreed
 }
@@ -48,19 +51,20 @@ fn depths(ird: u16, ord: u16) -> Depths {
     Depths { ird: Some(ird), ord: Some(ord) }
 }
 
-/// Connects two of our own ends; returns what each of them believes.
-fn connect(setup: Setup, ours: Terms, theirs: Terms) -> (Agreed, Agreed) {
-    let initiator = initiator(setup, ours);
+/// Connects two of our own ends; returns what each of them agreed on.
+fn connect(mode: MpaMode, ours: Terms, theirs: Terms) -> (Agreed, Agreed) {
+    let initiator = initiator(mode, ours);
     let (reply, responder) = incoming(initiator.request()).accept(theirs, b"").unwrap();
     (accepted(&initiator, &reply), responder)
 }
 
-// Requests that leave.
+// --- Outgoing Requests ---
 
 #[test]
 fn default_request_is_what_every_peer_takes() {
-    // The Intel driver wants A with C or D, the Chelsio driver wants D; RFC 5044 §7.1.1: CRC by default.
-    let initiator = Initiator::new(Setup::default(), TERMS, b"hello").unwrap();
+    // The Intel driver requires A with C or D, the Chelsio driver requires D. RFC 5044 §7.1.1: CRC by
+    // default.
+    let initiator = Initiator::new(MpaMode::default(), TERMS, b"hello").unwrap();
     assert_eq!(initiator.request(), req("50 02 0009 8004 c004", b"hello"));
 }
 
@@ -68,7 +72,7 @@ fn default_request_is_what_every_peer_takes() {
 fn request_of_a_siw_built_for_peer_to_peer_and_crc() {
     // siw-gold-p2p-crc.pcap, frame 11.
     let terms = Terms { ird: 3, ord: 5, ..TERMS };
-    let initiator = Initiator::new(Setup::PeerToPeer, terms, b"hello-from-client").unwrap();
+    let initiator = Initiator::new(MpaMode::PeerToPeer, terms, b"hello-from-client").unwrap();
     assert_eq!(initiator.request(), req("50 02 0015 8003 c005", b"hello-from-client"));
 }
 
@@ -76,31 +80,31 @@ fn request_of_a_siw_built_for_peer_to_peer_and_crc() {
 fn requests_of_the_other_setups() {
     // siw-gold.pcap, frame 11; siw-rping-v1.pcap, frame 11.
     let terms = Terms { ird: 3, ord: 5, ..SIW };
-    assert_eq!(initiator(Setup::ClientServer, terms).request(), req("10 02 0004 0003 0005", b""));
-    assert_eq!(initiator(Setup::Unenhanced, terms).request(), req("00 01 0000", b""));
+    assert_eq!(initiator(MpaMode::ClientServer, terms).request(), req("10 02 0004 0003 0005", b""));
+    assert_eq!(initiator(MpaMode::Unenhanced, terms).request(), req("00 01 0000", b""));
     let terms = Terms { markers: true, ..TERMS };
-    assert_eq!(initiator(Setup::Unenhanced, terms).request(), req("c0 01 0000", b""));
+    assert_eq!(initiator(MpaMode::Unenhanced, terms).request(), req("c0 01 0000", b""));
 }
 
 #[test]
 fn peer_to_peer_asks_for_at_least_one_read() {
     // RFC 6581 §9.1: a Read may have to be the RTR. siw does the same.
     let terms = Terms { ird: 0, ord: 0, ..TERMS };
-    assert_eq!(initiator(Setup::PeerToPeer, terms).request(), req("50 02 0004 8000 c001", b""));
-    assert_eq!(initiator(Setup::ClientServer, terms).request(), req("50 02 0004 0000 0000", b""));
+    assert_eq!(initiator(MpaMode::PeerToPeer, terms).request(), req("50 02 0004 8000 c001", b""));
+    assert_eq!(initiator(MpaMode::ClientServer, terms).request(), req("50 02 0004 0000 0000", b""));
 }
 
-// Replies that come.
+// --- Incoming Replies ---
 
 #[test]
 fn replies_of_siw() {
     // siw-gold-p2p-crc.pcap, frames 11 and 13.
     let terms = Terms { ird: 3, ord: 5, ..TERMS };
     let reply = rep("50 02 0014 8005 8003", b"sixteen bytes ok");
-    let Ok(Parse::Done(answer)) = initiator(Setup::PeerToPeer, terms).reply(&reply) else { panic!() };
+    let Ok(Parse::Done(answer)) = initiator(MpaMode::PeerToPeer, terms).reply(&reply) else { panic!() };
     let agreed = Agreed {
         role: Role::Initiator { rtr: Some(Rtr::Write) },
-        setup: Setup::PeerToPeer,
+        mode: MpaMode::PeerToPeer,
         send: CRC,
         receive: CRC,
         ird: 3,
@@ -108,12 +112,12 @@ fn replies_of_siw() {
         peer: depths(5, 3),
     };
     let private_data = Box::from(*b"sixteen bytes ok");
-    assert_eq!(answer, Answer::Accepted { agreed, private_data, consumed: 40 });
+    assert_eq!(answer, Reply::Accepted { agreed, private_data, consumed: 40 });
 
     // siw-rping.pcap, frames 14 and 16: no RTR, no CRC.
-    let agreed = accepted(&initiator(Setup::ClientServer, SIW), &rep("10 02 0004 0001 0001", b""));
+    let agreed = accepted(&initiator(MpaMode::ClientServer, SIW), &rep("10 02 0004 0001 0001", b""));
     let plain = Framing::default();
-    assert_eq!((agreed.role, agreed.setup), (Role::Initiator { rtr: None }, Setup::ClientServer));
+    assert_eq!((agreed.role, agreed.mode), (Role::Initiator { rtr: None }, MpaMode::ClientServer));
     assert_eq!((agreed.send, agreed.receive, agreed.ird, agreed.ord), (plain, plain, 4, 1));
 }
 
@@ -122,21 +126,21 @@ fn rejection_tells_what_the_responder_said() {
     // siw-gold.pcap, frame 121. RFC 6581 §9.1: IRD and ORD are passed on for a reject too.
     let reply = rep("30 02 0012 0005 0003", b"nope-not-today");
     let rejected =
-        |peer| Ok(Parse::Done(Answer::Rejected { peer, private_data: Box::from(*b"nope-not-today") }));
-    assert_eq!(initiator(Setup::PeerToPeer, TERMS).reply(&reply), rejected(depths(5, 3)));
+        |peer| Ok(Parse::Done(Reply::Rejected { peer, private_data: Box::from(*b"nope-not-today") }));
+    assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).reply(&reply), rejected(depths(5, 3)));
     let reply = rep("20 01 000e", b"nope-not-today");
-    assert_eq!(initiator(Setup::PeerToPeer, TERMS).reply(&reply), rejected(Depths::default()));
+    assert_eq!(initiator(MpaMode::PeerToPeer, TERMS).reply(&reply), rejected(Depths::default()));
 }
 
 #[test]
 fn ord_is_at_most_the_responders_ird_and_ird_at_least_its_ord() {
     // RFC 6581 §9.1.
-    let initiator = initiator(Setup::ClientServer, Terms { max_ird: 6, ..TERMS });
+    let initiator = initiator(MpaMode::ClientServer, Terms { max_ird: 6, ..TERMS });
     for (words, ird, ord) in [
         ("0003 0002", 4, 3),
         ("0008 0006", 6, 4),
         ("0000 0000", 4, 0),
-        ("3fff 0006", 6, 4), // 0x3fff: leave ours as it is
+        ("3fff 0006", 6, 4), // 0x3fff: ours is unchanged
         ("0002 3fff", 4, 2),
         ("3fff 3fff", 4, 4),
     ] {
@@ -152,19 +156,19 @@ fn ord_is_at_most_the_responders_ird_and_ird_at_least_its_ord() {
 fn rtr_is_chosen_among_those_the_responder_named() {
     // RFC 6581 §9.2. Chelsio and Intel name D, siw names C.
     let terms = Terms { ord: 0, ..TERMS };
-    let initiator = initiator(Setup::PeerToPeer, terms);
+    let initiator = initiator(MpaMode::PeerToPeer, terms);
     for (words, rtr, ord) in [
         ("8000 8000", Rtr::Write, 0),
         ("8001 8000", Rtr::Write, 1), // ours was raised to 1 in the Request
         ("8001 c000", Rtr::Write, 1),
         ("c001 c000", Rtr::Write, 1),
         ("8001 4000", Rtr::Read, 1),
-        ("8000 4000", Rtr::Read, 1), // who takes a Read as RTR holds one
+        ("8000 4000", Rtr::Read, 1), // a responder that accepts a Read as RTR holds one
         ("ffff 7fff", Rtr::Read, 1),
     ] {
         let agreed = accepted(&initiator, &rep(&format!("50 02 0004 {words}"), b""));
         assert_eq!((agreed.role, agreed.ord), (Role::Initiator { rtr: Some(rtr) }, ord), "{words}");
-        assert_eq!(agreed.setup, Setup::PeerToPeer);
+        assert_eq!(agreed.mode, MpaMode::PeerToPeer);
     }
     for (words, named) in [("c001 0001", RtrSet::SEND), ("8001 0001", RtrSet::empty())] {
         let failed = initiator.reply(&rep(&format!("50 02 0004 {words}"), b""));
@@ -175,34 +179,37 @@ fn rtr_is_chosen_among_those_the_responder_named() {
 #[test]
 fn responder_that_demands_an_rtr_gets_one_even_unasked() {
     // RFC 6581 §9.2: on an A bit in the Reply the initiator must send an RTR.
-    let agreed = accepted(&initiator(Setup::ClientServer, TERMS), &rep("50 02 0004 8001 4001", b""));
+    let agreed = accepted(&initiator(MpaMode::ClientServer, TERMS), &rep("50 02 0004 8001 4001", b""));
     assert_eq!(agreed.role, Role::Initiator { rtr: Some(Rtr::Read) });
 }
 
 #[test]
 fn responder_may_know_less_than_was_asked() {
-    let initiator = initiator(Setup::PeerToPeer, TERMS);
-    for (words, setup, ord, peer) in [
+    let initiator = initiator(MpaMode::PeerToPeer, TERMS);
+    for (words, mode, ord, peer) in [
         // RFC 6581 §9.2: without A there is no RTR, and B, C and D are ignored.
-        ("50 02 0004 4002 c003", Setup::ClientServer, 2, depths(2, 3)),
-        // The unenhanced Replies: own terms hold.
-        ("50 01 0000", Setup::Unenhanced, 4, Depths::default()),
-        ("40 02 0000", Setup::Unenhanced, 4, Depths::default()),
+        ("50 02 0004 4002 c003", MpaMode::ClientServer, 2, depths(2, 3)),
+        // Unenhanced Replies: our own terms apply.
+        ("50 01 0000", MpaMode::Unenhanced, 4, Depths::default()),
+        ("40 02 0000", MpaMode::Unenhanced, 4, Depths::default()),
     ] {
         let agreed = accepted(&initiator, &rep(words, b""));
-        assert_eq!((agreed.role, agreed.setup), (Role::Initiator { rtr: None }, setup), "{words}");
+        assert_eq!((agreed.role, agreed.mode), (Role::Initiator { rtr: None }, mode), "{words}");
         assert_eq!((agreed.ird, agreed.ord, agreed.peer), (4, ord, peer), "{words}");
     }
 }
 
 #[test]
 fn enhanced_reply_to_an_unenhanced_request_is_a_violation() {
-    // RFC 6581 §10. A rejection stays one, however it is written.
-    let initiator = initiator(Setup::Unenhanced, TERMS);
-    assert_eq!(initiator.reply(&rep("50 02 0004 0001 0001", b"")), Err(StartupError::Unasked));
+    // RFC 6581 §10. A rejection is valid in either form.
+    let initiator = initiator(MpaMode::Unenhanced, TERMS);
+    assert_eq!(
+        initiator.reply(&rep("50 02 0004 0001 0001", b"")),
+        Err(StartupError::UnexpectedEnhancedReply)
+    );
     let rejected = initiator.reply(&rep("70 02 0004 0001 0001", b""));
-    assert!(matches!(rejected, Ok(Parse::Done(Answer::Rejected { .. }))));
-    assert_eq!(accepted(&initiator, &rep("40 02 0000", b"")).setup, Setup::Unenhanced);
+    assert!(matches!(rejected, Ok(Parse::Done(Reply::Rejected { .. }))));
+    assert_eq!(accepted(&initiator, &rep("40 02 0000", b"")).mode, MpaMode::Unenhanced);
 }
 
 #[test]
@@ -210,7 +217,7 @@ fn markers_are_a_demand_on_the_other_end() {
     // RFC 5044 §7.1.1.
     for ours in [false, true] {
         for theirs in [false, true] {
-            let initiator = initiator(Setup::PeerToPeer, Terms { markers: ours, ..SIW });
+            let initiator = initiator(MpaMode::PeerToPeer, Terms { markers: ours, ..SIW });
             assert_eq!(initiator.request()[16], if ours { 0x90 } else { 0x10 });
             let flags = if theirs { "90" } else { "10" };
             let agreed = accepted(&initiator, &rep(&format!("{flags} 02 0004 8001 8001"), b""));
@@ -224,13 +231,13 @@ fn markers_are_a_demand_on_the_other_end() {
     }
 }
 
-// Requests that come.
+// --- Incoming Requests ---
 
 #[test]
 fn requests_of_siw_and_the_answers_siw_gave() {
     // siw-gold.pcap, frames 11, 13 and 121; the program accepted with 4 and 4.
     let default = incoming(&req("10 02 0015 0003 0005", b"hello-from-client"));
-    assert_eq!((default.setup(), default.peer()), (Setup::ClientServer, depths(3, 5)));
+    assert_eq!((default.mode(), default.peer()), (MpaMode::ClientServer, depths(3, 5)));
     assert_eq!(default.private_data(), b"hello-from-client");
     let (reply, agreed) = default.accept(SIW, b"sixteen bytes ok").unwrap();
     assert_eq!(*reply, rep("10 02 0014 0005 0003", b"sixteen bytes ok"));
@@ -248,20 +255,21 @@ fn requests_of_siw_and_the_answers_siw_gave() {
 
     // siw-rping-v1.pcap, frames 11 and 13.
     let v1 = incoming(&req("00 01 0000", b""));
-    assert_eq!((v1.setup(), v1.peer()), (Setup::Unenhanced, Depths::default()));
+    assert_eq!((v1.mode(), v1.peer()), (MpaMode::Unenhanced, Depths::default()));
     let (reply, agreed) = v1.accept(SIW, b"").unwrap();
     assert_eq!(*reply, rep("00 01 0000", b""));
-    assert_eq!((agreed.setup, agreed.ird, agreed.ord), (Setup::Unenhanced, 4, 4));
+    assert_eq!((agreed.mode, agreed.ird, agreed.ord), (MpaMode::Unenhanced, 4, 4));
     assert_eq!(*v1.reject(b"no").unwrap(), rep("20 01 0002", b"no"));
 }
 
 #[test]
 fn revision_and_s_bit_are_echoed() {
-    // RFC 6581 §10: unenhanced is answered unenhanced, and an S bit on revision 1 is still reserved.
+    // RFC 6581 §10: an unenhanced Request gets an unenhanced Reply, and on revision 1 the S bit is still
+    // reserved.
     for (request, reply) in [("40 02 0000", "40 02 0000"), ("50 01 0000", "40 01 0000")] {
         let (bytes, agreed) = incoming(&req(request, b"")).accept(TERMS, b"").unwrap();
         assert_eq!(*bytes, rep(reply, b""));
-        assert_eq!(agreed.setup, Setup::Unenhanced);
+        assert_eq!(agreed.mode, MpaMode::Unenhanced);
     }
 }
 
@@ -273,9 +281,9 @@ fn every_rtr_that_was_offered_and_is_taken_is_named() {
         ("8001 4001", "8004 4001", RtrSet::READ), // Chelsio
         ("8001 8001", "8004 8001", RtrSet::WRITE),
         ("c001 c001", "8004 c001", WRITE_READ),
-        ("c001 0001", "8004 8001", RtrSet::WRITE), // no overlap: name one
+        ("c001 0001", "8004 8001", RtrSet::WRITE), // none in common: name one
         ("8001 0001", "8004 8001", RtrSet::WRITE),
-        ("4001 c001", "0004 0001", RtrSet::empty()), // without A they mean nothing
+        ("4001 c001", "0004 0001", RtrSet::empty()), // without A, the others mean nothing
     ] {
         let request = req(&format!("50 02 0004 {offered}"), b"");
         let (reply, agreed) = incoming(&request).accept(TERMS, b"").unwrap();
@@ -286,7 +294,8 @@ fn every_rtr_that_was_offered_and_is_taken_is_named() {
 
 #[test]
 fn reply_carries_the_depths_that_are_configured() {
-    // RFC 6581 §9.1: IRD at least the initiator's ORD as far as the device goes, ORD at most its IRD; 0x3fff in kind.
+    // RFC 6581 §9.1: IRD at least the initiator's ORD as far as the device allows, ORD at most its IRD;
+    // 0x3fff is echoed.
     let terms = Terms { ird: 4, max_ird: 6, ord: 4, ..TERMS };
     for (request, reply, ird, ord) in [
         ("0002 0003", "0004 0002", 4, 2),
@@ -323,19 +332,19 @@ fn a_read_as_first_message_needs_an_ird_of_one() {
 
 #[test]
 fn nothing_may_follow_the_request() {
-    // RFC 5044 §7.1.2: the initiator waits.
+    // RFC 5044 §7.1.2: the initiator must wait.
     let mut bytes = req("50 02 0005 8001 c001", b"x");
     bytes.extend_from_slice(b"\x00\x0e\xc1");
-    assert_eq!(Incoming::parse(&bytes), Err(StartupError::Early(3)));
+    assert_eq!(Incoming::parse(&bytes), Err(StartupError::DataBeforeReply(3)));
 }
 
-// Both ways.
+// --- Both ends ---
 
 #[test]
 fn depths_as_a_connection_manager_sees_them() {
-    // Seen with rdma_cm over siw: client rr 3, id 5; server event rr 5, id 3, accepts 4 and 4; client established rr 5, id 3;
-    // server established rr 3, id 5 (rr: responder_resources, id: initiator_depth).
-    let client = initiator(Setup::PeerToPeer, Terms { ird: 3, ord: 5, ..TERMS });
+    // Observed with rdma_cm over siw: client rr 3, id 5; server event rr 5, id 3, accepts 4 and 4; client
+    // established rr 5, id 3; server established rr 3, id 5 (rr: responder_resources, id: initiator_depth).
+    let client = initiator(MpaMode::PeerToPeer, Terms { ird: 3, ord: 5, ..TERMS });
     let event = incoming(client.request());
     assert_eq!((event.peer().ord, event.peer().ird), (Some(5), Some(3)));
     let (reply, server) = event.accept(TERMS, b"").unwrap();
@@ -346,7 +355,7 @@ fn depths_as_a_connection_manager_sees_them() {
 
 #[test]
 fn frames_are_taken_at_any_split() {
-    let initiator = initiator(Setup::PeerToPeer, TERMS);
+    let initiator = initiator(MpaMode::PeerToPeer, TERMS);
     let reply = rep("50 02 0014 8005 c003", b"sixteen bytes ok");
     let request = req("50 02 0015 8003 c005", b"hello-from-client");
     for n in 0..reply.len() {
@@ -357,9 +366,9 @@ fn frames_are_taken_at_any_split() {
         let need = if n < 20 { 20 } else { request.len() };
         assert_eq!(Incoming::parse(&request[..n]), Ok(Parse::Need(need)), "{n} bytes of the Request");
     }
-    // siw's responder does not wait for the first FPDU, so its own may be glued to the Reply.
+    // siw's responder does not wait for the first FPDU, so its own FPDU may directly follow the Reply.
     let whole = initiator.reply(&reply);
-    assert!(matches!(whole, Ok(Parse::Done(Answer::Accepted { consumed: 40, .. }))));
+    assert!(matches!(whole, Ok(Parse::Done(Reply::Accepted { consumed: 40, .. }))));
     let glued = [&reply[..], b"\x00\x0e\xc1\x40"].concat();
     for n in reply.len()..=glued.len() {
         assert_eq!(initiator.reply(&glued[..n]), whole);
@@ -369,7 +378,7 @@ fn frames_are_taken_at_any_split() {
 #[test]
 fn malformed_frames_end_the_connection_without_an_answer() {
     // RFC 5044 §7.1.2.
-    let initiator = initiator(Setup::PeerToPeer, TERMS);
+    let initiator = initiator(MpaMode::PeerToPeer, TERMS);
     for (words, violation) in [
         ("50 00 0000", Violation::Revision(0)),
         ("50 03 0000", Violation::Revision(3)),
@@ -384,7 +393,7 @@ fn malformed_frames_end_the_connection_without_an_answer() {
     let key = |expected| StartupError::Malformed(Violation::Key { expected });
     assert_eq!(initiator.reply(initiator.request()), Err(key("Reply")));
     assert_eq!(Incoming::parse(b"MPA ID Rep"), Err(key("Request")));
-    // The violation is the source, for those who want it as data.
+    // The violation is available as the source of the error.
     let source = key("Reply");
     assert!(source.source().unwrap().downcast_ref::<Violation>().is_some());
 }
@@ -397,32 +406,28 @@ fn each_failure_says_what_to_do() {
         (
             StartupError::Malformed(Violation::Revision(7)),
             None,
-            "MPA revision 7 is not spoken here, only 1 and 2; close the connection, there is no stream yet that could carry an answer",
+            "malformed MPA startup frame: unsupported MPA revision 7: only 1 and 2 are supported",
         ),
         (
-            StartupError::Early(3),
+            StartupError::DataBeforeReply(3),
             None,
-            "3 bytes came behind the MPA Request, before its Reply; close the connection, the peer does not wait",
+            "3 bytes received after the MPA Request, before the Reply was sent",
         ),
-        (
-            StartupError::Unasked,
-            None,
-            "an MPA Reply with IRD/ORD word to a Request without; close the connection, the ends disagree on the private data",
-        ),
+        (StartupError::UnexpectedEnhancedReply, None, "enhanced MPA Reply to an unenhanced Request"),
         (
             StartupError::InsufficientIrd { need: 7, have: 6, send },
             terminate(MpaFault::InsufficientIrd),
-            "the peer will have 7 reads outstanding, this device holds 6: raise its largest IRD, or lower the peer's ORD",
+            "the peer's ORD of 7 exceeds the maximum IRD of 6: raise the maximum IRD or lower the peer's ORD",
         ),
         (
             StartupError::NoRtr { named: RtrSet::SEND, send },
             terminate(MpaFault::NoRtr),
-            "the peer wants an RTR that this device does not send (an empty Send): connect in the client-server model",
+            "no RTR in common (the peer accepts only an empty Send): connect in the client-server model",
         ),
         (
             StartupError::NoRtr { named: RtrSet::empty(), send },
             terminate(MpaFault::NoRtr),
-            "the peer wants an RTR that this device does not send (it names none): connect in the client-server model",
+            "no RTR in common (the peer accepts none): connect in the client-server model",
         ),
     ] {
         assert_eq!((failure.terminate(), failure.to_string().as_str()), (answer, text));
@@ -433,48 +438,45 @@ fn each_failure_says_what_to_do() {
 fn misuse_is_told_at_once_and_names_the_limit() {
     // RFC 6581 §9: the IRD/ORD word takes 4 of the 512 bytes.
     let long = [7; 513];
-    let too_long = |len, room| Err(Misuse::PrivateDataTooLong { len, room });
-    let new = |setup, len: usize| Initiator::new(setup, TERMS, &long[..len]).map(|_| ());
-    assert_eq!(new(Setup::PeerToPeer, 508), Ok(()));
-    assert_eq!(new(Setup::PeerToPeer, 509), too_long(509, 508));
-    assert_eq!(new(Setup::Unenhanced, 512), Ok(()));
-    assert_eq!(new(Setup::Unenhanced, 513), too_long(513, 512));
+    let too_long = |len, room| Err(InvalidArgument::PrivateDataTooLong { len, room });
+    let new = |mode, len: usize| Initiator::new(mode, TERMS, &long[..len]).map(|_| ());
+    assert_eq!(new(MpaMode::PeerToPeer, 508), Ok(()));
+    assert_eq!(new(MpaMode::PeerToPeer, 509), too_long(509, 508));
+    assert_eq!(new(MpaMode::Unenhanced, 512), Ok(()));
+    assert_eq!(new(MpaMode::Unenhanced, 513), too_long(513, 512));
     let request = incoming(&req("50 02 0004 8001 c001", b""));
     assert_eq!(request.accept(TERMS, &long[..509]).map(|_| ()), too_long(509, 508));
     assert_eq!(request.reject(&long[..509]).map(|_| ()), too_long(509, 508));
-    // It can be tried again, and the longest frame arrives.
+    // The call can be repeated, and the longest frame arrives.
     let (reply, _) = request.accept(TERMS, &long[..508]).unwrap();
-    let answer = initiator(Setup::PeerToPeer, TERMS).reply(&reply);
-    assert!(matches!(answer, Ok(Parse::Done(Answer::Accepted { consumed: 532, .. }))));
+    let answer = initiator(MpaMode::PeerToPeer, TERMS).reply(&reply);
+    assert!(matches!(answer, Ok(Parse::Done(Reply::Accepted { consumed: 532, .. }))));
 
-    let deepest = Terms { ird: DEEPEST, max_ird: DEEPEST, ord: DEEPEST, ..TERMS };
-    assert!(Initiator::new(Setup::PeerToPeer, deepest, b"").is_ok());
+    let deepest = Terms { ird: MAX_DEPTH, max_ird: MAX_DEPTH, ord: MAX_DEPTH, ..TERMS };
+    assert!(Initiator::new(MpaMode::PeerToPeer, deepest, b"").is_ok());
     for (terms, text) in [
-        (
-            Terms { max_ird: DEEPEST + 1, ..deepest },
-            "largest IRD 16383, at most 16382 is possible here: ask for less",
-        ),
-        (Terms { ird: 129, ..TERMS }, "IRD 129, at most 128 is possible here: ask for less"),
-        (Terms { ord: DEEPEST + 1, ..deepest }, "ORD 16383, at most 16382 is possible here: ask for less"),
+        (Terms { max_ird: MAX_DEPTH + 1, ..deepest }, "maximum IRD of 16383 exceeds the maximum of 16382"),
+        (Terms { ird: 129, ..TERMS }, "IRD of 129 exceeds the maximum of 128"),
+        (Terms { ord: MAX_DEPTH + 1, ..deepest }, "ORD of 16383 exceeds the maximum of 16382"),
     ] {
-        assert_eq!(Initiator::new(Setup::PeerToPeer, terms, b"").unwrap_err().to_string(), text);
+        assert_eq!(Initiator::new(MpaMode::PeerToPeer, terms, b"").unwrap_err().to_string(), text);
         assert_eq!(request.accept(terms, b"").unwrap_err().to_string(), text);
     }
-    let text = "509 bytes of private data, the frame has room for 508: send the rest as a message";
+    let text = "private data of 509 bytes exceeds the maximum of 508: send the rest as a message";
     assert_eq!(request.reject(&long[..509]).unwrap_err().to_string(), text);
 }
 
-/// What must hold of any two ends of ours that connected.
-fn check_pair(setup: Setup, ours: Terms, theirs: Terms) {
-    let (a, b) = connect(setup, ours, theirs);
-    assert_eq!((a.setup, b.setup), (setup, setup));
+/// Connects two ends and checks the invariants of what they agreed on.
+fn check_pair(mode: MpaMode, ours: Terms, theirs: Terms) {
+    let (a, b) = connect(mode, ours, theirs);
+    assert_eq!((a.mode, b.mode), (mode, mode));
     assert_eq!((a.send, a.receive), (b.receive, b.send));
     assert_eq!(a.send.crc, ours.crc || theirs.crc);
     assert_eq!((a.receive.markers, b.receive.markers), (ours.markers, theirs.markers));
     let at_least_one = |end: Terms, raised: bool| if raised { end.max_ird.max(1) } else { end.max_ird };
-    assert!(a.ird <= ours.max_ird && b.ird <= at_least_one(theirs, setup != Setup::ClientServer));
+    assert!(a.ird <= ours.max_ird && b.ird <= at_least_one(theirs, mode != MpaMode::ClientServer));
     assert!(a.ird >= ours.ird && b.ird >= theirs.ird);
-    let p2p = setup == Setup::PeerToPeer;
+    let p2p = mode == MpaMode::PeerToPeer;
     assert!(a.ord <= ours.ord.max(u16::from(p2p)) && b.ord <= theirs.ord);
     match (a.role, b.role) {
         (Role::Initiator { rtr: Some(Rtr::Write) }, Role::Responder { rtr }) if p2p => {
@@ -484,35 +486,35 @@ fn check_pair(setup: Setup, ours: Terms, theirs: Terms) {
         (Role::Initiator { rtr: None }, Role::Responder { rtr }) if !p2p => assert!(rtr.is_empty()),
         other => panic!("{other:?}"),
     }
-    if setup == Setup::Unenhanced {
+    if mode == MpaMode::Unenhanced {
         assert_eq!((a.ord, b.ord), (ours.ord, theirs.ord));
         assert_eq!((a.peer, b.peer), (Depths::default(), Depths::default()));
         return;
     }
     assert!(a.ord <= b.ird && b.ord <= a.ird, "{a:?}, {b:?}");
-    // As much as is possible, not only as little.
+    // The depths are also as large as possible.
     assert_eq!(a.ord, ours.ord.max(u16::from(p2p)).min(b.ird));
     assert_eq!(b.ord, theirs.ord.min(ours.ird));
     assert_eq!(a.peer, depths(b.ird, b.ord));
     assert_eq!(b.peer, depths(ours.ird, ours.ord.max(u16::from(p2p))));
 }
 
-const SETUPS: [Setup; 3] = [Setup::PeerToPeer, Setup::ClientServer, Setup::Unenhanced];
+const SETUPS: [MpaMode; 3] = [MpaMode::PeerToPeer, MpaMode::ClientServer, MpaMode::Unenhanced];
 
 #[test]
 fn two_ends_agree_whatever_their_flags() {
     for bits in 0..16 {
         let on = |bit: u8| bits >> bit & 1 != 0;
-        for setup in SETUPS {
+        for mode in SETUPS {
             let ours = Terms { crc: on(0), markers: on(1), ..TERMS };
             let theirs = Terms { crc: on(2), markers: on(3), ..TERMS };
-            check_pair(setup, ours, theirs);
+            check_pair(mode, ours, theirs);
         }
     }
 }
 
 fn depth() -> impl Strategy<Value = u16> {
-    prop_oneof![0..=3u16, 0..=DEEPEST, DEEPEST - 1..=DEEPEST]
+    prop_oneof![0..=3u16, 0..=MAX_DEPTH, MAX_DEPTH - 1..=MAX_DEPTH]
 }
 
 fn terms() -> impl Strategy<Value = Terms> {
@@ -521,11 +523,11 @@ fn terms() -> impl Strategy<Value = Terms> {
     })
 }
 
-fn setup() -> impl Strategy<Value = Setup> {
+fn mode() -> impl Strategy<Value = MpaMode> {
     prop::sample::select(&SETUPS)
 }
 
-/// A frame with a good key and length, so that what lies behind the first checks is reached.
+/// A frame with a valid key and length, so that the later checks are reached.
 fn well_formed(role: Frame) -> impl Strategy<Value = Vec<u8>> {
     let key = if role == Frame::Request { "MPA ID Req Frame" } else { "MPA ID Rep Frame" };
     (any::<u8>(), 0..4u8, vec(any::<u8>(), 0..40), 0..3usize).prop_map(move |(flags, revision, data, cut)| {
@@ -536,18 +538,18 @@ fn well_formed(role: Frame) -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// Whatever a peer sends, the outcome is within what this end can hold and asked for.
-fn check_reply(setup: Setup, terms: Terms, bytes: &[u8]) {
-    match initiator(setup, terms).reply(bytes) {
+/// Checks that the outcome of any Reply is within the limits and the request of this end.
+fn check_reply(mode: MpaMode, terms: Terms, bytes: &[u8]) {
+    match initiator(mode, terms).reply(bytes) {
         Ok(Parse::Need(n)) => assert!(n > bytes.len() && n <= MAX_STARTUP),
-        Ok(Parse::Done(Answer::Accepted { agreed, consumed, .. })) => {
+        Ok(Parse::Done(Reply::Accepted { agreed, consumed, .. })) => {
             assert!(consumed <= bytes.len());
             assert!(agreed.ird <= terms.max_ird && agreed.ord <= terms.ord.max(1));
             let rtr = agreed.role == Role::Initiator { rtr: Some(Rtr::Read) };
             assert!(agreed.peer.ird.is_none_or(|ird| agreed.ord <= ird.max(u16::from(rtr))));
             assert!(agreed.peer.ord.is_none_or(|ord| ord <= agreed.ird));
         }
-        Ok(Parse::Done(Answer::Rejected { .. })) => {}
+        Ok(Parse::Done(Reply::Rejected { .. })) => {}
         Err(failure) => drop(failure.to_string()),
     }
 }
@@ -561,7 +563,7 @@ fn check_request(terms: Terms, bytes: &[u8]) {
             assert!(agreed.peer.ird.is_none_or(|ird| agreed.ord <= ird));
             for reply in [reply, incoming.reject(b"no").unwrap()] {
                 let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&reply) else { panic!() };
-                assert_eq!(Setup::of(reply.revision), incoming.setup());
+                assert_eq!(MpaMode::of(reply.revision), incoming.mode());
             }
         }
         Err(failure) => assert_eq!(failure.terminate(), None),
@@ -570,17 +572,17 @@ fn check_request(terms: Terms, bytes: &[u8]) {
 
 proptest! {
     #[test]
-    fn two_ends_agree_whatever_their_terms(setup in setup(), ours in terms(), theirs in terms()) {
-        check_pair(setup, ours, theirs);
+    fn two_ends_agree_whatever_their_terms(mode in mode(), ours in terms(), theirs in terms()) {
+        check_pair(mode, ours, theirs);
     }
 
     #[test]
     fn any_bytes_are_a_reply_or_a_failure(
-        setup in setup(),
+        mode in mode(),
         terms in terms(),
         bytes in prop_oneof![vec(any::<u8>(), 0..64), well_formed(Frame::Reply { rejected: false })],
     ) {
-        check_reply(setup, terms, &bytes);
+        check_reply(mode, terms, &bytes);
     }
 
     #[test]

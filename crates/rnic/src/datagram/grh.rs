@@ -1,23 +1,22 @@
-//! The Global Route Header (GRH): 40 bytes in front of every datagram that is received, as RoCE programs expect them.
+//! The Global Route Header (GRH): 40 bytes in front of every received datagram, as RoCE programs expect them.
+//! A program reads it from its buffer, or creates an address handle from it to reply.
 //!
-//! Before this: a datagram came, with its own header (`wire`) and the addresses of its packet. After: the program reads the
-//! GRH out of its buffer, or makes an address handle of it to answer with.
-//!
-//! It has the form of an IPv6 header, as in RoCE version 1, also if the packet went over IPv4: the addresses are whole GIDs.
-//! Programs that compare them compare 16 bytes.
+//! It has the form of an IPv6 header, as in RoCE version 1, even if the packet was sent over IPv4: the
+//! addresses are complete GIDs, and programs that compare them compare 16 bytes.
 
 use crate::gid::Gid;
 
-/// Where a datagram came from and where it went.
+/// Source, destination and attributes of a received datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
     /// Traffic class.
     pub traffic_class: u8,
     /// Flow label; 20 bits.
     pub flow_label: u32,
-    /// How many bytes follow, as InfiniBand counts: with its headers and checksum, in words of four bytes.
+    /// Number of bytes that follow, as InfiniBand counts them: including its headers and checksum, rounded up
+    /// to words of four bytes.
     pub payload_len: u16,
-    /// Hop limit, as the sender chose it.
+    /// Hop limit, as set by the sender.
     pub hop_limit: u8,
     /// The sender's address.
     pub source: Gid,
@@ -26,19 +25,19 @@ pub struct Grh {
 }
 
 const VERSION: u32 = 6;
-/// What follows is InfiniBand's transport.
+/// The value for InfiniBand's transport header.
 const NEXT_HEADER: u8 = 0x1b;
 const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
-/// What InfiniBand has in front of and behind the payload: base header, datagram header, checksum.
+/// Length of what InfiniBand adds before and after the payload: base header, datagram header, checksum.
 const TRANSPORT: usize = 12 + 8 + 4;
 const IMMEDIATE: usize = 4;
 
 impl Grh {
-    /// How long it is.
+    /// Length in bytes.
     pub const LEN: usize = 40;
 
-    /// Reads the first 40 bytes of what was received; `None` if they are no GRH.
+    /// Parses the first 40 bytes of a received datagram; returns `None` if they are not a GRH.
     ///
     /// ```
     /// use ironwarp_rnic::datagram::Grh;
@@ -63,7 +62,7 @@ impl Grh {
         })
     }
 
-    /// The GRH of what was received, and the message behind it.
+    /// Splits a received datagram into the GRH and the message.
     ///
     /// ```
     /// use ironwarp_rnic::datagram::Grh;
@@ -78,7 +77,7 @@ impl Grh {
         Some((Self::parse(received)?, received.get(Self::LEN..)?))
     }
 
-    /// Its bytes.
+    /// Encodes the header.
     pub fn to_bytes(&self) -> [u8; Self::LEN] {
         let word = VERSION << 28 | u32::from(self.traffic_class) << 20 | self.flow_label & FLOW_LABEL_MASK;
         let mut bytes = [0; Self::LEN];
@@ -91,7 +90,7 @@ impl Grh {
         bytes
     }
 
-    /// What `payload_len` is for a message of so many bytes.
+    /// The `payload_len` of a message of this length.
     pub(super) fn counted(len: usize, immediate: bool) -> u16 {
         let len = TRANSPORT + if immediate { IMMEDIATE } else { 0 } + len.next_multiple_of(4);
         u16::try_from(len).unwrap_or(u16::MAX)

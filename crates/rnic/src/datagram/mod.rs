@@ -1,38 +1,25 @@
-//! Connectionless queue pairs (UD): one datagram, one message, the address in each request (requirement P2, "not connected").
+//! Connectionless queue pairs (UD): each datagram is one message, and each request has its own address
+//! (requirement P2, "not connected").
 //!
-//! `request.rs` has what is posted, `tx.rs` makes datagrams of it, [`DatagramLink`] carries them, `rx.rs` places what comes
-//! behind a [`Grh`]. Nothing is acknowledged, repeated or kept in order, and whatever cannot be delivered is dropped and
-//! counted: a request completes when the link took it.
+//! Requests are posted to the queue in `request.rs`; `tx.rs` turns them into datagrams; [`DatagramLink`]
+//! carries them; `rx.rs` places them in memory behind a [`Grh`]. Nothing is acknowledged, retransmitted or
+//! kept in order, and a datagram that cannot be delivered is dropped and counted. A request completes when
+//! the link has taken it.
 //!
-//! Threads meet here as they do in [`Qp`](crate::qp::Qp).
+//! Locks are used as in [`Qp`](crate::qp::Qp):
 //!
-//! | lock | holds | held while |
+//! | lock | protects | held while |
 //! |---|---|---|
 //! | `tx`, `rx` | the right to send, and to receive | a half is driven; never waited for on the data path |
-//! | `life` | the state, and why it is an error | either changes |
+//! | `errors` | the state, and the cause of an error state | either changes |
 //! | `sq`, `rq` | posted requests | an entry is added or taken |
 //!
-//! Order: a half, then one of the others, never two of those; a completion queue last.
+//! Lock order: a half, then one of the others, never two of those; a completion queue last.
 
 mod grh;
 mod link;
 mod request;
 mod rx;
-impl Stalled for DatagramQp {
-    fn registered(&self) {
-        self.link.call_again();
-    }
-}
-
-impl Drop for DatagramQp {
-    /// Events that nobody took are about nothing any more.
-    fn drop(&mut self) {
-        self.device.events().revoke(|event| event.queue_pair() == Some(self.id));
-    }
-}
-
-#[cfg(all(test, not(loom)))]
-mod tests;
 mod tx;
 
 pub use grh::Grh;
@@ -41,11 +28,11 @@ pub use request::{AddressHandle, DatagramRequest, Destination};
 
 use crate::bug;
 use crate::device::Device;
-use crate::error::{Fault, PostError};
+use crate::error::{PostError, QpError};
 use crate::event::AsyncEvent;
 use crate::half::{Half, Left, ROUNDS};
-use crate::memory::{Domain, Stalled};
-use crate::qp::Ready;
+use crate::link::Ready;
+use crate::memory::{Domain, RegistrationWaiter};
 use crate::queue::{Completion, Cq, ReceiveQueue, ReceiveRequest, SharedReceiveQueue};
 use crate::state::{IllegalTransition, State};
 use crate::sync::{Mutex, lock};
@@ -53,64 +40,99 @@ use request::SendQueue;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// How many bytes a message has at most: what verbs report as the port's largest MTU, so that programs which rely on it
-/// work. On a path with a smaller MTU, IP cuts the datagram into fragments and puts it together again.
+/// Maximum message size in bytes. Verbs report it as the maximum MTU of the port, so that programs that rely
+/// on it work. On a path with a smaller MTU, IP fragments and reassembles the datagram.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// The slot of a connectionless queue pair among the numbers that a port gives.
+/// The low bits of the number of a connectionless queue pair; the others are its port.
 const SLOT: u32 = 255;
 
-/// The number of the connectionless queue pair with this UDP port: a peer that knows number and address needs nothing else.
+/// The number of the connectionless queue pair with this UDP port. A peer that knows number and address needs
+/// nothing else.
 pub fn number_of(port: u16) -> u32 {
     u32::from(port) << 8 | SLOT
 }
 
-/// The UDP port of the queue pair with this number. Where no connectionless one can be, nothing is received.
+/// The UDP port of the queue pair with this number. If no connectionless queue pair can have the number,
+/// nothing receives on the port.
 fn port_of(number: u32) -> u16 {
     let [_, high, low, _] = number.to_be_bytes();
     u16::from_be_bytes([high, low])
 }
 
-/// How many datagrams one thread moves before it looks whether others wait.
+/// Number of datagrams that a thread moves before it checks whether other threads wait.
 const BATCH: usize = 32;
 
-/// What a connectionless queue pair is created with.
+/// The attributes of a connectionless queue pair, in every layer. `C` is the layer's handle to a completion queue.
 #[derive(Clone, Debug)]
-pub struct DatagramAttributes {
-    /// Its protection domain.
+pub struct DatagramAttributes<C = Arc<Cq>> {
+    /// The protection domain.
     pub domain: Domain,
-    /// Where its send queue's completions go.
-    pub send_cq: Arc<Cq>,
-    /// Where its receive queue's completions go.
-    pub receive_cq: Arc<Cq>,
-    /// How many work requests its send queue holds.
+    /// The completion queue for sends.
+    pub send_cq: C,
+    /// The completion queue for receives.
+    pub receive_cq: C,
+    /// Depth of the send queue.
     pub send_depth: usize,
-    /// How many receives its own queue holds.
+    /// Depth of its own receive queue.
     pub receive_depth: usize,
-    /// The queue that its receives come from instead.
+    /// The shared receive queue to use instead of its own, if any.
     pub shared: Option<Arc<SharedReceiveQueue>>,
-    /// How many scatter/gather elements a request has at most.
+    /// Maximum number of scatter/gather elements per request.
     pub max_sges: usize,
-    /// Its key: only datagrams that carry it are received.
+    /// The Q_Key: only datagrams that carry it are received.
     pub qkey: u32,
 }
 
-/// What was dropped, and why.
+impl<C> DatagramAttributes<C> {
+    /// Returns attributes of a queue pair with 16 requests in each queue, of up to four elements, and a Q_Key of zero.
+    pub fn new(domain: Domain, cq: &C) -> Self
+    where
+        C: Clone,
+    {
+        Self {
+            domain,
+            send_cq: cq.clone(),
+            receive_cq: cq.clone(),
+            send_depth: 16,
+            receive_depth: 16,
+            shared: None,
+            max_sges: 4,
+            qkey: 0,
+        }
+    }
+
+    /// Replaces the handles to completion queues by those of another layer.
+    pub fn map_cqs<D>(self, mut handle: impl FnMut(C) -> D) -> DatagramAttributes<D> {
+        DatagramAttributes {
+            domain: self.domain,
+            send_cq: handle(self.send_cq),
+            receive_cq: handle(self.receive_cq),
+            send_depth: self.send_depth,
+            receive_depth: self.receive_depth,
+            shared: self.shared,
+            max_sges: self.max_sges,
+            qkey: self.qkey,
+        }
+    }
+}
+
+/// Number of dropped datagrams by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Drops {
-    /// Came in, and was no datagram of ours, or longer than one may be, or not from the port that its sender names.
+pub struct DropCounts {
+    /// Received datagrams that are malformed, too long, or not from the port that their sender names.
     pub malformed: u64,
-    /// Came from another release of Ironwarp, which requires something that this one does not know.
+    /// Received datagrams from another release of Ironwarp that require a feature unknown to this one.
     pub other_release: u64,
-    /// For another queue pair.
+    /// Received datagrams for another queue pair.
     pub other_number: u64,
-    /// With another key.
+    /// Received datagrams with another Q_Key.
     pub qkey: u64,
-    /// While the queue pair was not ready to receive.
+    /// Datagrams received while the queue pair was not ready to receive.
     pub not_ready: u64,
-    /// While no receive was posted.
+    /// Datagrams received while no receive was posted.
     pub no_receive: u64,
-    /// Was sent, and the network of this host did not want it.
+    /// Sent datagrams that the network stack of this host refused.
     pub lost: u64,
 }
 
@@ -118,40 +140,40 @@ pub struct Drops {
 #[derive(Debug)]
 pub struct DatagramQp {
     id: u32,
-    /// Itself, for who calls it when memory is registered.
+    /// A reference to itself, to be notified when memory is registered.
     me: Weak<Self>,
     device: Arc<Device>,
     attributes: DatagramAttributes,
     link: Arc<dyn DatagramLink>,
-    /// The state, for those who only look. Changes with `life` locked.
+    /// The state, readable without the lock. Changed only with `errors` locked.
     state: AtomicU8,
-    life: Mutex<Life>,
+    errors: Mutex<Errors>,
     qkey: AtomicU32,
     sq: Mutex<SendQueue>,
     rq: Mutex<ReceiveQueue>,
     tx: Half<()>,
     rx: Half<()>,
-    /// The link had no room, and has not been tried since it said that it has.
+    /// The link had no room, and has not been retried since it reported room.
     blocked: AtomicBool,
-    /// A completion queue had no room.
+    /// A completion queue was full.
     overrun: AtomicBool,
-    /// It was told that no receive of a shared queue is used any more.
+    /// The event that no more receives of a shared queue are used was raised.
     last_receive: AtomicBool,
-    drops: [AtomicU64; Dropped::COUNT],
+    drops: [AtomicU64; DropReason::COUNT],
 }
 
-/// Why a queue pair does not work.
+/// The causes of error states.
 #[derive(Debug, Default)]
-struct Life {
-    /// Why it is in the error state.
-    fault: Option<Arc<Fault>>,
-    /// Why its send queue is.
-    send_fault: Option<Arc<Fault>>,
+struct Errors {
+    /// The cause of the error state.
+    error: Option<Arc<QpError>>,
+    /// The cause of the send queue's error state.
+    send_error: Option<Arc<QpError>>,
 }
 
-/// Why something was dropped.
+/// Why a datagram was dropped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Dropped {
+enum DropReason {
     Malformed,
     OtherRelease,
     OtherNumber,
@@ -161,12 +183,12 @@ enum Dropped {
     Lost,
 }
 
-impl Dropped {
+impl DropReason {
     const COUNT: usize = Self::Lost as usize + 1;
 }
 
 impl DatagramQp {
-    /// A queue pair with this number, in the state [`State::Reset`].
+    /// Creates a queue pair with this number, in the state [`State::Reset`].
     pub fn new(
         id: u32,
         device: &Arc<Device>,
@@ -181,7 +203,7 @@ impl DatagramQp {
             attributes,
             link,
             state: AtomicU8::new(State::Reset as u8),
-            life: Mutex::default(),
+            errors: Mutex::default(),
             qkey: AtomicU32::new(qkey),
             sq: Mutex::new(SendQueue::new(send_depth, max_sges)),
             rq: Mutex::new(ReceiveQueue::new(domain, receive_depth, max_sges)),
@@ -194,57 +216,57 @@ impl DatagramQp {
         })
     }
 
-    /// Its number.
+    /// The number of the queue pair.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// What it was created with.
+    /// The attributes that it was created with.
     pub fn attributes(&self) -> &DatagramAttributes {
         &self.attributes
     }
 
-    /// Where it is in its life.
+    /// The state of the queue pair.
     pub fn state(&self) -> State {
         State::from_bits(self.state.load(Ordering::Acquire))
     }
 
-    /// Why it is in the error state, or its send queue is.
-    pub fn fault(&self) -> Option<Arc<Fault>> {
-        let life = lock(&self.life);
-        life.fault.clone().or_else(|| life.send_fault.clone())
+    /// The cause of the error state, or of that of the send queue.
+    pub fn error(&self) -> Option<Arc<QpError>> {
+        let errors = lock(&self.errors);
+        errors.error.clone().or_else(|| errors.send_error.clone())
     }
 
-    /// Its key.
+    /// The Q_Key.
     pub fn qkey(&self) -> u32 {
         self.qkey.load(Ordering::Relaxed)
     }
 
-    /// From now on only datagrams that carry this key are received.
+    /// Sets the Q_Key: only datagrams that carry it are received.
     pub fn set_qkey(&self, qkey: u32) {
         self.qkey.store(qkey, Ordering::Relaxed);
     }
 
-    /// What was dropped so far.
-    pub fn drops(&self) -> Drops {
-        let count = |why: Dropped| self.drops[why as usize].load(Ordering::Relaxed);
-        Drops {
-            malformed: count(Dropped::Malformed),
-            other_release: count(Dropped::OtherRelease),
-            other_number: count(Dropped::OtherNumber),
-            qkey: count(Dropped::Qkey),
-            not_ready: count(Dropped::NotReady),
-            no_receive: count(Dropped::NoReceive),
-            lost: count(Dropped::Lost),
+    /// The number of datagrams dropped so far.
+    pub fn drops(&self) -> DropCounts {
+        let count = |why: DropReason| self.drops[why as usize].load(Ordering::Relaxed);
+        DropCounts {
+            malformed: count(DropReason::Malformed),
+            other_release: count(DropReason::OtherRelease),
+            other_number: count(DropReason::OtherNumber),
+            qkey: count(DropReason::Qkey),
+            not_ready: count(DropReason::NotReady),
+            no_receive: count(DropReason::NoReceive),
+            lost: count(DropReason::Lost),
         }
     }
 
     // --- States ---
 
-    /// Moves it to another state. After [`State::Reset`] its queues are empty, and completions that were not polled are
-    /// taken back.
+    /// Moves the queue pair to another state. [`State::Reset`] empties its queues and removes completions
+    /// that were not polled.
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
-        // The half is held: nothing is in the middle of being sent.
+        // The half is held, so no datagram is being sent meanwhile.
         let (moved, _) = self.tx.with(|()| self.move_to(to));
         moved?;
         match to {
@@ -252,7 +274,7 @@ impl DatagramQp {
             State::Drained => self.device.raise(AsyncEvent::SqDrained(self.id)),
             _ => {}
         }
-        // What waited goes on, or is flushed; also what others left to this thread.
+        // Continue or flush what waited, including work that other threads left to this one.
         self.drive_tx();
         self.drive_rx();
         Ok(())
@@ -260,26 +282,26 @@ impl DatagramQp {
 
     fn move_to(&self, to: State) -> Result<(), IllegalTransition> {
         if self.state() == State::SendError && to == State::ReadyToSend {
-            self.flush_sends(); // what was posted before this is not sent after it
+            self.flush_sends(); // requests posted before are not sent afterwards
         }
-        let mut life = lock(&self.life);
+        let mut errors = lock(&self.errors);
         let from = self.state();
         if !from.may_become(to) {
             return Err(IllegalTransition { from, to });
         }
         match to {
-            State::Error if life.fault.is_none() => life.fault = Some(Arc::new(Fault::Moved)),
-            State::Reset => *life = Life::default(),
-            State::ReadyToSend => life.send_fault = None,
+            State::Error if errors.error.is_none() => errors.error = Some(Arc::new(QpError::Moved)),
+            State::Reset => *errors = Errors::default(),
+            State::ReadyToSend => errors.send_error = None,
             _ => {}
         }
         self.state.store(to as u8, Ordering::Release);
         Ok(())
     }
 
-    /// Nothing of what was before the reset is left.
+    /// Discards everything from before the reset.
     fn clear(&self) {
-        // Whoever receives has seen the new state when this is over.
+        // Once this returns, a thread that receives has seen the new state.
         let ((), _) = self.rx.with(|()| ());
         lock(&self.sq).take_all();
         lock(&self.rq).clear();
@@ -290,22 +312,22 @@ impl DatagramQp {
         self.last_receive.store(false, Ordering::Relaxed);
     }
 
-    /// It is over. The first reason counts.
-    fn fail(&self, fault: Fault) {
-        let mut life = lock(&self.life);
+    /// Moves the queue pair to the error state. The first cause counts.
+    fn fail(&self, error: QpError) {
+        let mut errors = lock(&self.errors);
         if matches!(self.state(), State::Reset | State::Error) {
             return;
         }
-        tracing::debug!(qp = self.id, %fault, "connectionless queue pair failed");
-        life.fault = Some(Arc::new(fault));
+        tracing::debug!(qp = self.id, %error, "connectionless queue pair failed");
+        errors.error = Some(Arc::new(error));
         self.state.store(State::Error as u8, Ordering::Release);
     }
 
-    /// A request failed: the send queue stops, and the receive queue goes on (SQE).
-    fn fail_sends(&self, fault: &Arc<Fault>) {
-        let mut life = lock(&self.life);
+    /// Stops the send queue because a request failed; the receive queue continues (SQE).
+    fn fail_sends(&self, error: &Arc<QpError>) {
+        let mut errors = lock(&self.errors);
         if matches!(self.state(), State::ReadyToSend | State::Drained) {
-            life.send_fault = Some(Arc::clone(fault));
+            errors.send_error = Some(Arc::clone(error));
             self.state.store(State::SendError as u8, Ordering::Release);
         }
     }
@@ -315,7 +337,7 @@ impl DatagramQp {
     /// Posts requests to the send queue, all or none, and sends what can be sent at once.
     pub fn post_send(&self, requests: Vec<DatagramRequest>) -> Result<(), PostError> {
         let mut sq = lock(&self.sq);
-        // Under the lock: a reset that comes now finds them, or this finds the reset.
+        // Check under the lock: a concurrent reset either finds these requests, or is seen here.
         let state = self.state();
         if matches!(state, State::Reset | State::Init | State::ReadyToReceive) {
             return Err(PostError::State(state));
@@ -326,7 +348,7 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// Posts a receive: room for 40 bytes of GRH, and for the message behind them.
+    /// Posts a receive. It needs room for a GRH of 40 bytes, followed by the message.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         if self.attributes.shared.is_some() {
             return Err(PostError::NoReceiveQueue);
@@ -338,7 +360,8 @@ impl DatagramQp {
         }
         rq.post(request)?;
         drop(rq);
-        // No datagram waits for it. But looked at again, or it could miss the flush.
+        // No datagram waits for the receive. Check the state again, because the receive may have missed the
+        // flush.
         if self.state() == State::Error {
             self.drive_rx();
         }
@@ -347,10 +370,11 @@ impl DatagramQp {
 
     // --- Driving ---
 
-    /// Moves what can be moved. Called when the link has changed, by whoever found out.
+    /// Sends and receives what is possible. Called by the thread that noticed a change of the link.
     ///
-    /// A socket for datagrams tells of room for every one that has left. Unless that was waited for, it is nobody's business: a
-    /// request would be left to whoever looks, and not be done when the call that posts it returns.
+    /// A datagram socket reports room after every datagram that was sent. That is ignored unless the queue
+    /// pair waits for room: otherwise this thread could take a request over from the thread that posts it,
+    /// and the request would not be done when the post returns.
     pub fn drive(&self, ready: Ready) {
         if ready.writable && self.blocked.swap(false, Ordering::SeqCst) {
             self.drive_tx();
@@ -360,49 +384,50 @@ impl DatagramQp {
         }
     }
 
-    /// Goes on where it was left with work.
-    pub fn go_on(&self) {
+    /// Continues work that an earlier turn left over.
+    pub fn resume(&self) {
         self.drive_tx();
         self.drive_rx();
     }
 
     fn drive_tx(&self) {
         let left = self.tx.run(ROUNDS, |()| self.survive("sending datagrams", || self.transmit()));
-        self.pass_on(left);
+        self.finish_turn(left);
     }
 
     fn drive_rx(&self) {
         let left = self.rx.run(ROUNDS, |()| self.survive("receiving datagrams", || self.receive()));
         if self.state() == State::Error {
-            self.drive_tx(); // requests that wait for room are flushed
+            self.drive_tx(); // flush the requests that wait for room
         }
-        self.pass_on(left);
+        self.finish_turn(left);
     }
 
-    /// Does `round`. After a panic the queue pair is over; a second one, while its requests are flushed, is not followed by a third.
+    /// Runs `round`. A panic moves the queue pair to the error state; a second panic, while its requests are
+    /// flushed, is not retried.
     fn survive(&self, doing: &'static str, round: impl FnOnce() -> Left) -> Left {
         bug::catch(doing, round).unwrap_or_else(|bug| {
             tracing::error!(qp = self.id, %bug, "connectionless queue pair failed");
             if self.state() != State::Error {
-                self.fail(Fault::Bug(bug));
+                self.fail(QpError::Bug(bug));
                 self.device.raise(AsyncEvent::QpFatal(self.id));
-                self.link.call_again();
+                self.link.schedule();
             }
             Left::Nothing
         })
     }
 
-    fn pass_on(&self, left: Left) {
-        // Requirement I5: what does not fit is never lost silently; the queue pair ends for it.
+    fn finish_turn(&self, left: Left) {
+        // Requirement I5: completions are never lost silently; the queue pair fails instead.
         if self.overrun.swap(false, Ordering::Relaxed) {
             let DatagramAttributes { send_cq, receive_cq, .. } = &self.attributes;
             let cq = if send_cq.overrun() { send_cq } else { receive_cq };
-            self.fail(Fault::Overrun(cq.id()));
+            self.fail(QpError::Overrun(cq.id()));
             self.device.raise(AsyncEvent::QpFatal(self.id));
-            self.link.call_again();
+            self.link.schedule();
         }
         if left == Left::Work {
-            self.link.call_again();
+            self.link.schedule();
         }
     }
 
@@ -412,7 +437,23 @@ impl DatagramQp {
         }
     }
 
-    fn dropped(&self, why: Dropped) {
+    fn count_drop(&self, why: DropReason) {
         self.drops[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 }
+
+impl RegistrationWaiter for DatagramQp {
+    fn registered(&self) {
+        self.link.schedule();
+    }
+}
+
+impl Drop for DatagramQp {
+    /// Removes events of this queue pair that were not taken, because they refer to nothing any more.
+    fn drop(&mut self) {
+        self.device.events().revoke(|event| event.queue_pair() == Some(self.id));
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests;

@@ -1,5 +1,5 @@
-//! What is posted to a connectionless queue pair, and what waits there: each request names its destination (requirement P2).
-//! Before this: the verbs; after: `mod.rs` makes a datagram of it.
+//! Requests to a connectionless queue pair, each of which names its destination (requirement P2), and the
+//! queue where they wait to be sent.
 
 use super::{DatagramLink, Grh};
 use crate::error::PostError;
@@ -7,29 +7,29 @@ use crate::gid::Gid;
 use crate::queue::{Completion, Data, Operation, WorkRequest};
 use std::collections::VecDeque;
 
-/// The way to another port: what a program makes once and names in many requests.
+/// The path to a remote port. A program creates it once and uses it in many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressHandle {
-    /// The address of ours that datagrams leave from.
+    /// The local address that datagrams are sent from.
     pub source: Gid,
-    /// The address that they go to.
+    /// The remote address that they are sent to.
     pub destination: Gid,
-    /// Service level; 4 bits. The receiver is told.
+    /// Service level; 4 bits. Reported to the receiver.
     pub service_level: u8,
-    /// For the receiver's GRH: traffic class.
+    /// Traffic class for the receiver's GRH.
     pub traffic_class: u8,
-    /// For the receiver's GRH: flow label; 20 bits.
+    /// Flow label for the receiver's GRH; 20 bits.
     pub flow_label: u32,
-    /// For the receiver's GRH: hop limit.
+    /// Hop limit for the receiver's GRH.
     pub hop_limit: u8,
 }
 
 impl AddressHandle {
-    /// From an address of ours to another, with nothing special to it.
+    /// Creates a path from a local address to a remote one, with default attributes.
     ///
     /// ```
     /// # use ironwarp_rnic::datagram::AddressHandle;
-    /// // With another source than the host's routes choose.
+    /// // A source address other than the one that routing would choose.
     /// let there = AddressHandle::new("127.0.0.2".parse()?, "127.0.0.1".parse()?);
     /// let urgent = AddressHandle { traffic_class: 0xb8, ..there };
     /// # let _ = urgent;
@@ -40,7 +40,8 @@ impl AddressHandle {
         Self { source, destination, service_level, traffic_class, flow_label, hop_limit }
     }
 
-    /// The way back to the sender of a datagram (`ibv_create_ah_from_wc`). `None` if the completion is not a datagram's.
+    /// Creates the path back to the sender of a datagram (`ibv_create_ah_from_wc`). Returns `None` if the
+    /// completion is not that of a datagram.
     ///
     /// ```
     /// # use ironwarp_rnic::datagram::{AddressHandle, Grh};
@@ -49,7 +50,7 @@ impl AddressHandle {
     /// # let grh = Grh { traffic_class: 0, flow_label: 0, payload_len: 0, hop_limit: 64, source, destination };
     /// # let sender = Some(Sender { qp: 1, service_level: 3 });
     /// # let received = Completion { sender, ..Completion::succeeded(1, Opcode::Receive, 2, 45) };
-    /// let back = AddressHandle::from_completion(&grh, &received).expect("a datagram came");
+    /// let back = AddressHandle::from_completion(&grh, &received).expect("the completion of a datagram");
     /// assert_eq!((back.destination, back.service_level), (grh.source, 3));
     /// # Ok::<(), std::net::AddrParseError>(())
     /// ```
@@ -68,12 +69,12 @@ impl AddressHandle {
 /// The queue pair that a datagram is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
-    /// The way to it.
+    /// The path to its port.
     pub address: AddressHandle,
-    /// Its number.
+    /// The number of the queue pair.
     pub qpn: u32,
-    /// Its key. If the top bit is set, the sending queue pair's own is sent instead, as the verbs have it: a program that may
-    /// not choose such a key can still use the one its queue pair was given.
+    /// The Q_Key. If the top bit is set, the Q_Key of the sending queue pair is used instead, as in verbs: a
+    /// program that may not choose such a key can still use the one that its queue pair was given.
     pub qkey: u32,
 }
 
@@ -82,12 +83,12 @@ pub struct Destination {
 pub struct DatagramRequest {
     /// A Send.
     pub request: WorkRequest,
-    /// Where to.
+    /// The queue pair to send to.
     pub destination: Destination,
 }
 
 impl DatagramRequest {
-    /// What can be wrong with it before any memory is looked up.
+    /// Checks everything that does not require looking up memory.
     fn check(&self, link: &dyn DatagramLink, max_sges: usize) -> Result<(), PostError> {
         if !matches!(self.request.operation, Operation::Send { invalidate: None }) {
             return Err(PostError::Connectionless);
@@ -108,12 +109,12 @@ impl DatagramRequest {
     }
 }
 
-/// Requests that the link did not take yet, in order.
+/// Requests that the link has not taken yet, in order.
 #[derive(Debug)]
 pub(super) struct SendQueue {
     capacity: usize,
     max_sges: usize,
-    /// The sequence number of the oldest.
+    /// The sequence number of the oldest request.
     first: u64,
     posted: VecDeque<DatagramRequest>,
 }
@@ -139,12 +140,12 @@ impl SendQueue {
         Ok(())
     }
 
-    /// The oldest, and its sequence number. It stays until it was sent.
+    /// The oldest request and its sequence number. It stays in the queue until [`pop`](Self::pop).
     pub(super) fn front(&self) -> Option<(u64, DatagramRequest)> {
         self.posted.front().map(|request| (self.first, request.clone()))
     }
 
-    /// The one with this sequence number is done with, unless all were taken meanwhile.
+    /// Removes the request with this sequence number, unless the queue was emptied meanwhile.
     pub(super) fn pop(&mut self, seq: u64) -> Option<DatagramRequest> {
         if seq != self.first {
             return None;
@@ -154,7 +155,7 @@ impl SendQueue {
         Some(request)
     }
 
-    /// All there are.
+    /// Removes all requests.
     pub(super) fn take_all(&mut self) -> VecDeque<DatagramRequest> {
         self.first += self.posted.len() as u64;
         std::mem::take(&mut self.posted)

@@ -1,9 +1,10 @@
-//! A connectionless queue pair by itself: a mock network says what arrives and whether it takes what is sent.
+//! A connectionless queue pair on a mock network, which determines what arrives and whether it takes what is
+//! sent.
 
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 use super::*;
-use crate::config::Config;
+use crate::config::DeviceConfig;
 use crate::host::{Host, Span, Unmapped};
 use crate::memory::{Memory, Rights, TagCipher};
 use crate::queue::{Data, Opcode, Operation, Sender, Sge, Status, WorkRequest};
@@ -14,7 +15,7 @@ use std::sync::Mutex as StdMutex;
 
 const HERE: &str = "10.0.0.1";
 const THERE: &str = "10.0.0.2";
-/// Number and port of the queue pair under test, and of whoever writes to it.
+/// The numbers of the queue pair under test and of its peer, which contain their ports.
 const MINE: u32 = 5000 << 8 | 255;
 const YOURS: u32 = 6000 << 8 | 255;
 const QKEY: u32 = 0x1ee7;
@@ -23,14 +24,14 @@ fn gid(text: &str) -> crate::gid::Gid {
     text.parse().unwrap()
 }
 
-/// A network that keeps what is sent, and hands out what the test puts in. Not a real one: no socket is behind it.
+/// A network that records what is sent, and delivers what the test provides. Uses no sockets.
 #[derive(Debug, Default)]
 struct MockNetwork {
     arriving: StdMutex<VecDeque<(Vec<u8>, u16)>>,
     sent: StdMutex<Vec<(u16, Vec<u8>)>>,
-    /// So many are taken, then there is no room.
+    /// Number of datagrams that are taken before there is no room. `None` for no limit.
     room: StdMutex<Option<usize>>,
-    /// Whatever is sent is lost.
+    /// Everything that is sent is lost.
     loses: AtomicBool,
     calls: AtomicU64,
 }
@@ -61,12 +62,12 @@ impl DatagramLink for MockNetwork {
         Some(Arrived { from: gid(THERE), port, to: gid(HERE), len })
     }
 
-    fn call_again(&self) {
+    fn schedule(&self) {
         self.calls.fetch_add(1, Ordering::Relaxed);
     }
 }
 
-/// The program's memory: `len` bytes at `BASE`, and one page behind it that is registered and not mapped.
+/// The program's memory: `LEN` bytes at `BASE`, followed by a page that is registered but not mapped.
 const BASE: u64 = 0x1_0000;
 const LEN: usize = 64 << 10;
 
@@ -105,7 +106,7 @@ impl Host for MockHost {
 }
 
 type MakeQueue = fn(&Arc<Device>, Domain) -> Arc<SharedReceiveQueue>;
-type Count = fn(&Drops) -> u64;
+type Count = fn(&DropCounts) -> u64;
 
 struct Bench {
     qp: Arc<DatagramQp>,
@@ -116,7 +117,7 @@ struct Bench {
     tag: Tag,
 }
 
-/// Nobody sleeps here.
+/// Nothing sleeps in these tests.
 #[derive(Debug)]
 struct Awake;
 
@@ -127,10 +128,10 @@ impl crate::event::Wake for Awake {
 
 impl Bench {
     fn events(&self) -> Vec<AsyncEvent> {
-        std::iter::from_fn(|| self.device.events().next()).collect()
+        std::iter::from_fn(|| self.device.events().try_next()).collect()
     }
 
-    /// Ready to send.
+    /// A queue pair that is ready to send.
     fn new() -> Self {
         let bench = Self::with(64, None);
         bench.bring_up();
@@ -139,7 +140,8 @@ impl Bench {
 
     fn with(completions: usize, shared: Option<MakeQueue>) -> Self {
         let host = Arc::new(MockHost(StdMutex::new(vec![0xee; LEN])));
-        let device = Device::new(Config::default(), Arc::<MockHost>::clone(&host), TagCipher::new([0; 16]));
+        let device =
+            Device::new(DeviceConfig::default(), Arc::<MockHost>::clone(&host), TagCipher::new([0; 16]));
         device.events().open(Box::new(Awake));
         let domain = device.allocate_domain();
         let memory = Memory::direct(BASE, LEN as u64 + 4096, Rights::LOCAL_READ | Rights::LOCAL_WRITE);
@@ -147,14 +149,10 @@ impl Bench {
         let cq = Arc::new(Cq::new(1, completions));
         let network = Arc::<MockNetwork>::default();
         let attributes = DatagramAttributes {
-            domain,
-            send_cq: Arc::clone(&cq),
-            receive_cq: Arc::clone(&cq),
-            send_depth: 16,
-            receive_depth: 16,
             shared: shared.map(|make| make(&device, domain)),
             max_sges: 3,
             qkey: QKEY,
+            ..DatagramAttributes::new(domain, &cq)
         };
         let qp = DatagramQp::new(MINE, &device, attributes, Arc::<MockNetwork>::clone(&network));
         Self { qp, network, host, device, cq, tag }
@@ -170,7 +168,7 @@ impl Bench {
         Sge { tag: self.tag, addr: BASE + at, len }
     }
 
-    /// A receive of so many bytes, which lie at `at`.
+    /// Posts a receive of `len` bytes at offset `at`.
     fn receive(&self, id: u64, at: u64, len: u32) {
         let buffers = [self.sge(at, len)].as_slice().into();
         self.qp.post_receive(ReceiveRequest { id, buffers }).unwrap();
@@ -184,7 +182,7 @@ impl Bench {
         Data::Memory([self.sge(at, len)].as_slice().into())
     }
 
-    /// A datagram comes in.
+    /// Delivers a datagram to the queue pair.
     fn arrives(&self, bytes: Vec<u8>) {
         self.network.arriving.lock().unwrap().push_back((bytes, 6000));
         self.qp.drive(Ready { readable: true, writable: false, ended: false });
@@ -197,14 +195,14 @@ impl Bench {
     fn next(&self) -> Completion {
         let mut one = None;
         self.cq.poll(1, |completion| one = Some(completion)).unwrap();
-        one.expect("something is complete")
+        one.expect("a completion")
     }
 
     #[track_caller]
     fn completes(&self, id: u64, opcode: Opcode, status: Status) -> Completion {
         let completion = self.next();
         assert_eq!((completion.wr_id, completion.opcode, completion.status), (id, opcode, status));
-        assert_eq!(completion.cause.is_some(), status != Status::Success, "a failure says why");
+        assert_eq!(completion.cause.is_some(), status != Status::Success, "a failure has a cause");
         completion
     }
 
@@ -311,7 +309,7 @@ fn a_key_with_its_top_bit_set_stands_for_the_queue_pairs_own() {
     }
 }
 
-/// Row by row: what arrives, and where it is counted. None uses up the receive.
+/// Each row is a datagram and the counter it must increment. None consumes the receive.
 #[test]
 fn what_does_not_belong_to_the_queue_pair_is_dropped_and_counted() {
     let bench = Bench::new();
@@ -336,7 +334,7 @@ fn what_does_not_belong_to_the_queue_pair_is_dropped_and_counted() {
         assert_eq!(count(&bench.qp.drops()), before + 1, "{bytes:x?}");
         assert!(bench.cq.is_empty(), "{bytes:x?}");
     }
-    assert_eq!(bench.bytes(0, LEN), vec![0xee; LEN], "no byte was touched");
+    assert_eq!(bench.bytes(0, LEN), vec![0xee; LEN], "no byte was written");
     bench.arrives(datagram(HEADER, &[1; MAX_PAYLOAD]));
     assert_eq!(bench.completes(1, Opcode::Receive, Status::Success).byte_len, 4136);
     bench.arrives(whole);
@@ -370,7 +368,7 @@ fn a_receive_into_memory_that_cannot_be_written_ends_the_queue_pair() {
         bench.send(9, inline(b"waits for room")).unwrap();
         bench.arrives(datagram(HEADER, b"a message that is long enough"));
         let cause = bench.completes(1, Opcode::Receive, Status::LocalProtection).cause.unwrap();
-        assert_eq!(matches!(*cause, Fault::Unmapped { .. }), unmapped, "{cause}");
+        assert_eq!(matches!(*cause, QpError::Unmapped { .. }), unmapped, "{cause}");
         bench.completes(2, Opcode::Receive, Status::Flushed);
         bench.completes(9, Opcode::Send, Status::Flushed);
         assert_eq!(bench.qp.state(), State::Error);
@@ -382,7 +380,8 @@ fn a_receive_into_memory_that_cannot_be_written_ends_the_queue_pair() {
     }
 }
 
-/// Send queue error (SQE): what is behind the failed request is flushed, receives go on, and a modify mends it.
+/// Send queue error (SQE): requests after the failed one are flushed, receives continue, and a state change
+/// recovers the send queue.
 #[test]
 fn a_failed_send_stops_the_send_queue_and_nothing_else() {
     let bench = Bench::new();
@@ -398,7 +397,11 @@ fn a_failed_send_stops_the_send_queue_and_nothing_else() {
         bench.qp.post_send(list).unwrap();
         bench.completes(1, Opcode::Send, Status::Success);
         let cause = bench.completes(2, Opcode::Send, status).cause;
-        assert_eq!(bench.completes(3, Opcode::Send, Status::Flushed).cause, cause, "the first reason");
+        assert_eq!(
+            bench.completes(3, Opcode::Send, Status::Flushed).cause,
+            cause,
+            "the cause of the first failure"
+        );
         assert_eq!(bench.qp.state(), State::SendError);
         bench.send(4, inline(b"")).unwrap();
         bench.completes(4, Opcode::Send, Status::Flushed);
@@ -409,7 +412,7 @@ fn a_failed_send_stops_the_send_queue_and_nothing_else() {
         bench.completes(5, Opcode::Receive, Status::Success);
 
         bench.qp.modify(State::ReadyToSend).unwrap();
-        assert_eq!(bench.qp.fault(), None);
+        assert_eq!(bench.qp.error(), None);
         bench.send(6, inline(b"")).unwrap();
         bench.completes(6, Opcode::Send, Status::Success);
         assert_eq!(bench.sent().len(), 1);
@@ -442,7 +445,7 @@ fn what_the_network_loses_is_not_the_requests_fault() {
     assert_eq!((bench.qp.drops().lost, bench.qp.state()), (1, State::ReadyToSend));
 }
 
-/// Every state: may be posted to (send, receive), and whether a datagram is received.
+/// For every state: whether sends and receives may be posted, and whether a datagram is received.
 #[test]
 fn each_state_takes_and_delivers_what_the_verbs_say() {
     use State::{Drained, Error, Init, ReadyToReceive, ReadyToSend, Reset, SendError};
@@ -469,7 +472,7 @@ fn each_state_takes_and_delivers_what_the_verbs_say() {
     }
 }
 
-/// A queue pair in this state, with nothing to poll.
+/// A queue pair in this state, with no completions left.
 fn in_state(state: State) -> Bench {
     use State::{Drained, Error, Init, ReadyToReceive, ReadyToSend, Reset, SendError};
     let bench = Bench::with(64, None);
@@ -523,13 +526,13 @@ fn after_a_reset_nothing_is_left_and_all_works_again() {
     bench.send(2, inline(b"never sent")).unwrap();
     bench.receive(3, 0, 100);
     bench.qp.modify(State::Reset).unwrap();
-    assert!(bench.cq.is_empty(), "completions are taken back");
+    assert!(bench.cq.is_empty(), "completions are removed");
     *bench.network.room.lock().unwrap() = None;
     bench.sent();
     bench.bring_up();
-    assert!(bench.sent().is_empty(), "requests are forgotten");
+    assert!(bench.sent().is_empty(), "requests are discarded");
     bench.arrives(datagram(HEADER, b""));
-    assert_eq!(bench.qp.drops().no_receive, 1, "receives as well");
+    assert_eq!(bench.qp.drops().no_receive, 1, "receives are discarded as well");
     bench.receive(4, 0, 100);
     bench.arrives(datagram(HEADER, b""));
     bench.completes(4, Opcode::Receive, Status::Success);
@@ -565,8 +568,10 @@ fn what_cannot_be_posted_is_refused_at_once_and_whole() {
 
 #[test]
 fn receives_of_a_shared_queue_serve_datagrams() {
-    let bench =
-        Bench::with(8, Some(|device, domain| SharedReceiveQueue::new(1, device, domain, (4, 1), None)));
+    let bench = Bench::with(
+        8,
+        Some(|device, domain| SharedReceiveQueue::new(1, device.events(), domain, (4, 1), None)),
+    );
     bench.bring_up();
     let buffers = |at| ReceiveRequest { id: at, buffers: [bench.sge(at, 100)].as_slice().into() };
     assert_eq!(bench.qp.post_receive(buffers(0)), Err(PostError::NoReceiveQueue));
@@ -577,7 +582,7 @@ fn receives_of_a_shared_queue_serve_datagrams() {
     assert_eq!(bench.bytes(240, 6), b"shared");
     bench.arrives(datagram(HEADER, b"one too many"));
     assert_eq!(bench.qp.drops().no_receive, 1);
-    // The receives of the others stay where they are.
+    // Receives of the shared queue are left to its other users.
     srq.post(buffers(400)).unwrap();
     bench.qp.modify(State::Error).unwrap();
     assert_eq!((srq.query().posted, bench.cq.len()), (1, 0));
@@ -593,12 +598,12 @@ fn a_completion_that_finds_no_room_ends_the_queue_pair() {
     assert_eq!(bench.qp.state(), State::ReadyToSend);
     bench.send(2, inline(b"")).unwrap();
     assert_eq!(bench.qp.state(), State::Error);
-    assert_eq!(bench.qp.fault().as_deref(), Some(&Fault::Overrun(1)));
+    assert_eq!(bench.qp.error().as_deref(), Some(&QpError::Overrun(1)));
     assert_eq!(bench.events(), [AsyncEvent::QpFatal(MINE)]);
-    assert!(bench.network.calls.load(Ordering::Relaxed) > 0, "somebody flushes");
+    assert!(bench.network.calls.load(Ordering::Relaxed) > 0, "the driver is called to flush the queues");
 }
 
-/// A thread that polls is held for so long and no longer; somebody else goes on.
+/// A thread that polls handles a bounded number of datagrams; the driver continues.
 #[test]
 fn a_flood_is_received_in_bounded_shares() {
     let bench = Bench::new();

@@ -1,12 +1,12 @@
-//! Work requests → datagrams. Before this: the send queue of `request.rs`; after: the link, and a completion.
+//! Sending datagrams: from work requests to the link, and to completions.
 
-use super::{BATCH, DatagramQp, DatagramRequest, Destination, Dropped, MAX_PAYLOAD, Sent, port_of};
-use crate::error::Fault;
+use super::{BATCH, DatagramQp, DatagramRequest, Destination, DropReason, MAX_PAYLOAD, Sent, port_of};
+use crate::error::QpError;
 use crate::half::Left;
-use crate::memory::{Check, Denied, Rights, Spans, Stalled};
+use crate::memory::Guards;
+use crate::memory::{Check, Denied, RegistrationWaiter, Rights, Spans};
 use crate::queue::{Completion, Data, Opcode, Sges, Status};
 use crate::state::State;
-use crate::stream::Guards;
 use crate::sync::lock;
 use ironwarp_wire::Tag;
 use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
@@ -16,17 +16,17 @@ use std::sync::{Arc, Weak};
 /// A header and the longest message.
 type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
 
-/// The top bit of a request's key: send the queue pair's own.
+/// The top bit of a Q_Key in a request: use the Q_Key of the sending queue pair instead.
 const OWN_QKEY: u32 = 1 << 31;
 
 /// Why a request cannot be sent.
 struct Failure {
     status: Status,
-    fault: Fault,
+    error: QpError,
 }
 
 impl DatagramQp {
-    /// Sends what may be sent, or a fair share of it. The tx half is held.
+    /// Sends datagrams until there are none left, the link is full or the turn is over. The tx half is held.
     pub(super) fn transmit(&self) -> Left {
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
@@ -45,13 +45,14 @@ impl DatagramQp {
                     if self.send(&request.destination, &packet[..len]) != Sent::Full {
                         self.sent(seq);
                     } else if self.blocked.swap(true, Ordering::SeqCst) {
-                        return Left::Nothing; // the link tells when there is room
+                        return Left::Nothing; // the link reports when there is room
                     }
-                    // Otherwise once more: it may have told before that was to be seen.
+                    // Otherwise try again: the link may have reported room before the flag was set.
                 }
-                // Its memory is being registered (requirement X6): it waits, or goes on if that is done by now.
-                Err(Failure { fault: Fault::Local(Denied { check: Check::Pending, tag, .. }), .. }) => {
-                    if self.stalls(tag) {
+                // Its memory is still being registered (requirement X6): wait, or continue if that is done by
+                // now.
+                Err(Failure { error: QpError::Local(Denied { check: Check::Pending, tag, .. }), .. }) => {
+                    if self.defer_until_registered(tag) {
                         return Left::Nothing;
                     }
                 }
@@ -61,19 +62,19 @@ impl DatagramQp {
         Left::Work
     }
 
-    /// Whether the registration of this tag is under way. If so, the halves are driven when it is done.
-    fn stalls(&self, tag: Tag) -> bool {
+    /// If the registration of this tag is in progress, has the halves driven when it ends and returns true.
+    fn defer_until_registered(&self, tag: Tag) -> bool {
         let me: Weak<Self> = Weak::clone(&self.me);
-        self.device.table().stalls(tag, &(me as Weak<dyn Stalled>))
+        self.device.table().defer_until_registered(tag, &(me as Weak<dyn RegistrationWaiter>))
     }
 
-    /// The header, and behind it a copy of the payload. Returns how long both are.
+    /// Builds a datagram from its header and a copy of the payload. Returns its length.
     fn build(&self, request: &DatagramRequest, packet: &mut Packet) -> Result<usize, Failure> {
         let DatagramRequest { request, destination: Destination { address, qpn, qkey } } = request;
         let len = request.data.len();
         let Some(len) = usize::try_from(len).ok().filter(|len| *len <= MAX_PAYLOAD) else {
-            let fault = Fault::DatagramTooLong { len, limit: MAX_PAYLOAD };
-            return Err(Failure { status: Status::LocalLength, fault });
+            let error = QpError::DatagramTooLong { len, limit: MAX_PAYLOAD };
+            return Err(Failure { status: Status::LocalLength, error });
         };
         let header = Datagram {
             destination: *qpn,
@@ -86,7 +87,7 @@ impl DatagramQp {
             flow_label: address.flow_label,
             service_level: address.service_level,
         };
-        let header = header.emit().expect("numbers were checked when it was posted");
+        let header = header.emit().expect("queue pair numbers are checked when a request is posted");
         let (front, payload) = packet.split_at_mut(DATAGRAM_LEN);
         front.copy_from_slice(&header);
         let payload = &mut payload[..len];
@@ -97,21 +98,21 @@ impl DatagramQp {
         Ok(DATAGRAM_LEN + len)
     }
 
-    /// Copies what is to be sent out of the program's memory, if it may be read (requirement M8).
+    /// Copies the payload from the program's memory, if it may be read (requirement M8).
     fn gather(&self, sges: &Sges, into: &mut [u8]) -> Result<(), Failure> {
-        let failed = |fault| Failure { status: Status::LocalProtection, fault };
+        let failed = |error| Failure { status: Status::LocalProtection, error };
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let (domain, table) = (self.attributes.domain, self.device.table());
         sges.range(0, into.len(), |sge| {
             let guard =
                 table.local(domain, sge.tag, sge.addr, sge.len as usize, Rights::LOCAL_READ, &mut spans);
-            guards.push(guard.map_err(|denied| failed(Fault::Local(denied)))?);
+            guards.push(guard.map_err(|denied| failed(QpError::Local(denied)))?);
             Ok(())
         })?;
         let len = into.len();
         let gathered = self.device.host().gather(&spans, into);
         drop(guards);
-        gathered.map_err(|_| failed(Fault::Unmapped { place: sges.place(), len, remote: false }))
+        gathered.map_err(|_| failed(QpError::Unmapped { place: sges.place(), len, remote: false }))
     }
 
     fn send(&self, destination: &Destination, bytes: &[u8]) -> Sent {
@@ -119,7 +120,7 @@ impl DatagramQp {
         let to = (address.destination, port_of(*qpn));
         let sent = self.link.send(address.source, to, bytes);
         if sent == Sent::Lost {
-            self.dropped(Dropped::Lost);
+            self.count_drop(DropReason::Lost);
         }
         sent
     }
@@ -132,21 +133,21 @@ impl DatagramQp {
         }
     }
 
-    fn send_failed(&self, seq: u64, Failure { status, fault }: Failure) {
+    fn send_failed(&self, seq: u64, Failure { status, error }: Failure) {
         let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
-        let fault = Arc::new(fault);
-        tracing::debug!(qp = self.id, %fault, "a datagram could not be sent");
-        self.fail_sends(&fault);
-        self.complete_send(Completion::failed(request.id, Opcode::Send, self.id, status, Some(fault)));
+        let error = Arc::new(error);
+        tracing::debug!(qp = self.id, %error, "failed to send a datagram");
+        self.fail_sends(&error);
+        self.complete_send(Completion::failed(request.id, Opcode::Send, self.id, status, Some(error)));
     }
 
-    /// Gives all requests back.
+    /// Completes all requests as flushed.
     pub(super) fn flush_sends(&self) {
         let requests = lock(&self.sq).take_all();
         if requests.is_empty() {
             return;
         }
-        let cause = self.fault();
+        let cause = self.error();
         for DatagramRequest { request, .. } in requests {
             let (opcode, status) = (Opcode::Send, Status::Flushed);
             self.complete_send(Completion::failed(request.id, opcode, self.id, status, cause.clone()));

@@ -1,5 +1,5 @@
-//! A fault as one number, for `vendor_err` in completions of the C verbs: the kind of fault, and what of its details fits.
-//! The drop-in writes it, `ironwarp explain` reads it; this is the one place that knows its form.
+//! An error as one number, for `vendor_err` in completions of the C verbs: the kind of error, and as much detail
+//! as fits. The drop-in writes it, `ironwarp explain` reads it; the format is defined only here.
 //!
 //! ```text
 //!  31     24 23     16 15                 0
@@ -8,71 +8,71 @@
 //! +---------+---------+--------------------+
 //! ```
 //!
-//! The detail of a Terminate, and of what is answered by one, is that Terminate's layer, type and code (RFC 5040 §4.8) as
-//! they are on the wire. Numbers are never given another meaning: people keep logs.
+//! For a Terminate, and for errors that are answered with one, the detail is layer, type and code of the
+//! Terminate (RFC 5040 §4.8), as on the wire. Numbers never change their meaning, because they appear in logs.
 
-use super::{Culprit, Fault};
+use super::{ErrorOrigin, QpError};
 use crate::memory::Check;
 use ironwarp_wire::Cause;
 use std::fmt;
 
-/// What a `vendor_err` tells of a [`Fault`].
+/// What a `vendor_err` tells about a [`QpError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum VendorError {
-    /// [`Fault::Local`], and the check that failed.
+    /// [`QpError::Local`], and the check that failed.
     Local(Check),
-    /// [`Fault::Remote`], and the check that failed.
+    /// [`QpError::Remote`], and the check that failed.
     Remote(Check),
-    /// [`Fault::Unmapped`].
+    /// [`QpError::Unmapped`].
     Unmapped {
-        /// Whether the peer wanted to reach it.
+        /// Whether the peer accessed it.
         remote: bool,
     },
-    /// [`Fault::Register`].
+    /// [`QpError::Register`].
     Register,
-    /// [`Fault::Violation`], and what answers it.
+    /// [`QpError::Violation`], and the cause of the Terminate.
     Violation(Cause),
-    /// [`Fault::Protocol`], and what answers it.
+    /// [`QpError::Protocol`], and the cause of the Terminate.
     Protocol(Cause),
-    /// [`Fault::Terminated`], and why.
+    /// [`QpError::Terminated`], and the cause.
     Terminated(Cause),
-    /// [`Fault::Lost`], and the operating system's number for it.
+    /// [`QpError::Lost`], and the errno.
     Lost(u16),
-    /// [`Fault::HalfSent`].
+    /// [`QpError::HalfSent`].
     HalfSent,
-    /// [`Fault::Unreachable`].
+    /// [`QpError::Unreachable`].
     Unreachable,
-    /// [`Fault::Moved`].
+    /// [`QpError::Moved`].
     Moved,
-    /// [`Fault::NotReady`].
+    /// [`QpError::NotReady`].
     NotReady,
-    /// [`Fault::CutShort`].
+    /// [`QpError::CutShort`].
     CutShort,
-    /// [`Fault::Closed`].
+    /// [`QpError::Closed`].
     Closed,
-    /// [`Fault::Disconnected`].
+    /// [`QpError::Disconnected`].
     Disconnected,
-    /// [`Fault::NoImmediate`].
+    /// [`QpError::NoImmediate`].
     NoImmediate,
-    /// [`Fault::DatagramTooLong`].
+    /// [`QpError::DatagramTooLong`].
     DatagramTooLong,
-    /// [`Fault::Overrun`].
+    /// [`QpError::Overrun`].
     Overrun,
-    /// [`Fault::Stopped`].
+    /// [`QpError::Stopped`].
     Stopped,
-    /// [`Fault::TimedOut`].
+    /// [`QpError::TimedOut`].
     TimedOut,
-    /// [`Fault::OtherRelease`].
+    /// [`QpError::OtherRelease`].
     OtherRelease,
-    /// [`Fault::Bug`].
+    /// [`QpError::Bug`].
     Bug,
 }
 
-/// The first byte.
+/// The first byte, which marks the numbers of Ironwarp.
 const MARK: u32 = 0x49 << 24;
 
-/// The checks by their numbers. New ones come at the end.
+/// The checks by number. Append new ones.
 const CHECKS: [Check; 15] = [
     Check::Valid,
     Check::Kind,
@@ -91,37 +91,49 @@ const CHECKS: [Check; 15] = [
     Check::Pending,
 ];
 
+impl QpError {
+    /// Who caused the error.
+    pub const fn origin(&self) -> ErrorOrigin {
+        VendorError::of(self).origin()
+    }
+
+    /// The error as a number, for `vendor_err` in completions of C programs. `ironwarp explain` explains it.
+    pub const fn vendor_err(&self) -> u32 {
+        VendorError::of(self).to_u32()
+    }
+}
+
 impl VendorError {
-    /// What is kept of a fault.
-    pub const fn of(fault: &Fault) -> Self {
-        match fault {
-            Fault::Local(denied) => Self::Local(denied.check),
-            Fault::Remote(denied) => Self::Remote(denied.check),
-            Fault::Unmapped { remote, .. } => Self::Unmapped { remote: *remote },
-            Fault::Register { .. } => Self::Register,
-            Fault::Violation(violation) => Self::Violation(violation.cause()),
-            Fault::Protocol(protocol) => Self::Protocol(protocol.cause()),
-            Fault::Terminated(terminate) => Self::Terminated(terminate.cause),
+    /// Reduces an error to what fits the number.
+    pub const fn of(error: &QpError) -> Self {
+        match error {
+            QpError::Local(denied) => Self::Local(denied.check),
+            QpError::Remote(denied) => Self::Remote(denied.check),
+            QpError::Unmapped { remote, .. } => Self::Unmapped { remote: *remote },
+            QpError::Register { .. } => Self::Register,
+            QpError::Violation(violation) => Self::Violation(violation.cause()),
+            QpError::Protocol(protocol) => Self::Protocol(protocol.cause()),
+            QpError::Terminated(terminate) => Self::Terminated(terminate.cause),
             #[expect(clippy::cast_possible_truncation, reason = "Linux has no larger ones than 4095")]
-            Fault::Lost(errno) => Self::Lost(errno.cast_unsigned() as u16),
-            Fault::HalfSent => Self::HalfSent,
-            Fault::Unreachable => Self::Unreachable,
-            Fault::Moved => Self::Moved,
-            Fault::NotReady => Self::NotReady,
-            Fault::CutShort => Self::CutShort,
-            Fault::Closed => Self::Closed,
-            Fault::Disconnected => Self::Disconnected,
-            Fault::NoImmediate => Self::NoImmediate,
-            Fault::DatagramTooLong { .. } => Self::DatagramTooLong,
-            Fault::Overrun(_) => Self::Overrun,
-            Fault::Stopped => Self::Stopped,
-            Fault::TimedOut(_) => Self::TimedOut,
-            Fault::OtherRelease(_) => Self::OtherRelease,
-            Fault::Bug(_) => Self::Bug,
+            QpError::Lost(errno) => Self::Lost(errno.cast_unsigned() as u16),
+            QpError::HalfSent => Self::HalfSent,
+            QpError::Unreachable => Self::Unreachable,
+            QpError::Moved => Self::Moved,
+            QpError::NotReady => Self::NotReady,
+            QpError::CutShort => Self::CutShort,
+            QpError::Closed => Self::Closed,
+            QpError::Disconnected => Self::Disconnected,
+            QpError::NoImmediate => Self::NoImmediate,
+            QpError::DatagramTooLong { .. } => Self::DatagramTooLong,
+            QpError::Overrun(_) => Self::Overrun,
+            QpError::Stopped => Self::Stopped,
+            QpError::TimedOut(_) => Self::TimedOut,
+            QpError::OtherRelease(_) => Self::OtherRelease,
+            QpError::Bug(_) => Self::Bug,
         }
     }
 
-    /// The number.
+    /// Encodes the number.
     pub const fn to_u32(self) -> u32 {
         let (kind, detail): (u8, u16) = match self {
             Self::Local(check) => (1, check as u16 + 1),
@@ -150,7 +162,7 @@ impl VendorError {
         MARK | (kind as u32) << 16 | detail as u32
     }
 
-    /// From the number; `None` if it is another adapter's, or of a later version.
+    /// Decodes a number. `None` if it belongs to another adapter or a later version.
     pub fn from_u32(number: u32) -> Option<Self> {
         let [mark, kind, high, low] = number.to_be_bytes();
         let detail = u16::from_be_bytes([high, low]);
@@ -181,21 +193,21 @@ impl VendorError {
             22 => Self::Bug,
             _ => return None,
         };
-        // A kind without details has none, and a cause has one form.
+        // A kind without detail must have a zero detail, and a cause has only one encoding.
         (u32::from(mark) << 24 == MARK && found.to_u32() == number).then_some(found)
     }
 
-    /// Whose mistake it is.
-    pub const fn culprit(self) -> Culprit {
+    /// Who caused the error.
+    pub const fn origin(self) -> ErrorOrigin {
         match self {
-            // The end that says so failed for reasons of its own.
+            // The end that sent the error failed for reasons of its own.
             Self::Terminated(Cause::LocalCatastrophic | Cause::DdpCatastrophic)
             | Self::Remote(_)
             | Self::Violation(_)
             | Self::Protocol(_)
             | Self::OtherRelease
             | Self::CutShort
-            | Self::NotReady => Culprit::Peer,
+            | Self::NotReady => ErrorOrigin::Peer,
             Self::Local(_)
             | Self::Register
             | Self::Overrun
@@ -204,15 +216,15 @@ impl VendorError {
             | Self::HalfSent
             | Self::NoImmediate
             | Self::DatagramTooLong
-            | Self::Terminated(_) => Culprit::Program, // a Terminate complains of what this end did
-            Self::Lost(_) | Self::TimedOut | Self::Unreachable => Culprit::Network,
-            Self::Closed | Self::Disconnected | Self::Moved => Culprit::Nobody,
-            Self::Bug => Culprit::Adapter,
+            | Self::Terminated(_) => ErrorOrigin::Program, // a Terminate complains of what this end did
+            Self::Lost(_) | Self::TimedOut | Self::Unreachable => ErrorOrigin::Network,
+            Self::Closed | Self::Disconnected | Self::Moved => ErrorOrigin::Nobody,
+            Self::Bug => ErrorOrigin::Adapter,
         }
     }
 }
 
-/// Layer, type and code, as a Terminate carries them.
+/// Layer, type and code, as in a Terminate.
 const fn on_wire(cause: Cause) -> u16 {
     let (layer, kind, code) = cause.to_wire();
     u16::from_be_bytes([layer << 4 | kind, code])
@@ -221,37 +233,37 @@ const fn on_wire(cause: Cause) -> u16 {
 impl fmt::Display for VendorError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Local(check) => write!(f, "this request may not use this memory: {check}"),
-            Self::Remote(check) => write!(f, "the peer may not use this memory: {check}"),
+            Self::Local(check) => write!(f, "the request may not access this memory: {check}"),
+            Self::Remote(check) => write!(f, "the peer may not access this memory: {check}"),
             Self::Unmapped { remote: false } => {
-                f.write_str("the program unmapped or write-protected memory that it registered")
+                f.write_str("registered memory was unmapped or write-protected by the program")
             }
             Self::Unmapped { remote: true } => {
-                f.write_str("the peer wanted memory that the program registered, and has unmapped since")
+                f.write_str("the peer accessed registered memory that the program has unmapped")
             }
             Self::Register => f.write_str("a registration by work request failed"),
             Self::Violation(cause) | Self::Protocol(cause) => {
-                write!(f, "the peer broke the protocol, and was told: {cause}")
+                write!(f, "protocol violation by the peer, answered with: {cause}")
             }
             Self::Terminated(cause) => write!(f, "the peer ended the stream: {cause}"),
             Self::Lost(errno) => {
                 let error = std::io::Error::from_raw_os_error((*errno).into());
                 write!(f, "the connection was lost: {error}")
             }
-            Self::HalfSent => Fault::HalfSent.fmt(f),
-            Self::Unreachable => Fault::Unreachable.fmt(f),
-            Self::Moved => Fault::Moved.fmt(f),
-            Self::NotReady => Fault::NotReady.fmt(f),
-            Self::CutShort => Fault::CutShort.fmt(f),
-            Self::Closed => Fault::Closed.fmt(f),
-            Self::Disconnected => Fault::Disconnected.fmt(f),
-            Self::NoImmediate => Fault::NoImmediate.fmt(f),
-            Self::DatagramTooLong => f.write_str("a datagram was longer than one can be"),
+            Self::HalfSent => QpError::HalfSent.fmt(f),
+            Self::Unreachable => QpError::Unreachable.fmt(f),
+            Self::Moved => QpError::Moved.fmt(f),
+            Self::NotReady => QpError::NotReady.fmt(f),
+            Self::CutShort => QpError::CutShort.fmt(f),
+            Self::Closed => QpError::Closed.fmt(f),
+            Self::Disconnected => QpError::Disconnected.fmt(f),
+            Self::NoImmediate => QpError::NoImmediate.fmt(f),
+            Self::DatagramTooLong => f.write_str("a datagram exceeded the maximum length"),
             Self::Overrun => f.write_str("a completion queue overflowed"),
-            Self::Stopped => Fault::Stopped.fmt(f),
-            Self::TimedOut => f.write_str("something had to happen within a time, and did not"),
+            Self::Stopped => QpError::Stopped.fmt(f),
+            Self::TimedOut => f.write_str("a step of the connection timed out"),
             Self::OtherRelease => f.write_str("the peer runs another release of Ironwarp"),
-            Self::Bug => f.write_str("a bug in Ironwarp: it panicked while it served the connection"),
+            Self::Bug => f.write_str("a bug in Ironwarp: a panic while serving the connection"),
         }
     }
 }
@@ -352,16 +364,16 @@ mod tests {
     fn faults_have_numbers() {
         let terminate =
             Terminate { cause: Cause::TaggedBuffer(TaggedBuffer::Bounds), offender: Offender::default() };
-        for (fault, number) in [
-            (Fault::Terminated(terminate), 0x4907_1101),
-            (Fault::Violation(Violation::Revision(9)), 0x4905_2004),
-            (Fault::Protocol(Protocol::NoReceive), 0x4906_1202),
-            (Fault::Lost(104), 0x4908_0068),
-            (Fault::Overrun(7), 0x4912_0000),
-            (Fault::Closed, 0x490e_0000),
+        for (error, number) in [
+            (QpError::Terminated(terminate), 0x4907_1101),
+            (QpError::Violation(Violation::Revision(9)), 0x4905_2004),
+            (QpError::Protocol(Protocol::NoReceive), 0x4906_1202),
+            (QpError::Lost(104), 0x4908_0068),
+            (QpError::Overrun(7), 0x4912_0000),
+            (QpError::Closed, 0x490e_0000),
         ] {
-            assert_eq!(fault.vendor_err(), number, "{fault}");
-            assert_eq!(VendorError::from_u32(number).map(VendorError::culprit), Some(fault.culprit()));
+            assert_eq!(error.vendor_err(), number, "{error}");
+            assert_eq!(VendorError::from_u32(number).map(VendorError::origin), Some(error.origin()));
         }
     }
 

@@ -1,36 +1,36 @@
-//! Asynchronous events: what happens to objects of the adapter outside of any request.
+//! Asynchronous events: what happens to objects of the adapter, unrelated to any request.
 
 use super::code::{Code, Event};
 use super::consumer::Consumer;
 use super::map::{ASYNC_QUEUE, GLOBAL_QUEUE};
-use super::queue::{Refused, Sizes, Standing};
+use super::queue::{EventQueueStats, PostEventError, Sizes};
 use super::routing::{Interrupt, Routing};
 use super::wake::Wake;
 use crate::sync::atomic::{AtomicBool, Ordering};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// What happened, and the number of the object.
+/// An asynchronous event, with the number of the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AsyncEvent {
-    /// A queue pair failed by its own doing.
+    /// A queue pair failed because of a local error.
     #[error("queue pair {0} failed")]
     QpFatal(u32),
-    /// The peer of a queue pair sent what it must not.
-    #[error("the peer of queue pair {0} sent what it must not")]
+    /// The peer of a queue pair sent an invalid message.
+    #[error("the peer of queue pair {0} sent an invalid message")]
     QpRequestError(u32),
-    /// The peer of a queue pair reached for memory that it may not use.
-    #[error("the peer of queue pair {0} reached for memory that it may not use")]
+    /// The peer of a queue pair accessed memory that it may not use.
+    #[error("the peer of queue pair {0} accessed memory that it may not use")]
     QpAccessError(u32),
-    /// The first message came for a queue pair that was ready to receive.
-    #[error("the first message came for queue pair {0}")]
+    /// The first message arrived for a queue pair that was ready to receive.
+    #[error("the first message arrived for queue pair {0}")]
     Established(u32),
-    /// All that was begun on a send queue that is being drained is complete.
+    /// All requests that were started on a draining send queue are complete.
     #[error("the send queue of queue pair {0} is drained")]
     SqDrained(u32),
-    /// A queue pair with a shared receive queue has failed, and takes no receive of it any more.
-    #[error("queue pair {0} takes no receive of its shared receive queue any more")]
+    /// A queue pair with a shared receive queue has failed and takes no more receives from it.
+    #[error("queue pair {0} takes no more receives from its shared receive queue")]
     LastWqeReached(u32),
     /// A completion queue overran.
     #[error("completion queue {0} overran")]
@@ -41,17 +41,17 @@ pub enum AsyncEvent {
     /// A shared receive queue failed.
     #[error("shared receive queue {0} failed")]
     SrqError(u32),
-    /// A port can be used.
-    #[error("port {0} can be used")]
+    /// A port became usable.
+    #[error("port {0} became usable")]
     PortActive(u32),
-    /// A port cannot be used.
-    #[error("port {0} cannot be used")]
+    /// A port became unusable.
+    #[error("port {0} became unusable")]
     PortError(u32),
     /// The addresses of a port changed.
     #[error("the addresses of port {0} changed")]
     GidChange(u32),
-    /// An event queue has no room, and can grow no more (requirement I5). The adapter stops.
-    #[error("event queue {0} overflowed: nobody took its events")]
+    /// An event queue is full and has reached its maximum size (requirement I5). The adapter stops.
+    #[error("event queue {0} overflowed: its events were not taken")]
     EventQueueOverflow(u32),
     /// The adapter has stopped.
     #[error("the adapter has stopped")]
@@ -59,7 +59,7 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The queue pair that it is about.
+    /// The queue pair that the event is about, if any.
     pub const fn queue_pair(self) -> Option<u32> {
         match self {
             Self::QpFatal(qp)
@@ -72,7 +72,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The shared receive queue that it is about.
+    /// The shared receive queue that the event is about, if any.
     pub const fn shared_receive_queue(self) -> Option<u32> {
         match self {
             Self::SrqLimitReached(srq) | Self::SrqError(srq) => Some(srq),
@@ -117,24 +117,24 @@ impl AsyncEvent {
             Code::GidChange => Self::GidChange(object),
             Code::EventQueueOverflow => Self::EventQueueOverflow(object),
             Code::DeviceFatal => Self::DeviceFatal,
-            Code::Completion => panic!("completions go to completion handlers"),
+            Code::Completion => panic!("completion event in a queue of asynchronous events"),
         }
     }
 }
 
-/// Ends whatever the adapter still does, once it has failed. Not on the caller's thread, which may hold locks.
+/// Stops an adapter that has failed. Must not do so on the calling thread, which may hold locks.
 pub trait Stop: Send + Sync + fmt::Debug {
-    /// Requests that are under way are flushed, connections cut.
+    /// Flushes requests in progress and aborts connections.
     fn stop(&self);
 }
 
-/// The asynchronous events of an adapter. Nothing is written before the program [opens](Self::open) the queue: it may never
-/// look at it.
+/// The asynchronous events of an adapter. No event is written before the program [opens](Self::open) the
+/// queues, because it may never read them.
 #[derive(Debug)]
 pub struct AsyncEvents {
-    /// That of global and management events, and that of RDMA objects (requirement I6).
-    queues: [(Consumer, Arc<LateWake>); 2],
-    /// Says which of them an event goes to.
+    /// The queue of global and management events, and that of RDMA objects (requirement I6).
+    queues: [(Consumer, Arc<DeferredWake>); 2],
+    /// Decides which queue an event goes to.
     routing: Arc<Routing>,
     stopped: AtomicBool,
     stop: OnceLock<Box<dyn Stop>>,
@@ -143,43 +143,46 @@ pub struct AsyncEvents {
 impl AsyncEvents {
     pub(crate) fn new(sizes: Sizes, routing: &Arc<Routing>) -> Self {
         let queues = [GLOBAL_QUEUE, ASYNC_QUEUE].map(|number| {
-            let wake = Arc::<LateWake>::default();
+            let wake = Arc::<DeferredWake>::default();
             (Consumer::new(number, sizes, Box::new(Arc::clone(&wake))), wake)
         });
         let routing = Arc::clone(routing);
         Self { queues, routing, stopped: AtomicBool::new(false), stop: OnceLock::new() }
     }
 
-    /// From now on `wake` tells when there is an event. Once.
+    /// Opens the queues and reports events through `wake`. Further calls have no effect.
     pub fn open(&self, wake: Box<dyn Wake>) {
         let wake: Arc<dyn Wake> = wake.into();
-        for (queue, late) in &self.queues {
-            let number = u16::try_from(queue.queue().number()).expect("it was made of one");
-            if late.0.get().is_none() && late.0.set(self.routing.interrupt(number, Arc::clone(&wake))).is_ok()
+        for (queue, deferred) in &self.queues {
+            let number = u16::try_from(queue.queue().number())
+                .expect("the number was a `u16` when the queue was created");
+            if deferred.0.get().is_none()
+                && deferred.0.set(self.routing.interrupt(number, Arc::clone(&wake))).is_ok()
             {
                 queue.open();
             }
         }
     }
 
-    /// Who ends what the adapter does when it fails. Once.
+    /// Sets what stops the adapter when it fails. Further calls have no effect.
     pub fn set_stop(&self, stop: Box<dyn Stop>) {
         let _ = self.stop.set(stop);
     }
 
-    /// Takes the oldest event, if there is one and the queues are open: of the adapter itself before those of its objects.
-    pub fn next(&self) -> Option<AsyncEvent> {
-        self.queues.iter().find_map(|(queue, _)| queue.next()).map(AsyncEvent::of)
+    /// Takes the oldest event, if there is one and the queues are open. Events of the adapter itself come
+    /// before those of its objects.
+    pub fn try_next(&self) -> Option<AsyncEvent> {
+        self.queues.iter().find_map(|(queue, _)| queue.try_next()).map(AsyncEvent::of)
     }
 
-    /// Takes back the events that `of` chooses: those of an object that is destroyed. Returns how many.
+    /// Removes the events selected by `of`, for an object that is being destroyed. Returns their number.
     pub fn revoke(&self, mut of: impl FnMut(AsyncEvent) -> bool) -> usize {
         self.queues.iter().map(|(queue, _)| queue.revoke(|event| of(AsyncEvent::of(event)))).sum()
     }
 
-    /// What its two event queues have done so far.
-    pub fn standing(&self) -> [Standing; 2] {
-        self.queues.each_ref().map(|(queue, _)| queue.queue().standing())
+    /// State and statistics of the two event queues.
+    pub fn stats(&self) -> [EventQueueStats; 2] {
+        self.queues.each_ref().map(|(queue, _)| queue.queue().stats())
     }
 
     /// Whether the adapter has stopped.
@@ -187,26 +190,27 @@ impl AsyncEvents {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Something happened.
+    /// Raises an event.
     ///
-    /// A program that never looks is told nothing: otherwise peers could fill the queue for it, and end the adapter.
+    /// Does nothing before the queues are open: otherwise peers could fill the queue of a program that never
+    /// reads it, and stop the adapter.
     pub(crate) fn raise(&self, event: AsyncEvent) {
-        if self.queues.iter().any(|(_, late)| late.0.get().is_none()) {
+        if self.queues.iter().any(|(_, wake)| wake.0.get().is_none()) {
             return;
         }
         match self.queue_of(event).post(event.event()) {
-            Ok(_) | Err(Refused::Undefined) => {}
-            // The queue's last entry says so.
-            Err(Refused::Overflow) => self.stop(None),
+            Ok(_) | Err(PostEventError::Undefined) => {}
+            // The last entry of the queue reports the overflow.
+            Err(PostEventError::Overflow) => self.stop(None),
         }
     }
 
-    /// The adapter cannot go on (requirement I5): an event queue overflowed.
+    /// Stops the adapter because an event queue overflowed (requirement I5).
     pub(crate) fn stop(&self, overflow: Option<AsyncEvent>) {
-        self.stop_for(overflow, &"an event queue overflowed: take its events");
+        self.stop_for(overflow, &"an event queue overflowed: the program must take its events");
     }
 
-    /// The adapter cannot go on, for a reason that whoever drives it knows.
+    /// Stops the adapter for a reason that the caller states.
     pub fn fail(&self, why: &dyn fmt::Display) {
         self.stop_for(None, why);
     }
@@ -215,9 +219,9 @@ impl AsyncEvents {
         if self.stopped.swap(true, Ordering::AcqRel) {
             return;
         }
-        tracing::error!(%why, "the adapter has stopped");
+        tracing::error!(%why, "adapter stopped");
         for event in first.into_iter().chain([AsyncEvent::DeviceFatal]) {
-            // There may be no room; then its last entry is another that says the same.
+            // The queue may be full, in which case its last entry reports an overflow, which means the same.
             let _ = self.queue_of(event).post(event.event());
         }
         if let Some(stop) = self.stop.get() {
@@ -225,23 +229,23 @@ impl AsyncEvents {
         }
     }
 
-    /// The adapter goes away: nothing is raised any more (requirement N11).
+    /// Stops raising events because the adapter is being closed (requirement N11).
     pub(crate) fn shut_down(&self) {
         self.queues.iter().for_each(|(queue, _)| queue.queue().shut_down());
     }
 
-    /// The map has these events in one of the two queues, and nowhere else.
+    /// The queue for an event. The map sends these events to one of the two queues only.
     fn queue_of(&self, event: AsyncEvent) -> &Consumer {
         let number = self.routing.route(event.event().code, 0).queue;
         &self.queues[usize::from(number == ASYNC_QUEUE)].0
     }
 }
 
-/// A wake for a queue that exists before anybody can be woken.
+/// The wake of a queue that exists before there is a consumer to wake.
 #[derive(Debug, Default)]
-struct LateWake(OnceLock<Arc<Interrupt>>);
+struct DeferredWake(OnceLock<Arc<Interrupt>>);
 
-impl Wake for LateWake {
+impl Wake for DeferredWake {
     fn signal(&self) {
         self.wake().signal();
     }
@@ -251,8 +255,8 @@ impl Wake for LateWake {
     }
 }
 
-impl LateWake {
+impl DeferredWake {
     fn wake(&self) -> &Interrupt {
-        self.0.get().expect("the queue is armed after this was set")
+        self.0.get().expect("the wake is set before the queue is armed")
     }
 }

@@ -1,14 +1,14 @@
-//! A channel of events that carry more than an event queue's entry has room for: those of connections. Before this: whoever
-//! found that an event is due; after: the program's thread, woken through a file descriptor.
+//! A channel for connection events, which carry more than an entry of an event queue can hold. The program's
+//! thread is woken through a file descriptor.
 
 use super::Wake;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 
-/// A queue of events, each of which one thread takes.
+/// A queue of events, each of which is taken by one thread.
 ///
-/// It has no bound of its own, because it must lose nothing (requirement I5) and an event cannot wait outside. Whoever
-/// pushes has one: a connection has three events in its life.
+/// It is unbounded, because it must not lose events (requirement I5) and has nowhere else to keep them. The
+/// number of events is bounded by their source: a connection has three in its lifetime.
 #[derive(Debug)]
 pub struct Channel<E> {
     events: Mutex<VecDeque<E>>,
@@ -16,31 +16,32 @@ pub struct Channel<E> {
 }
 
 impl<E> Channel<E> {
-    /// An empty channel that makes itself noticed through `wake`.
+    /// Creates an empty channel that wakes its consumer through `wake`.
     pub fn new(wake: Box<dyn Wake>) -> Self {
         Self { events: Mutex::new(VecDeque::new()), wake }
     }
 
-    /// Appends an event. It is signalled by itself, even if others wait before it, as programs that watch the descriptor
-    /// for edges expect.
+    /// Appends an event and signals it, even if other events are pending, as programs that use edge-triggered
+    /// polling expect.
     pub fn push(&self, event: E) {
         let mut events = lock(&self.events);
         events.push_back(event);
-        // Locked, here and below: whenever the lock is free there are as many signals as events. Otherwise a thread
-        // could take the event before its signal, which would then stand for nothing.
+        // Signal with the lock held, here and below, so that there are as many signals as events whenever the
+        // lock is free. Otherwise a thread could take an event before its signal, which would then announce
+        // nothing.
         self.wake.signal();
     }
 
     /// Takes the oldest event, if there is one.
-    pub fn next(&self) -> Option<E> {
+    pub fn try_next(&self) -> Option<E> {
         let mut events = lock(&self.events);
         let event = events.pop_front()?;
         self.wake.consume();
         Some(event)
     }
 
-    /// Takes back the events that `of` chooses, and returns how many: those of a queue that is destroyed, once it has no
-    /// handler any more.
+    /// Removes the events selected by `of`, and returns their number. For an object that is being destroyed
+    /// and raises no more events.
     pub fn revoke(&self, mut of: impl FnMut(&E) -> bool) -> usize {
         let mut events = lock(&self.events);
         let before = events.len();

@@ -1,33 +1,45 @@
-//! What an entry of an event queue says: a code, and a parameter that names an object.
+//! The contents of an event queue entry: a code, and a parameter that names an object.
 
-use super::map::Function;
-
-/// An event as it is written to a queue.
+/// An event in an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
     pub code: Code,
-    /// To which object: the number of a queue pair, completion queue, shared receive queue, port or event queue.
+    /// The object that it happened to: the number of a queue pair, completion queue, shared receive queue,
+    /// port or event queue.
     pub object: u32,
 }
 
-/// What happened. Zero and one to fifteen are the ring's own.
+/// The part of the adapter that an event belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Function {
+    /// The adapter as a whole.
+    Global,
+    /// The port of the adapter.
+    Management,
+    /// A queue pair, a completion queue or a shared receive queue, unrelated to any request.
+    Rdma,
+    /// A completion queue has the completions that it was armed for.
+    Completion,
+}
+
+/// What happened. Values below 16 are reserved for the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Code {
-    /// A completion queue has what it was armed for.
+    /// A completion queue has the completions that it was armed for.
     Completion = 16,
-    /// A queue pair failed by its own doing.
+    /// A queue pair failed because of a local error.
     QpFatal,
-    /// The peer of a queue pair sent what it must not.
+    /// The peer of a queue pair sent an invalid message.
     QpRequestError,
-    /// The peer of a queue pair reached for memory that it may not use.
+    /// The peer of a queue pair accessed memory that it may not use.
     QpAccessError,
-    /// The first message came for a queue pair that was ready to receive.
+    /// The first message arrived for a queue pair that was ready to receive.
     Established,
-    /// All that was begun on a send queue that is being drained is complete.
+    /// All requests that were started on a draining send queue are complete.
     SqDrained,
-    /// A queue pair will take no receive of its shared receive queue any more.
+    /// A queue pair takes no more receives from its shared receive queue.
     LastWqeReached,
     /// A completion queue overran.
     CqError,
@@ -35,20 +47,20 @@ pub enum Code {
     SrqLimitReached,
     /// A shared receive queue failed.
     SrqError,
-    /// A port can be used.
+    /// A port became usable.
     PortActive,
-    /// A port cannot be used.
+    /// A port became unusable.
     PortError,
     /// The addresses of a port changed.
     GidChange,
-    /// An event queue has no room, and can grow no more.
+    /// An event queue is full and has reached its maximum size.
     EventQueueOverflow,
     /// The adapter has stopped.
     DeviceFatal,
 }
 
 impl Code {
-    /// All of them, in order.
+    /// All codes, in order.
     pub const ALL: [Self; 15] = [
         Self::Completion,
         Self::QpFatal,
@@ -67,7 +79,7 @@ impl Code {
         Self::DeviceFatal,
     ];
 
-    /// The part of the adapter that it is of (requirement I6).
+    /// The part of the adapter that it belongs to (requirement I6).
     ///
     /// ```
     /// use ironwarp_rnic::event::{Code, Function};
@@ -100,8 +112,8 @@ impl Event {
     pub(super) fn from_word(word: u64) -> Self {
         let index = (word >> 32).checked_sub(Code::Completion as u64);
         let code = index.and_then(|index| Code::ALL.get(usize::try_from(index).ok()?));
-        let code = *code.expect("only events are written to a ring");
-        #[expect(clippy::cast_possible_truncation, reason = "the lower half")]
+        let code = *code.expect("a ring contains only events");
+        #[expect(clippy::cast_possible_truncation, reason = "the object is the lower half")]
         let object = word as u32;
         Self { code, object }
     }

@@ -1,40 +1,28 @@
-//! Message-vector mapping (requirements I6, I8): which event queue an event goes to, and which vector wakes who reads it, by the event's
-//! code and the lane that it came from. Before this: whoever found that an event is due; after: that [queue](super::EventQueue).
+//! Mapping of events to event queues and vectors (requirements I6, I8): which [queue](super::EventQueue) an
+//! event goes to, and which vector wakes its reader, by the code of the event and the lane it came from.
 //!
-//! | shape | a row for each | a column for each | an entry is |
+//! | shape | one row per | one column per | an entry is |
 //! |---|---|---|---|
 //! | [`Shape::ByFunction`] | function | lane | a queue and a vector |
 //! | [`Shape::ByCode`] | event code | lane | a queue and a vector |
 //! | [`Shape::ByQueue`] | queue | | a vector; the queue follows from function and lane |
 //!
-//! In all of them global and management events go to queue 0 and asynchronous events of RDMA objects to queue 1. The table
-//! decides on completion events, and on all vectors. A class of handlers (requirement N6) would be one more column.
+//! In all shapes, queue 0 gets global and management events, and queue 1 gets asynchronous events of RDMA
+//! objects. The table decides on the queues of completion events, and on all vectors. Classes of handlers
+//! (requirement N6) would add one more column.
 
-use super::code::Code;
+use super::code::{Code, Function};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The queue of global and management events.
 pub const GLOBAL_QUEUE: u16 = 0;
 /// The queue of asynchronous events of RDMA objects.
 pub const ASYNC_QUEUE: u16 = 1;
-/// The queue of completion events of lane 0, unless the table says otherwise; those of the other lanes follow.
+/// The default queue of completion events of lane 0; those of the other lanes follow.
 pub const LANE_QUEUE: u16 = 2048;
 
-/// So many of these numbers there are; if there are more lanes, they share.
-const MOST_LANE_QUEUES: u16 = 1024;
-
-/// The part of the adapter that an event is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Function {
-    /// The adapter as a whole.
-    Global,
-    /// Its port.
-    Management,
-    /// A queue pair, a completion queue, a shared receive queue: outside of any request.
-    Rdma,
-    /// A completion queue has what it was armed for.
-    Completion,
-}
+/// Number of queues for completion events. If there are more lanes, they share.
+const MAX_LANE_QUEUES: u16 = 1024;
 
 const FUNCTIONS: [Function; 4] =
     [Function::Global, Function::Management, Function::Rdma, Function::Completion];
@@ -42,13 +30,13 @@ const FUNCTIONS: [Function; 4] =
 /// What wakes the reader of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vector {
-    /// The line that all queues without a vector share.
+    /// The line shared by all queues without a vector.
     Line,
-    /// A vector of this number.
+    /// The vector with this number.
     Message(u8),
 }
 
-/// Where an event goes.
+/// Destination of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The number of the event queue.
@@ -57,38 +45,38 @@ pub struct Route {
     pub vector: Vector,
 }
 
-/// What a table has rows for.
+/// What the rows of a table stand for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
-    /// Functions.
+    /// One row per function.
     ByFunction,
-    /// Event codes: functions are split as finely as can be.
+    /// One row per event code, the finest granularity.
     ByCode,
-    /// Event queues.
+    /// One row per event queue.
     ByQueue,
 }
 
-/// An entry that the table cannot have.
+/// An invalid entry for the table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
-    /// There are not so many lanes.
-    #[error("there are {lanes} lanes, and none has the number {lane}")]
+    /// The lane does not exist.
+    #[error("lane {lane} out of range: the adapter has {lanes}")]
     NoSuchLane {
         /// The lane that was given.
         lane: usize,
-        /// How many there are.
+        /// The number that exist.
         lanes: usize,
     },
-    /// There are not so many vectors.
-    #[error("there are {vectors} vectors, and none has the number {vector}")]
+    /// The vector does not exist.
+    #[error("vector {vector} out of range: the table has {vectors}")]
     NoSuchVector {
         /// The vector that was given.
         vector: u8,
-        /// How many there are.
+        /// The number that exist.
         vectors: u8,
     },
-    /// The queue is for others.
+    /// Events of this code cannot go to the queue.
     #[error("events of this code cannot go to event queue {queue}")]
     WrongQueue {
         /// The queue that was given.
@@ -96,16 +84,16 @@ pub enum MapError {
     },
 }
 
-/// The table.
+/// The table that maps events to queues and vectors.
 ///
 /// ```
 /// use ironwarp_rnic::event::{Code, EventMap, Route, Shape, Vector};
 ///
-/// // Two lanes, and a vector for each and for all else.
+/// // Two lanes; a vector for each, and one for everything else.
 /// let mut map = EventMap::new(Shape::ByFunction, 2, 3);
 /// assert_eq!(map.route(Code::DeviceFatal, 1), Route { queue: 0, vector: Vector::Message(0) });
 /// assert_eq!(map.route(Code::Completion, 1).vector, Vector::Message(2));
-/// // No vector at all: one line for everything.
+/// // No vectors: one line for everything.
 /// assert_eq!(EventMap::new(Shape::ByFunction, 2, 0).route(Code::Completion, 1).vector, Vector::Line);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,15 +101,16 @@ pub struct EventMap {
     shape: Shape,
     lanes: usize,
     vectors: u8,
-    /// Row by row, of functions or codes; in a table by queue, what leads to the queue.
+    /// Entries row by row, for functions or codes. In a table by queue, they only give the queue.
     cells: Vec<Route>,
-    /// In a table by queue, its entries.
+    /// In a table by queue, its entries: the vector of each queue.
     queues: BTreeMap<u16, Vector>,
 }
 
 impl EventMap {
-    /// The usual table for so many lanes, with so many vectors: each lane's completions have a queue of their own. The first vector is
-    /// for all that is not a completion, the others are the lanes'; where there are fewer than that, lanes share.
+    /// Creates the default table: the completions of each lane have a queue of their own. The first vector is
+    /// for everything but completions, the others are for the lanes; if there are too few vectors, lanes
+    /// share.
     ///
     /// ```
     /// use ironwarp_rnic::event::{Code, EventMap, Shape};
@@ -133,7 +122,7 @@ impl EventMap {
         let lanes = lanes.max(1);
         let rows: &[Function] =
             if shape == Shape::ByCode { &Code::ALL.map(Code::function) } else { &FUNCTIONS };
-        let cell = |(function, lane)| usual(function, lane, vectors);
+        let cell = |(function, lane)| default_route(function, lane, vectors);
         let cells: Vec<_> =
             rows.iter().flat_map(|row| (0..lanes).map(move |lane| (*row, lane))).map(cell).collect();
         let queues = match shape {
@@ -143,7 +132,7 @@ impl EventMap {
         Self { shape, lanes, vectors, cells, queues }
     }
 
-    /// What it has rows for.
+    /// What the rows stand for.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{EventMap, Shape};
@@ -153,7 +142,7 @@ impl EventMap {
         self.shape
     }
 
-    /// For how many lanes it is.
+    /// Number of lanes.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{EventMap, Shape};
@@ -163,7 +152,7 @@ impl EventMap {
         self.lanes
     }
 
-    /// How many vectors it has.
+    /// Number of vectors.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{EventMap, Shape};
@@ -173,7 +162,8 @@ impl EventMap {
         self.vectors
     }
 
-    /// Where an event of this lane goes. What comes from none, as global events do, is lane 0's.
+    /// Looks up the destination of an event of this lane. Events without a lane, such as global ones, use
+    /// lane 0.
     ///
     /// ```
     /// use ironwarp_rnic::event::{ASYNC_QUEUE, Code, EventMap, Shape};
@@ -188,8 +178,9 @@ impl EventMap {
         }
     }
 
-    /// What wakes the reader of a queue: all vectors of events that go there, none if no event does. A reader is woken once for all that it
-    /// finds, so that it has to be woken whichever of its events came first.
+    /// The vectors that wake the reader of a queue: those of all events that go there, none if no event does.
+    /// One wakeup announces everything in the queue, so the reader has to be woken whichever of its events
+    /// comes first.
     ///
     /// ```
     /// use ironwarp_rnic::event::{ASYNC_QUEUE, EventMap, Shape, Vector};
@@ -204,8 +195,8 @@ impl EventMap {
         routes.filter(|route| route.queue == queue).map(|route| route.vector).collect()
     }
 
-    /// Changes where events of this code and lane go: with them, in a table by function, those of its other codes, and in a table by
-    /// queue the vector of all that goes to that queue.
+    /// Changes the destination of events of this code and lane. In a table by function, this applies to all
+    /// codes of the function; in a table by queue, the vector applies to everything that goes to the queue.
     ///
     /// ```
     /// use ironwarp_rnic::event::{Code, EventMap, Shape, Vector};
@@ -228,7 +219,7 @@ impl EventMap {
         }
         let fits = match code.function() {
             Function::Completion => route.queue > ASYNC_QUEUE,
-            function => route.queue == usual(function, lane, self.vectors).queue,
+            function => route.queue == default_route(function, lane, self.vectors).queue,
         };
         if !fits {
             return Err(MapError::WrongQueue { queue: route.queue });
@@ -248,12 +239,12 @@ impl EventMap {
                 FUNCTIONS.iter().position(|known| *known == code.function())
             }
         };
-        row.expect("all are listed") * self.lanes + lane
+        row.expect("every code and function is listed") * self.lanes + lane
     }
 }
 
-fn usual(function: Function, lane: usize, vectors: u8) -> Route {
-    let lane = u16::try_from(lane).unwrap_or(u16::MAX) % MOST_LANE_QUEUES;
+fn default_route(function: Function, lane: usize, vectors: u8) -> Route {
+    let lane = u16::try_from(lane).unwrap_or(u16::MAX) % MAX_LANE_QUEUES;
     let queue = match function {
         Function::Global | Function::Management => GLOBAL_QUEUE,
         Function::Rdma => ASYNC_QUEUE,

@@ -1,15 +1,15 @@
-//! Events: how a consumer that sleeps learns that something happened (step 8 of the path). Before this: `queue/cq.rs`,
-//! which decides that an event is due. After it: the consumer, which waits on a [`CompletionHandler`].
+//! Events: how a sleeping consumer learns that something happened. `queue/cq.rs` decides that an event is
+//! due; the consumer waits on a [`CompletionHandler`].
 //!
-//! | file | for |
+//! | file | purpose |
 //! |---|---|
-//! | `queue` | event queues: a ring in memory, armed and unarmed, one wake for each time it was armed |
-//! | `register`, `ring`, `code` | the word that reader and writers share; the memory; what is written there |
+//! | `queue` | event queues: a ring in memory that wakes its reader at most once each time it is armed |
+//! | `register`, `ring`, `code` | the word shared by reader and writers; the memory; the encoding of events |
 //! | `consumer` | a queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
 //! | `asynchronous` | events of queue pairs, queues, ports and the adapter |
 //! | `map`, `routing` | which event goes to which queue, and which vector wakes its reader |
-//! | `channel` | events of connections |
+//! | `channel` | connection events |
 
 mod asynchronous;
 mod channel;
@@ -25,10 +25,10 @@ mod wake;
 
 pub use asynchronous::{AsyncEvent, AsyncEvents, Stop};
 pub use channel::Channel;
-pub use code::{Code, Event};
+pub use code::{Code, Event, Function};
 pub use consumer::Consumer;
 pub use handler::{CompletionHandler, CqEvent, HandlerId};
-pub use map::{ASYNC_QUEUE, EventMap, Function, GLOBAL_QUEUE, LANE_QUEUE, MapError, Route, Shape, Vector};
-pub use queue::{EventQueue, QueueState, Reader, Refused, Sizes, Standing, Ticket};
+pub use map::{ASYNC_QUEUE, EventMap, GLOBAL_QUEUE, LANE_QUEUE, MapError, Route, Shape, Vector};
+pub use queue::{EventQueue, EventQueueStats, PostEventError, QueueState, Reader, Sizes, Ticket};
 pub use routing::{Interrupt, Routing};
 pub use wake::{Moderated, Timer, Wake};

@@ -1,15 +1,16 @@
-//! An event queue: the adapter writes events into a ring in memory, and the reader finds them there; it is woken at most
-//! once each time it asked for it. Before this: whoever found that an event is due. After it: [`Consumer`](super::Consumer).
+//! An event queue: the adapter writes events into a ring in memory, where the reader finds them. The reader
+//! is woken at most once each time it arms the queue. [`Consumer`](super::Consumer) builds on it.
 //!
-//! | state (requirement I2) | events | wake |
+//! | state (requirement I2) | events | wakeup |
 //! |---|---|---|
-//! | undefined: it was shut down, or overflowed | refused | none |
+//! | undefined: shut down, or overflowed | refused | none |
 //! | unarmed | written | none |
-//! | armed | written | one, when the write indicator is or gets ahead of the read indicator and the moderation timer does not run; then it is unarmed |
+//! | armed | written | one, as soon as the write indicator is ahead of the read indicator and the moderation timer is not running; the queue is then unarmed |
 //!
-//! Writers are many, and take turns by a lock. The reader takes none: it looks at entries, and writes the
-//! [register](super::register). Reader and writers meet at that one word: a writer changes it *after* its event is in the
-//! ring, the reader *before* it looks how far was written. Whichever comes second sees what the other did, and wakes.
+//! There are many writers, serialised by a lock. The reader takes no lock: it reads entries and writes the
+//! [register](super::register). Reader and writers synchronise through that one word: a writer updates it
+//! *after* its event is in the ring, the reader *before* it checks how far was written. Whichever comes
+//! second sees what the other did, and wakes the reader.
 
 use super::code::{Code, Event};
 use super::register::Register;
@@ -21,60 +22,61 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How large the rings of a queue are: one entry is always kept for what ends a ring.
+/// Sizes of the rings of a queue, in entries. One entry of each ring is reserved for its end marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// The first.
-    pub first: usize,
-    /// The last. Each is twice the one before.
-    pub most: usize,
+    /// Size of the first ring.
+    pub initial: usize,
+    /// Size of the largest ring. Each ring is twice as large as the one before.
+    pub max: usize,
 }
 
 impl Default for Sizes {
-    /// From half a kibibyte to eight mebibytes.
+    /// From 512 bytes to 8 MiB.
     fn default() -> Self {
-        Self { first: 64, most: 1 << 20 }
+        Self { initial: 64, max: 1 << 20 }
     }
 }
 
-/// Where a queue is in its life (requirement I2).
+/// The state of an event queue (requirement I2).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueState {
-    /// Nothing is written.
+    /// Events are refused.
     Undefined,
-    /// Events are written, nobody is woken.
+    /// Events are written, but the reader is not woken.
     Unarmed,
     /// Events are written, and the first wakes the reader.
     Armed,
 }
 
-/// What an event queue has done so far, and how it is.
+/// State and statistics of an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Standing {
-    /// Where it is in its life.
+pub struct EventQueueStats {
+    /// The state of the queue.
     pub state: QueueState,
-    /// How many events were written.
+    /// Number of events written.
     pub written: u64,
-    /// How many of them nobody has taken yet.
+    /// Number of events not taken yet.
     pub unread: u64,
-    /// How often its reader was woken.
+    /// Number of times the reader was woken.
     pub wakes: u64,
-    /// How many entries its ring has.
+    /// Number of entries of the current ring.
     pub size: usize,
 }
 
 /// Why an event was not written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// The queue is undefined.
-    #[error("the event queue was shut down")]
+pub enum PostEventError {
+    /// The queue is undefined: it was shut down, or has overflowed before.
+    #[error("the event queue is shut down")]
     Undefined,
-    /// The reader is too far behind (requirement I5). The queue's last entry says so, and it is undefined from now on.
-    #[error("the event queue has no room for another event, and can grow no more")]
+    /// The ring is full (requirement I5). The last entry reports the overflow, and the queue is undefined
+    /// from now on.
+    #[error("the event queue is full and has reached its maximum size")]
     Overflow,
 }
 
-/// Tells one event of a queue from the others.
+/// Identifies an event within its queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
@@ -82,11 +84,11 @@ pub struct Ticket(u64);
 #[derive(Debug)]
 pub struct EventQueue {
     register: AtomicU64,
-    /// The write indicator: how many events were written.
+    /// The write indicator: number of events written.
     written: AtomicU64,
-    /// The reader was woken, and has not asked for more since.
+    /// The reader was woken and has not armed the queue since.
     woken: AtomicBool,
-    /// How often it was.
+    /// Number of times the reader was woken.
     wakes: AtomicU64,
     writer: Mutex<Writer>,
     wake: Box<dyn Wake>,
@@ -96,34 +98,37 @@ pub struct EventQueue {
 #[derive(Debug)]
 struct Writer {
     ring: Arc<Ring>,
-    most: usize,
-    /// How many events were written to this ring.
+    max_size: usize,
+    /// Number of events written to this ring.
     filled: usize,
 }
 
-/// The reader's side of an event queue. There is one.
+/// The reader's side of an event queue. There is exactly one.
 #[derive(Debug)]
 pub struct Reader {
     queue: Arc<EventQueue>,
     ring: Arc<Ring>,
     at: usize,
-    /// Events that were in the way when others were taken back.
+    /// Events removed from the ring while others were being revoked.
     kept: VecDeque<Event>,
-    /// How many were taken since the register was told.
+    /// Number of events taken since the register was last updated.
     taken: u64,
 }
 
 impl EventQueue {
-    /// An unarmed queue, which wakes its reader through `wake`.
+    /// Creates an unarmed queue that wakes its reader through `wake`.
     pub fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> (Arc<Self>, Reader) {
-        assert!(2 <= sizes.first && sizes.first <= sizes.most, "a ring has room for an event and its end");
-        let ring = Ring::new(sizes.first);
+        assert!(
+            2 <= sizes.initial && sizes.initial <= sizes.max,
+            "a ring needs room for an event and its end marker"
+        );
+        let ring = Ring::new(sizes.initial);
         let queue = Arc::new(Self {
             register: AtomicU64::new(Register::new(number).0),
             written: AtomicU64::new(0),
             woken: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
-            writer: Mutex::new(Writer { ring: Arc::clone(&ring), most: sizes.most, filled: 0 }),
+            writer: Mutex::new(Writer { ring: Arc::clone(&ring), max_size: sizes.max, filled: 0 }),
             wake,
             moderation: Mutex::new(None),
         });
@@ -131,12 +136,12 @@ impl EventQueue {
         (queue, reader)
     }
 
-    /// Its number.
+    /// The number of the queue.
     pub fn number(&self) -> u32 {
         self.register().number()
     }
 
-    /// Where it is in its life.
+    /// The state of the queue.
     pub fn state(&self) -> QueueState {
         let register = self.register();
         match (register.is_valid(), register.is_armed()) {
@@ -146,12 +151,12 @@ impl EventQueue {
         }
     }
 
-    /// What it has done so far. The fields are of one moment, as far as they can be.
-    pub fn standing(&self) -> Standing {
+    /// State and statistics, as consistent with each other as possible.
+    pub fn stats(&self) -> EventQueueStats {
         let writer = lock(&self.writer);
         let written = self.written.load(Ordering::Acquire);
         let unread = self.register().unread(written);
-        Standing {
+        EventQueueStats {
             state: self.state(),
             written,
             unread: u64::try_from(unread).unwrap_or_default(),
@@ -160,13 +165,13 @@ impl EventQueue {
         }
     }
 
-    /// Writes an event, and wakes the reader if it is to be woken.
-    pub fn post(&self, event: Event) -> Result<Ticket, Refused> {
+    /// Writes an event, and wakes the reader if the queue is armed and not held by moderation.
+    pub fn post(&self, event: Event) -> Result<Ticket, PostEventError> {
         let mut writer = lock(&self.writer);
-        // With what the reader cleared before it advanced the read indicator.
+        // Acquires the entries that the reader cleared before it advanced the read indicator.
         let register = self.register();
         if !register.is_valid() {
-            return Err(Refused::Undefined);
+            return Err(PostEventError::Undefined);
         }
         let written = self.written.load(Ordering::Relaxed);
         let room = writer.make_room(register.unread(written));
@@ -174,32 +179,34 @@ impl EventQueue {
             if room { event } else { Event { code: Code::EventQueueOverflow, object: register.number() } };
         writer.put(event);
         let written = written.wrapping_add(1);
-        // Whoever counts it finds it.
+        // Release: a thread that sees the count finds the event.
         self.written.store(written, Ordering::Release);
-        // Still locked: whoever takes the lock afterwards knows that no wake is under way.
+        // Still locked: a thread that takes the lock afterwards knows that no wakeup is in progress.
         self.fire(written);
         if room {
             return Ok(Ticket(written));
         }
         self.update(Register::undefined);
-        Err(Refused::Overflow)
+        Err(PostEventError::Overflow)
     }
 
-    /// Whether the reader took this event. If not, it will, and everything that happened before this call is then known
-    /// to it.
+    /// Whether the reader has taken this event. If not, it will, and will then see everything that happened
+    /// before this call.
     pub fn is_taken(&self, ticket: Ticket) -> bool {
-        // A write, though it changes nothing: so it comes before or after that of the reader, and not beside it.
+        // An atomic write even though it changes nothing, so that it is ordered before or after the reader's
+        // write.
         self.update(|register| register).unread(ticket.0) <= 0
     }
 
-    /// From now on nothing is written, and nobody is woken. What is there can still be taken.
+    /// Shuts the queue down: no more events are written and the reader is not woken. Remaining events can
+    /// still be taken.
     pub fn shut_down(&self) {
         let _writer = lock(&self.writer);
         self.update(Register::undefined);
     }
 
-    /// Wakes the reader at most once in each `interval`; `timer` tells when it is over (requirement I10). `None`: whenever
-    /// it is armed. A wake that was held back until now comes.
+    /// Wakes the reader at most once per interval, with `timer` reporting its end (requirement I10). `None`
+    /// removes the limit. A wakeup that was held back so far is delivered now.
     pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
         let moderated = moderation.is_some();
         *lock(&self.moderation) = moderation;
@@ -208,7 +215,7 @@ impl EventQueue {
         self.fire_if_ahead();
     }
 
-    /// The moderation timer expired.
+    /// Called when the moderation timer expires.
     pub fn expired(&self) {
         let _writer = lock(&self.writer);
         self.update(Register::expired);
@@ -220,26 +227,27 @@ impl EventQueue {
         self.woken.load(Ordering::Acquire)
     }
 
-    /// Waits for a writer that is about to wake the reader.
+    /// Waits for a writer that may be about to wake the reader.
     pub(super) fn await_writer(&self) {
         drop(lock(&self.writer));
     }
 
-    /// The reader takes note of its wake, and will rest.
+    /// Consumes the wakeup that the reader got, before it arms the queue again.
     pub(super) fn consume_wake(&self) {
         self.wake.consume();
     }
 
-    /// The register was changed so that a wake may be due for what is there already.
+    /// Wakes the reader if, after a change of the register, that is due for existing events.
     fn fire_if_ahead(&self) {
         self.fire(self.written.load(Ordering::Acquire));
     }
 
-    /// Wakes the reader if that is due. Of all who find it due, one does. With the writers' lock held, or by the reader.
+    /// Wakes the reader if that is due. Of several threads that find it due, one does. Call with the writers'
+    /// lock held, or as the reader.
     fn fire(&self, written: u64) {
         let before = self.update(|register| register.fired(written).unwrap_or(register));
         let Some(after) = before.fired(written) else { return };
-        self.rouse();
+        self.wake_reader();
         if after.is_held()
             && let Some((interval, timer)) = &*lock(&self.moderation)
         {
@@ -247,7 +255,7 @@ impl EventQueue {
         }
     }
 
-    fn rouse(&self) {
+    fn wake_reader(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
         self.wake.signal();
         self.woken.store(true, Ordering::Release);
@@ -257,7 +265,7 @@ impl EventQueue {
         Register(self.register.load(Ordering::Acquire))
     }
 
-    /// One atomic step, even if it changes nothing. Returns what was there before.
+    /// Applies a change as a single atomic write, even if nothing changes. Returns the previous value.
     fn update(&self, change: impl Fn(Register) -> Register) -> Register {
         let mut before = self.register.load(Ordering::Relaxed);
         loop {
@@ -271,18 +279,19 @@ impl EventQueue {
 }
 
 impl Writer {
-    /// Switches to a larger ring if this one has no room for an event and its end, given how many events are unread in
-    /// all. False if there is none larger: then there is room for a last word.
+    /// Switches to a larger ring if the current one has no room for an event and the end marker, given the
+    /// total number of unread events. Returns false if the maximum size is reached; there is then room for
+    /// one last entry.
     fn make_room(&mut self, unread: i64) -> bool {
-        let unread = usize::try_from(unread).expect("the reader does not pass the writers");
+        let unread = usize::try_from(unread).expect("the reader is never ahead of the writers");
         let here = unread.min(self.filled);
         if here + 1 < self.ring.size() {
             return true;
         }
-        if self.ring.size() >= self.most {
+        if self.ring.size() >= self.max_size {
             return false;
         }
-        let larger = Ring::new((2 * self.ring.size()).min(self.most));
+        let larger = Ring::new((2 * self.ring.size()).min(self.max_size));
         self.ring.end(self.filled, Arc::clone(&larger));
         (self.ring, self.filled) = (larger, 0);
         true
@@ -302,19 +311,19 @@ impl Reader {
         Some(event)
     }
 
-    /// Whether there is nothing to take.
+    /// Whether there is no event to take.
     pub fn is_empty(&mut self) -> bool {
         self.kept.is_empty() && self.entry() == Entry::Empty
     }
 
-    /// Tells the writers how far it has read: one atomic step.
+    /// Publishes how far the reader has read, as a single atomic write.
     pub fn advance(&mut self) {
         let by = std::mem::take(&mut self.taken);
         self.queue.update(|register| register.advanced(by));
     }
 
-    /// Tells the writers how far it has read, and asks for a wake: one atomic step (requirement I3). If there is something
-    /// already, the wake comes at once.
+    /// Publishes how far the reader has read and arms the queue, as a single atomic write (requirement I3).
+    /// If there is an event already, the reader is woken at once.
     pub fn arm(&mut self) {
         let by = std::mem::take(&mut self.taken);
         self.queue.woken.store(false, Ordering::Relaxed);
@@ -322,13 +331,13 @@ impl Reader {
         if before.is_valid() {
             self.queue.fire_if_ahead();
         } else if !self.is_empty() {
-            // It cannot be armed any more, and nothing more will come; but this came before, and nobody was woken for it.
-            self.queue.rouse();
+            // The queue was shut down and cannot be armed, but the reader was not woken for these events yet.
+            self.queue.wake_reader();
         }
     }
 
-    /// Takes back the events that `of` chooses, and returns how many. The others are taken later, in order; until then
-    /// they count as unread.
+    /// Removes the events selected by `of`, and returns their number. The others are taken later, in order;
+    /// until then they count as unread.
     pub(super) fn revoke(&mut self, mut of: impl FnMut(Event) -> bool) -> usize {
         while let Some(event) = self.collect() {
             self.kept.push_back(event);
@@ -340,7 +349,7 @@ impl Reader {
         revoked
     }
 
-    /// Takes the next event out of the ring.
+    /// Removes the next event from the ring.
     fn collect(&mut self) -> Option<Event> {
         let Entry::Event(event) = self.entry() else { return None };
         self.ring.clear(self.at);
@@ -348,7 +357,7 @@ impl Reader {
         Some(event)
     }
 
-    /// The next entry, in whichever ring it is.
+    /// The next entry, following the switch to a larger ring.
     fn entry(&mut self) -> Entry {
         let entry = self.ring.get(self.at);
         if entry != Entry::Moved {

@@ -1,25 +1,26 @@
-//! The memory of an event queue (requirements I1, I4): a ring of entries, each one word: an event's code and its parameter.
+//! The memory of an event queue (requirements I1, I4): a ring of entries, each a word with the code and the
+//! parameter of an event.
 //!
-//! An entry is zero until a writer has put an event there, and again once the reader took it. So the reader needs to look
-//! at nothing else.
+//! An entry is zero until a writer stores an event there, and again after the reader has taken it. The reader
+//! therefore needs to look at nothing else.
 
 use super::code::Event;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A ring, and the larger one that took its place.
+/// A ring, and the larger one that has replaced it.
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: Box<[AtomicU64]>,
     next: OnceLock<Arc<Self>>,
 }
 
-/// What an entry holds.
+/// The contents of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// Nothing, yet or any more.
+    /// No event.
     Empty,
-    /// The ring ends here, and the next begins.
+    /// End marker: events continue in the next ring.
     Moved,
     Event(Event),
 }
@@ -36,7 +37,7 @@ impl Ring {
         self.entries.len()
     }
 
-    /// The entry at this place; places go round.
+    /// The entry at this position, modulo the size of the ring.
     pub(super) fn get(&self, at: usize) -> Entry {
         match self.at(at).load(Ordering::Acquire) {
             0 => Entry::Empty,
@@ -45,30 +46,31 @@ impl Ring {
         }
     }
 
-    /// The reader took the entry. Writers come to know when the read indicator has passed it.
+    /// Clears an entry that the reader has taken. Writers learn of it when the read indicator has passed the
+    /// entry.
     pub(super) fn clear(&self, at: usize) {
         self.at(at).store(0, Ordering::Relaxed);
     }
 
-    /// A writer fills an entry that the reader has given back.
+    /// Stores an event in an entry that the reader has cleared.
     pub(super) fn put(&self, at: usize, event: Event) {
         self.fill(at, event.word());
     }
 
-    /// The last entry of this ring: events go on in `next`.
+    /// Stores the end marker of this ring: events continue in `next`.
     pub(super) fn end(&self, at: usize, next: Arc<Self>) {
-        assert!(self.next.set(next).is_ok(), "a ring ends once");
+        assert!(self.next.set(next).is_ok(), "a ring is replaced only once");
         self.fill(at, MOVED);
     }
 
-    /// Where events go on behind [`Entry::Moved`].
+    /// The ring in which events continue after [`Entry::Moved`].
     pub(super) fn next(&self) -> Arc<Self> {
-        Arc::clone(self.next.get().expect("it was set before the entry that leads here"))
+        Arc::clone(self.next.get().expect("the next ring is set before the end marker"))
     }
 
     fn fill(&self, at: usize, word: u64) {
         let entry = self.at(at);
-        assert_eq!(entry.load(Ordering::Relaxed), 0, "an entry is cleared before it is given back");
+        assert_eq!(entry.load(Ordering::Relaxed), 0, "an entry is cleared before it is reused");
         entry.store(word, Ordering::Release);
     }
 

@@ -1,8 +1,8 @@
-//! The event map at work (requirement I8): every event queue has an interrupt, which wakes its own consumer and, if the program asked for
-//! them, the vectors that the map has for the queue. Before this: an event queue that is armed and has something; after: descriptors.
+//! The event map in operation (requirement I8): every event queue has an interrupt, which wakes its own
+//! consumer and, if the program has connected them, the vectors that the map assigns to the queue.
 //!
-//! The map may change while events flow (requirement I9). An interrupt that was raised goes along: what is readable for it becomes
-//! readable at the new vector, and is not any more at the old one.
+//! The map may change while events flow (requirement I9). A pending interrupt moves along: it becomes
+//! readable at the new vector and is no longer readable at the old one.
 
 use super::code::Code;
 use super::map::{EventMap, Route, Shape, Vector};
@@ -25,7 +25,7 @@ struct State {
 }
 
 impl Routing {
-    /// The usual table by function, for so many lanes.
+    /// Creates the default table by function for this number of lanes.
     pub fn new(lanes: usize) -> Arc<Self> {
         let vectors = u8::try_from(lanes + 1).unwrap_or(u8::MAX);
         let map = EventMap::new(Shape::ByFunction, lanes, vectors);
@@ -33,31 +33,31 @@ impl Routing {
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    /// The map as it is now.
+    /// The current map.
     pub fn map(&self) -> EventMap {
         lock(&self.state).map.clone()
     }
 
-    /// Where an event of this lane goes.
+    /// Looks up the destination of an event of this lane.
     pub fn route(&self, code: Code, lane: usize) -> Route {
         lock(&self.state).map.route(code, lane)
     }
 
-    /// From now on events go by this map.
+    /// Replaces the map.
     pub fn set_map(&self, map: EventMap) {
         let mut state = lock(&self.state);
         state.map = map;
         state.apply();
     }
 
-    /// `wake` is signalled from now on while there are events in queues that have this vector.
+    /// Connects a vector: `wake` is signalled while there are events in queues that have this vector.
     pub fn connect(&self, vector: Vector, wake: Arc<dyn Wake>) {
         let mut state = lock(&self.state);
         state.vectors.insert(vector, wake);
         state.apply();
     }
 
-    /// The interrupt of a queue, which wakes `own` in any case.
+    /// Creates the interrupt of a queue, which always wakes `own`.
     pub fn interrupt(&self, queue: u16, own: Arc<dyn Wake>) -> Arc<Interrupt> {
         let interrupt = Arc::new(Interrupt { own, raised: Mutex::default() });
         let mut state = lock(&self.state);
@@ -80,7 +80,7 @@ impl State {
     }
 }
 
-/// What an event queue wakes its reader with.
+/// Wakes the reader of an event queue and the vectors assigned to it.
 #[derive(Debug)]
 pub struct Interrupt {
     own: Arc<dyn Wake>,
@@ -90,7 +90,7 @@ pub struct Interrupt {
 #[derive(Debug, Default)]
 struct Raised {
     vectors: Vec<Arc<dyn Wake>>,
-    /// How often it was signalled and not yet consumed.
+    /// Number of signals not yet consumed.
     times: u32,
 }
 
@@ -151,7 +151,7 @@ mod tests {
         interrupt.signal();
         routing.connect(Vector::Message(1), Arc::<Count>::clone(&first));
         routing.connect(Vector::Message(2), Arc::<Count>::clone(&second));
-        assert_eq!(of([&own, &first, &second]), [1, 1, 0], "raised before anybody had asked for the vector");
+        assert_eq!(of([&own, &first, &second]), [1, 1, 0], "raised before the vector was connected");
         let mut map = routing.map();
         let route = Route { vector: Vector::Message(2), ..map.route(Code::Completion, 0) };
         map.assign(Code::Completion, 0, route).unwrap();
@@ -174,6 +174,6 @@ mod tests {
         queues[1].consume();
         assert_eq!(of([&vector]), [2]);
         routing.set_map(EventMap::new(Shape::ByFunction, 2, 0));
-        assert_eq!(of([&vector]), [0], "they share the line now, which nobody has asked for");
+        assert_eq!(of([&vector]), [0], "the queues now share the line, which is not connected");
     }
 }

@@ -1,16 +1,16 @@
-//! What events need from outside: something that makes a sleeping program look, and something that tells the time.
+//! What events need from outside of the device: a way to wake a sleeping program, and a timer.
 
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What makes a waiting program look (the interrupt of requirement N7): a semaphore with a file descriptor that is readable
-/// while it is not zero. The engine has an eventfd in semaphore mode; tests have a counter.
+/// Wakes a waiting program (the interrupt of requirement N7): a semaphore with a file descriptor that is
+/// readable while the count is not zero. The engine uses an eventfd in semaphore mode; tests use a counter.
 pub trait Wake: Send + Sync + fmt::Debug {
-    /// Adds one.
+    /// Increments the semaphore.
     fn signal(&self);
 
-    /// Takes one away. There is one: each call answers an earlier `signal`.
+    /// Decrements the semaphore. Never blocks, because each call follows a `signal`.
     fn consume(&self);
 }
 
@@ -24,15 +24,15 @@ impl<W: Wake + ?Sized> Wake for Arc<W> {
     }
 }
 
-/// The clock of moderation, which the device does not have.
+/// A timer for moderation. The device itself has no clock.
 pub trait Timer: Send + Sync + fmt::Debug {
-    /// Calls [`Moderated::expired`] once after so much time, unless the timer is dropped before: then other rules are in force,
-    /// and what it was started for is done.
+    /// Calls [`Moderated::expired`] once after this time, unless the timer is dropped before because the
+    /// moderation has changed.
     fn start(&self, after: Duration);
 }
 
-/// What raises fewer events than it could, and is told when a time is over.
+/// An object whose events are moderated by a [`Timer`].
 pub trait Moderated: Send + Sync + fmt::Debug {
-    /// The time that was [started](Timer::start) is over.
+    /// Called when the time that was [started](Timer::start) is over.
     fn expired(&self);
 }

@@ -1,4 +1,4 @@
-//! A link on which things go wrong: between a stream and the link that carries it.
+//! A link that injects faults, between a stream and its real link.
 
 use super::plan::{FaultPlan, Wait};
 use super::{Faults, Injected, Pacer, Rng, Sequence, sequence};
@@ -12,14 +12,14 @@ use crate::sync::{
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a connection that was cut answers with: Linux's number for "connection reset by peer".
+/// The errno of a connection that was cut: ECONNRESET on Linux.
 const ECONNRESET: i32 = 104;
 
-/// Passes bytes on, and makes the faults of a plan.
+/// Passes bytes on, and injects the faults of a plan.
 ///
-/// The dice are thrown once for each call that moves bytes. One that finds nothing to move keeps its throw: how often a
-/// driver asks in vain changes nothing. Waits and cuts come in the middle of what is moved: one byte is passed first,
-/// because a wait while there is nothing to move would pass unnoticed.
+/// Each call that transfers bytes draws once. A call that has nothing to transfer keeps its draw, so that the
+/// number of unsuccessful calls has no influence. Delays and cuts happen in the middle of a transfer: one byte is
+/// passed on first, because a delay would go unnoticed while there is nothing to transfer.
 #[derive(Debug)]
 pub struct FaultyLink {
     inner: Arc<dyn Link>,
@@ -28,7 +28,7 @@ pub struct FaultyLink {
     pacer: Arc<dyn Pacer>,
     tx: Mutex<Half>,
     rx: Mutex<Half>,
-    /// Until when both directions wait.
+    /// When the delay of both directions ends.
     stalled_until: Mutex<Duration>,
     is_cut: AtomicBool,
 }
@@ -36,14 +36,14 @@ pub struct FaultyLink {
 /// One direction.
 #[derive(Debug)]
 struct Half {
-    /// What its calls do.
+    /// The name of its calls.
     does: &'static str,
-    /// How many calls have moved bytes.
+    /// Number of calls that have transferred bytes.
     calls: u64,
     rng: Rng,
-    /// What happens at the next call that moves bytes.
+    /// What happens at the next call that transfers bytes.
     next: Throw,
-    /// Until when this direction waits.
+    /// When the delay of this direction ends.
     delayed_until: Duration,
 }
 
@@ -51,8 +51,21 @@ struct Half {
 #[derive(Debug)]
 struct Throw {
     fault: Option<Injected>,
-    /// How many bytes are passed, if that is a split.
+    /// For a split: draws the number of bytes that are passed on.
     part: Rng,
+}
+
+impl Faults {
+    /// Puts fault injection between a stream and its link. The number of the stream and the seed decide on the
+    /// faults.
+    pub fn link(
+        self: &Arc<Self>,
+        stream: u64,
+        inner: Arc<dyn Link>,
+        pacer: Arc<dyn Pacer>,
+    ) -> Arc<FaultyLink> {
+        Arc::new(FaultyLink::new(self, stream, inner, pacer))
+    }
 }
 
 impl FaultyLink {
@@ -79,7 +92,7 @@ impl FaultyLink {
         }
     }
 
-    /// Lets `pass` move some of the bytes that were offered to it, at most as many as it is told.
+    /// Lets `pass` transfer some of the bytes offered, at most the number that it gets.
     fn through(
         &self,
         half: &Mutex<Half>,
@@ -92,14 +105,14 @@ impl FaultyLink {
         let mut half = lock(half);
         let now = self.pacer.now();
         if now < half.delayed_until || now < *lock(&self.stalled_until) {
-            return Err(LinkError::WouldBlock); // the pacer was told when it began
+            return Err(LinkError::WouldBlock); // the pacer knows since when it began
         }
         let most = half.next.most_of(offered);
         let moved = pass(most)?;
         half.calls += 1;
         let next = Throw::new(&mut half.rng, &self.faults.plan);
         let fault = std::mem::replace(&mut half.next, next).fault;
-        // A split that something else was smaller than is none.
+        // A split beyond the end of a transfer is none.
         let Some(fault) = fault.filter(|fault| *fault != Injected::Split || moved == most && most < offered)
         else {
             return Ok(moved);
@@ -108,11 +121,11 @@ impl FaultyLink {
         match fault {
             Injected::Delay(time) => {
                 half.delayed_until = now.saturating_add(time);
-                self.pacer.call_again(time);
+                self.pacer.schedule(time);
             }
             Injected::Stall(time) => {
                 *lock(&self.stalled_until) = now.saturating_add(time);
-                self.pacer.call_again(time);
+                self.pacer.schedule(time);
             }
             Injected::Cut => return Err(self.cut()),
             Injected::Split | Injected::WithheldReceive | Injected::FailedRegistration => {}
@@ -123,7 +136,7 @@ impl FaultyLink {
     fn cut(&self) -> LinkError {
         self.is_cut.store(true, Ordering::Release);
         self.inner.abort();
-        self.pacer.call_again(Duration::ZERO); // the other direction has to find out
+        self.pacer.schedule(Duration::ZERO); // the other direction must notice
         LinkError::Lost(ECONNRESET)
     }
 }
@@ -165,7 +178,8 @@ impl Link for FaultyLink {
 }
 
 impl Throw {
-    /// Takes as many numbers whatever comes of them: a plan with one more word meets its other faults at the same calls.
+    /// Draws the same number of values for every outcome, so that adding a fault to a plan does not move its
+    /// other faults.
     fn new(rng: &mut Rng, plan: &FaultPlan) -> Self {
         let part = Rng::new(rng.next());
         let split = rng.hits(plan.split).then_some(Injected::Split);
@@ -190,7 +204,7 @@ fn wait(rng: &mut Rng, wait: &Wait) -> Option<Duration> {
     rng.hits(wait.chance).then_some(wait.least + more)
 }
 
-/// As many of the first bytes of `all` as `left`; `cut` makes one of them no longer than it is told.
+/// The first `left` bytes of `all`; `cut` shortens an element.
 fn first<T: Copy>(all: &[T], mut left: usize, cut: impl Fn(T, usize) -> (T, usize)) -> Vec<T> {
     let mut short = Vec::new();
     for &one in all {

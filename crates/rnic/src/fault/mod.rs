@@ -1,9 +1,9 @@
-//! Faults, made on purpose: the seam at which a simulator, or the user of a real adapter, lets things go wrong.
+//! Fault injection, by the simulator or by the user of a real adapter.
 //!
-//! They are outside of all protocol code. A [`FaultyLink`] stands between a stream and the link that carries it; the device
-//! puts two questions, [`Asks::withhold_receive`] and [`Faults::fail_registration`]. A [`FaultPlan`] says what may
-//! happen and how often, a seed says when: the same seed and the same sequence of calls meet the same faults. Every link
-//! and every asker has a sequence of its own, so that what one thread does changes nothing for another.
+//! Protocol code knows nothing of it. A [`FaultyLink`] sits between a stream and its link; the device calls
+//! [`ReceiveFaults::withhold_receive`] and [`Faults::fail_registration`]. A [`FaultPlan`] says what may happen
+//! and how often, and a seed says when: the same seed and the same sequence of calls cause the same faults. Every
+//! link and every stream has a random sequence of its own, so that threads do not influence each other.
 
 mod link;
 mod plan;
@@ -15,7 +15,6 @@ pub use link::FaultyLink;
 pub use plan::{BadPlan, Chance, FaultPlan};
 pub use rng::Rng;
 
-use crate::link::Link;
 use crate::sync::{Mutex, lock};
 use plan::Time;
 use std::collections::VecDeque;
@@ -24,13 +23,13 @@ use std::ops::AddAssign;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How many faults are listed; older ones are only counted.
+/// Maximum number of faults listed; older ones are only counted.
 const LISTED: usize = 256;
 
 /// How long a receive is withheld before it is looked for again.
 const WITHHELD_FOR: Duration = Duration::from_millis(1);
 
-/// Which of the sequences of a seed and a number is whose.
+/// The random sequences derived from a seed and a stream number.
 #[derive(Clone, Copy, Debug)]
 enum Sequence {
     Send,
@@ -39,17 +38,17 @@ enum Sequence {
     Registrations,
 }
 
-/// The driver of a stream, as its faults need it: a lane of the engine, or the simulator.
+/// The driver of a stream, as fault injection sees it: a lane of the engine, or the simulator.
 pub trait Pacer: Send + Sync + fmt::Debug {
-    /// The time, from any beginning.
+    /// The time since an arbitrary start.
     fn now(&self) -> Duration;
 
-    /// Sees to it that both halves of the stream are driven once more when so much time has passed, by [`now`](Self::now),
-    /// and not before. It does not drive them itself: whoever calls this holds one of them.
-    fn call_again(&self, after: Duration);
+    /// Has both halves of the stream driven again when this much time has passed, by [`now`](Self::now), and not
+    /// earlier. Must not drive them itself, because the caller holds one of them.
+    fn schedule(&self, after: Duration);
 }
 
-/// A plan, its seed, and what came of it.
+/// A plan, its seed, and the faults injected so far.
 #[derive(Debug)]
 pub struct Faults {
     plan: FaultPlan,
@@ -58,33 +57,33 @@ pub struct Faults {
     log: Mutex<Log>,
 }
 
-/// The question that the receiving half of one stream asks.
+/// Faults that withhold receives from one stream.
 #[derive(Debug)]
-pub struct Asks {
+pub struct ReceiveFaults {
     faults: Arc<Faults>,
     stream: u64,
     pacer: Arc<dyn Pacer>,
     receives: Mutex<Rng>,
 }
 
-/// A fault that was made.
+/// An injected fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Injected {
-    /// Only some first bytes were passed.
+    /// Only the first bytes were passed on.
     Split,
-    /// One direction waited.
+    /// One direction was delayed.
     Delay(Duration),
-    /// Both directions waited.
+    /// Both directions were delayed.
     Stall(Duration),
     /// The connection was reset.
     Cut,
-    /// A receive that was posted was not found.
+    /// A posted receive was withheld.
     WithheldReceive,
-    /// Memory was not registered.
+    /// A registration failed.
     FailedRegistration,
 }
 
-/// How often each fault was made.
+/// Number of faults injected, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// [`Injected::Split`]
@@ -101,16 +100,17 @@ pub struct Counts {
     pub failed_registrations: u64,
 }
 
-/// What [`Faults`] did. Prints as a few lines, first the plan and the seed that would do it again.
+/// A report of the faults injected. Prints as a few lines, beginning with the plan and the seed that reproduce
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What might have gone wrong.
+    /// The plan.
     pub plan: FaultPlan,
-    /// What chose.
+    /// The seed.
     pub seed: u64,
-    /// What did, in numbers.
+    /// The number of faults by kind.
     pub counts: Counts,
-    /// The last of them, and the streams they happened to; splits, which would push out all others, are not among them.
+    /// The most recent faults and their streams. Splits are left out, because they would displace all others.
     pub recent: Vec<(Option<u64>, Injected)>,
 }
 
@@ -121,29 +121,19 @@ struct Log {
 }
 
 impl Faults {
-    /// Faults by this plan. A seed that someone saw a failure with is worth noting down.
+    /// Creates faults for this plan. Note the seed of a failure, to reproduce it.
     pub fn new(plan: FaultPlan, seed: u64) -> Arc<Self> {
         let registrations = Mutex::new(sequence(seed, 0, Sequence::Registrations));
         Arc::new(Self { plan, seed, registrations, log: Mutex::default() })
     }
 
-    /// Puts faults between a stream and its link. The number of the stream, together with the seed, decides which.
-    pub fn link(
-        self: &Arc<Self>,
-        stream: u64,
-        inner: Arc<dyn Link>,
-        pacer: Arc<dyn Pacer>,
-    ) -> Arc<FaultyLink> {
-        Arc::new(FaultyLink::new(self, stream, inner, pacer))
-    }
-
-    /// The question for the receiving half of a stream.
-    pub fn asks(self: &Arc<Self>, stream: u64, pacer: Arc<dyn Pacer>) -> Asks {
+    /// The faults that withhold receives from a stream.
+    pub fn receive_faults(self: &Arc<Self>, stream: u64, pacer: Arc<dyn Pacer>) -> ReceiveFaults {
         let receives = Mutex::new(sequence(self.seed, stream, Sequence::Receives));
-        Asks { faults: Arc::clone(self), stream, pacer, receives }
+        ReceiveFaults { faults: Arc::clone(self), stream, pacer, receives }
     }
 
-    /// Asked at a registration of memory: whether it fails, as if the device had no room for it.
+    /// Whether a registration is to fail, as if the device had no room for it. Called at every registration.
     pub fn fail_registration(&self) -> bool {
         let fails = lock(&self.registrations).hits(self.plan.no_register);
         if fails {
@@ -152,7 +142,7 @@ impl Faults {
         fails
     }
 
-    /// What was done so far.
+    /// The faults injected so far.
     pub fn report(&self) -> Report {
         let log = lock(&self.log);
         let recent = log.recent.iter().copied().collect();
@@ -160,7 +150,7 @@ impl Faults {
     }
 
     fn note(&self, stream: Option<u64>, fault: Injected, at: fmt::Arguments<'_>) {
-        tracing::debug!(stream, %at, %fault, "a fault was made");
+        tracing::debug!(stream, %at, %fault, "injected fault");
         let mut log = lock(&self.log);
         *log.counts.of(fault) += 1;
         if fault == Injected::Split {
@@ -173,14 +163,14 @@ impl Faults {
     }
 }
 
-impl Asks {
-    /// Asked when a message needs a receive and one is posted: whether to go on as if none were. If so, the halves of the
-    /// stream will be driven again in a moment, and the question is asked anew.
+impl ReceiveFaults {
+    /// Whether to treat a posted receive as missing. Called when a message needs a receive. If so, the halves of
+    /// the stream are driven again soon, and this is called again.
     pub fn withhold_receive(&self) -> bool {
         let withheld = lock(&self.receives).hits(self.faults.plan.no_receive);
         if withheld {
             self.faults.note(Some(self.stream), Injected::WithheldReceive, format_args!("a message"));
-            self.pacer.call_again(WITHHELD_FOR);
+            self.pacer.schedule(WITHHELD_FOR);
         }
         withheld
     }

@@ -1,22 +1,24 @@
-//! What may go wrong, and how often: one line of text, so that it fits an environment variable and a failure report.
+//! Which faults to inject, and how often: one line of text, which fits an environment variable and a failure
+//! report.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-/// How likely each fault is. Written as its words with commas between, in any order:
+/// The probability of each fault. Written as a list separated by commas, in any order:
 ///
 /// | word | what happens |
 /// |---|---|
-/// | `split=0.2` | of every fifth send or receive only some first bytes are passed |
-/// | `delay=50us..2ms@0.05` | one direction waits so long in the middle of what it moves |
-/// | `stall=100ms@0.001` | both directions do |
-/// | `cut@0.0001` | the connection is reset in the middle of what it moves |
-/// | `no-receive@0.01` | a posted receive is not found at first |
+/// | `split=0.2` | every fifth send or receive passes on only its first bytes |
+/// | `delay=50us..2ms@0.05` | one direction is delayed in the middle of a transfer |
+/// | `stall=100ms@0.001` | both directions are delayed |
+/// | `cut@0.0001` | the connection is reset in the middle of a transfer |
+/// | `no-receive@0.01` | a posted receive is withheld at first |
 /// | `no-register@0.01` | a registration of memory fails |
 ///
-/// A chance counts calls that move bytes, or questions asked; it has at most six decimals. Times are whole numbers of `ns`,
-/// `us`, `ms` or `s`, one or a range. The default, which prints as `none`, is that nothing goes wrong.
+/// A probability is per call that transfers bytes, per receive or per registration; it has at most six decimals.
+/// Times are whole numbers of `ns`, `us`, `ms` or `s`, or ranges of them. The default, which prints as `none`,
+/// injects nothing.
 ///
 /// ```
 /// use ironwarp_rnic::fault::FaultPlan;
@@ -24,7 +26,7 @@ use std::time::Duration;
 /// let plan: FaultPlan = "cut@0.0001, delay=50us..2ms@0.05".parse()?;
 /// assert_eq!(plan.to_string(), "delay=50us..2ms@0.05,cut@0.0001");
 /// let wrong = "sever@0.1".parse::<FaultPlan>().unwrap_err();
-/// assert!(wrong.to_string().starts_with("`sever` is no fault; there are split=CHANCE, "));
+/// assert!(wrong.to_string().starts_with("unknown fault `sever`, expected one of split=CHANCE, "));
 /// # Ok::<(), ironwarp_rnic::fault::BadPlan>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -37,11 +39,11 @@ pub struct FaultPlan {
     pub(super) no_register: Chance,
 }
 
-/// How likely something is, in millionths.
+/// A probability, in millionths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Chance(u32);
 
-/// A wait of some length in this range, and how likely it is.
+/// A delay within this range, and its probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wait {
     pub(super) least: Duration,
@@ -49,46 +51,46 @@ pub(super) struct Wait {
     pub(super) chance: Chance,
 }
 
-/// What is wrong with the text of a plan.
+/// An error in the text of a plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BadPlan {
-    /// No fault has this name.
-    #[error("`{0}` is no fault; there are {FORMS}")]
+    /// Unknown fault.
+    #[error("unknown fault `{0}`, expected one of {FORMS}")]
     Word(String),
-    /// The word does not have what it needs behind it.
-    #[error("`{0}` is not written as any of {FORMS}")]
+    /// The entry lacks its value, or has one too many.
+    #[error("invalid fault `{0}`, expected one of {FORMS}")]
     Form(String),
-    /// The chance.
-    #[error("`{0}` is no chance: it is above 0, at most 1, and has at most six decimals, as in 0.05")]
+    /// Invalid probability.
+    #[error("invalid probability `{0}`: must be above 0, at most 1, with at most six decimals, as in 0.05")]
     Chance(String),
-    /// A time.
-    #[error("`{0}` is no time: it is a whole number with ns, us, ms or s behind it, as in 50us")]
+    /// Invalid time.
+    #[error("invalid time `{0}`: must be a whole number followed by ns, us, ms or s, as in 50us")]
     Time(String),
-    /// A range that ends before it begins.
-    #[error("`{0}` ends before it begins: the shorter time comes first, as in 50us..2ms")]
+    /// A range whose upper bound is below its lower bound.
+    #[error("empty range `{0}`: the lower bound must come first, as in 50us..2ms")]
     Range(String),
-    /// The same word again.
-    #[error("`{0}` is there twice: each fault may be named once")]
+    /// A fault that is named twice.
+    #[error("duplicate fault `{0}`")]
     Twice(String),
 }
 
 const FORMS: &str = "split=CHANCE, delay=TIME@CHANCE, stall=TIME@CHANCE, cut@CHANCE, no-receive@CHANCE and \
     no-register@CHANCE, where TIME may be a range TIME..TIME";
 
-/// What an empty plan prints as.
+/// How an empty plan prints.
 const NONE: &str = "none";
 
-/// Units of time and their nanoseconds. `s` is last: every unit ends with it.
+/// Units of time in nanoseconds. `s` must be last, because every unit ends with it.
 const UNITS: [(&str, u64); 4] = [("ns", 1), ("us", 1_000), ("ms", 1_000_000), ("s", 1_000_000_000)];
 
 impl Chance {
-    /// It does not happen.
+    /// Never.
     pub const NEVER: Self = Self(0);
-    /// It happens every time.
+    /// Always.
     pub const ALWAYS: Self = Self(1_000_000);
 
-    /// So often in a million times; more than that is always.
+    /// This many times in a million, at most always.
     pub const fn in_a_million(times: u32) -> Self {
         if times > Self::ALWAYS.0 { Self::ALWAYS } else { Self(times) }
     }
@@ -125,7 +127,8 @@ impl FaultPlan {
     }
 }
 
-/// Fills a place that no earlier entry filled. What was parsed is never the default: its chance is above 0.
+/// Sets an entry that was not set before. A parsed value is never the default, because its probability is above
+/// 0.
 fn set<T: Default + PartialEq>(place: &mut T, word: &str, value: T) -> Result<(), BadPlan> {
     if *place != T::default() {
         return Err(BadPlan::Twice(word.to_owned()));
@@ -164,7 +167,7 @@ fn time(text: &str) -> Result<Duration, BadPlan> {
     parsed().map(Duration::from_nanos).ok_or_else(|| BadPlan::Time(text.to_owned()))
 }
 
-/// Digits and nothing else: the standard parser would take a sign.
+/// Parses digits only: the standard parser would accept a sign.
 fn number(text: &str) -> Option<u64> {
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| text.parse().ok())?
 }
@@ -203,7 +206,7 @@ impl fmt::Display for Chance {
     }
 }
 
-/// Prints a time as it is parsed, in the largest unit that keeps it whole.
+/// Prints a time in the largest unit that keeps it whole.
 pub(super) struct Time(pub(super) Duration);
 
 impl fmt::Display for Time {
@@ -295,7 +298,10 @@ mod tests {
                 assert!(said(wrong).contains(word), "{}", said(wrong));
             }
         }
-        assert!(said("cut@2").contains("`2` is no chance: it is above 0, at most 1"));
-        assert!(said("delay=1m@0.1").contains("`1m` is no time: it is a whole number with ns, us, ms or s"));
+        assert!(said("cut@2").contains("invalid probability `2`: must be above 0, at most 1"));
+        assert!(
+            said("delay=1m@0.1")
+                .contains("invalid time `1m`: must be a whole number followed by ns, us, ms or s")
+        );
     }
 }

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::host::Span;
+use crate::link::Link;
 use crate::link::{LinkError, Piece};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -94,7 +95,7 @@ impl Pacer for Hand {
         Duration::from_nanos(self.nanos.load(Ordering::Relaxed))
     }
 
-    fn call_again(&self, after: Duration) {
+    fn schedule(&self, after: Duration) {
         lock(&self.asked).push(after);
     }
 }
@@ -133,7 +134,7 @@ fn without_a_plan_everything_passes() {
     link.abort();
     assert!(*lock(&tape.aborted));
     assert_eq!((send(&link), recv(&link)), (Err(LinkError::Lost(1)), Err(LinkError::Lost(1))));
-    assert!(!faults.fail_registration() && !faults.asks(1, hand.clone()).withhold_receive());
+    assert!(!faults.fail_registration() && !faults.receive_faults(1, hand.clone()).withhold_receive());
     assert_eq!((faults.report().counts, lock(&hand.asked).len()), (Counts::default(), 0));
 }
 
@@ -268,7 +269,7 @@ fn links_and_directions_do_not_disturb_each_other() {
     let alone = scene(MIXED.strip_suffix(",cut@0.005").unwrap(), 12);
     let together = scene(&alone.faults.plan.to_string(), 12);
     let other = together.faults.link(6, together.tape.clone(), together.hand.clone());
-    let asks = together.faults.asks(5, together.hand.clone());
+    let asks = together.faults.receive_faults(5, together.hand.clone());
     let mut differ = false;
     for _ in 0..500 {
         alone.hand.advance(Duration::from_micros(100));
@@ -320,7 +321,7 @@ fn one_more_word_leaves_the_other_faults_where_they_were() {
 #[test]
 fn questions_are_answered_by_the_plan_and_noted() {
     let Scene { faults, hand, .. } = scene("no-receive@0.5,no-register@0.25", 15);
-    let asks = faults.asks(3, hand.clone());
+    let asks = faults.receive_faults(3, hand.clone());
     let withheld = (0..1000).filter(|_| asks.withhold_receive()).count();
     let failed = (0..1000).filter(|_| faults.fail_registration()).count();
     assert!((450..550).contains(&withheld) && (200..300).contains(&failed), "{withheld} {failed}");
@@ -334,7 +335,7 @@ fn questions_are_answered_by_the_plan_and_noted() {
 #[test]
 fn the_list_is_bounded_and_keeps_the_last() {
     let Scene { faults, hand, .. } = scene("no-receive@1,no-register@1", 16);
-    let asks = faults.asks(3, hand);
+    let asks = faults.receive_faults(3, hand);
     (0..LISTED + 9).for_each(|_| assert!(faults.fail_registration()));
     assert!(asks.withhold_receive());
     let recent = faults.report().recent;

@@ -1,4 +1,4 @@
-//! The lock of a half: a mutex that one need not wait for.
+//! The lock of a half: a mutex that can be tried without waiting.
 
 #[cfg(loom)]
 pub(super) use modelled::{Guard, Lock};
@@ -24,7 +24,7 @@ mod plain {
             lock(&self.0)
         }
 
-        /// Whoever drives a half drops its state if that panics, and the next one finds none (`qp`): nothing is left to be afraid of.
+        /// A thread that drives a half drops its state if that panics (`qp`), so that poison can be ignored.
         pub(in crate::half) fn try_lock(&self) -> Option<Guard<'_, T>> {
             match self.0.try_lock() {
                 Ok(guard) => Some(guard),
@@ -35,8 +35,8 @@ mod plain {
     }
 }
 
-/// The same from an atomic, with the orderings of the standard library's. loom's own mutex would hide a lost wake-up: it
-/// tries no switch of threads just before a release, and orders more than a mutex must.
+/// Models the mutex with an atomic and the orderings of the standard library. loom's own mutex would hide a lost
+/// wakeup: it never switches threads just before a release, and orders more than a mutex must.
 #[cfg(loom)]
 mod modelled {
     use crate::sync::atomic::{AtomicBool, Ordering};
@@ -46,7 +46,7 @@ mod modelled {
     #[derive(Debug)]
     pub(in crate::half) struct Lock<T> {
         held: AtomicBool,
-        /// Not modelled: who holds it was decided before.
+        /// Not modelled: `held` decides who holds it.
         state: Mutex<T>,
     }
 

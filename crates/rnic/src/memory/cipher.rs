@@ -1,52 +1,57 @@
-//! Tags that cannot be guessed (RFC 5042 §6.1): a keyed permutation between the slots of the table and the indices in tags.
+//! Tags that cannot be guessed (RFC 5042 §6.1): a keyed permutation between the slots of the table and the
+//! indices in tags.
 //!
-//! Slots are handed out in order, so that the table stays dense; their order says nothing about the indices that peers see.
+//! Slots are handed out in order, so that the table stays dense; their order reveals nothing about the
+//! indices that peers see.
 //!
-//! **The permutation** is a balanced Feistel network over all 24 bits, with six rounds. A small domain is where Feistel
-//! networks are weak, so the choice matters. The round functions have no structure to exploit: each is a table of 4,096
-//! values of 12 bits, drawn with SipHash-2-4 from a key of 128 bits. For six rounds of random functions, no generic attack
-//! is known that needs fewer than 2²⁴ observed pairs, which is every index there is (Patarin, *Generic attacks on Feistel
-//! schemes*, 2001); four rounds would fall to 2¹². A round costs one load and one exclusive-or, no multiplication: the
-//! tables take 48 KiB for an adapter, of which the lookup of one tag reads six words.
+//! **The permutation** is a balanced Feistel network over all 24 bits, with six rounds. Feistel networks are
+//! weak on small domains, so the choice matters. The round functions have no structure to exploit: each is a
+//! table of 4,096 values of 12 bits, generated with SipHash-2-4 from a 128-bit key. For six rounds of random
+//! functions, no generic attack is known that needs fewer than 2²⁴ observed pairs, which is all indices there
+//! are (Patarin, *Generic attacks on Feistel schemes*, 2001); four rounds would fall to 2¹². A round costs
+//! one load and one exclusive-or, no multiplication. The tables take 48 KiB per adapter, of which the lookup
+//! of one tag reads six words.
 //!
-//! **The instance** of a slot starts at a random value, drawn with the same key.
+//! **The instance** of a slot starts at a random value, generated with the same key.
 //!
-//! **What this cannot do.** A tag has 32 bits. A peer that may guess G times among R valid tags hits with a probability of
-//! about G·R/2³². Each wrong guess ends its stream, so G is bounded by how fast it can connect. Whoever has seen a tag
-//! knows it, and the instances that [`following`](super::following) gives to the same entry: tags are no
-//! substitute for protection domains, rights and windows bound to one stream.
+//! **Limits.** A tag has 32 bits. A peer that guesses G times among R valid tags succeeds with a probability
+//! of about G·R/2³². Each wrong guess ends its stream, so G is bounded by how fast it can connect. A peer
+//! that has seen a tag knows it, and the instances that [`following`](super::following) gives to the same
+//! entry: tags do not replace protection domains, rights and windows bound to one stream.
 
 use std::array;
 use std::fmt;
 use std::sync::Arc;
 
-/// An index has 24 bits, in two halves.
+/// An index has 24 bits, processed as two halves.
 pub(super) const INDEX_BITS: u32 = u32::BITS - super::INSTANCE_BITS;
 const HALF_BITS: u32 = INDEX_BITS / 2;
 const MASK: u32 = (1 << HALF_BITS) - 1;
 const HALF: usize = MASK as usize + 1;
 const ROUNDS: usize = 6;
 
-/// Domains of the pseudo-random function: the rounds come first.
+/// Domain separation of the pseudo-random function: the rounds come first.
 const INSTANCES: u64 = ROUNDS as u64;
 const REUSE: u64 = ROUNDS as u64 + 1;
 
-/// The secret of an adapter from which its tags follow: see the [module](super).
+/// The secret from which the tags of an adapter are derived: see the [module](super).
 ///
-/// The same key gives the same tags, so that a simulated run can be repeated; an adapter on a network needs a random one.
+/// The same key gives the same tags, so that a simulated run can be repeated. An adapter on a network needs a
+/// random key.
 pub struct TagCipher {
-    /// On the heap from the start: threads of programs may have small stacks.
+    /// Allocated on the heap directly: program threads may have small stacks.
     rounds: Box<[[u16; HALF]; ROUNDS]>,
     key: [u64; 2],
 }
 
 impl TagCipher {
-    /// Derives the permutation from a key. Takes some 0.1 ms; share the result where many tables use one key.
+    /// Derives the permutation from a key. Takes about 0.1 ms; share the result if several tables use one
+    /// key.
     pub fn new(key: [u8; 16]) -> Arc<Self> {
         let word = |at| u64::from_le_bytes(array::from_fn(|byte| key[at + byte]));
         let key = [word(0), word(8)];
         let tables = vec![[0; HALF]; ROUNDS].into_boxed_slice();
-        let mut rounds: Box<[_; ROUNDS]> = tables.try_into().expect("as many tables as rounds");
+        let mut rounds: Box<[_; ROUNDS]> = tables.try_into().expect("one table per round");
         for (round, table) in (0..).zip(rounds.iter_mut()) {
             for (at, values) in (0..).zip(table.as_chunks_mut::<4>().0) {
                 let random = siphash(key, round << 32 | at);
@@ -56,7 +61,7 @@ impl TagCipher {
         Arc::new(Self { rounds, key })
     }
 
-    /// The slot behind an index. This is on the data path.
+    /// The slot of an index. On the data path.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> u32 {
         let [a, b, c, d, e, f] = &*self.rounds;
@@ -80,12 +85,12 @@ impl TagCipher {
         high << HALF_BITS | low
     }
 
-    /// The instance that a slot starts with.
+    /// The initial instance of a slot.
     pub(super) fn first_instance(&self, slot: u32) -> u8 {
         siphash(self.key, INSTANCES << 32 | u64::from(slot)).to_le_bytes()[0]
     }
 
-    /// The `n`th choice among `choices` slots that are free to be used again.
+    /// The `n`th random choice among `choices` free slots.
     pub(super) fn choose(&self, n: u32, choices: usize) -> usize {
         let random = siphash(self.key, REUSE << 32 | u64::from(n)) >> 32;
         // Below `choices`, and uniform up to one part in 2³² / choices.
@@ -98,7 +103,7 @@ fn look_up(table: &[u16; HALF], at: u32) -> u32 {
     u32::from(table[(at & MASK) as usize])
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "the bits that are wanted")]
+#[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
 fn half(random: u64) -> u16 {
     random as u16 & MASK as u16
 }
@@ -136,7 +141,7 @@ fn sip_rounds([a, b, c, d]: &mut [u64; 4], rounds: usize) {
     }
 }
 
-/// Without the key and what follows from it: they are the secret.
+/// Omits the key and the tables derived from it, which are secret.
 impl fmt::Debug for TagCipher {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TagCipher").finish_non_exhaustive()
@@ -147,14 +152,14 @@ impl fmt::Debug for TagCipher {
 mod tests {
     use super::*;
 
-    /// The vector of eight bytes of the reference implementation.
+    /// The eight-byte test vector of the reference implementation.
     #[test]
     fn siphash_is_as_published() {
         let key = [0x0706_0504_0302_0100, 0x0f0e_0d0c_0b0a_0908];
         assert_eq!(siphash(key, 0x0706_0504_0302_0100), 0x93f5_f579_9a93_2462);
     }
 
-    /// All 2²⁴ of them, so the tags of a table with few regions may be anywhere.
+    /// Covers all 2²⁴ indices, so that the tags of a small table may be anywhere.
     #[test]
     fn every_index_has_one_slot_and_every_slot_one_index() {
         let cipher = TagCipher::new([7; 16]);
@@ -169,7 +174,8 @@ mod tests {
         assert!(seen.iter().all(|&word| word == u64::MAX));
     }
 
-    /// One bit of the slot, the key or neither: half of the bits of the index change, give or take what chance does.
+    /// Changing one bit of the slot, or the key, changes half of the bits of the index, within statistical
+    /// error.
     #[test]
     fn neighbours_share_half_of_their_bits() {
         let (cipher, other) = (TagCipher::new([7; 16]), TagCipher::new([6; 16]));

@@ -1,94 +1,95 @@
-//! Why an access, a registration or its end was refused: each refusal is data, with one line of text, and an access by a
-//! peer has the cause that its Terminate carries.
+//! Errors of accesses, registrations and deregistrations. Each holds the values involved and prints as one
+//! line; for a remote access it also gives the cause for the Terminate.
 
 use super::{Domain, EntryInfo, Rights, TranslationError};
 use crate::host::Span;
 use ironwarp_wire::{Cause, Place, Protection, Tag, TaggedBuffer};
 use std::fmt;
 
-/// The check that failed. The first nine are those of requirements M8 and M9, in their order.
+/// The check that failed. Each is described by the condition that must hold. The first nine are those of
+/// requirements M8 and M9, in their order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Check {
-    /// a: the tag names an entry that is valid.
+    /// a: the tag names a valid entry.
     Valid,
-    /// b: the entry is of a kind that can be used so.
+    /// b: an entry of this kind can be used for this operation.
     Kind,
-    /// c: it is in the domain of who asks.
+    /// c: the entry is in the same protection domain as the stream.
     Domain,
-    /// c, for what is bound to one stream: it is this one.
+    /// c: if the entry is bound to one stream, it is this stream.
     Stream,
-    /// d: the instance of the tag is the entry's (requirement M4).
+    /// d: the tag has the current instance of the entry (requirement M4).
     Instance,
-    /// The end of the range is a 64-bit number.
+    /// The end of the range does not exceed 64 bits.
     Wrap,
-    /// e: the range is inside the entry's.
+    /// e: the range is within that of the entry.
     Range,
-    /// f: the entry has the rights.
+    /// f: the entry has the required rights.
     Right,
-    /// g: windows may be bound to it.
+    /// g: windows may be bound to the region.
     Bind,
-    /// The queue pair lets its peer do this at all.
+    /// The queue pair allows its peer this operation.
     QueuePair,
-    /// One-touch memory serves no other message (requirement M10).
+    /// One-touch memory has not been claimed by another message (requirement M10).
     Touched,
-    /// What is to be filled is not valid yet.
+    /// The entry that a send-queue request registers is not valid yet.
     Idle,
-    /// What is to be invalidated is a window, or was registered by a send-queue request.
+    /// The entry to invalidate is a window, or was registered by a send-queue request.
     Invalidate,
-    /// What is to be invalidated has no windows bound to it.
+    /// The region to invalidate has no windows bound to it.
     Windows,
-    /// Its registration is done (requirement X6). This end's own requests wait for that.
+    /// The registration is complete (requirement X6). Local requests wait for it.
     Pending,
 }
 
-/// The check alone, without whose memory it was.
+/// Describes the failed check alone, without the memory it failed for.
 impl fmt::Display for Check {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Valid => "the tag names no valid memory",
-            Self::Kind => "memory of this kind cannot be used like this",
-            Self::Domain => "it is of another protection domain",
-            Self::Stream => "it is another queue pair's",
-            Self::Instance => "the tag is out of date",
-            Self::Wrap => "the range goes beyond 2^64",
-            Self::Range => "the range is not all inside of it",
-            Self::Right => "it was not registered with the right that is needed",
-            Self::Bind => "windows may not be bound to it",
-            Self::QueuePair => "the queue pair does not allow such a request",
-            Self::Touched => "it serves one message, and that has come",
-            Self::Idle => "it is valid already",
-            Self::Invalidate => "it cannot be invalidated",
-            Self::Windows => "windows are bound to it",
-            Self::Pending => "its registration is pending",
+            Self::Valid => "the tag is not valid",
+            Self::Kind => "memory of this kind cannot be used for this operation",
+            Self::Domain => "the memory belongs to another protection domain",
+            Self::Stream => "the memory belongs to another queue pair",
+            Self::Instance => "the tag is stale",
+            Self::Wrap => "the range exceeds 2^64",
+            Self::Range => "the range exceeds the registered memory",
+            Self::Right => "the memory was registered without the required right",
+            Self::Bind => "the region does not allow windows to be bound to it",
+            Self::QueuePair => "the queue pair does not allow this operation",
+            Self::Touched => "the one-touch memory has already served a message",
+            Self::Idle => "the memory is already valid",
+            Self::Invalidate => "the memory cannot be invalidated",
+            Self::Windows => "windows are still bound to the region",
+            Self::Pending => "the registration is still in progress",
         })
     }
 }
 
-/// A check failed. No memory was touched.
+/// An access was denied because a check failed. No memory was accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
-    /// Which check.
+    /// The check that failed.
     pub check: Check,
-    /// The tag that was named.
+    /// The tag of the access.
     pub tag: Tag,
-    /// The first byte that was asked for.
+    /// The offset of the access.
     pub offset: u64,
-    /// How many bytes were asked for.
+    /// The length of the access in bytes.
     pub len: u64,
-    /// The rights that were needed.
+    /// The rights that the access required.
     pub need: Rights,
-    /// The domain of who asked.
+    /// The protection domain that made the access.
     pub domain: Domain,
-    /// The queue pair that asked, if one did.
+    /// The queue pair that made the access, if any.
     pub qp: Option<u32>,
-    /// What the tag's index names, if anything.
+    /// The entry that the index of the tag names, if any.
     pub entry: Option<EntryInfo>,
 }
 
 impl Denied {
-    /// The cause that answers a tagged message, a Write or a Read Response (RFC 5041 §7.2). DDP has no code for a missing right;
-    /// RDMAP's is the one that hardware uses.
+    /// The Terminate cause for a tagged message: a Write or a Read Response (RFC 5041 §7.2). DDP has no code
+    /// for a missing right; hardware uses that of RDMAP.
     pub(crate) const fn write_cause(&self) -> Cause {
         match self.check {
             Check::Domain | Check::Stream => Cause::TaggedBuffer(TaggedBuffer::Stream),
@@ -99,7 +100,7 @@ impl Denied {
         }
     }
 
-    /// The cause that answers a Read Request or an Atomic Request (RFC 5040 §4.8, figure 9).
+    /// The Terminate cause for a Read Request or an Atomic Request (RFC 5040 §4.8, figure 9).
     pub(crate) const fn read_cause(&self) -> Cause {
         Cause::Protection(match self.check {
             Check::Domain | Check::Stream => Protection::Stream,
@@ -110,7 +111,7 @@ impl Denied {
         })
     }
 
-    /// The cause that answers a Send with Invalidate.
+    /// The Terminate cause for a Send with Invalidate.
     pub(crate) const fn invalidate_cause() -> Cause {
         Cause::Protection(Protection::Invalidate)
     }
@@ -124,10 +125,10 @@ impl fmt::Display for Denied {
         write!(f, "{}, {len} bytes: ", Place { tag, offset })?;
         match &self.entry {
             _ if self.check == Check::QueuePair => {
-                write!(f, "it needs {}, which queue pair {} does not allow", self.need, self.qp.unwrap_or(0))
+                write!(f, "requires {}, which queue pair {} does not allow", self.need, self.qp.unwrap_or(0))
             }
             Some(entry) => self.explain(entry, f),
-            None => f.write_str("the tag names no valid memory: it is wrong, or was deregistered"),
+            None => f.write_str("invalid tag: wrong, or already deregistered"),
         }
     }
 }
@@ -137,104 +138,106 @@ impl Denied {
         let EntryInfo { kind, start, len, .. } = *entry;
         match self.check {
             Check::Valid => write!(f, "the {kind} is not valid"),
-            Check::Kind => write!(f, "a {kind} cannot be used like this"),
+            Check::Kind => write!(f, "a {kind} cannot be used for this operation"),
             Check::Domain => {
-                write!(f, "the {kind} is of protection domain {}, not {}", entry.domain.0, self.domain.0)
+                write!(f, "the {kind} belongs to protection domain {}, not {}", entry.domain.0, self.domain.0)
             }
-            Check::Stream => write!(f, "the {kind} is another queue pair's, not {}'s", self.qp.unwrap_or(0)),
-            Check::Instance => write!(f, "the tag is out of date, the {kind} now has {}", entry.tag),
-            Check::Wrap => f.write_str("the range goes beyond 2^64"),
-            Check::Range => write!(f, "the {kind} has {len} bytes from {start:#x} on"),
-            Check::Right => write!(f, "it needs {}, the {kind} has {}", self.need, entry.rights),
-            Check::Bind | Check::QueuePair => f.write_str("windows may not be bound to it"),
-            Check::Touched => write!(f, "the {kind} serves one message, and that has come"),
-            Check::Idle => write!(f, "the {kind} is valid already"),
+            Check::Stream => write!(f, "the {kind} does not belong to queue pair {}", self.qp.unwrap_or(0)),
+            Check::Instance => write!(f, "stale tag: the {kind} now has {}", entry.tag),
+            Check::Wrap => f.write_str("the range exceeds 2^64"),
+            Check::Range => write!(f, "out of range: the {kind} has {len} bytes at {start:#x}"),
+            Check::Right => write!(f, "requires {}, the {kind} has {}", self.need, entry.rights),
+            Check::Bind | Check::QueuePair => {
+                f.write_str("the region does not allow windows to be bound to it")
+            }
+            Check::Touched => write!(f, "the one-touch {kind} has already served a message"),
+            Check::Idle => write!(f, "the {kind} is already valid"),
             Check::Invalidate => write!(f, "this {kind} cannot be invalidated"),
-            Check::Windows => f.write_str("windows are bound to it"),
-            Check::Pending => write!(f, "the registration of the {kind} is pending"),
+            Check::Windows => f.write_str("windows are still bound to the region"),
+            Check::Pending => write!(f, "the registration of the {kind} is still in progress"),
         }
     }
 }
 
-/// Why memory was not registered.
+/// An error registering memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RegisterError {
     /// The table has no room.
-    #[error("all {entries} entries of the table are in use")]
+    #[error("all {entries} table entries are in use")]
     Full {
-        /// How many there are.
+        /// Maximum number of entries.
         entries: usize,
     },
-    /// It has no bytes.
-    #[error("memory of no length cannot be registered")]
+    /// The length is zero.
+    #[error("cannot register memory of length zero")]
     Empty,
-    /// It is longer than its translation.
-    #[error("{len} bytes are to be registered, the translation has {translated}")]
+    /// The memory is longer than its translation.
+    #[error("cannot register {len} bytes: the translation covers only {translated}")]
     TooLong {
-        /// How long it is.
+        /// The requested length.
         len: u64,
-        /// How long the translation is.
+        /// The length of the translation.
         translated: u64,
     },
-    /// Its offsets go beyond 2^64.
-    #[error("{len} bytes from {start:#x} on go beyond 2^64")]
+    /// The offsets exceed 2^64.
+    #[error("{len} bytes at offset {start:#x} exceed 2^64")]
     Wrap {
         /// The first offset.
         start: u64,
-        /// How long it is.
+        /// The requested length.
         len: u64,
     },
-    /// What peers may write, the program must be able to write too.
-    #[error("remote write and remote atomic rights need the local write right, these are {0}")]
+    /// Memory that peers may write must be writable locally, too.
+    #[error("remote write and remote atomic access require local write access, got {0}")]
     Rights(Rights),
-    /// Windows would outlive one-touch memory.
+    /// One-touch memory may not allow windows, which would outlive it.
     #[error("windows cannot be bound to one-touch memory")]
     OneTouch,
-    /// Some of it is not mapped.
+    /// Some of the memory is not mapped.
     #[error("{} bytes at {:#x} are not all mapped", .0.len, .0.addr)]
     Unmapped(Span),
-    /// The addresses make no translation.
+    /// The addresses do not form a valid translation.
     #[error(transparent)]
     Translation(#[from] TranslationError),
-    /// The tag that the registration refers to may not be used for it.
+    /// The tag that the registration names may not be used for it.
     #[error(transparent)]
     Denied(#[from] Denied),
 }
 
-/// Why a tag could not be given back.
+/// An error deregistering memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeregisterError {
-    /// There is no such tag; it may have been given back before.
-    #[error("{0} names nothing that is registered")]
+    /// There is no such tag; it may already have been deregistered.
+    #[error("tag {0} is not registered")]
     Unknown(Tag),
     /// Windows are bound to the region.
     #[error("{windows} windows are bound to {tag}")]
     Busy {
         /// The region.
         tag: Tag,
-        /// How many windows.
+        /// The number of windows.
         windows: u32,
     },
 }
 
-/// Why a region was not registered anew. It is as it was.
+/// An error re-registering a region, which is left unchanged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReregisterError {
     /// There is no such region, or it is not valid.
     #[error(transparent)]
     Denied(#[from] Denied),
-    /// Windows are bound to it.
+    /// Windows are bound to the region.
     #[error("{windows} windows are bound to {tag}")]
     Busy {
         /// The region.
         tag: Tag,
-        /// How many windows.
+        /// The number of windows.
         windows: u32,
     },
-    /// What it is to become cannot be registered.
+    /// The new memory or rights cannot be registered.
     #[error(transparent)]
     Register(#[from] RegisterError),
 }

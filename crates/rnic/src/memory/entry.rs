@@ -1,9 +1,10 @@
-//! One entry of the table, the guards on it, and how it is taken away from them.
+//! One entry of the table, the guards on it, and its revocation.
 //!
-//! Three parts, for three kinds of haste. The state word is all that an access has to win: one exchange that succeeds only
-//! while the entry is valid gives a guard. The body says what the entry names; it is written only while the entry is not
-//! valid and no guard is out, so reading it under a guard hardly ever waits. The control part is for those who change the
-//! entry; its lock is held through a whole change, and no access ever takes it.
+//! An entry has three parts, by how they are accessed. The state word is all that the fast path needs: a
+//! compare-and-exchange that succeeds only while the entry is valid takes a guard. The body describes what
+//! the entry names; it is written only while the entry is invalid and no guard is held, so reading it under a
+//! guard hardly ever waits. The control part is for changes to the entry; its lock is held throughout a
+//! change, and accesses never take it.
 
 use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -12,78 +13,81 @@ use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
-/// As long as this is held, the memory it was given for stays the tag's: whoever takes the tag away waits.
+/// Keeps a tag from being revoked: whoever revokes it waits until the guard is dropped.
 ///
-/// Hold it for as long as bytes move, and no longer. Several may be held at once, also on one entry. Who holds one must not
-/// take a tag away (`deregister`, `invalidate`, `bind`): it might wait for itself.
+/// Hold it while bytes move, and no longer. Several guards may be held at once, even on the same entry. A
+/// thread that holds one must not revoke a tag (`deregister`, `invalidate`, `bind`): it might wait for
+/// itself.
 pub struct Guard<'t> {
     entry: &'t Entry,
-    departures: &'t Departures,
+    guard_wait: &'t GuardWait,
 }
 
-/// A guard that is kept for the next access, which as a rule names the same tag; and what was found under it.
+/// A guard that is kept for the next access, which usually names the same tag, together with the entry's
+/// contents.
 ///
-/// The rules of a [`Guard`] hold for it: keep it while bytes move, and for no longer.
-pub struct Hold<'t> {
+/// The rules for a [`Guard`] apply: keep it while bytes move, and no longer.
+pub struct CachedGuard<'t> {
     pub(super) tag: Tag,
     pub(super) body: RwLockReadGuard<'t, Body>,
     pub(super) state: State,
-    /// Behind the lock of the body: who waits for the guard, writes the body.
+    /// Declared after `body`, so that it is dropped last: whoever waits for the guard writes the body.
     pub(super) guard: Guard<'t>,
 }
 
-impl fmt::Debug for Hold<'_> {
+impl fmt::Debug for CachedGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Hold").field("tag", &self.tag).finish_non_exhaustive()
+        f.debug_struct("CachedGuard").field("tag", &self.tag).finish_non_exhaustive()
     }
 }
 
-/// Where those who take an entry away wait for the last guard. One for the whole table: it is rare that a guard is out.
+/// Where threads that revoke an entry wait for its last guard. Shared by the whole table, because a
+/// revocation rarely finds a guard held.
 #[derive(Debug, Default)]
-pub(super) struct Departures {
+pub(super) struct GuardWait {
     lock: Mutex<()>,
-    last_left: Condvar,
+    last_dropped: Condvar,
 }
 
-/// One entry. On cache lines of its own, so that guards on neighbours do not slow each other down.
+/// One entry. Aligned to a cache line, so that guards on neighbouring entries do not contend.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Entry {
     state: AtomicU64,
-    /// Of one-touch memory: the number of the message that has it. Zero: none yet.
+    /// For one-touch memory, the number of the message that claimed it. Zero if none has.
     touched: AtomicU64,
     body: RwLock<Body>,
     control: Mutex<Control>,
 }
 
-/// What an entry names (requirement M3). Not used unless the entry is valid, but for kind and domain.
+/// What an entry names (requirement M3). Only kind and domain are meaningful while the entry is invalid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Body {
     pub(super) kind: Kind,
     pub(super) domain: Domain,
-    /// The only queue pair whose peer may use it; all of the domain if there is none.
+    /// The only queue pair whose peer may access it; `None` allows all of the domain.
     pub(super) qp: Option<u32>,
     pub(super) rights: Rights,
-    /// Whether it serves one message of a peer's.
+    /// Whether it serves a single remote message.
     pub(super) one_touch: bool,
-    /// The offset of its first byte, and how many there are.
+    /// The offset of its first byte, and its length.
     pub(super) start: u64,
     pub(super) len: u64,
-    /// Where it is: from byte `skip` of the translation on.
+    /// The translation to addresses. The entry starts at byte `skip` of it.
     pub(super) translation: Option<Arc<Translation>>,
     pub(super) skip: u64,
 }
 
-/// What only those need who change the entry.
+/// The part of an entry that only changes to it need.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    /// How many windows are bound to this region.
+    /// Number of windows bound to this region.
     pub(super) windows: u32,
     /// The index of the region that this window is bound to.
     pub(super) region: Option<u32>,
-    /// Whether it can be made invalid and still be kept: it is a window, or for send-queue registrations.
-    pub(super) keepable: bool,
-    /// Whether the tag was valid once, so that the next registration needs a new instance.
+    /// Whether it can be invalidated and stay allocated: it is a window, or for send-queue registrations.
+    pub(super) reusable: bool,
+    /// Whether the tag has been valid before, so that the next registration needs a new instance.
     pub(super) used: bool,
     /// The queue pair whose peer may invalidate it, while it is valid.
     pub(super) invalidator: Option<u32>,
@@ -98,19 +102,19 @@ const GUARDS: u64 = 0xffff_ffff;
 const INSTANCE_SHIFT: u32 = 32;
 /// Accesses may take guards.
 const VALID: u64 = 1 << 40;
-/// The entry is somebody's, valid or not.
+/// The entry is allocated, valid or not.
 const TAKEN: u64 = 1 << 41;
-/// Somebody waits for the last guard.
+/// A thread waits for the last guard.
 const AWAITED: u64 = 1 << 42;
-/// Its registration is under way (requirement X6): it is not valid yet.
+/// Its registration is in progress (requirement X6); it is not valid yet.
 const PENDING: u64 = 1 << 43;
 
-/// Who changes an entry holds this: no other change happens meanwhile.
+/// Exclusive access to change an entry.
 #[derive(Debug)]
 pub(super) struct Change<'t> {
     pub(super) entry: &'t Entry,
     pub(super) control: MutexGuard<'t, Control>,
-    departures: &'t Departures,
+    guard_wait: &'t GuardWait,
 }
 
 impl State {
@@ -130,7 +134,7 @@ impl State {
         self.0 & GUARDS
     }
 
-    #[expect(clippy::cast_possible_truncation, reason = "the eight bits that are wanted")]
+    #[expect(clippy::cast_possible_truncation, reason = "only the low eight bits are wanted")]
     pub(super) const fn instance(self) -> u8 {
         (self.0 >> INSTANCE_SHIFT) as u8
     }
@@ -141,58 +145,61 @@ impl State {
 }
 
 impl Entry {
-    /// An entry that nobody uses. Its first tag will have this instance.
+    /// Creates an unused entry. Its first tag will have this instance.
     pub(super) fn new(instance: u8) -> Self {
         Self { state: AtomicU64::new(State::new(instance, 0).0), ..Self::default() }
     }
 
-    /// Takes a guard, if the entry is valid, whatever its instance: that comes fourth of the checks, and cannot change
-    /// while the guard is held.
+    /// Takes a guard if the entry is valid, whatever its instance. The instance is the fourth check, and
+    /// cannot change while the guard is held.
     #[inline]
-    pub(super) fn guard<'t>(&'t self, departures: &'t Departures) -> Option<(Guard<'t>, State)> {
+    pub(super) fn guard<'t>(&'t self, guard_wait: &'t GuardWait) -> Option<(Guard<'t>, State)> {
         let mut state = self.state.load(Ordering::Relaxed);
         loop {
             if !State(state).is_valid() {
                 return None;
             }
-            // Acquire: with `publish`, so that the body is seen as it was written.
+            // Acquire pairs with the release in `store`, so that the body is seen as it was written.
             match self.state.compare_exchange_weak(state, state + GUARD, Ordering::Acquire, Ordering::Relaxed)
             {
-                Ok(_) => return Some((Guard { entry: self, departures }, State(state))),
+                Ok(_) => return Some((Guard { entry: self, guard_wait }, State(state))),
                 Err(now) => state = now,
             }
         }
     }
 
-    /// Waits until nobody else changes the entry.
-    pub(super) fn change<'t>(&'t self, departures: &'t Departures) -> Change<'t> {
-        Change { entry: self, control: lock(&self.control), departures }
+    /// Waits until no other thread changes the entry, and locks it.
+    pub(super) fn change<'t>(&'t self, guard_wait: &'t GuardWait) -> Change<'t> {
+        Change { entry: self, control: lock(&self.control), guard_wait }
     }
 
     pub(super) fn state(&self) -> State {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Of one-touch memory: whether it serves the message of this number, be it from now on. Ask under a guard.
+    /// Claims one-touch memory for the message of this number. Returns whether that message has it, by this
+    /// claim or an earlier one. Call only under a guard.
     pub(super) fn claim(&self, number: u64) -> bool {
-        // Relaxed: only who was first matters. `store` resets it while no guard is out, and guards see that.
+        // Relaxed suffices: only which message was first matters. `store` resets it while no guard is held,
+        // and taking a guard synchronises with that.
         match self.touched.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
             Err(by) => by == number,
         }
     }
 
-    /// The number of the message that has it.
+    /// The number of the message that has claimed it, or zero.
     pub(super) fn claimed_by(&self) -> u64 {
         self.touched.load(Ordering::Relaxed)
     }
 
-    /// Lets no new guard out and waits for none, so that who holds one may do it. Whoever changes the entry next waits.
-    pub(super) fn shut(&self) {
+    /// Makes the entry invalid without waiting for guards, so that a thread that holds one may call it. The
+    /// next change to the entry waits for them.
+    pub(super) fn invalidate_now(&self) {
         self.state.fetch_and(!VALID, Ordering::Relaxed);
     }
 
-    /// What a message says of it.
+    /// Describes the entry for queries and error messages.
     pub(super) fn info(&self, body: &Body, index: u32, state: State) -> EntryInfo {
         EntryInfo {
             tag: tag_of(index, state.instance()),
@@ -215,19 +222,20 @@ impl Entry {
 }
 
 impl Change<'_> {
-    /// Ends all access: no new guard is given, and when this returns all old ones are gone. Does nothing if the entry is
-    /// not valid.
+    /// Ends all access: no new guard is granted, and all existing ones are gone when this returns. Does
+    /// nothing if there are none and the entry is not valid.
     pub(super) fn revoke(&self) {
-        // Acquire: what was done under guards that are gone has been done.
+        // Acquire: everything done under guards that are gone happened before.
         let before = State(self.entry.state.fetch_and(!VALID, Ordering::Acquire));
         if before.guards() == 0 {
             return;
         }
         self.entry.state.fetch_or(AWAITED, Ordering::Relaxed);
-        let mut waiting = lock(&self.departures.lock);
-        // The last guard takes this lock before it wakes us, so its wake cannot fall between the look and the wait.
+        let mut waiting = lock(&self.guard_wait.lock);
+        // The last guard takes this lock before it notifies, so the notification cannot fall between this
+        // check and the wait.
         while self.entry.state().guards() != 0 {
-            waiting = wait(&self.departures.last_left, waiting);
+            waiting = wait(&self.guard_wait.last_dropped, waiting);
         }
     }
 
@@ -237,27 +245,28 @@ impl Change<'_> {
         self.store(instance, VALID | TAKEN, body);
     }
 
-    /// Makes the entry somebody's, with a body that is not valid yet.
-    pub(super) fn keep(&mut self, instance: u8, body: Body) {
+    /// Marks the entry as allocated but not valid.
+    pub(super) fn allocate(&mut self, instance: u8, body: Body) {
         self.store(instance, TAKEN, body);
     }
 
-    /// The same, and its registration is under way.
-    pub(super) fn keep_pending(&mut self, instance: u8, body: Body) {
+    /// Marks the entry as allocated and its registration as in progress.
+    pub(super) fn allocate_pending(&mut self, instance: u8, body: Body) {
         self.store(instance, TAKEN | PENDING, body);
     }
 
-    /// Gives the entry back, under the next instance: the old tag is not honoured again (requirement M4).
+    /// Frees the entry and advances its instance, so that the old tag is not honoured again (requirement M4).
     pub(super) fn release(&mut self) {
         *self.control = Control::default();
         self.store(self.entry.state().instance().wrapping_add(1), 0, Body::default());
     }
 
-    /// Both together, so that who reads the body and then the state sees what belongs together. Nobody else writes the state
-    /// meanwhile: guards are neither given nor out, and changes come one at a time.
+    /// Stores body and state together, so that a thread that reads the body and then the state sees a
+    /// consistent pair. No other thread writes the state meanwhile: guards are neither granted nor held, and
+    /// changes are exclusive.
     fn store(&self, instance: u8, flags: u64, body: Body) {
         let state = self.entry.state();
-        assert!(!state.is_valid() && state.guards() == 0, "an entry is changed while it can be used");
+        assert!(!state.is_valid() && state.guards() == 0, "entry changed while it is in use");
         let mut place = write(&self.entry.body);
         *place = body;
         self.entry.touched.store(0, Ordering::Relaxed);
@@ -266,7 +275,7 @@ impl Change<'_> {
 }
 
 impl Body {
-    /// The same entry with nothing to name: kind and domain stay.
+    /// The body of an entry that names no memory: only kind and domain stay.
     pub(super) fn emptied(&self) -> Self {
         Self { kind: self.kind, domain: self.domain, ..Self::default() }
     }
@@ -281,10 +290,10 @@ impl<'t> Guard<'t> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: what was done under this guard was done before whoever waits goes on.
+        // Release: everything done under this guard happens before a waiting revocation continues.
         let before = State(self.entry.state.fetch_sub(GUARD, Ordering::Release));
         if before.guards() == 1 && before.0 & AWAITED != 0 {
-            self.departures.announce();
+            self.guard_wait.notify();
         }
     }
 }
@@ -295,11 +304,11 @@ impl fmt::Debug for Guard<'_> {
     }
 }
 
-impl Departures {
-    /// The last guard of some entry is gone.
+impl GuardWait {
+    /// Wakes waiting threads: the last guard of some entry was dropped.
     #[cold]
-    fn announce(&self) {
+    fn notify(&self) {
         drop(lock(&self.lock));
-        self.last_left.notify_all();
+        self.last_dropped.notify_all();
     }
 }

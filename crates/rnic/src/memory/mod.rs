@@ -1,10 +1,11 @@
-//! The translation and protection table (requirement M2): which memory a tag names, and who may do what with it.
+//! The translation and protection table (requirement M2): which memory a tag names, and who may access it
+//! how.
 //!
-//! A work request or a peer's message names memory by tag and offset. Before a byte moves, [`Table::local`] or
-//! [`Table::remote`] checks the access and turns it into [`Spans`] of the program's memory, which the stream then hands
-//! to the link. With the spans comes a [`Guard`]: as long as it is held, the memory stays the tag's. Taking a tag away
-//! (deregistration, invalidation, a new binding) waits for the guards, so that it is final when it returns. Whoever does
-//! that must hold no guard itself.
+//! A work request or a remote message names memory by tag and offset. Before a byte moves, [`Table::local`]
+//! or [`Table::remote`] checks the access and translates it into [`Spans`] of the program's memory, which the
+//! stream then hands to the link. Along with the spans comes a [`Guard`]: the tag cannot be revoked while it
+//! is held. Revoking a tag (deregistration, invalidation, a new binding) waits for the guards, so that it is
+//! final when it returns. A thread that revokes a tag must not hold a guard itself.
 //!
 //! ```text
 //!  tag ──24 bits──► entry: range, domain, rights ──► translation ──► spans      access → entry → translation
@@ -14,20 +15,24 @@
 //! | to find | look in |
 //! |---|---|
 //! | the checks of an access, in their order | `access.rs` |
-//! | registration, and how it ends | `table.rs` |
+//! | guard and translation of an access that passed them | `admit.rs` |
+//! | registration and deregistration | `table.rs` |
 //! | windows: bind, unbind | `window.rs` |
-//! | a new registration for an old one | `reregister.rs` |
-//! | a registration that is under way, and who waits for it | `pending.rs` |
-//! | memory that serves one message, and the table of when it ends | `touch.rs` |
+//! | re-registration | `reregister.rs` |
+//! | registrations in progress, and the requests that wait for them | `deferred.rs`, `pending.rs` |
+//! | one-touch memory, and its decision table | `touch.rs` |
 //! | guards, and how revocation waits for them | `entry.rs` |
-//! | where entries live, and which index is used next | `slab.rs` |
+//! | storage of entries, and the choice of the next index | `slab.rs` |
 //! | why tags cannot be guessed | `cipher.rs` |
-//! | from offsets to addresses | `translation.rs` |
+//! | translation of offsets to addresses | `translation.rs` |
 
 mod access;
+mod admit;
 mod cipher;
+mod deferred;
 mod denied;
 mod entry;
+mod guards;
 mod pending;
 mod reregister;
 mod slab;
@@ -43,8 +48,9 @@ mod tests;
 
 pub use cipher::TagCipher;
 pub use denied::{Check, Denied, DeregisterError, RegisterError, ReregisterError};
-pub use entry::{Guard, Hold};
-pub use pending::Stalled;
+pub use entry::{CachedGuard, Guard};
+pub(crate) use guards::Guards;
+pub use pending::RegistrationWaiter;
 pub use reregister::{Bytes, Reregistration};
 pub use spans::Spans;
 pub use table::{Limits, Table};
@@ -56,11 +62,11 @@ use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
-/// A protection domain: what is registered in one cannot be reached from another.
+/// A protection domain: memory registered in one domain cannot be reached from another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
-/// Who asks: a queue pair, and the domain it belongs to.
+/// The stream that makes an access: a queue pair and its protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     /// The domain of the queue pair.
@@ -70,18 +76,18 @@ pub struct Stream {
 }
 
 bitflags::bitflags! {
-    /// What may be done with memory (requirement M3).
+    /// The kinds of access that memory allows (requirement M3).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Rights: u8 {
-        /// Local work requests may read it: Send, Write, the answer to a Read.
+        /// Local work requests may read it: as the source of a Send or a Write.
         const LOCAL_READ = 1;
-        /// Local work requests may write it: Receive, the sink of a Read.
+        /// Local work requests may write it: as the sink of a Receive or a Read.
         const LOCAL_WRITE = 1 << 1;
         /// Peers may read it.
         const REMOTE_READ = 1 << 2;
         /// Peers may write it.
         const REMOTE_WRITE = 1 << 3;
-        /// Peers may do atomic operations on it.
+        /// Peers may execute atomic operations on it.
         const REMOTE_ATOMIC = 1 << 4;
         /// Windows may be bound to it.
         const BIND = 1 << 5;
@@ -89,7 +95,7 @@ bitflags::bitflags! {
 }
 
 impl Rights {
-    /// All that peers may be allowed.
+    /// All rights that a peer can have.
     pub const REMOTE: Self = Self::REMOTE_READ.union(Self::REMOTE_WRITE).union(Self::REMOTE_ATOMIC);
 }
 
@@ -102,13 +108,13 @@ impl fmt::Display for Rights {
     }
 }
 
-/// What an entry names (requirement M3).
+/// What an entry of the table names (requirement M3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// Memory that was registered.
+    /// Registered memory.
     #[default]
     Region,
-    /// Part of a region, for peers only.
+    /// Part of a region, accessible to peers only.
     Window,
 }
 
@@ -121,61 +127,63 @@ impl fmt::Display for Kind {
     }
 }
 
-/// What is to be registered.
+/// Memory to be registered.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// The offset of its first byte, as accesses will name it: its address as a rule, zero for a zero-based region.
+    /// The offset by which accesses name its first byte: usually its address, or zero for a zero-based
+    /// region.
     pub start: u64,
-    /// How many bytes of the translation it takes, from the front.
+    /// Length in bytes: the region covers this much of the translation, from its beginning.
     pub len: u64,
-    /// What may be done with it.
+    /// The kinds of access that it allows.
     pub rights: Rights,
-    /// Whether it serves one message of a peer's, and is invalid when that has ended (requirement M10). The peer is not
-    /// told. Windows would outlive it, so none may be bound to it.
+    /// Whether it serves a single remote message and is invalidated when that message has ended (requirement
+    /// M10). The peer is not told. No window may be bound to it, because the window would outlive it.
     pub one_touch: bool,
-    /// Where its bytes are. Several registrations may share one (requirement M5).
+    /// Translation of offsets to addresses. Several registrations may share one (requirement M5).
     pub translation: Arc<Translation>,
 }
 
 impl Memory {
-    /// A run of bytes, named by their addresses.
+    /// Describes contiguous bytes whose offsets are their addresses.
     pub fn direct(addr: u64, len: u64, rights: Rights) -> Result<Self, TranslationError> {
         let translation = Arc::new(Translation::direct(addr, len)?);
         Ok(Self { start: addr, len, rights, one_touch: false, translation })
     }
 }
 
-/// What the table knows of a tag, for queries and messages.
+/// What the table knows about a tag, for queries and error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryInfo {
-    /// The tag with the instance that the entry has now.
+    /// The tag with the current instance of the entry.
     pub tag: Tag,
     /// What it names.
     pub kind: Kind,
-    /// Whether it can be used now. An entry for a send-queue registration is not until that was executed, a window
-    /// not until it is bound.
+    /// Whether it can be accessed now. An entry for a send-queue registration cannot until the registration
+    /// was executed, and a window cannot until it is bound.
     pub valid: bool,
-    /// Whose it is.
+    /// The protection domain that it belongs to.
     pub domain: Domain,
-    /// The only queue pair whose peer may use it, if it is a window bound to one.
+    /// The only queue pair whose peer may access it, if it is a window bound to one.
     pub qp: Option<u32>,
     /// The offset of its first byte.
     pub start: u64,
-    /// Its length.
+    /// Length in bytes.
     pub len: u64,
-    /// What may be done with it.
+    /// The kinds of access that it allows.
     pub rights: Rights,
-    /// Whether it serves one message only.
+    /// Whether it serves a single message.
     pub one_touch: bool,
-    /// Whether that has come.
+    /// Whether a message has claimed it. Only for one-touch memory.
     pub touched: bool,
 }
 
-/// The bits of a tag that are the instance; the others are the index (requirement M4).
+/// Number of low bits of a tag that hold the instance; the others hold the index (requirement M4).
 const INSTANCE_BITS: u32 = 8;
 
-/// The tag that the same entry has next: what a binding gives a window, and what a send-queue registration must name when
-/// its entry was used before. Known in advance, so that later requests on the same queue can name it (requirement M6).
+/// Returns the next tag of the same entry: the one that a binding gives a window, and that a send-queue
+/// registration must name if its entry was used before. Known in advance, so that later requests on the same
+/// queue can name it (requirement M6).
 pub const fn following(tag: Tag) -> Tag {
     let [high @ .., instance] = tag.0.to_be_bytes();
     let [a, b, c] = high;

@@ -1,8 +1,9 @@
-//! Re-registration: a region with other memory, rights or domain, in one step (verbs: `ibv_rereg_mr`).
+//! Re-registration: changes the memory, rights or domain of a region in one step (verbs: `ibv_rereg_mr`).
 //!
-//! The region gets another tag, whatever changes, unless its consumer asks for the same. Who was told the old one was granted something else, and a message that
-//! is half placed must not go on in other memory (requirement M4). It also gets another entry: an entry has 256 instances
-//! and its index would not wait in line, so a region that goes back and forth would soon honour its first tag again.
+//! The region gets a new tag, whatever changes, unless the consumer asks to keep it. A peer that knows the
+//! old tag was granted something else, and a partly placed message must not continue in other memory
+//! (requirement M4). The region also gets a new entry: an entry has only 256 instances, and without waiting
+//! for reuse its index would soon bring the first tag back if a region is re-registered often.
 
 use super::access::{Access, Kinds};
 use super::{
@@ -12,46 +13,48 @@ use crate::host::Host;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
 
-/// What is to change of a region; the rest stays as it is.
+/// The changes to a region. Attributes that are `None` stay as they are.
 #[derive(Clone, Debug, Default)]
 pub struct Reregistration {
-    /// Whose it is.
+    /// The new protection domain.
     pub domain: Option<Domain>,
-    /// What may be done with it.
+    /// The new rights.
     pub rights: Option<Rights>,
-    /// Which bytes.
+    /// The new memory.
     pub bytes: Option<Bytes>,
-    /// Its tag stays: peers who were told it reach what the region has become. Programs for RoCE adapters rely on it.
+    /// Keeps the tag, so that peers that know it access the changed region. Programs for RoCE adapters rely
+    /// on this.
     pub keep_tag: bool,
 }
 
 /// The bytes of a region, as in [`Memory`].
 #[derive(Clone, Debug)]
 pub struct Bytes {
-    /// The offset of the first.
+    /// The offset of the first byte.
     pub start: u64,
-    /// How many of the translation.
+    /// Length in bytes, from the beginning of the translation.
     pub len: u64,
-    /// Where they are.
+    /// Translation of offsets to addresses.
     pub translation: Arc<Translation>,
 }
 
 impl Table {
-    /// Changes a region that was registered by call, and returns its new tag. Waits for guards: when it returns, nobody uses
-    /// the region by the old tag any more, and nobody will. If it fails, the region is as it was, its tag valid.
+    /// Changes a region that was registered by call, and returns its new tag. Waits for guards: when it
+    /// returns, nothing uses the region through the old tag any more. If it fails, the region is unchanged
+    /// and its tag stays valid.
     pub fn reregister(&self, host: &dyn Host, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
-        // Whose the region is does not matter: this is a call of the program that owns all domains.
+        // The region may be in any domain: the caller is the program that owns all domains.
         let nobody = Stream { domain: Domain::default(), qp: 0 };
         let access = Access { qp: None, kinds: Kinds::Only(Kind::Region), ..Access::to_change(tag, nobody) };
         let unknown = || access.denied(Check::Valid, None);
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or_else(unknown)?;
-        let mut change = entry.change(&self.departures);
+        let mut change = entry.change(&self.guard_wait);
         if !entry.state().is_valid() {
             return Err(access.denied(Check::Valid, self.look_up_any(tag)).into());
         }
-        // What requests of a send queue fill is theirs: they know its next tag.
-        if entry.body().kind != Kind::Region || change.control.keepable {
+        // A region for send-queue registrations cannot be changed by call: its requests rely on the next tag.
+        if entry.body().kind != Kind::Region || change.control.reusable {
             return Err(change.denied(&access, Check::Kind).into());
         }
         if change.tag(index) != tag {
@@ -78,7 +81,7 @@ impl Table {
         change.revoke();
         change.release();
         drop(change);
-        self.slab.give_back(index);
+        self.slab.release(index);
         Ok(self.publish_at(next, next_entry, body))
     }
 }

@@ -1,24 +1,24 @@
-//! Where the bytes of an access lie: what a translation gives, and what the link and the host take.
+//! The address ranges of an access: produced by a translation, consumed by the link and the host.
 
 use crate::host::{Host, Span};
 use smallvec::SmallVec;
 use std::ops::Deref;
 
-/// A list of spans. Most accesses have one, so two need no allocation.
+/// A list of spans. Most accesses have one, and up to two need no allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     list: SmallVec<[Span; 2]>,
-    /// Some of it may not be mapped.
-    doubtful: bool,
+    /// Some of the memory may not be mapped.
+    unverified: bool,
 }
 
 impl Spans {
     /// An empty list.
     pub fn new() -> Self {
-        Self { list: SmallVec::new(), doubtful: false }
+        Self { list: SmallVec::new(), unverified: false }
     }
 
-    /// Appends a span. One that begins where the last one ends makes that one longer; an empty one is left out.
+    /// Appends a span. A span that begins where the last one ends extends it; an empty span is ignored.
     #[inline]
     pub fn push(&mut self, span: Span) {
         if span.len == 0 {
@@ -34,14 +34,14 @@ impl Spans {
         self.list.push(span);
     }
 
-    /// Of what is appended, nobody knows whether it is mapped.
-    pub(super) fn doubt(&mut self) {
-        self.doubtful = true;
+    /// Marks the list as containing memory that may not be mapped.
+    pub(super) fn mark_unverified(&mut self) {
+        self.unverified = true;
     }
 
-    /// Whether all of it is mapped now.
+    /// Whether all of the memory is mapped now.
     pub fn are_mapped(&self, host: &dyn Host) -> bool {
-        !self.doubtful || self.list.iter().all(|span| host.is_mapped(*span))
+        !self.unverified || self.list.iter().all(|span| host.is_mapped(*span))
     }
 
     /// Empties the list.
@@ -49,7 +49,7 @@ impl Spans {
         *self = Self::new();
     }
 
-    /// How many bytes all spans have together.
+    /// Total length of all spans in bytes.
     pub fn bytes(&self) -> usize {
         self.list.iter().map(|span| span.len).sum()
     }

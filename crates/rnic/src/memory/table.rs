@@ -1,10 +1,10 @@
-//! Registration, by call and by send-queue request, and how it ends.
+//! Registration, by call and by send-queue request, and deregistration.
 //!
-//! Here tags come from and here they go; between that, `access.rs` uses them. All of it costs the same however many entries
-//! there are and however long the memory is: nothing is pinned, nothing is copied.
+//! The cost of each operation does not depend on the number of entries or the length of the memory: nothing
+//! is pinned, nothing is copied.
 
 use super::access::{Access, Kinds};
-use super::entry::{Body, Change, Control, Departures, Entry, State};
+use super::entry::{Body, Change, Control, Entry, GuardWait, State};
 use super::pending::Pending;
 use super::slab::Slab;
 use super::{
@@ -17,53 +17,55 @@ use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
-/// How large a table may become, and how strict it is.
+/// Size limit and policy of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// How many entries there may be at once; never more than 16,777,214. Room is made as it is needed.
+    /// Maximum number of entries, capped at 16,777,214. Storage grows as needed.
     pub entries: usize,
-    /// Whether only windows can be reached by peers (requirement M9).
+    /// Whether peers can access windows only (requirement M9).
     pub strict: bool,
 }
 
 /// The translation and protection table of an adapter.
 pub struct Table {
     pub(super) slab: Slab,
-    pub(super) departures: Departures,
+    pub(super) guard_wait: GuardWait,
     pub(super) pending: Pending,
     strict: bool,
-    /// How many messages have claimed one-touch memory: each has a number.
+    /// Number of messages that have claimed one-touch memory; each claim gets the next number.
     pub(super) touches: AtomicU64,
 }
 
 impl Table {
-    /// An empty table, whose tags follow from `cipher`.
+    /// Creates an empty table whose tags are derived from `cipher`.
     pub fn new(limits: Limits, cipher: Arc<TagCipher>) -> Self {
         Self {
             slab: Slab::new(limits.entries, cipher),
-            departures: Departures::default(),
+            guard_wait: GuardWait::default(),
             pending: Pending::default(),
             strict: limits.strict,
             touches: AtomicU64::new(0),
         }
     }
 
-    /// Registers memory by call. All of it must be mapped now.
+    /// Registers memory by call. All of it must be mapped.
     pub fn register(&self, host: &dyn Host, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         memory.check(host)?;
         self.publish_new(memory.into_body(domain))
     }
 
-    /// The same, for memory that need not be mapped yet, and may come and go: on-demand paging. It may be all that there is.
+    /// Registers memory that need not be mapped yet and may be mapped and unmapped later (on-demand paging).
+    /// It may cover the whole address space.
     pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         memory.check_shape()?;
         self.publish_new(memory.into_body(domain))
     }
 
-    /// Registers the memory of another region once more, with its own tag, domain, start and rights: both use one
-    /// translation (requirement M5). It is not one-touch, be the other or not.
+    /// Registers the memory of an existing region again, with a tag, domain, start and rights of its own.
+    /// Both use one translation (requirement M5). The new region is not one-touch, even if the existing one
+    /// is.
     pub fn share(&self, tag: Tag, domain: Domain, start: u64, rights: Rights) -> Result<Tag, RegisterError> {
-        // Whose the region is does not matter: this is a call of the program that owns both domains.
+        // The region may be in any domain: the caller is the program that owns both domains.
         let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
         let Some((guard, state)) = self.guard(tag) else {
             return Err(self.refusal(&access).into());
@@ -81,21 +83,22 @@ impl Table {
         self.publish_new(Body { domain, start, rights, one_touch: false, ..body })
     }
 
-    /// An entry for registrations by send-queue request (requirement M6). Its tag is known at once; it becomes valid
-    /// when [`fill`](Self::fill) executes the request.
+    /// Allocates an entry for registrations by send-queue request (requirement M6). Its tag is known at once;
+    /// it becomes valid when [`fill`](Self::fill) executes the request.
     pub fn allocate(&self, domain: Domain) -> Result<Tag, RegisterError> {
-        self.keep_new(Body { kind: Kind::Region, domain, ..Body::default() })
+        self.allocate_new(Body { kind: Kind::Region, domain, ..Body::default() })
     }
 
-    /// An entry for a window, not bound to anything.
+    /// Allocates an unbound window.
     pub fn allocate_window(&self, domain: Domain) -> Result<Tag, RegisterError> {
-        self.keep_new(Body { kind: Kind::Window, domain, ..Body::default() })
+        self.allocate_new(Body { kind: Kind::Window, domain, ..Body::default() })
     }
 
-    /// Executes a registration by send-queue request of this stream. `tag`, which becomes valid, is that of
-    /// [`allocate`](Self::allocate) the first time, and the one [`following`] the last after each invalidation.
+    /// Executes a registration by send-queue request of this stream. `tag`, which becomes valid, must be the
+    /// one returned by [`allocate`](Self::allocate) the first time, and the one [`following`] the previous
+    /// tag after each invalidation.
     ///
-    /// All streams of the domain can use it; only the peer of this one can invalidate it.
+    /// All streams of the domain can use the region; only the peer of this stream can invalidate it.
     pub fn fill(
         &self,
         host: &dyn Host,
@@ -119,25 +122,27 @@ impl Table {
             return Err(change.denied(&access, Check::Instance).into());
         }
         memory.check(host)?;
-        change.revoke(); // one-touch memory is shut before its last guard is gone
+        change.revoke(); // one-touch memory may be invalid while a guard is still held
         change.control.invalidator = Some(stream.qp);
         change.publish(instance_of(tag), memory.into_body(stream.domain));
         Ok(())
     }
 
-    /// Executes a local invalidation: the entry stays allocated, to be filled or bound again, but nobody can use it. It
-    /// need not be valid. Waits for guards.
+    /// Executes a local invalidation: the entry stays allocated, to be filled or bound again, but can no
+    /// longer be accessed. It need not be valid. Waits for guards.
     pub fn invalidate(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
         let access = Access::to_change(tag, stream);
         let mut change = self.change_of(&access)?;
         self.invalidate_entry(&mut change, &access)
     }
 
-    /// Executes the invalidation that a peer's Send asks for (requirement M12). Waits for guards.
+    /// Executes the invalidation that a remote Send with Invalidate requests (requirement M12). Waits for
+    /// guards.
     ///
-    /// The tag must be valid and this stream's (RFC 5040 §7.2). What several peers could invalidate, one could take away from
-    /// another (RFC 5042 §6.4.5), so there is at most one stream whose peer may: the one that a window is bound to, or that
-    /// registered the region by send-queue request.
+    /// The tag must be valid and belong to this stream (RFC 5040 §7.2). If several peers could invalidate a
+    /// tag, one could take it away from another (RFC 5042 §6.4.5). Therefore at most one stream's peer may:
+    /// that of the stream a window is bound to, or of the stream that registered the region by send-queue
+    /// request.
     pub fn invalidate_remotely(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
         let access = Access { kinds: self.remote_kinds(), ..Access::to_change(tag, stream) };
         let mut change = self.change_of(&access)?;
@@ -151,12 +156,12 @@ impl Table {
         }
     }
 
-    /// Gives a tag back, be it a region's or a window's, valid or not. Waits for guards; when it returns, nobody touches
-    /// the memory any more, and nobody will.
+    /// Deregisters a region or deallocates a window, valid or not. Waits for guards: when it returns, nothing
+    /// accesses the memory through the tag any more.
     pub fn deregister(&self, tag: Tag) -> Result<(), DeregisterError> {
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or(DeregisterError::Unknown(tag))?;
-        let mut change = entry.change(&self.departures);
+        let mut change = entry.change(&self.guard_wait);
         if !entry.state().is_taken() || change.tag(index) != tag {
             return Err(DeregisterError::Unknown(tag));
         }
@@ -172,27 +177,27 @@ impl Table {
         if pending {
             self.pending.cleared(tag);
         }
-        self.slab.give_back(index);
+        self.slab.release(index);
         Ok(())
     }
 
-    /// What is known of a tag; nothing if it is out of date.
+    /// Looks up a tag. Returns `None` if it is stale.
     pub fn look_up(&self, tag: Tag) -> Option<EntryInfo> {
         self.look_up_any(tag).filter(|info| info.tag == tag)
     }
 
-    /// The tag that the entry behind this one has now: the same, or another instance of it.
+    /// The current tag of the entry that `tag` names: `tag` itself, or another instance.
     pub fn current(&self, tag: Tag) -> Option<Tag> {
         self.look_up_any(tag).map(|info| info.tag)
     }
 
-    /// The tag that the next registration by send-queue request gives the entry behind this one.
+    /// The tag that the next registration by send-queue request must give the entry that `tag` names.
     pub fn next_registration(&self, tag: Tag) -> Option<Tag> {
         let entry = self.slab.entry(index_of(tag))?;
-        Some(entry.change(&self.departures).next_registration(index_of(tag)))
+        Some(entry.change(&self.guard_wait).next_registration(index_of(tag)))
     }
 
-    /// How many entries are in use.
+    /// Number of entries in use.
     pub fn len(&self) -> usize {
         self.slab.len()
     }
@@ -208,13 +213,14 @@ impl Table {
         self.strict
     }
 
-    /// A guard on the entry with the index of this tag, if it is valid.
+    /// Takes a guard on the entry with the index of this tag, if it is valid.
     #[inline]
     pub(super) fn guard(&self, tag: Tag) -> Option<(Guard<'_>, State)> {
-        self.slab.entry(index_of(tag))?.guard(&self.departures)
+        self.slab.entry(index_of(tag))?.guard(&self.guard_wait)
     }
 
-    /// What is known of the entry with the index of this tag. Waits for no guard, so that who holds one may ask.
+    /// Looks up the entry with the index of this tag, ignoring the instance. Does not wait for guards, so
+    /// that a thread that holds one may call it.
     pub(super) fn look_up_any(&self, tag: Tag) -> Option<EntryInfo> {
         let entry = self.slab.entry(index_of(tag))?;
         let body = entry.body();
@@ -222,10 +228,11 @@ impl Table {
         state.is_taken().then(|| entry.info(&body, index_of(tag), state))
     }
 
-    /// Holds the entry for a change by a stream: it is somebody's, of the right kind, domain and stream.
+    /// Locks the entry for a change by a stream, after checking that it is allocated and of the right kind,
+    /// domain and stream.
     pub(super) fn change(&self, access: &Access) -> Result<Change<'_>, Denied> {
         let entry = self.slab.entry(index_of(access.tag)).ok_or_else(|| access.denied(Check::Valid, None))?;
-        let change = entry.change(&self.departures);
+        let change = entry.change(&self.guard_wait);
         if !entry.state().is_taken() {
             return Err(access.denied(Check::Valid, None));
         }
@@ -234,7 +241,8 @@ impl Table {
         Ok(change)
     }
 
-    /// The same, and the instance is right.
+    /// Locks the entry for a change by a stream, as [`change`](Self::change) does, and also checks the
+    /// instance.
     pub(super) fn change_of(&self, access: &Access) -> Result<Change<'_>, Denied> {
         let change = self.change(access)?;
         if change.tag(index_of(access.tag)) != access.tag {
@@ -244,7 +252,7 @@ impl Table {
     }
 
     fn invalidate_entry(&self, change: &mut Change<'_>, access: &Access) -> Result<(), Denied> {
-        if !change.control.keepable {
+        if !change.control.reusable {
             return Err(change.denied(access, Check::Invalidate));
         }
         if change.control.windows != 0 {
@@ -254,19 +262,19 @@ impl Table {
         Ok(())
     }
 
-    /// Nobody can use the entry any more; its tag is kept. Waits for guards.
+    /// Makes the entry invalid but keeps its tag allocated. Waits for guards.
     pub(super) fn empty(&self, change: &mut Change<'_>, tag: Tag) {
         change.revoke();
         self.unbind(change);
         let emptied = change.entry.body().emptied();
-        change.keep(instance_of(tag), emptied);
+        change.allocate(instance_of(tag), emptied);
     }
 
-    /// If this is a window that is bound, its region has one less. It must have been revoked.
+    /// If this is a bound window, detaches it from its region. It must have been revoked.
     pub(super) fn unbind(&self, change: &mut Change<'_>) {
         let Some(region) = change.control.region.take() else { return };
         let region = self.slab.entry(region).expect("a bound window has a region");
-        region.change(&self.departures).control.windows -= 1;
+        region.change(&self.guard_wait).control.windows -= 1;
     }
 
     fn publish_new(&self, body: Body) -> Result<Tag, RegisterError> {
@@ -274,26 +282,26 @@ impl Table {
         Ok(self.publish_at(index, entry, body))
     }
 
-    /// Makes an entry valid that nobody uses.
+    /// Makes an unused entry valid.
     pub(super) fn publish_at(&self, index: u32, entry: &Entry, body: Body) -> Tag {
-        let mut change = entry.change(&self.departures);
+        let mut change = entry.change(&self.guard_wait);
         let tag = change.tag(index);
         change.publish(instance_of(tag), body);
         tag
     }
 
-    fn keep_new(&self, body: Body) -> Result<Tag, RegisterError> {
+    fn allocate_new(&self, body: Body) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
-        let mut change = entry.change(&self.departures);
+        let mut change = entry.change(&self.guard_wait);
         let tag = change.tag(index);
-        *change.control = Control { keepable: true, ..Control::default() };
-        change.keep(instance_of(tag), body);
+        *change.control = Control { reusable: true, ..Control::default() };
+        change.allocate(instance_of(tag), body);
         Ok(tag)
     }
 }
 
 impl Access {
-    /// Of a request that changes an entry, and asks for no bytes.
+    /// Describes a request that changes an entry and accesses no bytes.
     pub(super) fn to_change(tag: Tag, stream: Stream) -> Self {
         let Stream { domain, qp } = stream;
         let need = Rights::empty();
@@ -302,13 +310,13 @@ impl Access {
 }
 
 impl Change<'_> {
-    /// The tag that the next registration gives the entry.
+    /// The tag that the next registration must give the entry.
     fn next_registration(&self, index: u32) -> Tag {
         let current = self.tag(index);
         if self.control.used { following(current) } else { current }
     }
 
-    /// The tag that the entry has now.
+    /// The current tag of the entry.
     pub(super) fn tag(&self, index: u32) -> Tag {
         tag_of(index, self.entry.state().instance())
     }
@@ -333,7 +341,7 @@ impl Memory {
         }
     }
 
-    /// All that can be checked without a look at the memory.
+    /// Checks everything that does not depend on what is mapped.
     fn check_shape(&self) -> Result<(), RegisterError> {
         let Self { start, len, rights, one_touch, ref translation } = *self;
         if len == 0 {
@@ -371,7 +379,8 @@ fn check_range(start: u64, len: u64) -> Result<(), RegisterError> {
     start.checked_add(len).map(|_| ()).ok_or(RegisterError::Wrap { start, len })
 }
 
-/// What a peer writes, the program writes through it: it needs that right itself, as verbs demand.
+/// Remote write access implies local write access, as verbs demand: the program must have the right that it
+/// grants.
 fn check_rights(rights: Rights) -> Result<(), RegisterError> {
     let writes = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
     if writes && !rights.contains(Rights::LOCAL_WRITE) {

@@ -1,19 +1,20 @@
-//! From offsets to addresses (requirement M3): one run of memory, pages of one size, or buffers of any length.
+//! Translation of offsets to addresses (requirement M3): a contiguous range, pages of one size, or buffers of
+//! any length.
 //!
-//! `access.rs` has checked the range; the spans that come out of here go to the link. A translation says nothing of rights:
-//! several entries of the table may share one (requirement M5).
+//! Ranges are checked in `access.rs` before. A translation has no rights: several entries of the table may
+//! share one (requirement M5).
 
 use super::Spans;
 use crate::host::{Held, Host, Span, Unmapped};
 use std::fmt;
 use std::sync::Arc;
 
-/// Where the bytes of a region are.
+/// Translates the offsets of a region to addresses.
 pub struct Translation {
     form: Form,
-    /// How many bytes it covers.
+    /// Length in bytes.
     len: u64,
-    /// The memory itself, if it is there as long as this.
+    /// The memory itself, if the translation keeps it alive.
     held: Option<Arc<dyn Held>>,
 }
 
@@ -26,29 +27,29 @@ enum Form {
         layout: Layout,
         pages: Box<[u64]>,
     },
-    /// Second-order indirect: a table of such tables, each but the last with `1 << order` pages.
+    /// Second-order indirect: a table of page tables, each but the last with `1 << order` pages.
     PageTables {
         layout: Layout,
         order: u32,
         tables: Box<[Box<[u64]>]>,
     },
-    /// Sorted by where they end.
+    /// Separate buffers, sorted by their end offset.
     Buffers(Box<[Buffer]>),
 }
 
-/// How a table of pages is read.
+/// How to interpret a page table.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     size: PageSize,
-    /// Where in the first page the first byte is.
+    /// Offset of the first byte within the first page.
     first: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Buffer {
-    /// The offset behind its last byte.
+    /// The offset just past its last byte.
     end: u64,
-    /// The address behind its last byte.
+    /// The address just past its last byte.
     end_addr: u64,
 }
 
@@ -58,56 +59,56 @@ pub struct PageSize {
     order: u32,
 }
 
-/// Why these addresses make no translation.
+/// Addresses that do not form a valid translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TranslationError {
-    /// There are no bytes, or a part has none.
-    #[error("memory of no length cannot be registered")]
+    /// The length, or that of a part, is zero.
+    #[error("cannot register memory of length zero")]
     Empty,
-    /// A part reaches beyond the last address.
-    #[error("memory at {addr:#x} reaches beyond the last address")]
+    /// A part extends past the end of the address space.
+    #[error("memory at {addr:#x} extends past the end of the address space")]
     Wrap {
-        /// Where that part begins.
+        /// The address of that part.
         addr: u64,
     },
-    /// All parts together have more bytes than can be counted.
-    #[error("the parts are too long together")]
+    /// The total length exceeds 64 bits.
+    #[error("the total length of the parts exceeds 64 bits")]
     TooLong,
-    /// A page does not begin at a multiple of its size.
-    #[error("the page at {addr:#x} does not begin at a multiple of its size")]
+    /// A page is not aligned to its size.
+    #[error("the page at {addr:#x} is not aligned to its size")]
     Unaligned {
-        /// Where it begins.
+        /// The address of the page.
         addr: u64,
     },
     /// The first byte is not in the first page.
-    #[error("the first byte, at {first:#x}, is not in the first page")]
+    #[error("the first byte, at offset {first:#x}, is not in the first page")]
     FirstByte {
-        /// Where it would be.
+        /// The offset of the first byte.
         first: u64,
     },
-    /// The tables are not of one size, a power of two; only the last may be shorter.
-    #[error("page table {table} is not as long as the first, or that length is no power of two")]
+    /// The tables differ in length, or the length is not a power of two. Only the last may be shorter.
+    #[error("page table {table} differs in length from the first, or that length is not a power of two")]
     Shape {
-        /// Which one.
+        /// The index of the table.
         table: usize,
     },
 }
 
 impl PageSize {
-    /// A page of so many bytes, if there are such.
+    /// Creates a page size, if `bytes` is a valid one.
     pub const fn new(bytes: u64) -> Option<Self> {
         let order = bytes.trailing_zeros();
         if bytes.is_power_of_two() && order >= 12 && order <= 28 { Some(Self { order }) } else { None }
     }
 
-    /// How many bytes it has.
+    /// The size in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.order
     }
 }
 
-/// Without its tables, which may be long.
+/// Omits the tables, which may be long.
 impl fmt::Debug for Translation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Translation").field("len", &self.len).finish_non_exhaustive()
@@ -115,21 +116,22 @@ impl fmt::Debug for Translation {
 }
 
 impl Translation {
-    /// One run of memory.
+    /// Creates a translation to contiguous memory.
     pub fn direct(addr: u64, len: u64) -> Result<Self, TranslationError> {
         end_of(addr, len)?;
         Ok(Self { form: Form::Direct { addr }, len, held: None })
     }
 
-    /// Pages, wherever they are, from byte `first` of the first one to the end of the last.
+    /// Creates a translation to pages at any address, from byte `first` of the first page to the end of the
+    /// last.
     pub fn pages(size: PageSize, first: u64, pages: Vec<u64>) -> Result<Self, TranslationError> {
         let layout = Layout { size, first };
         let len = layout.check(&pages)?;
         Ok(Self { form: Form::Pages { layout, pages: pages.into() }, len, held: None })
     }
 
-    /// Pages as above, in a table of tables, so that no table is long. All tables but the last have the same length, a
-    /// power of two.
+    /// Creates a translation to pages listed in a table of tables, so that no table is long. All tables but
+    /// the last have the same length, a power of two.
     pub fn page_tables(size: PageSize, first: u64, tables: Vec<Vec<u64>>) -> Result<Self, TranslationError> {
         let layout = Layout { size, first };
         let table_len = tables.first().ok_or(TranslationError::Empty)?.len();
@@ -149,7 +151,7 @@ impl Translation {
         Ok(Self { form: Form::PageTables { layout, order, tables }, len, held: None })
     }
 
-    /// Separate buffers of any length, one behind another.
+    /// Creates a translation to the concatenation of separate buffers of any length.
     pub fn buffers(buffers: &[Span]) -> Result<Self, TranslationError> {
         let mut len = 0_u64;
         let mut list = Vec::with_capacity(buffers.len());
@@ -164,28 +166,32 @@ impl Translation {
         Ok(Self { form: Form::Buffers(list.into()), len, held: None })
     }
 
-    /// Keeps the memory from going away, and copies through it: the very bytes that these addresses name.
+    /// Keeps the memory alive, and copies through `held` instead of the host. `held` must be the memory that
+    /// these addresses name.
     #[must_use]
     pub fn hold(self, held: Arc<dyn Held>) -> Self {
         Self { held: Some(held), ..self }
     }
 
-    /// How many bytes it covers; never zero.
+    /// The length in bytes; never zero.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Appends where `len` bytes from `offset` on are; what adjoins is one span.
+    /// Appends the address ranges of `len` bytes from `offset`, merging adjacent ones.
     ///
     /// # Panics
-    /// If they are not all within the translation: the range was not checked.
+    /// If the range exceeds the translation, which means that it was not checked.
     #[inline]
     pub fn spans(&self, offset: u64, len: usize, spans: &mut Spans) {
         let end = offset.checked_add(len as u64);
-        assert!(end.is_some_and(|end| end <= self.len), "a range outside of the translation was let through");
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "range outside of the translation: it was not checked"
+        );
         if self.held.is_none() {
-            spans.doubt();
+            spans.mark_unverified();
         }
         if let Form::Direct { addr } = self.form {
             spans.push(Span { addr: addr + offset, len });
@@ -194,10 +200,10 @@ impl Translation {
         }
     }
 
-    /// Copies the bytes from `offset` on to `into`.
+    /// Copies the bytes starting at `offset` to `into`.
     ///
     /// # Panics
-    /// As [`spans`](Self::spans) does.
+    /// If the range exceeds the translation, which means that it was not checked.
     #[inline]
     pub fn read(&self, offset: u64, host: &dyn Host, into: &mut [u8]) -> Result<(), Unmapped> {
         match &self.held {
@@ -209,10 +215,10 @@ impl Translation {
         }
     }
 
-    /// Copies `from` to the bytes from `offset` on.
+    /// Copies `from` to the bytes starting at `offset`.
     ///
     /// # Panics
-    /// As [`spans`](Self::spans) does.
+    /// If the range exceeds the translation, which means that it was not checked.
     #[inline]
     pub fn write(&self, offset: u64, host: &dyn Host, from: &[u8]) -> Result<(), Unmapped> {
         match &self.held {
@@ -240,7 +246,7 @@ impl Translation {
         }
     }
 
-    /// The address of the byte at `offset`, and how many bytes lie there in one run, at least one.
+    /// Returns the address of the byte at `offset`, and the number of contiguous bytes there, at least one.
     fn run(&self, offset: u64) -> (u64, u64) {
         match &self.form {
             Form::Direct { addr } => (addr + offset, self.len - offset),
@@ -258,7 +264,7 @@ impl Translation {
 }
 
 impl Layout {
-    /// Checks the pages and the place of the first byte; returns the length from there.
+    /// Checks the pages and the offset of the first byte; returns the length of the translation.
     fn check(self, pages: &[u64]) -> Result<u64, TranslationError> {
         self.check_pages(pages)?;
         self.len(pages.len())
@@ -288,13 +294,14 @@ impl Layout {
     fn run(self, offset: u64, page_addr: impl FnOnce(usize) -> u64) -> (u64, u64) {
         let at = self.first + offset;
         let within = at & (self.size.bytes() - 1);
-        #[expect(clippy::cast_possible_truncation, reason = "fewer pages than a table in memory has entries")]
+        #[expect(clippy::cast_possible_truncation, reason = "a page index is within a table in memory")]
         let page = (at >> self.size.order) as usize;
         (page_addr(page) + within, self.size.bytes() - within)
     }
 }
 
-/// The address behind the last byte. Memory that ends with the very last address is refused too, for simplicity.
+/// The address just past the last byte. Memory that ends exactly at the end of the address space is refused
+/// too, for simplicity.
 fn end_of(addr: u64, len: u64) -> Result<u64, TranslationError> {
     if len == 0 {
         return Err(TranslationError::Empty);

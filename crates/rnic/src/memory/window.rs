@@ -1,33 +1,34 @@
-//! Windows: part of a region, opened to one peer or to all of the domain, and closed again without touching the region.
+//! Memory windows: part of a region, opened to one peer or to all peers of the domain, and closed again
+//! without affecting the region.
 //!
-//! A window is an entry of the table like a region's (`table.rs` allocates and deregisters it), and uses its region's
-//! translation. As long as it is bound, its region cannot go.
+//! A window is an entry of the table like a region (`table.rs` allocates and deregisters it) and uses the
+//! translation of its region. A region cannot be deregistered while windows are bound to it.
 
 use super::access::{Access, Kinds};
 use super::entry::{Body, Change};
 use super::{Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
 use ironwarp_wire::Tag;
 
-/// What a window is to be bound to.
+/// A binding of a window to part of a region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Binding {
-    /// The region, which must allow it.
+    /// The region, which must allow windows.
     pub region: Tag,
-    /// The first byte, as an access to the region would name it.
+    /// The offset of the first byte, as an access to the region would name it.
     pub at: u64,
-    /// How many bytes; none to unbind the window.
+    /// Length in bytes. Zero unbinds the window.
     pub len: u64,
-    /// What peers may do: only remote rights count.
+    /// The rights of peers. Local rights are ignored.
     pub rights: Rights,
-    /// Whether it serves one message of a peer's, and is closed when that has ended (requirement M10).
+    /// Whether it serves a single remote message and is closed when that message has ended (requirement M10).
     pub one_touch: bool,
-    /// Whether peers name the first byte by 0 instead of `at`.
+    /// Whether peers name the first byte by offset 0 instead of `at`.
     pub zero_based: bool,
-    /// Whose peers may use it.
+    /// Which peers may use the window.
     pub scope: Scope,
 }
 
-/// Whose peers may use a window: both associations of RFC 5041 §8.2.
+/// Which peers may use a window: the two associations of RFC 5041 §8.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
     /// Only the peer of the stream that binds it, which may also invalidate it (verbs: a window of type 2).
@@ -37,10 +38,11 @@ pub enum Scope {
 }
 
 impl Table {
-    /// Executes a binding. `window` is the tag that the window has now; the one it has from then on, the [`following`] one,
-    /// is returned. What was bound before is revoked: waits for guards. If a check fails, the window stays as it was.
+    /// Executes a binding. `window` is the current tag of the window; the new tag, the one [`following`] it,
+    /// is returned. A previous binding is revoked, which waits for guards. If a check fails, the window is
+    /// unchanged.
     ///
-    /// `len` 0 unbinds; then the region and the rest of the binding are not looked at.
+    /// A `len` of 0 unbinds the window and ignores the rest of the binding.
     pub fn bind(&self, stream: Stream, window: Tag, binding: Binding) -> Result<Tag, Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(window, stream) };
         let change = self.change_of(&access)?;
@@ -49,8 +51,8 @@ impl Table {
         Ok(tag)
     }
 
-    /// The same, but the consumer has chosen the instance: `tag` is the one that the window has from then on, whichever it
-    /// has now (verbs: a window of type 2).
+    /// Executes a binding whose instance the consumer has chosen: `tag` becomes the tag of the window,
+    /// whatever it is now (verbs: a window of type 2).
     pub fn bind_as(&self, stream: Stream, tag: Tag, binding: Binding) -> Result<(), Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(tag, stream) };
         let change = self.change(&access)?;
@@ -64,7 +66,7 @@ impl Table {
         tag: Tag,
         binding: &Binding,
     ) -> Result<(), Denied> {
-        // The new region is held before the old one is let go: it may be the same.
+        // Attach to the new region before detaching from the old one: they may be the same.
         let body = if binding.len == 0 { None } else { Some(self.attach(stream, binding)?) };
         change.revoke();
         self.unbind(&mut change);
@@ -74,14 +76,16 @@ impl Table {
             change.publish(instance_of(tag), body);
         } else {
             let emptied = change.entry.body().emptied();
-            change.keep(instance_of(tag), emptied);
+            change.allocate(instance_of(tag), emptied);
         }
         Ok(())
     }
 
-    /// Checks the region (requirement M8, a to g), counts one window more on it, and gives the window's body.
+    /// Checks the region (requirement M8, a to g), counts the window on it, and returns the body for the
+    /// window.
     ///
-    /// Who binds holds its window, then the region for a moment; nobody holds them the other way round.
+    /// The caller holds the lock of its window while this takes that of the region; no thread takes them in
+    /// the other order.
     fn attach(&self, stream: Stream, binding: &Binding) -> Result<Body, Denied> {
         let &Binding { region, at, len, rights, one_touch, zero_based, scope } = binding;
         let access = Access {
@@ -115,7 +119,8 @@ impl Table {
     }
 }
 
-/// The rights that the region must have for such a window: what peers do through it is as if the program did it.
+/// The rights that the region must have for such a window: remote access through a window counts as access by
+/// the program.
 fn needed_of_region(rights: Rights) -> Rights {
     let mut needed = Rights::BIND;
     if rights.intersects(Rights::REMOTE_READ | Rights::REMOTE_ATOMIC) {

@@ -1,12 +1,12 @@
-//! The completion queue: the stream puts completions in, the consumer polls them out (steps 7 and 8 of the path).
+//! The completion queue: the stream adds completions, the consumer polls them.
 //!
-//! Before this: `stream`, which made the [`Completion`]. After it: the consumer's poll and, if it armed the queue, one
-//! event through its [`CompletionHandler`].
+//! If the consumer has armed the queue, it gets one event through its [`CompletionHandler`].
 //!
-//! One lock guards the queue and whether it is armed, so that "a completion is there" and "an event is due" are decided
-//! together. The event is raised after that lock was released (requirement N9): who is woken finds its completion, and
-//! does not run into the lock. A second lock, taken only to raise an event or to move the queue to another handler,
-//! keeps an event that is under way from reaching a handler the queue has left (requirement N4).
+//! One lock protects the completions and the arming, so that "there is a completion" and "an event is due" are
+//! decided together. The event is raised after that lock was released (requirement N9), so that the thread it
+//! wakes finds the completion and does not contend for the lock. A second lock, taken only to raise an event or
+//! to move the queue to another handler, prevents an event from reaching a handler that the queue has left
+//! (requirement N4).
 
 use super::moderation::{Fate, Held, Moderation};
 use super::{Completion, Status};
@@ -18,19 +18,19 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// Which completion raises the event (requirement N8).
+/// The completions that raise an event (requirement N8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
-    /// The next that is solicited, or an error.
+    /// The next solicited completion, or an error.
     Solicited,
-    /// The next.
+    /// The next completion.
     Next,
 }
 
-/// A completion came when the queue was full. It is lost, and the queue takes no more: the queue pairs that use it fail
-/// (requirement I5).
+/// A completion was added to a full queue. It is lost, and the queue accepts no more: the queue pairs that use it
+/// fail (requirement I5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("completion queue {cq} overran: its consumer made it for fewer completions than it asked for")]
+#[error("completion queue {cq} overflowed: create it with room for all outstanding requests")]
 pub struct Overrun {
     /// The queue.
     pub cq: u32,
@@ -40,33 +40,33 @@ pub struct Overrun {
 #[derive(Debug)]
 pub struct Cq {
     id: u32,
-    /// What a poll finds: how many completions, and [`OVERRUN`]. Written with `ring` locked.
+    /// What a poll finds: the number of completions, and [`OVERRUN`]. Written with `ring` locked.
     ready: AtomicUsize,
-    /// The same as `ring.armed.is_some()`, for those who need no more than a hint. Written with `ring` locked.
+    /// Equals `ring.armed.is_some()`, for readers that need only a hint. Written with `ring` locked.
     armed: AtomicBool,
     ring: Mutex<Ring>,
     target: Mutex<Target>,
-    /// How many threads sleep on it, and what wakes them.
+    /// Number of threads that sleep on the queue, and what wakes them.
     sleepers: AtomicUsize,
     alarm: OnceLock<Arc<dyn Wake>>,
     /// Where an overrun is reported.
     reports: OnceLock<Arc<AsyncEvents>>,
 }
 
-/// Set in `ready` once a completion was lost.
+/// Set in `ready` after a completion was lost.
 const OVERRUN: usize = 1 << (usize::BITS - 1);
 
 #[derive(Debug)]
 struct Ring {
     capacity: usize,
     completions: VecDeque<Completion>,
-    /// How many of them wake a consumer that waits for solicited ones.
+    /// Number of completions that wake a consumer that waits for solicited ones.
     waking: usize,
     armed: Option<Arm>,
     overrun: bool,
-    /// What tells the time at which a completion came.
+    /// The clock for the times of completions.
     clock: Option<fn() -> u64>,
-    /// What holds events back.
+    /// Moderation of events.
     held: Option<Held>,
 }
 
@@ -75,14 +75,14 @@ struct Target {
     handler: Option<Arc<CompletionHandler>>,
     /// The last event that the handler got.
     last: Option<Ticket>,
-    /// An event is due, but there is no handler. The next one gets it.
+    /// An event is due, but there is no handler. The next handler gets it.
     owed: bool,
-    /// The queue is shut down: no event is raised any more.
+    /// The queue is shut down: no events are raised.
     closed: bool,
 }
 
 impl Cq {
-    /// An empty queue for `capacity` completions, with no handler. Events will name it `id`.
+    /// Creates an empty queue for `capacity` completions, without a handler. Events name it `id`.
     pub fn new(id: u32, capacity: usize) -> Self {
         let completions = VecDeque::with_capacity(capacity);
         Self {
@@ -105,51 +105,52 @@ impl Cq {
         }
     }
 
-    /// Who wakes threads that [sleep](Self::begin_sleep) on the queue. Set once.
+    /// Sets what wakes threads that [sleep](Self::begin_sleep) on the queue. Can be set once.
     pub fn set_alarm(&self, alarm: Arc<dyn Wake>) {
         let _ = self.alarm.set(alarm);
     }
 
-    /// From now on completions have the time at which they came, as this clock has it.
+    /// Sets the clock that gives completions the time at which they were added.
     pub fn set_clock(&self, clock: fn() -> u64) {
         lock(&self.ring).clock = Some(clock);
     }
 
-    /// Where an overrun is reported. Set once.
+    /// Sets where an overrun is reported. Can be set once.
     pub fn set_reports(&self, reports: &Arc<AsyncEvents>) {
         let _ = self.reports.set(Arc::clone(reports));
     }
 
-    /// A thread is about to sleep until there is something to poll: from now on the alarm is raised for every completion.
-    /// What is there already raises none, so [look](Self::has_something) after this. Has nothing to do with
-    /// [`arm`](Self::arm), which is the consumer's.
+    /// Registers a thread that is about to sleep until there is something to poll: from now on every completion
+    /// wakes it. Existing completions do not, so call [`has_something`](Self::has_something) afterwards.
+    /// Independent of [`arm`](Self::arm), which belongs to the consumer.
     pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a poll would find something. A thread that began to sleep before this, and is told no, is woken by what comes.
+    /// Whether a poll would find something. If not, a thread that called [`begin_sleep`](Self::begin_sleep)
+    /// before is woken by the next completion.
     pub fn has_something(&self) -> bool {
-        // Under the lock: a completion is here before this, or finds the sleeper when it comes.
+        // With the lock: a completion was added before this, or its thread sees the sleeper.
         let ring = lock(&self.ring);
         !ring.completions.is_empty() || ring.overrun
     }
 
-    /// It woke.
+    /// Unregisters a thread that has woken up.
     pub fn end_sleep(&self) {
         self.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// What events call it.
+    /// The number that events name it by.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// How many completions wait to be polled.
+    /// Number of completions to be polled.
     pub fn len(&self) -> usize {
         self.ready.load(Ordering::Relaxed) & !OVERRUN
     }
 
-    /// Whether none do.
+    /// Whether there are no completions to be polled.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -161,19 +162,21 @@ impl Cq {
 
     /// Appends a completion, and raises the event if the queue is armed for it.
     ///
-    /// An error is the stream's: its queue pair fails. The consumer is told by [`poll`](Self::poll), and woken for it.
+    /// If this fails, the queue pair fails as well. The consumer is woken, and [`poll`](Self::poll) returns the
+    /// error.
     pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
         self.several().push(completion)
     }
 
-    /// Appends any number of completions under one lock, which the first of them takes.
+    /// Appends any number of completions under one lock, which is taken for the first of them.
     pub(crate) fn several(&self) -> Several<'_> {
         Several { cq: self, ring: None, due: false, lost: false, timer: None }
     }
 
-    /// Takes up to `most` completions, the oldest first, and returns how many. `each` is called with the queue locked.
+    /// Takes up to `most` completions, the oldest first, and returns their number. Calls `each` with the queue
+    /// locked.
     ///
-    /// After an overrun, what was there before it is handed out first; then it is an error, and stays one.
+    /// After an overrun, the completions from before it are returned first; then every call fails.
     pub fn poll(&self, most: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
         match self.ready.load(Ordering::Relaxed) {
             0 => return Ok(0),
@@ -191,11 +194,12 @@ impl Cq {
         Ok(n)
     }
 
-    /// Asks for one event at the next completion of this kind. Returns whether such a completion is there already: no
-    /// event may come for it, so the caller polls again. The queue stays armed in either case.
+    /// Requests one event for the next completion of this kind. Returns whether there already is such a
+    /// completion: it may not raise an event, so the caller must poll again. The queue is armed in either case.
     ///
-    /// Asked again before the event came, there is still one event, at what is earlier. Asked again before the event was
-    /// taken from the handler, that event is the answer to both: whoever takes it finds all completions.
+    /// If the queue is armed again before the event was raised, there is still one event, for whichever
+    /// completion comes first. If it is armed again before the event was taken from the handler, that event
+    /// serves both: the thread that takes it finds all completions.
     #[must_use = "a completion that came before the queue was armed raises no event"]
     pub fn arm(&self, arm: Arm) -> bool {
         let mut ring = lock(&self.ring);
@@ -208,8 +212,8 @@ impl Cq {
         there || ring.overrun
     }
 
-    /// From now on its event waits for more completions, or for a time (requirement I10); `None`: for nothing. An event that waits now
-    /// is raised.
+    /// Makes events wait for more completions, or for a time (requirement I10). `None` ends that, and raises an
+    /// event that waits.
     pub fn moderate(&self, by: Option<Moderation>) {
         let mut ring = lock(&self.ring);
         let before = std::mem::replace(&mut ring.held, by.map(Held::new));
@@ -227,18 +231,18 @@ impl Cq {
         }
     }
 
-    /// Whether the event that was asked for has not come yet: whoever asked is asleep, or about to be.
+    /// Whether a requested event is still to come: the thread that armed the queue sleeps, or is about to.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
 
-    /// How many completions it holds at most.
+    /// Maximum number of completions.
     pub fn capacity(&self) -> usize {
         lock(&self.ring).capacity
     }
 
-    /// From now on it holds up to `capacity` completions. Those that wait stay, and so does the arming. Refused if more
-    /// wait than that.
+    /// Changes the maximum number of completions. Keeps existing completions and the arming. Fails if there are
+    /// more completions than that.
     pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
         let mut completions = VecDeque::with_capacity(capacity);
         let mut ring = lock(&self.ring);
@@ -252,12 +256,12 @@ impl Cq {
         ring.capacity = capacity;
         completions.append(&mut ring.completions);
         std::mem::swap(&mut ring.completions, &mut completions);
-        drop(ring); // before the memory is given back
+        drop(ring); // before the memory is freed
         Ok(())
     }
 
-    /// Takes back the completions of one queue pair that were not polled, and returns how many. It is reset or destroyed,
-    /// and makes no more.
+    /// Removes the completions of a queue pair that were not polled, and returns their number. The queue pair is
+    /// being reset or destroyed, and adds no more.
     pub fn purge(&self, qp: u32) -> usize {
         let mut ring = lock(&self.ring);
         let before = ring.completions.len();
@@ -267,21 +271,21 @@ impl Cq {
         before - ring.completions.len()
     }
 
-    /// Whether a request of this queue pair has succeeded, and the consumer has not polled that yet.
+    /// Whether a request of this queue pair has succeeded whose completion was not polled yet.
     pub(crate) fn has_success_of(&self, qp: u32) -> bool {
         let of = |completion: &Completion| completion.qp == qp && completion.status == Status::Success;
         lock(&self.ring).completions.iter().any(of)
     }
 
-    /// The handler that it has now.
+    /// The current handler.
     pub fn handler(&self) -> Option<HandlerId> {
         lock(&self.target).handler.as_ref().map(|handler| handler.id())
     }
 
     /// Moves the queue to another handler, or to none (*Modify CQ*, requirement N4). It stays armed.
     ///
-    /// Once this returns, the old handler gets nothing more. What it got before is the old handler's; an event that is due
-    /// goes to the new one. While there is none, it is kept for the next.
+    /// After this has returned, the old handler gets no more events, but keeps those it already got. A due event
+    /// goes to the new handler; if there is none, it is kept for the next one.
     pub fn set_handler(&self, handler: Option<Arc<CompletionHandler>>) {
         if broken::is("move") {
             lock(&self.ring).armed = None;
@@ -297,8 +301,8 @@ impl Cq {
         }
     }
 
-    /// Nobody will take its events any more: those that were not taken are taken back, and no more are raised (requirement
-    /// N11). Completions can still be polled.
+    /// Removes the events that were not taken, and raises no more (requirement N11). Completions can still be
+    /// polled.
     pub fn shut_down(&self) {
         let mut target = lock(&self.target);
         let target = std::mem::replace(&mut *target, Target { closed: true, ..Target::default() });
@@ -309,7 +313,7 @@ impl Cq {
 }
 
 impl Moderated for Cq {
-    /// The time of [`moderate`](Cq::moderate) is over.
+    /// The time of [`moderate`](Cq::moderate) has passed.
     fn expired(&self) {
         let mut ring = lock(&self.ring);
         let held = ring.held.as_mut().is_some_and(Held::expired);
@@ -317,20 +321,20 @@ impl Moderated for Cq {
     }
 }
 
-/// Completions that are appended together. Dropped, it lets go of the queue, and wakes who waits for one of them.
+/// Appends completions together. When dropped, it unlocks the queue and wakes threads that wait for one of them.
 pub(crate) struct Several<'c> {
     cq: &'c Cq,
     ring: Option<MutexGuard<'c, Ring>>,
-    /// The event is.
+    /// An event is due.
     due: bool,
-    /// The first that ever was.
+    /// The queue overflowed for the first time.
     lost: bool,
-    /// The event waits, and this is to be started.
+    /// An event is held back, and this timer has to be started.
     timer: Option<(Duration, Arc<dyn Timer>)>,
 }
 
 impl Several<'_> {
-    /// As [`Cq::push`] does.
+    /// Appends a completion, as [`Cq::push`] does.
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
         let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
         let (wakes, failed) = (completion.wakes(), completion.status != Status::Success);
@@ -374,26 +378,26 @@ impl Drop for Several<'_> {
     }
 }
 
-/// A completion queue cannot be made that small.
+/// A completion queue cannot be resized to so few completions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "completion queue {cq} cannot be resized to {capacity}: {waiting} completions wait, and one must fit"
+    "cannot resize completion queue {cq} to {capacity}: it holds {waiting} completions, and the minimum is 1"
 )]
 pub struct TooSmall {
     /// The queue.
     pub cq: u32,
-    /// What was asked for.
+    /// The requested size.
     pub capacity: usize,
-    /// How many completions wait.
+    /// Number of completions to be polled.
     pub waiting: usize,
 }
 
-/// There is no room.
+/// The queue is full.
 struct Full;
 
 impl Ring {
     fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
-        // After an overrun there may be room again, but what follows would hide that something is missing before it.
+        // After an overrun there may be room again, but later completions would hide that some are missing.
         if self.overrun || self.completions.len() == self.capacity {
             self.overrun = true;
             return Err(Full);
@@ -415,7 +419,7 @@ impl Ring {
         self.armed.is_some_and(|arm| arm == Arm::Next || wakes)
     }
 
-    /// It is. Raised, it disarms: exactly one event for each time the queue was armed (requirement I2).
+    /// Raises the event, or holds it back. Raising disarms: one event for each arming (requirement I2).
     fn fire(&mut self, failed: bool) -> Fate {
         let fate = match &mut self.held {
             None => Fate::Raised,

@@ -1,24 +1,31 @@
 //! The queues a consumer sees: work requests go in, completions come out.
 //!
-//! `request.rs` has the work requests; `send.rs`, `receive.rs`, `shared.rs` and `shared_send.rs` hold those that are posted; what is
-//! done leaves as a [`Completion`] through a [`Cq`]. The stream takes from these queues in order and returns to them in order.
+//! `request.rs` defines work requests; `send.rs`, `receive.rs`, `shared.rs` and `shared_send.rs` hold those that
+//! are posted; a request that is done becomes a [`Completion`] in a [`Cq`]. The stream takes requests in order
+//! and completes them in order.
 
 mod completion;
 mod cq;
+mod entry;
+mod feed;
+mod inline;
 mod moderation;
-mod push;
+mod owner;
 mod receive;
 mod request;
 mod send;
 mod shared;
 mod shared_send;
 
-pub use completion::{Completion, Opcode, RequestError, Sender, Status, WrId};
+pub use crate::status::Status;
+pub use completion::{Completes, Completion, Opcode, RequestError, Sender, WrId};
 pub use cq::{Arm, Cq, Overrun, TooSmall};
+pub(crate) use entry::{MAX_MESSAGE, OutstandingRead, ReadKind};
+pub use inline::InlineData;
 pub use moderation::Moderation;
-pub use push::Pushed;
+pub(crate) use owner::QueueOwner;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
-pub(crate) use send::{Asked, MAX_MESSAGE, OutstandingRead, SendQueue};
+pub(crate) use send::SendQueue;
 pub use shared::{SharedReceiveQueue, SrqStatus, XrcDomain};
 pub use shared_send::SharedSendQueue;

@@ -1,37 +1,37 @@
-//! Moderation of a completion queue (requirement I10): its event may wait until so many completions have come, or until so much time
-//! has passed since the first of them. What comes is there to be polled all the while; only the wake waits.
+//! Moderation of a completion queue (requirement I10): an event may wait for a number of completions, or for a
+//! time after the first of them. Completions can be polled meanwhile; only the wakeup waits.
 
 use crate::broken;
 use crate::event::Timer;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// How long an event may be held back.
+/// How long events are held back.
 #[derive(Clone, Debug)]
 pub struct Moderation {
-    /// It is raised when so many completions have come for it.
+    /// Number of completions that raise an event.
     pub count: usize,
-    /// Or so long after the first. Zero: there is no such time.
+    /// Time after the first completion that raises an event. Zero means no limit.
     pub period: Duration,
-    /// Who calls [`Moderated::expired`](crate::event::Moderated::expired) then.
+    /// What calls [`Moderated::expired`](crate::event::Moderated::expired) after that time.
     pub timer: Arc<dyn Timer>,
 }
 
-/// Moderation at work.
+/// State of the moderation.
 #[derive(Debug)]
 pub(super) struct Held {
     by: Moderation,
-    /// How many have come since the last event.
+    /// Number of completions since the last event.
     come: usize,
-    /// The timer runs.
+    /// Whether the timer runs.
     runs: bool,
 }
 
-/// What becomes of an event that is due.
+/// What happens to an event that is due.
 #[derive(Debug)]
 pub(super) enum Fate {
     Raised,
-    /// It waits, and the timer has to be started.
+    /// It is held back, and the timer has to be started.
     Timed(Duration, Arc<dyn Timer>),
     Waits,
 }
@@ -41,7 +41,7 @@ impl Held {
         Self { by, come: 0, runs: false }
     }
 
-    /// A completion came for which an event is due.
+    /// Counts a completion for which an event is due.
     pub(super) fn came(&mut self) -> Fate {
         self.come += 1;
         if self.come >= self.by.count {
@@ -58,18 +58,18 @@ impl Held {
         Fate::Timed(self.by.period, Arc::clone(&self.by.timer))
     }
 
-    /// An error, which does not wait.
+    /// An error was added, which is never held back.
     pub(super) fn failed(&mut self) {
         self.come = 0;
     }
 
-    /// The time is over: whether an event waited for it.
+    /// The timer has expired. Returns whether an event was held back.
     pub(super) fn expired(&mut self) -> bool {
         self.runs = false;
         std::mem::take(&mut self.come) > 0
     }
 
-    /// Whether an event waits.
+    /// Whether an event is held back.
     pub(super) fn holds(&self) -> bool {
         self.come > 0
     }

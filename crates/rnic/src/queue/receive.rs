@@ -1,31 +1,31 @@
-//! The receive queue: buffers for the messages to come, used in the order they were posted.
+//! The receive queue: buffers for arriving messages, used in the order of posting.
 
 use super::{Completion, Cq, Opcode, ReceiveRequest, Status};
-use crate::error::{Fault, PostError};
+use crate::error::{PostError, QpError};
 use crate::memory::Domain;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Posted and not yet used receives.
+/// Receives that are posted and not used yet.
 #[derive(Debug)]
 pub(crate) struct ReceiveQueue {
-    /// The domain of the buffers.
+    /// The protection domain of the buffers.
     domain: Domain,
-    /// How many it holds, and how many elements each may have. Small: see `a_queue_pair_stays_small`.
+    /// Maximum number of receives, and of elements of each. `u32`, to keep queue pairs small.
     capacity: u32,
     max_sges: u32,
     posted: VecDeque<ReceiveRequest>,
 }
 
-/// A receive that a message is using up.
+/// A receive that is in use by a message.
 #[derive(Debug)]
 pub(crate) struct Receive {
     pub(crate) request: ReceiveRequest,
-    /// How much the buffers hold.
+    /// Total size of the buffers.
     pub(crate) room: u64,
-    /// The domain of the buffers.
+    /// The protection domain of the buffers.
     pub(crate) domain: Domain,
-    /// Where it completes, if not where the queue pair's own receives do.
+    /// Its completion queue, if it differs from the queue pair's.
     pub(crate) cq: Option<Arc<Cq>>,
 }
 
@@ -47,7 +47,7 @@ impl ReceiveQueue {
         self.posted.len()
     }
 
-    /// From now on it holds so many. Refused if more are posted.
+    /// Changes the maximum number of receives. Fails if more are posted.
     pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), PostError> {
         if self.posted.len() > capacity {
             return Err(PostError::Full { capacity });
@@ -68,35 +68,35 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// The receive for the message that begins, if it is `ready`.
+    /// Takes the receive for a message that begins, if it is `ready`.
     pub(crate) fn take_if(&mut self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
         if self.posted.front().is_some_and(ready) { self.take() } else { None }
     }
 
-    /// The receive for the message that begins.
+    /// Takes the receive for a message that begins.
     pub(crate) fn take(&mut self) -> Option<Receive> {
         let request = self.posted.pop_front()?;
         let room = request.buffers.len();
         Some(Receive { request, room, domain: self.domain, cq: None })
     }
 
-    /// Forgets all that are left.
+    /// Removes all receives.
     pub(crate) fn clear(&mut self) {
         self.posted.clear();
     }
 
-    /// All that are left, as completions that say they were not used.
-    pub(crate) fn flush(&mut self, qp: u32, cause: &Arc<Fault>) -> Vec<Completion> {
+    /// Removes all receives and returns them as flushed completions.
+    pub(crate) fn flush(&mut self, qp: u32, cause: &Arc<QpError>) -> Vec<Completion> {
         self.posted.drain(..).map(|request| flushed(&request, qp, cause)).collect()
     }
 }
 
-/// Nobody posts more than 2^32 of anything.
+/// Saturates: 2^32 entries are never posted.
 pub(super) fn narrow(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// A receive that ends with the stream.
-pub(crate) fn flushed(request: &ReceiveRequest, qp: u32, cause: &Arc<Fault>) -> Completion {
+/// The completion of a receive that was flushed.
+pub(crate) fn flushed(request: &ReceiveRequest, qp: u32, cause: &Arc<QpError>) -> Completion {
     Completion::failed(request.id, Opcode::Receive, qp, Status::Flushed, Some(Arc::clone(cause)))
 }

@@ -1,18 +1,18 @@
-//! Work requests: what a consumer posts. Before this: the verbs; after: `send.rs` and `receive.rs`.
+//! Work requests: what a consumer posts.
 
-use super::Pushed;
+use super::InlineData;
 use crate::memory::{Binding, Memory};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::sync::Arc;
 
-/// A piece of registered memory: an element of a scatter/gather list.
+/// An element of a scatter/gather list: a range of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
     /// The region (lkey).
     pub tag: Tag,
-    /// Where in it, as the region counts: the virtual address, for most.
+    /// The address within the region: usually a virtual address.
     pub addr: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub len: u32,
 }
 
@@ -22,10 +22,10 @@ impl Sge {
     }
 }
 
-/// A scatter/gather list. Two elements need no allocation.
+/// A scatter/gather list. Up to two elements need no allocation.
 #[derive(Clone, Debug)]
 pub enum Sges {
-    /// The first so many of these.
+    /// The elements, and how many of them are used.
     Few([Sge; 2], u8),
     /// More than two.
     Many(Arc<[Sge]>),
@@ -63,23 +63,23 @@ impl Sges {
         }
     }
 
-    /// All bytes together.
+    /// Total length in bytes.
     pub fn len(&self) -> u64 {
         self.as_slice().iter().map(|sge| u64::from(sge.len)).sum()
     }
 
-    /// Whether there are none.
+    /// Whether the total length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The place that stands for all of them: in a Read Request, whose sink the peer copies blindly into its answer, and in
-    /// messages.
+    /// The place that names the whole list: in a Read Request, whose sink the peer copies into its response, and
+    /// in error messages.
     pub(crate) fn place(&self) -> Place {
         self.as_slice().first().map_or(Place::default(), Sge::place)
     }
 
-    /// Calls `each` for the elements, or parts of them, that hold the `len` bytes from `offset` on, in order.
+    /// Calls `each`, in order, for the parts of elements that hold the `len` bytes at `offset`.
     pub(crate) fn range<E>(
         &self,
         offset: u64,
@@ -105,17 +105,21 @@ impl Sges {
     }
 }
 
-/// What a Send or Write carries, or where a Read puts what it fetches.
+/// The payload of a Send or Write, or the sink of a Read.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// Registered memory.
     Memory(Sges),
-    /// Bytes that were copied when the request was posted (requirement X5): no region, and free for reuse at once.
-    Inline(Pushed),
+    /// Bytes that were copied when the request was posted (requirement X5). They need no region, and their source
+    /// can be reused at once.
+    Inline(InlineData),
 }
 
+// Send queues hold many of these.
+const _: () = assert!(size_of::<Data>() <= 40);
+
 impl Data {
-    /// How many bytes.
+    /// Length in bytes.
     pub fn len(&self) -> u64 {
         match self {
             Self::Memory(sges) => sges.len(),
@@ -123,58 +127,58 @@ impl Data {
         }
     }
 
-    /// Whether there are none.
+    /// Whether the length is zero.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
-/// What a work request on the send queue asks for.
+/// The operation of a work request.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// A message for the peer's next receive; it may end the registration of a tag of the peer's (requirement M12).
+    /// A message for the peer's next receive. Can invalidate a remote tag (requirement M12).
     Send {
-        /// The peer's tag to invalidate.
+        /// The remote tag to invalidate.
         invalidate: Option<Tag>,
     },
-    /// RDMA Write to the peer's memory.
+    /// RDMA Write to remote memory.
     Write(Place),
-    /// RDMA Read of the peer's memory.
+    /// RDMA Read of remote memory.
     Read(Place),
-    /// An atomic operation on a 64-bit word of the peer's (RFC 7306 §5); its value before goes to the data.
+    /// An atomic operation on a remote 64-bit word (RFC 7306 §5). Its old value is stored in the data.
     Atomic {
         /// The word.
         target: Place,
-        /// What to do with it.
+        /// The operation.
         op: AtomicOp,
     },
-    /// Binds a window to a part of a region (requirement M3). It gets the next instance of its tag.
+    /// Binds a window to a part of a region (requirement M3). The window gets the next instance of its tag.
     Bind {
         /// The window.
         window: Tag,
-        /// What it shall show.
+        /// What the window covers.
         binding: Binding,
     },
-    /// The same, and the consumer has chosen which instance of its tag the window gets.
+    /// Binds a window to a part of a region, with an instance of its tag that the consumer chose.
     BindAs {
-        /// The window, by the tag that it gets.
+        /// The new tag of the window.
         tag: Tag,
-        /// What it shall show.
+        /// What the window covers.
         binding: Binding,
     },
-    /// Registers memory under a tag that was allocated before (requirement M6).
+    /// Registers memory with a tag that was allocated before (requirement M6).
     Register {
-        /// The tag, which requests behind this one may use.
+        /// The tag. Later requests may use it.
         tag: Tag,
         /// The memory.
         memory: Memory,
     },
-    /// Ends a registration or a binding.
+    /// Invalidates a region or a window.
     Invalidate(Tag),
 }
 
 impl Operation {
-    /// Done by the adapter alone: nothing goes out.
+    /// Whether the adapter executes it without sending anything.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind { .. } | Self::BindAs { .. } | Self::Register { .. } | Self::Invalidate(_))
     }
@@ -183,26 +187,26 @@ impl Operation {
 /// A work request for the send queue.
 #[derive(Clone, Debug)]
 pub struct WorkRequest {
-    /// Returned in the completion.
+    /// The identifier returned in the completion.
     pub id: u64,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// With which bytes.
+    /// Its payload or sink.
     pub data: Data,
-    /// Whether success is reported; failure always is.
+    /// Whether success is reported. Failure always is.
     pub signaled: bool,
-    /// Wait until all earlier Reads and atomic operations are done.
+    /// Whether it waits for all earlier Reads and atomic operations.
     pub fence: bool,
-    /// A message that uses up a receive: shall the peer's program be woken (requirement N8)?
+    /// Whether a message that uses a receive wakes the remote program (requirement N8).
     pub solicited: bool,
-    /// Data that the peer finds in its completion: of a Send, or of a Write, which then uses up a receive.
+    /// Immediate data for the remote completion, of a Send or of a Write, which then uses a receive.
     pub immediate: Option<u32>,
-    /// XRC: the number of the peer's shared receive queue. Otherwise zero.
+    /// XRC: the number of the remote shared receive queue. Otherwise zero.
     pub srq: u32,
 }
 
 impl WorkRequest {
-    /// A request whose success is reported, with nothing special to it.
+    /// Creates a signaled request without further options.
     pub const fn new(id: u64, operation: Operation, data: Data) -> Self {
         let (signaled, fence, solicited) = (true, false, false);
         Self { id, operation, data, signaled, fence, solicited, immediate: None, srq: 0 }
@@ -212,8 +216,8 @@ impl WorkRequest {
 /// A work request for the receive queue.
 #[derive(Clone, Debug)]
 pub struct ReceiveRequest {
-    /// Returned in the completion.
+    /// The identifier returned in the completion.
     pub id: u64,
-    /// Where the message goes.
+    /// The buffers for the message.
     pub buffers: Sges,
 }

@@ -1,18 +1,17 @@
-//! Shared receive queues: one supply of receives for many queue pairs. And XRC domains, in which the sender names the shared
-//! receive queue that its message is for.
+//! Shared receive queues, which supply many queue pairs with receives, and XRC domains, in which the sender of a
+//! message names the shared receive queue.
 //!
-//! A message that finds the queue empty waits on its stream, as it does for a queue pair's own receive; the queue pair is
-//! put down here, and driven when a receive is posted. Whoever is put down looks once more afterwards, and whoever posts
-//! looks who is put down afterwards, both under the lock of the queue: so one of the two sees the other.
+//! If the queue is empty, a message waits in its stream, as it does for a receive of the queue pair itself. The
+//! queue pair is listed here, and driven when a receive is posted. A queue pair looks for a receive again after
+//! it was listed, and a thread that posts looks at the list afterwards, both with the queue locked: one of the
+//! two sees the other.
 
 use super::receive::{Receive, ReceiveQueue};
-use super::{Cq, ReceiveRequest};
+use super::{Cq, QueueOwner, ReceiveRequest};
 use crate::broken;
-use crate::device::Device;
 use crate::error::PostError;
-use crate::event::AsyncEvent;
+use crate::event::{AsyncEvent, AsyncEvents};
 use crate::memory::Domain;
-use crate::qp::Qp;
 use crate::sync::{Mutex, lock};
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -21,9 +20,9 @@ use std::sync::{Arc, Weak};
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
     id: u32,
-    device: Arc<Device>,
+    events: Arc<AsyncEvents>,
     domain: Domain,
-    /// Where its receives complete; `None`: where the queue pair that used one has its own complete.
+    /// The completion queue of its receives. `None` for that of the queue pair that uses a receive.
     cq: Option<Arc<Cq>>,
     inner: Mutex<Inner>,
 }
@@ -31,45 +30,46 @@ pub struct SharedReceiveQueue {
 #[derive(Debug)]
 struct Inner {
     queue: ReceiveQueue,
-    /// An event is due when fewer receives than this are left. Zero: none is.
+    /// An event is raised when fewer receives than this are left. Zero for none.
     limit: usize,
     /// Queue pairs with a message that waits for a receive.
-    waiting: VecDeque<Weak<Qp>>,
+    waiting: VecDeque<Weak<dyn QueueOwner>>,
 }
 
-/// What a shared receive queue is like now.
+/// The state of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqStatus {
-    /// How many receives it holds.
+    /// Maximum number of receives.
     pub depth: usize,
-    /// How many scatter/gather elements a receive has at most.
+    /// Maximum number of scatter/gather elements of a receive.
     pub max_sges: usize,
-    /// An event is due when fewer receives than this are left; zero once it was raised.
+    /// An event is raised when fewer receives than this are left. Zero after it was raised.
     pub limit: usize,
-    /// How many receives are posted.
+    /// Number of receives posted.
     pub posted: usize,
 }
 
 impl SharedReceiveQueue {
-    /// An empty queue for `depth` receives into memory of `domain`. Its receives complete on `cq`, if it is for XRC.
+    /// Creates an empty queue for `depth` receives into memory of `domain`. For XRC, its receives complete on
+    /// `cq`.
     pub fn new(
         id: u32,
-        device: &Arc<Device>,
+        events: &Arc<AsyncEvents>,
         domain: Domain,
         (depth, max_sges): (usize, usize),
         cq: Option<Arc<Cq>>,
     ) -> Arc<Self> {
         let queue = ReceiveQueue::new(domain, depth, max_sges);
         let inner = Mutex::new(Inner { queue, limit: 0, waiting: VecDeque::new() });
-        Arc::new(Self { id, device: Arc::clone(device), domain, cq, inner })
+        Arc::new(Self { id, events: Arc::clone(events), domain, cq, inner })
     }
 
-    /// Its number.
+    /// The number of the queue.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// Posts a receive. A message that waits for one goes on.
+    /// Posts a receive. A message that waits for one continues.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), PostError> {
         let mut inner = lock(&self.inner);
         inner.queue.post(request)?;
@@ -78,7 +78,8 @@ impl SharedReceiveQueue {
         if broken::is("waiter") {
             return Ok(());
         }
-        // Each is called once: one that finds another was faster, or that receives are withheld from it, waits again.
+        // Each queue pair is called once. It waits again if another one was faster, or if a fault withholds the
+        // receive.
         for _ in 0..waiting {
             let Some(qp) = self.next_waiting() else { break };
             qp.receive_posted();
@@ -86,25 +87,25 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// The queue pair that has waited longest, if there is something for it.
-    fn next_waiting(&self) -> Option<Arc<Qp>> {
+    /// Takes the queue pair that has waited longest off the list, if there is a receive for it.
+    fn next_waiting(&self) -> Option<Arc<dyn QueueOwner>> {
         let mut inner = lock(&self.inner);
         while inner.queue.len() > 0 {
             let qp = inner.waiting.pop_front()?;
             if let Some(qp) = qp.upgrade() {
-                qp.called_for_receive(self.id);
+                qp.unlisted(self.id);
                 return Some(qp);
             }
         }
         None
     }
 
-    /// From now on it holds so many receives. Refused if more are posted.
+    /// Changes the maximum number of receives. Fails if more are posted.
     pub fn resize(&self, depth: usize) -> Result<(), PostError> {
         lock(&self.inner).queue.resize(depth)
     }
 
-    /// Asks for one event when fewer than `limit` receives are left (SRQ limit reached); zero asks for none.
+    /// Requests one event for when fewer than `limit` receives are left (SRQ limit reached). Zero requests none.
     pub fn set_limit(&self, limit: usize) {
         let mut inner = lock(&self.inner);
         inner.limit = limit;
@@ -113,7 +114,7 @@ impl SharedReceiveQueue {
         self.raise(due);
     }
 
-    /// What it is like now.
+    /// Queries the queue.
     pub fn query(&self) -> SrqStatus {
         let inner = lock(&self.inner);
         SrqStatus {
@@ -124,12 +125,12 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// The receive for a message that begins.
+    /// Takes the receive for a message that begins.
     pub(crate) fn take(&self) -> Option<Receive> {
         self.take_by(ReceiveQueue::take)
     }
 
-    /// The same, if it is `ready`.
+    /// Takes the receive for a message that begins, if it is `ready`.
     pub(crate) fn take_if(&self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
         self.take_by(|queue| queue.take_if(ready))
     }
@@ -143,8 +144,8 @@ impl SharedReceiveQueue {
         Some(Receive { cq: self.cq.clone(), ..receive })
     }
 
-    /// A message on this queue pair waits for a receive. It is put down once, however often it comes back.
-    pub(crate) fn wait(&self, qp: Weak<Qp>) {
+    /// Lists a queue pair with a message that waits for a receive, unless it is listed already.
+    pub(crate) fn wait(&self, qp: Weak<dyn QueueOwner>) {
         let mut inner = lock(&self.inner);
         if !inner.waiting.iter().any(|known| known.ptr_eq(&qp)) {
             inner.waiting.push_back(qp);
@@ -153,20 +154,20 @@ impl SharedReceiveQueue {
 
     fn raise(&self, due: bool) {
         if due {
-            self.device.raise(AsyncEvent::SrqLimitReached(self.id));
+            self.events.raise(AsyncEvent::SrqLimitReached(self.id));
         }
     }
 }
 
 impl Drop for SharedReceiveQueue {
-    /// Events that nobody took are about nothing any more.
+    /// Removes the events about this queue that were not taken.
     fn drop(&mut self) {
-        self.device.events().revoke(|event| event.shared_receive_queue() == Some(self.id));
+        self.events.revoke(|event| event.shared_receive_queue() == Some(self.id));
     }
 }
 
 impl Inner {
-    /// Whether the event is due, once.
+    /// Whether the event is due. Returns true once.
     fn is_low(&mut self) -> bool {
         let low = self.queue.len() < self.limit;
         if low {
@@ -176,19 +177,19 @@ impl Inner {
     }
 }
 
-/// An XRC domain: shared receive queues that are reached through one connection, by number.
+/// An XRC domain: shared receive queues that are reached by number, through any connection of the domain.
 #[derive(Debug, Default)]
 pub struct XrcDomain {
     queues: Mutex<HashMap<u32, Weak<SharedReceiveQueue>>>,
 }
 
 impl XrcDomain {
-    /// A domain without queues.
+    /// Creates a domain without queues.
     pub fn new() -> Arc<Self> {
         Arc::default()
     }
 
-    /// Makes a queue known under its number.
+    /// Adds a queue to the domain.
     pub fn add(&self, srq: &Arc<SharedReceiveQueue>) {
         let mut queues = lock(&self.queues);
         queues.retain(|_, known| known.strong_count() > 0);
@@ -199,7 +200,8 @@ impl XrcDomain {
         lock(&self.queues).get(&srq)?.upgrade()
     }
 
-    /// The domains of its queues: peers reach memory of any of them. (In InfiniBand a Write names a queue as well.)
+    /// The protection domains of its queues: peers can access memory of any of them. (In InfiniBand, a Write also
+    /// names a queue.)
     pub(crate) fn domains(&self) -> Vec<Domain> {
         let queues = lock(&self.queues);
         let mut domains: Vec<_> = queues.values().filter_map(|srq| Some(srq.upgrade()?.domain)).collect();

@@ -1,25 +1,27 @@
-//! Shared send queues (requirement X7): one send queue that feeds many connections. It is bounded once, and its completions come
-//! in the order of transmission, whichever connection each was for.
+//! Shared send queues (requirement X7): one send queue that feeds many connections. It has one bound, and its
+//! completions come in the order of transmission, across all connections.
 //!
-//! A request is transmitted when the link has taken the last byte of its message, or when it was executed if nothing leaves for
-//! it. Those of one connection are transmitted in the order of posting. A connection that cannot send now (its socket is full, a
-//! fence, memory that is being registered) does not hold up those of others: they are transmitted before, and complete before.
-//! What was transmitted completes in that order, so a completion may wait for that of another connection. Requests that are
-//! flushed without having been transmitted count as transmitted then. One whose completion has no room ends its connection, as with a
-//! send queue of its own (requirement I5).
+//! A request is transmitted when the thread that passed the last byte of its message to the link records it, or,
+//! if it sends nothing, when it was executed. The requests of one connection are transmitted in the order of
+//! posting. A connection that cannot send (its socket is full, a fence, memory that is still being registered)
+//! does not hold up the others: their requests are transmitted, and complete, before its own. The same applies
+//! while another thread drives the tx half of a connection: a post leaves its requests to that thread. Completion
+//! follows the order of transmission, so it may wait for another connection. Requests that are flushed without
+//! having been transmitted, or acknowledged before their transmission is recorded, count as transmitted then. If
+//! a completion does not fit its completion queue, its connection ends, as with a send queue of its own
+//! (requirement I5).
 //!
-//! A queue pair keeps its requests while they are outstanding, in a ring that is lent to it for that time: one that has none
-//! has no ring. Before this: `send.rs`, which says what was transmitted and what is done; after: the completion queue.
+//! A queue pair holds its outstanding requests in a ring that is lent to it for that time: without requests, it
+//! has no ring.
 
-use super::send::Entry;
-use super::{Completion, Cq, WorkRequest};
+use super::entry::Entry;
+use super::{Completion, Cq, QueueOwner};
 use crate::error::PostError;
-use crate::qp::Qp;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// So many rings are kept for the next who needs one.
+/// Maximum number of rings kept for reuse.
 const SPARE: usize = 64;
 
 /// A shared send queue (SSQ).
@@ -32,51 +34,46 @@ pub struct SharedSendQueue {
 
 #[derive(Debug, Default)]
 struct Inner {
-    /// Posted, and not completed.
+    /// Number of requests posted and not complete.
     outstanding: usize,
-    /// The number of the first of `order`, less one.
+    /// The number of the first element of `order`, minus one.
     before: u64,
-    /// What was transmitted and has not completed, in order.
+    /// Requests that were transmitted and have not completed, in order.
     order: VecDeque<Slot>,
     rings: Vec<Ring>,
 }
 
-/// For requests, and for their numbers.
+/// A ring of requests, and of their transmission numbers.
 pub(super) type Ring = (VecDeque<Entry>, VecDeque<u64>);
 
-/// What is known of a request that was transmitted.
+/// A request that was transmitted.
 #[derive(Debug)]
 enum Slot {
     Outstanding,
-    /// Whatever came before it has to complete first. No completion: none is wanted.
+    /// The request is done, but everything before it has to complete first. `None` if it needs no completion.
     Done(Option<Due>),
 }
 
-/// A completion, and whose it is: who has it completed may be another queue pair.
-pub(super) type Due = (Completion, Weak<Qp>);
+/// A completion and its queue pair, which may differ from the one that causes it to complete.
+pub(super) type Due = (Completion, Weak<dyn QueueOwner>);
 
 impl SharedSendQueue {
-    /// An empty queue for `depth` requests, which complete on `cq`.
+    /// Creates an empty queue for `depth` requests, which complete on `cq`.
     pub fn new(depth: usize, cq: &Arc<Cq>) -> Arc<Self> {
         Arc::new(Self { depth, cq: Arc::clone(cq), inner: Mutex::default() })
     }
 
-    /// How many requests it holds.
+    /// Maximum number of requests.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// How many requests are posted, and have not completed.
+    /// Number of requests posted and not complete.
     pub fn outstanding(&self) -> usize {
         lock(&self.inner).outstanding
     }
 
-    /// Posts requests for a queue pair that it feeds, all or none, and sends what can be sent at once.
-    pub fn post(&self, qp: &Qp, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        qp.post_shared(self, requests)
-    }
-
-    /// Takes a place for one request.
+    /// Reserves room for one request.
     pub(super) fn reserve(&self) -> Result<(), PostError> {
         let mut inner = lock(&self.inner);
         if inner.outstanding == self.depth {
@@ -86,17 +83,17 @@ impl SharedSendQueue {
         Ok(())
     }
 
-    /// Gives places back that were not used.
+    /// Releases room that was not used.
     pub(super) fn release(&self, places: usize) {
         lock(&self.inner).outstanding -= places;
     }
 
-    /// A request was transmitted: its number, from one on.
+    /// A request was transmitted. Returns its number, counted from one.
     pub(super) fn transmitted(&self) -> u64 {
         lock(&self.inner).append(Slot::Outstanding)
     }
 
-    /// A request is done. `number` is zero if it was not transmitted. What has its turn completes.
+    /// A request is done. `number` is zero if it was not transmitted. Completes the requests whose turn has come.
     pub(super) fn finish(&self, number: u64, completion: Option<Due>) {
         let mut lost = Vec::new();
         let mut inner = lock(&self.inner);
@@ -111,18 +108,18 @@ impl SharedSendQueue {
             let completion = completion.take();
             inner.order.pop_front();
             inner.before += 1;
-            inner.outstanding -= 1; // before the completion is seen: then there is room
+            inner.outstanding -= 1; // before the completion can be seen, so that there is room then
             if let Some((completion, qp)) = completion
                 && self.cq.push(completion).is_err()
             {
                 lost.push(qp);
             }
         }
-        drop(inner); // a queue pair that goes with this comes here once more
-        lost.iter().filter_map(Weak::upgrade).for_each(|qp| qp.overran());
+        drop(inner); // dropping the last reference to a queue pair locks it again
+        lost.iter().filter_map(Weak::upgrade).for_each(|qp| qp.completion_lost());
     }
 
-    /// Nobody wants to hear of this queue pair any more.
+    /// Drops the completions of a queue pair that is being destroyed.
     pub(super) fn purge(&self, qp: u32) {
         for slot in &mut lock(&self.inner).order {
             if let Slot::Done(completion) = slot {
@@ -131,12 +128,12 @@ impl SharedSendQueue {
         }
     }
 
-    /// A ring for a queue pair that has a request from now on.
+    /// Lends a ring to a queue pair that gets its first request.
     pub(super) fn lend(&self) -> Ring {
         lock(&self.inner).rings.pop().unwrap_or_default()
     }
 
-    /// It has none any more.
+    /// Takes back the ring of a queue pair without requests.
     pub(super) fn take_back(&self, ring: Ring) {
         let mut inner = lock(&self.inner);
         if inner.rings.len() < SPARE {

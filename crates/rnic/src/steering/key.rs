@@ -3,20 +3,21 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// How many bytes the key has.
+/// Length of the key in bytes.
 pub const KEY_LEN: usize = 40;
 
-/// A key for the hash, or none: then every adapter makes one of its own, so that no peer can aim at a lane by choosing its port.
+/// A key for the hash. Without one, every adapter generates its own, so that no peer can aim at a lane by
+/// choosing its port.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub struct HashKey(Option<[u8; KEY_LEN]>);
 
-/// What is no key.
+/// An invalid key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{} hexadecimal digits are wanted, or nothing at all", 2 * KEY_LEN)]
+#[error("expected {} hexadecimal digits, or nothing", 2 * KEY_LEN)]
 pub struct NoHashKey;
 
 impl HashKey {
-    /// This key, for a test that knows what comes of it.
+    /// Creates a key, for tests that depend on it.
     ///
     /// ```
     /// use ironwarp_rnic::steering::HashKey;
@@ -58,7 +59,7 @@ impl fmt::Display for HashKey {
     }
 }
 
-/// It is a secret: no log is to have it.
+/// The key is secret and must not appear in logs.
 impl fmt::Debug for HashKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.0.is_some() { "HashKey(given)" } else { "HashKey(none)" })

@@ -1,6 +1,5 @@
-//! Steering (requirement I7): which lane serves a new connection. The tuple of its addresses is hashed with a secret key, the hash
-//! is masked, and what is left is a place in the redirection table. Before this: a socket whose two addresses are known; after:
-//! the lane whose thread waits for it.
+//! Steering (requirement I7): which lane serves a new connection. The addresses and ports of the connection are
+//! hashed with a secret key; the masked hash is an index into the redirection table, which names the lane.
 
 mod key;
 mod toeplitz;
@@ -8,12 +7,12 @@ mod toeplitz;
 pub use key::{HashKey, KEY_LEN, NoHashKey};
 pub use toeplitz::{Tuple, toeplitz};
 
-/// How many entries the redirection table has: a power of two, as receive-side scaling has it.
+/// Number of entries of the redirection table: a power of two, as with receive-side scaling.
 pub const ENTRIES: usize = 128;
-/// What of a hash is a place in the table.
+/// The bits of a hash that index the table.
 const MASK: usize = ENTRIES - 1;
 
-/// The redirection table: an entry is the number of a lane, and a lane may have many entries or none.
+/// The redirection table. An entry is the number of a lane; a lane may have many entries or none.
 ///
 /// ```
 /// use ironwarp_rnic::steering::{ENTRIES, RedirectionTable};
@@ -27,7 +26,7 @@ const MASK: usize = ENTRIES - 1;
 pub struct RedirectionTable([u16; ENTRIES]);
 
 impl RedirectionTable {
-    /// Every lane has as many entries as the others, or one more.
+    /// Spreads the entries evenly over the lanes.
     ///
     /// ```
     /// # use ironwarp_rnic::steering::RedirectionTable;
@@ -48,7 +47,7 @@ impl RedirectionTable {
         &self.0
     }
 
-    /// The same, to be changed.
+    /// The entries, to be changed.
     ///
     /// ```
     /// # use ironwarp_rnic::steering::RedirectionTable;

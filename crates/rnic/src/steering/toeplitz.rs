@@ -3,19 +3,21 @@
 use super::KEY_LEN;
 use std::net::{IpAddr, SocketAddr};
 
-/// What is hashed, in the order of a packet that arrives: source address, destination address, source port, destination port.
+/// What is hashed, in the order of an arriving packet: source address, destination address, source port,
+/// destination port.
 #[derive(Clone, Copy, Debug)]
 pub struct Tuple {
     bytes: [u8; LONGEST],
     len: usize,
 }
 
-/// Two IPv6 addresses and two ports. The hash has a window of four bytes of the key for each, so the key is not longer than used.
+/// Two IPv6 addresses and two ports, plus the four bytes of the hash's window: the key is no longer than needed.
 const LONGEST: usize = 16 + 16 + 2 + 2;
 const _: () = assert!(LONGEST + 4 == KEY_LEN);
 
 impl Tuple {
-    /// Of a connection from `peer` to `local`, whoever began it. An IPv4 address in the form of IPv6 counts as what it is.
+    /// The tuple of a connection between `peer` and `local`, whichever end opened it. An IPv4-mapped IPv6 address
+    /// counts as IPv4.
     pub fn new(peer: SocketAddr, local: SocketAddr) -> Self {
         let mut tuple = Self { bytes: [0; LONGEST], len: 0 };
         for end in [peer, local] {
@@ -39,8 +41,7 @@ impl Tuple {
     }
 }
 
-/// The hash of a tuple: for each of its bits that is set, the 32 bits of the key that begin at the same place, all of them added
-/// without carry.
+/// The hash of a tuple: the XOR of the 32-bit windows of the key at the positions of all set bits.
 pub fn toeplitz(key: &[u8; KEY_LEN], tuple: &Tuple) -> u32 {
     let mut window = u32::from_be_bytes([key[0], key[1], key[2], key[3]]);
     let mut hash = 0;
@@ -59,7 +60,7 @@ pub fn toeplitz(key: &[u8; KEY_LEN], tuple: &Tuple) -> u32 {
 mod tests {
     use super::*;
 
-    /// Microsoft's "Verifying the RSS Hash Calculation": its key.
+    /// The key of Microsoft's "Verifying the RSS Hash Calculation".
     const KEY: [u8; KEY_LEN] = [
         0x6d, 0x5a, 0x56, 0xda, 0x25, 0x5b, 0x0e, 0xc2, 0x41, 0x67, 0x25, 0x3d, 0x43, 0xa3, 0x8f, 0xb0, 0xd0,
         0xca, 0x2b, 0xcb, 0xae, 0x7b, 0x30, 0xb4, 0x77, 0xcb, 0x2d, 0xa3, 0x80, 0x30, 0xf2, 0x0c, 0x6a, 0x42,

@@ -1,42 +1,48 @@
-//! Atomic operations on memory of this end (RFC 7306 §5): finding the word, and what becomes of it.
+//! Remote atomic operations on local memory (RFC 7306 §5).
 
-use crate::error::{Fault, Protocol, UNMAPPED};
+use crate::context::QpContext;
+use crate::error::{Protocol, QpError, UNMAPPED};
 use crate::memory::{Guard, Rights, Spans, Touch};
-use crate::qp::Qp;
 use ironwarp_wire::{AtomicOp, AtomicRequest, Cause, Place};
 
 const WORD: usize = size_of::<u64>();
 
-/// Finds the word that a peer names, and guards it.
-pub(crate) fn find<'q>(qp: &'q Qp, target: Place, message: &mut Touch) -> Result<(Guard<'q>, u64), Fault> {
+/// Looks up the word that a remote request names, and guards it.
+pub(crate) fn find<'q>(
+    qp: &'q QpContext,
+    target: Place,
+    message: &mut Touch,
+) -> Result<(Guard<'q>, u64), QpError> {
     let mut spans = Spans::new();
-    let guard = qp.remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, message).map_err(Fault::Remote)?;
+    let guard =
+        qp.remote(target, WORD, Rights::REMOTE_ATOMIC, &mut spans, message).map_err(QpError::Remote)?;
     match spans[..] {
         [span] if span.addr % WORD as u64 == 0 => Ok((guard, span.addr)),
-        _ => Err(Fault::Protocol(Protocol::Misaligned { place: target })),
+        _ => Err(QpError::Protocol(Protocol::Misaligned { place: target })),
     }
 }
 
-/// Does what a peer asks for, and returns the value before.
-pub(crate) fn serve(qp: &Qp, request: &AtomicRequest, mut message: Touch) -> Result<u64, Fault> {
+/// Executes a remote atomic operation and returns the original value.
+pub(crate) fn serve(qp: &QpContext, request: &AtomicRequest, mut message: Touch) -> Result<u64, QpError> {
     let (_guard, addr) = find(qp, request.target, &mut message)?;
-    let gone = |_| Fault::Unmapped { place: request.target, len: WORD, remote: true };
+    let gone = |_| QpError::Unmapped { place: request.target, len: WORD, remote: true };
     qp.device().host().update(addr, &|word| apply(request.op, word)).map_err(gone)
 }
 
-/// What answers a request that cannot be served.
-pub(crate) const fn cause(fault: &Fault) -> Cause {
-    match fault {
-        Fault::Remote(denied) => denied.read_cause(),
-        Fault::Protocol(rule) => rule.cause(),
+/// The Terminate cause for a request that failed.
+pub(crate) const fn cause(error: &QpError) -> Cause {
+    match error {
+        QpError::Remote(denied) => denied.read_cause(),
+        QpError::Protocol(rule) => rule.cause(),
         _ => UNMAPPED,
     }
 }
 
-/// The new value of a word.
+/// Computes the new value of a word.
 const fn apply(op: AtomicOp, word: u64) -> u64 {
     match op {
-        // Below the top bit of each field a sum cannot leave the field; the top bits are added without carry.
+        // Add everything below the top bit of each field, where no carry can leave the field; add the top
+        // bits without carry.
         AtomicOp::FetchAdd { add, mask } => (word & !mask).wrapping_add(add & !mask) ^ ((word ^ add) & mask),
         AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } => {
             let equal = word & compare_mask == compare & compare_mask;
@@ -50,7 +56,7 @@ mod tests {
     use super::apply;
     use ironwarp_wire::AtomicOp::{CompareSwap, FetchAdd};
 
-    /// The RFC's own words: field by field, the carry out of each dropped.
+    /// The operation as the RFC describes it: field by field, dropping the carry out of each.
     fn add_by_fields(word: u64, add: u64, mask: u64) -> u64 {
         let (mut sum, mut carry) = (0, 0);
         for bit in 0..64 {

@@ -1,16 +1,17 @@
-//! Where messages wait while no receive is posted (design: "no receive posted means wait").
+//! Storage for messages that arrive before a receive is posted: they wait instead of failing.
 //!
-//! Segments of the request class are kept whole, in order, until the receive that the first of them needs is posted.
-//! Answers, signals and a Terminate are not kept: two ends that wait for each other's answers would wait for ever.
+//! Segments of the request class are stored whole and in order until the receive that the first of them needs
+//! is posted. Responses, signals and Terminates are never parked: two ends that wait for each other's
+//! responses would wait forever.
 
 use ironwarp_wire::Header;
 use ironwarp_wire::mpa::Fpdu;
 use std::collections::VecDeque;
 
-/// Segments that wait for a receive.
+/// Segments waiting for a receive.
 #[derive(Debug, Default)]
 pub(crate) struct Park {
-    /// None as a rule: most streams never have a message wait.
+    /// Usually `None`: on most streams no message ever waits.
     waiting: Option<Box<Waiting>>,
 }
 
@@ -20,7 +21,7 @@ struct Waiting {
     bytes: usize,
 }
 
-/// A whole segment, its CRC checked.
+/// A complete segment whose CRC was checked.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) fpdu: Fpdu,
@@ -28,7 +29,7 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// What it takes, so that empty messages cannot fill the memory either.
+    /// Memory that the segment takes, headers included, so that empty messages cannot exhaust memory either.
     fn cost(&self) -> usize {
         size_of::<Self>() + self.payload.len()
     }
@@ -39,7 +40,8 @@ impl Park {
         self.waiting.is_none()
     }
 
-    /// Whether it has so many bytes that the stream reads no more. It may have more, by what was read together with the last segment.
+    /// Whether `limit` bytes are parked, in which case the stream stops reading. It may hold somewhat more:
+    /// whatever was read together with the last segment.
     pub(crate) fn is_full(&self, limit: usize) -> bool {
         self.waiting.as_ref().is_some_and(|waiting| waiting.bytes >= limit)
     }
@@ -48,7 +50,7 @@ impl Park {
         self.waiting.as_ref()?.segments.front()
     }
 
-    /// How many messages for receives are whole, from the front on, before anything else.
+    /// Number of complete messages at the front that each consume a receive.
     pub(crate) fn whole_sends(&self) -> u64 {
         let segments = self.waiting.iter().flat_map(|waiting| &waiting.segments);
         let sends = segments.map_while(|parked| match parked.fpdu.header {
@@ -72,7 +74,7 @@ impl Park {
         let parked = waiting.segments.pop_front()?;
         waiting.bytes -= parked.cost();
         if waiting.segments.is_empty() {
-            self.waiting = None; // an idle stream keeps no buffer
+            self.waiting = None; // an idle stream holds no buffer
         }
         Some(parked)
     }

@@ -5,7 +5,7 @@ fn part(span: Span, from: usize, to: usize) -> Span {
 }
 
 #[test]
-fn what_is_written_is_read_across_spans() {
+fn writes_are_read_back_across_spans() {
     let arena = Arena::new(0);
     let (one, other) = (arena.alloc(10), arena.alloc(5000));
     arena.scatter(b"abcdefgh", &[part(one, 2, 5), part(other, 4090, 4095)]).unwrap();
@@ -16,11 +16,11 @@ fn what_is_written_is_read_across_spans() {
 }
 
 #[test]
-fn between_allocations_there_is_nothing() {
+fn memory_between_allocations_is_unmapped() {
     let arena = Arena::new(0);
     let (one, other) = (arena.alloc(4096), arena.alloc(1));
     assert!(arena.is_mapped(one) && arena.is_mapped(other));
-    assert!(other.addr >= one.addr + 2 * 4096, "a whole page is missing");
+    assert!(other.addr >= one.addr + 2 * 4096, "no unmapped page between them");
     assert!(!arena.is_mapped(Span { addr: one.addr, len: 4097 }));
     assert!(!arena.is_mapped(Span { addr: one.addr - 1, len: 2 }));
     assert!(!arena.is_mapped(Span { addr: one.addr, len: 8193 }));
@@ -28,11 +28,11 @@ fn between_allocations_there_is_nothing() {
     assert!(arena.is_mapped(Span { addr: 1, len: 0 }));
     let (_, third) = (arena.alloc(0), arena.alloc(8));
     arena.fill(third, 3);
-    assert!(!Arena::new(1).is_mapped(one), "another program has other addresses");
+    assert!(!Arena::new(1).is_mapped(one), "programs share an address");
 }
 
 #[test]
-fn a_bad_address_is_an_error_after_what_comes_before_it() {
+fn accesses_stop_at_an_unmapped_address() {
     let arena = Arena::new(0);
     let span = arena.alloc(8);
     let beyond = Span { addr: span.addr + 4, len: 8 };
@@ -40,14 +40,18 @@ fn a_bad_address_is_an_error_after_what_comes_before_it() {
     assert_eq!(arena.scatter(b"12345678", &[beyond]), Err(Unmapped));
     assert_eq!(arena.read(span), b"\0\0\0\x001234");
     let (mut bytes, behind) = ([0; 16], arena.alloc(8));
-    assert_eq!(arena.device_reads(&[beyond, behind], &mut bytes), 4, "not what is behind it");
+    assert_eq!(
+        arena.device_reads(&[beyond, behind], &mut bytes),
+        4,
+        "bytes after the unmapped part are not read"
+    );
     assert_eq!(&bytes[..5], b"1234\0");
     assert_eq!(arena.device_writes(&[9; 16], &[beyond, behind]), 4);
     assert_eq!(arena.read(behind), [0; 8]);
 }
 
 #[test]
-fn unmapped_memory_is_gone_and_its_neighbours_are_not() {
+fn unmapping_does_not_affect_adjacent_memory() {
     let arena = Arena::new(0);
     let span = arena.alloc(100);
     arena.fill_pattern(span, 1);
@@ -62,7 +66,7 @@ fn unmapped_memory_is_gone_and_its_neighbours_are_not() {
 }
 
 #[test]
-fn protected_memory_is_read_and_not_written() {
+fn read_only_memory_cannot_be_written() {
     let arena = Arena::new(0);
     let span = arena.alloc(100);
     arena.set_writable(part(span, 40, 60), false);
@@ -77,11 +81,11 @@ fn protected_memory_is_read_and_not_written() {
 }
 
 #[test]
-fn what_the_device_reached_for_is_recorded() {
+fn device_accesses_are_recorded() {
     let arena = Arena::new(0);
     let span = arena.alloc(100);
     arena.scatter(&[1; 10], &[part(span, 0, 10)]).unwrap();
-    assert_eq!(arena.reached(), Default::default(), "not yet");
+    assert_eq!(arena.reached(), Default::default(), "nothing is recorded yet");
     arena.record();
     arena.write(span.addr, b"the program itself");
     arena.scatter(&[1; 10], &[part(span, 20, 30)]).unwrap();
@@ -110,7 +114,7 @@ fn no_more_is_read_or_written_than_there_are_bytes() {
 }
 
 #[test]
-fn a_pattern_is_known_again() {
+fn a_pattern_is_recognised() {
     let arena = Arena::new(0);
     let (one, other) = (arena.alloc(1000), arena.alloc(1000));
     arena.fill_pattern(one, 7);

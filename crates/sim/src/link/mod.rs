@@ -1,4 +1,4 @@
-//! A simulated connection: two ends, a pipe each way. It behaves as TCP does, on a socket that does not block.
+//! A simulated connection with a pipe in each direction. It behaves like TCP on a non-blocking socket.
 
 mod pipe;
 #[cfg(test)]
@@ -14,70 +14,70 @@ use pipe::{End, Pipe};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Linux's numbers.
+/// Error numbers of Linux.
 const EPIPE: i32 = 32;
 const ECONNABORTED: i32 = 103;
 const ECONNRESET: i32 = 104;
 
-/// What lies between the ends.
+/// The path between the ends.
 #[derive(Clone, Copy, Debug)]
 pub struct Path {
-    /// How many bytes each direction holds that were sent and not yet received.
+    /// Maximum number of bytes in each direction that were sent but not received.
     pub capacity: usize,
-    /// How long a byte travels.
+    /// One-way latency.
     pub latency: Duration,
-    /// How often a receive gets only some of the bytes that are there.
+    /// Probability that a receive returns only part of the available bytes.
     pub split: Chance,
-    /// What [`Link::segment_size`] says.
+    /// The value of [`Link::segment_size`].
     pub segment_size: usize,
 }
 
 /// One end of a connection.
 ///
-/// It tells when a call that would have blocked is worth another try, as edge-triggered epoll does, and once only: a driver
-/// that loses this stands still for ever, which a test notices. It does not tell more: a receive of fewer bytes than there
-/// was room for is no `WouldBlock`.
+/// Like edge-triggered epoll, it reports once when a call that would have blocked can be retried. A driver that loses this report
+/// makes no further progress, which a test notices. Nothing else is reported: a receive of fewer bytes than there was room for is
+/// not a `WouldBlock`.
 #[derive(Debug)]
 pub struct SimLink {
     path: Path,
     clock: Clock,
     arena: Arc<Arena>,
     connection: Arc<Mutex<Connection>>,
-    /// Which of the two ends this is.
+    /// The number of this end.
     end: usize,
 }
 
-/// Which halves to drive.
+/// The directions to drive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ready {
-    /// There is something to receive: bytes, the end, or an error.
+    /// There are bytes, the end, or an error to receive.
     pub readable: bool,
-    /// There is room for what is to be sent, or an error.
+    /// There is room to send, or an error.
     pub writable: bool,
 }
 
 #[derive(Debug)]
 struct Connection {
-    /// Each end's bytes to the other.
+    /// Bytes from each end to the other.
     pipes: [Pipe; 2],
     ends: [State; 2],
 }
 
 #[derive(Debug)]
 struct State {
-    /// The last receive would have blocked, and nobody was told since that it would no longer.
+    /// The last receive would have blocked, and readiness has not been reported since.
     recv_waits: bool,
     send_waits: bool,
     finished: bool,
     aborted: bool,
-    /// A send, or whoever asked, was told of the peer's reset.
+    /// The peer's reset was reported to a send or a query.
     told_reset: bool,
-    /// The driver was: a reset is news even to one who waits for nothing.
+    /// The peer's reset was reported to the driver, even if it was not waiting.
     rung_reset: bool,
 }
 
 impl Default for Path {
-    /// A fast network with ordinary buffers, where nothing is split that need not be.
+    /// A fast network with ordinary buffers, without splits.
     fn default() -> Self {
         let latency = Duration::from_micros(10);
         Self { capacity: 256 << 10, latency, split: Chance::NEVER, segment_size: 1448 }
@@ -85,9 +85,9 @@ impl Default for Path {
 }
 
 impl SimLink {
-    /// A connection between two programs.
+    /// Creates a connection between two programs.
     pub fn pair(path: Path, seed: u64, clock: &Clock, arenas: [&Arc<Arena>; 2]) -> [Arc<Self>; 2] {
-        assert!(path.capacity > 0, "something fits");
+        assert!(path.capacity > 0, "zero capacity");
         let pipe = |end| Pipe::new(path.capacity, Rng::stream(seed, end));
         let ends = [State::new(), State::new()];
         let connection = Arc::new(Mutex::new(Connection { pipes: [pipe(0), pipe(1)], ends }));
@@ -97,7 +97,7 @@ impl SimLink {
         })
     }
 
-    /// What became ready since it would have blocked. Each is told once; the first time, as if both would have blocked.
+    /// Returns what became ready after it would have blocked, once. Initially both directions are ready.
     pub fn take_ready(&self) -> Ready {
         let now = self.clock.now();
         let mut connection = lock(&self.connection);
@@ -112,8 +112,7 @@ impl SimLink {
         ready
     }
 
-    /// When [`take_ready`](Self::take_ready) will have something to tell, if nobody does anything until then; a time that
-    /// has passed means now.
+    /// Returns when [`take_ready`](Self::take_ready) will report something if nothing else happens. A time in the past means now.
     pub fn next_ready(&self) -> Option<Duration> {
         let connection = lock(&self.connection);
         let [readable, writable] = connection.ready_at(self.end);
@@ -121,7 +120,7 @@ impl SimLink {
         [readable, writable, reset].into_iter().flatten().min()
     }
 
-    /// Takes what `pieces` hold, up to so many bytes, or up to memory that is not there.
+    /// Copies the bytes of `pieces`, up to `room` bytes or to unmapped memory.
     fn take(&self, pieces: &[Piece<'_>], room: usize) -> Vec<u8> {
         let mut taken = Vec::new();
         for piece in pieces {
@@ -145,7 +144,7 @@ impl SimLink {
 
 impl Link for SimLink {
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
-        assert!(pieces.iter().any(|piece| !piece.is_empty()), "there is something to send");
+        assert!(pieces.iter().any(|piece| !piece.is_empty()), "nothing to send");
         let now = self.clock.now();
         let mut connection = lock(&self.connection);
         connection.check_send(self.end, now)?;
@@ -164,7 +163,7 @@ impl Link for SimLink {
 
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let in_host = total(host);
-        assert!(in_host + own.len() > 0, "there is room for something");
+        assert!(in_host + own.len() > 0, "no room to receive");
         let mut connection = lock(&self.connection);
         let mut len = connection.check_recv(self.end, self.clock.now())?.min(in_host + own.len());
         let pipe = &mut connection.pipes[1 - self.end];
@@ -212,21 +211,21 @@ impl Link for SimLink {
 }
 
 impl Connection {
-    /// Whether this end can still send at all.
+    /// Checks whether this end can still send.
     fn check_send(&mut self, end: usize, now: Duration) -> Result<(), LinkError> {
         let reset = self.reset_of(end).is_some_and(|time| time <= now);
         let state = &mut self.ends[end];
         if state.aborted {
             return Err(LinkError::Lost(ECONNABORTED));
         }
-        // Linux reports the reset once, then that nobody is there.
+        // Linux reports the reset once, then EPIPE.
         if reset && !std::mem::replace(&mut state.told_reset, true) {
             return Err(LinkError::Lost(ECONNRESET));
         }
         if reset || state.finished { Err(LinkError::Lost(EPIPE)) } else { Ok(()) }
     }
 
-    /// How many bytes this end can receive.
+    /// Returns how many bytes this end can receive.
     fn check_recv(&mut self, end: usize, now: Duration) -> Result<usize, LinkError> {
         let pipe = &self.pipes[1 - end];
         let state = &mut self.ends[end];
@@ -242,12 +241,12 @@ impl Connection {
         }
     }
 
-    /// When an end hears, or heard, of its peer's abort.
+    /// Returns when an end is notified of its peer's abort.
     fn reset_of(&self, end: usize) -> Option<Duration> {
         self.pipes[1 - end].reset_at()
     }
 
-    /// When the halves of an end that wait will be readable and writable, as things are.
+    /// Returns when an end that is waiting will be readable and writable.
     fn ready_at(&self, end: usize) -> [Option<Duration>; 2] {
         let (state, sent, received) = (&self.ends[end], &self.pipes[end], &self.pipes[1 - end]);
         let now = Some(Duration::ZERO);
@@ -259,7 +258,7 @@ impl Connection {
 }
 
 impl State {
-    /// Everything is news to the driver of a new connection.
+    /// Both directions of a new connection are ready.
     const fn new() -> Self {
         Self {
             recv_waits: true,

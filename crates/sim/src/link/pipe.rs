@@ -1,24 +1,24 @@
-//! One direction of a simulated connection: bytes on their way, and how they end.
+//! One direction of a simulated connection: bytes in transit, and its end.
 
 use ironwarp_rnic::fault::Rng;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Bytes between a sender and a receiver. Nothing overtakes anything.
+/// Bytes between a sender and a receiver, in order.
 #[derive(Debug)]
 pub(super) struct Pipe {
     bytes: VecDeque<u8>,
-    /// How many of them arrive when; those of one time together.
+    /// Number of bytes that arrive at each time.
     arrivals: VecDeque<(Duration, usize)>,
     end: Option<(Duration, End)>,
     capacity: usize,
     rng: Rng,
 }
 
-/// What comes behind the last byte.
+/// What follows the last byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// FIN: there is no more.
+    /// FIN: the end of the stream.
     Finished,
     /// RST: the connection is gone.
     Reset,
@@ -29,13 +29,13 @@ impl Pipe {
         Self { bytes: VecDeque::new(), arrivals: VecDeque::new(), end: None, capacity, rng }
     }
 
-    /// How many bytes it takes now. What was sent takes up room until it is read.
+    /// Returns how many bytes can be sent now. Sent bytes occupy room until they are read.
     pub(super) fn room(&self) -> usize {
         self.capacity - self.bytes.len()
     }
 
     pub(super) fn push(&mut self, bytes: &[u8], arrive: Duration) {
-        assert!(bytes.len() <= self.room() && self.end.is_none(), "the sender looked");
+        assert!(bytes.len() <= self.room() && self.end.is_none(), "the sender did not check");
         self.bytes.extend(bytes);
         match self.arrivals.back_mut() {
             Some((last, count)) if *last == arrive => *count += bytes.len(),
@@ -43,22 +43,22 @@ impl Pipe {
         }
     }
 
-    /// How many bytes can be read.
+    /// Returns how many bytes can be read.
     pub(super) fn arrived(&self, now: Duration) -> usize {
         self.arrivals.iter().take_while(|(time, _)| *time <= now).map(|(_, count)| count).sum()
     }
 
-    /// The end, if it has arrived and all that was before it is read.
+    /// Returns the end, if it has arrived and everything before it was read.
     pub(super) fn reached_end(&self, now: Duration) -> Option<End> {
         self.end.filter(|(time, _)| *time <= now && self.bytes.is_empty()).map(|(_, end)| end)
     }
 
-    /// When the receiver heard, or will hear, that the connection is gone, however much it has read.
+    /// Returns when the receiver is notified of a reset, even if it has not read everything.
     pub(super) fn reset_at(&self) -> Option<Duration> {
         self.end.filter(|(_, end)| *end == End::Reset).map(|(time, _)| time)
     }
 
-    /// When there is, or will be, something to read: bytes or the end.
+    /// Returns when bytes or the end can be read.
     pub(super) fn readable_at(&self) -> Option<Duration> {
         let first = self.arrivals.front().map(|(time, _)| *time);
         first.or(self.end.map(|(time, _)| time))
@@ -86,7 +86,7 @@ impl Pipe {
         self.end.get_or_insert((arrive, End::Finished));
     }
 
-    /// A reset discards what was not read, or not all of it: what had arrived before it may still be found.
+    /// Resets the connection. Bytes that were not read are discarded, but those that had already arrived may remain.
     pub(super) fn reset(&mut self, arrive: Duration) {
         let kept = self.rng.below(self.bytes.len() as u64 + 1);
         let mut left = usize::try_from(kept).unwrap_or(0);
@@ -99,7 +99,7 @@ impl Pipe {
         self.end = Some((arrive, End::Reset));
     }
 
-    /// For the splits that the receiver sees.
+    /// The random numbers for splits.
     pub(super) fn rng(&mut self) -> &mut Rng {
         &mut self.rng
     }

@@ -68,7 +68,7 @@ fn memory_is_read_on_one_side_and_written_on_the_other() {
 }
 
 #[test]
-fn a_send_stops_at_memory_that_is_not_there() {
+fn a_send_stops_at_unmapped_memory() {
     let Scene { clock, arenas, ends: [left, right] } = scene(Path::default());
     let from = arenas[0].alloc(10);
     arenas[0].fill(from, b'x');
@@ -93,7 +93,7 @@ fn a_receive_stops_at_memory_that_cannot_be_written() {
     let mut own = [0; 4];
     assert_eq!(right.recv(&[to], &mut own), Ok(4));
     assert_eq!((right.recv(&[behind], &mut own), own), (Err(Unmapped), [0; 4]));
-    assert_eq!(recv(&right), Ok(b"456789".to_vec()), "nothing was taken away");
+    assert_eq!(recv(&right), Ok(b"456789".to_vec()), "no bytes were lost");
     assert_eq!(arenas[1].read(to), b"0123\0\0\0\0\0\0");
 }
 
@@ -129,7 +129,7 @@ fn receives_are_split_at_random_but_lose_nothing() {
 }
 
 #[test]
-fn the_end_is_seen_behind_all_bytes() {
+fn the_end_is_seen_after_all_bytes() {
     let Scene { clock, ends: [left, right], .. } = scene(Path::default());
     send(&left, b"last words").unwrap();
     left.finish();
@@ -153,7 +153,7 @@ fn an_abort_ends_both_directions_of_both_ends() {
     left.abort();
     left.finish();
     assert_eq!((send(&left, b"x"), recv(&left)), (Err(Lost(ECONNABORTED)), Err(Lost(ECONNABORTED))));
-    assert_eq!((send(&right, b"x"), recv(&right)), (Ok(1), Err(WouldBlock)), "it did not hear of it yet");
+    assert_eq!((send(&right, b"x"), recv(&right)), (Ok(1), Err(WouldBlock)), "not notified yet");
     clock.advance(LATENCY);
     assert_eq!((recv(&right), recv(&right)), (Err(Lost(ECONNRESET)), Err(Lost(ECONNRESET))));
     assert_eq!((send(&right, b"x"), send(&right, b"x")), (Err(Lost(ECONNRESET)), Err(Lost(EPIPE))));
@@ -193,17 +193,17 @@ fn a_reset_discards_the_end_too() {
 }
 
 #[test]
-fn readiness_is_told_once_and_again_after_the_next_would_block() {
+fn readiness_is_reported_once_per_would_block() {
     let Scene { clock, ends: [left, right], .. } = scene(Path::default());
     assert_eq!((right.take_ready(), right.take_ready()), (WRITABLE, NEITHER), "a new socket is writable");
     assert_eq!(right.next_ready(), None);
     send(&left, b"1").unwrap();
-    assert_eq!((right.take_ready(), right.next_ready()), (NEITHER, Some(LATENCY)), "still under way");
+    assert_eq!((right.take_ready(), right.next_ready()), (NEITHER, Some(LATENCY)), "still in transit");
     clock.advance(LATENCY);
     assert_eq!((right.take_ready(), right.take_ready()), (READABLE, NEITHER));
     send(&left, b"2").unwrap();
     clock.advance(LATENCY);
-    assert_eq!((right.take_ready(), right.next_ready()), (NEITHER, None), "it was told, and did not read");
+    assert_eq!((right.take_ready(), right.next_ready()), (NEITHER, None), "already reported, but not read");
     assert_eq!(
         (recv(&right), right.take_ready()),
         (Ok(b"12".to_vec()), NEITHER),
@@ -216,13 +216,13 @@ fn readiness_is_told_once_and_again_after_the_next_would_block() {
 }
 
 #[test]
-fn room_is_told_to_a_sender_that_found_none() {
+fn a_sender_that_found_no_room_is_notified() {
     let Scene { clock, ends: [left, right], .. } = scene(Path { capacity: 4, ..Path::default() });
     assert_eq!(left.take_ready(), WRITABLE);
     assert_eq!(send(&left, b"12345"), Ok(4));
     clock.advance(LATENCY);
     recv(&right).unwrap();
-    assert_eq!(left.take_ready(), NEITHER, "a short send is no reason to wait");
+    assert_eq!(left.take_ready(), NEITHER, "a short send does not wait");
     assert_eq!((send(&left, b"5678"), send(&left, b"9")), (Ok(4), Err(WouldBlock)));
     assert_eq!((left.take_ready(), left.next_ready()), (NEITHER, None));
     clock.advance(LATENCY);
@@ -231,7 +231,7 @@ fn room_is_told_to_a_sender_that_found_none() {
 }
 
 #[test]
-fn the_end_is_told_to_whoever_waits() {
+fn the_end_is_reported_to_a_waiting_receiver() {
     let Scene { clock, ends: [left, right], .. } = scene(Path { capacity: 1, ..Path::default() });
     right.take_ready();
     left.finish();
@@ -245,7 +245,7 @@ fn the_end_is_told_to_whoever_waits() {
 }
 
 #[test]
-fn a_reset_is_told_to_everybody_once() {
+fn a_reset_is_reported_once_to_each_caller() {
     let Scene { clock, ends: [left, right], .. } = scene(Path { capacity: 1, ..Path::default() });
     assert_eq!(right.take_ready(), WRITABLE);
     assert_eq!((left.take_ready(), send(&left, b"12")), (WRITABLE, Ok(1)));
@@ -260,7 +260,7 @@ fn a_reset_is_told_to_everybody_once() {
 }
 
 #[test]
-fn a_sender_that_waits_for_room_hears_of_a_reset() {
+fn a_sender_that_waits_for_room_is_notified_of_a_reset() {
     let Scene { clock, ends: [left, right], .. } = scene(Path { capacity: 1, ..Path::default() });
     right.take_ready();
     assert_eq!((send(&right, b"12"), send(&right, b"2")), (Ok(1), Err(WouldBlock)));

@@ -1,4 +1,4 @@
-//! A completion handler, the descriptor that its program sleeps on, and what both must show.
+//! A completion handler, the descriptor that its program waits on, and a model of both.
 
 use super::tally::{Met, Tally};
 use crate::clock::{Clock, Timers};
@@ -9,21 +9,21 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A handler, and the events that it was given.
+/// A handler and its events.
 pub(super) struct Handler {
     pub(super) inner: Arc<CompletionHandler>,
     bell: Arc<Bell>,
-    /// Those that nobody took: of which queue, and a number that grows.
+    /// Events that were not taken: their queue, and an ascending number.
     untaken: VecDeque<(u32, u64)>,
-    /// How many it ever got.
+    /// Number of all events so far.
     given: u64,
-    /// How many entries its event queue has.
+    /// Size of its event queue.
     size: usize,
-    /// For so many steps its program does something else.
+    /// Number of steps for which its program is busy.
     pub(super) away: u64,
 }
 
-/// What a program sleeps on: readable exactly while there is an event that moderation does not hold back.
+/// The descriptor that a program waits on. It is readable exactly while there is an event that moderation does not hold back.
 #[derive(Debug)]
 struct Bell {
     clock: Clock,
@@ -34,16 +34,16 @@ struct Bell {
 struct State {
     readable: bool,
     wakes: u64,
-    /// At most one in each.
+    /// At most one wakeup per interval.
     interval: Option<Duration>,
-    /// There is none before, unless moderation is changed.
+    /// No wakeup before this time, unless moderation is changed.
     held_until: Option<Duration>,
 }
 
 impl Wake for Bell {
     fn signal(&self) {
         let (now, mut state) = (self.clock.now(), lock(&self.state));
-        assert!(!state.readable, "one wake for each time the event queue was armed");
+        assert!(!state.readable, "more than one wakeup per arming");
         assert!(state.held_until.is_none_or(|until| now >= until), "woken twice in {:?}", state.interval);
         state.readable = true;
         state.wakes += 1;
@@ -51,7 +51,7 @@ impl Wake for Bell {
     }
 
     fn consume(&self) {
-        assert!(std::mem::take(&mut lock(&self.state).readable), "there was a wake");
+        assert!(std::mem::take(&mut lock(&self.state).readable), "no wakeup to consume");
     }
 }
 
@@ -59,11 +59,11 @@ impl Handler {
     pub(super) fn new(device: &Device, clock: &Clock) -> Self {
         let bell = Arc::new(Bell { clock: clock.clone(), state: Mutex::default() });
         let inner = device.create_handler(Box::new(Arc::clone(&bell))).expect("there are few");
-        let size = inner.standing().size;
+        let size = inner.stats().size;
         Self { inner, bell, untaken: VecDeque::new(), given: 0, size, away: 0 }
     }
 
-    /// A queue has raised its event here, the last of which was `last`: as long as nobody took that, it will do.
+    /// Adds an event of a queue, whose last one was `last`. If that was not taken yet, no other one is added.
     pub(super) fn gets(&mut self, cq: u32, last: &mut Option<u64>, tally: &mut Tally) {
         let oldest = self.untaken.front().map(|(_, number)| *number);
         if oldest.is_some_and(|oldest| last.is_some_and(|last| last >= oldest)) {
@@ -80,39 +80,39 @@ impl Handler {
         self.untaken.iter().any(|(of, _)| *of == cq)
     }
 
-    /// The program takes an event, if it is woken. It is of the queue that it should be of.
+    /// Takes an event if the program is woken, and checks that it belongs to the expected queue.
     pub(super) fn take(&mut self, tally: &mut Tally) -> Option<u32> {
         let readable = lock(&self.bell.state).readable;
-        let event = self.inner.next().map(|event| event.cq);
-        assert_eq!(event.is_some(), readable, "readable exactly while there is an event");
+        let event = self.inner.try_next().map(|event| event.cq);
+        assert_eq!(event.is_some(), readable, "readable without an event, or the reverse");
         event?;
         let expected = self.untaken.pop_front().map(|(cq, _)| cq);
-        assert_eq!(event, expected, "in order, and none twice");
+        assert_eq!(event, expected, "events out of order or repeated");
         tally.events += 1;
         event
     }
 
-    /// From now on at most one wake in each interval, or one whenever the last event was taken.
+    /// Limits wakeups to one per interval, or to one whenever the last event was taken.
     pub(super) fn moderate(&self, interval: Option<Duration>, name: usize, timers: &Arc<Timers>) {
         let mut state = lock(&self.bell.state);
         (state.interval, state.held_until) = (interval, None);
-        drop(state); // it may be woken for this
+        drop(state); // this may cause a wakeup
         self.inner.moderate(interval.map(|interval| (interval, timers.timer(name, &self.inner))));
     }
 
-    /// It has the events that it was given, and its program is awake, or will be.
+    /// Checks that it has all its events, and that its program is or will be woken for them.
     pub(super) fn check(&mut self, tally: &mut Tally) {
-        let standing = self.inner.standing();
+        let stats = self.inner.stats();
         let untaken = self.untaken.len() as u64;
-        assert_eq!((standing.written, standing.unread), (self.given, untaken), "it gets what is its own");
-        tally.met_if(Met::QueueSwitched, standing.size > self.size);
-        self.size = standing.size;
+        assert_eq!((stats.written, stats.unread), (self.given, untaken), "wrong number of events");
+        tally.met_if(Met::QueueSwitched, stats.size > self.size);
+        self.size = stats.size;
         let state = lock(&self.bell.state);
         if untaken == 0 || state.readable {
-            return assert!(untaken > 0 || !state.readable, "woken for nothing");
+            return assert!(untaken > 0 || !state.readable, "woken without an event");
         }
         let held = state.held_until.is_some_and(|until| until > self.bell.clock.now());
-        assert!(held, "a program sleeps, and {untaken} events are there");
+        assert!(held, "a program sleeps despite {untaken} events");
         tally.met(Met::WakeHeld);
     }
 

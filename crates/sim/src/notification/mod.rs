@@ -1,19 +1,18 @@
-//! Who is told of completions, and when: one adapter, some completion queues, some handlers, and programs that sleep at those.
+//! Completion notification: one adapter, some completion queues and handlers, and programs that sleep on them.
 //!
-//! One seed is one run. Requests complete at random; a program that is woken takes the event, polls that queue and arms it
-//! again. All the while queues are resized, moved to other handlers or to none (*Modify CQ*, requirement N4), moderated by
-//! count and by time (requirement I10), polled and armed by others, and handlers are moderated as well. What must come of each
-//! step is said by a model, which has it from the documentation; and in the end, when nothing happens any more, no program
-//! sleeps that should have been woken.
+//! One seed is one run. Requests complete at random; a program that is woken takes the event, polls the queue and arms it again.
+//! Meanwhile queues are resized, moved to other handlers or to none (*Modify CQ*, requirement N4), moderated by count and by time
+//! (requirement I10), polled and armed by others, and handlers are moderated as well. A model predicts the result of each step. At
+//! the end, when nothing happens any more, no program sleeps that should have been woken.
 //!
-//! This is much faster than a [`scenario`](crate::scenario), which does such things to queue pairs at work: ten million events
-//! take seconds (`ironwarp-sim --events`).
+//! This is much faster than a [`scenario`](crate::scenario), which does the same with queue pairs at work: ten million events take
+//! seconds (`ironwarp-sim --events`).
 //!
 //! | to find | look in |
 //! |---|---|
 //! | the steps | `scene.rs` |
-//! | what must come of them: at a queue, at a handler | `queue.rs`, `handler.rs` |
-//! | what must have been reached, over all seeds | `tally.rs` |
+//! | their expected results at a queue and at a handler | `queue.rs`, `handler.rs` |
+//! | what all seeds together must cover | `tally.rs` |
 
 mod handler;
 mod queue;
@@ -25,12 +24,12 @@ pub use tally::Tally;
 use crate::trace::Trace;
 use scene::Scene;
 
-/// Runs one seed to its end. Panics if anything is not as it should be.
+/// Runs one seed. Panics if anything is wrong.
 pub fn run(seed: u64) -> Tally {
     Scene::new(seed, false).run()
 }
 
-/// The same, and `keep` gets the trace that is written meanwhile.
+/// Runs one seed and passes its trace to `keep` before it starts. Panics if anything is wrong.
 pub fn trace(seed: u64, keep: impl FnOnce(Trace)) -> Tally {
     let scene = Scene::new(seed, true);
     keep(scene.trace());

@@ -1,4 +1,4 @@
-//! A completion queue, and a model of it: what it holds, and when its event is due.
+//! A completion queue and a model of it: its completions, and when its event is due.
 
 use super::tally::{Met, Tally};
 use crate::clock::Timers;
@@ -7,28 +7,28 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A queue, and what is known of it.
+/// A queue and its model.
 pub(super) struct Queue {
     pub(super) cq: Arc<Cq>,
-    /// What waits in it: whether each wakes who wants solicited ones.
+    /// For each completion in the queue, whether it counts as solicited.
     waiting: VecDeque<bool>,
-    /// The completion that is polled next, and the one that comes next.
+    /// The completion to be polled next, and the one to be added next.
     next: u64,
     pushed: u64,
     capacity: usize,
     pub(super) overrun: bool,
     armed: Option<Arm>,
-    /// Its event waits for so many completions, or for so long.
+    /// Its event is held back for this many completions or this long.
     moderation: Option<(usize, Duration)>,
     held: Option<Held>,
     pub(super) handler: Option<usize>,
-    /// The last event that the handler got, if it is not known to be taken.
+    /// The last event at the handler, unless it is known to be taken.
     pub(super) last: Option<u64>,
-    /// An event came while there was no handler.
+    /// An event was raised while there was no handler.
     pub(super) owed: bool,
 }
 
-/// An event that is held back: how many completions it is for, and when the first of them came.
+/// An event that is held back: the number of its completions, and when the first one arrived.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     come: usize,
@@ -77,7 +77,7 @@ impl Queue {
         self.waiting.len()
     }
 
-    /// A request completes. Returns whether that raises the event.
+    /// Adds a completion. Returns whether that raises the event.
     pub(super) fn push(&mut self, solicited: bool, failed: bool, now: Duration, tally: &mut Tally) -> bool {
         let completion = match failed {
             true => Completion::failed(self.pushed, Opcode::Receive, 1, Status::Flushed, None),
@@ -99,7 +99,7 @@ impl Queue {
         self.raised(raises, tally)
     }
 
-    /// An event is due for a completion that came: it may have to wait (requirement I10), if that is no error.
+    /// Handles a completion that calls for an event, which may be held back (requirement I10) unless it is an error.
     fn comes(&mut self, failed: bool, now: Duration) -> Raises {
         let Some((count, _)) = self.moderation else { return Raises::Always(None) };
         if failed {
@@ -110,14 +110,14 @@ impl Queue {
         if held.come >= count { Raises::Always(Some(Met::RaisedByCount)) } else { Raises::Never }
     }
 
-    /// Takes some completions: the next, in order.
+    /// Polls some completions.
     pub(super) fn poll(&mut self, most: usize, tally: &mut Tally) {
         let (next, mut found) = (self.next, 0);
         let waiting = &mut self.waiting;
         let many = most.min(waiting.len());
         let lost = self.overrun && waiting.is_empty();
         let polled = self.cq.poll(most, |completion| {
-            assert_eq!(completion.wr_id, next + found, "in order, none twice, none missing");
+            assert_eq!(completion.wr_id, next + found, "completion missing, repeated or out of order");
             assert_eq!(Some(completion.wakes()), waiting.pop_front());
             found += 1;
         });
@@ -127,7 +127,7 @@ impl Queue {
         assert_eq!(self.cq.len(), self.waiting.len());
     }
 
-    /// Asks for an event. Completions that are there already raise none: then the program polls.
+    /// Arms the queue. Completions that are already present raise no event; then the program polls.
     pub(super) fn arm(&mut self, arm: Arm, tally: &mut Tally) {
         let there = match arm {
             Arm::Next => !self.waiting.is_empty(),
@@ -144,7 +144,7 @@ impl Queue {
         }
     }
 
-    /// From now on there is so much room: what waits stays, and so does the arming.
+    /// Resizes the queue. Its completions and its arming persist.
     pub(super) fn resize(&mut self, capacity: usize, tally: &mut Tally) {
         let waiting = self.waiting.len();
         let resized = self.cq.resize(capacity);
@@ -158,11 +158,11 @@ impl Queue {
             tally.met_if(Met::ResizedArmed, self.armed.is_some());
             self.capacity = capacity;
         }
-        assert_eq!((self.cq.capacity(), self.cq.len()), (self.capacity, waiting), "what waits stays");
+        assert_eq!((self.cq.capacity(), self.cq.len()), (self.capacity, waiting), "completions were lost");
         self.raised(Raises::Never, tally);
     }
 
-    /// From now on its event waits for so many completions or so long. Returns whether one that waited is raised.
+    /// Changes moderation. Returns whether an event that was held back is raised.
     pub(super) fn moderate(
         &mut self,
         by: Option<(usize, Duration)>,
@@ -180,7 +180,7 @@ impl Queue {
         self.raised(raises, tally)
     }
 
-    /// A timer that was started for it rang, maybe for an event that did not wait for it. Returns whether that raises the event.
+    /// Handles the expiry of its timer, which may be obsolete. Returns whether that raises the event.
     pub(super) fn reminded(&mut self, now: Duration, tally: &mut Tally) -> bool {
         let raises = match self.held {
             None => Raises::Never,
@@ -193,25 +193,25 @@ impl Queue {
         self.raised(raises, tally)
     }
 
-    /// When an event that is held back is raised at the latest.
+    /// Returns the time by which an event that is held back must be raised.
     fn deadline(&self) -> Option<Duration> {
         let (_, period) = self.moderation.filter(|(_, period)| !period.is_zero())?;
         self.held.map(|held| held.first + period)
     }
 
-    /// The queue was moved: it is armed as it was, and holds back what it held back.
+    /// Checks that moving the queue changed neither arming nor moderation.
     pub(super) fn moved(&mut self, tally: &mut Tally) {
         self.raised(Raises::Never, tally);
     }
 
-    /// Compares what came of a step with what had to. Raised, an event disarms.
+    /// Compares the result of a step with the expected one. A raised event disarms the queue.
     fn raised(&mut self, expected: Raises, tally: &mut Tally) -> bool {
         let armed = self.cq.is_armed();
-        assert!(self.armed.is_some() || !armed, "nobody has armed it");
+        assert!(self.armed.is_some() || !armed, "armed without a request");
         let raised = self.armed.is_some() && !armed;
         match expected {
-            Raises::Never => assert!(!raised, "an event for nothing"),
-            Raises::Always(_) => assert!(raised, "the event is due"),
+            Raises::Never => assert!(!raised, "event without a reason"),
+            Raises::Always(_) => assert!(raised, "event missing"),
             Raises::Maybe(_) => {}
         }
         if raised {
@@ -223,30 +223,30 @@ impl Queue {
         raised
     }
 
-    /// No event is held back for longer than it may.
+    /// Checks that no event is held back for too long.
     pub(super) fn expect_in_time(&self, now: Duration) {
         assert!(
             self.deadline().is_none_or(|deadline| deadline > now),
-            "its timer did not ring: {:?}",
+            "timer did not expire: {:?}",
             self.held
         );
     }
 
-    /// Nothing happens any more: its program sleeps, and would not if it had something to do.
+    /// Checks, after everything has settled, that its program sleeps only if it has nothing to do.
     pub(super) fn expect_rest(&self) {
         if self.overrun {
             return;
         }
-        let due = match self.armed.expect("who is woken arms it again") {
+        let due = match self.armed.expect("armed again after each event") {
             Arm::Next => !self.waiting.is_empty(),
             Arm::Solicited => self.waiting.contains(&true),
         };
-        // One that waits for company alone, and has not enough of it.
+        // Held back by count alone, with too few completions.
         let waits = self.held.is_some() && self.deadline().is_none();
-        assert!(!due || waits, "a program sleeps, and {} completions are there", self.waiting.len());
+        assert!(!due || waits, "a program sleeps despite {} completions", self.waiting.len());
     }
 
-    /// All that ever came was polled.
+    /// Checks that all completions were polled.
     pub(super) fn expect_all(&mut self, tally: &mut Tally) {
         self.poll(usize::MAX, tally);
         assert_eq!(self.next, self.pushed);

@@ -7,7 +7,7 @@ use crate::arena::Arena;
 use crate::clock::{Clock, Timers};
 use crate::tags::tag_cipher;
 use crate::trace::Trace;
-use ironwarp_rnic::config::Config;
+use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{AsyncEvent, Wake};
 use ironwarp_rnic::fault::Rng;
@@ -16,12 +16,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const STEPS: u64 = 20_000;
-/// Room in completion queues.
-const LARGEST: usize = 64;
+/// Maximum capacity of completion queues.
+const MAX_CAPACITY: usize = 64;
 const PERIODS: [Duration; 4] =
     [Duration::ZERO, Duration::from_micros(1), Duration::from_micros(10), Duration::from_micros(100)];
-/// A completion that finds no room comes once in so many times; else it waits for some.
-const RASH: u64 = 2000;
+/// One in this many completions is added to a full queue; the others wait for room.
+const OVERRUN: u64 = 2000;
 
 pub(super) struct Scene {
     rng: Rng,
@@ -34,7 +34,7 @@ pub(super) struct Scene {
     trace: Trace,
 }
 
-/// Nobody sleeps until an asynchronous event.
+/// A program that does not sleep.
 #[derive(Debug)]
 struct Awake;
 
@@ -47,12 +47,12 @@ impl Scene {
     pub(super) fn new(seed: u64, traced: bool) -> Self {
         let mut rng = Rng::stream(seed, 3);
         let clock = Clock::new();
-        let device = Device::new(Config::default(), Arena::new(0), tag_cipher(0));
+        let device = Device::new(DeviceConfig::default(), Arena::new(0), tag_cipher(0));
         device.events().open(Box::new(Awake));
         let handlers = (0..=rng.below(4)).map(|_| Handler::new(&device, &clock)).collect();
         let many = [1, 2, 4, 8, 100][index(&mut rng, 5)];
         let queue = |id| {
-            let queue = Queue::new(id, 1 + index(&mut rng, LARGEST));
+            let queue = Queue::new(id, 1 + index(&mut rng, MAX_CAPACITY));
             queue.cq.set_reports(device.events());
             queue
         };
@@ -77,7 +77,7 @@ impl Scene {
         self.rest();
         self.tally.wakes = self.handlers.iter().map(Handler::wakes).sum();
         let overrun = self.queues.iter().filter(|queue| queue.overrun).count();
-        let events = std::iter::from_fn(|| self.device.events().next());
+        let events = std::iter::from_fn(|| self.device.events().try_next());
         assert_eq!(events.filter(|event| matches!(event, AsyncEvent::CqError(_))).count(), overrun);
         self.tally
     }
@@ -87,7 +87,7 @@ impl Scene {
         let handler = index(&mut self.rng, self.handlers.len());
         match self.rng.below(64) {
             0..=23 => self.complete(number),
-            24..=51 if self.is_there(handler) => drop(self.attend(handler)),
+            24..=51 if self.is_available(handler) => drop(self.attend(handler)),
             24..=51 => {}
             52..=53 => {
                 let most = 1 + index(&mut self.rng, 8);
@@ -95,7 +95,7 @@ impl Scene {
             }
             54..=55 => self.arm(number),
             56 => {
-                let capacity = index(&mut self.rng, LARGEST);
+                let capacity = index(&mut self.rng, MAX_CAPACITY);
                 self.note(number, format_args!("is resized to {capacity}"));
                 self.queues[number].resize(capacity, &mut self.tally);
             }
@@ -112,11 +112,11 @@ impl Scene {
         }
     }
 
-    /// Some requests complete on a queue.
+    /// Completes some requests on a queue.
     fn complete(&mut self, number: usize) {
         for _ in 0..=self.rng.below(4) {
             let queue = &mut self.queues[number];
-            if queue.overrun || queue.is_full() && self.rng.below(RASH) > 0 {
+            if queue.overrun || queue.is_full() && self.rng.below(OVERRUN) > 0 {
                 return;
             }
             let (solicited, failed) = (self.rng.below(3) == 0, self.rng.below(64) == 0);
@@ -128,8 +128,8 @@ impl Scene {
         }
     }
 
-    /// Whether the program of a handler would notice a wake now. Now and then it has something else to do for long.
-    fn is_there(&mut self, handler: usize) -> bool {
+    /// Whether the program of a handler is able to react to a wakeup now. Sometimes it is busy for long.
+    fn is_available(&mut self, handler: usize) -> bool {
         let handler = &mut self.handlers[handler];
         handler.away = match handler.away {
             0 if self.rng.below(4000) == 0 => self.rng.below(2000),
@@ -138,7 +138,7 @@ impl Scene {
         handler.away == 0
     }
 
-    /// The program of a handler takes an event, if it is woken, and serves that queue. Returns whether it was.
+    /// Takes an event of a handler if its program is woken, and serves the queue. Returns whether it was woken.
     fn attend(&mut self, number: usize) -> bool {
         let Some(cq) = self.handlers[number].take(&mut self.tally) else { return false };
         self.note(cq as usize, format_args!("has an event at handler {number}"));
@@ -147,7 +147,7 @@ impl Scene {
         true
     }
 
-    /// Polls, arms, and polls again if that was too late.
+    /// Polls, arms, and polls again if completions arrived in between.
     fn serve(&mut self, number: usize) {
         let most = 1 + index(&mut self.rng, 8);
         self.queues[number].poll(most, &mut self.tally);
@@ -160,7 +160,7 @@ impl Scene {
         self.queues[number].arm(arm, &mut self.tally);
     }
 
-    /// *Modify CQ*: from now on its events go there. An event that came while they went nowhere does so now.
+    /// *Modify CQ*: moves the queue to another handler. An event that was raised without a handler goes there now.
     fn move_to(&mut self, number: usize, to: Option<usize>) {
         self.note(number, format_args!("is moved to handler {to:?}"));
         let queue = &mut self.queues[number];
@@ -203,7 +203,7 @@ impl Scene {
         self.handlers[number].moderate(interval, self.queues.len() + number, &self.timers);
     }
 
-    /// A queue has raised its event.
+    /// Handles the event of a queue.
     fn raise(&mut self, number: usize) {
         self.note(number, format_args!("raises its event"));
         let queue = &mut self.queues[number];
@@ -213,11 +213,11 @@ impl Scene {
         }
     }
 
-    /// Time passes, and timers ring.
+    /// Advances the time and expires timers.
     fn pass(&mut self, until: Duration) {
         while let Some(next) = self.timers.next().filter(|next| *next <= until) {
             self.clock.advance_to(next);
-            let Some(name) = self.timers.ring() else { continue }; // other rules are in force
+            let Some(name) = self.timers.ring() else { continue }; // moderation was changed
             let (now, tally) = (self.clock.now(), &mut self.tally);
             if self.queues.get_mut(name).is_some_and(|queue| queue.reminded(now, tally)) {
                 self.raise(name);
@@ -231,8 +231,7 @@ impl Scene {
         self.handlers.iter_mut().for_each(|handler| handler.check(&mut self.tally));
     }
 
-    /// Nothing completes any more. When all timers have rung and all who were woken have slept again, nobody sleeps who
-    /// should not.
+    /// Lets everything settle. When all timers have expired and all programs sleep again, none sleeps that should not.
     fn rest(&mut self) {
         for number in 0..self.queues.len() {
             self.move_to(number, Some(0));

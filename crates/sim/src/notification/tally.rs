@@ -1,53 +1,53 @@
-//! What the runs reached: how much happened, and every kind of step at a moment when it can go wrong.
+//! Coverage of the runs: the number of events, and every kind of step at a moment when it can go wrong.
 
 use std::fmt;
 use std::ops::AddAssign;
 
-/// What a run must have come across, be it once in all.
+/// Situations that all runs together must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Met {
     ArmedNext,
     ArmedSolicited,
-    /// Before the event of the last time had come.
+    /// Armed again before the event was raised.
     ArmedAgain,
-    /// A completion was there already.
+    /// Armed when a completion was already present.
     ArmedTooLate,
-    /// With completions in the queue.
+    /// Resized with completions in the queue.
     Grown,
     Shrunk,
-    /// Too small for what waits.
+    /// The new size is too small for the completions.
     ResizeRefused,
     ResizedArmed,
     Overrun,
-    /// With completions in the queue.
+    /// Moved with completions in the queue.
     Moved,
     MovedArmed,
-    /// With an event at the old handler that nobody had taken.
+    /// Moved with an event at the old handler that was not taken.
     MovedUntaken,
-    /// With an event that moderation held back.
+    /// Moved with an event that moderation held back.
     MovedHeld,
-    /// Away, and back to where it still has an event.
+    /// Moved away and back to a handler that still has its event.
     MovedBack,
     MovedToNone,
-    /// An event came while there was no handler, and went to the next.
+    /// An event was raised without a handler, and went to the next one.
     Owed,
-    /// Was taken where the queue is not any more.
+    /// An event was taken after the queue had moved.
     TakenAfterMove,
-    /// One that nobody had taken did for this as well.
+    /// An event that was not taken covered this completion as well.
     Coalesced,
     RaisedByCount,
     RaisedByTimer,
-    /// Before its time, by a timer that was started for another.
+    /// Raised early by a timer of an earlier event.
     RaisedEarly,
-    /// An error does not wait.
+    /// Raised immediately because of an error.
     RaisedByError,
-    /// Moderation was changed, or ended.
+    /// Raised because moderation was changed or ended.
     RaisedByChange,
-    /// A timer rang for nothing.
+    /// A timer expired without an event to raise.
     RangInVain,
-    /// A handler's wake was.
+    /// The wakeup of a handler was held back.
     WakeHeld,
-    /// A handler's event queue was, with events in it.
+    /// The event queue of a handler was switched with events in it.
     QueueSwitched,
 }
 
@@ -82,14 +82,14 @@ impl Met {
     ];
 }
 
-/// How much happened, and how often each kind of step was met.
+/// Number of events, and how often each situation occurred.
 #[derive(Clone, Debug, Default)]
 pub struct Tally {
-    /// Completions that programs polled.
+    /// Polled completions.
     pub completions: u64,
-    /// Events that programs took.
+    /// Taken events.
     pub events: u64,
-    /// How often a program was woken for them.
+    /// Wakeups of programs.
     pub wakes: u64,
     met: [u64; Met::ALL.len()],
 }
@@ -103,7 +103,7 @@ impl Tally {
         self.met[what as usize] += u64::from(is);
     }
 
-    /// All that should have been reached, and was not.
+    /// Returns the situations that did not occur.
     pub fn missing(&self) -> Vec<String> {
         let missing = Met::ALL.into_iter().filter(|what| self.met[*what as usize] == 0);
         missing.map(|what| format!("{what:?}")).collect()

@@ -1,9 +1,9 @@
-//! What the runs reached: every verb with every way it can end, every step between two states, and the variants of both.
+//! Coverage of the runs: every verb with every status, every state transition, and further features.
 //!
-//! A walk at random proves nothing of what it never came across. So the cells that it must reach are written down here, and
-//! [`Coverage::missing`] names those that stayed empty.
+//! A random test proves nothing about what it did not cover, so this lists what it must cover, and [`Coverage::missing`] returns
+//! what it did not.
 
-use super::request::Verb;
+use super::verb::Verb;
 use ironwarp_rnic::qp::State;
 use ironwarp_rnic::queue::Status;
 use std::fmt;
@@ -11,9 +11,9 @@ use std::ops::AddAssign;
 
 const VERBS: usize = Verb::ALL.len();
 const STATES: usize = State::ALL.len();
-const TRAITS: usize = Trait::ALL.len();
+const FEATURES: usize = Feature::ALL.len();
 
-/// The ways to end that are counted, and how a column is headed. The last column is for requests that were refused.
+/// The statuses that are counted, and the headings of their columns. The last column is for refused requests.
 const ENDS: [(Status, &str); 10] = [
     (Status::Success, "success"),
     (Status::Flushed, "flushed"),
@@ -30,9 +30,9 @@ const LOST: usize = ENDS.len();
 const REFUSED: usize = LOST + 1;
 const COLUMNS: usize = REFUSED + 1;
 
-/// What else a run must have come across, be it once in all.
+/// Further features that all runs together must cover.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Trait {
+pub(super) enum Feature {
     Inline,
     ManyElements,
     Fence,
@@ -47,8 +47,8 @@ pub(super) enum Trait {
     NamedReceives,
     ForeignDomain,
     OneCompletionQueue,
-    ByHand,
-    Stranger,
+    Manual,
+    ForeignPeer,
     LimitReached,
     LastReceive,
     Drained,
@@ -56,17 +56,17 @@ pub(super) enum Trait {
     Established,
     ArmedNext,
     ArmedSolicited,
-    /// A completion queue, with completions in it.
+    /// A completion queue was resized with completions in it.
     Resized,
     ResizeRefused,
-    /// To another handler, or to none: armed.
+    /// An armed completion queue was moved to another handler, or to none.
     Moved,
-    /// With completions in it.
+    /// A completion queue was moved with completions in it.
     MovedFull,
-    /// An event that came while there was no handler.
+    /// An event was raised without a handler, and went to the next one.
     KeptForNext,
     Moderated,
-    /// An event that came after a program had polled what it was for.
+    /// An event arrived after its completions had been polled.
     HeldBack,
     Overrun,
     Purged,
@@ -83,7 +83,7 @@ pub(super) enum Trait {
     TouchedAgain,
 }
 
-impl Trait {
+impl Feature {
     const ALL: [Self; 43] = [
         Self::Inline,
         Self::ManyElements,
@@ -99,8 +99,8 @@ impl Trait {
         Self::NamedReceives,
         Self::ForeignDomain,
         Self::OneCompletionQueue,
-        Self::ByHand,
-        Self::Stranger,
+        Self::Manual,
+        Self::ForeignPeer,
         Self::LimitReached,
         Self::LastReceive,
         Self::Drained,
@@ -131,18 +131,18 @@ impl Trait {
     ];
 }
 
-/// How often each was met.
+/// How often each of them occurred.
 #[derive(Clone, Debug)]
 pub struct Coverage {
     ends: [[u64; COLUMNS]; VERBS],
-    /// From, to; refused, or done.
+    /// From, to, and whether it was refused or done.
     moves: [[[u64; 2]; STATES]; STATES],
-    traits: [u64; TRAITS],
+    traits: [u64; FEATURES],
 }
 
 impl Default for Coverage {
     fn default() -> Self {
-        Self { ends: [[0; COLUMNS]; VERBS], moves: [[[0; 2]; STATES]; STATES], traits: [0; TRAITS] }
+        Self { ends: [[0; COLUMNS]; VERBS], moves: [[[0; 2]; STATES]; STATES], traits: [0; FEATURES] }
     }
 }
 
@@ -150,7 +150,7 @@ impl Coverage {
     pub(super) fn ended(&mut self, verb: Verb, status: Status) {
         let column = ENDS.iter().position(|(known, _)| *known == status);
         let lost = status == Status::RetryExceeded;
-        let column = column.or(lost.then_some(LOST)).expect("no other way to end between two of our kind");
+        let column = column.or(lost.then_some(LOST)).expect("a status that can occur");
         self.ends[verb as usize][column] += 1;
     }
 
@@ -162,15 +162,15 @@ impl Coverage {
         self.moves[from as usize][to as usize][usize::from(done)] += 1;
     }
 
-    pub(super) fn met(&mut self, what: Trait) {
+    pub(super) fn met(&mut self, what: Feature) {
         self.met_if(what, true);
     }
 
-    pub(super) fn met_if(&mut self, what: Trait, is: bool) {
+    pub(super) fn met_if(&mut self, what: Feature, is: bool) {
         self.traits[what as usize] += u64::from(is);
     }
 
-    /// All that should have been reached, and was not.
+    /// Returns what was not covered.
     pub fn missing(&self) -> Vec<String> {
         let mut missing = Vec::new();
         for verb in Verb::ALL {
@@ -188,7 +188,7 @@ impl Coverage {
                 }
             }
         }
-        let traits = Trait::ALL.into_iter().filter(|it| self.traits[*it as usize] == 0);
+        let traits = Feature::ALL.into_iter().filter(|it| self.traits[*it as usize] == 0);
         missing.extend(traits.map(|it| format!("{it:?}")));
         missing
     }
@@ -202,29 +202,29 @@ fn heading(column: usize) -> &'static str {
     }
 }
 
-/// Whether a verb can end like this between two ends of our kind.
+/// Whether a verb can end with this status.
 fn is_reachable(verb: Verb, column: usize) -> bool {
     let receives = matches!(verb, Verb::Receive | Verb::ReceiveShared | Verb::ReceiveNamed);
     let local = matches!(verb, Verb::Bind | Verb::Register | Verb::Invalidate);
     let atomic = matches!(verb, Verb::FetchAdd | Verb::CompareSwap);
     let Some((status, _)) = ENDS.get(column) else {
-        // What is the adapter's own does not get lost; receives are never refused by their peer.
+        // Local operations cannot be lost, and receives are never refused by the peer.
         return if column == REFUSED { true } else { !receives && !local };
     };
     match status {
         Status::Success | Status::Flushed => true,
         Status::LocalLength => receives,
-        // A Send with Invalidate names no shared receive queue: the field has room for one of the two.
+        // A Send with Invalidate cannot name a shared receive queue, because both use the same field.
         Status::LocalAccess => receives && verb != Verb::ReceiveNamed,
         Status::LocalQpOperation => verb == Verb::SendImmediate,
         Status::LocalProtection => !local,
         Status::WindowBind => local,
-        // It names a receive: none is there, or it is too short.
+        // It uses a receive, which is missing or too short.
         Status::RemoteInvalidRequest => verb.uses_receive() && !receives,
         Status::RemoteAccess => {
             matches!(verb, Verb::SendInvalidate | Verb::Write | Verb::WriteImmediate | Verb::Read) || atomic
         }
-        // The oldest request of a peer that failed by itself.
+        // The oldest request, if the peer failed for a reason of its own.
         Status::RemoteOperation => !receives && !local,
         _ => false,
     }
@@ -242,7 +242,7 @@ impl AddAssign<&Self> for Coverage {
     }
 }
 
-/// The tables: a dot where nothing can be, a zero where something should be.
+/// Prints the tables, with a dot for what cannot occur, and a zero for what did not.
 impl fmt::Display for Coverage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:<16}", "verb")?;
@@ -267,7 +267,7 @@ impl fmt::Display for Coverage {
             }
         }
         writeln!(f, "\n")?;
-        for (what, count) in Trait::ALL.iter().zip(self.traits) {
+        for (what, count) in Feature::ALL.iter().zip(self.traits) {
             write!(f, "{what:?} {count}, ")?;
         }
         Ok(())

@@ -1,20 +1,17 @@
-//! The memory of a program: what its adapter and its peers may use, and what is taken away from them.
+//! The memory of a program: what its adapter and its peers may use, and what is revoked.
 
-use super::coverage::Trait;
-use super::pick;
+use super::coverage::Feature;
 use super::program::Program;
-use super::request::Slot;
+use super::random::pick;
+use super::request::{LOCAL_ACCESS, Slot};
 use super::supply::Receiving;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Binding, Domain, Rights, Scope, Stream};
 use ironwarp_wire::{Place, Tag};
 
-/// For the program itself.
-pub(super) const WHOLE: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
-
 impl Program {
-    /// Memory for one request or receive, of this domain.
+    /// Registers memory for one request or receive in the program's domain.
     pub(super) fn slot(&mut self, len: usize, rights: Rights) -> Slot {
         self.slot_in(self.domain, len, rights)
     }
@@ -35,22 +32,22 @@ impl Program {
         }
     }
 
-    /// The same, which is never taken away.
+    /// Registers memory that is never revoked.
     pub(super) fn bare(&mut self, len: usize, rights: Rights) -> Slot {
         let slot = Slot::new(&self.arena, &self.device, self.domain, len, rights);
         self.grant(slot.span, rights);
         slot
     }
 
-    /// Memory that the adapter may use once a request registered it.
+    /// Allocates memory that the adapter may use once a request has registered it.
     pub(super) fn unregistered(&mut self, len: usize) -> Span {
         let span = self.arena.alloc(len);
-        self.grant(span, WHOLE);
+        self.grant(span, LOCAL_ACCESS);
         span
     }
 
-    /// Memory for the peer of a line. In strict mode there is a window before it.
-    pub(super) fn open(&mut self, len: usize, rights: Rights, line: usize) -> (Span, Place) {
+    /// Registers memory for the peer of a connection, with a window in strict mode.
+    pub(super) fn open(&mut self, len: usize, rights: Rights, connection: usize) -> (Span, Place) {
         if len == 0 {
             return (Span { addr: 0, len: 0 }, Place::default());
         }
@@ -61,7 +58,7 @@ impl Program {
             let slot = self.slot_in(domain, len, rights);
             return (slot.span, slot.place());
         }
-        let region = self.bare(len, WHOLE | Rights::BIND);
+        let region = self.bare(len, LOCAL_ACCESS | Rights::BIND);
         let window = self.new_window();
         let binding = Binding {
             region: region.tag,
@@ -72,20 +69,20 @@ impl Program {
             scope: Scope::Domain,
             one_touch: false,
         };
-        let stream = Stream { domain: self.domain, qp: self.qp_number(line) };
-        let tag = self.device.table().bind(stream, window, binding).expect("it may be bound");
+        let stream = Stream { domain: self.domain, qp: self.qp_number(connection) };
+        let tag = self.device.table().bind(stream, window, binding).expect("a valid binding");
         (region.span, Place { tag, offset: region.span.addr })
     }
 
     pub(super) fn new_window(&self) -> Tag {
-        self.device.table().allocate_window(self.domain).expect("there is room")
+        self.device.table().allocate_window(self.domain).expect("a free tag")
     }
 
     pub(super) fn new_tag(&self) -> Tag {
-        self.device.table().allocate(self.domain).expect("there is room")
+        self.device.table().allocate(self.domain).expect("a free tag")
     }
 
-    /// Where the lines of the peer count: a word in the middle of this.
+    /// The memory with the counter of the peer's connections: a word in its middle.
     pub(super) fn counter(&self) -> Span {
         self.counter.span
     }
@@ -99,7 +96,7 @@ impl Program {
         u64::from_ne_bytes(bytes.try_into().expect("eight bytes"))
     }
 
-    /// Takes memory away from the adapter: unmaps it, or deregisters it and goes on with it.
+    /// Revokes memory from the adapter: unmaps it, or deregisters it and keeps using it.
     pub(super) fn take_away(&mut self, rng: &mut Rng) {
         if self.slots.is_empty() || self.taken.is_some() {
             return;
@@ -110,25 +107,25 @@ impl Program {
             self.arena.unmap(span);
             None
         } else {
-            self.device.table().deregister(tag).expect("it is registered");
+            self.device.table().deregister(tag).expect("a registered region");
             Some(self.arena.read(span))
         };
-        self.note(format_args!("takes {span:?} away"));
-        self.coverage.met(Trait::TakenAway);
+        self.note(format_args!("revokes {span:?}"));
+        self.coverage.met(Feature::TakenAway);
         self.taken = Some((slot, content));
     }
 
-    /// Whether this memory was taken away.
+    /// Whether this memory was revoked.
     pub(super) fn took(&self, span: Span) -> bool {
         self.taken.as_ref().is_some_and(|(taken, _)| taken.span.addr == span.addr)
     }
 
-    /// The device reached for what it was granted, and for nothing else.
+    /// Checks that the device accessed only what it was granted.
     pub(super) fn expect_untouched(&self) {
         let (read, written) = self.arena.reached();
         assert!(read.within(&self.readable) && written.within(&self.writable));
         if let Some((slot, Some(content))) = &self.taken {
-            assert!(self.arena.read(slot.span) == *content, "nobody writes what is not registered any more");
+            assert!(self.arena.read(slot.span) == *content, "deregistered memory was written");
         }
     }
 }

@@ -1,127 +1,131 @@
-//! What a run is like: chosen at random before it begins.
+//! The settings of a run, which are chosen at random before it begins.
 
-use super::coverage::{Coverage, Trait};
-use super::pick;
+use super::coverage::{Coverage, Feature};
+use super::random::pick;
 use super::supply::Receiving;
 use crate::link::Path;
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::connect::{Setup, Terms};
+use ironwarp_rnic::config::DeviceConfig;
+use ironwarp_rnic::connect::{MpaMode, Terms};
 use ironwarp_rnic::fault::{Chance, Rng};
 use ironwarp_rnic::qp::State;
 use std::time::Duration;
 
-/// Settings that both programs have in common.
+/// Capacity of the queues: less than the number of requests.
+pub(super) const DEPTH: usize = 6;
+/// Settings of both programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Rules {
-    /// How many connections there are.
-    pub(super) lines: usize,
+    /// Number of connections.
+    pub(super) connections: usize,
     pub(super) receiving: Receiving,
-    /// Shared receive queues are of another domain than queue pairs.
+    /// Shared receive queues belong to a different domain than the queue pairs.
     pub(super) foreign: bool,
     /// One completion queue for all.
     pub(super) one_cq: bool,
-    /// The programs move their queue pairs through the states.
-    pub(super) by_hand: bool,
-    /// Send queues are drained now and then.
+    /// The programs move their queue pairs through the states themselves.
+    pub(super) manual: bool,
+    /// Send queues are drained occasionally.
     pub(super) drains: bool,
-    /// No message is longer, and every receive is as long.
+    /// Maximum length of a message, and length of every receive.
     pub(super) longest: usize,
-    /// Which end speaks with others of its kind as such.
+    /// Which ends use the private protocol.
     pub(super) private: [bool; 2],
-    /// Both do, so a Send may have immediate data.
+    /// Both ends use the private protocol, so a Send may have immediate data.
     pub(super) immediate: bool,
     pub(super) strict_receive: bool,
     pub(super) strict_windows: bool,
-    /// A registration that is refused is tried again (requirement M7).
+    /// A refused registration is retried (requirement M7).
     pub(super) reactive: bool,
-    /// Posted receives are not always found.
+    /// Posted receives are withheld at random.
     pub(super) withholds: bool,
-    /// The programs poll after each thing that happens.
+    /// The programs poll after each event.
     pub(super) prompt: bool,
-    /// Whose completion queues are too small, and never polled.
+    /// The program whose completion queues are too small and never polled.
     pub(super) overflow: Option<usize>,
-    /// Room in the completion queues of each program.
+    /// Capacity of the completion queues of each program.
     pub(super) room: [usize; 2],
 }
 
-/// What a program does to its adapter in the middle of a run; where it does it to one queue pair, to the first.
+/// What a program does to its adapter during a run, or to its first queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mischief {
+pub(super) enum Disturbance {
     None,
-    /// Disconnects, with work under way in both directions. What it has posted itself must not be lost.
+    /// Disconnects with work outstanding in both directions. Its own posted requests must not be lost.
     Disconnect(usize),
-    /// Takes memory away.
+    /// Unmaps or deregisters memory.
     TakeAway(usize),
-    /// Allows its peer less.
+    /// Revokes rights of its peer.
     Revoke(usize),
     /// Posts a request that must fail.
-    Crime(usize),
-    /// Ends it by a step of its state.
+    FaultyRequest(usize),
+    /// Ends the connection by a state transition.
     Move(usize, State),
-    /// Its driver gives it up.
+    /// Its driver aborts the connection.
     Abort(usize),
 }
 
 impl Rules {
-    pub(super) fn some(rng: &mut Rng) -> (Self, Mischief) {
+    pub(super) fn some(rng: &mut Rng) -> (Self, Disturbance) {
         let who = usize::from(rng.below(2) == 0);
-        let mischief = match rng.below(18) {
-            0..=1 => Mischief::Disconnect(who),
-            2..=3 => Mischief::TakeAway(who),
-            4 => Mischief::Revoke(who),
-            5..=10 => Mischief::Crime(who),
-            11..=12 => Mischief::Move(who, State::Reset),
-            13 => Mischief::Move(who, State::Error),
-            14 => Mischief::Abort(who),
-            _ => Mischief::None,
+        let disturbance = match rng.below(18) {
+            0..=1 => Disturbance::Disconnect(who),
+            2..=3 => Disturbance::TakeAway(who),
+            4 => Disturbance::Revoke(who),
+            5..=10 => Disturbance::FaultyRequest(who),
+            11..=12 => Disturbance::Move(who, State::Reset),
+            13 => Disturbance::Move(who, State::Error),
+            14 => Disturbance::Abort(who),
+            _ => Disturbance::None,
         };
-        let overflow = (mischief == Mischief::None && rng.below(4) == 0).then_some(who);
+        let overflow = (disturbance == Disturbance::None && rng.below(4) == 0).then_some(who);
         let private = if rng.below(2) == 0 { [true; 2] } else { [0, 1].map(|_| rng.below(2) == 0) };
         let rules = Self {
-            lines: 1 + usize::try_from(rng.below(3)).expect("a small number"),
+            connections: 1 + usize::try_from(rng.below(3)).expect("a small number"),
             receiving: pick(rng, &Receiving::ALL),
             foreign: rng.below(2) == 0,
             one_cq: rng.below(3) == 0,
-            by_hand: rng.below(2) == 0,
-            // What is drained is known by polling.
+            manual: rng.below(2) == 0,
+            // Polling tells when the queue is drained.
             drains: rng.below(2) == 0 && overflow.is_none(),
             longest: pick(rng, &[3000, 3000, 20_000, 100_000]),
             private,
             immediate: private == [true; 2],
             strict_receive: rng.below(8) == 0,
             strict_windows: rng.below(6) == 0,
-            // What was posted before a program disconnects shall be done; and who does not poll does not hear of it.
-            reactive: rng.below(2) == 0 && !matches!(mischief, Mischief::Disconnect(_)) && overflow.is_none(),
+            // Requests posted before a disconnect must be done, and a program that does not poll cannot retry.
+            reactive: rng.below(2) == 0
+                && !matches!(disturbance, Disturbance::Disconnect(_))
+                && overflow.is_none(),
             withholds: false,
             prompt: overflow.is_none() && rng.below(2) == 0,
             overflow,
             room: [0, 1].map(|number| if overflow == Some(number) { 5 } else { 1000 }),
         };
-        (rules, mischief)
+        (rules, disturbance)
     }
 
-    /// Whether the completion queue of this program is made to overrun.
+    /// Whether the completion queues of this program overrun.
     pub(super) fn overflows(&self, program: usize) -> bool {
         self.overflow == Some(program)
     }
 
-    /// Room for receives: less than there are messages, unless all must be there before the first comes.
+    /// Capacity for receives: less than the number of messages, unless all must be posted before the first message.
     pub(super) const fn receive_depth(&self) -> usize {
-        if self.strict_receive { 200 } else { super::program::DEPTH }
+        if self.strict_receive { 200 } else { DEPTH }
     }
 
-    /// What kind of run this is.
+    /// Counts the settings of this run.
     pub(super) fn count(&self, coverage: &mut Coverage) {
         let traits = [
-            (Trait::StrictReceive, self.strict_receive),
-            (Trait::StrictWindows, self.strict_windows),
-            (Trait::OwnReceives, self.receiving == Receiving::Own),
-            (Trait::SharedReceives, self.receiving == Receiving::Shared),
-            (Trait::NamedReceives, self.receiving == Receiving::Named),
-            (Trait::ForeignDomain, self.foreign && self.receiving != Receiving::Own),
-            (Trait::OneCompletionQueue, self.one_cq),
-            (Trait::ByHand, self.by_hand),
-            (Trait::Stranger, !self.immediate),
+            (Feature::StrictReceive, self.strict_receive),
+            (Feature::StrictWindows, self.strict_windows),
+            (Feature::OwnReceives, self.receiving == Receiving::Own),
+            (Feature::SharedReceives, self.receiving == Receiving::Shared),
+            (Feature::NamedReceives, self.receiving == Receiving::Named),
+            (Feature::ForeignDomain, self.foreign && self.receiving != Receiving::Own),
+            (Feature::OneCompletionQueue, self.one_cq),
+            (Feature::Manual, self.manual),
+            (Feature::ForeignPeer, !self.immediate),
         ];
         for (what, _) in traits.into_iter().filter(|(_, is)| *is) {
             coverage.met(what);
@@ -138,19 +142,19 @@ pub(super) fn some_path(rng: &mut Rng) -> Path {
     }
 }
 
-pub(super) fn some_config(rng: &mut Rng, rules: &Rules, number: usize) -> Config {
-    Config {
+pub(super) fn some_config(rng: &mut Rng, rules: &Rules, number: usize) -> DeviceConfig {
+    DeviceConfig {
         private: rules.private[number],
         park: pick(rng, &[1, 3000, 256 << 10]),
         strict_receive: rules.strict_receive,
         strict_windows: rules.strict_windows,
-        ..Config::default()
+        ..DeviceConfig::default()
     }
 }
 
-pub(super) fn some_terms(rng: &mut Rng, setup: Setup) -> Terms {
+pub(super) fn some_terms(rng: &mut Rng, setup: MpaMode) -> Terms {
     let [ird, ord] = [(); 2].map(|()| pick(rng, &[1, 2, 16]));
-    // Without the word for it, the ends have to know each other's depths.
-    let ird = if setup == Setup::Unenhanced { 16 } else { ird };
+    // Without the IRD/ORD word, the ends must know each other's depths.
+    let ird = if setup == MpaMode::Unenhanced { 16 } else { ird };
     Terms { ird, max_ird: 16, ord, crc: rng.below(4) == 0, markers: rng.below(4) == 0 }
 }

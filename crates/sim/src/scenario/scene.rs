@@ -1,30 +1,31 @@
-//! A run: two programs at work, what they do to their adapters meanwhile, and the turns in which all that happens.
+//! A run: two programs at work, and what they do to their adapters meanwhile.
 
-use super::coverage::Trait;
-use super::line::Drain;
+use super::connection::Drain;
+use super::coverage::Feature;
+use super::cq_model::CqModel;
+use super::outcome::Outcome;
 use super::plan::Plan;
 use super::program::Program;
-use super::rules::{Mischief, Rules, some_config, some_path, some_terms};
-use super::watch::Watch;
-use super::{Outcome, pick};
+use super::random::pick;
+use super::rules::{Disturbance, Rules, some_config, some_path, some_terms};
 use crate::trace::Trace;
 use crate::world::{End, World};
-use ironwarp_rnic::connect::{Agreed, Setup, Terms};
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::connect::{Agreed, MpaMode, Terms};
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::fault::{FaultPlan, Rng};
 use ironwarp_rnic::memory::Rights;
 use ironwarp_rnic::qp::{Completes, State};
 use ironwarp_rnic::queue::Status;
 use std::time::Duration;
 
-/// How many steps the plan of a line has, in its first life and in its second.
+/// Number of steps in the plan of a connection, initially and after a reset.
 const STEPS: [usize; 2] = [24, 6];
-/// Longer than any path or fault takes, shorter than the time a peer has to close.
-const DULL: Duration = Duration::from_millis(10);
-/// No run takes more turns: it would be one that gets nowhere.
+/// Longer than any latency or fault, shorter than the time in which a peer must close.
+const QUIET: Duration = Duration::from_millis(10);
+/// Upper bound on the turns of a run. A run that exceeds it makes no progress.
 const TURNS: u32 = 1_000_000;
 
-/// What may go wrong in a run, from nothing to the worst.
+/// Fault plans, from none to the worst.
 const PLANS: [&str; 4] = [
     "none",
     "split=0.1,delay=1us..100us@0.05,stall=50us@0.01",
@@ -32,15 +33,15 @@ const PLANS: [&str; 4] = [
     "split=0.1,delay=1us..100us@0.05,stall=50us@0.01,no-receive@0.1,cut@0.02",
 ];
 
-/// Two programs, connected, with work before them.
+/// Two connected programs with work to do.
 pub(super) struct Scene {
     pub(super) world: World,
     pub(super) programs: [Program; 2],
-    setup: Setup,
-    pub(super) mischief: Mischief,
-    /// How many receives of shared queues, and completions, each program lost by resets.
+    setup: MpaMode,
+    pub(super) disturbance: Disturbance,
+    /// Number of receives of shared queues, and of completions, that each program lost by resets.
     pub(super) lost: [usize; 2],
-    /// How many operations on the counters were posted, in all lives.
+    /// Number of operations on the counters, before and after resets.
     pub(super) counts: [usize; 2],
     done: Outcome,
     pub(super) rng: Rng,
@@ -49,17 +50,17 @@ pub(super) struct Scene {
 impl Scene {
     pub(super) fn new(seed: u64, world: fn(FaultPlan, u64) -> World) -> Self {
         let mut rng = Rng::stream(seed, 1);
-        let (rules, mischief) = Rules::some(&mut rng);
+        let (rules, disturbance) = Rules::some(&mut rng);
         let plan = if rules.strict_receive { PLANS[0] } else { pick(&mut rng, &PLANS) };
         let rules = Rules { withholds: plan.contains("no-receive"), ..rules };
-        let world = world(plan.parse().expect("it is a plan"), seed);
-        let setup = pick(&mut rng, &[Setup::PeerToPeer, Setup::ClientServer, Setup::Unenhanced]);
+        let world = world(plan.parse().expect("a valid plan"), seed);
+        let setup = pick(&mut rng, &[MpaMode::PeerToPeer, MpaMode::ClientServer, MpaMode::Unenhanced]);
         let programs = [0, 1].map(|number| {
             let completes = pick(&mut rng, &[Completes::WhenSent, Completes::WhenAcknowledged]);
             Program::new(number, some_config(&mut rng, &rules, number), completes, rules, world.timers())
         });
         let (lost, counts, done) = ([0; 2], [0; 2], Outcome::default());
-        Self { world, programs, setup, mischief, lost, counts, done, rng }
+        Self { world, programs, setup, disturbance, lost, counts, done, rng }
     }
 
     pub(super) fn trace(&self) -> Trace {
@@ -69,9 +70,9 @@ impl Scene {
     pub(super) fn run(mut self) -> Outcome {
         let rules = self.programs[0].rules;
         self.live(0);
-        // A completion queue that overran is no use any more.
+        // A completion queue that overran is unusable.
         if rules.overflow.is_none() && self.rng.below(3) == 0 {
-            self.mischief = Mischief::None;
+            self.disturbance = Disturbance::None;
             self.begin_again();
             self.live(1);
         }
@@ -80,107 +81,107 @@ impl Scene {
         self.done.faults = self.world.faults().report().counts;
         for program in &mut self.programs {
             program.expect_untouched();
-            if program.watches.iter().any(|watch| watch.cq.overrun()) {
-                program.coverage.met(Trait::Overrun);
+            if program.cqs.iter().any(|model| model.cq.overrun()) {
+                program.coverage.met(Feature::Overrun);
             }
             self.done.coverage += &program.coverage;
         }
         self.done
     }
 
-    /// One life of all lines: planned, connected, at work, over.
+    /// Plans, connects, runs and ends all connections once.
     fn live(&mut self, life: usize) {
         let rules = self.programs[0].rules;
-        for line in 0..self.programs[0].lines.len() {
-            let mut plan = Plan { rng: &mut self.rng, line, programs: &mut self.programs };
+        for connection in 0..self.programs[0].connections.len() {
+            let mut plan = Plan { rng: &mut self.rng, connection, programs: &mut self.programs };
             plan.make(STEPS[life]);
-            if let Mischief::Crime(who) = self.mischief
-                && line == 0
+            if let Disturbance::FaultyRequest(who) = self.disturbance
+                && connection == 0
             {
-                plan.turn_criminal(who);
+                plan.inject_defect(who);
             }
         }
-        for line in 0..self.programs[0].lines.len() {
-            self.bring_up(line);
+        for connection in 0..self.programs[0].connections.len() {
+            self.bring_up(connection);
         }
         for program in &mut self.programs {
             program.set_trace(self.world.trace());
         }
-        self.world.trace().note(0, format_args!("{rules:?}, {:?}", self.mischief));
+        self.world.trace().note(0, format_args!("{rules:?}, {:?}", self.disturbance));
         if rules.strict_receive {
-            // All receives that will ever be needed are there before the first message is.
-            self.act_at_last();
+            // All receives are posted before the first message.
+            self.finish_work();
         }
-        for line in 0..self.programs[0].lines.len() {
-            self.connect(line);
+        for connection in 0..self.programs[0].connections.len() {
+            self.connect(connection);
         }
         self.play();
         self.judge();
         self.close();
         for program in &self.programs {
-            for line in &program.lines {
+            for connection in &program.connections {
                 self.done.succeeded +=
-                    line.outcomes.iter().filter(|end| **end == Some(Status::Success)).count();
-                self.done.received += line.received;
+                    connection.outcomes.iter().filter(|end| **end == Some(Status::Success)).count();
+                self.done.received += connection.received;
             }
         }
     }
 
-    fn connect(&mut self, line: usize) {
+    fn connect(&mut self, connection: usize) {
         let (path, setup) = (some_path(&mut self.rng), self.setup);
         let terms: [Terms; 2] = [(); 2].map(|()| some_terms(&mut self.rng, setup));
         let [left, right] = &self.programs;
-        let end = |program: &'_ Program| (program.lines[line].qp.clone(), program.arena.clone());
+        let end = |program: &'_ Program| (program.connections[connection].qp.clone(), program.arena.clone());
         let [(one, here), (other, there)] = [end(left), end(right)];
         self.world.connect(path, setup, [(&one, &here, terms[0]), (&other, &there, terms[1])]);
         for program in &mut self.programs {
-            let end = self.world.end(&program.lines[line].qp).expect("it is connected");
-            program.lines[line].acknowledged =
+            let end = self.world.end(&program.connections[connection].qp).expect("connected");
+            program.connections[connection].acknowledged =
                 program.completes == Completes::WhenAcknowledged && is_acknowledged(end.agreed());
         }
     }
 
-    /// Lets the programs work until nothing happens any more. Posting is part of the play: it comes at random moments.
+    /// Lets the programs work until nothing happens any more. They post at random moments.
     fn play(&mut self) {
         let eager = self.rng.below(3);
         for turn in 0.. {
-            assert!(turn < TURNS, "it goes on and on");
+            assert!(turn < TURNS, "no progress");
             if self.rng.below(100) == 0 {
-                self.make_mischief();
+                self.disturb();
             }
             let acts = self.rng.below(8) <= eager;
-            let happened = acts && self.act() || self.world.react() || self.is_dull() && self.act_at_last();
+            let happened = acts && self.act() || self.world.react() || self.is_quiet() && self.finish_work();
             if !happened && !self.world.step() {
                 break;
             }
-            // What has just completed is still there.
+            // Recent completions have not been polled yet.
             if self.programs[0].rules.overflow.is_none() && self.rng.below(32) == 0 {
                 let who = usize::from(self.rng.below(2) == 0);
-                self.programs[who].meddle(&mut self.rng);
+                self.programs[who].change_cq(&mut self.rng);
             }
-            // Now and then more than one thing happens before a program looks.
+            // Sometimes several events happen before a program polls.
             if self.programs[0].rules.prompt || self.rng.below(4) > 0 {
                 self.check();
             }
         }
         self.check();
-        let watches = self.programs.iter().flat_map(|program| &program.watches);
-        watches.for_each(Watch::expect_told);
+        let cqs = self.programs.iter().flat_map(|program| &program.cqs);
+        cqs.for_each(CqModel::expect_told);
     }
 
-    /// One of the programs does one thing.
+    /// Performs one action of one program.
     fn act(&mut self) -> bool {
         let who = usize::from(self.rng.below(2) == 0);
         let (program, peer) = pair(&mut self.programs, who);
         let rng = &mut self.rng;
-        let line = usize::try_from(rng.below(program.lines.len() as u64)).expect("an index");
+        let connection = usize::try_from(rng.below(program.connections.len() as u64)).expect("an index");
         match rng.below(16) {
-            0..=6 => program.post_requests(rng, line, peer),
+            0..=6 => program.post_requests(rng, connection, peer),
             7..=11 => program.post_receive(rng, peer),
             12 => program.limit(rng),
             13 => {
                 self.check();
-                self.programs[who].wander(&mut self.rng, line);
+                self.programs[who].random_transition(&mut self.rng, connection);
                 true
             }
             14 if self.programs[who].rules.overflow.is_none() => {
@@ -189,79 +190,79 @@ impl Scene {
                 true
             }
             _ => {
-                self.poll(who, line);
+                self.poll(who, connection);
                 true
             }
         }
     }
 
-    /// The program polls, which drives the connection without knowing of a reason to.
-    fn poll(&self, who: usize, line: usize) {
-        let line = &self.programs[who].lines[line];
-        if let Some(end) = self.world.end(&line.qp).filter(|_| !line.fate.reset) {
+    /// Polls, which drives the connection without a reason.
+    fn poll(&self, who: usize, connection: usize) {
+        let connection = &self.programs[who].connections[connection];
+        if let Some(end) = self.world.end(&connection.qp).filter(|_| !connection.fate.reset) {
             end.poll();
         }
     }
 
-    fn make_mischief(&mut self) {
-        let line = 0;
-        match self.mischief {
-            Mischief::None | Mischief::Crime(_) => {}
-            Mischief::Disconnect(who) => self.disconnect(who, line),
-            Mischief::TakeAway(who) => self.programs[who].take_away(&mut self.rng),
-            Mischief::Revoke(who) => {
+    fn disturb(&mut self) {
+        let connection = 0;
+        match self.disturbance {
+            Disturbance::None | Disturbance::FaultyRequest(_) => {}
+            Disturbance::Disconnect(who) => self.disconnect(who, connection),
+            Disturbance::TakeAway(who) => self.programs[who].take_away(&mut self.rng),
+            Disturbance::Revoke(who) => {
                 let revoked =
                     pick(&mut self.rng, &[Rights::REMOTE_READ, Rights::REMOTE_WRITE, Rights::REMOTE_ATOMIC]);
-                let line = &mut self.programs[who].lines[line];
-                line.qp.set_rights(Rights::REMOTE - revoked);
-                assert_eq!(line.qp.query().rights, Rights::REMOTE - revoked);
-                line.fate.revoked = true;
-                self.programs[who].coverage.met(Trait::RightsRevoked);
+                let connection = &mut self.programs[who].connections[connection];
+                connection.qp.set_rights(Rights::REMOTE - revoked);
+                assert_eq!(connection.qp.query().rights, Rights::REMOTE - revoked);
+                connection.fate.revoked = true;
+                self.programs[who].coverage.met(Feature::RightsRevoked);
             }
-            Mischief::Abort(who) => {
-                let line = &mut self.programs[who].lines[line];
-                if line.is_well() && line.qp.state() != State::Error {
-                    line.fate.aborted = true;
-                    line.qp.abort(Fault::TimedOut("a sign of life"));
-                    self.programs[who].coverage.met(Trait::Aborted);
+            Disturbance::Abort(who) => {
+                let connection = &mut self.programs[who].connections[connection];
+                if connection.is_well() && connection.qp.state() != State::Error {
+                    connection.fate.aborted = true;
+                    connection.qp.abort(QpError::TimedOut("a sign of life"));
+                    self.programs[who].coverage.met(Feature::Aborted);
                 }
             }
-            Mischief::Move(who, to) => self.move_away(who, line, to),
+            Disturbance::Move(who, to) => self.move_away(who, connection, to),
         }
     }
 
-    /// Ends the line by a step of its state.
-    fn move_away(&mut self, who: usize, line: usize, to: State) {
+    /// Ends the connection by a state transition.
+    fn move_away(&mut self, who: usize, connection: usize, to: State) {
         let (program, rng) = (&mut self.programs[who], &mut self.rng);
-        if !program.lines[line].is_well() {
+        if !program.connections[connection].is_well() {
             return;
         }
-        // From where it is drained, every other time.
-        if program.rules.drains && program.lines[line].drain == Drain::No && rng.below(2) == 0 {
+        // Half of the time, from the drained state.
+        if program.rules.drains && program.connections[connection].drain == Drain::No && rng.below(2) == 0 {
             return;
         }
-        if to == State::Reset { self.reset(who, line) } else { program.step(line, to) }
+        if to == State::Reset { self.reset(who, connection) } else { program.step(connection, to) }
     }
 
-    /// Sends what was posted, and no more.
-    pub(super) fn disconnect(&mut self, who: usize, line: usize) {
+    /// Disconnects after sending what was posted.
+    pub(super) fn disconnect(&mut self, who: usize, connection: usize) {
         let program = &mut self.programs[who];
-        let this = &mut program.lines[line];
+        let this = &mut program.connections[connection];
         if this.is_well() && !this.qp.is_closing() {
             this.disconnected = Some(this.posted);
             this.qp.disconnect();
-            program.note(format_args!("disconnects line {line}"));
-            program.coverage.met(Trait::Disconnected);
+            program.note(format_args!("disconnects connection {connection}"));
+            program.coverage.met(Feature::Disconnected);
         }
     }
 
-    /// So little happens that a program that waits any longer lets time-outs pass.
-    fn is_dull(&self) -> bool {
-        self.world.quiet_for().is_none_or(|time| time > DULL)
+    /// Whether so little happens that waiting any longer would let timeouts expire.
+    fn is_quiet(&self) -> bool {
+        self.world.quiet_for().is_none_or(|time| time > QUIET)
     }
 
-    /// Whatever is left to do, now that nothing else happens.
-    fn act_at_last(&mut self) -> bool {
+    /// Does what is left to do, now that nothing else happens.
+    fn finish_work(&mut self) -> bool {
         self.check();
         for who in [0, 1] {
             let (program, peer) = pair(&mut self.programs, who);
@@ -271,38 +272,43 @@ impl Scene {
                     return true;
                 }
             }
-            for line in 0..program.lines.len() {
-                let state = program.lines[line].qp.state();
-                if state == State::ReadyToReceive && program.lines[line].qp.is_linked() {
-                    program.step(line, State::ReadyToSend);
+            for connection in 0..program.connections.len() {
+                let state = program.connections[connection].qp.state();
+                if state == State::ReadyToReceive && program.connections[connection].qp.is_linked() {
+                    program.step(connection, State::ReadyToSend);
                     return true;
                 }
-                if program.lines[line].qp.is_linked() && program.post_requests(rng, line, peer) {
+                if program.connections[connection].qp.is_linked()
+                    && program.post_requests(rng, connection, peer)
+                {
                     return true;
                 }
             }
         }
-        self.resume() || self.give_up_the_gone() || self.poll_at_last()
+        self.resume() || self.fail_waiting_for_closed_peers() || self.poll_all()
     }
 
-    /// Who did not poll does so when nothing else is left, because others wait for what it will find.
-    fn poll_at_last(&mut self) -> bool {
+    /// Polls the programs that have not, when nothing else is left, because others wait for them.
+    fn poll_all(&mut self) -> bool {
         let Some(who) = self.programs[0].rules.overflow else { return false };
         let (program, peer) = pair(&mut self.programs, who);
-        let waiting = program.watches.iter().any(|watch| !watch.cq.is_empty());
+        let waiting = program.cqs.iter().any(|model| !model.cq.is_empty());
         program.poll(peer);
         waiting
     }
 
-    /// Queues that are drained go on. One that is not by now never will be.
+    /// Resumes drained queues. One that is not drained by now never will be.
     fn resume(&mut self) -> bool {
         for program in &mut self.programs {
-            for line in 0..program.lines.len() {
-                let qp = &program.lines[line].qp;
+            for connection in 0..program.connections.len() {
+                let qp = &program.connections[connection].qp;
                 if qp.state() == State::Drained && !qp.is_refusing() {
-                    let gone = self.world.end(&program.lines[line].qp).is_none_or(End::is_closed);
-                    assert!(gone || program.lines[line].drain == Drain::Done, "line {line} drains for ever");
-                    program.step(line, State::ReadyToSend);
+                    let gone = self.world.end(&program.connections[connection].qp).is_none_or(End::is_closed);
+                    assert!(
+                        gone || program.connections[connection].drain == Drain::Done,
+                        "connection {connection} does not drain"
+                    );
+                    program.step(connection, State::ReadyToSend);
                     return true;
                 }
             }
@@ -310,15 +316,15 @@ impl Scene {
         false
     }
 
-    /// A peer that closed does not come back: what waits for it fails.
-    fn give_up_the_gone(&mut self) -> bool {
+    /// Fails requests that wait for a peer that has closed.
+    fn fail_waiting_for_closed_peers(&mut self) -> bool {
         for program in &mut self.programs {
-            for line in &mut program.lines {
-                let gone = self.world.end(&line.qp).is_some_and(End::is_closed);
-                if gone && line.is_well() && line.qp.has_work() && !line.fate.aborted {
-                    line.fate.aborted = true;
-                    line.qp.abort(Fault::Unreachable);
-                    program.coverage.met(Trait::PeerGone);
+            for connection in &mut program.connections {
+                let gone = self.world.end(&connection.qp).is_some_and(End::is_closed);
+                if gone && connection.is_well() && connection.qp.has_work() && !connection.fate.aborted {
+                    connection.fate.aborted = true;
+                    connection.qp.abort(QpError::Unreachable);
+                    program.coverage.met(Feature::PeerGone);
                     return true;
                 }
             }
@@ -329,8 +335,8 @@ impl Scene {
     pub(super) fn check(&mut self) {
         for who in [0, 1] {
             let rules = self.programs[who].rules;
-            // Who makes its queue overrun does not poll it.
-            if !rules.overflows(who) || self.programs[who].watches.iter().any(|watch| watch.cq.overrun()) {
+            // A program whose queues overrun does not poll them.
+            if !rules.overflows(who) || self.programs[who].cqs.iter().any(|model| model.cq.overrun()) {
                 let (program, peer) = pair(&mut self.programs, who);
                 program.poll(peer);
             }
@@ -339,10 +345,10 @@ impl Scene {
 }
 
 fn is_acknowledged(agreed: &Agreed) -> bool {
-    agreed.ord > 0 && agreed.setup != Setup::Unenhanced
+    agreed.ord > 0 && agreed.mode != MpaMode::Unenhanced
 }
 
-/// A program and the other.
+/// Returns a program and its peer.
 fn pair(programs: &mut [Program; 2], who: usize) -> (&mut Program, &Program) {
     let [left, right] = programs;
     if who == 0 { (left, right) } else { (right, left) }

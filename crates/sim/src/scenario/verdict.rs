@@ -1,198 +1,210 @@
-//! The end of a run: whether each line ended as it should, and whether the right request was blamed for it.
+//! Checks at the end of a run that each connection ended correctly, and that the right request failed.
 
-use super::crime::Crime;
-use super::line::{Events, Line};
+use super::connection::{Connection, Events};
+use super::defect::Defect;
 use super::program::Program;
-use super::request::{Effect, Request, Verb};
+use super::request::{Effect, Request};
 use super::supply::Receiving;
-use ironwarp_rnic::error::{Culprit, Fault};
+use super::verb::Verb;
+use ironwarp_rnic::error::{ErrorOrigin, QpError};
 use ironwarp_rnic::qp::Completes;
 use ironwarp_rnic::queue::Status;
 use ironwarp_wire::Tag;
 
-/// One end of a line, and the other.
+/// One end of a connection and its peer.
 #[derive(Clone, Copy)]
 pub(super) struct Verdict<'a> {
     pub(super) program: &'a Program,
     pub(super) peer: &'a Program,
     pub(super) number: usize,
-    /// Connections were cut on purpose.
+    /// Connections were cut by fault injection.
     pub(super) cut: bool,
-    /// The peer closed, and this end goes on without.
+    /// The peer closed, and this end continues without it.
     pub(super) gone: bool,
 }
 
 impl Verdict<'_> {
-    fn line(&self) -> &Line {
-        &self.program.lines[self.number]
+    fn connection(&self) -> &Connection {
+        &self.program.connections[self.number]
     }
 
-    fn theirs(&self) -> &Line {
-        &self.peer.lines[self.number]
+    fn theirs(&self) -> &Connection {
+        &self.peer.connections[self.number]
     }
 
-    fn criminal(line: &Line) -> Option<(usize, Crime)> {
-        let crimes = line.requests[..line.posted].iter().enumerate();
-        crimes.filter_map(|(index, request)| Some((index, request.crime?))).next()
+    fn first_defect(connection: &Connection) -> Option<(usize, Defect)> {
+        let requests = connection.requests[..connection.posted].iter().enumerate();
+        requests.filter_map(|(index, request)| Some((index, request.defect?))).next()
     }
 
-    /// The line is over, or its peer is gone: there is a reason, everything was given back, the right request has the blame.
+    /// Checks a connection that has ended, or whose peer has: there is a reason, everything completed, and the right request failed.
     pub(super) fn expect_ended(&self) {
-        let line = self.line();
-        if let Some(fault) = line.qp.fault() {
-            assert!(self.is_explained(fault), "{}: {fault}, {:?}", self.number, self.theirs().qp.fault());
-            if !line.fate.reset {
-                self.expect_blame(fault);
+        let connection = self.connection();
+        if let Some(error) = connection.qp.error() {
+            assert!(self.is_explained(error), "{}: {error}, {:?}", self.number, self.theirs().qp.error());
+            if !connection.fate.reset {
+                self.expect_blame(error);
                 self.expect_given_back();
             }
-            self.expect_events(fault);
+            self.expect_events(error);
         }
         self.expect_memory();
     }
 
-    /// Whether the run has a reason for this.
-    fn is_explained(&self, fault: &Fault) -> bool {
-        let (line, theirs) = (self.line(), self.theirs());
-        let own = Self::criminal(line).map(|(_, crime)| crime);
-        let crime = Self::criminal(theirs).map(|(_, crime)| crime);
-        let remote = crime.is_some_and(Crime::is_remote);
+    /// Whether the run explains this error.
+    fn is_explained(&self, error: &QpError) -> bool {
+        let (connection, theirs) = (self.connection(), self.theirs());
+        let own = Self::first_defect(connection).map(|(_, defect)| defect);
+        let defect = Self::first_defect(theirs).map(|(_, defect)| defect);
+        let remote = defect.is_some_and(Defect::is_remote);
         let took = self.program.taken.is_some();
-        let ended = theirs.qp.fault().is_some() || theirs.fate.reset;
-        match fault {
-            Fault::Disconnected => line.disconnected.is_some(),
-            Fault::Closed | Fault::CutShort => ended || theirs.disconnected.is_some(),
-            Fault::Lost(_) => self.cut || theirs.fate.reset || self.peer.taken.is_some(),
-            Fault::HalfSent | Fault::Unmapped { .. } => took,
-            Fault::Moved => line.fate.moved || line.fate.reset,
-            Fault::TimedOut(_) | Fault::Unreachable => line.fate.aborted,
-            Fault::Local(_) => took || matches!(own, Some(Crime::LocalTag | Crime::Refused)),
-            Fault::Register { .. } => own == Some(Crime::Refused),
-            Fault::Remote(_) => took || line.fate.revoked || remote,
-            Fault::Protocol(_) => remote,
-            Fault::NoImmediate => own == Some(Crime::Stranger),
-            Fault::Overrun(_) => self.program.rules.overflows(self.program.number),
-            Fault::Terminated(_) => theirs.qp.fault().is_some_and(|it| !matches!(**it, Fault::Terminated(_))),
+        let ended = theirs.qp.error().is_some() || theirs.fate.reset;
+        match error {
+            QpError::Disconnected => connection.disconnected.is_some(),
+            QpError::Closed | QpError::CutShort => ended || theirs.disconnected.is_some(),
+            QpError::Lost(_) => self.cut || theirs.fate.reset || self.peer.taken.is_some(),
+            QpError::HalfSent | QpError::Unmapped { .. } => took,
+            QpError::Moved => connection.fate.moved || connection.fate.reset,
+            QpError::TimedOut(_) | QpError::Unreachable => connection.fate.aborted,
+            QpError::Local(_) => took || matches!(own, Some(Defect::LocalTag | Defect::Refused)),
+            QpError::Register { .. } => own == Some(Defect::Refused),
+            QpError::Remote(_) => took || connection.fate.revoked || remote,
+            QpError::Protocol(_) => remote,
+            QpError::NoImmediate => own == Some(Defect::ForeignPeer),
+            QpError::Overrun(_) => self.program.rules.overflows(self.program.number),
+            QpError::Terminated(_) => {
+                theirs.qp.error().is_some_and(|it| !matches!(**it, QpError::Terminated(_)))
+            }
             _ => false,
         }
     }
 
-    /// At most one request is blamed, and it is the one that the model says.
-    fn expect_blame(&self, fault: &Fault) {
-        let line = self.line();
-        let blamed = line.blamed();
-        match self.blame(fault) {
-            Blame::Nobody => assert_eq!(blamed, [], "{}: {fault}", self.number),
+    /// Checks that at most one request is blamed, and that it is the one the model predicts.
+    fn expect_blame(&self, error: &QpError) {
+        let connection = self.connection();
+        let blamed = connection.blamed();
+        match self.blame(error) {
+            Blame::Nobody => assert_eq!(blamed, [], "{}: {error}", self.number),
             Blame::Oldest(status) => {
-                let oldest = line.first_failed().map(|index| (index, status));
-                assert_eq!(blamed, Vec::from_iter(oldest), "{}: {fault}", self.number);
+                let oldest = connection.first_failed().map(|index| (index, status));
+                assert_eq!(blamed, Vec::from_iter(oldest), "{}: {error}", self.number);
             }
             Blame::One(index, status) => {
-                let gone = matches!(line.outcomes[index], None | Some(Status::Success));
-                let verb = line.requests[index].verb;
-                // Who waits for a receive as well as its peer vouches for what it keeps, before it finds out what is wrong with it.
-                let told = gone && !verb.asks() && (!line.acknowledged || verb.uses_receive());
+                let gone = matches!(connection.outcomes[index], None | Some(Status::Success));
+                let verb = connection.requests[index].verb;
+                // An end that waits for a receive may acknowledge a message before it detects what is wrong with it.
+                let told = gone && !verb.asks() && (!connection.acknowledged || verb.uses_receive());
                 let expected = if told { vec![] } else { vec![(index, status)] };
-                assert_eq!(blamed, expected, "{}: {fault}, {:?}", self.number, line.outcomes);
-                if let (Fault::Terminated(_), Some(first)) =
-                    (fault, line.first_failed().filter(|it| *it < index))
+                assert_eq!(blamed, expected, "{}: {error}, {:?}", self.number, connection.outcomes);
+                if let (QpError::Terminated(_), Some(first)) =
+                    (error, connection.first_failed().filter(|it| *it < index))
                 {
-                    // The peer works in order: it did all before, but may not have answered.
-                    assert!(line.requests[first].verb.asks(), "{first} was done, {index} is to blame");
+                    // The peer works in order: it has performed all earlier requests, but may not have answered them.
+                    assert!(
+                        connection.requests[first].verb.asks(),
+                        "{first} was done, but {index} is to blame"
+                    );
                 }
             }
             Blame::Word => {
                 let word = |(index, _): &(usize, _)| {
-                    matches!(line.requests[*index].verb, Verb::FetchAdd | Verb::CompareSwap)
+                    matches!(connection.requests[*index].verb, Verb::FetchAdd | Verb::CompareSwap)
                 };
-                assert!(blamed.len() == 1 && blamed.iter().all(word), "{}: {fault}, {blamed:?}", self.number);
+                assert!(blamed.len() == 1 && blamed.iter().all(word), "{}: {error}, {blamed:?}", self.number);
             }
         }
     }
 
-    fn blame(&self, fault: &Fault) -> Blame {
-        let (line, theirs) = (self.line(), self.theirs());
+    fn blame(&self, error: &QpError) -> Blame {
+        let (connection, theirs) = (self.connection(), self.theirs());
         let waits = self.program.completes == Completes::WhenAcknowledged;
-        let crime = Self::criminal(line);
-        match fault {
-            Fault::Local(denied) => match crime {
-                Some((index, crime)) => Blame::One(index, crime.status()),
+        let defect = Self::first_defect(connection);
+        match error {
+            QpError::Local(denied) => match defect {
+                Some((index, defect)) => Blame::One(index, defect.status()),
                 None => self.owner_of(denied.tag),
             },
-            Fault::Unmapped { place, remote: false, .. } => self.owner_of(place.tag),
-            Fault::Register { .. } | Fault::NoImmediate => {
-                let (index, crime) = crime.expect("it was planned");
-                Blame::One(index, crime.status())
+            QpError::Unmapped { place, remote: false, .. } => self.owner_of(place.tag),
+            QpError::Register { .. } | QpError::NoImmediate => {
+                let (index, defect) = defect.expect("a planned defect");
+                Blame::One(index, defect.status())
             }
-            Fault::Terminated(_) => match theirs.qp.fault().map(|it| &**it) {
-                Some(Fault::Protocol(_)) => {
-                    let (index, crime) = crime.expect("it was planned");
-                    Blame::One(index, crime.status())
+            QpError::Terminated(_) => match theirs.qp.error().map(|it| &**it) {
+                Some(QpError::Protocol(_)) => {
+                    let (index, defect) = defect.expect("a planned defect");
+                    Blame::One(index, defect.status())
                 }
-                Some(Fault::Remote(denied)) => match crime {
-                    Some((index, crime)) if crime.is_remote() => Blame::One(index, crime.status()),
+                Some(QpError::Remote(denied)) => match defect {
+                    Some((index, defect)) if defect.is_remote() => Blame::One(index, defect.status()),
                     _ => self.user_of(denied.tag),
                 },
-                Some(Fault::Unmapped { place, remote: true, .. }) => self.user_of(place.tag),
+                Some(QpError::Unmapped { place, remote: true, .. }) => self.user_of(place.tag),
                 _ => Blame::Oldest(Status::RemoteOperation),
             },
-            Fault::Lost(_) | Fault::CutShort | Fault::TimedOut(_) | Fault::Unreachable if waits => {
+            QpError::Lost(_) | QpError::CutShort | QpError::TimedOut(_) | QpError::Unreachable if waits => {
                 Blame::Oldest(Status::RetryExceeded)
             }
             _ => Blame::Nobody,
         }
     }
 
-    /// The request whose buffer was taken away; a receive may have been it instead.
+    /// Returns the request whose buffer was revoked. It may have been that of a receive instead.
     fn owner_of(&self, tag: Tag) -> Blame {
         let is = |request: &Request| request.here.tag == tag && request.here.span.len > 0;
-        let index = self.line().requests.iter().position(is);
+        let index = self.connection().requests.iter().position(is);
         index.map_or(Blame::Nobody, |index| Blame::One(index, Status::LocalProtection))
     }
 
-    /// The request that named this memory of the peer's.
+    /// Returns the request that used this remote memory.
     fn user_of(&self, tag: Tag) -> Blame {
-        let index = self.line().requests.iter().position(|request| request.named == Some(tag));
+        let index = self.connection().requests.iter().position(|request| request.named == Some(tag));
         index.map_or(Blame::Word, |index| Blame::One(index, Status::RemoteAccess))
     }
 
-    /// Everything that was posted is complete, one way or the other.
+    /// Checks that everything that was posted has completed.
     fn expect_given_back(&self) {
         if self.program.rules.overflows(self.program.number) {
-            return; // what did not fit is lost, and that was not silent
+            return; // completions that did not fit are lost, which was reported
         }
-        let line = self.line();
-        let open = (line.completed..line.posted).filter(|&index| line.requests[index].posted.signaled);
-        assert_eq!(open.collect::<Vec<_>>(), Vec::<usize>::new(), "{}: every request ended", self.number);
+        let connection = self.connection();
+        let open = (connection.completed..connection.posted)
+            .filter(|&index| connection.requests[index].posted.signaled);
+        assert_eq!(
+            open.collect::<Vec<_>>(),
+            Vec::<usize>::new(),
+            "{}: requests did not complete",
+            self.number
+        );
         if self.program.rules.receiving == Receiving::Own {
             let left = self.program.supplies[self.number].outstanding();
-            assert_eq!(left, 0, "{}: every receive ended", self.number);
+            assert_eq!(left, 0, "{}: receives did not complete", self.number);
         }
     }
 
-    /// One event for each thing that happened, and none for what did not.
-    fn expect_events(&self, fault: &Fault) {
-        let line = self.line();
+    /// Checks that there was one event for each cause, and no other.
+    fn expect_events(&self, error: &QpError) {
+        let connection = self.connection();
         let shares = self.program.rules.receiving != Receiving::Own;
-        let remote = matches!(fault, Fault::Remote(_));
+        let remote = matches!(error, QpError::Remote(_));
         let expected = Events {
-            fatal: usize::from(matches!(fault, Fault::Overrun(_))),
-            // A peer that ends the stream for its own failure made no invalid request.
+            fatal: usize::from(matches!(error, QpError::Overrun(_))),
+            // A peer that ends the stream because of its own failure made no invalid request.
             request_error: usize::from(
-                !remote && !matches!(fault, Fault::Terminated(_)) && fault.culprit() == Culprit::Peer,
+                !remote && !matches!(error, QpError::Terminated(_)) && error.origin() == ErrorOrigin::Peer,
             ),
             access_error: usize::from(remote),
-            last_receive: usize::from(shares && !line.fate.reset),
-            established: line.events.established.min(1),
+            last_receive: usize::from(shares && !connection.fate.reset),
+            established: connection.events.established.min(1),
         };
-        assert_eq!(line.events, expected, "{}: {fault}", self.number);
+        assert_eq!(connection.events, expected, "{}: {error}", self.number);
     }
 
-    /// What was done is in memory; what was not is there from the front on, or not at all.
+    /// Checks the memory: complete for requests that were done, otherwise a prefix or nothing.
     fn expect_memory(&self) {
-        let line = self.line();
-        for (index, request) in line.requests.iter().enumerate() {
-            let posted = Some(request).filter(|_| index < line.posted);
-            let done = line.succeeded(index);
+        let connection = self.connection();
+        for (index, request) in connection.requests.iter().enumerate() {
+            let posted = Some(request).filter(|_| index < connection.posted);
+            let done = connection.succeeded(index);
             match request.effect {
                 Effect::Write { to } => self.peer.expect_prefix(to, posted),
                 Effect::Read | Effect::Atomic { .. } if done => self.program.check_answer(request),
@@ -200,25 +212,29 @@ impl Verdict<'_> {
                 _ => {}
             }
         }
-        if !self.peer.took(line.word.span) {
-            let (done, may) = line.atomics();
-            let word = self.peer.word(line.word.span.addr + 8);
-            assert!(line.values[done..=may].contains(&word), "{word:x} of {:x?}", &line.values[done..=may]);
+        if !self.peer.took(connection.word.span) {
+            let (done, may) = connection.atomics();
+            let word = self.peer.word(connection.word.span.addr + 8);
+            assert!(
+                connection.values[done..=may].contains(&word),
+                "{word:x} of {:x?}",
+                &connection.values[done..=may]
+            );
         }
     }
 
-    /// All that was posted was done, and the peer has it.
+    /// Checks that all posted requests were done and that the peer has received all messages.
     pub(super) fn expect_done(&self) {
-        let (line, theirs) = (self.line(), self.theirs());
-        let count = line.disconnected.unwrap_or(line.posted);
-        let missing = (0..count).filter(|&index| match line.outcomes[index] {
-            None => line.requests[index].posted.signaled,
+        let (connection, theirs) = (self.connection(), self.theirs());
+        let count = connection.disconnected.unwrap_or(connection.posted);
+        let missing = (0..count).filter(|&index| match connection.outcomes[index] {
+            None => connection.requests[index].posted.signaled,
             Some(status) => status != Status::Success,
         });
-        assert_eq!(missing.collect::<Vec<_>>(), [], "{}: all of {count} were done", self.number);
-        let messages = line.messages_before(count);
-        assert_eq!(theirs.received, messages, "{}: all messages were received", self.number);
-        for request in &line.requests[..count] {
+        assert_eq!(missing.collect::<Vec<_>>(), [], "{}: not all of {count} requests were done", self.number);
+        let messages = connection.messages_before(count);
+        assert_eq!(theirs.received, messages, "{}: not all messages were received", self.number);
+        for request in &connection.requests[..count] {
             match request.effect {
                 Effect::Write { to } if !self.peer.took(to) => {
                     self.peer.arena.check_pattern(to, request.pattern);
@@ -228,36 +244,36 @@ impl Verdict<'_> {
             }
             if let Some(tag) = request.named.filter(|_| request.once) {
                 let valid = self.peer.device.table().look_up(tag).is_some_and(|info| info.valid);
-                assert!(!valid, "{}: {tag} has served its message", self.number);
+                assert!(!valid, "{}: {tag} is still valid after its message", self.number);
             }
         }
     }
 
-    /// The line is well: nothing waits any more.
+    /// Checks that a working connection has nothing outstanding.
     pub(super) fn expect_well(&self) {
-        let line = self.line();
-        assert_eq!(Self::criminal(line), None, "{}: nobody noticed", self.number);
-        let next = line.requests.get(line.posted).map(|request| request.after);
-        assert_eq!(next, None, "{}: request {} can be posted", self.number, line.posted);
-        let Events { established, .. } = line.events;
-        assert_eq!(line.events, Events { established: established.min(1), ..Events::default() });
+        let connection = self.connection();
+        assert_eq!(Self::first_defect(connection), None, "{}: a defect was not detected", self.number);
+        let next = connection.requests.get(connection.posted).map(|request| request.after);
+        assert_eq!(next, None, "{}: request {} was not posted", self.number, connection.posted);
+        let Events { established, .. } = connection.events;
+        assert_eq!(connection.events, Events { established: established.min(1), ..Events::default() });
         self.expect_done();
         self.expect_memory();
     }
 }
 
-/// Who is to blame for the end of a stream.
+/// The request that is to blame for the end of a stream.
 enum Blame {
     Nobody,
-    /// Whatever is the first that did not end well.
+    /// The first request that did not succeed.
     Oldest(Status),
     One(usize, Status),
-    /// Some operation on a word that many name.
+    /// Some operation on a word that many requests use.
     Word,
 }
 
 impl Program {
-    /// Every operation on the counter was done once: no two found the same number, and none is missing.
+    /// Checks that every operation on the counter was done exactly once: no two returned the same value, and none is missing.
     pub(super) fn expect_counted(&self, peer: &Self, posted: usize) {
         let mut found = self.counted.clone();
         found.sort_unstable();
@@ -267,10 +283,10 @@ impl Program {
         }
         let count = peer.word(peer.counter().addr + 8);
         assert!(distinct && found.last().is_none_or(|last| *last < count), "{found:?} of {count}");
-        assert!((found.len()..=posted).contains(&usize::try_from(count).expect("it is small")), "{count}");
+        assert!((found.len()..=posted).contains(&usize::try_from(count).expect("a small number")), "{count}");
     }
 
-    /// The receives of shared queues are with the adapter, but for those that a reset took.
+    /// Checks that the adapter still has the receives of shared queues, except those that a reset discarded.
     pub(super) fn expect_supplies(&self, lost: usize) {
         for supply in self.supplies.iter().filter(|supply| supply.shared.is_some()) {
             let missing = supply.outstanding() - supply.ready();

@@ -1,10 +1,10 @@
-//! CRC32c (RFC 5044 §4.4), over the pieces of an FPDU as they come.
+//! CRC32c (RFC 5044 §4.4), computed incrementally.
 //!
-//! With the feature `std` (the default) the work is done by `crc-fast`: of the crates that use the CPU's instructions it
-//! was four times as fast as the next from 1 KiB on, for 2.5 ns more at 26 bytes (ARCHITECTURE.md has the figures). Its
-//! own digest carries 300 bytes of constants; a stream keeps just the 32 bits that change. Without `std` a table serves.
+//! With the feature `std` (the default) this uses `crc-fast`: among the crates that use the CPU's CRC instructions it was
+//! four times as fast as the next from 1 KiB on, and 2.5 ns slower at 26 bytes (figures in docs/decisions.md). Its digest
+//! holds 300 bytes of constants; a stream keeps only the 32 bits of state. Without `std` a lookup table is used.
 
-/// A CRC32c in the making.
+/// A CRC32c computation.
 ///
 /// ```
 /// # use ironwarp_wire::mpa::Crc;
@@ -17,12 +17,12 @@
 pub struct Crc(u32);
 
 impl Crc {
-    /// Of no bytes yet.
+    /// Starts a computation.
     pub const fn new() -> Self {
         Self(u32::MAX)
     }
 
-    /// Of these bytes.
+    /// Computes the CRC of `bytes`.
     #[inline]
     pub fn of(bytes: &[u8]) -> Self {
         let mut crc = Self::new();
@@ -30,18 +30,18 @@ impl Crc {
         crc
     }
 
-    /// Takes in more bytes.
+    /// Adds bytes.
     #[inline]
     pub fn update(&mut self, bytes: &[u8]) {
         self.0 = update(self.0, bytes);
     }
 
-    /// Of all bytes so far.
+    /// Returns the CRC of all bytes so far.
     pub const fn value(self) -> u32 {
         !self.0
     }
 
-    /// As it goes on the wire: low byte first, unlike every other field.
+    /// Returns the CRC in wire order: least significant byte first, unlike every other field.
     pub const fn to_bytes(self) -> [u8; 4] {
         self.value().to_le_bytes()
     }
@@ -65,7 +65,7 @@ fn update(state: u32, bytes: &[u8]) -> u32 {
 
 #[cfg(not(feature = "std"))]
 fn update(state: u32, bytes: &[u8]) -> u32 {
-    /// What each value of a byte adds.
+    /// Contribution of each byte value.
     static TABLE: [u32; 256] = {
         let mut table = [0; 256];
         let mut byte = 0;
@@ -87,7 +87,7 @@ fn update(state: u32, bytes: &[u8]) -> u32 {
 mod tests {
     use super::*;
 
-    /// The bytes an FPDU's CRC covers, and its CRC as it stands on the wire.
+    /// Checks the CRC of `covered` against its wire form, for every split into two pieces.
     fn check(covered: &[u8], wire: [u8; 4]) {
         let whole = Crc::of(covered);
         assert_eq!(whole.to_bytes(), wire);

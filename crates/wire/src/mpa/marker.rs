@@ -1,19 +1,19 @@
-//! Markers (RFC 5044 §4.3): four bytes at every 512th byte of a direction, the first in front of its first FPDU, which
-//! point back to the start of the FPDU they stand in.
+//! Markers (RFC 5044 §4.3): four bytes at every 512th byte of a direction, beginning before its first FPDU. Each points
+//! back to the start of the FPDU that contains it.
 //!
-//! [`Markers`] counts along; the writer asks it when to insert one, the reader when to take one out. Since markers and
+//! [`Markers`] tracks the position; it tells the writer when to insert a marker and the reader when to remove one. Since markers and
 //! FPDUs are multiples of four bytes, a marker never splits a length field or a CRC.
 
-/// From the start of a marker to the start of the next.
+/// Distance from the start of a marker to the start of the next.
 pub const MARKER_INTERVAL: usize = 512;
-/// Two bytes zero, two bytes pointer.
+/// Size of a marker: two zero bytes and a 16-bit pointer.
 pub const MARKER_LEN: usize = 4;
 
-/// Where a direction stands between two markers.
+/// The position of a direction between two markers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Markers {
     on: bool,
-    /// Bytes since the start of the last marker; zero when a marker is due.
+    /// Bytes since the start of the last marker; zero if a marker is due.
     phase: u16,
     /// Bytes since the start of the length field, markers included; zero between FPDUs.
     into_fpdu: u32,
@@ -28,18 +28,18 @@ impl Markers {
         self.on && self.phase == 0
     }
 
-    /// How many of `want` bytes may pass before a marker is due.
+    /// Returns how many of `want` bytes fit before the next marker.
     #[inline]
     pub(super) const fn run(&self, want: usize) -> usize {
         if !self.on {
             return want;
         }
-        // When one is due, `phase` is 0 and nothing may pass.
+        // If one is due, `phase` is 0 and nothing fits.
         let room = if self.phase == 0 { 0 } else { MARKER_INTERVAL - self.phase as usize };
         if want < room { want } else { room }
     }
 
-    /// `n` bytes of the FPDU passed.
+    /// Advances by `n` bytes of the FPDU.
     #[inline]
     #[expect(clippy::cast_possible_truncation, reason = "the phase is below 512, an FPDU below 2^17")]
     pub(super) fn advance(&mut self, n: usize) {
@@ -49,22 +49,22 @@ impl Markers {
         }
     }
 
-    /// What a marker here points at: how long ago its FPDU began, zero if it stands in front of it.
+    /// Returns the pointer of a marker at this position: the distance to the start of its FPDU, zero between FPDUs.
     #[expect(
         clippy::cast_possible_truncation,
-        reason = "an FPDU that may be sent is shorter; of a longer one, the low bits"
+        reason = "an FPDU that may be sent is shorter; of a longer one, the low bits are compared"
     )]
     pub(super) const fn pointer(&self) -> u16 {
         self.into_fpdu as u16
     }
 
-    /// The marker that is due.
+    /// Returns the marker that is due.
     pub(super) const fn bytes(&self) -> [u8; MARKER_LEN] {
         let [high, low] = self.pointer().to_be_bytes();
         [0, 0, high, low]
     }
 
-    /// The marker that was due passed. It counts as a part of its FPDU unless it stands in front of it.
+    /// Advances past the marker that was due. It counts as part of the FPDU unless it comes before it.
     pub(super) fn pass(&mut self) {
         let within = self.into_fpdu > 0;
         self.advance(MARKER_LEN);
@@ -73,7 +73,7 @@ impl Markers {
         }
     }
 
-    /// The FPDU ended.
+    /// Ends the FPDU.
     pub(super) fn end_fpdu(&mut self) {
         self.into_fpdu = 0;
     }

@@ -1,18 +1,19 @@
-//! A direction of a stream, taken apart: bytes in, headers and payload out. Mirrors `writer.rs`.
+//! Decodes one direction of a stream: bytes in, headers and payload out. Mirrors `writer.rs`.
 
 use super::marker::MARKER_LEN;
-use super::passage::Passage;
-use super::{CRC_FIELD, Crc, Fpdu, Framing};
-use crate::rdmap::MAX_HEADER;
-use crate::{Dialect, Misuse, Parse, Violation};
+use super::progress::Progress;
+use super::{Crc, Framing};
+use crate::layout::CRC_FIELD;
 
-/// Takes the FPDUs of one direction apart, at any split of the stream.
+use crate::{Dialect, Fpdu, MAX_HEADER, Misuse, Parse, Violation};
+
+/// Decodes the FPDUs of one direction from input that is split anywhere.
 ///
-/// Feed it what arrives with [`next`](Self::next) until it returns `None`. While payload is due, its bytes may instead be
-/// read straight into their place: [`run`](Self::run) says how many, [`cover`](Self::cover) takes note of them.
+/// Pass input to [`next`](Self::next) until it returns `None`. Payload may instead be read directly to its destination:
+/// [`run`](Self::run) returns how many bytes, and [`cover`](Self::cover) accounts for them.
 ///
-/// Payload is handed out before the CRC behind it was seen. Only [`Piece::End`] says that the FPDU was whole: a message
-/// must not be delivered before.
+/// Payload is returned before its CRC has been checked. Only [`Piece::End`] confirms that the FPDU is intact: a message
+/// must not be delivered earlier.
 ///
 /// ```
 /// use ironwarp_wire::{Dialect, mpa::{FpduReader, Framing, Piece}};
@@ -28,35 +29,35 @@ use crate::{Dialect, Misuse, Parse, Violation};
 /// ```
 #[derive(Clone, Debug)]
 pub struct FpduReader {
-    passage: Passage,
+    progress: Progress,
     state: State,
-    /// The header or the CRC that is due, as far as it came.
-    held: Short<MAX_HEADER>,
-    /// The marker that is due, as far as it came.
-    marker: Short<MARKER_LEN>,
+    /// The part of the header or CRC that has arrived.
+    held: Partial<MAX_HEADER>,
+    /// The part of the marker that has arrived.
+    marker: Partial<MARKER_LEN>,
 }
 
-/// What [`FpduReader::next`] found.
+/// A piece of the stream, as [`FpduReader::next`] returns it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Piece<'a> {
-    /// An FPDU begins; this is its header.
+    /// The header of a new FPDU.
     Header(Fpdu),
-    /// The next bytes of its payload. Not yet covered by a CRC.
+    /// The next bytes of its payload, whose CRC has not been checked yet.
     Payload(&'a [u8]),
-    /// It ends, and its CRC, if used, was right.
+    /// The end of the FPDU. Its CRC, if used, is correct.
     End,
 }
 
-/// The part of the FPDU that comes next.
+/// The part of the FPDU expected next.
 #[derive(Clone, Copy, Debug)]
 enum State {
     Header,
-    /// So much payload is left, then `padding`.
+    /// `left` bytes of payload, then `padding`.
     Payload {
         left: u16,
         padding: u8,
     },
-    /// So much padding is left.
+    /// `left` bytes of padding.
     Padding {
         left: u8,
     },
@@ -66,15 +67,15 @@ enum State {
 }
 
 impl FpduReader {
-    /// For a direction whose first FPDU comes next.
+    /// Creates a reader for a direction whose first FPDU comes next.
     pub const fn new(framing: Framing) -> Self {
-        let passage = Passage::new(framing);
-        Self { passage, state: State::Header, held: Short::EMPTY, marker: Short::EMPTY }
+        let progress = Progress::new(framing);
+        Self { progress, state: State::Header, held: Partial::EMPTY, marker: Partial::EMPTY }
     }
 
-    /// Takes the next piece off the front of `input`. `None`: all of `input` was used up, and more is needed.
+    /// Takes the next piece off the front of `input`. Returns `None` when all input is consumed and more is needed.
     ///
-    /// After a violation it reports the same one for ever.
+    /// After a violation, every further call returns the same one.
     pub fn next<'a>(
         &mut self,
         input: &mut &'a [u8],
@@ -87,16 +88,16 @@ impl FpduReader {
         piece
     }
 
-    /// Takes a whole FPDU off the front of `input`, with its payload and its CRC checked: the short way for small messages
-    /// that arrived together. `None`: it is not all there, its header is wrong, or there are markers; nothing was taken, and
-    /// [`next`](Self::next) goes on from here.
+    /// Takes a complete FPDU off the front of `input` and checks its CRC: a fast path for small messages that arrived
+    /// together. Returns `None`, and consumes nothing, if the FPDU is incomplete or invalid or the direction uses markers;
+    /// continue with [`next`](Self::next).
     #[inline]
     pub fn whole<'a>(
         &mut self,
         input: &mut &'a [u8],
         dialect: Dialect,
     ) -> Result<Option<(Fpdu, &'a [u8])>, Violation> {
-        if self.passage.framing.markers || !self.at_boundary() {
+        if self.progress.framing.markers || !self.at_boundary() {
             return Ok(None);
         }
         let Ok(Parse::Done(fpdu)) = Fpdu::parse(input, dialect) else { return Ok(None) };
@@ -104,7 +105,7 @@ impl FpduReader {
             return Ok(None);
         };
         let Some((received, rest)) = rest.split_first_chunk() else { return Ok(None) };
-        if self.passage.framing.crc
+        if self.progress.framing.crc
             && let Err(violation) = check_crc(Crc::of(covered).to_bytes(), *received)
         {
             self.state = State::Failed(violation);
@@ -115,46 +116,45 @@ impl FpduReader {
         Ok(Some((fpdu, &covered[start..start + len])))
     }
 
-    /// How many bytes of payload come next in one run, up to the end of the payload or the next marker: they may be read
-    /// straight into their place. Zero: the reader has to see what comes next.
+    /// Returns how many bytes of payload follow contiguously, up to the next marker: they may be read directly to their
+    /// destination. Zero means that the next bytes must be passed to [`next`](Self::next).
     pub const fn run(&self) -> usize {
         match self.state {
-            State::Payload { left, .. } => self.passage.markers.run(left as usize),
+            State::Payload { left, .. } => self.progress.markers.run(left as usize),
             _ => 0,
         }
     }
 
-    /// These bytes of payload, no more than [`run`](Self::run) allows, were read by other means; excess is ignored.
+    /// Accounts for payload that was read directly, at most [`run`](Self::run) bytes; excess is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
         let payload = &payload[..payload.len().min(self.run())];
         let State::Payload { left, .. } = &mut self.state else { return };
         #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
         let passed = payload.len() as u16;
         *left -= passed;
-        self.passage.pass(payload);
+        self.progress.pass(payload);
     }
 
-    /// Like [`cover`](Self::cover), for so many bytes of payload that nobody looked at: only a direction without CRCs can
-    /// do without seeing them.
+    /// Accounts for `n` bytes of payload like [`cover`](Self::cover), without seeing them. Fails if the direction uses CRCs.
     pub fn skip(&mut self, n: usize) -> Result<(), Misuse> {
-        if self.passage.framing.crc {
-            return Err(Misuse::Unseen);
+        if self.progress.framing.crc {
+            return Err(Misuse::PayloadSkipped);
         }
         let n = n.min(self.run());
         let State::Payload { left, .. } = &mut self.state else { return Ok(()) };
         #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
         let passed = n as u16;
         *left -= passed;
-        self.passage.markers.advance(n);
+        self.progress.markers.advance(n);
         Ok(())
     }
 
-    /// What has arrived of a header that is not complete, or was found wrong when its last byte came.
+    /// Returns the received part of a header that is incomplete, or that was found invalid when its last byte arrived.
     pub fn held(&self) -> &[u8] {
         self.held.bytes()
     }
 
-    /// Between two FPDUs, with nothing of the next one read: where a stream may be moved or closed without loss.
+    /// Whether the reader is between two FPDUs, where a stream may be moved or closed without loss.
     pub const fn at_boundary(&self) -> bool {
         matches!(self.state, State::Header) && self.held.len == 0 && self.marker.len == 0
     }
@@ -163,9 +163,9 @@ impl FpduReader {
         if let State::Failed(violation) = self.state {
             return Err(violation);
         }
-        // Every piece takes at least a byte.
+        // Every piece consumes at least one byte.
         while !input.is_empty() {
-            if self.passage.markers.due() && !self.take_marker(input)? {
+            if self.progress.markers.due() && !self.take_marker(input)? {
                 return Ok(None);
             }
             match self.state {
@@ -187,7 +187,7 @@ impl FpduReader {
                     #[expect(clippy::cast_possible_truncation, reason = "at most `left`")]
                     let passed = padding.len() as u8;
                     self.state = State::Padding { left: left - passed };
-                    self.passage.pass(padding);
+                    self.progress.pass(padding);
                 }
                 State::Crc => return self.end(input).map(|ended| ended.then_some(Piece::End)),
                 State::Failed(violation) => return Err(violation),
@@ -196,14 +196,14 @@ impl FpduReader {
         Ok(None)
     }
 
-    /// Takes in the header: at one go if all of it is there, else a run at a time; and no byte more than it has.
+    /// Reads the header, at once if it has arrived completely, otherwise piecewise, and never a byte beyond it.
     fn header<'a>(&mut self, input: &mut &'a [u8], dialect: Dialect) -> Result<Option<Piece<'a>>, Violation> {
-        let whole = &input[..self.passage.markers.run(input.len())];
+        let whole = &input[..self.progress.markers.run(input.len())];
         if self.held.len == 0
             && let Parse::Done(fpdu) = Fpdu::parse(whole, dialect)?
         {
             let bytes = split_off(input, usize::from(fpdu.header_len));
-            self.passage.pass(bytes);
+            self.progress.pass(bytes);
             return Ok(Some(self.begin(fpdu)));
         }
         loop {
@@ -214,12 +214,12 @@ impl FpduReader {
                     return Ok(Some(self.begin(fpdu)));
                 }
             };
-            let bytes = split_off(input, self.passage.markers.run(need));
+            let bytes = split_off(input, self.progress.markers.run(need));
             if bytes.is_empty() {
                 return Ok(None);
             }
             self.held.push(bytes);
-            self.passage.pass(bytes);
+            self.progress.pass(bytes);
         }
     }
 
@@ -230,39 +230,39 @@ impl FpduReader {
         Piece::Header(fpdu)
     }
 
-    /// Takes in the CRC and checks it; false if it has not fully arrived.
+    /// Reads and checks the CRC. Returns false if it is incomplete.
     fn end(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
         let bytes = split_off(input, CRC_FIELD - self.held.bytes().len());
         self.held.push(bytes);
-        self.passage.pass_crc(bytes.len());
+        self.progress.pass_crc(bytes.len());
         let Ok(received) = <[u8; CRC_FIELD]>::try_from(self.held.bytes()) else { return Ok(false) };
-        if self.passage.framing.crc {
-            check_crc(self.passage.crc_field(), received)?;
+        if self.progress.framing.crc {
+            check_crc(self.progress.crc_field(), received)?;
         }
         self.held.len = 0;
-        self.passage.end_fpdu();
+        self.progress.end_fpdu();
         self.state = State::Header;
         Ok(true)
     }
 
-    /// Takes out the marker that is due; false if it has not fully arrived.
+    /// Removes the marker that is due. Returns false if it is incomplete.
     fn take_marker(&mut self, input: &mut &[u8]) -> Result<bool, Violation> {
         let bytes = split_off(input, MARKER_LEN - self.marker.bytes().len());
         self.marker.push(bytes);
         let &[_, _, high, low] = self.marker.bytes() else { return Ok(false) };
-        // RFC 5044 §4.3: the two low bits count as zero.
+        // RFC 5044 §4.3: the two low bits are treated as zero.
         let found = u16::from_be_bytes([high, low]) & !3;
-        let expected = self.passage.markers.pointer();
+        let expected = self.progress.markers.pointer();
         if found != expected {
             return Err(Violation::Marker { expected, found });
         }
         self.marker.len = 0;
-        self.passage.pass_marker(&self.marker.bytes);
+        self.progress.pass_marker(&self.marker.bytes);
         Ok(true)
     }
 }
 
-/// Compares the CRC of an FPDU with the one it carries.
+/// Compares the computed CRC of an FPDU with the one received.
 #[inline]
 fn check_crc(computed: [u8; CRC_FIELD], received: [u8; CRC_FIELD]) -> Result<(), Violation> {
     if computed == received {
@@ -272,28 +272,28 @@ fn check_crc(computed: [u8; CRC_FIELD], received: [u8; CRC_FIELD]) -> Result<(),
     Err(Violation::Crc { computed, received })
 }
 
-/// Up to `n` bytes off the front of `input`.
+/// Takes up to `n` bytes off the front of `input`.
 fn split_off<'a>(input: &mut &'a [u8], n: usize) -> &'a [u8] {
     let (taken, left) = input.split_at(n.min(input.len()));
     *input = left;
     taken
 }
 
-/// A few bytes that may arrive one at a time.
+/// Buffer for a short field that may arrive in pieces.
 #[derive(Clone, Copy, Debug)]
-struct Short<const N: usize> {
+struct Partial<const N: usize> {
     bytes: [u8; N],
     len: u8,
 }
 
-impl<const N: usize> Short<N> {
+impl<const N: usize> Partial<N> {
     const EMPTY: Self = Self { bytes: [0; N], len: 0 };
 
     fn bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }
 
-    /// Callers never push more than is missing.
+    /// Callers never push more than fits.
     fn push(&mut self, bytes: &[u8]) {
         let at = usize::from(self.len);
         self.bytes[at..at + bytes.len()].copy_from_slice(bytes);

@@ -8,17 +8,18 @@
 //!                   M C R S                     only with S, counts as private data
 //! ```
 
-use crate::{Bytes, Misuse, Parse, Violation};
+use crate::byte_count::ByteCount;
+use crate::{Misuse, Parse, Violation};
 use bitflags::bitflags;
 use core::fmt;
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The most private data a frame may carry, the IRD/ORD word included.
+/// Maximum length of private data, the IRD/ORD word included.
 pub const MAX_PRIVATE_DATA: usize = 512;
-/// The longest startup frame.
+/// Maximum length of a startup frame.
 pub const MAX_STARTUP: usize = FIXED_LEN + MAX_PRIVATE_DATA;
-/// IRD and ORD have 14 bits.
+/// Maximum IRD and ORD: 14 bits.
 pub const MAX_DEPTH: u16 = 0x3fff;
 /// As IRD or ORD: "do not negotiate this" (RFC 6581 §9.1).
 pub const NOT_NEGOTIATED: u16 = MAX_DEPTH;
@@ -62,24 +63,24 @@ struct EnhancedWord {
 pub struct Startup<'a> {
     /// Which of the two.
     pub role: Role,
-    /// The sender wants markers in what it receives.
+    /// The sender wants to receive markers.
     pub markers: bool,
-    /// The sender wants CRCs; one side suffices for both directions.
+    /// The sender wants CRCs. They are used in both directions if either side wants them.
     pub crc: bool,
-    /// The revision, and what only that revision has.
+    /// The revision, with the fields specific to it.
     pub revision: Revision,
-    /// For the program at the other end.
+    /// Data for the remote program.
     pub private_data: &'a [u8],
 }
 
-/// Who sends a startup frame.
+/// The sender of a startup frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// The initiator's Request.
     Request,
     /// The responder's Reply.
     Reply {
-        /// It refuses the connection.
+        /// The connection is rejected.
         rejected: bool,
     },
 }
@@ -96,12 +97,12 @@ pub enum Revision {
 /// The IRD/ORD word of revision 2 (RFC 6581 §9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Enhanced {
-    /// How many reads and atomics of the peer the sender can hold; 14 bits.
+    /// Number of inbound reads and atomics that the sender can hold; 14 bits.
     pub ird: u16,
-    /// How many it wants to have outstanding; 14 bits.
+    /// Number of outbound reads and atomics that it wants to have outstanding; 14 bits.
     pub ord: u16,
-    /// In the peer-to-peer model: which messages may serve as the initiator's first, the RTR. `None`: the initiator's
-    /// program promises to send first.
+    /// In the peer-to-peer model, the messages that may serve as the RTR, the first message of the initiator. `None` in the
+    /// client-server model, where the initiator's program sends first.
     pub rtr: Option<RtrSet>,
 }
 
@@ -135,24 +136,24 @@ impl Role {
 }
 
 impl<'a> Startup<'a> {
-    /// Reads the Request at the front of `bytes`; returns it with its length.
+    /// Parses the Request at the front of `bytes`. Returns it with its length.
     pub fn parse_request(bytes: &'a [u8]) -> Result<Parse<(Self, usize)>, Violation> {
         Self::parse(Role::Request, bytes)
     }
 
-    /// Reads the Reply at the front of `bytes`; returns it with its length. FPDUs may follow it at once.
+    /// Parses the Reply at the front of `bytes`. Returns it with its length; FPDUs may follow directly.
     pub fn parse_reply(bytes: &'a [u8]) -> Result<Parse<(Self, usize)>, Violation> {
         Self::parse(Role::Reply { rejected: false }, bytes)
     }
 
     fn parse(role: Role, bytes: &'a [u8]) -> Result<Parse<(Self, usize)>, Violation> {
-        // Whoever speaks another protocol is found out by its first byte, not its twentieth.
+        // Detects another protocol at the first byte that differs, not at the twentieth.
         if !bytes.iter().zip(role.key()).all(|(byte, key)| byte == key) {
             return Err(Violation::Key { expected: role.name() });
         }
         let Ok((fixed, rest)) = Fixed::ref_from_prefix(bytes) else { return Ok(Parse::Need(FIXED_LEN)) };
         let enhanced = match fixed.revision {
-            1 => false, // the S bit is still reserved there, and ignored
+            1 => false, // the S bit is reserved in revision 1, and ignored
             2 => fixed.flags & flag::ENHANCED != 0,
             other => return Err(Violation::Revision(other)),
         };
@@ -177,7 +178,7 @@ impl<'a> Startup<'a> {
             Revision::Two(Some(Enhanced::parse(word)))
         };
         let role = match role {
-            Role::Request => role, // the R bit means nothing in a Request
+            Role::Request => role, // the R bit is ignored in a Request
             Role::Reply { .. } => Role::Reply { rejected: fixed.flags & flag::REJECTED != 0 },
         };
         let markers = fixed.flags & flag::MARKERS != 0;
@@ -185,7 +186,7 @@ impl<'a> Startup<'a> {
         Ok(Parse::Done((Self { role, markers, crc, revision, private_data }, total)))
     }
 
-    /// Writes the frame to the front of `out`; returns its length, at most [`MAX_STARTUP`].
+    /// Writes the frame to the front of `out` and returns its length, at most [`MAX_STARTUP`].
     pub fn emit(&self, out: &mut [u8]) -> Result<usize, Misuse> {
         let word = match self.revision {
             Revision::One | Revision::Two(None) => None,
@@ -227,7 +228,7 @@ impl<'a> Startup<'a> {
 impl Enhanced {
     fn parse(word: &EnhancedWord) -> Self {
         let (ird, ord) = (word.ird.get(), word.ord.get());
-        // RFC 6581 §9.2: without A, the bits B, C and D mean nothing.
+        // RFC 6581 §9.2: without A, the bits B, C and D are ignored.
         let rtr = (ird & PEER_TO_PEER != 0).then(|| {
             let mut rtr = RtrSet::empty();
             rtr.set(RtrSet::SEND, ird & RTR_SEND != 0);
@@ -267,7 +268,7 @@ impl fmt::Display for Startup<'_> {
         for (on, text) in [(self.crc, ", CRC"), (self.markers, ", markers")] {
             f.write_str(if on { text } else { "" })?;
         }
-        write!(f, ", {} of private data", Bytes(self.private_data.len()))
+        write!(f, ", {} of private data", ByteCount(self.private_data.len()))
     }
 }
 

@@ -1,21 +1,23 @@
-//! A direction of a stream, put together: headers and payload in, bytes out. Mirrors `reader.rs`.
+//! Encodes one direction of a stream: headers and payload in, bytes out. Mirrors `reader.rs`.
 
 use super::marker::MARKER_LEN;
-use super::passage::Passage;
-use super::{CRC_FIELD, Crc, Framing, LENGTH_FIELD, padding};
-use crate::rdmap::MAX_HEADER;
-use crate::{Header, Misuse};
+use super::progress::Progress;
+use super::{Crc, Framing};
+use crate::layout::{CRC_FIELD, LENGTH_FIELD, padding};
+
+use crate::{Header, MAX_HEADER, Misuse};
 use core::ops::Range;
 
-/// Room for what [`FpduWriter::open`] writes: the longest header, and a marker in front of or inside it.
+/// Maximum output of [`FpduWriter::open`]: the longest header, and a marker before or inside it.
 pub const MAX_HEAD: usize = MAX_HEADER + MARKER_LEN;
-/// Room for what [`FpduWriter::close`] writes: padding, a marker and the CRC.
+/// Maximum output of [`FpduWriter::close`]: padding, a marker and the CRC.
 pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 
-/// Puts the FPDUs of one direction together. The payload stays where it is.
+/// Encodes the FPDUs of one direction. The payload is not copied.
 ///
-/// For each FPDU: [`open`](Self::open), then for all of the payload [`run`](Self::run) and [`cover`](Self::cover), with a
-/// [`marker`](Self::marker) wherever the run is zero, then [`close`](Self::close). Without markers the payload is one run.
+/// For each FPDU, call [`open`](Self::open); then [`run`](Self::run) and [`cover`](Self::cover) until the payload is
+/// complete, with a [`marker`](Self::marker) wherever `run` returns zero; then [`close`](Self::close). Without markers the
+/// payload is one run.
 ///
 /// ```
 /// use ironwarp_wire::{Header, Place, Tag, Tagged, mpa::{FpduWriter, Framing, MAX_HEAD, MAX_TAIL}};
@@ -36,96 +38,95 @@ pub const MAX_TAIL: usize = 3 + MARKER_LEN + CRC_FIELD;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct FpduWriter {
-    passage: Passage,
-    /// Payload of the open FPDU still to come.
+    progress: Progress,
+    /// Remaining payload of the open FPDU.
     left: usize,
     /// Padding of the open FPDU.
     padding: usize,
 }
 
 impl FpduWriter {
-    /// For a direction whose first FPDU comes next.
+    /// Creates a writer for a direction whose first FPDU comes next.
     pub const fn new(framing: Framing) -> Self {
-        Self { passage: Passage::new(framing), left: 0, padding: 0 }
+        Self { progress: Progress::new(framing), left: 0, padding: 0 }
     }
 
-    /// Begins an FPDU: writes its length field and header, with a marker if one is due. Returns how many bytes of `out`
-    /// were written. Nothing is changed on error.
+    /// Begins an FPDU: writes its length field and header, with a marker if one is due. Returns the number of bytes
+    /// written. On error nothing changes.
     pub fn open(
         &mut self,
         header: &Header,
         payload: usize,
         out: &mut [u8; MAX_HEAD],
     ) -> Result<usize, Misuse> {
-        // In most cases no marker is in the way, and the header is already where it belongs.
+        // Usually there is no marker, and the header is already in its place.
         let [plain @ .., _, _, _, _] = out;
         let len = header.emit(payload, plain)?;
         self.left = payload;
         self.padding = padding(len - LENGTH_FIELD + payload);
-        if self.passage.markers.run(len) == len {
-            self.passage.pass(&out[..len]);
+        if self.progress.markers.run(len) == len {
+            self.progress.pass(&out[..len]);
             return Ok(len);
         }
         let plain = *plain;
         Ok(self.interleave(&plain[..len], out))
     }
 
-    /// How many bytes of payload may follow in one run, up to the end of the payload or the next marker. Zero with
-    /// payload left: a [`marker`](Self::marker) is due.
+    /// Returns how many bytes of payload may follow contiguously, up to the next marker. Zero with payload left means that a
+    /// [`marker`](Self::marker) is due.
     pub const fn run(&self) -> usize {
-        self.passage.markers.run(self.left)
+        self.progress.markers.run(self.left)
     }
 
-    /// These bytes of payload, no more than [`run`](Self::run) allows, come next; excess is ignored.
+    /// Accounts for the next bytes of payload, at most [`run`](Self::run); excess is ignored.
     pub fn cover(&mut self, payload: &[u8]) {
         let payload = &payload[..payload.len().min(self.run())];
         self.left -= payload.len();
-        self.passage.pass(payload);
+        self.progress.pass(payload);
     }
 
-    /// Like [`cover`](Self::cover), for so many bytes of payload that nobody looked at: only a direction without CRCs can
-    /// do without seeing them.
+    /// Accounts for `n` bytes of payload like [`cover`](Self::cover), without seeing them. Fails if the direction uses CRCs.
     pub fn skip(&mut self, n: usize) -> Result<(), Misuse> {
-        if self.passage.framing.crc {
-            return Err(Misuse::Unseen);
+        if self.progress.framing.crc {
+            return Err(Misuse::PayloadSkipped);
         }
         let n = n.min(self.run());
         self.left -= n;
-        self.passage.markers.advance(n);
+        self.progress.markers.advance(n);
         Ok(())
     }
 
-    /// What this direction agreed on.
+    /// The framing options of this direction.
     pub const fn framing(&self) -> Framing {
-        self.passage.framing
+        self.progress.framing
     }
 
-    /// The marker to put here, if one is due.
+    /// Returns the marker to send now, if one is due.
     pub fn marker(&mut self) -> Option<[u8; MARKER_LEN]> {
-        if !self.passage.markers.due() {
+        if !self.progress.markers.due() {
             return None;
         }
-        let marker = self.passage.markers.bytes();
-        self.passage.pass_marker(&marker);
+        let marker = self.progress.markers.bytes();
+        self.progress.pass_marker(&marker);
         Some(marker)
     }
 
-    /// Ends the FPDU: writes padding, a marker if one is due, and the CRC (zero if CRCs are not used). Returns how many
-    /// bytes of `out` were written. Nothing is changed on error.
+    /// Ends the FPDU: writes padding, a marker if one is due, and the CRC (zero if CRCs are not used). Returns the number of
+    /// bytes written. On error nothing changes.
     pub fn close(&mut self, out: &mut [u8; MAX_TAIL]) -> Result<usize, Misuse> {
         if self.left > 0 {
             return Err(Misuse::PayloadMissing(self.left));
         }
         let at = self.interleave(&[0; 3][..self.padding], out);
         let end = at + CRC_FIELD;
-        out[at..end].copy_from_slice(&self.passage.crc_field());
-        self.passage.pass_crc(CRC_FIELD);
-        self.passage.end_fpdu();
+        out[at..end].copy_from_slice(&self.progress.crc_field());
+        self.progress.pass_crc(CRC_FIELD);
+        self.progress.end_fpdu();
         Ok(end)
     }
 
-    /// Hands a whole FPDU to `sink`, piece by piece, with its markers: what [`open`](Self::open) to [`close`](Self::close) do
-    /// for a payload that is at hand. Nothing is changed, and nothing handed over, on error.
+    /// Passes a whole FPDU to `sink` in pieces, markers included, like [`open`](Self::open) to [`close`](Self::close) for a
+    /// payload in one slice. On error nothing changes and `sink` is not called.
     pub fn write(
         &mut self,
         header: &Header,
@@ -150,10 +151,10 @@ impl FpduWriter {
         Ok(())
     }
 
-    /// Writes a whole FPDU, payload included, to the front of `out`: the short way for small messages that leave together.
-    /// Returns its length; nothing is changed on error.
+    /// Writes a whole FPDU, payload included, to the front of `out` and returns its length: a fast path for batches of small
+    /// messages. On error nothing changes.
     ///
-    /// Not for a direction with markers.
+    /// Fails if the direction uses markers.
     #[inline]
     pub fn whole(&self, header: &Header, payload: &[u8], out: &mut [u8]) -> Result<usize, Misuse> {
         let place = self.begin_whole(header, payload.len(), out)?;
@@ -161,8 +162,8 @@ impl FpduWriter {
         Ok(self.end_whole(place, out))
     }
 
-    /// The first half of [`whole`](Self::whole), for a payload that is fetched to where it leaves from: the header is written.
-    /// Returns where the payload goes in `out`, which has room for all of the FPDU.
+    /// Writes the header of a whole FPDU to `out`, which must have room for all of it. Returns the range that the caller
+    /// fills with the payload before it calls [`end_whole`](Self::end_whole).
     #[inline]
     pub fn begin_whole(
         &self,
@@ -170,7 +171,7 @@ impl FpduWriter {
         payload: usize,
         out: &mut [u8],
     ) -> Result<Range<usize>, Misuse> {
-        if self.passage.framing.markers {
+        if self.progress.framing.markers {
             return Err(Misuse::Markers);
         }
         let (have, end) = (out.len(), LENGTH_FIELD + header.encoded_len() + payload);
@@ -180,19 +181,21 @@ impl FpduWriter {
         Ok(at..end)
     }
 
-    /// The second half: the payload is there, and padding and CRC follow. Returns the length of the FPDU.
+    /// Completes the FPDU that [`begin_whole`](Self::begin_whole) began: writes padding and CRC after the payload. Returns
+    /// the length of the FPDU.
     #[inline]
     pub fn end_whole(&self, payload: Range<usize>, out: &mut [u8]) -> usize {
         let end = payload.end;
         let covered = end + padding(end - LENGTH_FIELD);
-        out[end..end + CRC_FIELD].fill(0); // the padding, and then some
-        let crc = if self.passage.framing.crc { Crc::of(&out[..covered]).to_bytes() } else { [0; CRC_FIELD] };
+        out[end..end + CRC_FIELD].fill(0); // at least the padding
+        let crc =
+            if self.progress.framing.crc { Crc::of(&out[..covered]).to_bytes() } else { [0; CRC_FIELD] };
         out[covered..covered + CRC_FIELD].copy_from_slice(&crc);
         covered + CRC_FIELD
     }
 
-    /// Copies `bytes` to `out`, with the markers due in front of, inside and directly behind them. What follows belongs to
-    /// the same FPDU, be it only the CRC.
+    /// Copies `bytes` to `out` with the markers due before, inside and directly after them. At least the CRC of the same
+    /// FPDU follows.
     fn interleave(&mut self, mut bytes: &[u8], out: &mut [u8]) -> usize {
         let mut at = 0;
         loop {
@@ -203,10 +206,10 @@ impl FpduWriter {
             if bytes.is_empty() {
                 return at;
             }
-            let (run, rest) = bytes.split_at(self.passage.markers.run(bytes.len()));
+            let (run, rest) = bytes.split_at(self.progress.markers.run(bytes.len()));
             out[at..at + run.len()].copy_from_slice(run);
             at += run.len();
-            self.passage.pass(run);
+            self.progress.pass(run);
             bytes = rest;
         }
     }

@@ -1,7 +1,7 @@
 //! The header of a connectionless message (requirement P2: one datagram, one message, the address in each request).
 //!
-//! It goes over UDP; the payload follows it and ends with the datagram. The receiver makes the 40-byte GRH that verbs
-//! programs expect from this header and the datagram's addresses.
+//! It is sent over UDP, followed by the payload, which ends with the datagram. The receiver builds the 40-byte GRH that
+//! verbs programs expect from this header and the datagram's addresses.
 
 use super::check_qpn;
 use super::extension::{Format, Parsed, Prologue, Unreadable, unknown};
@@ -14,7 +14,7 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 pub const DATAGRAM_LEN: usize = size_of::<RawDatagram>();
 const _: () = assert!(DATAGRAM_LEN == 36);
 
-/// Length of the longest header that is received, extensions included.
+/// Maximum length of a received header, extensions included.
 pub const MAX_DATAGRAM_HEADER: usize = 64;
 
 const FORMAT: Format = Format { magic: *b"IRWD", must: IMMEDIATE };
@@ -26,16 +26,16 @@ const IMMEDIATE: u16 = 1 << 0;
 const SOLICITED: u16 = 1 << 0;
 const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
-/// What a datagram says in front of its payload.
+/// The header of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Datagram {
     /// The receiver's queue pair; 24 bits.
     pub destination: u32,
     /// The sender's queue pair; 24 bits.
     pub source: u32,
-    /// Must be the receiver's.
+    /// Must match the Q_Key of the receiver.
     pub qkey: u32,
-    /// The receiver's program shall be woken.
+    /// Solicited event: wakes the receiving program.
     pub solicited: bool,
     /// Immediate data.
     pub immediate: Option<u32>,
@@ -64,7 +64,7 @@ struct RawDatagram {
 }
 
 impl Datagram {
-    /// Reads the header of a datagram. Returns it with the payload.
+    /// Parses a datagram. Returns its header and its payload.
     pub fn parse(datagram: &[u8]) -> Result<(Self, &[u8]), Unreadable> {
         let Parsed { fixed: raw, extensions, rest: payload } = FORMAT.parse::<RawDatagram>(datagram)?;
         if datagram.len() - payload.len() > MAX_DATAGRAM_HEADER {
@@ -93,7 +93,7 @@ impl Datagram {
         Ok((header, payload))
     }
 
-    /// The header to send in front of the payload.
+    /// Encodes the header, which precedes the payload.
     pub fn emit(&self) -> Result<[u8; DATAGRAM_LEN], Misuse> {
         let must = if self.immediate.is_some() { IMMEDIATE } else { 0 };
         let may = if self.solicited { SOLICITED } else { 0 };

@@ -1,15 +1,15 @@
-//! The rule by which the private protocol grows: a prologue that all private headers begin with, and extensions behind
-//! their fixed fields. A receiver skips what it may ignore and refuses what it must understand, so a new feature takes a
-//! bit or an extension, never another version.
+//! How the private protocol is extended: all private headers begin with a common prologue, and extensions follow their
+//! fixed fields. A receiver skips what it may ignore and rejects what it must understand, so a new feature needs a bit or
+//! an extension, but never a new version.
 //!
 //! ```text
 //!   0       1       2       3
 //!  ┌───────┬───────┬───────┬───────┐
 //!  │ magic                         │
 //!  ├───────┬───────┬───────────────┤
-//!  │version│ words │ must bits     │   words: length of prologue, fixed fields and extensions, in units of 4 bytes
+//!  │version│ words │ must bits     │   words: length of prologue, fixed fields and extensions, in 4-byte units
 //!  ├───────┴───────┼───────┬───────┤
-//!  │ may bits      │ kind  │ zero  │   an unknown must bit is refused, an unknown may bit ignored
+//!  │ may bits      │ kind  │ zero  │   unknown must bits are rejected, unknown may bits ignored
 //!  └───────────────┴───────┴───────┘
 //! ```
 //!
@@ -20,7 +20,7 @@ use core::ops::Deref;
 use zerocopy::byteorder::big_endian::U16;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// The version of the private protocol: of hellos, headers of connections aside, datagrams and capability signals.
+/// Version of the private protocol: of hellos, CM headers, datagrams and capability signals.
 pub const VERSION: u8 = 2;
 
 /// Set in the type of an extension, or the kind of a signal, that must be understood.
@@ -29,29 +29,29 @@ pub(super) const MUST_UNDERSTAND: u8 = 0x80;
 const PADDING: u8 = 0;
 const WORD: usize = 4;
 
-/// Why this end cannot use a private header or signal.
+/// Why a private header or signal was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreadable {
-    /// It does not begin with the magic: it is somebody else's.
-    #[error("the peer is not Ironwarp, or an older release: run the same release at both ends")]
+    /// It does not begin with the magic number: not from Ironwarp.
+    #[error("the peer is not Ironwarp, or is an older release: run the same release on both ends")]
     Foreign,
-    /// The peer is of another release.
+    /// The peer uses another version of the protocol.
     #[error(
-        "the peer speaks version {0} of Ironwarp's private protocol, this end version {VERSION}: run the same release at both ends"
+        "the peer uses version {0} of Ironwarp's private protocol, this end uses {VERSION}: run the same release on both ends"
     )]
     Version(u8),
-    /// Must-understand bits that this end does not know.
+    /// Unknown must-understand bits.
     #[error(
-        "the peer requires feature bits {0:#06x}, which this release does not know: run the same release at both ends"
+        "the peer requires feature bits {0:#06x}, which this release does not support: run the same release on both ends"
     )]
     Bits(u16),
-    /// An extension that must be understood, or a kind of message.
+    /// An unknown must-understand extension, or an unknown kind of message.
     #[error(
-        "the peer requires extension {0:#04x}, which this release does not know: run the same release at both ends"
+        "the peer requires extension {0:#04x}, which this release does not support: run the same release on both ends"
     )]
     Extension(u8),
-    /// Its lengths do not add up, or a field is out of range.
+    /// Inconsistent lengths, or a field out of range.
     #[error("malformed Ironwarp header")]
     Malformed,
 }
@@ -68,18 +68,18 @@ pub(super) struct Prologue {
     zero: u8,
 }
 
-/// What the headers of one magic have in common. The fixed fields are those of a raw struct that begins with a [`Prologue`].
+/// What headers with the same magic number have in common. Their fixed fields form a raw struct that begins with a [`Prologue`].
 pub(super) struct Format {
     pub(super) magic: [u8; 4],
-    /// The must-understand bits that are defined.
+    /// The defined must-understand bits.
     pub(super) must: u16,
 }
 
-/// A header whose prologue is in order.
+/// A header with a valid prologue.
 pub(super) struct Parsed<'a, T> {
     pub(super) fixed: &'a T,
     pub(super) extensions: Extensions<'a>,
-    /// What follows the header.
+    /// The bytes after the header.
     pub(super) rest: &'a [u8],
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Parsed<'a, T> {
 pub(super) struct Extensions<'a>(&'a [u8]);
 
 impl Format {
-    /// The prologue of a header without extensions, whose fixed fields are those of `T`.
+    /// Returns the prologue of a header without extensions, whose fixed fields are those of `T`.
     pub(super) const fn prologue<T>(&self, kind: u8, must: u16, may: u16) -> Prologue {
         const { assert!(size_of::<T>().is_multiple_of(WORD) && size_of::<T>() / WORD <= u8::MAX as usize) };
         Prologue {
@@ -144,17 +144,17 @@ impl<'a> Iterator for Extensions<'a> {
     }
 }
 
-/// The value of an extension of fixed length.
+/// Returns the value of an extension of fixed length.
 pub(super) fn array<const N: usize>(value: &[u8]) -> Result<[u8; N], Unreadable> {
     value.try_into().map_err(|_| Unreadable::Malformed)
 }
 
-/// What to do with an extension that this end does not know.
+/// Rejects an unknown extension if it must be understood.
 pub(super) fn unknown(kind: u8) -> Result<(), Unreadable> {
     if kind & MUST_UNDERSTAND == 0 { Ok(()) } else { Err(Unreadable::Extension(kind)) }
 }
 
-/// The bytes of a header, at most `N`.
+/// An encoded header of at most `N` bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Emitted<const N: usize> {
     bytes: [u8; N],
@@ -162,7 +162,7 @@ pub struct Emitted<const N: usize> {
 }
 
 impl<const N: usize> Emitted<N> {
-    /// Begins with the fixed fields. `N` is a multiple of 4 that holds them and all extensions that follow.
+    /// Begins with the fixed fields. `N` is a multiple of 4 with room for them and all extensions.
     pub(super) fn new(fixed: &(impl IntoBytes + Immutable)) -> Self {
         let fixed = fixed.as_bytes();
         let mut bytes = [0; N];
@@ -176,7 +176,7 @@ impl<const N: usize> Emitted<N> {
         #[expect(clippy::cast_possible_truncation, reason = "values of at most 16 bytes")]
         self.bytes[at..at + 2].copy_from_slice(&[kind, value.len() as u8]);
         self.bytes[at + 2..at + 2 + value.len()].copy_from_slice(value);
-        self.len = (at + 2 + value.len()).next_multiple_of(WORD); // zero is padding
+        self.len = (at + 2 + value.len()).next_multiple_of(WORD); // zero bytes are padding
         #[expect(clippy::cast_possible_truncation, reason = "headers of at most 1020 bytes")]
         let words = (self.len / WORD) as u8;
         self.bytes[core::mem::offset_of!(Prologue, words)] = words;

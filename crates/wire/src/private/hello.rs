@@ -1,5 +1,5 @@
-//! The hello: private data of the MPA Request and Reply by which two queue pairs that are connected by GID and number find
-//! each other, and prove that they know the same key if they have one. `docs/wire.md` has the exchange.
+//! The hello: private data of the MPA Request and Reply by which two queue pairs that are connected by GID and QPN find each
+//! other and, if they have a key, prove that they know it. `docs/wire.md` specifies the exchange.
 
 use super::check_qpn;
 use super::extension::{Emitted, Format, Parsed, Prologue, Unreadable, array, unknown};
@@ -8,7 +8,7 @@ use core::fmt;
 use zerocopy::byteorder::big_endian::U32;
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Length of the longest hello, all extensions included.
+/// Maximum length of a hello, all extensions included.
 pub const MAX_HELLO: usize = size_of::<RawHello>() + 3 * 20 + 2 * 8 + 4;
 
 const FORMAT: Format = Format { magic: *b"IRWH", must: 0 };
@@ -27,68 +27,68 @@ const ACCEPTOR_NONCE: u8 = 0x82;
 const PROOF: u8 = 0x83;
 const REASON: u8 = 0x84;
 
-/// A number used once, or a proof: 128 bits.
+/// A nonce or a proof: 128 bits.
 pub type Token = [u8; 16];
 
-/// What a queue pair says when it connects to another, or is asked to.
+/// The message that a queue pair sends when it connects to another one, or answers one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What it is for.
+    /// The kind of hello.
     pub kind: HelloKind,
     /// The receiver's queue pair; 24 bits.
     pub destination: u32,
     /// The sender's queue pair; 24 bits.
     pub source: u32,
-    /// Chosen by the end that dials, for one attempt.
+    /// Chosen by the dialler for one attempt.
     pub dialler_nonce: Option<Token>,
-    /// Chosen by the end that is dialled.
+    /// Chosen by the acceptor.
     pub acceptor_nonce: Option<Token>,
     /// Proves that the sender knows the key.
     pub proof: Option<Token>,
-    /// The packet sequence number that the sender's program expects (rq_psn); 24 bits.
+    /// The first packet sequence number that the sender's program expects (rq_psn); 24 bits.
     pub receive_psn: Option<u32>,
-    /// The one that it begins with (sq_psn); 24 bits.
+    /// The first packet sequence number that the sender's program uses (sq_psn); 24 bits.
     pub send_psn: Option<u32>,
 }
 
-/// What a hello is for.
+/// The kinds of hello.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HelloKind {
-    /// In a Request: "I am `source` and want to talk to your `destination`."
+    /// In a Request: connects `source` to `destination`.
     Dial,
-    /// In a Reply that accepts.
+    /// In an accepting Reply.
     Answer,
-    /// In a Reply that rejects: "dial again, and prove with my nonce that you know the key."
+    /// In a rejecting Reply: the dialler must dial again and prove with the acceptor's nonce that it knows the key.
     Challenge,
-    /// In a Reply that rejects.
+    /// In a rejecting Reply: the connection is refused.
     Refusal(Reason),
 }
 
-/// Why a queue pair is refused.
+/// Why a connection was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// There is no queue pair with this number.
     NoQueuePair,
-    /// The queue pair expects another peer, or this one at another address.
+    /// The queue pair expects a different peer, or this one at a different address.
     NotExpected,
-    /// The queue pair is connected already, or too many others wait for it.
+    /// The queue pair is already connected, or too many peers are waiting for it.
     Busy,
-    /// The acceptor has a key, and the dialler none.
+    /// The acceptor has a key and the dialler has none.
     KeyNeeded,
-    /// The dialler has a key, and the acceptor none.
+    /// The dialler has a key and the acceptor has none.
     NoKey,
     /// The dialler did not prove that it knows the acceptor's key.
     WrongProof,
     /// The dialler's socket belongs to another user of the host.
     OtherUser,
-    /// The packet sequence numbers that the two programs set do not match.
+    /// The packet sequence numbers of the two programs do not match.
     Psn,
-    /// The hello is of another version.
+    /// The hello has an unsupported version.
     Version,
-    /// The hello requires something that the acceptor does not know.
+    /// The hello requires a feature that the acceptor does not support.
     MustUnderstand,
-    /// A reason of a later release.
+    /// A reason that a later release defines.
     Other(u8),
 }
 
@@ -115,7 +115,7 @@ impl Hello {
         }
     }
 
-    /// Reads all of the private data of a Request or Reply.
+    /// Parses the private data of a Request or Reply.
     pub fn parse(private_data: &[u8]) -> Result<Self, Unreadable> {
         let Parsed { fixed, extensions, rest } = FORMAT.parse::<RawHello>(private_data)?;
         let in_range = |qpn: U32| check_qpn(qpn.get()).map_err(|_| Unreadable::Malformed);
@@ -143,7 +143,7 @@ impl Hello {
         if rest.is_empty() { Ok(hello) } else { Err(Unreadable::Malformed) }
     }
 
-    /// The private data to send.
+    /// Encodes the private data to send.
     pub fn emit(&self) -> Result<Emitted<MAX_HELLO>, Misuse> {
         let (kind, reason) = match self.kind {
             HelloKind::Dial => (DIAL, None),
@@ -174,7 +174,7 @@ fn psn_from(value: &[u8]) -> Result<u32, Unreadable> {
 }
 
 impl Reason {
-    /// Those that have a number, from 1 on. New ones come at the end.
+    /// All reasons with a code, counting from 1. New ones are appended.
     pub const ALL: [Self; 10] = [
         Self::NoQueuePair,
         Self::NotExpected,
@@ -214,26 +214,26 @@ impl fmt::Display for Reason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::NoQueuePair => "no such queue pair",
-            Self::NotExpected => "it expects another peer, or this one at another address",
-            Self::Busy => "its queue pair is connected already, or too many peers wait for it",
-            Self::KeyNeeded => "it has a cluster key and this end has none: set the same key at both ends",
-            Self::NoKey => "it has no cluster key and this end has one: set the same key at both ends",
-            Self::WrongProof => "it has another cluster key: set the same key at both ends",
+            Self::NotExpected => "it expects a different peer, or this one at a different address",
+            Self::Busy => "its queue pair is already connected, or too many peers are waiting for it",
+            Self::KeyNeeded => "it has a cluster key and this end has none: set the same key on both ends",
+            Self::NoKey => "it has no cluster key and this end has one: set the same key on both ends",
+            Self::WrongProof => "it has a different cluster key: set the same key on both ends",
             Self::OtherUser => {
-                "this program runs as another user of the same host: list the user in the peer's setting `users`"
+                "this program runs as a different user of the same host: add the user to the peer's setting `users`"
             }
             Self::Psn => "the packet sequence numbers do not match: rq_psn must be the peer's sq_psn",
             Self::Version => {
                 return write!(
                     f,
-                    "it speaks another version of Ironwarp's private protocol than {}: run the same release at both ends",
+                    "it does not support version {} of Ironwarp's private protocol: run the same release on both ends",
                     super::VERSION
                 );
             }
             Self::MustUnderstand => {
-                "it does not know a feature that this end requires: run the same release at both ends"
+                "it does not support a feature that this end requires: run the same release on both ends"
             }
-            Self::Other(code) => return write!(f, "reason {code}, of a later release"),
+            Self::Other(code) => return write!(f, "reason {code}, which a later release defines"),
         })
     }
 }

@@ -1,13 +1,12 @@
-//! What only two Ironwarp ends say to each other. `docs/wire.md` describes all of it, so that another implementation
-//! could follow.
+//! The private protocol between two Ironwarp ends. `docs/wire.md` specifies it for other implementations.
 //!
-//! Nothing here is sent to a peer that would mind: the [`Signal`] is a message that every peer must ignore, a [`Hello`], an
-//! [`Aside`] and a [`Datagram`] go to addresses that an Ironwarp end gave out, and the private messages
-//! ([`SendImmediate`], [`ReadV2Request`], [`ReadV2Response`]) leave only after the peer's signal was seen.
+//! None of it disturbs other peers: every peer must ignore a [`Signal`]; a [`Hello`], a [`CmHeader`] or a [`Datagram`] is
+//! sent only to addresses of Ironwarp ends; and the private messages ([`SendImmediate`], [`ReadV2Request`],
+//! [`ReadV2Response`]) are sent only after the peer's signal has arrived.
 //!
-//! `extension.rs` has the rule by which all of it can grow.
+//! `extension.rs` has the rules for extending it.
 
-mod aside;
+mod cm;
 mod datagram;
 mod extension;
 mod hello;
@@ -15,7 +14,7 @@ mod port;
 mod signal;
 
 pub use crate::rdmap::{ReadV2Request, ReadV2Response, SendImmediate};
-pub use aside::{Aside, AsideKind, MAX_ASIDE, Secret};
+pub use cm::{CmHeader, CmKind, MAX_CM_HEADER, Secret};
 pub use datagram::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER};
 pub use extension::{Emitted, Unreadable, VERSION};
 pub use hello::{Hello, HelloKind, MAX_HELLO, Reason, Token};
@@ -24,7 +23,7 @@ pub use signal::{Capabilities, MAX_ACKNOWLEDGED, SIGNAL_TAG, Signal};
 
 use crate::Misuse;
 
-/// Queue pair numbers have 24 bits, in the verbs and here.
+/// Checks that a queue pair number fits 24 bits.
 fn check_qpn(qpn: u32) -> Result<u32, Misuse> {
     if qpn >> 24 == 0 { Ok(qpn) } else { Err(Misuse::QueuePairNumber(qpn)) }
 }

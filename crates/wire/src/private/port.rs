@@ -1,39 +1,39 @@
-//! Ports of the connection manager, which are not TCP's: a program may listen at TCP port N and at RDMA port N, as with an adapter
-//! in hardware. The listener of an RDMA port is at the TCP port of the same number or, if that is taken, at a candidate.
+//! Ports of the connection manager, which are separate from TCP ports: a program may listen on TCP port N and on RDMA port N,
+//! as with a hardware adapter. An RDMA port listens on the TCP port of the same number or, if that is in use, on a candidate.
 
 use core::fmt;
 
-/// The first TCP port that can be a candidate. Behind it are neither registered ports nor, under Linux's default, those of outgoing
-/// connections (32768 to 60999).
+/// The first TCP port that can be a candidate. From here on there are no registered ports, nor, by Linux's default, ports of
+/// outgoing connections (32768 to 60999).
 const FIRST_CANDIDATE: u16 = 0xf000;
 /// Number of candidates of an RDMA port.
 const CANDIDATES: u16 = 4;
-/// Distance between two of them.
+/// Distance between two candidates.
 const STRIDE: u16 = 1024;
 
 /// A port of the connection manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RdmaPort {
-    /// Which of the spaces it is in.
+    /// The port space.
     pub space: PortSpace,
-    /// Its number.
+    /// The port number.
     pub number: u16,
 }
 
-/// A space of port numbers. The same number in two spaces is two ports.
+/// A port space. The same number in two spaces is two ports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum PortSpace {
-    /// Of connections (RDMA_PS_TCP, RDMA_PS_IB).
+    /// Connections (RDMA_PS_TCP, RDMA_PS_IB).
     Stream = 1,
-    /// Of connectionless queue pairs (RDMA_PS_UDP, RDMA_PS_IPOIB).
+    /// Connectionless queue pairs (RDMA_PS_UDP, RDMA_PS_IPOIB).
     Datagram = 2,
 }
 
 impl RdmaPort {
-    /// The TCP ports at which its listener may be if it is not at the TCP port of this number, in the order in which they are taken.
+    /// Returns the TCP ports on which this port may listen if its own number is in use, in order of preference.
     ///
-    /// Neighbours have none in common. Ports that are congruent modulo 1024 have the same ones in another order.
+    /// Adjacent ports share no candidates. Ports that are congruent modulo 1024 share all of them, in a different order.
     ///
     /// ```
     /// # use ironwarp_wire::private::{PortSpace, RdmaPort};
@@ -51,7 +51,7 @@ impl RdmaPort {
         [high, low, self.space as u8, 0]
     }
 
-    /// `None`: a space that this end does not know.
+    /// Returns `None` for an unknown port space.
     pub(super) const fn from_bytes([high, low, space, _]: [u8; 4]) -> Option<Self> {
         let space = match space {
             1 => PortSpace::Stream,
@@ -64,10 +64,10 @@ impl RdmaPort {
 
 impl fmt::Display for RdmaPort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let of = match self.space {
+        let suffix = match self.space {
             PortSpace::Stream => "",
-            PortSpace::Datagram => " of datagrams",
+            PortSpace::Datagram => " (datagram)",
         };
-        write!(f, "RDMA port {}{of}", self.number)
+        write!(f, "RDMA port {}{suffix}", self.number)
     }
 }

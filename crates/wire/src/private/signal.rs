@@ -1,19 +1,19 @@
-//! The signal: how two Ironwarp ends recognise each other, and acknowledge what they placed.
+//! The signal: how two Ironwarp ends recognise each other and acknowledge messages.
 //!
-//! It is an RDMA Write with no payload. A receiver must not check tag and offset of such a message (RFC 5041 §5.2, and
-//! Linux siw drops it unseen), so those 96 bits are free: the tag holds a magic, the offset a word.
+//! It is an RDMA Write without payload. A receiver must not check the tag and offset of such a message (RFC 5041 §5.2; Linux
+//! siw drops it), so those 96 bits are free: the tag holds a magic number, the offset a word.
 //!
 //! ```text
 //!  63    56 55    48 47          32 31    24 23   16 15             0
 //!  ┌───────┬────────┬──────────────┬────────┬───────┬────────────────┐
-//!  │ 1     │version │ may bits     │ must   │ timer │ check, "WP"    │   capabilities: once, the first of its direction
+//!  │ 1     │version │ may bits     │ must   │ timer │ check, "WP"    │   capabilities: once, the first message of its direction
 //!  ├───────┼────────┴──────────────┴────────┴───────┴────────────────┤
 //!  │ 2     │ count                                                   │   acknowledgement: cumulative
-//!  │ 3     │ count                                                   │   not ready: the message behind these waits
+//!  │ 3     │ count                                                   │   not ready: the next message waits
 //!  └───────┴─────────────────────────────────────────────────────────┘
 //! ```
 //!
-//! The rule of `extension.rs` holds here, too: a kind with 0x80 set must be understood, other unknown kinds are ignored.
+//! As in `extension.rs`, a kind with 0x80 set must be understood, and other unknown kinds are ignored.
 
 use super::extension::{MUST_UNDERSTAND, Unreadable, VERSION};
 use crate::{Header, Place, Tag, Tagged};
@@ -22,7 +22,7 @@ use core::fmt;
 
 /// The tag of a signal: "IRWP".
 pub const SIGNAL_TAG: Tag = Tag(0x4952_5750);
-/// The count of an acknowledgement has 56 bits: a billion messages a second for two years.
+/// Maximum count of an acknowledgement: 56 bits, or a billion messages per second for two years.
 pub const MAX_ACKNOWLEDGED: u64 = (1 << 56) - 1;
 
 const CAPABILITIES: u64 = 1;
@@ -32,62 +32,62 @@ const KIND_SHIFT: u32 = 56;
 const VERSION_SHIFT: u32 = 48;
 const OFFERS_SHIFT: u32 = 32;
 const TIMER_SHIFT: u32 = 19;
-/// Where the timer begins in [`Capabilities`].
+/// Position of the RNR timer in [`Capabilities`].
 const RNR_SHIFT: u32 = 11;
-/// "WP": with the tag, the kind and the version, 64 bits must agree before a stranger's empty Write is taken for a signal.
+/// "WP". Including the tag, the kind and the version, 64 bits must match before an empty Write is taken for a signal.
 const CHECK: u64 = 0x5750;
-/// "WARP", what version 1 had in the low half.
+/// "WARP", the low half of the word in version 1.
 const CHECK_OF_VERSION_1: u64 = 0x5741_5250;
 
-/// What an empty Write with the right magic says.
+/// The meaning of an empty Write with the magic tag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Signal {
-    /// "I am Ironwarp, and this is what I understand."
+    /// Identifies the sender as Ironwarp and lists the features it supports.
     Capabilities(Capabilities),
-    /// So many messages of the request class (Write, Send, Immediate, Read and Atomic Request; not signals, not the RTR)
-    /// were delivered on this stream so far. At most [`MAX_ACKNOWLEDGED`]; higher bits are not sent.
+    /// Number of request messages (Write, Send, Immediate, Read and Atomic Request, but not signals or the RTR) delivered on
+    /// this stream so far. At most [`MAX_ACKNOWLEDGED`]; higher bits are not sent.
     Acknowledged(u64),
-    /// So many were delivered, and the one behind them waits for a receive.
+    /// Number of request messages delivered so far, of which the next one waits for a receive.
     NotReady(u64),
-    /// A kind of a later release, which this end ignores.
+    /// A kind that a later release defines; ignored.
     Unknown(u8),
 }
 
 bitflags! {
-    /// What an end understands beyond the RFCs: the may-ignore bits that are defined, and the timer in the upper five bits, so
-    /// that a queue pair stays small.
+    /// What an end supports beyond the RFCs: the defined may-ignore bits, and the RNR timer in the upper five bits, to keep
+    /// queue pairs small.
     #[derive(Clone, Copy, Debug, PartialEq, Eq)]
     pub struct Capabilities: u16 {
-        /// It sends cumulative acknowledgements to whoever wants them.
+        /// Sends cumulative acknowledgements to a peer that wants them.
         const ACKNOWLEDGE = 1 << 0;
-        /// It takes FPDUs that are larger than the path's segment size.
+        /// Accepts FPDUs larger than the segment size of the path.
         const LARGE_FPDU = 1 << 1;
-        /// It understands Send with Immediate (requirement X8).
+        /// Supports Send with Immediate (requirement X8).
         const SEND_IMMEDIATE = 1 << 2;
-        /// It understands Read V2 (requirement X4).
+        /// Supports Read V2 (requirement X4).
         const READ_V2 = 1 << 3;
-        /// It wants to be told what was delivered: its queue pair completes requests when they are acknowledged.
+        /// Wants acknowledgements: its queue pair completes requests when they are acknowledged.
         const WANTS_ACKNOWLEDGE = 1 << 4;
-        /// Five bits for a number: see [`rnr_timer`](Self::rnr_timer).
+        /// The five bits of [`rnr_timer`](Self::rnr_timer).
         const RNR_TIMER = 0x1f << RNR_SHIFT;
     }
 }
 
 impl Capabilities {
-    /// The same, with the time between two attempts at a message for which no receive is posted, in the verbs' code of five
-    /// bits (min_rnr_timer): a sender whose queue pair counts such attempts gives up after so many times this.
+    /// Sets the RNR timer, as the five-bit code of the verbs (min_rnr_timer): the time that counts as one retry of a message
+    /// for which no receive is posted.
     #[must_use]
     pub const fn with_rnr_timer(self, code: u8) -> Self {
         let timer = Self::RNR_TIMER.bits();
         Self::from_bits_truncate(self.bits() & !timer | (code as u16) << RNR_SHIFT & timer)
     }
 
-    /// The code of that time.
+    /// The RNR timer, as the five-bit code of the verbs (min_rnr_timer).
     pub const fn rnr_timer(self) -> u8 {
         (self.bits() >> RNR_SHIFT) as u8
     }
 
-    /// The may-ignore bits: what the end offers.
+    /// The may-ignore bits, without the RNR timer.
     pub const fn offers(self) -> u16 {
         self.bits() & !Self::RNR_TIMER.bits()
     }
@@ -108,8 +108,8 @@ impl Capabilities {
 }
 
 impl Signal {
-    /// Reads the place of a Write that has no payload. `None`: not a signal, but a message like any other. An error: a signal
-    /// that this end cannot use and must not ignore.
+    /// Parses the place of a Write without payload. Returns `None` for an ordinary message, and an error for a signal that must
+    /// be understood but is not.
     pub fn parse(place: Place) -> Option<Result<Self, Unreadable>> {
         if place.tag != SIGNAL_TAG {
             return None;
@@ -131,7 +131,7 @@ impl Signal {
         })
     }
 
-    /// The message to send, with no payload.
+    /// Returns the message to send, without payload.
     pub const fn header(self) -> Header {
         let offset = match self {
             Self::Capabilities(capabilities) => {

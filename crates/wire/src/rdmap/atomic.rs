@@ -4,26 +4,26 @@ use crate::{Place, Tag, Violation};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Asks for an atomic operation on the 64-bit word at `target`.
+/// Requests an atomic operation on the 64-bit word at `target`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicRequest {
-    /// Counts the messages of queue 1 (reads and atomics together), from 1.
+    /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
     /// Returned in the response.
     pub id: u32,
-    /// The word.
+    /// The 64-bit word.
     pub target: Place,
-    /// What to do with it.
+    /// The operation.
     pub op: AtomicOp,
 }
 
 /// The two assigned operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AtomicOp {
-    /// Adds. A bit set in the mask marks the top bit of a field, out of which no carry leaves; no bit set is a plain
+    /// Adds. Each bit set in the mask is the top bit of a field, from which no carry propagates; an empty mask is a plain
     /// 64-bit addition.
     FetchAdd {
-        /// What to add.
+        /// The addend.
         add: u64,
         /// The top bits of the fields.
         mask: u64,
@@ -32,11 +32,11 @@ pub enum AtomicOp {
     CompareSwap {
         /// The new value.
         swap: u64,
-        /// The bits that it replaces.
+        /// The bits to replace.
         swap_mask: u64,
-        /// The value expected.
+        /// The expected value.
         compare: u64,
-        /// The bits that are compared.
+        /// The bits to compare.
         compare_mask: u64,
     },
 }
@@ -44,11 +44,11 @@ pub enum AtomicOp {
 /// The value that the word had before the operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicResponse {
-    /// Counts the messages of queue 3, from 1.
+    /// Sequence number on queue 3, counting from 1.
     pub msn: u32,
-    /// Of the request.
+    /// Identifier of the request.
     pub id: u32,
-    /// The value.
+    /// The value before the operation.
     pub original: u64,
 }
 
@@ -56,7 +56,7 @@ const OPCODE_MASK: u32 = 0xf;
 const FETCH_ADD: u32 = 0;
 const COMPARE_SWAP: u32 = 2;
 
-/// RFC 7306 figure 4: the words behind the DDP header.
+/// RFC 7306 figure 4: the fields after the DDP header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawAtomicRequest {
@@ -75,7 +75,7 @@ const _: () = assert!(REQUEST_LEN == 52);
 impl RawAtomicRequest {
     pub(super) fn to_request(&self, msn: u32) -> Result<AtomicRequest, Violation> {
         let op = match self.opcode.get() & OPCODE_MASK {
-            // The compare fields mean nothing here and are ignored (RFC 7306 §5.2.1).
+            // The compare fields are ignored here (RFC 7306 §5.2.1).
             FETCH_ADD => AtomicOp::FetchAdd { add: self.data.get(), mask: self.data_mask.get() },
             COMPARE_SWAP => AtomicOp::CompareSwap {
                 swap: self.data.get(),
@@ -92,7 +92,7 @@ impl RawAtomicRequest {
 }
 
 impl AtomicRequest {
-    /// The words behind the DDP header.
+    /// Returns the fields after the DDP header.
     #[inline]
     pub(super) fn words(&self) -> RawAtomicRequest {
         let (opcode, data, data_mask, compare, compare_mask) = match self.op {
@@ -115,7 +115,7 @@ impl AtomicRequest {
     }
 }
 
-/// RFC 7306 figure 5.
+/// RFC 7306 figure 5: the fields after the DDP header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawAtomicResponse {
@@ -131,7 +131,7 @@ impl RawAtomicResponse {
 }
 
 impl AtomicResponse {
-    /// The words behind the DDP header.
+    /// Returns the fields after the DDP header.
     #[inline]
     pub(super) fn words(&self) -> RawAtomicResponse {
         RawAtomicResponse { id: self.id.into(), original: self.original.into() }

@@ -1,10 +1,10 @@
-//! A header on one line, the way a packet analyser prints it.
+//! Prints headers on one line each, like a packet analyser.
 
+use super::control::{OPCODE_MASK, opcode};
 use super::{
-    AtomicOp, AtomicRequest, AtomicResponse, Header, OPCODE_MASK, Offender, ReadRequest, Send, SendWord,
-    Tagged, Terminate, opcode,
+    AtomicOp, AtomicRequest, AtomicResponse, Header, Offender, ReadRequest, Send, SendWord, Tagged, Terminate,
 };
-use crate::Bytes;
+use crate::byte_count::ByteCount;
 use crate::ddp::DdpHeader;
 use core::fmt::{self, Display, Formatter};
 
@@ -47,8 +47,8 @@ impl Display for Header {
     }
 }
 
-fn bytes(len: u32) -> Bytes {
-    Bytes(len as usize)
+fn bytes(len: u32) -> ByteCount {
+    ByteCount(len as usize)
 }
 
 fn tagged(f: &mut Formatter<'_>, name: &str, segment: &Tagged) -> fmt::Result {
@@ -116,7 +116,7 @@ impl Display for Offender {
     }
 }
 
-/// What a header that was not checked says that it is.
+/// The opcode of a header that was not validated.
 struct Opcode(u8);
 
 impl Display for Opcode {

@@ -1,15 +1,16 @@
-//! [`Header`] to bytes. Mirrors `parse.rs`.
+//! Encodes a [`Header`]. Mirrors `parse.rs`.
 
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
+use super::control::{VERSION, opcode, queue};
 use super::read::{RawReadRequest, RawReadV2Request};
-use super::{Header, Immediate, MAX_HEADER, ReadV2Response, Send, SendWord, Tagged, VERSION, opcode, queue};
+use super::{Header, Immediate, MAX_HEADER, ReadV2Response, Send, SendWord, Tagged};
+use crate::Misuse;
 use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
-use crate::mpa::LENGTH_FIELD;
-use crate::{MAX_ULPDU, Misuse};
+use crate::layout::{LENGTH_FIELD, MAX_ULPDU};
 use zerocopy::{Immutable, IntoBytes};
 
 impl Header {
-    /// Length of the header: the DDP header and the words behind it, without the FPDU's length field.
+    /// Length of the header: the DDP header and the fields after it, without the length field of the FPDU.
     #[inline]
     pub fn encoded_len(&self) -> usize {
         match self {
@@ -25,8 +26,8 @@ impl Header {
         }
     }
 
-    /// Writes the FPDU's length field and this header, for a segment with `payload` bytes of payload; returns how many
-    /// bytes were written. What follows on the wire is the payload, the padding and the CRC.
+    /// Writes the length field of the FPDU and this header, for a segment with `payload` bytes of payload. Returns the number
+    /// of bytes written. Payload, padding and CRC follow on the wire.
     #[inline]
     pub fn emit(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         match self {
@@ -37,7 +38,7 @@ impl Header {
         }
     }
 
-    /// The other messages; out of line, so that those above need few registers.
+    /// Emits the other messages, out of line so that the common ones need fewer registers.
     #[inline(never)]
     fn emit_rarer(&self, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
         match self {
@@ -77,7 +78,7 @@ impl Header {
     }
 }
 
-/// Writes the length field of a segment; returns how many bytes stand in front of the payload.
+/// Writes the length field of a segment. Returns the number of bytes before the payload.
 #[inline]
 fn emit_length(header: usize, payload: usize, out: &mut [u8; MAX_HEADER]) -> Result<usize, Misuse> {
     let ulpdu = header.saturating_add(payload);
@@ -138,7 +139,7 @@ impl ReadV2Response {
     }
 }
 
-/// An untagged segment about to be written.
+/// An untagged segment to be written.
 struct Untagged {
     /// The RDMAP control byte without the version.
     opcode: u8,
@@ -149,14 +150,14 @@ struct Untagged {
     offset: u32,
 }
 
-/// A message of one segment.
+/// Returns a message of one segment.
 #[inline]
 const fn single(opcode: u8, queue: u32, msn: u32) -> Untagged {
     Untagged { opcode, word: 0, queue, msn, last: true, offset: 0 }
 }
 
 impl Untagged {
-    /// Writes the length field, the DDP header and the message's own `words`.
+    /// Writes the length field, the DDP header and the `words` after it.
     #[inline]
     fn emit(
         &self,
@@ -173,7 +174,7 @@ impl Untagged {
             offset: self.offset,
         };
         DdpHeader::Untagged(ddp).emit(&mut out[LENGTH_FIELD..]);
-        // The buffer holds the longest header there is, so the words fit.
+        // The buffer has room for the longest header, so the words fit.
         out[LENGTH_FIELD + UNTAGGED_LEN..][..size_of_val(words)].copy_from_slice(words.as_bytes());
         emit_length(UNTAGGED_LEN + size_of_val(words), payload, out)
     }

@@ -1,31 +1,32 @@
-//! Bytes to [`Header`]: [`Fpdu::parse`]. Mirrors `emit.rs`.
+//! Decodes a [`Header`]: [`Fpdu::parse`]. Mirrors `emit.rs`.
 //!
-//! The checks come in the order of the layers: DDP version, RDMAP version, opcode, queue, length. All of them are made
-//! on the fixed part of the header, before the rest is asked for.
+//! Checks follow the order of the layers: DDP version, RDMAP version, opcode, queue, length. All of them are made on the
+//! fixed part of the header, before the rest is needed.
 
 use super::atomic::{RawAtomicRequest, RawAtomicResponse};
+use super::control::{OPCODE_MASK, VERSION, VERSION_MASK, opcode, queue};
 use super::read::{RawReadRequest, RawReadV2Request};
 use super::{
-    Dialect, Header, Immediate, ImmediateData, OPCODE_MASK, ReadV2Response, Send, SendImmediate, SendWord,
-    Tagged, Terminate, VERSION, VERSION_MASK, opcode, queue, terminate,
+    Dialect, Fpdu, Header, Immediate, ImmediateData, ReadV2Response, Send, SendImmediate, SendWord, Tagged,
+    Terminate, terminate,
 };
 use crate::ddp::{self, DdpHeader, DdpTagged, DdpUntagged, TAGGED_LEN, UNTAGGED_LEN};
-use crate::mpa::LENGTH_FIELD;
-use crate::{Fpdu, Parse, Tag, Violation};
+use crate::layout::LENGTH_FIELD;
+use crate::{Parse, Tag, Violation};
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 type Parsed = Result<Parse<Fpdu>, Violation>;
 
-/// The length field and the shortest header: no FPDU has less.
+/// Minimum length of an FPDU's front: the length field and the shortest header.
 const SHORTEST: usize = LENGTH_FIELD + TAGGED_LEN;
 
 impl Fpdu {
-    /// Reads the front of an FPDU (from which markers, if any, were taken out).
+    /// Parses the front of an FPDU from which markers have been removed.
     ///
-    /// The first 16 bytes of an FPDU suffice for a tagged segment, the first 20 for a Send; the other headers are
-    /// longer, and [`Parse::Need`] says by how much.
-    // Each case builds its result where the caller wants it, because a header is too large to be handed from function to
-    // function; and the rarer ones are kept out of line, so that the others need few registers.
+    /// 16 bytes suffice for a tagged segment and 20 for a Send. Other headers are longer, and [`Parse::Need`] tells how many
+    /// bytes they need.
+    // Each case builds its result in place, because a header is too large to be moved between functions. The less common
+    // cases are out of line, so that the others need fewer registers.
     #[inline]
     pub fn parse(bytes: &[u8], dialect: Dialect) -> Result<Parse<Self>, Violation> {
         let Some(&[high, low, ..]) = bytes.first_chunk::<SHORTEST>() else { return incomplete(bytes) };
@@ -46,7 +47,7 @@ impl Fpdu {
     }
 }
 
-/// The front of an FPDU of which not even the DDP header has arrived. A length that is impossible shows at once.
+/// Handles an FPDU whose DDP header has not fully arrived. Rejects an impossible length at once.
 #[cold]
 fn incomplete(bytes: &[u8]) -> Parsed {
     let Some(&length) = bytes.first_chunk() else { return Ok(Parse::Need(SHORTEST)) };
@@ -58,7 +59,7 @@ fn incomplete(bytes: &[u8]) -> Parsed {
     Ok(Parse::Need(LENGTH_FIELD + least))
 }
 
-/// The result, of a header of `len` bytes; no header is longer than its segment.
+/// Returns the result for a header of `len` bytes, which is never longer than its segment.
 #[inline]
 #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
 const fn done(header: Header, len: usize, ulpdu_len: u16) -> Parsed {
@@ -80,7 +81,7 @@ fn tagged(ddp: &DdpTagged, ulpdu_len: u16) -> Parsed {
     }
 }
 
-/// The untagged messages but Send.
+/// Parses the untagged messages other than Send.
 #[inline(never)]
 fn rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
     let (Some(DdpHeader::Untagged(ddp)), Some(rest)) = (DdpHeader::parse(bytes), bytes.get(UNTAGGED_LEN..))
@@ -114,7 +115,7 @@ fn rarer(bytes: &[u8], ulpdu_len: u16, dialect: Dialect) -> Parsed {
     }
 }
 
-/// Opcode F: the queue says which private message it is, and the reserved bits which kind (`docs/wire.md`).
+/// Parses opcode 0xF: the queue selects the private message and the reserved bits its kind (`docs/wire.md`).
 fn private(segment: &Untagged<'_>) -> Parsed {
     let ddp = &segment.ddp;
     let kind = ddp.ulp_control & !VERSION_MASK & !OPCODE_MASK;
@@ -135,7 +136,7 @@ fn private(segment: &Untagged<'_>) -> Parsed {
     }
 }
 
-/// The two version fields do not overlap, so that one comparison serves both.
+/// Checks both versions with one comparison; the two fields do not overlap.
 #[inline]
 fn versions(control: u8, ulp_control: u8) -> Result<(), Violation> {
     if control & ddp::VERSION_MASK | ulp_control & VERSION_MASK == ddp::VERSION | VERSION {
@@ -153,8 +154,8 @@ const fn wrong_version(control: u8, ulp_control: u8) -> Violation {
     Violation::DdpVersion { tagged: control & ddp::TAGGED != 0, version }
 }
 
-/// A segment that is too short for its header. Below the shortest header of all, it does not matter which one it is, nor
-/// whether the control byte that tells has arrived.
+/// Returns the error for a segment that is too short for its header. Below the shortest header, the result does not depend
+/// on the kind of header, nor on whether the control byte has arrived.
 #[cold]
 #[expect(clippy::cast_possible_truncation, reason = "a header is at most 70 bytes")]
 const fn too_short(ulpdu: u16, header: usize) -> Violation {
@@ -162,10 +163,10 @@ const fn too_short(ulpdu: u16, header: usize) -> Violation {
     Violation::TooShort { ulpdu, header: header as u16 }
 }
 
-/// An untagged segment on its way to becoming a [`Header`].
+/// An untagged segment being parsed.
 struct Untagged<'a> {
     ddp: DdpUntagged,
-    /// What is there behind the DDP header.
+    /// The bytes received after the DDP header.
     rest: &'a [u8],
     ulpdu_len: u16,
 }
@@ -180,7 +181,7 @@ impl Untagged<'_> {
         done(header, len, self.ulpdu_len)
     }
 
-    /// What holds for all of them.
+    /// Checks what holds for all untagged segments.
     #[inline]
     fn check(&self) -> Result<(), Violation> {
         if usize::from(self.ulpdu_len) < UNTAGGED_LEN {
@@ -200,12 +201,12 @@ impl Untagged<'_> {
     #[inline]
     fn sends(&self, opcode: u8) -> Parsed {
         self.on_queue(queue::SEND)?;
-        // The four opcodes count through the two options.
+        // The four opcodes enumerate the two options.
         let kind = opcode - opcode::SEND;
         self.done(Header::Send(self.send(kind & 2 != 0, kind & 1 != 0)), UNTAGGED_LEN)
     }
 
-    /// A message whose words fill exactly one segment.
+    /// Parses a message whose fields fill exactly one segment.
     #[inline]
     fn fixed<R: FromBytes + KnownLayout + Immutable + Unaligned>(
         &self,
@@ -221,7 +222,7 @@ impl Untagged<'_> {
         }
     }
 
-    /// Checks a message of one segment: it begins and ends here, and has `least` to `most` bytes.
+    /// Checks that a message begins and ends in this segment, and has `least` to `most` bytes.
     #[inline]
     fn single(&self, least: usize, most: usize) -> Result<(), Violation> {
         if usize::from(self.ulpdu_len) < least {
@@ -264,10 +265,10 @@ impl Untagged<'_> {
         self.done(Header::SendImmediate(SendImmediate { send, immediate }), len)
     }
 
-    /// A Terminate's header is the whole of it. Its sequence number is not looked at: there is only one on a stream.
+    /// Parses a Terminate, which consists of its header alone. Its sequence number is ignored: a stream has only one.
     fn terminate(&self) -> Parsed {
         self.on_queue(queue::TERMINATE)?;
-        self.single(UNTAGGED_LEN + terminate::LEAST, UNTAGGED_LEN + terminate::MOST)?;
+        self.single(UNTAGGED_LEN + terminate::MIN_LEN, UNTAGGED_LEN + terminate::MAX_LEN)?;
         let len = usize::from(self.ulpdu_len);
         match self.rest.get(..len - UNTAGGED_LEN) {
             None => Ok(Parse::Need(LENGTH_FIELD + len)),

@@ -4,42 +4,42 @@ use crate::{Place, Tag};
 use zerocopy::byteorder::big_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Asks the receiver to send `len` bytes from `source` to `sink`.
+/// Requests `len` bytes from `source`, to be placed at `sink`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadRequest {
-    /// Counts the messages of queue 1 (reads and atomics together), from 1.
+    /// Sequence number on queue 1, which reads and atomics share, counting from 1.
     pub msn: u32,
-    /// Where the requester wants them; copied blindly into the response.
+    /// Destination at the requester, copied to the response unchecked.
     pub sink: Place,
-    /// How many; zero is allowed, and then neither place is checked.
+    /// Number of bytes. May be zero, in which case neither place is checked.
     pub len: u32,
-    /// Where the responder has them.
+    /// Source at the responder.
     pub source: Place,
 }
 
-/// Private: asks for `len` bytes from `source`. Where they go is nobody's business but the requester's.
+/// Private: requests `len` bytes from `source`. The destination is known to the requester only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadV2Request {
-    /// Counts the messages of queue 1, from 1.
+    /// Sequence number on queue 1, counting from 1.
     pub msn: u32,
-    /// How many.
+    /// Number of bytes.
     pub len: u32,
-    /// Where the responder has them.
+    /// Source at the responder.
     pub source: Place,
 }
 
 /// Private: one segment of the answer to a [`ReadV2Request`]. The n-th answer belongs to the n-th request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadV2Response {
-    /// Counts the messages of this queue, from 1.
+    /// Sequence number on the queue of Read V2 Responses, counting from 1.
     pub msn: u32,
-    /// This segment ends the message.
+    /// Whether this is the last segment of its message.
     pub last: bool,
-    /// Where in the message the payload of this segment begins.
+    /// Position of this segment's payload in the message.
     pub offset: u32,
 }
 
-/// RFC 5040 figure 6: the words behind the DDP header.
+/// RFC 5040 figure 6: the fields after the DDP header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawReadRequest {
@@ -65,7 +65,7 @@ impl RawReadRequest {
 }
 
 impl ReadRequest {
-    /// The words behind the DDP header.
+    /// Returns the fields after the DDP header.
     #[inline]
     pub(super) fn words(&self) -> RawReadRequest {
         RawReadRequest {
@@ -78,7 +78,7 @@ impl ReadRequest {
     }
 }
 
-/// Private: the words of a Read V2 Request.
+/// Private: the fields of a Read V2 Request after the DDP header.
 #[derive(FromBytes, IntoBytes, KnownLayout, Immutable, Unaligned)]
 #[repr(C)]
 pub(super) struct RawReadV2Request {
@@ -99,7 +99,7 @@ impl RawReadV2Request {
 }
 
 impl ReadV2Request {
-    /// The words behind the DDP header.
+    /// Returns the fields after the DDP header.
     #[inline]
     pub(super) fn words(&self) -> RawReadV2Request {
         RawReadV2Request {

@@ -1,4 +1,4 @@
-//! The messages that use up a receive buffer: Send in its kinds, Immediate Data, and the private Send with Immediate.
+//! Messages that consume a receive: Send in its four kinds, Immediate Data, and the private Send with Immediate.
 
 use crate::Tag;
 use core::fmt;
@@ -6,39 +6,39 @@ use core::fmt;
 /// One segment of a Send (RFC 5040 §4.6 and §4.7: opcodes 3 to 6).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Send {
-    /// Counts the messages of queue 0, from 1.
+    /// Sequence number on queue 0, counting from 1.
     pub msn: u32,
-    /// This segment ends the message.
+    /// Whether this is the last segment of its message.
     pub last: bool,
-    /// Where in the message the payload of this segment begins.
+    /// Position of this segment's payload in the message.
     pub offset: u32,
-    /// The receiver's program shall be woken.
+    /// Solicited event: wakes the receiving program.
     pub solicited: bool,
-    /// The word behind the control bytes.
+    /// The word after the control bytes.
     pub word: SendWord,
 }
 
-/// What the ULP word of a Send is used for.
+/// Meaning of the ULP word of a Send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SendWord {
-    /// The number of the shared receive queue that an XRC Send is for. Between other queue pairs the word is reserved:
-    /// zero when sent, ignored when received.
+    /// The number of the shared receive queue that an XRC Send addresses. Between other queue pairs the word is reserved:
+    /// sent as zero, ignored on receipt.
     Srq(u32),
     /// The tag that the receiver invalidates when it delivers the message.
     Invalidate(Tag),
 }
 
 impl SendWord {
-    /// A Send with nothing to say here.
+    /// The word of a plain Send.
     pub const NONE: Self = Self::Srq(0);
 }
 
 /// Immediate Data (RFC 7306 §6: opcodes 8 and 9).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Immediate {
-    /// Counts the messages of queue 0, from 1.
+    /// Sequence number on queue 0, counting from 1.
     pub msn: u32,
-    /// The receiver's program shall be woken.
+    /// Solicited event: wakes the receiving program.
     pub solicited: bool,
     /// As in [`SendWord::Srq`].
     pub srq: u32,
@@ -48,18 +48,18 @@ pub struct Immediate {
 
 /// Eight bytes of immediate data.
 ///
-/// The verbs know 32 bits; these stand in the first four bytes, as the Chelsio cards send them, and the rest is zero.
+/// The verbs' 32 bits are in the first four bytes, as Chelsio adapters send them, and the rest is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ImmediateData(pub [u8; 8]);
 
 impl ImmediateData {
-    /// The verbs' 32-bit value.
+    /// Creates immediate data from the 32-bit value of the verbs.
     pub const fn new(value: u32) -> Self {
         let [a, b, c, d] = value.to_be_bytes();
         Self([a, b, c, d, 0, 0, 0, 0])
     }
 
-    /// The verbs' 32-bit value.
+    /// Returns the 32-bit value of the verbs.
     pub const fn value(self) -> u32 {
         let [a, b, c, d, ..] = self.0;
         u32::from_be_bytes([a, b, c, d])
@@ -75,9 +75,9 @@ impl fmt::Display for ImmediateData {
 /// Private: one segment of a Send with Immediate, in four kinds (requirement X8, `docs/wire.md`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SendImmediate {
-    /// As in a plain Send; but the immediate data counts as the first eight bytes of the message, so that payload byte
-    /// `k` has offset `8 + k`.
+    /// The fields of a plain Send. The immediate data counts as the first eight bytes of the message, so payload byte `k` has
+    /// offset `8 + k`.
     pub send: Send,
-    /// In the first segment (offset 0), and only there.
+    /// Present only in the first segment (offset 0).
     pub immediate: Option<ImmediateData>,
 }

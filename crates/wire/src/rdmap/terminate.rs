@@ -1,25 +1,25 @@
 //! The Terminate message (RFC 5040 §4.8): the cause, and the header of the segment that caused it.
 //!
-//! Written in the RFC's form. Read in two: Linux siw, on little-endian machines, swaps the nibbles of the first byte,
-//! mirrors the three header bits of the third, and counts only payload in the length. What it means is the same.
+//! Emitted in the RFC's form; two forms are parsed. On little-endian machines, Linux siw swaps the nibbles of the first
+//! byte, mirrors the three header bits of the third, and counts only payload in the length.
 
-use super::cause::Cause;
-use super::read::{self, RawReadRequest};
-use super::{OPCODE_MASK, ReadRequest, opcode};
+use super::control::{OPCODE_MASK, opcode};
+use super::read::{self, RawReadRequest, ReadRequest};
+use crate::cause::Cause;
 use crate::ddp::{DdpHeader, UNTAGGED_LEN};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// The control words alone.
-pub(super) const LEAST: usize = 4;
-/// Control, segment length, untagged header and Read Request.
-pub(super) const MOST: usize = LEAST + 2 + UNTAGGED_LEN + read::REQUEST_LEN;
+/// Minimum length: the control bytes alone.
+pub(super) const MIN_LEN: usize = 4;
+/// Maximum length: control, segment length, untagged header and Read Request.
+pub(super) const MAX_LEN: usize = MIN_LEN + 2 + UNTAGGED_LEN + read::REQUEST_LEN;
 
 /// M, D and R of the header control bits.
 const LENGTH_VALID: u8 = 0x80;
 const DDP_HEADER: u8 = 0x40;
 const RDMAP_HEADER: u8 = 0x20;
 const HEADER_BITS: u8 = LENGTH_VALID | DDP_HEADER | RDMAP_HEADER;
-/// The same three as siw sends them.
+/// The three header control bits as siw sends them.
 const SWAPPED_BITS: u8 = 0x07;
 
 /// A Terminate message.
@@ -27,30 +27,30 @@ const SWAPPED_BITS: u8 = 0x07;
 pub struct Terminate {
     /// Why the stream ends.
     pub cause: Cause,
-    /// What caused it.
+    /// The segment that caused it.
     pub offender: Offender,
 }
 
-/// What a Terminate says of the segment that caused it. Any part may be missing.
+/// The part of a Terminate that describes the segment that caused it. Any field may be missing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Offender {
     /// The length of the segment, header included.
     pub length: Option<u16>,
     /// Its DDP header.
     pub header: Option<DdpHeader>,
-    /// Its words, if it was a Read Request that was refused. Its `msn` is that of `header`.
+    /// The Read Request, if it was one that was refused. Its `msn` is that of `header`.
     pub read: Option<ReadRequest>,
 }
 
 impl Terminate {
-    /// The Terminate of an end that fails for reasons of its own: nothing that the peer sent is to blame.
+    /// The Terminate of an end that fails for reasons unrelated to what the peer sent.
     pub const LOCAL_CATASTROPHE: Self = Self {
         cause: Cause::LocalCatastrophic,
         offender: Offender { length: None, header: None, read: None },
     };
 
-    /// The Terminate that answers a segment, of which `fpdu` holds the length field and at least the header; with just
-    /// as much of it as the RFC attaches for this cause (figure 10).
+    /// Builds the Terminate that answers a segment. `fpdu` holds its length field and at least its header, of which the
+    /// Terminate includes as much as RFC 5040 figure 10 prescribes for this cause.
     ///
     /// ```
     /// use ironwarp_wire::{Cause, Protection, Terminate};
@@ -73,10 +73,10 @@ impl Terminate {
         Self { cause, offender }
     }
 
-    /// Reads the words behind the DDP header. Never fails: what does not fit is left out, what is too much is ignored,
-    /// because the peer's reason is worth more than its form.
+    /// Parses the fields after the DDP header. Never fails, because the cause matters more than the form: missing fields are
+    /// `None`, excess bytes are ignored.
     pub(super) fn parse(words: &[u8]) -> Self {
-        let Some((&[first, code, third, _], rest)) = words.split_first_chunk::<LEAST>() else {
+        let Some((&[first, code, third, _], rest)) = words.split_first_chunk::<MIN_LEN>() else {
             return Self { cause: Cause::LocalCatastrophic, offender: Offender::default() };
         };
         if is_swapped(first, code, third) {
@@ -92,21 +92,21 @@ impl Terminate {
         }
     }
 
-    /// Length of the words behind the DDP header.
+    /// Length of the fields after the DDP header.
     pub(super) fn len(&self) -> usize {
-        LEAST + if self.offender.has_length_field() { 2 } else { 0 } + self.offender.header_len()
+        MIN_LEN + if self.offender.has_length_field() { 2 } else { 0 } + self.offender.header_len()
     }
 
-    /// The words behind the DDP header, and how many of these bytes they are.
-    pub(super) fn words(&self) -> ([u8; MOST], usize) {
-        let mut words = [0; MOST];
+    /// Returns the fields after the DDP header, and their length.
+    pub(super) fn words(&self) -> ([u8; MAX_LEN], usize) {
+        let mut words = [0; MAX_LEN];
         let (layer, kind, code) = self.cause.to_wire();
         let Offender { length, header, read } = &self.offender;
         let bits = if length.is_some() { LENGTH_VALID } else { 0 }
             | if header.is_some() { DDP_HEADER } else { 0 }
             | if read.is_some() { RDMAP_HEADER } else { 0 };
-        words[..LEAST].copy_from_slice(&[layer << 4 | kind, code, bits, 0]);
-        let mut at = LEAST;
+        words[..MIN_LEN].copy_from_slice(&[layer << 4 | kind, code, bits, 0]);
+        let mut at = MIN_LEN;
         if self.offender.has_length_field() {
             words[at..at + 2].copy_from_slice(&length.unwrap_or(0).to_be_bytes());
             at += 2;
@@ -148,13 +148,13 @@ impl Offender {
         self.length.is_some() || self.header.is_some()
     }
 
-    /// Length of the offending segment's header, as far as it is known.
+    /// Length of the offending segment's header, as far as known.
     fn header_len(&self) -> usize {
         self.header.map_or(0, |header| header.encoded_len()) + self.read.map_or(0, |_| read::REQUEST_LEN)
     }
 }
 
-/// The Read Request in a segment, if it is one.
+/// Returns the Read Request in a segment, if it is one.
 fn read_request(header: &DdpHeader, segment: &[u8]) -> Option<ReadRequest> {
     let DdpHeader::Untagged(ddp) = header else { return None };
     if ddp.ulp_control & OPCODE_MASK != opcode::READ_REQUEST {
@@ -171,18 +171,17 @@ const fn msn(header: &DdpHeader) -> u32 {
     }
 }
 
-/// Whether the control words are in siw's form. The header bits tell; without any, the reading that means something
-/// does, and the RFC's is tried first.
+/// Whether the control bytes are in siw's form. Decided by the header bits; if none is set, by which form yields a known
+/// cause, where the RFC's takes precedence.
 fn is_swapped(first: u8, code: u8, third: u8) -> bool {
     if third & HEADER_BITS != 0 {
         return false;
     }
-    let means_something = |layer, kind| !matches!(Cause::from_wire(layer, kind, code), Cause::Other { .. });
-    third & SWAPPED_BITS != 0
-        || (!means_something(first >> 4, first & 0xf) && means_something(first & 0xf, first >> 4))
+    let is_known = |layer, kind| !matches!(Cause::from_wire(layer, kind, code), Cause::Other { .. });
+    third & SWAPPED_BITS != 0 || (!is_known(first >> 4, first & 0xf) && is_known(first & 0xf, first >> 4))
 }
 
-/// siw's M, D and R (0x01, 0x02, 0x04) in the RFC's places (0x80, 0x40, 0x20).
+/// Converts siw's M, D and R (0x01, 0x02, 0x04) to the RFC's (0x80, 0x40, 0x20).
 const fn swap_bits(third: u8) -> u8 {
     third.reverse_bits() & HEADER_BITS
 }

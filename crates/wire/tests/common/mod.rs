@@ -1,10 +1,10 @@
-//! Helpers of the tests: hex, and slow reference versions of what the crate does fast.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Test helpers: hex decoding, and slow reference implementations.
+#![allow(dead_code, reason = "not every test binary uses everything")]
 
 use ironwarp_wire::mpa::{FpduReader, FpduWriter, Framing, Piece};
 use ironwarp_wire::{Dialect, Header, Violation};
 
-/// Bytes from hex, white space ignored; `"text"` in quotes stands for itself.
+/// Decodes hex. White space is ignored, and `"text"` in quotes is taken literally.
 pub(crate) fn hex(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     for (i, part) in text.split('"').enumerate() {
@@ -19,7 +19,7 @@ pub(crate) fn hex(text: &str) -> Vec<u8> {
     bytes
 }
 
-/// CRC32c bit by bit.
+/// Computes CRC32c bit by bit.
 pub(crate) fn slow_crc(bytes: &[u8]) -> [u8; 4] {
     let mut crc = u32::MAX;
     for byte in bytes {
@@ -48,7 +48,7 @@ pub(crate) fn write(framing: Framing, segments: &[Sent]) -> Vec<u8> {
     stream
 }
 
-/// The same the slow way: whole FPDUs first, then the markers, byte by byte, as RFC 5044 §4.3 words it.
+/// Reference implementation of [`write`]: builds whole FPDUs, then inserts markers byte by byte, as RFC 5044 §4.3 describes.
 pub(crate) fn slow_write(framing: Framing, segments: &[Sent]) -> Vec<u8> {
     let mut stream = Vec::new();
     for Sent { header, payload } in segments {
@@ -59,7 +59,7 @@ pub(crate) fn slow_write(framing: Framing, segments: &[Sent]) -> Vec<u8> {
             plain.push(0);
         }
         let first = stream.len();
-        // Where the length field is: behind a marker that stands in front of the FPDU.
+        // Position of the length field: after a marker that precedes the FPDU.
         let start = first + if framing.markers && first.is_multiple_of(512) { 4 } else { 0 };
         let push_marker = |stream: &mut Vec<u8>| {
             if framing.markers && stream.len().is_multiple_of(512) {
@@ -79,7 +79,7 @@ pub(crate) fn slow_write(framing: Framing, segments: &[Sent]) -> Vec<u8> {
     stream
 }
 
-/// Reads a stream that arrives in `chunks`. With `direct`, payload is not fed but read past the reader.
+/// Reads a stream that arrives in `chunks`. With `direct`, payload bypasses the reader.
 pub(crate) fn read<'a>(
     framing: Framing,
     dialect: Dialect,
@@ -97,7 +97,7 @@ pub(crate) fn read<'a>(
                 input = rest;
             }
             match reader.next(&mut input, dialect)? {
-                None => break assert!(input.is_empty(), "None means that all input was used up"),
+                None => break assert!(input.is_empty(), "`None` means that all input was consumed"),
                 Some(Piece::Header(fpdu)) => {
                     assert!(open.is_none());
                     open = Some(Sent { header: fpdu.header, payload: Vec::new() });

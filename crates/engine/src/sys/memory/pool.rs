@@ -1,38 +1,37 @@
 //! The windows of a process, shared by its threads. `memory.rs` takes one for each copy.
 //!
-//! A copy holds a window for a microsecond, so there need be no more of them than threads that copy at the same time;
-//! they are made when first needed. A thread comes back to the same one, whose bytes its processor still has in cache.
+//! A copy holds a window for a microsecond, so there need not be more of them than threads that copy at the same time;
+//! they are created when they are first needed. A thread uses the same window again, whose bytes its processor still has in cache.
 
-use super::Window;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// How many windows there are at most. Threads beyond that wait for each other.
+/// Maximum number of windows. Threads beyond that wait for each other.
 const MOST: usize = 16;
 
 #[derive(Debug)]
-pub(super) struct Pool {
+pub(super) struct Pool<W> {
     /// The first is always there.
-    slots: [Slot; MOST],
-    make: fn() -> io::Result<Window>,
+    slots: [Slot<W>; MOST],
+    make: fn() -> io::Result<W>,
 }
 
 /// A cache line each, so that threads do not slow each other down.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 #[repr(align(64))]
-struct Slot(Mutex<Option<Window>>);
+struct Slot<W>(Mutex<Option<W>>);
 
-impl Pool {
-    pub(super) fn new(make: fn() -> io::Result<Window>) -> io::Result<Self> {
-        let mut slots: [Slot; MOST] = std::array::from_fn(|_| Slot::default());
+impl<W> Pool<W> {
+    pub(super) fn new(make: fn() -> io::Result<W>) -> io::Result<Self> {
+        let mut slots: [Slot<W>; MOST] = std::array::from_fn(|_| Slot(Mutex::new(None)));
         slots[0] = Slot(Mutex::new(Some(make()?)));
         Ok(Self { slots, make })
     }
 
-    /// Calls `copy` with a window that nobody else has meanwhile.
-    pub(super) fn with<T>(&self, copy: impl FnOnce(&Window) -> T) -> T {
+    /// Calls `copy` with a window that no other thread uses meanwhile.
+    pub(super) fn with<T>(&self, copy: impl FnOnce(&W) -> T) -> T {
         let own = own_slot();
         let free = (0..MOST).find_map(|step| self.slots[(own + step) % MOST].try_lock());
         let mut slot = free.unwrap_or_else(|| self.slots[own].lock());
@@ -42,14 +41,14 @@ impl Pool {
         if let Some(window) = &*slot {
             return copy(window);
         }
-        // No more file descriptors to be had: share the first.
+        // No file descriptors left: share the first.
         drop(slot);
         copy(self.slots[0].lock().as_ref().expect("the first window was made with the pool"))
     }
 }
 
-impl Slot {
-    fn try_lock(&self) -> Option<MutexGuard<'_, Option<Window>>> {
+impl<W> Slot<W> {
+    fn try_lock(&self) -> Option<MutexGuard<'_, Option<W>>> {
         match self.0.try_lock() {
             Ok(guard) => Some(guard),
             Err(TryLockError::WouldBlock) => None,
@@ -58,7 +57,7 @@ impl Slot {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<Window>> {
+    fn lock(&self) -> MutexGuard<'_, Option<W>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

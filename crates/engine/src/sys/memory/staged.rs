@@ -1,15 +1,16 @@
-//! Buffers that the device stages bytes in, before they go to the program's memory. They are files as windows are, so that the
-//! kernel copies from where the bytes were received; from any other buffer they would have to be copied to a window first.
+//! Buffers in which the device stages bytes before they go to the program's memory. They are files like windows, so that the kernel copies
+//! from where the bytes were received; bytes in any other buffer would have to be copied to a window first.
 
-use super::super::fork::Fd;
-use super::{Map, file_in_memory};
+use super::map::{Map, file_in_memory};
+use crate::sys::fork::Fd;
 use ironwarp_rnic::host::Buffer;
+use ironwarp_rnic::sync;
 use rustix::fd::{AsRawFd, RawFd};
 use std::io;
 use std::ops::{Deref, DerefMut};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
-/// The buffers that there are: about as many as threads that receive.
+/// All staging buffers: about as many as threads that receive.
 #[derive(Debug, Default)]
 pub(super) struct Staged(RwLock<Vec<Known>>);
 
@@ -20,13 +21,13 @@ struct Known {
     file: RawFd,
 }
 
-/// Where bytes are in a file.
+/// The position of bytes in a file.
 pub(super) struct Place {
     pub(super) file: RawFd,
     pub(super) offset: usize,
 }
 
-/// One of them. Nobody else has a reference to its mapping.
+/// A staging buffer. Nothing else has a reference to its mapping.
 #[derive(Debug)]
 struct Staging {
     file: Fd,
@@ -38,18 +39,18 @@ impl Staged {
     pub(super) fn buffer(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
         let (file, map) = file_in_memory(len)?;
         let known = Known { start: map.start.addr().get(), len, file: file.as_raw_fd() };
-        self.0.write().unwrap_or_else(PoisonError::into_inner).push(known);
+        sync::write(&self.0).push(known);
         Ok(Box::new(Staging { file, map, all: Arc::clone(self) }))
     }
 
     #[cfg(test)]
     pub(super) fn count(&self) -> usize {
-        self.0.read().unwrap_or_else(PoisonError::into_inner).len()
+        sync::read(&self.0).len()
     }
 
-    /// The place of bytes that are in one of them. It is theirs for as long as the caller has a reference to the bytes.
+    /// The file position of bytes that are in a staging buffer. It is valid as long as the caller has a reference to the bytes.
     pub(super) fn find(&self, bytes: &[u8]) -> Option<Place> {
-        let all = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let all = sync::read(&self.0);
         all.iter().find_map(|known| {
             let offset = bytes.as_ptr().addr().wrapping_sub(known.start);
             (offset < known.len).then_some(Place { file: known.file, offset })
@@ -74,6 +75,6 @@ impl DerefMut for Staging {
 impl Drop for Staging {
     fn drop(&mut self) {
         let file = self.file.as_raw_fd();
-        self.all.0.write().unwrap_or_else(PoisonError::into_inner).retain(|known| known.file != file);
+        sync::write(&self.all.0).retain(|known| known.file != file);
     }
 }

@@ -1,6 +1,6 @@
-use super::super::testing::{KERNEL, PAGE, Pages, Random, in_child, refuse};
+use super::super::testing::{KERNEL, PAGE, Pages, Random, refuse};
 use super::*;
-use rustix::mm::MprotectFlags;
+use ironwarp_testkit::child::in_child;
 use rustix::process::Rlimit;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc;
@@ -122,7 +122,7 @@ fn bad_memory_is_an_error_wherever_it_is() {
                 if gone {
                     pages.unmap(bad);
                 } else {
-                    pages.protect(bad, MprotectFlags::empty());
+                    pages.protect(bad, libc::PROT_NONE);
                 }
                 let halves = [pages.span(0, len / 2 + 5), pages.span(len / 2 + 5, len - len / 2 - 5)];
                 for spans in [&[pages.span(0, len)][..], &halves] {
@@ -145,7 +145,7 @@ fn write_protected_memory_can_be_gathered_only() {
     for memory in both() {
         let pages = Pages::new(2);
         pages.write(&[9; 2 * PAGE]);
-        pages.protect(1, MprotectFlags::READ);
+        pages.protect(1, libc::PROT_READ);
         let span = pages.span(PAGE - 8, 16);
         let mut bytes = [0; 16];
         assert_eq!(memory.gather(&[span], &mut bytes), Ok(()));
@@ -177,7 +177,7 @@ fn mapped_or_not() {
     assert!(!memory.is_mapped(pages.span(0, usize::MAX)));
     assert!(!memory.is_mapped(pages.span(8, usize::MAX - 8)));
     pages.unmap(3);
-    pages.protect(1, MprotectFlags::READ);
+    pages.protect(1, libc::PROT_READ);
     for (offset, len, mapped) in [
         (0, 1, true),
         (0, 3 * PAGE, true),
@@ -332,7 +332,7 @@ fn a_limit_for_files_raises_no_signal() {
         return;
     }
     let limit = Rlimit { current: Some(PAGE as u64), maximum: None };
-    rustix::process::setrlimit(Resource::Fsize, limit).unwrap();
+    rustix::process::setrlimit(rustix::process::Resource::Fsize, limit).unwrap();
     let memory = ProgramMemory::new().unwrap();
     assert!(uses_pipes(&memory));
     let pages = Pages::new(2);

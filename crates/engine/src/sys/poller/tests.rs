@@ -225,7 +225,7 @@ fn room_after_a_full_socket_is_an_edge() {
 
 #[test]
 fn a_listener_is_readable_until_all_were_accepted() {
-    let listener = crate::sys::setup::Listener::new(loopback(), &crate::sys::testing::KEEPALIVE).unwrap();
+    let listener = crate::sys::tcp::Listener::new(loopback(), &crate::sys::testing::KEEPALIVE).unwrap();
     let set = Epoll::new().unwrap();
     set.add(&listener, 3, Interest::Readable).unwrap();
     assert_eq!(take(&set, NOW), []);

@@ -3,6 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test may stop")]
 
 use super::*;
+use crate::sys::traffic;
 use std::time::{Duration, Instant};
 
 fn addresses(list: &[&str]) -> Vec<LocalAddress> {

@@ -1,11 +1,11 @@
-//! What the tests of a hostile peer share: the peer, its victim, and a neighbour who must not notice.
-#![allow(dead_code, reason = "each test program uses a part of it")]
+//! Helpers for tests with a hostile peer: the peer, its victim, and a neighbour that must not be affected.
+#![allow(dead_code, reason = "not every test uses all helpers")]
 
-pub(crate) mod mapping;
 pub(crate) mod neighbour;
 pub(crate) mod peer;
 pub(crate) mod victim;
 
+use ironwarp_testkit::mapping::PAGE;
 use ironwarp_wire::private::SendImmediate;
 use ironwarp_wire::{
     AtomicOp, AtomicRequest, Header, Immediate, ImmediateData, Place, ReadRequest, Send, SendWord, Tag,
@@ -13,10 +13,10 @@ use ironwarp_wire::{
 };
 use std::time::Duration;
 
-/// Longer than anything here takes on a busy machine.
+/// Longer than any operation here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The place that peers name as the sink of their Reads. Nobody but the peer knows it.
+/// The place that peers name as the sink of their Reads. Only the peer knows it.
 pub(crate) const SINK: Place = Place { tag: Tag(0x5151_5100), offset: 0x1000 };
 
 /// A Write of one segment.
@@ -39,20 +39,20 @@ pub(crate) fn segment(msn: u32, offset: u32, last: bool) -> Header {
     Header::Send(Send { msn, last, offset, solicited: false, word: SendWord::NONE })
 }
 
-/// Immediate Data, which use up the n-th receive of the stream.
+/// Immediate Data, which consume the n-th receive of the stream.
 pub(crate) fn immediate(msn: u32, value: u32) -> Header {
     let data = ImmediateData::new(value);
     Header::Immediate(Immediate { msn, solicited: false, srq: 0, data })
 }
 
-/// A segment of a Send with Immediate: the first has the data.
+/// A segment of a Send with Immediate. The first segment has the immediate data.
 pub(crate) fn segment_with_immediate(msn: u32, offset: u32, last: bool) -> Header {
     let send = Send { msn, last, offset, solicited: false, word: SendWord::NONE };
     let immediate = (offset == 0).then(|| ImmediateData::new(0x1111_1111));
     Header::SendImmediate(SendImmediate { send, immediate })
 }
 
-/// The n-th question of the stream: adds one to a word.
+/// The n-th Read or Atomic Request of the stream: adds one to a word.
 pub(crate) fn add(msn: u32, tag: Tag, offset: u64) -> Header {
     atomic(msn, tag, offset, AtomicOp::FetchAdd { add: 1, mask: 0 })
 }
@@ -61,8 +61,8 @@ pub(crate) fn atomic(msn: u32, tag: Tag, offset: u64, op: AtomicOp) -> Header {
     Header::AtomicRequest(AtomicRequest { msn, id: 0x1000 + msn, target: Place { tag, offset }, op })
 }
 
-/// How much memory this process has, other tests included.
+/// Resident memory of this process, including other tests.
 pub(crate) fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
-    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * mapping::PAGE
+    statm.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * PAGE
 }

@@ -1,36 +1,36 @@
-//! The neighbour: a connection between two queue pairs of the victim's adapter that behaves. Its data must arrive as they
-//! were sent, and it must never stall, whatever others do to the adapter.
+//! The neighbour: a well-behaved connection between two queue pairs of the victim's adapter. Its data must
+//! arrive unchanged, and it must never stall, whatever other peers do to the adapter.
 
 use super::PATIENCE;
-use super::mapping::{Mapping, PAGE};
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::memory::{Memory, Rights};
 use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::{Place, Tag};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// No round may take longer than this.
+/// Maximum duration of a round.
 const STALL: Duration = Duration::from_secs(2);
-/// How much goes through in a round, by each of Write, Send and Read.
+/// Number of bytes transferred per round by each of Write, Send and Read.
 const LEN: usize = 3000;
-/// Where in the memory: each has a page for itself.
+/// Offsets in the memory. Each buffer has a page of its own.
 const OUT: usize = 0;
 const WRITTEN: usize = PAGE;
 const SENT: usize = 2 * PAGE;
 const FETCHED: usize = 3 * PAGE;
 
-/// How a neighbour fared.
+/// The results of a neighbour.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Fared {
     pub(crate) rounds: u64,
     pub(crate) longest: Duration,
 }
 
-/// A neighbour at work, in a thread of its own.
+/// A neighbour that runs in a thread of its own.
 #[derive(Debug)]
 pub(crate) struct Neighbour {
     stop: Arc<AtomicBool>,
@@ -39,7 +39,7 @@ pub(crate) struct Neighbour {
 }
 
 impl Neighbour {
-    /// Moves in. Between two rounds it rests for `rest`.
+    /// Starts a neighbour, which pauses for `rest` between rounds.
     pub(crate) fn new(engine: &Arc<Engine>, rest: Duration) -> Self {
         let home = Home::new(engine);
         let (stop, rounds) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
@@ -52,33 +52,33 @@ impl Neighbour {
                 fared.rounds += 1;
                 count.store(fared.rounds, Ordering::Relaxed);
                 fared.longest = fared.longest.max(begin.elapsed());
-                std::thread::sleep(rest); // its pace, nothing waits for it
+                std::thread::sleep(rest); // its pace, not a synchronisation
             }
             fared
         });
         Self { stop, rounds, thread }
     }
 
-    /// How many rounds it did so far.
+    /// Number of rounds completed so far.
     pub(crate) fn rounds(&self) -> u64 {
         self.rounds.load(Ordering::Relaxed)
     }
 
-    /// Lets it do at least one more round, and asks how it fared.
+    /// Waits for at least one more round, stops the neighbour and checks its results.
     pub(crate) fn leave(self) -> Fared {
         let (before, deadline) = (self.rounds(), Instant::now() + PATIENCE);
         while self.rounds() == before && Instant::now() < deadline && !self.thread.is_finished() {
             std::thread::yield_now();
         }
         self.stop.store(true, Ordering::Relaxed);
-        let fared = self.thread.join().expect("the neighbour suffered");
-        assert!(fared.rounds > before, "the neighbour stands still");
+        let fared = self.thread.join().expect("the neighbour failed");
+        assert!(fared.rounds > before, "the neighbour made no progress");
         assert!(fared.longest < STALL, "the neighbour stalled: {fared:?}");
         fared
     }
 }
 
-/// Two queue pairs of one adapter that are connected, and complete to one queue, so that one thread drives both.
+/// Two connected queue pairs of one adapter that share a completion queue, so that one thread drives both.
 #[derive(Debug)]
 struct Home {
     cq: Arc<CompletionQueue>,
@@ -109,14 +109,14 @@ impl Home {
         let tag = engine.device().register(domain, region).unwrap();
         let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         engine.connect(&near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = listener.incoming().wait(Some(PATIENCE)).expect("the neighbour knocks");
+        let incoming = listener.incoming().wait(Some(PATIENCE)).expect("the neighbour connects");
         incoming.accept(&far, engine.terms(None, None), &[]).unwrap();
         near.wait_connected(PATIENCE).unwrap();
         far.wait_connected(PATIENCE).unwrap();
         Self { cq, near, far, memory, tag }
     }
 
-    /// A Write and a Send one way, a Read back, each with bytes that only this round has.
+    /// A Write and a Send in one direction and a Read back, with data that is unique to this round.
     fn round(&self, round: u64) {
         let data: Vec<u8> = (0..LEN).map(|i| (i as u64 * 7 + round * 13).to_le_bytes()[0]).collect();
         self.memory.write(OUT, &data);
@@ -147,7 +147,7 @@ impl Home {
     fn complete(&self, ids: &[u64]) {
         let mut done = Vec::new();
         while done.len() < ids.len() {
-            assert!(self.cq.wait(Some(STALL)).unwrap(), "the neighbour waits for {ids:?}, has {done:?}");
+            assert!(self.cq.wait(Some(STALL)).unwrap(), "the neighbour waits for {ids:?}, got {done:?}");
             self.cq
                 .poll(8, |completion| {
                     assert_eq!(completion.status, Status::Success, "{completion:?}");

@@ -1,4 +1,4 @@
-//! A peer that speaks MPA, DDP and RDMAP over a plain socket, as well or as badly as a test wants it to.
+//! A peer that speaks MPA, DDP and RDMAP over a plain socket, as correctly or incorrectly as a test wants.
 
 use super::PATIENCE;
 use ironwarp_wire::mpa::{
@@ -10,18 +10,18 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::{Duration, Instant};
 
-/// How the peer begins a connection.
+/// How the peer starts a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Way {
-    /// It wants CRCs.
+    /// The peer wants CRCs.
     pub(crate) crc: bool,
     /// The victim wants markers in what the peer sends.
     pub(crate) markers: bool,
-    /// How it introduces itself.
+    /// The MPA revision of its startup frame.
     pub(crate) revision: Revision,
 }
 
-/// Peer-to-peer, as RFC 6581 has it.
+/// The peer-to-peer model of RFC 6581.
 pub(crate) const ENHANCED: Enhanced =
     Enhanced { ird: 32, ord: 32, rtr: Some(RtrSet::WRITE.union(RtrSet::READ)) };
 
@@ -38,26 +38,26 @@ pub(crate) struct Peer {
     writer: FpduWriter,
     reader: FpduReader,
     hears_markers: bool,
-    /// What it understands: nothing private, unless it has said so.
+    /// The messages it understands: private ones only after it has announced its capabilities.
     dialect: Dialect,
     read: Vec<u8>,
 }
 
-/// What the peer hears.
+/// What the peer receives.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Heard {
-    /// A whole FPDU: header, payload, and all of its bytes.
+    /// A complete FPDU: header, payload, and all of its bytes.
     Message(Header, Vec<u8>, Vec<u8>),
     /// FIN.
     End,
     /// RST.
     Reset,
-    /// Nothing, for as long as it listened.
+    /// Nothing within the given time.
     Silence,
 }
 
 impl Peer {
-    /// Opens a connection and says nothing.
+    /// Opens a connection and sends nothing.
     pub(crate) fn dial(to: SocketAddr) -> Self {
         let stream = TcpStream::connect(to).unwrap();
         Self::new(stream, Framing::default())
@@ -65,19 +65,19 @@ impl Peer {
 
     fn new(stream: TcpStream, framing: Framing) -> Self {
         stream.set_nodelay(true).unwrap();
-        // A victim that does not read must not hang the test.
+        // A victim that does not read must not block the test.
         stream.set_write_timeout(Some(PATIENCE)).unwrap();
         let reader = FpduReader::new(Framing { crc: framing.crc, markers: false });
         let writer = FpduWriter::new(framing);
         Self { stream, writer, reader, hears_markers: false, dialect: Dialect::Standard, read: Vec::new() }
     }
 
-    /// A connection that was made by other means, on which nothing was said yet.
+    /// Uses an existing connection on which nothing was sent yet.
     pub(crate) fn on(stream: TcpStream) -> Self {
         Self::new(stream, Framing::default())
     }
 
-    /// Takes a connection from a victim that dials, and reads its Request.
+    /// Accepts a connection from a victim that dials, and reads its Request.
     pub(crate) fn accepts(listener: &TcpListener) -> Self {
         let mut peer = Self::on(listener.accept().unwrap().0);
         let len = peer.startup_frame(|bytes| Startup::parse_request(bytes).unwrap());
@@ -85,12 +85,14 @@ impl Peer {
         peer
     }
 
-    /// All bytes that came, once there are as many as a startup frame has: 20, and those of which its length field tells.
+    /// Returns all bytes received, once there are as many as a startup frame has: 20, plus the length that it
+    /// states.
     pub(crate) fn hear_startup(&mut self) -> Vec<u8> {
-        self.try_hear_startup(PATIENCE).expect("a startup frame was due")
+        self.try_hear_startup(PATIENCE).expect("a startup frame")
     }
 
-    /// The same; `None` if it does not come: the victim is silent for so long, or closes.
+    /// Returns all bytes received, once there is a startup frame. `None` if the victim is silent for this
+    /// time, or closes.
     pub(crate) fn try_hear_startup(&mut self, patience: Duration) -> Option<Vec<u8>> {
         loop {
             let due = self.read.get(18..20).map(|len| 20 + usize::from(u16::from_be_bytes([len[0], len[1]])));
@@ -103,7 +105,7 @@ impl Peer {
         }
     }
 
-    /// The same, and answers it.
+    /// Accepts a connection from a victim that dials, and answers its Request.
     pub(crate) fn answer(listener: &TcpListener, way: Way) -> Self {
         let mut peer = Self::accepts(listener);
         peer.frame_startup(Role::Reply { rejected: false }, way);
@@ -111,7 +113,7 @@ impl Peer {
         peer
     }
 
-    /// From now on there are FPDUs.
+    /// Starts the exchange of FPDUs.
     pub(crate) fn begins(&mut self, way: Way) {
         self.begins_with(
             Framing { crc: way.crc, markers: way.markers },
@@ -119,7 +121,7 @@ impl Peer {
         );
     }
 
-    /// The same, with the framing of what it sends and of what it hears.
+    /// Starts the exchange of FPDUs, with separate framing for each direction.
     pub(crate) fn begins_with(&mut self, sends: Framing, hears: Framing) {
         self.writer = FpduWriter::new(sends);
         self.reader = FpduReader::new(hears);
@@ -136,7 +138,7 @@ impl Peer {
         self.raw(&frame);
     }
 
-    /// Waits for the Reply: from now on there is a stream.
+    /// Waits for the Reply, which starts the stream.
     pub(crate) fn established(&mut self, way: Way) {
         let len = self.startup_frame(|bytes| Startup::parse_reply(bytes).unwrap());
         let Ok(Parse::Done((reply, _))) = Startup::parse_reply(&self.read) else { unreachable!() };
@@ -155,24 +157,24 @@ impl Peer {
             if let Parse::Done((_, len)) = parse(&self.read) {
                 return len;
             }
-            assert_eq!(self.receive(PATIENCE), None, "a startup frame was due");
+            assert_eq!(self.receive(PATIENCE), None, "a startup frame is expected");
         }
     }
 
-    // --- Speaking ---
+    // --- Sending ---
 
-    /// The first message: an empty Write, which is an RTR and not a signal.
+    /// Sends the first message: an empty Write, which is an RTR and not a signal.
     pub(crate) fn open(&mut self) {
         self.send(&Header::Write(Tagged { last: true, place: Place::default() }), &[]);
     }
 
-    /// The first message: the signal of another Ironwarp end.
+    /// Sends the first message: the signal of another Ironwarp peer.
     pub(crate) fn open_as_ironwarp(&mut self, capabilities: Capabilities) {
         self.send(&Signal::Capabilities(capabilities).header(), &[]);
         self.dialect = Dialect::Ironwarp;
     }
 
-    /// The bytes of the next FPDU, which the caller sends.
+    /// Encodes the next FPDU, which the caller sends.
     pub(crate) fn frame(&mut self, header: &Header, payload: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.writer.write(header, payload, |part| bytes.extend_from_slice(part)).unwrap();
@@ -186,7 +188,7 @@ impl Peer {
         bytes
     }
 
-    /// Sends an FPDU of which `change` has changed the segment: its CRC is right again.
+    /// Sends an FPDU after `change` has modified its segment. Its CRC is corrected.
     pub(crate) fn send_changed(
         &mut self,
         header: &Header,
@@ -202,7 +204,7 @@ impl Peer {
         bytes
     }
 
-    /// Sends bytes. A victim that closed meanwhile may answer with RST; what it said before is still read.
+    /// Sends bytes. A victim that has closed may answer with RST; what it sent before is still read.
     pub(crate) fn raw(&mut self, bytes: &[u8]) {
         match self.stream.write_all(bytes) {
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => {}
@@ -210,17 +212,18 @@ impl Peer {
         }
     }
 
-    /// Sends bytes in pieces, slowly: the victim most likely gets them one by one. All must be well if it does not, too.
+    /// Sends bytes in pieces, slowly, so that the victim most likely receives them one by one. The test must
+    /// also pass if it does not.
     pub(crate) fn slowly(&mut self, bytes: &[u8], piece: usize) {
         for piece in bytes.chunks(piece) {
             self.raw(piece);
-            std::thread::sleep(Duration::from_micros(200)); // the pace of a slow sender, nothing waits for it
+            std::thread::sleep(Duration::from_micros(200)); // the pace of a slow sender, not a synchronisation
         }
     }
 
     /// Sends FIN.
     pub(crate) fn finish(&self) {
-        // The victim may have reset the connection before.
+        // The victim may already have reset the connection.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
     }
 
@@ -229,9 +232,9 @@ impl Peer {
         rustix::net::sockopt::set_socket_linger(&self.stream, Some(Duration::ZERO)).unwrap();
     }
 
-    // --- Listening ---
+    // --- Receiving ---
 
-    /// Reads what comes next, until `patience` is over.
+    /// Receives the next message or the end, within this time.
     pub(crate) fn hear_for(&mut self, patience: Duration) -> Heard {
         let deadline = Instant::now() + patience;
         loop {
@@ -249,7 +252,7 @@ impl Peer {
         }
     }
 
-    /// The FPDU at the front of what was read, once all of it is there. What the victim sends must be right.
+    /// The FPDU at the front of what was read, once it is complete. What the victim sends must be valid.
     fn whole(&mut self) -> Option<Heard> {
         if !self.hears_markers {
             let mut input = &self.read[..];
@@ -275,7 +278,7 @@ impl Peer {
         self.hear_for(PATIENCE)
     }
 
-    /// `None`: something came.
+    /// Receives bytes. Returns `None` if there were any.
     fn receive(&mut self, patience: Duration) -> Option<Heard> {
         if patience.is_zero() {
             return Some(Heard::Silence);
@@ -297,7 +300,7 @@ impl Peer {
         }
     }
 
-    /// The next message that is no signal.
+    /// Receives the next message that is not a signal.
     pub(crate) fn hear_message(&mut self) -> Heard {
         loop {
             match self.hear() {
@@ -308,7 +311,7 @@ impl Peer {
         }
     }
 
-    /// All messages up to the end, which must come in time. Signals are left out.
+    /// Receives all messages up to the end, which must come in time, without signals.
     pub(crate) fn hear_out(&mut self) -> (Vec<(Header, Vec<u8>)>, Heard) {
         let mut messages = Vec::new();
         loop {
@@ -319,14 +322,14 @@ impl Peer {
         }
     }
 
-    /// The Terminate, which must be the next message, in the form that the RFC gives it, and the last.
+    /// Receives a Terminate, which must be the next message and the last, in the form defined by the RFC.
     pub(crate) fn hear_terminate(&mut self) -> Terminate {
         let terminate = match self.hear_message() {
             Heard::Message(Header::Terminate(terminate), _, bytes) => {
-                assert_eq!(self.again(&Header::Terminate(terminate)), bytes, "not the RFC's form");
+                assert_eq!(self.again(&Header::Terminate(terminate)), bytes, "not in the form of the RFC");
                 terminate
             }
-            other => panic!("a Terminate is due, not {other:?}"),
+            other => panic!("expected a Terminate, got {other:?}"),
         };
         assert_eq!(self.hear(), Heard::End, "nothing follows a Terminate (RFC 5040 §4.8)");
         terminate
@@ -341,7 +344,7 @@ impl Peer {
     }
 }
 
-/// A startup frame.
+/// Encodes a startup frame.
 pub(crate) fn startup(role: Role, way: Way, private_data: &[u8]) -> Vec<u8> {
     let mut bytes = [0; MAX_STARTUP];
     let frame = Startup { role, markers: false, crc: way.crc, revision: way.revision, private_data };

@@ -1,41 +1,43 @@
-//! The victim: an adapter with memory in two protection domains, all of it filled with canaries, and with a neighbour.
+//! The victim: an adapter with memory in two protection domains, all of it filled with canaries, and with a
+//! neighbour.
 
 use super::PATIENCE;
-use super::mapping::{Mapping, PAGE};
 use super::neighbour::{Fared, Neighbour};
 use super::peer::{Heard, Peer, Way};
+use ironwarp_engine::config::Config;
 use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes};
-use ironwarp_rnic::config::Config;
-use ironwarp_rnic::error::Fault;
+use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, Stream};
 use ironwarp_rnic::qp::{Completes, Receives};
 use ironwarp_rnic::queue::{
     Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest,
 };
+use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::ddp::DdpHeader;
+use ironwarp_wire::private::Capabilities;
 use ironwarp_wire::{Cause, Header, Offender, Tag, Terminate};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Every area has so many bytes, and as many on both sides that belong to no region.
+/// Size of every area, and of the unregistered gap on both sides of it.
 pub(crate) const AREA: usize = 4 * PAGE;
 const AREAS: usize = 6;
-/// How many receives a queue pair gets, and how long each is.
+/// Number of receives posted to a queue pair, and the length of each.
 pub(crate) const RECEIVES: usize = 4;
 pub(crate) const RECEIVE: usize = 256;
-/// The neighbour's rest between two rounds, so that many tests can run side by side.
+/// The neighbour's pause between rounds, so that many tests can run concurrently.
 const REST: Duration = Duration::from_millis(2);
 
 const LOCAL: Rights = Rights::LOCAL_READ.union(Rights::LOCAL_WRITE);
 
-/// A region of the victim's.
+/// A region of the victim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Area {
     pub(crate) tag: Tag,
-    /// Where it begins in the victim's memory.
+    /// Its offset in the victim's memory.
     pub(crate) at: usize,
-    /// Its address there.
+    /// Its address.
     pub(crate) addr: u64,
 }
 
@@ -44,7 +46,7 @@ impl Area {
         Sge { tag: self.tag, addr: self.addr + skip, len }
     }
 
-    /// The address behind its last byte.
+    /// The address just past its last byte.
     pub(crate) fn end(&self) -> u64 {
         self.addr + AREA as u64
     }
@@ -58,18 +60,18 @@ pub(crate) struct Victim {
     pub(crate) memory: Mapping,
     /// All rights.
     pub(crate) open: Area,
-    /// Only to be read, by both sides.
+    /// Read-only, locally and remotely.
     pub(crate) readable: Area,
-    /// Only to be written, by both sides.
+    /// Write-only, locally and remotely.
     pub(crate) writable: Area,
-    /// Not for peers. Receives are posted from here.
+    /// Not accessible to peers. Receives are posted from here.
     pub(crate) private: Area,
     /// All rights, in another domain.
     pub(crate) foreign: Area,
-    /// Nothing but windows may be bound to it, and nobody did.
+    /// Accessible to peers only through windows, and none is bound.
     pub(crate) bindable: Area,
     listener: Listener,
-    /// None where the settings forbid what it does.
+    /// `None` if the settings forbid what it does.
     neighbour: Mutex<Option<Neighbour>>,
 }
 
@@ -90,14 +92,14 @@ impl Victim {
         Self::resting(config, REST)
     }
 
-    /// With a neighbour that rests so long between two rounds.
+    /// A victim whose neighbour pauses this long between rounds.
     pub(crate) fn resting(config: Config, rest: Duration) -> Self {
         let mut victim = Self::alone(config);
         victim.neighbour = Mutex::new(Some(Neighbour::new(&victim.engine, rest)));
         victim
     }
 
-    /// Without a neighbour.
+    /// A victim without a neighbour.
     pub(crate) fn alone(config: Config) -> Self {
         let engine = Engine::new(config).unwrap();
         let (domain, other) = (engine.device().allocate_domain(), engine.device().allocate_domain());
@@ -135,12 +137,12 @@ impl Victim {
         &self.listener
     }
 
-    /// How many rounds the neighbour did so far.
+    /// Number of rounds that the neighbour has completed.
     pub(crate) fn rounds(&self) -> u64 {
         self.neighbour.lock().unwrap().as_ref().map_or(0, Neighbour::rounds)
     }
 
-    /// A queue pair that is not connected, with a completion queue of its own, and its receives posted.
+    /// A queue pair that is not connected, with a completion queue of its own and posted receives.
     pub(crate) fn queue_pair(
         &self,
         completes: Completes,
@@ -151,7 +153,7 @@ impl Victim {
         (pair, cq)
     }
 
-    /// The same, on this completion queue.
+    /// A queue pair that is not connected, on this completion queue and with posted receives.
     pub(crate) fn queue_pair_on(
         &self,
         cq: &Arc<CompletionQueue>,
@@ -173,21 +175,21 @@ impl Victim {
         pair
     }
 
-    /// A hostile peer connects, in the usual way, and opens the stream.
+    /// Connects a hostile peer in the usual way and opens the stream.
     pub(crate) fn attacked(&self) -> Attacked {
         let mut attacked = self.attacked_by(Way::default(), RECEIVES);
         attacked.peer.open();
         attacked
     }
 
-    /// A hostile peer connects.
+    /// Connects a hostile peer.
     pub(crate) fn attacked_by(&self, way: Way, receives: usize) -> Attacked {
         let (pair, cq) = self.queue_pair(Completes::WhenSent, receives);
         let peer = self.connected(&pair, way);
         Attacked { peer, pair, cq }
     }
 
-    /// A hostile peer connects to this queue pair.
+    /// Connects a hostile peer to this queue pair.
     pub(crate) fn connected(&self, pair: &Arc<QueuePair>, way: Way) -> Peer {
         let mut peer = Peer::dial(self.addr());
         peer.request(way);
@@ -200,7 +202,15 @@ impl Victim {
         peer
     }
 
-    /// The victim connects to a hostile peer.
+    /// Connects a queue pair with acknowledged completions to a peer that says it acknowledges.
+    pub(crate) fn acknowledged(&self, receives: usize) -> Attacked {
+        let (pair, cq) = self.queue_pair(Completes::WhenAcknowledged, receives);
+        let mut peer = self.connected(&pair, Way::default());
+        peer.open_as_ironwarp(Capabilities::ACKNOWLEDGE);
+        Attacked { peer, pair, cq }
+    }
+
+    /// Connects the victim to a hostile peer.
     pub(crate) fn dials(&self, completes: Completes, way: Way) -> Attacked {
         let (pair, cq) = self.queue_pair(completes, RECEIVES);
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -211,7 +221,7 @@ impl Victim {
         Attacked { peer, pair, cq }
     }
 
-    /// A window on `area`, for the peer of this queue pair only.
+    /// Binds a window to `area`, for the peer of this queue pair only.
     pub(crate) fn window(&self, area: &Area, qp: u32, rights: Rights) -> Tag {
         let table = self.engine.device().table();
         let window = table.allocate_window(self.domain).unwrap();
@@ -228,26 +238,26 @@ impl Victim {
         table.bind(stream, window, binding).unwrap()
     }
 
-    /// Not one byte has changed.
+    /// Checks that not a single byte of memory has changed.
     pub(crate) fn untouched(&self) {
         self.untouched_but(&[]);
     }
 
-    /// No byte outside of these ranges, each a beginning and a length, has changed.
+    /// Checks that no byte outside of these ranges, given as offset and length, has changed.
     pub(crate) fn untouched_but(&self, ranges: &[(usize, usize)]) {
         let (now, before) = (self.memory.read(0, self.memory.len()), canaries(self.memory.len()));
         let may_change = |at: usize| ranges.iter().any(|&(begin, len)| (begin..begin + len).contains(&at));
         let changed = (0..now.len()).find(|&at| now[at] != before[at] && !may_change(at));
-        assert_eq!(changed, None, "the victim's memory has changed here");
+        assert_eq!(changed, None, "offset at which the victim's memory has changed");
     }
 
-    /// The attack is over: the neighbour must not have noticed.
+    /// Ends the attack and checks that the neighbour was not affected.
     pub(crate) fn survives(&self) -> Fared {
-        self.neighbour.lock().unwrap().take().expect("it has a neighbour").leave()
+        self.neighbour.lock().unwrap().take().expect("the victim has a neighbour").leave()
     }
 }
 
-/// What all of the memory holds at first: no two places near each other look the same.
+/// The initial contents of the memory: no two nearby places look the same.
 pub(crate) fn canaries(len: usize) -> Vec<u8> {
     (0..len).map(|i| ((i * 167) ^ (i >> 8)).to_le_bytes()[0] | 1).collect()
 }
@@ -257,7 +267,7 @@ impl Attacked {
     pub(crate) fn completions(&self, n: usize) -> Vec<Completion> {
         let mut done = Vec::new();
         while done.len() < n {
-            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "{n} completions are due, {done:?} came");
+            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "expected {n} completions, got {done:?}");
             self.cq.poll(n - done.len(), |completion| done.push(completion)).unwrap();
         }
         done
@@ -273,16 +283,17 @@ impl Attacked {
         self.pair.qp().post_send(vec![WorkRequest::new(id, operation, data)]).unwrap();
     }
 
-    /// The stream is over, for a reason that the queue pair tells; all receives come back.
-    pub(crate) fn fault(&self, receives: usize) -> Arc<Fault> {
+    /// Checks that the stream is over and all receives are flushed with its error, which is returned.
+    pub(crate) fn error(&self, receives: usize) -> Arc<QpError> {
         for completion in self.completions(receives) {
             assert_eq!(completion.status, Status::Flushed, "{completion:?}");
-            assert_eq!(completion.cause.as_ref(), self.pair.qp().fault(), "{completion:?}");
+            assert_eq!(completion.cause.as_ref(), self.pair.qp().error(), "{completion:?}");
         }
-        Arc::clone(self.pair.qp().fault().expect("the stream is over"))
+        Arc::clone(self.pair.qp().error().expect("the stream has ended"))
     }
 
-    /// The stream is over: all receives come back, and one request. The order of the two queues is nobody's promise.
+    /// Checks that the stream is over: all receives are flushed, and one request fails, which is returned.
+    /// The order of the two queues is unspecified.
     pub(crate) fn failed(&self, receives: usize) -> Completion {
         let (mut requests, flushed): (Vec<_>, Vec<_>) =
             self.completions(receives + 1).into_iter().partition(|it| it.opcode != Opcode::Receive);
@@ -291,28 +302,28 @@ impl Attacked {
         requests.remove(0)
     }
 
-    /// The victim ends the stream because of the FPDU with these bytes, and says so with this cause.
-    pub(crate) fn terminated_for(&mut self, cause: Cause, fpdu: &[u8]) -> Arc<Fault> {
+    /// Checks that the victim terminates the stream with this cause, because of the FPDU with these bytes.
+    pub(crate) fn terminated_for(&mut self, cause: Cause, fpdu: &[u8]) -> Arc<QpError> {
         assert_eq!(self.peer.hear_terminate(), Terminate { cause, offender: offender(cause, fpdu) });
         self.closed();
-        self.fault(RECEIVES)
+        self.error(RECEIVES)
     }
 
-    /// The peer closes as well: nothing is left of the connection.
+    /// Closes the peer's end, and checks that the connection is closed completely.
     pub(crate) fn closed(&self) {
         self.peer.finish();
         assert!(self.pair.wait_closed(PATIENCE), "the connection is not closed: {:?}", self.pair.qp());
     }
 
-    /// The stream goes on: a Send of the peer's still arrives.
+    /// Checks that the stream is still working: a Send from the peer arrives.
     pub(crate) fn goes_on(&mut self, msn: u32) {
         self.peer.send(&super::send(msn), b"still here");
         let completion = self.one();
         assert_eq!((completion.status, completion.byte_len), (Status::Success, 10), "{completion:?}");
-        assert_eq!(self.pair.qp().fault(), None);
+        assert_eq!(self.pair.qp().error(), None);
     }
 
-    /// The victim closed, without a word or with RST.
+    /// Checks that the victim closed the connection without a message.
     pub(crate) fn cut_off(&mut self) {
         let (messages, end) = self.peer.hear_out();
         assert_eq!(messages, []);
@@ -320,7 +331,7 @@ impl Attacked {
     }
 }
 
-/// What a Terminate returns of the segment that caused it (RFC 5040 figure 10).
+/// The part of the offending segment that a Terminate returns (RFC 5040 figure 10).
 fn offender(cause: Cause, fpdu: &[u8]) -> Offender {
     if matches!(cause, Cause::Mpa(_) | Cause::LocalCatastrophic) {
         return Offender::default();

@@ -1,4 +1,4 @@
-//! Every order of events, with a semaphore in place of the file descriptor.
+//! Channels in every order of events, with a semaphore in place of the file descriptor.
 
 use super::*;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ impl Wake for Semaphore {
     }
 
     fn consume(&self) {
-        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "consume without a signal");
     }
 }
 
@@ -28,7 +28,7 @@ fn pusher(channel: &Arc<Channel<u32>>, event: u32) -> thread::JoinHandle<()> {
     thread::spawn(move || channel.push(event))
 }
 
-/// Who finds the descriptor readable finds an event, and nothing is signalled that is not there.
+/// A thread that finds the descriptor readable finds an event, and no signal is left without one.
 #[test]
 fn a_signal_finds_its_event() {
     loom::model(|| {
@@ -36,7 +36,7 @@ fn a_signal_finds_its_event() {
         let pushers = [pusher(&channel, 1), pusher(&channel, 2)];
         let mut taken = 0;
         if signals.load(Ordering::Acquire) > 0 {
-            assert!(channel.next().is_some());
+            assert!(channel.try_next().is_some());
             taken += 1;
         }
         pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
@@ -44,17 +44,17 @@ fn a_signal_finds_its_event() {
     });
 }
 
-/// Threads that look without waiting for the signal.
+/// Threads take events without waiting for the signal.
 #[test]
 fn each_event_goes_to_one_of_two() {
     loom::model(|| {
         let (channel, signals) = channel();
         let pusher = pusher(&channel, 1);
         let other = channel.clone();
-        let other = thread::spawn(move || other.next().is_some());
-        let taken = usize::from(channel.next().is_some()) + usize::from(other.join().unwrap());
+        let other = thread::spawn(move || other.try_next().is_some());
+        let taken = usize::from(channel.try_next().is_some()) + usize::from(other.join().unwrap());
         pusher.join().unwrap();
-        let left = usize::from(channel.next().is_some());
+        let left = usize::from(channel.try_next().is_some());
         assert_eq!((taken + left, signals.load(Ordering::Acquire)), (1, 0));
     });
 }
@@ -66,7 +66,7 @@ fn revoke_against_next() {
         let pusher = pusher(&channel, 2);
         channel.push(1);
         let other = channel.clone();
-        let other = thread::spawn(move || usize::from(other.next().is_some()));
+        let other = thread::spawn(move || usize::from(other.try_next().is_some()));
         let revoked = channel.revoke(|&event| event == 1);
         let taken = other.join().unwrap();
         pusher.join().unwrap();

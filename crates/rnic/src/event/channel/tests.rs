@@ -1,11 +1,11 @@
-//! One thread, and many.
+//! Channels used by one thread, and by many.
 
 use super::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// A semaphore that one can look at.
+/// A semaphore whose count can be read.
 #[derive(Clone, Debug, Default)]
 struct Semaphore(Arc<AtomicUsize>);
 
@@ -15,7 +15,7 @@ impl Wake for Semaphore {
     }
 
     fn consume(&self) {
-        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "consume without a signal");
     }
 }
 
@@ -28,13 +28,13 @@ fn channel<E>() -> (Channel<E>, impl Fn() -> usize) {
 #[test]
 fn events_come_in_order_each_with_its_signal() {
     let (channel, signals) = channel();
-    assert_eq!((channel.next(), signals()), (None, 0));
+    assert_eq!((channel.try_next(), signals()), (None, 0));
     channel.push('a');
     channel.push('b');
     assert_eq!(signals(), 2);
-    assert_eq!((channel.next(), signals()), (Some('a'), 1));
-    assert_eq!((channel.next(), signals()), (Some('b'), 0));
-    assert_eq!((channel.next(), signals()), (None, 0));
+    assert_eq!((channel.try_next(), signals()), (Some('a'), 1));
+    assert_eq!((channel.try_next(), signals()), (Some('b'), 0));
+    assert_eq!((channel.try_next(), signals()), (None, 0));
 }
 
 #[test]
@@ -46,8 +46,8 @@ fn events_are_taken_back_with_their_signals() {
     assert_eq!(channel.revoke(|&event| event == 1), 2);
     assert_eq!(signals(), 2);
     assert_eq!(channel.revoke(|&event| event == 1), 0);
-    assert_eq!([channel.next(), channel.next()], [Some(2), Some(3)]);
-    assert_eq!((channel.next(), signals()), (None, 0));
+    assert_eq!([channel.try_next(), channel.try_next()], [Some(2), Some(3)]);
+    assert_eq!((channel.try_next(), signals()), (None, 0));
 }
 
 #[test]
@@ -59,7 +59,7 @@ fn each_event_goes_to_one_thread() {
         let mut mine = Vec::new();
         while taken.load(Ordering::Relaxed) < 2 * EACH {
             let before = mine.len();
-            mine.extend(channel.next());
+            mine.extend(channel.try_next());
             taken.fetch_add(mine.len() - before, Ordering::Relaxed);
         }
         mine

@@ -1,4 +1,4 @@
-//! Every order of events, with a semaphore in place of the file descriptor.
+//! Consumers in every order of events, with a semaphore in place of the file descriptor.
 
 use super::super::Code;
 use super::*;
@@ -20,13 +20,13 @@ impl Wake for Semaphore {
     }
 
     fn consume(&self) {
-        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "consume without a signal");
     }
 }
 
 fn consumer() -> (Arc<Consumer>, Arc<Semaphore>) {
     let semaphore = Arc::new(Semaphore(AtomicUsize::new(0)));
-    let consumer = Consumer::new(2, Sizes { first: 4, most: 4 }, Box::new(semaphore.clone()));
+    let consumer = Consumer::new(2, Sizes { initial: 4, max: 4 }, Box::new(semaphore.clone()));
     consumer.open();
     (Arc::new(consumer), semaphore)
 }
@@ -34,11 +34,12 @@ fn consumer() -> (Arc<Consumer>, Arc<Semaphore>) {
 fn writer(consumer: &Arc<Consumer>, object: u32) -> thread::JoinHandle<()> {
     let consumer = consumer.clone();
     thread::spawn(move || {
-        consumer.post(Event { code: Code::Completion, object }).expect("there is room");
+        consumer.post(Event { code: Code::Completion, object }).expect("the queue has room");
     })
 }
 
-/// Who finds the descriptor readable finds an event; it is readable as long as one is left, and no longer.
+/// A thread that finds the descriptor readable finds an event; it is readable as long as an event is left,
+/// and no longer.
 #[test]
 fn readable_exactly_while_there_is_an_event() {
     loom::model(|| {
@@ -46,31 +47,31 @@ fn readable_exactly_while_there_is_an_event() {
         let writers = [writer(&consumer, 1), writer(&consumer, 2)];
         let mut taken = 0;
         if semaphore.signals() > 0 {
-            assert!(consumer.next().is_some());
+            assert!(consumer.try_next().is_some());
             taken += 1;
         }
-        taken += usize::from(consumer.next().is_some());
+        taken += usize::from(consumer.try_next().is_some());
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         while taken < 2 {
             assert_eq!(semaphore.signals(), 1);
-            assert!(consumer.next().is_some());
+            assert!(consumer.try_next().is_some());
             taken += 1;
         }
-        assert_eq!((semaphore.signals(), consumer.next()), (0, None));
+        assert_eq!((semaphore.signals(), consumer.try_next()), (0, None));
     });
 }
 
-/// Threads that look without waiting for the descriptor.
+/// Threads take events without waiting for the descriptor.
 #[test]
 fn each_event_goes_to_one_of_two() {
     loom::model(|| {
         let (consumer, semaphore) = consumer();
         let writer = writer(&consumer, 1);
         let other = consumer.clone();
-        let other = thread::spawn(move || other.next().is_some());
-        let taken = usize::from(consumer.next().is_some()) + usize::from(other.join().unwrap());
+        let other = thread::spawn(move || other.try_next().is_some());
+        let taken = usize::from(consumer.try_next().is_some()) + usize::from(other.join().unwrap());
         writer.join().unwrap();
-        let left = usize::from(consumer.next().is_some());
+        let left = usize::from(consumer.try_next().is_some());
         assert_eq!((taken + left, semaphore.signals()), (1, 0));
     });
 }
@@ -82,12 +83,12 @@ fn revoke_against_next() {
         consumer.post(Event { code: Code::Completion, object: 1 }).unwrap();
         let writer = writer(&consumer, 2);
         let other = consumer.clone();
-        let other = thread::spawn(move || usize::from(other.next().is_some()));
+        let other = thread::spawn(move || usize::from(other.try_next().is_some()));
         let revoked = consumer.revoke(|event| event.object == 1);
         let taken = other.join().unwrap();
         writer.join().unwrap();
         let left = 2 - revoked - taken;
         assert_eq!(semaphore.signals(), left.min(1));
-        assert_eq!(usize::from(consumer.next().is_some()), left.min(1));
+        assert_eq!(usize::from(consumer.try_next().is_some()), left.min(1));
     });
 }

@@ -1,11 +1,11 @@
-//! The descriptor is readable exactly while there is something to take.
+//! The descriptor is readable exactly while there is an event to take.
 
 use super::super::Code;
 use super::*;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// A semaphore that one can look at.
+/// A semaphore whose count can be read.
 #[derive(Debug, Default)]
 struct Semaphore(AtomicUsize);
 
@@ -15,13 +15,13 @@ impl Wake for Semaphore {
     }
 
     fn consume(&self) {
-        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "consume without a signal");
     }
 }
 
 fn consumer() -> (Consumer, impl Fn() -> bool) {
     let semaphore = Arc::<Semaphore>::default();
-    let consumer = Consumer::new(2, Sizes { first: 2, most: 1 << 17 }, Box::new(semaphore.clone()));
+    let consumer = Consumer::new(2, Sizes { initial: 2, max: 1 << 17 }, Box::new(semaphore.clone()));
     let readable = move || match semaphore.0.load(Ordering::Relaxed) {
         0 => false,
         1 => true,
@@ -31,11 +31,11 @@ fn consumer() -> (Consumer, impl Fn() -> bool) {
 }
 
 fn post(consumer: &Consumer, object: u32) {
-    consumer.post(Event { code: Code::Completion, object }).expect("there is room");
+    consumer.post(Event { code: Code::Completion, object }).expect("the queue has room");
 }
 
 fn next(consumer: &Consumer) -> Option<u32> {
-    consumer.next().map(|event| event.object)
+    consumer.try_next().map(|event| event.object)
 }
 
 #[test]

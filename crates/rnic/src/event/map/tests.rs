@@ -1,4 +1,4 @@
-//! Every shape of the table, with as many vectors as wished for, with fewer, with one and with none.
+//! Every shape of the table, with enough vectors, with fewer, with one and with none.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
     assert_eq!(Code::CqError.function(), Function::Rdma);
 }
 
-/// The vectors of completions, lane by lane, and of all else.
+/// The vectors of completions, lane by lane, and of everything else.
 fn vectors(map: &EventMap) -> (Vec<Vector>, Vec<Vector>) {
     let completions = (0..LANES).map(|lane| map.route(Code::Completion, lane).vector).collect();
     let others = Code::ALL.iter().filter(|code| **code != Code::Completion);
@@ -71,7 +71,7 @@ fn completions_of_a_lane_can_go_to_any_queue_but_the_first_two() {
         let line = |queue| Route { queue, vector: Vector::Line };
         map.assign(Code::Completion, 3, line(7)).unwrap();
         assert_eq!((map.route(Code::Completion, 3), map.vectors_of(7)), (line(7), [Vector::Line].into()));
-        assert!(map.vectors_of(LANE_QUEUE + 3).is_empty(), "nothing goes there any more");
+        assert!(map.vectors_of(LANE_QUEUE + 3).is_empty(), "no event goes there any more");
         assert_eq!(map.vectors_of(LANE_QUEUE), [Vector::Message(1)].into());
         let before = map.clone();
         let wrong = |queue| Err(MapError::WrongQueue { queue });
@@ -83,6 +83,6 @@ fn completions_of_a_lane_can_go_to_any_queue_but_the_first_two() {
         assert_eq!(map.assign(Code::DeviceFatal, 0, vector), Err(refused));
         let refused = MapError::NoSuchLane { lane: LANES, lanes: LANES };
         assert_eq!(map.assign(Code::Completion, LANES, line(7)), Err(refused));
-        assert_eq!(map, before, "what is refused changes nothing");
+        assert_eq!(map, before, "a refused entry changes nothing");
     }
 }

@@ -1,10 +1,11 @@
-//! Every order of events: writers, the reader, arming, the switch to a larger ring, the moderation timer.
+//! Event queues in every order of events: writers, the reader, arming, the switch to a larger ring, the
+//! moderation timer.
 
 use super::*;
 use crate::sync::atomic::AtomicUsize;
 use loom::thread;
 
-/// A semaphore that one can look at.
+/// A semaphore whose count can be read.
 #[derive(Debug)]
 struct Vector(AtomicUsize);
 
@@ -20,7 +21,7 @@ impl Wake for Vector {
     }
 
     fn consume(&self) {
-        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+        assert_ne!(self.0.fetch_sub(1, Ordering::Relaxed), 0, "consume without a signal");
     }
 }
 
@@ -28,18 +29,18 @@ impl Timer for Vector {
     fn start(&self, _: Duration) {}
 }
 
-fn queue(first: usize, most: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
     let vector = Arc::new(Vector(AtomicUsize::new(0)));
-    let (queue, reader) = EventQueue::new(7, Sizes { first, most }, Box::new(vector.clone()));
+    let (queue, reader) = EventQueue::new(7, Sizes { initial, max }, Box::new(vector.clone()));
     (queue, reader, vector)
 }
 
-/// A thread that writes these, one after another.
+/// Spawns a thread that writes these events, one after another.
 fn writer(queue: &Arc<EventQueue>, objects: std::ops::Range<u32>) -> thread::JoinHandle<()> {
     let queue = queue.clone();
     thread::spawn(move || {
         for object in objects {
-            queue.post(Event { code: Code::Completion, object }).expect("there is room");
+            queue.post(Event { code: Code::Completion, object }).expect("the queue has room");
         }
     })
 }
@@ -48,7 +49,7 @@ fn take_all(reader: &mut Reader) -> Vec<u32> {
     std::iter::from_fn(|| reader.take()).map(|event| event.object).collect()
 }
 
-/// Armed once, there is one wake, whoever comes first; and who is woken finds an event.
+/// Arming once gives one wakeup, whichever thread is first, and a reader that was woken finds an event.
 #[test]
 fn arm_against_two_writers() {
     loom::model(|| {
@@ -56,7 +57,7 @@ fn arm_against_two_writers() {
         let writers = [writer(&queue, 1..2), writer(&queue, 2..3)];
         reader.arm();
         if vector.wakes() > 0 {
-            assert!(!reader.is_empty(), "woken for something");
+            assert!(!reader.is_empty(), "woken without an event");
         }
         writers.into_iter().for_each(|writer| writer.join().unwrap());
         assert_eq!((vector.wakes(), queue.state()), (1, QueueState::Unarmed));
@@ -66,8 +67,8 @@ fn arm_against_two_writers() {
     });
 }
 
-/// Polling takes an event whose writer has not looked yet whether to wake. Then nobody is woken for it; and the next is not
-/// missed.
+/// Polling can take an event before its writer has checked whether to wake. The reader is then not woken for
+/// it, and does not miss the next.
 #[test]
 fn taking_and_arming_against_two_events() {
     loom::model(|| {
@@ -81,16 +82,19 @@ fn taking_and_arming_against_two_events() {
         writer.join().unwrap();
         let left = take_all(&mut reader);
         if left.is_empty() {
-            assert_ne!(vector.wakes(), 2, "one of the two arms is still open");
+            assert_ne!(vector.wakes(), 2, "one of the two arms still waits for an event");
         } else {
-            assert!(vector.wakes() >= 1 && queue.state() == QueueState::Unarmed, "woken for what is left");
+            assert!(
+                vector.wakes() >= 1 && queue.state() == QueueState::Unarmed,
+                "woken for the remaining events"
+            );
         }
         taken.extend(left);
         assert_eq!(taken, [1, 2], "in order");
     });
 }
 
-/// The ring is switched while the reader takes and advances: no lock is between them.
+/// The writer switches the ring while the reader takes and advances, without a lock between them.
 #[test]
 fn switch_against_reading() {
     loom::model(|| {
@@ -106,7 +110,7 @@ fn switch_against_reading() {
     });
 }
 
-/// An entry is written again only after the reader has cleared it.
+/// An entry is reused only after the reader has cleared it.
 #[test]
 fn the_ring_goes_round() {
     loom::model(|| {
@@ -120,12 +124,15 @@ fn the_ring_goes_round() {
         let next = reader.take().unwrap();
         match written {
             Ok(_) => assert_eq!(next.object, 2),
-            Err(refused) => assert_eq!((refused, next.code), (Refused::Overflow, Code::EventQueueOverflow)),
+            Err(refused) => {
+                assert_eq!((refused, next.code), (PostEventError::Overflow, Code::EventQueueOverflow))
+            }
         }
     });
 }
 
-/// The timer expires while an event is written and the queue is armed: the wake comes once, from one of the three.
+/// The timer expires while an event is written and the queue is armed: one of the three wakes the reader,
+/// once.
 #[test]
 fn expiry_against_writing_and_arming() {
     loom::model(|| {
@@ -144,7 +151,7 @@ fn expiry_against_writing_and_arming() {
     });
 }
 
-/// After the shutdown nobody is woken.
+/// The reader is not woken after the shutdown.
 #[test]
 fn shutdown_against_writing() {
     loom::model(|| {

@@ -1,10 +1,10 @@
-//! One thread, step by step; and many.
+//! Event queues: step by step with one thread, and under load with many.
 
 use super::*;
 use std::sync::atomic::AtomicUsize;
 use std::thread;
 
-/// A semaphore that one can look at, and a timer that counts its starts.
+/// A semaphore whose count can be read, and a timer that counts its starts.
 #[derive(Debug, Default)]
 struct Vector {
     signals: AtomicUsize,
@@ -23,7 +23,7 @@ impl Wake for Vector {
     }
 
     fn consume(&self) {
-        assert_ne!(self.signals.fetch_sub(1, Ordering::Relaxed), 0, "there was no signal");
+        assert_ne!(self.signals.fetch_sub(1, Ordering::Relaxed), 0, "consume without a signal");
     }
 }
 
@@ -36,9 +36,9 @@ impl Timer for Vector {
 
 const INTERVAL: Duration = Duration::from_millis(3);
 
-fn queue(first: usize, most: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
+fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
     let vector = Arc::<Vector>::default();
-    let (queue, reader) = EventQueue::new(7, Sizes { first, most }, Box::new(vector.clone()));
+    let (queue, reader) = EventQueue::new(7, Sizes { initial, max }, Box::new(vector.clone()));
     (queue, reader, vector)
 }
 
@@ -47,7 +47,7 @@ fn event(object: u32) -> Event {
 }
 
 fn post(queue: &EventQueue, object: u32) {
-    queue.post(event(object)).expect("there is room");
+    queue.post(event(object)).expect("the queue has room");
 }
 
 fn take_all(reader: &mut Reader) -> Vec<u32> {
@@ -59,22 +59,29 @@ fn unarmed_it_is_written_armed_it_wakes_once_undefined_it_refuses() {
     let (queue, mut reader, vector) = queue(8, 8);
     assert_eq!((queue.number(), queue.state()), (7, QueueState::Unarmed));
     queue.post(event(1)).unwrap();
-    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 0), "unarmed: written, no wake");
+    assert_eq!(
+        (queue.state(), vector.wakes()),
+        (QueueState::Unarmed, 0),
+        "unarmed: written without a wakeup"
+    );
     reader.arm();
-    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 1), "it was ahead already");
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 1), "an event was there already");
     queue.post(event(2)).unwrap();
     assert_eq!((vector.wakes(), take_all(&mut reader)), (1, vec![1, 2]));
     reader.arm();
-    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "nothing is ahead");
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "no event is there");
     queue.post(event(3)).unwrap();
     queue.post(event(4)).unwrap();
-    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 2), "one for both");
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Unarmed, 2), "one wakeup for both events");
     reader.arm();
-    assert_eq!(vector.wakes(), 3, "armed, though nothing was taken");
+    assert_eq!(vector.wakes(), 3, "armed although nothing was taken");
     queue.shut_down();
-    assert_eq!((queue.state(), queue.post(event(5))), (QueueState::Undefined, Err(Refused::Undefined)));
+    assert_eq!(
+        (queue.state(), queue.post(event(5))),
+        (QueueState::Undefined, Err(PostEventError::Undefined))
+    );
     reader.arm();
-    assert_eq!(vector.wakes(), 4, "what was written is there");
+    assert_eq!(vector.wakes(), 4, "woken for the remaining events");
     assert_eq!(take_all(&mut reader), [3, 4]);
     reader.arm();
     assert_eq!((queue.state(), vector.wakes()), (QueueState::Undefined, 4));
@@ -93,7 +100,7 @@ fn reading_goes_on_to_the_next_zero_without_being_woken() {
     assert_eq!(vector.wakes(), 0);
 }
 
-/// Requirement I3: writers learn how far was read from the register alone, by a count.
+/// Requirement I3: writers learn how far was read from the register alone, as a count.
 #[test]
 fn room_is_what_the_register_says_was_read() {
     let (queue, mut reader, _) = queue(4, 4);
@@ -102,7 +109,11 @@ fn room_is_what_the_register_says_was_read() {
     reader.advance();
     (3..6).for_each(|n| post(&queue, n));
     assert_eq!(reader.take(), Some(event(3)));
-    assert_eq!(queue.post(event(6)), Err(Refused::Overflow), "it was not told that one was taken");
+    assert_eq!(
+        queue.post(event(6)),
+        Err(PostEventError::Overflow),
+        "the register does not know yet that one was taken"
+    );
 }
 
 #[test]
@@ -116,23 +127,26 @@ fn a_full_ring_is_followed_by_a_larger_one() {
         assert!(take_all(&mut reader).into_iter().eq(first..expected.start));
         reader.arm();
     }
-    assert_eq!(vector.wakes(), 4, "the first time it was not armed yet");
+    assert_eq!(vector.wakes(), 4, "it was not armed the first time");
 }
 
 #[test]
 fn at_the_bound_the_last_entry_says_so_and_the_queue_is_undefined() {
     let (queue, mut reader, vector) = queue(2, 4);
     reader.arm();
-    // One in the first ring, then three in the last.
+    // One event in the first ring, then three in the last.
     (0..4).for_each(|n| post(&queue, n));
-    assert_eq!(queue.post(event(4)), Err(Refused::Overflow));
-    assert_eq!((queue.post(event(5)), queue.state()), (Err(Refused::Undefined), QueueState::Undefined));
+    assert_eq!(queue.post(event(4)), Err(PostEventError::Overflow));
+    assert_eq!(
+        (queue.post(event(5)), queue.state()),
+        (Err(PostEventError::Undefined), QueueState::Undefined)
+    );
     assert_eq!((0..4).map(|_| reader.take().unwrap().object).collect::<Vec<_>>(), [0, 1, 2, 3]);
     assert_eq!(reader.take(), Some(Event { code: Code::EventQueueOverflow, object: 7 }));
     assert_eq!((reader.take(), vector.wakes()), (None, 1));
 }
 
-/// Requirement I10: the timer is the reader's to set, for each queue; no event is lost.
+/// Requirement I10: the reader sets the timer, for each queue; no event is lost.
 #[test]
 fn the_moderation_timer_holds_the_wake_back_and_not_the_event() {
     let (queue, mut reader, vector) = queue(8, 8);
@@ -140,30 +154,26 @@ fn the_moderation_timer_holds_the_wake_back_and_not_the_event() {
     let timers = || vector.timers.load(Ordering::Relaxed);
     reader.arm();
     queue.post(event(1)).unwrap();
-    assert_eq!((vector.wakes(), timers()), (1, 1), "the first wakes at once");
+    assert_eq!((vector.wakes(), timers()), (1, 1), "the first event wakes at once");
     assert_eq!(take_all(&mut reader), [1]);
     reader.arm();
     queue.post(event(2)).unwrap();
-    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "the timer runs");
+    assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "the timer is running");
     queue.expired();
     assert_eq!((queue.state(), vector.wakes(), timers()), (QueueState::Unarmed, 2, 2));
     queue.expired();
     assert_eq!(take_all(&mut reader), [2]);
     reader.arm();
     queue.post(event(3)).unwrap();
-    assert_eq!((vector.wakes(), timers()), (3, 3), "it expired while nothing was due");
+    assert_eq!((vector.wakes(), timers()), (3, 3), "the timer expired while nothing was due");
     reader.arm();
     assert_eq!(vector.wakes(), 3, "held");
     queue.moderate(None);
-    assert_eq!(
-        (vector.wakes(), timers()),
-        (4, 3),
-        "moderation was given up: the wake that was held back comes"
-    );
+    assert_eq!((vector.wakes(), timers()), (4, 3), "moderation was disabled: the held wakeup is delivered");
     assert_eq!(take_all(&mut reader), [3]);
 }
 
-/// The timer that ran under the old rules is dropped with them.
+/// A timer that was started before the change is dropped.
 #[test]
 fn changed_moderation_waits_for_no_timer_of_before() {
     let (queue, mut reader, vector) = queue(8, 8);
@@ -199,7 +209,7 @@ fn events_that_are_taken_back_make_room() {
         reader.advance();
     }
     reader.arm();
-    assert_eq!(vector.wakes(), 1, "one is there still");
+    assert_eq!(vector.wakes(), 1, "one event is left");
     assert_eq!(take_all(&mut reader), [0]);
 }
 
@@ -221,7 +231,7 @@ fn many_write_while_one_reads_and_is_woken_once_for_each_arm() {
                 thread::yield_now();
             }
             wakes += 1;
-            assert_eq!(vector.wakes(), wakes, "one for each time it was armed");
+            assert_eq!(vector.wakes(), wakes, "one wakeup each time it was armed");
             for object in take_all(&mut reader) {
                 let writer = (object % WRITERS) as usize;
                 assert_eq!(object / WRITERS, next[writer], "in order, none missing");

@@ -1,4 +1,5 @@
-//! The checks of an access, each in its place: an access in which everything is wrong is put right one check at a time.
+//! The order of the checks of an access: start with one in which everything is wrong, and correct one check
+//! at a time.
 
 use super::super::{Binding, Check, Denied, Limits, Rights, Scope, Spans, Table};
 use super::*;
@@ -64,7 +65,7 @@ fn the_range_is_exact_at_both_ends() {
     assert_eq!(check(ADDR - 1, 0x1001), Check::Range);
     assert_eq!(check(BEHIND, 1), Check::Range);
     assert_eq!(check(BEHIND - 1, 2), Check::Range);
-    // RFC 5041 §7.1: the 64-bit sum must not wrap; that it is just zero is a wrap too.
+    // RFC 5041 §7.1: the 64-bit sum must not wrap; a sum of exactly zero is a wrap too.
     assert_eq!(check(u64::MAX - 1, 1), Check::Range);
     assert_eq!(check(u64::MAX, 1), Check::Wrap);
     assert_eq!(check(1, usize::MAX), Check::Wrap);
@@ -75,7 +76,7 @@ fn every_right_is_its_own() {
     let table = table();
     let all = Rights::all();
     for given in all.iter() {
-        // What needs the local write right to be registered gets it too.
+        // Some rights can only be registered together with the local write right.
         let with = given | Rights::LOCAL_WRITE;
         let tag = region(&table, with);
         for need in all.iter() {
@@ -145,21 +146,21 @@ fn a_denial_knows_what_answers_it_and_says_why() {
     let denial = deny(tag, ADDR, WRITE);
     assert_eq!(
         denial.to_string(),
-        format!("{tag}+0x100000, 4 bytes: it needs LOCAL_WRITE, the region has LOCAL_READ")
+        format!("{tag}+0x100000, 4 bytes: requires LOCAL_WRITE, the region has LOCAL_READ")
     );
     assert_eq!(denial.write_cause(), Cause::Protection(Protection::Access));
     assert_eq!(
         deny(tag, BEHIND, WRITE).to_string(),
-        format!("{tag}+0x101000, 4 bytes: the region has 4096 bytes from 0x100000 on")
+        format!("{tag}+0x101000, 4 bytes: out of range: the region has 4096 bytes at 0x100000")
     );
     let other = other_instance(tag);
     assert_eq!(
         deny(other, ADDR, WRITE).to_string(),
-        format!("{other}+0x100000, 4 bytes: the tag is out of date, the region now has {tag}")
+        format!("{other}+0x100000, 4 bytes: stale tag: the region now has {tag}")
     );
     assert_eq!(
         deny(Tag(0), 0, WRITE).to_string(),
-        "0x00000000+0x0, 4 bytes: the tag names no valid memory: it is wrong, or was deregistered"
+        "0x00000000+0x0, 4 bytes: invalid tag: wrong, or already deregistered"
     );
 
     let causes = [

@@ -20,7 +20,11 @@ fn one_tag_does_not_tell_of_the_next() {
     for pair in tags.windows(2) {
         *differences.entry(pair[1].0.wrapping_sub(pair[0].0)).or_insert(0) += 1;
     }
-    assert_eq!(differences.values().max(), Some(&1), "two pairs of neighbours have the same difference");
+    assert_eq!(
+        differences.values().max(),
+        Some(&1),
+        "two pairs of consecutive tags have the same difference"
+    );
 }
 
 #[test]
@@ -40,7 +44,7 @@ fn tags_of_one_adapter_are_not_those_of_another() {
     assert!(other.iter().all(|tag| !one.contains(tag)));
 }
 
-/// A guess is worth no more than the share of all 2³² tags that are valid.
+/// The chance of a guess is the share of valid tags among all 2³².
 #[test]
 fn guesses_hit_as_often_as_chance_has_it() {
     const REGIONS: usize = 200_000;
@@ -56,7 +60,7 @@ fn guesses_hit_as_often_as_chance_has_it() {
     assert!(hits.abs_diff(expected) < 55, "{hits} hits, {expected} expected");
 }
 
-/// A program that registers a buffer for each request shows its peer the indices of the table round after round.
+/// A program that registers a buffer for each request shows its peer the same indices again and again.
 #[test]
 fn indices_are_not_used_again_in_the_same_order() {
     let table = table_of(10_000);

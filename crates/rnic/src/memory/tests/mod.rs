@@ -1,4 +1,4 @@
-//! Tests of the table: what is common to them.
+//! Helpers for the tests of the table.
 
 mod access;
 mod guessing;
@@ -21,11 +21,11 @@ const STREAM: Stream = Stream { domain: HOME, qp: 7 };
 const NEIGHBOUR: Stream = Stream { domain: HOME, qp: 8 };
 const STRANGER: Stream = Stream { domain: AWAY, qp: 7 };
 
-/// Where the memory of most tests is.
+/// Address of the memory that most tests use.
 const ADDR: u64 = 0x10_0000;
 const LEN: u64 = 0x1000;
 
-/// A program with this memory mapped. The table copies nothing.
+/// A program with this address range mapped. The table must not copy anything.
 #[derive(Debug)]
 struct Mapped(Range<u64>);
 
@@ -53,7 +53,7 @@ fn table_of(entries: usize) -> Table {
     Table::new(Limits { entries, strict: false }, cipher())
 }
 
-/// The same in every test and every run.
+/// A cipher that is the same in every test and every run.
 fn cipher() -> Arc<TagCipher> {
     static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
     Arc::clone(&CIPHER)
@@ -71,7 +71,7 @@ fn place(tag: Tag, offset: u64) -> Place {
     Place { tag, offset }
 }
 
-/// An access that must be denied, by which check; and no span was handed out.
+/// Returns the check by which an access is denied, after checking that no span was returned.
 fn denied(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
     let before = Span { addr: 1, len: 1 };
     let mut spans = Spans::new();
@@ -89,7 +89,7 @@ fn remote_denied(table: &Table, stream: Stream, place: Place, len: usize, need: 
     denied(|spans| table.remote(stream, place, len, need, spans, &mut Touch::of_request()).map(drop))
 }
 
-/// An access that must be let through, and where it goes.
+/// Returns the address ranges of an access that must succeed.
 fn local(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
     drop(table.local(HOME, tag, at, len, need, &mut spans).unwrap());
@@ -102,7 +102,7 @@ fn remote(table: &Table, stream: Stream, place: Place, len: usize, need: Rights)
     spans.to_vec()
 }
 
-/// Another instance of the same entry.
+/// A tag with another instance of the same entry.
 fn other_instance(tag: Tag) -> Tag {
     Tag(tag.0 ^ 0x80)
 }

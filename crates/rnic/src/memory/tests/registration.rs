@@ -1,4 +1,4 @@
-//! Registration by call and by send-queue request, sharing, invalidation, and what becomes of tags.
+//! Registration by call and by send-queue request, sharing, invalidation, and reuse of tags.
 
 use super::super::slab::{RESERVE, Slab};
 use super::super::{DeregisterError, EntryInfo, Kind, RegisterError, Translation, following, index_of};
@@ -82,7 +82,7 @@ fn an_old_tag_is_not_honoured_when_its_index_is_used_again() {
         assert_eq!(table.deregister(tag), Err(DeregisterError::Unknown(tag)));
         old.push(tag);
     }
-    // The limit of eight bits, in the worst case: a table with one free index.
+    // With one free index, the worst case, eight bits of instance are all there is.
     assert_eq!(region(&table, READ), old[0]);
 }
 
@@ -187,7 +187,7 @@ fn a_translation_lives_as_long_as_an_entry_needs_it() {
     assert!(translation.upgrade().is_none());
 }
 
-/// What `fill` says, if it was one of the checks.
+/// Calls `fill` and returns the check that failed, if any.
 fn fill(table: &Table, stream: Stream, tag: Tag) -> Result<(), Check> {
     table.fill(&ALL, stream, tag, memory(READ)).map_err(|error| match error {
         RegisterError::Denied(denied) => denied.check,
@@ -222,7 +222,7 @@ fn after_an_invalidation_the_next_tag_is_filled() {
     let table = table();
     let mut tag = table.allocate(HOME).unwrap();
     for _ in 0..300 {
-        // It need not be valid.
+        // An entry need not be valid to be invalidated.
         table.invalidate(STREAM, tag).unwrap();
         fill(&table, STREAM, tag).unwrap();
         table.invalidate(NEIGHBOUR, tag).unwrap();
@@ -236,7 +236,7 @@ fn after_an_invalidation_the_next_tag_is_filled() {
         assert_eq!(local_denied(&table, HOME, old, ADDR, 1, READ), Check::Instance);
         table.invalidate(STREAM, tag).unwrap();
         tag = following(tag);
-        assert_eq!(table.look_up(tag), None, "it has this tag only when it is filled");
+        assert_eq!(table.look_up(tag), None, "the entry gets this tag only when it is filled");
         fill(&table, STREAM, tag).unwrap();
         table.invalidate(STREAM, tag).unwrap();
         table.deregister(tag).unwrap();
@@ -275,7 +275,7 @@ fn remote_invalidation_is_checked() {
     table.invalidate_remotely(STREAM, tag).unwrap();
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, READ), Check::Valid);
     assert_eq!(check(STREAM, tag), Check::Valid);
-    // The next one is its own stream's.
+    // The next registration belongs to the stream that makes it.
     fill(&table, NEIGHBOUR, following(tag)).unwrap();
     assert_eq!(check(STREAM, following(tag)), Check::Stream);
     table.invalidate_remotely(NEIGHBOUR, following(tag)).unwrap();
@@ -290,7 +290,7 @@ fn strict_mode_keeps_regions_from_remote_invalidation() {
     table.invalidate(STREAM, tag).unwrap();
 }
 
-/// On-demand paging: nothing needs to be mapped, and all addresses may be in one region.
+/// On-demand paging: nothing needs to be mapped, and one region may cover all addresses.
 #[test]
 fn on_demand_all_memory_is_one_region() {
     let table = table();

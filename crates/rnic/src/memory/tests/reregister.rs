@@ -4,7 +4,7 @@ use super::super::{
     Binding, Bytes, EntryInfo, Kind, RegisterError, ReregisterError, Reregistration, Scope, Translation,
 };
 use super::*;
-use crate::config::Config;
+use crate::config::DeviceConfig;
 use crate::device::Device;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn a_reregistration_that_is_refused_leaves_the_region_as_it_was() {
     let here = Mapped(ADDR..ADDR + LEN);
     let unmapped = Span { addr: ELSEWHERE, len: 0x800 };
     assert_eq!(refused(&here, to_bytes(bytes(0, 0x800))), RegisterError::Unmapped(unmapped));
-    // It needs an entry while the old one is still there.
+    // It needs a second entry while the old one is still there.
     let other = region(&table, READ);
     assert_eq!(refused(&ALL, to_rights(MORE)), RegisterError::Full { entries: 2 });
     table.deregister(other).unwrap();
@@ -109,7 +109,7 @@ fn what_cannot_be_registered_anew() {
     let idle = table.allocate(HOME).unwrap();
     assert_eq!(refused(idle), (Check::Valid, idle));
     table.fill(&ALL, STREAM, idle, memory(READ)).unwrap();
-    assert_eq!(refused(idle), (Check::Kind, idle), "its next tag is promised to requests");
+    assert_eq!(refused(idle), (Check::Kind, idle), "requests rely on its next tag");
 
     let window = table.allocate_window(HOME).unwrap();
     let binding = Binding {
@@ -132,7 +132,8 @@ fn what_cannot_be_registered_anew() {
     assert_eq!(refused(gone), (Check::Valid, gone));
 }
 
-/// An entry has 256 instances; a region that stayed in it would come back to its first tag after so many.
+/// An entry has 256 instances: if a region stayed in its entry, its first tag would come back after as many
+/// changes.
 #[test]
 fn a_region_that_goes_back_and_forth_does_not_come_back_to_an_old_tag() {
     let table = table_of(4096);
@@ -174,14 +175,14 @@ fn one_touch_memory_that_is_registered_anew_serves_again() {
 #[test]
 fn an_injected_fault_leaves_the_region_as_it_was() {
     let faults = "no-register@1".parse().unwrap();
-    let device = Device::new(Config { faults, ..Config::default() }, Arc::new(ALL), cipher());
+    let device = Device::new(DeviceConfig { faults, ..DeviceConfig::default() }, Arc::new(ALL), cipher());
     let tag = region(device.table(), READ);
     let error = device.reregister(tag, to_rights(MORE)).unwrap_err();
     assert!(matches!(error, ReregisterError::Register(RegisterError::Full { .. })), "{error}");
     remote(device.table(), STREAM, place(tag, ADDR), 8, Rights::REMOTE_READ);
 }
 
-/// Verbs: programs for RoCE adapters count on it that the keys of a region stay.
+/// Verbs programs for RoCE adapters rely on unchanged keys.
 #[test]
 fn the_tag_stays_if_that_is_asked_for() {
     let table = table();

@@ -1,5 +1,5 @@
-//! Guards and revocation with real threads. What must hold in every order of events, `tests/loom_memory.rs` tries; this is
-//! the storm on real hardware.
+//! Guards and revocation with real threads: a stress test. `tests/loom_memory.rs` tries every order of
+//! events.
 
 use super::super::{Binding, Bytes, Reregistration, Scope};
 use super::*;
@@ -10,7 +10,7 @@ const ROUNDS: usize = 2_000;
 const READERS: usize = 2;
 const READ: Rights = Rights::REMOTE_READ;
 
-/// What is known of the memory of one round, told apart by its address.
+/// The state of the memory of one round. Each round uses another address.
 #[derive(Default)]
 struct Round {
     revoked: AtomicBool,
@@ -18,7 +18,7 @@ struct Round {
     uses: AtomicU32,
 }
 
-/// Ends the storm, also when it fails: a failure must not leave the others running.
+/// Ends the stress test when dropped, so that a failure does not leave other threads running.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -27,7 +27,8 @@ impl Drop for Over<'_> {
     }
 }
 
-/// Readers use whatever tag there is, as hard as they can; `open` and `close` make and revoke one after another.
+/// Readers access the current tag in a tight loop, while `open` and `close` create and revoke one tag after
+/// another.
 fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
     let rounds: Vec<Round> = (0..ROUNDS).map(|_| Round::default()).collect();
     let current = AtomicU32::new(0);
@@ -38,7 +39,7 @@ fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
                 let _over = Over(&over);
                 while !over.load(Ordering::Relaxed) {
                     read(table, Tag(current.load(Ordering::Relaxed)), &rounds);
-                    // There may be more threads than processors.
+                    // There may be more threads than CPUs.
                     thread::yield_now();
                 }
             });
@@ -66,7 +67,7 @@ fn read(table: &Table, tag: Tag, rounds: &[Round]) {
     let round = &rounds[usize::try_from((spans[0].addr - ADDR) / LEN).unwrap()];
     round.in_use.fetch_add(1, Ordering::SeqCst);
     round.uses.fetch_add(1, Ordering::Relaxed);
-    // A second guard may be refused by now, but never waits.
+    // A second guard may be refused by now, but taking it never waits.
     let second = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::of_request());
     assert!(!round.revoked.load(Ordering::SeqCst), "used after it was revoked");
     drop(second);
@@ -90,7 +91,7 @@ fn deregistration_is_final() {
     assert!(table.is_empty());
 }
 
-/// Back and forth: the region shows another memory to peers, then none.
+/// The region alternates between memory that peers may access and memory that they may not.
 #[test]
 fn reregistration_is_final() {
     let table = table();
@@ -177,7 +178,7 @@ fn revocation_waits_for_every_guard_of_a_thread() {
             table.deregister(tag).unwrap();
             done.store(true, Ordering::SeqCst);
         });
-        // From the moment it began, no guard is given, and asking does not wait.
+        // Once the deregistration has begun, no guard is granted, and asking does not wait.
         while take().is_ok() {
             thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! One-touch memory: the table of decisions, which message it serves, and how it ends.
+//! One-touch memory: the decision table, which message it serves, and when it becomes invalid.
 
 use super::super::{Binding, Guard, Position, RegisterError, Scope, Verdict, decide, following};
 use super::*;
@@ -15,9 +15,9 @@ fn once_region(table: &Table) -> Tag {
     table.register(&ALL, HOME, once(BOTH)).unwrap()
 }
 
-/// A segment of a message wants one byte.
+/// Accesses one byte for a segment of a message.
 fn want<'t>(table: &'t Table, tag: Tag, message: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
-    message.segment(last);
+    message.start_segment(last);
     table
         .remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), message)
         .map_err(|denied| denied.check)
@@ -39,17 +39,17 @@ fn one_touch_is_decided_row_by_row() {
     let any = [false, true];
     for position in positions {
         for (one_touch, touched) in any.into_iter().flat_map(|a| any.map(|b| (a, b))) {
-            // Not the last segment: placed, whatever else.
+            // Not the last segment: always placed.
             assert_eq!(decide(false, one_touch, touched, position), Verdict::Place);
         }
         for touched in any {
-            // The last, of memory that is not one-touch.
+            // The last segment, and the memory is not one-touch.
             assert_eq!(decide(true, false, touched, position), Verdict::Place);
         }
-        // The last, and another message has touched it.
+        // The last segment, and another message has touched the memory.
         assert_eq!(decide(true, true, true, position), Verdict::InvalidateAndTerminate);
     }
-    // The last, and the first to touch it.
+    // The last segment of the first message to touch the memory.
     assert_eq!(decide(true, true, false, InOrder), Verdict::PlaceAndInvalidate);
     assert_eq!(decide(true, true, false, Within), Verdict::PlaceAndTouch);
     assert_eq!(decide(true, true, false, Outside), Verdict::Drop);
@@ -64,7 +64,7 @@ fn one_touch_memory_serves_all_segments_of_one_message() {
         assert!(!message.ends());
         drop(want(&table, tag, &mut message, last).unwrap());
         assert!(table.look_up(tag).is_some_and(|info| info.valid && info.touched));
-        // Twice for one segment, as a stream does.
+        // Access twice for one segment, as a stream does.
         drop(want(&table, tag, &mut message, last).unwrap());
     }
     assert!(message.ends());
@@ -90,7 +90,7 @@ fn other_memory_is_touched_as_often_as_peers_want() {
     assert_eq!(table.look_up(tag).map(|info| info.touched), Some(false));
 }
 
-/// The table of the requirement would place these: all but the last segment of a second message.
+/// The decision table alone would place these: all but the last segment of a second message.
 #[test]
 fn a_second_message_has_no_segment_in_one_touch_memory() {
     let table = table();
@@ -98,21 +98,21 @@ fn a_second_message_has_no_segment_in_one_touch_memory() {
     let (mut first, mut second) = (Touch::default(), Touch::default());
     drop(want(&table, tag, &mut first, false).unwrap());
     assert_eq!(want(&table, tag, &mut second, false).unwrap_err(), Check::Touched);
-    // It did the first no harm.
+    // The first message is not affected.
     drop(want(&table, tag, &mut first, true).unwrap());
     assert!(!second.ends());
     table.end_touch(first);
     assert!(!is_valid(&table, tag));
 }
 
-/// As the table has it: invalidate, terminate.
+/// As in the decision table: invalidate, terminate.
 #[test]
 fn a_whole_second_message_ends_one_touch_memory() {
     let table = table();
     let tag = once_region(&table);
     let mut first = Touch::default();
     let guard = want(&table, tag, &mut first, false).unwrap();
-    // It waits for no guard.
+    // The refusal does not wait for a guard.
     assert_eq!(want(&table, tag, &mut Touch::of_request(), true).unwrap_err(), Check::Touched);
     assert!(!is_valid(&table, tag));
     drop(guard);
@@ -151,7 +151,7 @@ fn a_region_of_a_send_queue_request_serves_once_and_is_filled_again() {
     }
 }
 
-/// A second message ended it while the first one's bytes were on their way.
+/// A second message invalidates the memory while bytes of the first are in flight.
 #[test]
 fn what_a_second_message_ended_is_filled_again_when_nobody_uses_it() {
     let table = table();
@@ -177,7 +177,7 @@ fn a_window_serves_once_and_its_region_is_free() {
     drop(want(&table, bound, &mut message, true).unwrap());
     table.end_touch(message);
     assert!(!is_valid(&table, bound));
-    // Bound again, it serves again; and then its region can go.
+    // Bound again, it serves again, after which its region can be deregistered.
     let bound = table.bind(STREAM, bound, part(region)).unwrap();
     let mut message = Touch::default();
     drop(want(&table, bound, &mut message, true).unwrap());
@@ -194,7 +194,7 @@ fn one_touch_memory_has_no_windows() {
     let tag = table.allocate(HOME).unwrap();
     assert_eq!(table.fill(&ALL, STREAM, tag, bindable()), Err(RegisterError::OneTouch));
     table.fill(&ALL, STREAM, tag, once(BOTH)).unwrap();
-    // What shares it is an entry of its own, which peers may touch as often as they want.
+    // A region that shares it has an entry of its own, which is not one-touch.
     let shared = table.share(tag, HOME, ADDR, BOTH | Rights::BIND).unwrap();
     for _ in 0..2 {
         drop(want(&table, shared, &mut Touch::of_request(), true).unwrap());
@@ -210,7 +210,7 @@ fn the_end_of_a_message_ends_only_what_it_touched() {
     table.deregister(tag).unwrap();
     table.end_touch(message);
     let next = once_region(&table);
-    assert_eq!(next, following(tag), "the same index, which is the point");
+    assert_eq!(next, following(tag), "the test relies on the same index");
     table.end_touch(message);
     let mut other = Touch::default();
     drop(want(&table, next, &mut other, true).unwrap());

@@ -1,4 +1,4 @@
-//! Translations, against a list of the address of every byte.
+//! Translations, compared with a list of the address of every byte.
 
 use super::super::{PageSize, Spans, Translation, TranslationError};
 use crate::host::Span;
@@ -10,7 +10,7 @@ fn page_size() -> PageSize {
     PageSize::new(PAGE).unwrap()
 }
 
-/// All sub-ranges must be where the bytes are, in as few spans as can be.
+/// Checks that a sub-range translates to the right addresses, in as few spans as possible.
 fn assert_maps(translation: &Translation, bytes: &[u64], from: usize, to: usize) {
     assert_eq!(translation.len(), bytes.len() as u64);
     let (from, to) = (from.min(to) % (bytes.len() + 1), from.max(to) % (bytes.len() + 1));
@@ -23,7 +23,7 @@ fn assert_maps(translation: &Translation, bytes: &[u64], from: usize, to: usize)
     assert_eq!(spans.len(), if from == to { 0 } else { breaks + 1 });
 }
 
-/// The bytes of pages, from the first byte on.
+/// The addresses of the bytes of pages, from the first byte on.
 fn bytes_of_pages(pages: &[u64], first: u64) -> Vec<u64> {
     let first = usize::try_from(first).unwrap();
     pages.iter().flat_map(|&page| page..page + PAGE).skip(first).collect()
@@ -114,7 +114,7 @@ fn what_is_no_translation() {
 }
 
 #[test]
-#[should_panic(expected = "a range outside of the translation was let through")]
+#[should_panic(expected = "range outside of the translation: it was not checked")]
 fn a_range_that_was_not_checked_is_caught() {
     Translation::direct(0, 8).unwrap().spans(8, 1, &mut Spans::new());
 }

@@ -1,4 +1,4 @@
-//! Windows: what can be bound, who can use it, and how it ends.
+//! Windows: what can be bound, who can use it, and how a binding ends.
 
 use super::super::{Binding, DeregisterError, RegisterError, Scope, following};
 use super::*;
@@ -71,7 +71,7 @@ fn binding_is_checked_and_a_refusal_changes_nothing() {
         (denied.check, denied.tag)
     };
 
-    // The window.
+    // Checks of the window.
     let idle = table.allocate(HOME).unwrap();
     assert_eq!(check(STREAM, Tag(0), part(bindable)), (Check::Valid, Tag(0)));
     assert_eq!(check(STRANGER, idle, part(bindable)), (Check::Kind, idle));
@@ -81,7 +81,7 @@ fn binding_is_checked_and_a_refusal_changes_nothing() {
     assert_eq!(check(STREAM, stale, part(bindable)), (Check::Instance, stale));
     assert_eq!(check(STREAM, stale, unbind(bindable)), (Check::Instance, stale));
 
-    // The region: every one of these is wrong in all that comes behind, too.
+    // Checks of the region. Each case fails all later checks, too.
     let wrong = Binding { at: u64::MAX, rights: Rights::REMOTE_WRITE, ..part(idle) };
     assert_eq!(check(STREAM, window, wrong), (Check::Valid, idle));
     let other_window = table.allocate_window(HOME).unwrap();
@@ -103,7 +103,7 @@ fn binding_is_checked_and_a_refusal_changes_nothing() {
     let wrong = Binding { rights: READ, ..wrong };
     assert_eq!(check(STREAM, window, wrong), (Check::Bind, region));
 
-    // All that while the window stayed bound, and nothing was counted on regions that it is not bound to.
+    // The window stayed bound throughout, and was counted on no other region.
     remote(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
     table.deregister(region).unwrap();
     let busy = DeregisterError::Busy { tag: bindable, windows: 2 };
@@ -132,7 +132,7 @@ fn a_window_needs_the_local_rights_of_its_region() {
             }
         }
     }
-    // Local rights mean nothing in a window.
+    // A window ignores local rights.
     let region = region(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let bound = table.bind(STREAM, window, Binding { rights: Rights::all(), ..part(region) }).unwrap();
@@ -149,7 +149,7 @@ fn a_region_waits_for_its_windows() {
     });
     let windows = |n| Err(DeregisterError::Busy { tag: region, windows: n });
     assert_eq!(table.deregister(region), windows(3));
-    // Bound anew to the same region, it is still one.
+    // Bound again to the same region, it is still counted once.
     let a = table.bind(STREAM, a, part(region)).unwrap();
     assert_eq!(table.deregister(region), windows(3));
     let a = table.bind(STREAM, a, unbind(Tag(0))).unwrap();
@@ -192,7 +192,7 @@ fn only_the_peer_of_its_stream_invalidates_a_window() {
     table.invalidate_remotely(STREAM, window).unwrap();
     assert_eq!(check(STREAM, window), Check::Valid);
 
-    // A window for all of the domain is nobody's to invalidate from afar, but the program may.
+    // No peer may invalidate a window for the whole domain, but the program may.
     let for_all = Binding { scope: Scope::Domain, ..part(region) };
     let window = table.bind(NEIGHBOUR, window, for_all).unwrap();
     assert_eq!(check(NEIGHBOUR, window), Check::Invalidate);
@@ -226,7 +226,7 @@ fn a_window_cannot_be_shared() {
     assert!(matches!(error, RegisterError::Denied(denied) if denied.check == Check::Kind));
 }
 
-/// Verbs, windows of type 2: the consumer chooses the instance, and need not know the one before.
+/// Windows of type 2 (verbs): the consumer chooses the instance, and need not know the previous one.
 #[test]
 fn a_window_gets_the_instance_that_its_consumer_chose() {
     let table = table();
@@ -240,6 +240,6 @@ fn a_window_gets_the_instance_that_its_consumer_chose() {
         assert_eq!(remote_denied(&table, STREAM, place(before, at), 1, READ), Check::Instance);
         before = chosen;
     }
-    // A region is no window, whichever instance is asked for.
+    // A region is not a window, whatever the instance.
     assert_eq!(table.bind_as(STREAM, region, part(region)).unwrap_err().check, Check::Kind);
 }

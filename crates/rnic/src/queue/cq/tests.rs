@@ -28,7 +28,7 @@ impl Count {
 
     /// Takes what is there, and tells how many there were so far.
     fn events(&self) -> u32 {
-        while let Some(event) = self.0.next() {
+        while let Some(event) = self.0.try_next() {
             assert_eq!(event.cq, ID);
             self.1.set(self.1.get() + 1);
         }
@@ -193,7 +193,7 @@ fn one_handler_serves_many_queues() {
     for cq in [&queues[2], &queues[0]] {
         cq.push(plain(1)).unwrap();
     }
-    let events: Vec<_> = std::iter::from_fn(|| count.0.next()).map(|event| event.cq).collect();
+    let events: Vec<_> = std::iter::from_fn(|| count.0.try_next()).map(|event| event.cq).collect();
     assert_eq!(events, [3, 1], "which of them, in order");
 }
 
@@ -238,11 +238,11 @@ fn an_overrun_is_one_asynchronous_event() {
     cq.set_reports(&reports);
     reports.open(Box::new(Silent));
     cq.push(plain(1)).unwrap();
-    assert_eq!(reports.next(), None);
+    assert_eq!(reports.try_next(), None);
     for wr_id in 2..=3 {
         cq.push(plain(wr_id)).unwrap_err();
     }
-    assert_eq!([reports.next(), reports.next()], [Some(AsyncEvent::CqError(ID)), None]);
+    assert_eq!([reports.try_next(), reports.try_next()], [Some(AsyncEvent::CqError(ID)), None]);
 }
 
 /// Requirement N11.

@@ -1,46 +1,49 @@
-//! Stream, rx: link → FPDUs → memory and completions. Steps 5 to 7 of the path; before it the peer's `tx`, which it
-//! mirrors; after it `queue/cq.rs`.
+//! The receiving half of a stream: link → FPDUs → memory and completions. It mirrors the sending half, `tx`.
 //!
-//! One round asks the link for bytes: large payload goes straight to its place, everything else into a staging buffer that
-//! the thread brings along. Then it [takes apart](self::Rx::feed) what came. Each segment is [judged](segment) against the
-//! state of the stream and the memory table before a byte of it is placed.
+//! One round asks the link for bytes: large payload goes directly to its destination, everything else into a
+//! staging buffer supplied by the thread. The received bytes are then [parsed](self::Rx::take). Each segment
+//! is [checked](segment) against the state of the stream and the memory table before any byte of it is
+//! placed.
 //!
-//! What memory may hold after a CRC failure: payload is placed before the CRC behind it was seen, where the FPDU did not
-//! arrive whole. Such bytes may be wrong, but lie where the peer was allowed to write; the message never completes, and
-//! the stream ends.
+//! Memory contents after a CRC failure: if an FPDU does not arrive in one piece, payload is placed before its
+//! CRC is seen. Such bytes may be wrong, but they are where the peer was allowed to write; the message never
+//! completes, and the stream ends.
 
-mod answer;
+mod deliver;
+mod failure;
+mod parse;
 mod place;
+mod response;
 mod segment;
 
+use super::MIN_DIRECT;
 use super::park::Park;
-use super::{DIRECT, Guards};
 use crate::connect::{Agreed, Role, Rtr};
-use crate::error::Fault;
+use crate::context::{PEER_ENDED, QpContext, READABLE};
+use crate::error::QpError;
 use crate::half::Left;
 use crate::host::Span;
 use crate::link::{Link, LinkError};
-use crate::memory::{Hold, Spans, Touch};
-use crate::qp::{CAME, ENDED, Qp};
+use crate::memory::{Guards, Spans, Touch};
 use crate::queue::{Receive, Status};
 use crate::sync::lock;
-use ironwarp_wire::mpa::{Fpdu, FpduReader, Piece, RtrSet};
+use failure::{RxFailure, Target};
+use ironwarp_wire::mpa::{Fpdu, FpduReader, RtrSet};
 use ironwarp_wire::{Dialect, Header, MAX_HEADER, Place, Terminate};
-use segment::{Failure, Judged, Target};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
-/// To ask the link so often is a turn, or to have received so many bytes.
-const READS: usize = 16;
-const SHARE: usize = 1 << 20;
-/// In the middle of a large segment more is on its way: asking again costs less than sleeping (limits of the kernel's TCP).
-const PATIENCE: usize = 8;
+/// A turn ends after this many calls to the link, or after [`BYTES_PER_TURN`] bytes.
+const CALLS_PER_TURN: usize = 16;
+const BYTES_PER_TURN: usize = 1 << 20;
+/// Maximum number of calls to the link for one piece of a large segment: more data is about to arrive, and
+/// polling costs less than sleeping.
+const MAX_SPINS: usize = 8;
 
-/// What one call of the link brought.
+/// The result of one call to the link.
 #[derive(Clone, Copy, Debug, Default)]
-struct Came {
+struct Received {
     len: usize,
-    /// Less than there was room for.
+    /// The link returned less than there was room for.
     short: bool,
 }
 
@@ -50,94 +53,97 @@ pub(crate) struct Rx {
     link: Arc<dyn Link>,
     reader: FpduReader,
     crc: bool,
-    /// How many of the peer's Reads this end holds.
+    /// Maximum number of remote Reads and atomic operations pending at this end.
     ird: u16,
-    /// What the first FPDU may be that gives no completion.
+    /// The forms of RTR that the first FPDU may take. An RTR gives no completion.
     rtr: RtrSet,
-    /// Nothing has come yet.
+    /// No FPDU has arrived yet.
     first: bool,
-    /// What has come so far of the first FPDU lets this end send, once it is whole.
+    /// The FPDU in progress is the first, which lets this end send once it is complete.
     opens: Opens,
-    /// The next message sequence numbers due on queues 0 and 1.
+    /// The next message sequence numbers expected on DDP queues 0 and 1.
     send_msn: u32,
     read_msn: u32,
-    /// The same on queue 3, and on that of Read V2 Responses.
+    /// The next message sequence numbers expected on queue 3 and on the queue of Read V2 Responses.
     atomic_msn: u32,
     read_v2_msn: u32,
-    /// The messages that are understood: private ones since the peer's signal came.
+    /// The messages understood: private ones only after the peer's signal has arrived.
     dialect: Dialect,
-    /// The peer has spoken without giving one.
-    stranger: bool,
-    /// This end opened the stream by an empty Read: the peer may speak before it has seen this end's signal.
+    /// The peer has sent a message without announcing its capabilities first.
+    standard_peer: bool,
+    /// This end opened the stream with an empty Read, so the peer may send before it has seen this end's
+    /// signal.
     read_rtr: bool,
-    /// How long the Write is, or was, that comes before what comes next.
+    /// Length of the current Write, or of the one that precedes the next message.
     written: u64,
-    /// The message of the request class of which a segment has come, and the last has not.
+    /// The message of the request class that is partly received.
     message: Message,
-    /// What the message of the request class in hand has touched.
+    /// The one-touch memory claimed by the current message of the request class.
     touch: Touch,
-    /// A segment of an answer has come, and the last has not. The send queue knows how much. Answers go on while requests
-    /// wait for a receive, so they have a place of their own.
-    answering: bool,
-    /// The segment of which the header has come, and the end has not. Most come whole, and all streams would have the room for one.
+    /// A response is partly received; the send queue knows how much of it. Tracked apart from `message`,
+    /// because responses continue while requests wait for a receive.
+    response_in_progress: bool,
+    /// The segment of which the header has arrived but not the end. Boxed because most segments arrive in one
+    /// piece.
     segment: Option<Box<Segment>>,
-    /// The last segment was large, or the end of a large message: then more of its kind comes as a rule. What is behind its payload
-    /// up to the payload of the next has so many bytes; nothing more is staged, so that all payload goes straight to its place.
-    /// None otherwise.
-    behind: u8,
-    /// How many messages of the request class were delivered.
+    /// If the last segment was large, or the end of a large message, the number of bytes between its payload
+    /// and the payload of the next segment, else zero. More large segments usually follow, so no more than
+    /// these bytes are staged and all payload goes directly to its destination.
+    gap: u8,
+    /// Number of messages of the request class delivered.
     delivered: u64,
-    /// The same, as far as the tx half knows.
+    /// Number of delivered messages that the tx half knows of.
     published: u64,
     park: Park,
-    /// So many messages were acknowledged though the last of them wait: see [`Rx::vouch`].
-    vouched: u64,
-    /// Bytes that came behind the startup frame.
+    /// Number of messages acknowledged although the last of them are still parked: see [`Rx::ack_parked`].
+    acked_parked: u64,
+    /// Bytes received after the MPA startup frame.
     early: Box<[u8]>,
-    /// The link has told something that it tells once, and nobody has found it empty since: this is kept until all is received.
-    drain: bool,
+    /// The link has reported an event that it reports only once: keep receiving until the link is found
+    /// empty.
+    until_empty: bool,
     /// The peer will send nothing more.
     ended: bool,
-    /// That was made known.
+    /// The end of the stream was reported to the queue pair.
     closed: bool,
-    /// What is received is thrown away: the stream is over, and only waits for the peer to see that.
-    over: bool,
-    /// Whether the tx half got something to do.
-    owes: bool,
+    /// Received bytes are discarded: the stream has failed and only waits until the peer notices.
+    discarding: bool,
+    /// The tx half has something new to do.
+    tx_has_work: bool,
 }
 
-/// Whether the FPDU in progress is the first.
+/// Whether the FPDU in progress opens the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Opens {
     #[default]
     No,
-    /// And a message like others.
+    /// It does, and is also an ordinary message.
     Yes,
-    /// And no more than that.
+    /// It does, and is nothing but an RTR.
     Rtr,
 }
 
-/// A message in the middle.
+/// A partly received message.
 #[derive(Debug)]
 enum Message {
     None,
-    /// The next segment belongs here.
+    /// A Write, with the place that the next segment must name.
     Write(Place),
-    /// So much of it is in the receive.
+    /// A Send of which `received` bytes are in the receive.
     Send {
         receive: Receive,
         received: u64,
-        /// What came with it.
+        /// The immediate data received with it.
         immediate: Option<u32>,
     },
 }
 
-/// A segment in the middle.
+/// A partly received segment.
 #[derive(Debug)]
 struct Segment {
     fpdu: Fpdu,
     target: Target,
-    /// How much of its payload has come.
+    /// Number of payload bytes processed.
     done: usize,
 }
 
@@ -159,104 +165,105 @@ impl Rx {
             atomic_msn: 1,
             read_v2_msn: 1,
             dialect: Dialect::Standard,
-            stranger: false,
+            standard_peer: false,
             read_rtr: agreed.role == Role::Initiator { rtr: Some(Rtr::Read) },
             written: 0,
             message: Message::None,
             touch: Touch::default(),
-            answering: false,
+            response_in_progress: false,
             segment: None,
-            behind: 0,
+            gap: 0,
             delivered: 0,
             published: 0,
             park: Park::default(),
-            vouched: 0,
+            acked_parked: 0,
             early: early.into(),
-            drain: false,
+            until_empty: false,
             ended: false,
             closed: false,
-            over: false,
-            owes: false,
+            discarding: false,
+            tx_has_work: false,
         }
     }
 
-    /// Receives until nothing is there, at so many looks, or a fair share is done. Returns whether the tx half got something to
-    /// do.
-    pub(crate) fn drive(&mut self, qp: &Qp, news: u8, looks: usize, owes: &mut bool) -> Left {
+    /// Receives until the link was found empty `polls` times or the turn is over. `events` are those that the
+    /// link has reported. Sets `tx_has_work` if the tx half has something to do.
+    pub(crate) fn drive(&mut self, qp: &QpContext, events: u8, polls: usize, tx_has_work: &mut bool) -> Left {
         let mut staging = qp.device().take_staging();
-        let told = if self.link.tells_of_more() { ENDED } else { CAME };
-        self.drain |= news & told != 0;
+        let reported_once = if self.link.tells_of_more() { PEER_ENDED } else { READABLE };
+        self.until_empty |= events & reported_once != 0;
         let room = staging.len().min(qp.device().longest_call());
-        let left = self.rounds(qp, looks, &mut staging[..room]);
+        let left = self.rounds(qp, polls, &mut staging[..room]);
         qp.device().put_staging(staging);
-        let bulk = self.behind > 0;
+        let bulk = self.gap > 0;
         if qp.receives_bulk() != bulk {
-            qp.bulk.store(bulk, Ordering::Relaxed);
+            qp.set_receives_bulk(bulk);
         }
         self.publish(qp);
-        *owes |= std::mem::take(&mut self.owes);
+        *tx_has_work |= std::mem::take(&mut self.tx_has_work);
         left
     }
 
-    /// Receives what has arrived by now, because this end is about to close: a peer that keeps sending cannot hold it here. Returns
-    /// whether the tx half got something to do.
-    pub(crate) fn drain(&mut self, qp: &Qp) -> bool {
+    /// Receives everything that has arrived by now, because this end is about to close. Bounded, so that a
+    /// peer that keeps sending cannot delay the close. Returns whether the tx half has something to do.
+    pub(crate) fn drain(&mut self, qp: &QpContext) -> bool {
         let mut staging = qp.device().take_staging();
         let room = staging.len().min(qp.device().longest_call());
         let mut due = self.link.arrived();
         self.take_early(qp);
-        self.attend(qp);
-        while due > 0 && !self.ended && !self.over && !self.park.is_full(qp.device().config().park) {
-            let Some(came) = self.receive(qp, &mut staging[..room]) else { break };
-            due = due.saturating_sub(came.len);
-            self.attend(qp);
+        self.handle_changes(qp);
+        while due > 0 && !self.ended && !self.discarding && !self.park.is_full(qp.device().config().park) {
+            let Some(received) = self.receive(qp, &mut staging[..room]) else { break };
+            due = due.saturating_sub(received.len);
+            self.handle_changes(qp);
         }
         qp.device().put_staging(staging);
         self.publish(qp);
-        std::mem::take(&mut self.owes)
+        std::mem::take(&mut self.tx_has_work)
     }
 
     /// Tells the tx half how many messages were delivered.
-    pub(crate) fn publish(&mut self, qp: &Qp) {
-        let delivered = self.delivered.max(self.vouched);
+    pub(crate) fn publish(&mut self, qp: &QpContext) {
+        let delivered = self.delivered.max(self.acked_parked);
         if delivered != self.published {
             self.published = delivered;
-            lock(&qp.owed).delivered = delivered;
-            qp.set_debt();
+            lock(&qp.obligations).delivered = delivered;
+            qp.set_ack_may_be_due();
         }
     }
 
-    fn rounds(&mut self, qp: &Qp, mut looks: usize, staging: &mut [u8]) -> Left {
+    fn rounds(&mut self, qp: &QpContext, mut polls: usize, staging: &mut [u8]) -> Left {
         self.take_early(qp);
-        self.attend(qp);
-        let mut came = 0;
-        for _ in 0..READS {
+        self.handle_changes(qp);
+        let mut bytes = 0;
+        for _ in 0..CALLS_PER_TURN {
             if self.ended {
                 return Left::Nothing;
             }
             if self.park.is_full(qp.device().config().park) {
-                // Nothing is received, so a connection that is gone would not be found out.
-                if self.drain
+                // Nothing is received while parked messages fill the limit, so check explicitly for a lost
+                // connection.
+                if self.until_empty
                     && let Some(errno) = self.link.lost()
                 {
-                    self.nothing_came(qp, LinkError::Lost(errno));
-                    self.attend(qp);
+                    self.handle_recv_error(qp, LinkError::Lost(errno));
+                    self.handle_changes(qp);
                 }
                 return Left::Nothing;
             }
             let received = self.receive(qp, staging);
-            self.attend(qp);
+            self.handle_changes(qp);
             match received {
-                Some(Came { len, short }) if !short || self.drain => {
-                    came += len;
-                    if came >= SHARE {
+                Some(Received { len, short }) if !short || self.until_empty => {
+                    bytes += len;
+                    if bytes >= BYTES_PER_TURN {
                         break;
                     }
                 }
                 Some(_) => return Left::Nothing,
-                None if looks > 1 => looks -= 1,
+                None if polls > 1 => polls -= 1,
                 None => {
-                    self.drain = false;
+                    self.until_empty = false;
                     return Left::Nothing;
                 }
             }
@@ -264,53 +271,53 @@ impl Rx {
         Left::Work
     }
 
-    fn take_early(&mut self, qp: &Qp) {
+    fn take_early(&mut self, qp: &QpContext) {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
             self.take(qp, &early);
         }
     }
 
-    /// What others changed meanwhile: the stream failed, or a receive was posted.
-    fn attend(&mut self, qp: &Qp) {
+    /// Handles what other threads may have changed: the stream has failed, or a receive was posted.
+    fn handle_changes(&mut self, qp: &QpContext) {
         if qp.is_ended() {
-            self.give_up(qp); // what waited for receives, and kept it open, is gone
+            self.give_up(qp); // also drops the parked messages, which kept it open
         } else {
             self.unpark(qp);
         }
         self.close_if_done(qp);
     }
 
-    /// One call of the link. `None`: nothing came.
-    fn receive(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<Came> {
-        let large = !self.crc && self.behind > 0;
-        let least = if large { 1 } else { DIRECT };
-        if !self.crc && self.reader.run() >= least && !self.over {
+    /// Calls the link once. Returns `None` if nothing arrived.
+    fn receive(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
+        let large = !self.crc && self.gap > 0;
+        let least = if large { 1 } else { MIN_DIRECT };
+        if !self.crc && self.reader.run() >= least && !self.discarding {
             return self.receive_directly(qp, staging);
         }
-        let room = if large { self.behind.into() } else { staging.len() };
+        let room = if large { self.gap.into() } else { staging.len() };
         match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
                 self.take(qp, &staging[..n]);
-                Some(Came { len: n, short: n < room })
+                Some(Received { len: n, short: n < room })
             }
-            Err(error) => self.nothing_came(qp, error),
+            Err(error) => self.handle_recv_error(qp, error),
         }
     }
 
-    /// Large payload goes straight to its place, under a guard.
-    fn receive_directly(&mut self, qp: &Qp, staging: &mut [u8]) -> Option<Came> {
+    /// Receives large payload directly into its destination, under a guard.
+    fn receive_directly(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
         let run = self.reader.run();
         let segment = self.segment.take()?;
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let resolved = self.resolve(qp, &segment, run, &mut spans, &mut guards);
         let received = match resolved {
             Ok(()) if spans.is_empty() => self.link.recv(&[], staging), // parked
-            Ok(()) => self.receive_patiently(&spans, &mut staging[..self.behind.into()]),
+            Ok(()) => self.receive_spinning(&spans, &mut staging[..self.gap.into()]),
             Err(failure) => {
                 drop(guards);
                 self.fail(qp, failure, &segment.fpdu);
-                return Some(Came::default());
+                return Some(Received::default());
             }
         };
         drop(guards);
@@ -321,25 +328,25 @@ impl Rx {
         match received {
             Ok(n) => {
                 let placed = n.min(direct);
-                self.reader.skip(placed).expect("no CRC, or the payload would have been staged");
+                self.reader.skip(placed).expect("payload is received directly only if no CRC covers it");
                 if let Some(segment) = &mut self.segment {
                     segment.done += placed;
                 }
                 self.take(qp, &staging[..n - placed]);
-                Some(Came { len: n, short: n < direct })
+                Some(Received { len: n, short: n < direct })
             }
             Err(LinkError::Unmapped) => {
                 let failure = self.unmapped(qp, &fpdu, done, run);
                 self.fail(qp, failure, &fpdu);
-                Some(Came::default())
+                Some(Received::default())
             }
-            Err(error) => self.nothing_came(qp, error),
+            Err(error) => self.handle_recv_error(qp, error),
         }
     }
 
-    fn receive_patiently(&self, spans: &[Span], behind: &mut [u8]) -> Result<usize, LinkError> {
-        for _ in 0..PATIENCE {
-            match self.link.recv(spans, behind) {
+    fn receive_spinning(&self, spans: &[Span], after: &mut [u8]) -> Result<usize, LinkError> {
+        for _ in 0..MAX_SPINS {
+            match self.link.recv(spans, after) {
                 Err(LinkError::WouldBlock) => std::hint::spin_loop(),
                 received => return received,
             }
@@ -347,7 +354,7 @@ impl Rx {
         Err(LinkError::WouldBlock)
     }
 
-    fn nothing_came(&mut self, qp: &Qp, error: LinkError) -> Option<Came> {
+    fn handle_recv_error(&mut self, qp: &QpContext, error: LinkError) -> Option<Received> {
         match error {
             LinkError::WouldBlock | LinkError::Unmapped => {}
             LinkError::Ended => {
@@ -356,174 +363,38 @@ impl Rx {
             }
             LinkError::Lost(errno) => {
                 self.ended = true;
-                qp.fail(Fault::Lost(errno), None, None);
+                qp.fail(QpError::Lost(errno), None, None);
                 qp.link_lost();
             }
         }
         None
     }
 
-    /// The peer closed. What it sent before is still delivered, if it waits for receives; unless this end closes as well.
-    fn close_if_done(&mut self, qp: &Qp) {
+    /// Handles the peer's close. Messages that wait for receives are still delivered first, unless this end
+    /// closes as well.
+    fn close_if_done(&mut self, qp: &QpContext) {
         if self.ended && !self.closed && (self.park.is_empty() || qp.is_ended() || qp.is_closing()) {
             self.closed = true;
-            let whole = self.reader.at_boundary() && matches!(self.message, Message::None) && !self.answering;
+            let whole = self.reader.at_boundary()
+                && matches!(self.message, Message::None)
+                && !self.response_in_progress;
             if !whole {
-                qp.fail(Fault::CutShort, None, None);
+                qp.fail(QpError::CutShort, None, None);
             }
             qp.peer_closed();
             self.give_up(qp);
-            self.owes = true;
+            self.tx_has_work = true;
             qp.link_ended();
         }
     }
 
-    // --- Taking apart ---
-
-    /// Takes bytes of the stream apart.
-    fn take(&mut self, qp: &Qp, mut bytes: &[u8]) {
-        let mut hold = None;
-        while !self.over
-            && let Some(more) = self.step(qp, &mut bytes, &mut hold)
-        {
-            if !more {
-                break;
-            }
-        }
-    }
-
-    /// One FPDU, if it is all there, or one piece of it. `None`: the stream failed. `Some(false)`: all bytes are used up.
-    fn step<'q>(&mut self, qp: &'q Qp, bytes: &mut &[u8], hold: &mut Option<Hold<'q>>) -> Option<bool> {
-        let dialect = self.dialect;
-        let before = *bytes;
-        let piece = match self.reader.whole(bytes, dialect) {
-            Ok(Some((fpdu, payload))) => {
-                return self.whole(qp, &fpdu, payload, hold).then_some(true);
-            }
-            Ok(None) => {
-                *hold = None;
-                self.reader.next(bytes, dialect)
-            }
-            Err(violation) => Err(violation),
-        };
-        let done = match piece {
-            Ok(None) => return Some(false),
-            Ok(Some(Piece::Header(fpdu))) => match self.begin_and_note(qp, &fpdu, false) {
-                Ok(target) => {
-                    self.segment = Some(Box::new(Segment { fpdu, target, done: 0 }));
-                    Ok(())
-                }
-                // Its bytes may have come one by one: it is reported as it was read.
-                Err(failure) => {
-                    self.fail(qp, failure, &fpdu);
-                    return None;
-                }
-            },
-            Ok(Some(Piece::Payload(payload))) => self.place(qp, payload),
-            Ok(Some(Piece::End)) => self.end(qp),
-            Err(violation) => {
-                let held = self.reader.held();
-                let offender = if held.is_empty() { before } else { held };
-                let offender = offender[..offender.len().min(MAX_HEADER)].to_vec();
-                self.fail_with(qp, Failure::violation(violation), None, &offender);
-                return None;
-            }
-        };
-        if let Err(failure) = done {
-            let fpdu = self.segment.as_ref().map(|segment| segment.fpdu).expect("what fails has begun");
-            self.fail(qp, failure, &fpdu);
-            return None;
-        }
-        Some(true)
-    }
-
-    /// The first step, and what it tells of what will come.
-    fn begin_and_note(&mut self, qp: &Qp, fpdu: &Fpdu, whole: bool) -> Judged<Target> {
-        let large =
-            usize::from(fpdu.payload_len) >= DIRECT || (self.behind > 0 && self.goes_on(&fpdu.header));
-        self.behind = if large { behind(fpdu) } else { 0 };
-        self.begin(qp, fpdu, whole)
-    }
-
-    /// Whether this is not the first segment of its message.
-    fn goes_on(&self, header: &Header) -> bool {
-        match header {
-            Header::Write(_) => matches!(self.message, Message::Write(_)),
-            Header::ReadResponse(_) | Header::ReadV2Response(_) => self.answering,
-            Header::Send(send) => send.offset > 0,
-            _ => false,
-        }
-    }
-
-    /// A segment that arrived in one piece: the same three steps. Writes that come together share a guard; the end of another
-    /// message may have to wait for guards.
-    fn whole<'q>(&mut self, qp: &'q Qp, fpdu: &Fpdu, payload: &[u8], hold: &mut Option<Hold<'q>>) -> bool {
-        let begun = self.begin_and_note(qp, fpdu, true);
-        match fpdu.header {
-            Header::Write(_) => self.go_on(qp, fpdu, payload, begun, hold),
-            _ => {
-                *hold = None;
-                self.go_on(qp, fpdu, payload, begun, &mut None)
-            }
-        }
-    }
-
-    /// The second and the third step of a segment that is all there.
-    fn go_on<'q>(
-        &mut self,
-        qp: &'q Qp,
-        fpdu: &Fpdu,
-        payload: &[u8],
-        begun: Judged<Target>,
-        hold: &mut Option<Hold<'q>>,
-    ) -> bool {
-        let done = begun.and_then(|target| {
-            let mut segment = Segment { fpdu: *fpdu, target, done: 0 };
-            if !payload.is_empty() {
-                self.place_of(qp, &mut segment, payload, hold)?;
-            }
-            self.end_of(qp, segment)
-        });
-        if let Err(failure) = done {
-            self.fail(qp, failure, fpdu);
-            return false;
-        }
-        true
-    }
-
-    /// A receive was posted: what waited for it goes on.
-    fn unpark(&mut self, qp: &Qp) {
-        while let Some(parked) = self.park.front() {
-            let header = parked.fpdu.header;
-            let supplied = self.supply(qp, &header);
-            if matches!(supplied, Ok(false)) {
-                qp.wait_for_receive(&header);
-                // It may have been posted since the look above, by one who did not see that it is waited for.
-                if !matches!(self.supply(qp, &header), Ok(true)) {
-                    return;
-                }
-            }
-            let Some(parked) = self.park.pop() else { return };
-            if self.park.is_empty() {
-                qp.stop_waiting();
-            }
-            // It has waited: those behind it, which still do, are no reason to wait again.
-            let begun = supplied.and_then(|_| self.judge(qp, &parked.fpdu, true));
-            if !self.go_on(qp, &parked.fpdu, &parked.payload, begun, &mut None) {
-                return;
-            }
-        }
-    }
-
-    // --- Failing ---
-
-    /// The stream failed by a segment that could be read.
-    fn fail(&mut self, qp: &Qp, mut failure: Failure, fpdu: &Fpdu) {
+    /// Fails the stream because of a segment with a valid header.
+    fn fail(&mut self, qp: &QpContext, mut failure: RxFailure, fpdu: &Fpdu) {
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
         let mut request = None;
         if let Header::ReadResponse(_) | Header::ReadV2Response(_) | Header::AtomicResponse(_) = fpdu.header {
-            // It is the Read that fails, not the receive that a message may be using meanwhile.
+            // The Read fails, not the receive that a message may be using meanwhile.
             failure.receive = None;
             let read = lock(&qp.sq).read().and_then(|read| read.entry);
             request = read.map(|seq| (seq, failure.read_status()));
@@ -531,23 +402,30 @@ impl Rx {
         self.fail_with(qp, failure, request, &bytes[..n]);
     }
 
-    fn fail_with(&mut self, qp: &Qp, failure: Failure, request: Option<(u64, Status)>, offender: &[u8]) {
-        let Failure { fault, cause, receive } = failure;
+    fn fail_with(
+        &mut self,
+        qp: &QpContext,
+        failure: RxFailure,
+        request: Option<(u64, Status)>,
+        offender: &[u8],
+    ) {
+        let RxFailure { error, cause, receive } = failure;
         let terminate = cause.map(|cause| Terminate::answer(cause, offender));
         if std::mem::take(&mut self.opens) != Opens::No {
-            self.open(qp); // so that the peer can be told
+            self.open(qp); // so that the Terminate can be sent
         }
         if let (Message::Send { receive: used, .. }, Some(status)) = (&self.message, receive) {
-            qp.complete_receive_failed(used, status, &fault);
+            qp.complete_receive_failed(used, status, &error);
             self.message = Message::None;
         }
-        self.publish(qp); // the peer is told how far it came before it is told what was wrong
-        qp.fail(fault, terminate, request);
+        self.publish(qp); // acknowledge what was delivered before the Terminate is sent
+        qp.fail(error, terminate, request);
         self.give_up(qp);
-        self.owes = true;
+        self.tx_has_work = true;
     }
 
-    /// A panic left it in a state that nobody knows. What is returned is the receive in use, which is the program's.
+    /// Consumes a half that a panic left in an unknown state. Returns the receive in use, which belongs to
+    /// the program.
     pub(crate) fn abandon(self) -> Option<Receive> {
         match self.message {
             Message::Send { receive, .. } => Some(receive),
@@ -555,9 +433,9 @@ impl Rx {
         }
     }
 
-    /// Nothing more is delivered on this stream.
-    pub(crate) fn give_up(&mut self, qp: &Qp) {
-        self.over = true;
+    /// Ends delivery on this stream.
+    pub(crate) fn give_up(&mut self, qp: &QpContext) {
+        self.discarding = true;
         self.segment = None;
         while self.park.pop().is_some() {}
         let open = match std::mem::replace(&mut self.message, Message::None) {
@@ -566,10 +444,4 @@ impl Rx {
         };
         qp.flush_receives(open);
     }
-}
-
-/// From the end of this payload to the next payload, if the next segment is like this one.
-fn behind(fpdu: &Fpdu) -> u8 {
-    let len = fpdu.total_len() - usize::from(fpdu.payload_len);
-    u8::try_from(len).expect("a header, padding and a CRC")
 }

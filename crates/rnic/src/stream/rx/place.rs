@@ -1,44 +1,45 @@
-//! The second step of a segment: its payload goes to the memory that the header names, in one copy or several. Before this:
-//! `segment.rs`, which judged the header; after it, its end.
+//! The second step of receiving a segment: its payload is placed in the memory that the header names, in one
+//! copy or several. `segment.rs` has the first and the third step.
 
-use super::segment::{Failure, Judged, Target};
+use super::failure::{Checked, RxFailure, Target};
 use super::{Message, Rx, Segment};
-use crate::error::{Fault, UNMAPPED};
-use crate::memory::{Domain, Hold, Rights, Spans, Touch, Translation};
-use crate::qp::Qp;
+use crate::context::QpContext;
+use crate::error::{QpError, UNMAPPED};
+use crate::memory::Guards;
+use crate::memory::{CachedGuard, Domain, Rights, Spans, Touch, Translation};
 use crate::queue::{Data, Sge};
-use crate::stream::{Guards, advance};
+use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::{Header, Place};
 
-/// Memory that payload belongs to.
-enum Want {
+/// The destination of payload.
+enum Destination {
     Local { domain: Domain, sge: Sge },
     Remote { place: Place, len: usize },
 }
 
 impl Rx {
-    /// Moves payload of the segment in progress to where it belongs.
-    pub(super) fn place(&mut self, qp: &Qp, payload: &[u8]) -> Judged {
+    /// Places payload of the segment in progress.
+    pub(super) fn place(&mut self, qp: &QpContext, payload: &[u8]) -> Checked {
         let Some(mut segment) = self.segment.take() else { return Ok(()) };
         let placed = self.place_of(qp, &mut segment, payload, &mut None);
         self.segment = Some(segment);
         placed
     }
 
-    /// The same, of a segment that is at hand.
+    /// Places payload of a segment that the caller holds.
     pub(super) fn place_of<'q>(
         &mut self,
-        qp: &'q Qp,
+        qp: &'q QpContext,
         segment: &mut Segment,
         payload: &[u8],
-        hold: &mut Option<Hold<'q>>,
-    ) -> Judged {
+        cached: &mut Option<CachedGuard<'q>>,
+    ) -> Checked {
         match &mut segment.target {
-            Target::Nowhere => {}
+            Target::Discard => {}
             Target::Park(parked) => parked.extend_from_slice(payload),
-            Target::Memory => self.place_in_memory(qp, segment, payload, hold)?,
+            Target::Memory => self.place_in_memory(qp, segment, payload, cached)?,
         }
         segment.done += payload.len();
         Ok(())
@@ -46,82 +47,82 @@ impl Rx {
 
     fn place_in_memory<'q>(
         &mut self,
-        qp: &'q Qp,
+        qp: &'q QpContext,
         segment: &Segment,
         payload: &[u8],
-        hold: &mut Option<Hold<'q>>,
-    ) -> Judged {
+        cached: &mut Option<CachedGuard<'q>>,
+    ) -> Checked {
         let (mut first, mut more) = (None, false);
-        self.wanted(qp, segment, payload.len(), |want, _| {
+        self.destinations(qp, segment, payload.len(), |want, _| {
             more = first.replace(want).is_some();
             Ok(())
         })?;
         let Some(want) = first else { return Ok(()) };
         let host = qp.device().host();
         let placed = if more {
-            // All of it is checked before a byte is placed.
+            // Check all of it before a byte is placed.
             let (mut spans, mut guards) = (Spans::new(), Guards::default());
             self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
             host.scatter(payload, &spans)
         } else {
             let write = |memory: &Translation, at| memory.write(at, host, payload);
             match want {
-                Want::Local { domain, sge: Sge { tag, addr, .. } } => qp
+                Destination::Local { domain, sge: Sge { tag, addr, .. } } => qp
                     .device()
                     .table()
-                    .with_local(hold, domain, (tag, addr), payload.len(), Rights::LOCAL_WRITE, write)
-                    .map_err(|denied| Failure::local(Fault::Local(denied)))?,
-                Want::Remote { place, len } => qp
-                    .with_remote(hold, place, len, Rights::REMOTE_WRITE, &mut self.touch, write)
-                    .map_err(|denied| Failure::remote(denied, denied.write_cause()))?,
+                    .with_local(cached, domain, (tag, addr), payload.len(), Rights::LOCAL_WRITE, write)
+                    .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
+                Destination::Remote { place, len } => qp
+                    .with_remote(cached, place, len, Rights::REMOTE_WRITE, &mut self.touch, write)
+                    .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?,
             }
         };
         placed.map_err(|_| self.unmapped(qp, &segment.fpdu, segment.done, payload.len()))
     }
 
-    /// Finds the memory for the next `len` bytes of a segment, and guards it.
+    /// Looks up the memory for the next `len` bytes of a segment and guards it.
     pub(super) fn resolve<'q>(
         &mut self,
-        qp: &'q Qp,
+        qp: &'q QpContext,
         segment: &Segment,
         len: usize,
         spans: &mut Spans,
         guards: &mut Guards<'q>,
-    ) -> Judged {
+    ) -> Checked {
         let table = qp.device().table();
-        self.wanted(qp, segment, len, |want, touch| {
+        self.destinations(qp, segment, len, |want, touch| {
             let guard = match want {
-                Want::Local { domain, sge: Sge { tag, addr, len } } => table
+                Destination::Local { domain, sge: Sge { tag, addr, len } } => table
                     .local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
-                    .map_err(|denied| Failure::local(Fault::Local(denied)))?,
-                Want::Remote { place, len } => qp
+                    .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
+                Destination::Remote { place, len } => qp
                     .remote(place, len, Rights::REMOTE_WRITE, spans, touch)
-                    .map_err(|denied| Failure::remote(denied, denied.write_cause()))?,
+                    .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?,
             };
             guards.push(guard);
             Ok(())
         })
     }
 
-    /// Calls `each` for the memory that the next `len` bytes of a segment belong to, in order. For none, if the stream failed
-    /// meanwhile, and the Read that this answers with it.
-    fn wanted(
+    /// Calls `each` with the destinations of the next `len` bytes of a segment, in order. Calls it for none
+    /// if the stream has failed meanwhile, and with it the Read that this segment answers.
+    fn destinations(
         &mut self,
-        qp: &Qp,
+        qp: &QpContext,
         segment: &Segment,
         len: usize,
-        mut each: impl FnMut(Want, &mut Touch) -> Judged,
-    ) -> Judged {
-        // A shared receive queue has a domain of its own.
+        mut each: impl FnMut(Destination, &mut Touch) -> Checked,
+    ) -> Checked {
+        // A shared receive queue has its own protection domain.
         let domain = match (&segment.fpdu.header, &self.message) {
             (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => receive.domain,
             _ => qp.stream().domain,
         };
         let touch = &mut self.touch;
-        let mut local = |sge| each(Want::Local { domain, sge }, touch);
+        let mut local = |sge| each(Destination::Local { domain, sge }, touch);
         match (&segment.target, &segment.fpdu.header, &self.message) {
             (Target::Memory, Header::Write(write), _) => {
-                each(Want::Remote { place: advance(write.place, segment.done as u64), len }, touch)
+                each(Destination::Remote { place: advance(write.place, segment.done as u64), len }, touch)
             }
             (
                 Target::Memory,
@@ -140,27 +141,27 @@ impl Rx {
         }
     }
 
-    /// The memory was registered, and is not there.
-    pub(super) fn unmapped(&self, qp: &Qp, fpdu: &Fpdu, done: usize, len: usize) -> Failure {
-        let fault = |place, remote| Fault::Unmapped { place, len, remote };
+    /// The failure for memory that is registered but not mapped.
+    pub(super) fn unmapped(&self, qp: &QpContext, fpdu: &Fpdu, done: usize, len: usize) -> RxFailure {
+        let error = |place, remote| QpError::Unmapped { place, len, remote };
         match (&fpdu.header, &self.message) {
             (Header::Write(write), _) => {
-                let fault = fault(advance(write.place, done as u64), true);
-                Failure { fault, cause: Some(UNMAPPED), receive: None }
+                let error = error(advance(write.place, done as u64), true);
+                RxFailure { error, cause: Some(UNMAPPED), receive: None }
             }
             (Header::Send(_) | Header::SendImmediate(_), Message::Send { receive, .. }) => {
-                Failure::local(fault(receive.request.buffers.place(), false))
+                RxFailure::local(error(receive.request.buffers.place(), false))
             }
-            (Header::ReadResponse(response), _) => Failure::local(fault(response.place, false)),
+            (Header::ReadResponse(response), _) => RxFailure::local(error(response.place, false)),
             (Header::ReadV2Response(response), _) => {
                 let mut sq = lock(&qp.sq);
                 let sink = match sq.read().cloned().and_then(|read| sq.sink(&read)) {
                     Some(Data::Memory(sges)) => sges.place(),
                     _ => Place::default(),
                 };
-                Failure::local(fault(advance(sink, response.offset.into()), false))
+                RxFailure::local(error(advance(sink, response.offset.into()), false))
             }
-            _ => Failure::local(fault(Place::default(), false)),
+            _ => RxFailure::local(error(Place::default(), false)),
         }
     }
 }

@@ -1,12 +1,13 @@
-//! The payload of a segment: its memory is checked, and copied into the train or pointed to. Before this: `build.rs` and `short.rs`,
-//! which know what leaves; after it, the link.
+//! The payload of a segment to be sent: checks its memory, then copies it into the batch or references it.
 
 use super::Tx;
-use crate::error::Fault;
-use crate::memory::{Hold, Rights, Spans, Touch};
-use crate::qp::Qp;
+use crate::context::QpContext;
+use crate::error::QpError;
+use crate::memory::Guards;
+use crate::memory::{CachedGuard, Rights, Spans, Touch};
+use crate::outbound::TxBatch;
 use crate::queue::{Data, Sge, Sges};
-use crate::stream::{DIRECT, Guards, Train};
+use crate::stream::MIN_DIRECT;
 use ironwarp_wire::{Header, Place};
 
 /// Where the payload of a segment comes from.
@@ -18,99 +19,104 @@ pub(super) enum Source<'a> {
 }
 
 impl Tx {
-    /// Puts a segment with its payload together: checks the memory, then copies it or points to it.
+    /// Adds a segment with its payload: checks the memory, then copies or references it.
     pub(super) fn add_payload<'q>(
         &mut self,
-        qp: &'q Qp,
-        train: &mut Train,
+        qp: &'q QpContext,
+        batch: &mut TxBatch,
         guards: &mut Guards<'q>,
         header: &Header,
         source: &Source<'_>,
         len: usize,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), QpError> {
         let writer = &mut self.cursor.writer;
         if len == 0 {
-            train.empty(writer, header);
+            batch.push_empty(writer, header);
             return Ok(());
         }
         let framing = writer.framing();
         let inline = matches!(source, Source::Inline(_));
-        if inline || framing.crc || framing.markers || len < DIRECT {
-            return train.copied(writer, header, len, |to| fetch(qp, &mut guards.hold, source, to));
+        if inline || framing.crc || framing.markers || len < MIN_DIRECT {
+            return batch.push_copied(writer, header, len, |to| fetch(qp, &mut guards.cached, source, to));
         }
         let mut spans = Spans::new();
         let place = resolve(qp, source, len, &mut spans, guards)?;
         if !spans.are_mapped(qp.device().host()) {
-            return Err(Fault::Unmapped { place, len, remote: matches!(source, Source::Remote(..)) });
+            return Err(QpError::Unmapped { place, len, remote: matches!(source, Source::Remote(..)) });
         }
-        train.referenced(writer, header, len, &spans);
+        batch.push_referenced(writer, header, len, &spans);
         Ok(())
     }
 }
 
 /// Copies the payload of a segment.
 fn fetch<'q>(
-    qp: &'q Qp,
-    hold: &mut Option<Hold<'q>>,
+    qp: &'q QpContext,
+    cached: &mut Option<CachedGuard<'q>>,
     source: &Source<'_>,
     into: &mut [u8],
-) -> Result<(), Fault> {
+) -> Result<(), QpError> {
     let (host, len) = (qp.device().host(), into.len());
     match source {
         Source::Inline(bytes) => into.copy_from_slice(bytes),
         Source::Remote(place, touch) => {
-            let mut touch = *touch; // claimed when the request came
-            qp.with_remote(hold, *place, len, Rights::REMOTE_READ, &mut touch, |memory, at| {
+            let mut touch = *touch; // claimed when the request arrived
+            qp.with_remote(cached, *place, len, Rights::REMOTE_READ, &mut touch, |memory, at| {
                 memory.read(at, host, into)
             })
-            .map_err(Fault::Remote)?
-            .map_err(|_| Fault::Unmapped { place: *place, len, remote: true })?;
+            .map_err(QpError::Remote)?
+            .map_err(|_| QpError::Unmapped { place: *place, len, remote: true })?;
         }
-        Source::Sge(sge) => fetch_sge(qp, hold, *sge, into)?,
+        Source::Sge(sge) => fetch_sge(qp, cached, *sge, into)?,
         Source::Sges(sges, offset) => {
             let (mut first, mut more) = (Sge::default(), false);
             sges.range(u64::from(*offset), len, |sge| {
                 more = std::mem::replace(&mut first, sge).len > 0;
-                Ok::<(), Fault>(())
+                Ok::<(), QpError>(())
             })?;
             if !more {
-                return fetch_sge(qp, hold, first, into);
+                return fetch_sge(qp, cached, first, into);
             }
             let (mut spans, mut guards) = (Spans::new(), Guards::default());
             let place = resolve(qp, source, len, &mut spans, &mut guards)?;
-            host.gather(&spans, into).map_err(|_| Fault::Unmapped { place, len, remote: false })?;
+            host.gather(&spans, into).map_err(|_| QpError::Unmapped { place, len, remote: false })?;
         }
     }
     Ok(())
 }
 
-fn fetch_sge<'q>(qp: &'q Qp, hold: &mut Option<Hold<'q>>, sge: Sge, into: &mut [u8]) -> Result<(), Fault> {
+fn fetch_sge<'q>(
+    qp: &'q QpContext,
+    cached: &mut Option<CachedGuard<'q>>,
+    sge: Sge,
+    into: &mut [u8],
+) -> Result<(), QpError> {
     let (device, domain, len) = (qp.device(), qp.stream().domain, into.len());
     let host = device.host();
     device
         .table()
-        .with_local(hold, domain, (sge.tag, sge.addr), len, Rights::LOCAL_READ, |memory, at| {
+        .with_local(cached, domain, (sge.tag, sge.addr), len, Rights::LOCAL_READ, |memory, at| {
             memory.read(at, host, into)
         })
-        .map_err(Fault::Local)?
-        .map_err(|_| Fault::Unmapped { place: sge.place(), len, remote: false })
+        .map_err(QpError::Local)?
+        .map_err(|_| QpError::Unmapped { place: sge.place(), len, remote: false })
 }
 
-/// Finds the memory of a segment, and guards it. Returns where it begins, for messages.
+/// Looks up the memory of a segment and guards it. Returns its first address, for error messages.
 fn resolve<'q>(
-    qp: &'q Qp,
+    qp: &'q QpContext,
     source: &Source<'_>,
     len: usize,
     spans: &mut Spans,
     guards: &mut Guards<'q>,
-) -> Result<Place, Fault> {
+) -> Result<Place, QpError> {
     let (table, stream) = (qp.device().table(), qp.stream());
     match source {
-        Source::Inline(_) | Source::Sge(_) => Ok(Place::default()), // copied, always
+        Source::Inline(_) | Source::Sge(_) => Ok(Place::default()), // always copied
         Source::Remote(place, touch) => {
-            let mut touch = *touch; // claimed when the request came
+            let mut touch = *touch; // claimed when the request arrived
             let guard = qp.remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
-            guards.push(guard.map_err(Fault::Remote)?);
+            guards.push(guard.map_err(QpError::Remote)?);
             Ok(*place)
         }
         Source::Sges(sges, offset) => {
@@ -119,7 +125,7 @@ fn resolve<'q>(
                 begins.get_or_insert(sge.place());
                 let right = Rights::LOCAL_READ;
                 let guard = table.local(stream.domain, sge.tag, sge.addr, sge.len as usize, right, spans);
-                guards.push(guard.map_err(Fault::Local)?);
+                guards.push(guard.map_err(QpError::Local)?);
                 Ok(())
             })?;
             Ok(begins.unwrap_or_default())
@@ -127,14 +133,14 @@ fn resolve<'q>(
     }
 }
 
-/// Whether all of this memory may be used.
-pub(super) fn check(qp: &Qp, data: &Data, right: Rights) -> Result<(), Fault> {
+/// Checks that all of this memory may be used.
+pub(super) fn check(qp: &QpContext, data: &Data, right: Rights) -> Result<(), QpError> {
     let Data::Memory(sges) = data else { return Ok(()) };
     let (table, domain) = (qp.device().table(), qp.stream().domain);
     for sge in sges.as_slice().iter().filter(|sge| sge.len > 0) {
         table
             .with_local(&mut None, domain, (sge.tag, sge.addr), sge.len as usize, right, |_, _| ())
-            .map_err(Fault::Local)?;
+            .map_err(QpError::Local)?;
     }
     Ok(())
 }

@@ -1,0 +1,97 @@
+//! The adapter of a process, and the ends of its connections.
+
+use crate::control::TIMEOUT;
+use crate::result::Result;
+use crate::turn::Turn;
+use ironwarp::{
+    AcceptOptions, Access, Adapter, Buffer, Completes, Completion, CompletionQueue, Config, ConnectOptions,
+    Listener, MemoryRegion, Place, ProtectionDomain, QueuePair,
+};
+use std::net::SocketAddr;
+
+/// The adapter of a process.
+#[derive(Debug)]
+pub(super) struct Host {
+    pub(super) adapter: Adapter,
+    pub(super) domain: ProtectionDomain,
+    pub(super) cq: CompletionQueue,
+}
+
+impl Host {
+    pub(super) fn open(turn: &Turn) -> Result<Self> {
+        let adapter = Adapter::open(Config { crc: turn.crc, ..Config::default() })?;
+        let cq = adapter.completion_queue(2 * turn.queued.max(turn.connections).max(DEPTH))?;
+        Ok(Self { domain: adapter.protection_domain(), cq, adapter })
+    }
+
+    pub(super) fn pair(&self, turn: &Turn, depth: usize) -> Result<QueuePair> {
+        let completes = if turn.acked { Completes::WhenAcknowledged } else { Completes::WhenSent };
+        let pair = self.domain.queue_pair(&self.cq).completes(completes);
+        Ok(pair.send_depth(depth).receive_depth(depth).max_sges(1).create()?)
+    }
+
+    pub(super) fn region(&self, buffer: Buffer) -> Result<MemoryRegion> {
+        Ok(self.domain.register(buffer, Access::LOCAL_READ | Access::LOCAL_WRITE | Access::REMOTE)?)
+    }
+
+    /// Returns the next completion, by polling or sleeping. Fails if it is not successful.
+    pub(super) fn completion(&self, turn: &Turn) -> Result<Completion> {
+        let completion = match turn.blocking {
+            true => self.cq.wait(TIMEOUT)?.ok_or("no completion in time")?,
+            false => loop {
+                if let Some(completion) = self.cq.poll_one()? {
+                    break completion;
+                }
+            },
+        };
+        Ok(completion.success()?)
+    }
+}
+
+/// Default queue depth.
+pub(super) const DEPTH: usize = 64;
+
+/// One end of a connection, with memory for the peer.
+#[derive(Debug)]
+pub(super) struct End<'h> {
+    pub(super) host: &'h Host,
+    pub(super) pair: QueuePair,
+    pub(super) region: MemoryRegion,
+    /// Address of the peer's memory.
+    pub(super) peer: Place,
+}
+
+impl<'h> End<'h> {
+    /// Connects the client. `prepare` posts receives before the first message can arrive.
+    pub(super) fn connect(
+        turn: &Turn,
+        host: &'h Host,
+        to: SocketAddr,
+        region: MemoryRegion,
+        prepare: impl Fn(&QueuePair, &MemoryRegion) -> Result,
+    ) -> Result<Self> {
+        let pair = host.pair(turn, DEPTH.max(turn.queued))?;
+        prepare(&pair, &region)?;
+        let options = ConnectOptions::new().private_data(&region.place(0)?.to_bytes());
+        let established = pair.connect(to, &options).map_err(|error| error.to_string())?;
+        let peer = Place::from_bytes(&established.private_data).ok_or("the server sent no address")?;
+        Ok(Self { host, pair, region, peer })
+    }
+
+    /// Accepts a client. `prepare` posts receives before the first message can arrive.
+    pub(super) fn accept(
+        turn: &Turn,
+        host: &'h Host,
+        listener: &Listener,
+        region: MemoryRegion,
+        prepare: impl Fn(&QueuePair, &MemoryRegion) -> Result,
+    ) -> Result<Self> {
+        let incoming = listener.accept(TIMEOUT).ok_or("no connection request in time")?;
+        let peer = Place::from_bytes(incoming.private_data()).ok_or("the client sent no address")?;
+        let pair = host.pair(turn, DEPTH.max(turn.queued))?;
+        prepare(&pair, &region)?;
+        let options = AcceptOptions::new().private_data(&region.place(0)?.to_bytes());
+        incoming.accept(&pair, &options).map_err(|error| error.to_string())?;
+        Ok(Self { host, pair, region, peer })
+    }
+}

@@ -1,0 +1,59 @@
+//! The options of `ironwarp run`.
+
+use clap::Args;
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ironwarp_engine::config::{DeviceName, LogLevel, Persona};
+use ironwarp_rnic::fault::FaultPlan;
+use std::path::PathBuf;
+
+#[derive(Debug, Default, Args)]
+pub(super) struct Options {
+    /// Name of the device [default: ironwarp0]
+    #[arg(long)]
+    pub(super) name: Option<DeviceName>,
+
+    /// Kind of adapter that the program sees [default: roce]
+    #[arg(long, value_parser = words(Persona::ALL, Persona::as_str))]
+    pub(super) persona: Option<Persona>,
+
+    /// Faults to inject, such as `split=0.2,cut@0.001`
+    #[arg(long, value_name = "SPEC")]
+    pub(super) faults: Option<FaultPlan>,
+
+    /// Seed of the random choices of faults [default: random]
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+
+    /// Capture the adapter's traffic to this file
+    #[arg(long, value_name = "FILE")]
+    pub(super) pcap: Option<PathBuf>,
+
+    /// Log level of the adapter [default: warn]
+    #[arg(long, value_name = "LEVEL", value_parser = words(LogLevel::ALL, LogLevel::as_str))]
+    pub(super) log: Option<LogLevel>,
+}
+
+impl Options {
+    /// Whether an option sets this setting.
+    pub(super) fn sets(&self, setting: &str) -> bool {
+        match setting {
+            "name" => self.name.is_some(),
+            "persona" => self.persona.is_some(),
+            "faults" => self.faults.is_some(),
+            "seed" => self.seed.is_some(),
+            "pcap" => self.pcap.is_some(),
+            "log" => self.log.is_some(),
+            _ => false,
+        }
+    }
+}
+
+/// Returns a parser for one of a few words.
+fn words<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    word: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let find = move |text: String| all.iter().copied().find(|it| word(*it) == text);
+    PossibleValuesParser::new(all.iter().map(|it| word(*it)))
+        .try_map(move |text| find(text).ok_or("not one of these"))
+}

@@ -1,0 +1,38 @@
+//! Why a queue pair cannot be connected manually.
+
+use ironwarp_rnic::connect::InvalidArgument;
+use ironwarp_rnic::gid::Gid;
+use ironwarp_rnic::qp::IllegalTransition;
+use std::io;
+
+/// Why a queue pair cannot be connected manually.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BringUpError {
+    /// Its number has no port in it.
+    #[error("the queue pair's number has no port in it: create it for manual connection")]
+    NoPort,
+    /// The GID table has no entry with this index.
+    #[error("no GID with index {0}: its address went away, or never existed")]
+    NoGid(usize),
+    /// The GIDs cannot reach each other.
+    #[error("{local} cannot reach {remote}: both ends need addresses of the same IP version")]
+    OtherVersion {
+        /// The local GID.
+        local: Gid,
+        /// The remote GID.
+        remote: Gid,
+    },
+    /// The number is not that of a queue pair. A number that is not in use is noticed when something is sent.
+    #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
+    NotDialled(u32),
+    /// The queue pair must be initialised, and not have been connected since.
+    #[error(transparent)]
+    State(#[from] IllegalTransition),
+    /// A depth is out of range.
+    #[error(transparent)]
+    InvalidArgument(#[from] InvalidArgument),
+    /// A system call failed, for example because the local GID is not an address of this host.
+    #[error("{0}")]
+    System(#[from] io::Error),
+}

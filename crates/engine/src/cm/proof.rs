@@ -1,0 +1,169 @@
+//! How two manually connected queue pairs prove to each other that they know the same key: HMAC-SHA256 over both nonces, GIDs and numbers,
+//! truncated to 128 bits. `docs/wire.md` describes the exchange.
+
+use crate::config::{ClusterKey, Config};
+use hmac::{Hmac, Mac};
+use ironwarp_rnic::gid::Gid;
+use ironwarp_wire::private::{Secret, Token, VERSION};
+use sha2::Sha256;
+use std::fs::File;
+use std::io::{self, Read};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::Path;
+
+/// Maximum length of a key file, which is one line.
+const MAX_KEY_FILE: u64 = 4096;
+
+/// A secret that two queue pairs share.
+#[derive(Clone, Debug)]
+pub(crate) enum Key {
+    /// The setting: all hosts of a cluster have it.
+    Cluster(ClusterKey),
+    /// The secret that two connection managers exchanged for these two queue pairs.
+    Secret(Secret),
+}
+
+/// Both ends, as each was told of the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ends {
+    pub(super) dialler: (Gid, u32),
+    pub(super) acceptor: (Gid, u32),
+}
+
+/// Which end proves. The two proofs must differ, or one could be sent back as the other.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum By {
+    Dialler,
+    Acceptor,
+}
+
+impl Key {
+    fn bytes(&self) -> &[u8] {
+        match self {
+            Self::Cluster(key) => key.bytes().unwrap_or_default(),
+            Self::Secret(secret) => &secret.0,
+        }
+    }
+
+    fn mac(&self, by: By, (dialler, acceptor): (&Token, &Token), ends: &Ends) -> Hmac<Sha256> {
+        let mut mac = Hmac::<Sha256>::new_from_slice(self.bytes()).expect("HMAC takes keys of any length");
+        mac.update(match by {
+            By::Dialler => b"dial",
+            By::Acceptor => b"answer",
+        });
+        mac.update(&[VERSION]);
+        mac.update(dialler);
+        mac.update(acceptor);
+        for (gid, qpn) in [ends.dialler, ends.acceptor] {
+            mac.update(&gid.to_bytes());
+            mac.update(&qpn.to_be_bytes());
+        }
+        mac
+    }
+
+    pub(super) fn proof(&self, by: By, nonces: (&Token, &Token), ends: &Ends) -> Token {
+        let whole = self.mac(by, nonces, ends).finalize().into_bytes();
+        std::array::from_fn(|index| whole[index])
+    }
+
+    /// Checks a proof, in a time that does not depend on where it is wrong.
+    pub(super) fn verify(&self, proof: &Token, by: By, nonces: (&Token, &Token), ends: &Ends) -> bool {
+        self.mac(by, nonces, ends).verify_truncated_left(proof).is_ok()
+    }
+}
+
+/// Returns the key of the settings, if there is one.
+pub(crate) fn cluster_key(config: &Config) -> io::Result<Option<Key>> {
+    let from_file = !config.key_file.as_os_str().is_empty();
+    let key = match (config.key.bytes(), from_file) {
+        (None, false) => return Ok(None),
+        (Some(_), false) => config.key.clone(),
+        (None, true) => read_key(&config.key_file).map_err(|error| {
+            let file = config.key_file.display();
+            io::Error::new(
+                error.kind(),
+                format!("failed to use the key file `{file}` (IRONWARP_KEY_FILE): {error}"),
+            )
+        })?,
+        (Some(_), true) => {
+            let why = "both a key and a key file are set: unset IRONWARP_KEY or IRONWARP_KEY_FILE";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+        }
+    };
+    Ok(Some(Key::Cluster(key)))
+}
+
+fn read_key(path: &Path) -> io::Result<ClusterKey> {
+    // A FIFO would block, and a device could do anything: nothing is read before it is known to be a regular file.
+    let file = File::options().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(path)?;
+    let about = file.metadata()?;
+    let wrong = |why: &str| Err(io::Error::new(io::ErrorKind::InvalidInput, why));
+    if !about.is_file() {
+        return wrong("it is not a regular file");
+    }
+    if about.mode() & 0o077 != 0 {
+        return wrong("group or others have access to it: run `chmod 600` on it");
+    }
+    let mut bytes = Vec::new();
+    file.take(MAX_KEY_FILE + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_KEY_FILE {
+        return wrong("it is longer than 4096 bytes");
+    }
+    let line = bytes.strip_suffix(b"\n").unwrap_or(&bytes);
+    let key = line.strip_suffix(b"\r").unwrap_or(line);
+    ClusterKey::new(key).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const KEY: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+    fn key(bytes: &[u8]) -> Key {
+        Key::Cluster(ClusterKey::new(bytes).unwrap())
+    }
+
+    /// Computed with Python's hmac module from the description in docs/wire.md.
+    #[test]
+    fn proofs_are_what_the_document_says() {
+        let ends = Ends {
+            dialler: ("192.0.2.1".parse().unwrap(), 0x0f_a001),
+            acceptor: ("192.0.2.2".parse().unwrap(), 0xff_fe07),
+        };
+        let nonces = (&[0x11; 16], &[0x22; 16]);
+        let hex = |by| key(KEY).proof(by, nonces, &ends).map(|byte| format!("{byte:02x}")).concat();
+        assert_eq!(hex(By::Dialler), "11f3b6fc09912cc8c470360ca616fd69");
+        assert_eq!(hex(By::Acceptor), "c2c36b716aa3c33b7b07c142ab24df9e");
+        let proof = key(KEY).proof(By::Dialler, nonces, &ends);
+        assert!(key(KEY).verify(&proof, By::Dialler, nonces, &ends));
+        assert!(!key(KEY).verify(&proof, By::Acceptor, nonces, &ends), "sent back");
+        assert!(!key(&KEY[1..]).verify(&proof, By::Dialler, nonces, &ends), "another key");
+        assert!(!key(KEY).verify(&proof, By::Dialler, (nonces.0, nonces.0), &ends), "another nonce");
+        let swapped = Ends { dialler: ends.acceptor, acceptor: ends.dialler };
+        assert!(!key(KEY).verify(&proof, By::Dialler, nonces, &swapped), "other ends");
+    }
+
+    #[test]
+    fn a_key_file_is_private_and_long_enough() {
+        use std::fs::{self, Permissions};
+        use std::os::unix::fs::PermissionsExt;
+        let path = std::env::temp_dir().join(format!("ironwarp-key-{}", std::process::id()));
+        let config = Config { key_file: path.clone(), ..Config::default() };
+        let why = |config: &Config| cluster_key(config).unwrap_err().to_string();
+        assert!(why(&config).contains("No such file"), "{}", why(&config));
+        fs::write(&path, [KEY, b"\n"].concat()).unwrap();
+        fs::set_permissions(&path, Permissions::from_mode(0o640)).unwrap();
+        assert!(why(&config).contains("chmod 600"), "{}", why(&config));
+        fs::set_permissions(&path, Permissions::from_mode(0o600)).unwrap();
+        assert_eq!(cluster_key(&config).unwrap().unwrap().bytes(), KEY, "without the line break");
+        let both = Config { key: ClusterKey::new(KEY).unwrap(), ..config.clone() };
+        assert!(why(&both).contains("both a key and a key file"), "{}", why(&both));
+        fs::write(&path, "short").unwrap();
+        assert!(why(&config).contains("key too short: 5 bytes"), "{}", why(&config));
+        fs::remove_file(&path).unwrap();
+        let directory = Config { key_file: std::env::temp_dir(), ..Config::default() };
+        assert!(why(&directory).contains("not a regular file"), "{}", why(&directory));
+        assert!(cluster_key(&Config::default()).unwrap().is_none());
+    }
+}

@@ -1,0 +1,196 @@
+//! Settings of an adapter: the device's, the engine's and the drop-in's tables, as one [`Config`].
+//!
+//! The environment variables (`IRONWARP_` and the name in capitals) and the page `docs/settings.md` derive from these tables.
+
+mod dropin;
+mod error;
+mod ports;
+mod trust;
+mod value;
+
+pub use dropin::{DeviceName, InvalidDeviceName, LogLevel, Persona, PortPolicy, UnknownKeyword};
+pub use error::ConfigError;
+pub use ports::{InvalidPortRange, PortRange};
+pub use trust::{ClusterKey, InvalidUsers, KeyTooShort, Users};
+
+use ironwarp_rnic::config::DeviceConfig;
+use ironwarp_rnic::device_settings;
+use ironwarp_rnic::steering::HashKey;
+use std::ffi::{OsStr, OsString};
+use std::path::PathBuf;
+use std::time::Duration;
+use value::Value;
+
+/// Prefix of the environment variables that change settings.
+pub const PREFIX: &str = "IRONWARP_";
+
+/// Defines [`Config`] from the tables of settings, the device's first.
+macro_rules! define {
+    (
+        { $($(#[doc = $device_doc:literal])+ $device:ident: $device_type:ty = $device_default:expr,)* }
+        $({ $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)* })*
+    ) => {
+        /// The settings of an adapter.
+        ///
+        /// [`from_env`](Self::from_env) reads each of them from an environment variable: `IRONWARP_` and the name in capitals.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct Config {
+            $($(#[doc = $device_doc])+ pub $device: $device_type,)*
+            $($($(#[doc = $doc])+ pub $name: $type,)*)*
+        }
+
+        impl Default for Config {
+            fn default() -> Self {
+                Self { $($device: $device_default,)* $($($name: $default,)*)* }
+            }
+        }
+
+        impl Config {
+            /// Names and descriptions of all settings.
+            pub const SETTINGS: &[(&str, &str)] = &[
+                $((stringify!($device), concat!($($device_doc),+)),)*
+                $($((stringify!($name), concat!($($doc),+)),)*)*
+            ];
+
+            /// Returns a setting as text, in the form that [`set`](Self::set) accepts.
+            pub fn get(&self, name: &str) -> Option<String> {
+                match name {
+                    $(stringify!($device) => Some(self.$device.to_text()),)*
+                    $($(stringify!($name) => Some(self.$name.to_text()),)*)*
+                    _ => None,
+                }
+            }
+
+            /// Changes a setting.
+            pub fn set(&mut self, name: &str, value: &str) -> Result<(), ConfigError> {
+                let invalid = |expected| ConfigError::invalid(name, value, expected);
+                match name {
+                    $(stringify!($device) => self.$device = Value::from_text(value).map_err(invalid)?,)*
+                    $($(stringify!($name) => self.$name = Value::from_text(value).map_err(invalid)?,)*)*
+                    _ => return Err(Self::unknown(name)),
+                }
+                Ok(())
+            }
+
+            /// Returns the settings that the device uses itself.
+            pub(crate) fn device(&self) -> DeviceConfig {
+                DeviceConfig { $($device: self.$device.clone(),)* }
+            }
+        }
+    };
+}
+
+device_settings! { define
+    {
+        /// Idle time after which the kernel sends TCP keepalive probes. It probes for 30 s before it resets the connection.
+        keepalive: Duration = Duration::from_secs(30),
+        /// Range of TCP and UDP ports for manually connected and datagram queue pairs, such as `20000-20999`, for use with a
+        /// firewall. If unset, the kernel chooses. 240 manually connected queue pairs share a port; a port stays in use for
+        /// a minute after its last connection.
+        ports: PortRange = PortRange::default(),
+        /// Listen for manually connected queue pairs on all addresses instead of only that of their GID, for hosts behind
+        /// address translation. The peers that may connect stay the same.
+        listen_everywhere: bool = false,
+        /// A shared key that both ends of a manually connected queue pair must prove to know: at least 16 bytes, the same on
+        /// all hosts. Without a key, any process that has the peer's address and knows both queue pair numbers is accepted.
+        /// Use `key_file` where other users can read the environment.
+        key: ClusterKey = ClusterKey::default(),
+        /// A file that contains the shared key; a line break at its end is ignored. It must be a regular file that group and
+        /// others cannot read.
+        key_file: PathBuf = PathBuf::new(),
+        /// Users of this host, besides the process's own, whose manually connected queue pairs are accepted and whose
+        /// listeners on candidate ports are trusted: numeric ids such as `1000,1001`, or `any`.
+        users: Users = Users::default(),
+        /// Where port N of librdmacm's port space is, which is separate from TCP's. `shared`: at TCP port N, or at a candidate
+        /// derived from N if TCP port N is in use. `apart`: at a candidate; TCP port N is neither bound nor dialled, which
+        /// leaves it to a TCP server that another process starts later; set it at both ends. `tcp`: at TCP port N only, as with
+        /// `private` off. Only the drop-in uses this port space. docs/wire.md lists the candidates.
+        port_space: PortPolicy = PortPolicy::Shared,
+        /// Maximum number of lanes (the adapter's threads). There are never more than processors available to the process.
+        lanes: usize = 4,
+        /// Secret key, 80 hexadecimal digits, of the hash that assigns new connections to lanes (requirement I7). If unset,
+        /// each adapter generates a random key. Set it in tests that must know the lane.
+        steering_key: HashKey = HashKey::default(),
+        /// CPU utilization of a lane, in percent, above which it hands a queue pair to a lane that uses less than half as
+        /// much, if both benefit (requirement I9). 0 disables rebalancing.
+        rebalance: u16 = 50,
+        /// Write the traffic of all connections and datagrams to this file, for Wireshark and other packet analysers. This
+        /// requires no privileges, and each FPDU becomes one packet. An existing file is appended to, and processes can share
+        /// one. Traffic of a queue pair connected to itself is not captured.
+        pcap: PathBuf = PathBuf::new(),
+        /// Maximum size of the capture file, in bytes. Capturing stops there.
+        pcap_limit: u64 = 1 << 30,
+    }
+    {
+        /// Name of the device that C programs see (drop-in only), for programs that look for a name such as `mlx5_0`. It does
+        /// not enable vendor-specific features.
+        name: DeviceName = DeviceName::default(),
+        /// Transport that C programs see, `roce` or `iwarp` (drop-in only). The wire protocol is iWARP in both cases. Use
+        /// `iwarp` to test programs that support iWARP.
+        persona: Persona = Persona::Roce,
+        /// Verbosity of messages on standard error: `off`, `error`, `warn`, `info`, `debug` or `trace` (drop-in only). Rust
+        /// programs install a `tracing` subscriber instead.
+        log: LogLevel = LogLevel::Warn,
+    }
+}
+
+impl Config {
+    /// Returns the default settings, changed by the environment variables `IRONWARP_…`.
+    ///
+    /// ```
+    /// # use ironwarp_engine::config::Config;
+    /// let config = Config::from_env()?;
+    /// println!("at most {} lanes", config.lanes);
+    /// # Ok::<(), ironwarp_engine::config::ConfigError>(())
+    /// ```
+    pub fn from_env() -> Result<Self, ConfigError> {
+        let (config, errors) = Self::from_variables(std::env::vars_os());
+        errors.into_iter().next().map_or(Ok(config), Err)
+    }
+
+    /// Returns the default settings, changed by the valid environment variables `IRONWARP_…`, and an error for each invalid one.
+    ///
+    /// ```
+    /// # use ironwarp_engine::config::Config;
+    /// let (config, errors) = Config::from_env_leniently();
+    /// errors.iter().for_each(|error| eprintln!("{error}"));
+    /// # let _ = config;
+    /// ```
+    pub fn from_env_leniently() -> (Self, Vec<ConfigError>) {
+        Self::from_variables(std::env::vars_os())
+    }
+
+    /// Other programs' variables need not be valid UTF-8.
+    fn from_variables(variables: impl Iterator<Item = (OsString, OsString)>) -> (Self, Vec<ConfigError>) {
+        let (mut config, mut errors) = (Self::default(), Vec::new());
+        for (variable, value) in variables {
+            let variable = variable.to_string_lossy();
+            if let Some(name) = variable.strip_prefix(PREFIX) {
+                errors.extend(config.set_os(&name.to_lowercase(), &value).err());
+            }
+        }
+        (config, errors)
+    }
+
+    /// Returns where ports of the connection manager are: a separate port space is a private extension.
+    pub fn port_policy(&self) -> PortPolicy {
+        if self.private { self.port_space } else { PortPolicy::Tcp }
+    }
+
+    fn set_os(&mut self, name: &str, value: &OsStr) -> Result<(), ConfigError> {
+        match value.to_str() {
+            Some(value) => self.set(name, value),
+            None if self.get(name).is_none() => Err(Self::unknown(name)),
+            None => {
+                Err(ConfigError::invalid(name, &value.to_string_lossy(), "expected UTF-8 text".to_owned()))
+            }
+        }
+    }
+
+    fn unknown(name: &str) -> ConfigError {
+        ConfigError::unknown(name, Self::SETTINGS.iter().map(|(known, _)| *known))
+    }
+}
+
+#[cfg(test)]
+mod tests;

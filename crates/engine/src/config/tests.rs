@@ -1,0 +1,99 @@
+use super::*;
+
+fn with(variables: &[(&str, &str)]) -> (Config, Vec<ConfigError>) {
+    Config::from_variables(variables.iter().map(|(name, value)| (name.into(), value.into())))
+}
+
+fn messages(errors: &[ConfigError]) -> Vec<String> {
+    errors.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn every_setting_round_trips_as_text() {
+    let mut config = Config::default();
+    for (name, about) in Config::SETTINGS {
+        let text = config.get(name).expect("every listed setting has a value");
+        config.set(name, &text).expect("the text of a value is valid");
+        assert!(!about.trim().is_empty());
+    }
+    assert_eq!(config, Config::default());
+}
+
+#[test]
+fn environment_variables_change_settings() {
+    let variables =
+        [("IRONWARP_CRC", "off"), ("IRONWARP_CLOSE", "250ms"), ("IRONWARP_IRD", "7"), ("HOME", "/")];
+    let expected = Config { crc: false, close: Duration::from_millis(250), ird: 7, ..Config::default() };
+    assert_eq!(with(&variables), (expected, Vec::new()));
+}
+
+#[test]
+fn errors_suggest_what_was_meant() {
+    let (config, errors) = with(&[("IRONWARP_LANE", "2"), ("IRONWARP_CLOSE", "5"), ("IRONWARP_CRC", "off")]);
+    assert_eq!(
+        messages(&errors),
+        [
+            "unknown setting `lane` (IRONWARP_LANE), the closest is `lanes`",
+            "invalid value `5` for the setting `close`: expected a duration such as `5s` or `200ms`",
+        ]
+    );
+    assert_eq!(config, Config { crc: false, ..Config::default() }, "valid settings apply");
+}
+
+/// Keys are never shown, not even in errors.
+#[test]
+fn keys_are_not_shown() {
+    let (config, errors) = with(&[("IRONWARP_KEY", "correct horse battery staple")]);
+    assert_eq!((config.key.bytes(), errors), (Some(&b"correct horse battery staple"[..]), vec![]));
+    let shown = format!("{config:?} {:?}", config.get("key"));
+    assert!(shown.contains("ClusterKey(..)") && !shown.contains("horse"), "{shown}");
+    let (config, errors) = with(&[("IRONWARP_KEY", "staple")]);
+    assert_eq!(config.key.bytes(), None);
+    let [error] = &messages(&errors)[..] else { panic!("{errors:?}") };
+    assert!(error.contains("key too short: 6 bytes") && !error.contains("staple"), "{error}");
+}
+
+#[test]
+fn users_are_ids_or_any() {
+    let users = |text: &str| text.parse::<Users>();
+    assert_eq!(users("7, 8"), Ok(Users::Listed(vec![7, 8])));
+    assert_eq!(users("7,nobody"), Err(InvalidUsers));
+    assert_eq!((users("any").unwrap().accept(1, 2), users("").unwrap().accept(1, 2)), (true, false));
+    assert!(users("7").unwrap().accept(1, 1) && users("7").unwrap().accept(1, 7));
+    assert!(!users("7").unwrap().accept(1, 8));
+}
+
+/// Environment variables may contain arbitrary bytes.
+#[test]
+fn variables_need_not_be_utf8() {
+    use std::os::unix::ffi::OsStringExt;
+    let bytes = |text: &[u8]| OsString::from_vec(text.to_vec());
+    let (config, errors) = Config::from_variables(
+        [
+            (bytes(b"HOME\xff"), bytes(b"\xff")),
+            (bytes(b"IRONWARP_CRC"), bytes(b"o\xff")),
+            (bytes(b"IRONWARP_LANES\xff"), bytes(b"1")),
+        ]
+        .into_iter(),
+    );
+    assert_eq!(config, Config::default());
+    let [value, name] = &messages(&errors)[..] else { panic!("{errors:?}") };
+    assert_eq!(value, "invalid value `o\u{fffd}` for the setting `crc`: expected UTF-8 text");
+    assert!(name.ends_with("the closest is `lanes`"), "{name}");
+}
+
+/// The page derives from the tables. Print it with `cargo test -p ironwarp-engine settings_page`.
+#[test]
+fn settings_page_is_up_to_date() {
+    let default = Config::default();
+    let mut page =
+        "# Settings\n\nEach setting is a field of `Config` and an environment variable.\n\n".to_owned();
+    page += "| variable | default | description |\n|---|---|---|\n";
+    for (name, about) in Config::SETTINGS {
+        let value = default.get(name).unwrap_or_default();
+        let value = if value.is_empty() { "none".to_owned() } else { format!("`{value}`") };
+        page += &format!("| `IRONWARP_{}` | {value} | {} |\n", name.to_uppercase(), about.trim());
+    }
+    let found = include_str!("../../../../docs/settings.md");
+    assert!(found == page, "docs/settings.md should be:\n{page}");
+}

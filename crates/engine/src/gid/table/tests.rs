@@ -1,0 +1,227 @@
+//! Tables made of what a kernel said, recorded in a namespace of its own: `wan` with the default route, `far` with another,
+//! `lan` without a carrier, `spare` down, and `lo`.
+#![cfg(target_endian = "little")]
+
+use super::*;
+use crate::gid::parse::{Found, Interface, Route};
+use crate::sys::netlink::More;
+
+const LINKS: &[u8] = include_bytes!("../recorded/links.bin");
+const ADDRESSES: &[u8] = include_bytes!("../recorded/addresses.bin");
+const ROUTES: &[u8] = include_bytes!("../recorded/routes.bin");
+
+fn recorded() -> Found {
+    let mut found = Found::default();
+    for datagram in [LINKS, ADDRESSES, ROUTES] {
+        assert_eq!(found.take(datagram).unwrap(), More::Done);
+    }
+    found
+}
+
+/// What the first look at the recorded host gives, as index and text.
+const FIRST: [(usize, &str, &str, u32); 9] = [
+    (0, "::ffff:10.1.0.6", "wan", 9000),
+    (1, "::ffff:10.1.0.5", "wan", 9000),
+    (2, "fd00:1::5", "wan", 9000),
+    (3, "fe80::1", "wan", 9000),
+    (4, "::ffff:10.4.0.1", "far", 1500),
+    (5, "::ffff:172.17.0.1", "lan", 1500),
+    (6, "::ffff:10.9.0.1", "lan", 1500),
+    (7, "::ffff:127.0.0.1", "lo", 65536),
+    (8, "::1", "lo", 65536),
+];
+
+fn seen(state: &State) -> Vec<(usize, String)> {
+    state.present().map(|entry| (entry.index, entry.gid.to_string())).collect()
+}
+
+fn without(mut found: Found, ip: &str) -> Found {
+    let ip: IpAddr = ip.parse().unwrap();
+    found.addresses.retain(|address| address.ip != ip);
+    found
+}
+
+fn with(mut found: Found, interface: u32, ip: &str) -> Found {
+    found.addresses.push(Address { interface, ip: ip.parse().unwrap() });
+    found
+}
+
+#[test]
+fn interfaces_addresses_and_routes_are_read() {
+    let found = recorded();
+    let lan =
+        Interface { index: 4, name: "lan".to_owned(), mtu: 1500, up: true, running: false, loopback: false };
+    assert_eq!(found.interfaces[3], lan);
+    let names: Vec<&str> = found.interfaces.iter().map(|one| &*one.name).collect();
+    assert_eq!(names, ["lo", "far", "wan", "lan", "spare"]);
+    let route = Route { interface: 3, source: Some("10.1.0.6".parse().unwrap()), metric: 100, ipv6: false };
+    assert_eq!(found.default_route(), Some(&route));
+}
+
+/// Default route's interface first, no carrier later, loopback last; nothing of an interface that is down, and no address
+/// that cannot be bound yet.
+#[test]
+fn gid_0_is_of_the_default_routes_interface_and_loopback_is_last() {
+    let mut state = State::default();
+    state.update(&recorded());
+    let found: Vec<_> =
+        state.present().map(|one| (one.index, one.gid.to_string(), one.interface.clone(), one.mtu)).collect();
+    let expected: Vec<_> =
+        FIRST.map(|(index, gid, name, mtu)| (index, gid.to_owned(), name.to_owned(), mtu)).into();
+    assert_eq!(found, expected);
+    assert!(state.standing().active);
+}
+
+#[test]
+fn without_a_default_route_loopback_is_still_last_and_alone_it_is_first() {
+    let mut found = recorded();
+    found.routes.clear();
+    let mut state = State::default();
+    state.update(&found);
+    let order = seen(&state);
+    assert_eq!(order[0].1, "::ffff:10.4.0.1");
+    assert_eq!(order[8].1, "::1");
+
+    found.interfaces.retain(|interface| interface.loopback);
+    let mut state = State::default();
+    state.update(&found);
+    assert_eq!(seen(&state), [(0, "::ffff:127.0.0.1".to_owned()), (1, "::1".to_owned())]);
+    assert!(state.standing().active, "the port is loopback's");
+}
+
+#[test]
+fn an_index_is_for_life() {
+    let mut state = State::default();
+    state.update(&recorded());
+    let first = seen(&state);
+
+    // An address goes: its index is empty, and the others keep theirs.
+    state.update(&without(recorded(), "10.1.0.6"));
+    let version = state.version;
+    assert_eq!(seen(&state), first[1..]);
+
+    // Another one comes: it is appended, and does not get the empty index.
+    let more = with(without(recorded(), "10.1.0.6"), 3, "10.1.0.7");
+    state.update(&more);
+    assert_eq!(seen(&state).last(), Some(&(9, "::ffff:10.1.0.7".to_owned())));
+    assert_eq!(state.version, version + 1);
+
+    // The first one comes back, and has its index again.
+    state.update(&recorded());
+    assert_eq!(seen(&state), first);
+
+    // The whole interface goes down and comes up, with another number and under another name.
+    let mut renamed = recorded();
+    let wan = renamed.interfaces.iter_mut().find(|one| one.name == "wan").unwrap();
+    (wan.up, wan.running) = (false, false);
+    state.update(&renamed);
+    assert_eq!(seen(&state), first[4..]);
+    assert!(!state.standing().active, "the port is that interface's");
+    let wan = renamed.interfaces.iter_mut().find(|one| one.name == "wan").unwrap();
+    *wan = Interface { name: "wan0".to_owned(), index: 77, up: true, running: true, ..wan.clone() };
+    renamed.addresses.iter_mut().filter(|one| one.interface == 3).for_each(|one| one.interface = 77);
+    state.update(&renamed);
+    assert_eq!(seen(&state), first);
+    assert_eq!(state.slots[0].entry.interface_index, 77);
+    assert!(state.standing().active);
+}
+
+#[test]
+fn the_same_link_local_address_on_two_interfaces_has_two_indices() {
+    let two = with(recorded(), 2, "fe80::1");
+    let mut state = State::default();
+    state.update(&two);
+    let of = |state: &State, name: &str| {
+        let mut all = state.present();
+        all.find(|one| one.interface == name && one.gid.is_link_local()).map(|one| one.index)
+    };
+    let (wan, far) = (of(&state, "wan").unwrap(), of(&state, "far").unwrap());
+    assert_ne!(wan, far);
+    state.update(&recorded());
+    assert_eq!((of(&state, "wan"), of(&state, "far")), (Some(wan), None));
+    state.update(&two);
+    assert_eq!((of(&state, "wan"), of(&state, "far")), (Some(wan), Some(far)));
+    let entry = &state.slots[far].entry;
+    assert_eq!(entry.socket_addr(7).unwrap().to_string(), "[fe80::1%2]:7");
+}
+
+#[test]
+fn there_are_no_more_indices_than_promised() {
+    let mut state = State::default();
+    for round in 0..=u16::try_from(MOST_GIDS).unwrap() {
+        let [a, b] = round.to_be_bytes();
+        state.update(&with(recorded(), 3, &format!("10.77.{a}.{b}")));
+    }
+    assert_eq!(state.slots.len(), MOST_GIDS);
+    assert_eq!(seen(&state).len(), FIRST.len(), "the last one found no index");
+}
+
+/// A default route over several ways names its interfaces in a structure of its own.
+#[test]
+fn a_route_over_several_ways_is_of_the_first() {
+    let attribute = |kind: u16, value: &[u8]| {
+        let len = u16::try_from(value.len() + 4).unwrap();
+        [&len.to_ne_bytes(), &kind.to_ne_bytes(), value].concat()
+    };
+    let way = |interface: u32| [&[8, 0, 0, 0], &interface.to_ne_bytes()[..]].concat();
+    let mut body = vec![2, 0, 0, 0, 254, 3, 0, 1, 0, 0, 0, 0];
+    body.extend(attribute(9, &[way(5), way(6)].concat()));
+    let mut message = u32::try_from(16 + body.len()).unwrap().to_ne_bytes().to_vec();
+    message.extend(24_u16.to_ne_bytes());
+    message.extend([0; 10]);
+    message.extend(body);
+    let mut found = Found::default();
+    assert_eq!(found.take(&message).unwrap(), More::Coming);
+    assert_eq!(found.routes, [Route { interface: 5, source: None, metric: 0, ipv6: false }]);
+}
+
+/// Cut anywhere, and with any byte wrong: it ends, and does not panic.
+#[test]
+fn nothing_the_kernel_could_say_does_harm() {
+    for dump in [LINKS, ADDRESSES, ROUTES] {
+        for end in 0..dump.len() {
+            let _ = Found::default().take(&dump[..end]);
+        }
+        let mut wrong = dump.to_vec();
+        for at in 0..wrong.len() {
+            for value in [0, 1, 3, 0x7f, 0xff] {
+                let right = std::mem::replace(&mut wrong[at], value);
+                let _ = Found::default().take(&wrong);
+                wrong[at] = right;
+            }
+        }
+    }
+}
+
+#[test]
+fn an_error_of_the_kernel_is_returned() {
+    let mut message = 36_u32.to_ne_bytes().to_vec();
+    message.extend(2_u16.to_ne_bytes());
+    message.extend([0; 10]);
+    message.extend((-libc::EPERM).to_ne_bytes());
+    message.extend([0; 16]);
+    let error = Found::default().take(&message).unwrap_err();
+    assert_eq!(error.raw_os_error(), Some(libc::EPERM));
+}
+
+/// A change while the kernel answered makes the answer worthless.
+#[test]
+fn an_answer_that_was_interrupted_is_asked_for_anew() {
+    let mut dump = ADDRESSES.to_vec();
+    dump[6] |= u8::try_from(libc::NLM_F_DUMP_INTR).unwrap();
+    assert_eq!(Found::default().take(&dump).unwrap(), More::Interrupted);
+}
+
+/// On whatever machine this runs: loopback is there, and what is asked for one by one is what the list says.
+#[test]
+fn the_hosts_own_table_is_consistent() {
+    let table = GidTable::of_process();
+    let entries = table.entries().unwrap();
+    for entry in &entries {
+        assert_eq!(table.get(entry.index).unwrap().as_ref(), Some(entry));
+        assert!(std::net::UdpSocket::bind(entry.socket_addr(0).unwrap()).is_ok(), "{entry:?} is ours");
+    }
+    let loopback = table.find("127.0.0.1".parse().unwrap()).unwrap().unwrap();
+    assert_eq!(loopback.interface, "lo");
+    assert_eq!(table.get(MOST_GIDS).unwrap(), None);
+}

@@ -1,0 +1,4 @@
+//! Notification: event channels and completion handlers.
+
+pub(crate) mod channel;
+pub(crate) mod handler;

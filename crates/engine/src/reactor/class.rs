@@ -1,0 +1,89 @@
+//! Classes of completion handlers (requirement N6): which queue pairs a lane of their own serves, and how lanes divide their time among
+//! the others.
+//!
+//! | class | served by | when |
+//! |---|---|---|
+//! | low latency | a lane of its own, scheduled before other threads (`sys/sched.rs`) | at once |
+//! | bulk | the lanes that its queue pairs are steered to | in proportion to its share, when a lane has more to do than it can |
+
+use std::fmt;
+use std::num::NonZero;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+/// How urgent the completions of a completion handler are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Served before everything else, by a lane of its own.
+    LowLatency,
+    /// Served in proportion to its share: a class with twice the share of another has twice as many turns while both have work.
+    Bulk(NonZero<u8>),
+}
+
+impl Class {
+    /// The class of a handler that was given no other.
+    pub const USUAL: Self = Self::Bulk(NonZero::new(16).expect("16 is not zero"));
+}
+
+impl Default for Class {
+    fn default() -> Self {
+        Self::USUAL
+    }
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::LowLatency => f.write_str("low latency"),
+            Self::Bulk(share) => write!(f, "bulk, share {share}"),
+        }
+    }
+}
+
+/// A class that can change while other threads read it: shared by a completion handler and its completion queues.
+#[derive(Debug)]
+pub(crate) struct SharedClass(AtomicU8);
+
+impl SharedClass {
+    pub(crate) fn new(class: Class) -> Self {
+        Self(AtomicU8::new(Self::byte(class)))
+    }
+
+    fn byte(class: Class) -> u8 {
+        match class {
+            Class::LowLatency => 0,
+            Class::Bulk(share) => share.get(),
+        }
+    }
+
+    fn class(byte: u8) -> Class {
+        NonZero::new(byte).map_or(Class::LowLatency, Class::Bulk)
+    }
+
+    pub(crate) fn get(&self) -> Class {
+        Self::class(self.0.load(Ordering::SeqCst))
+    }
+
+    /// Sets the class, and returns the one before.
+    pub(crate) fn replace(&self, class: Class) -> Class {
+        Self::class(self.0.swap(Self::byte(class), Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_class_survives_being_shared() {
+        for class in [
+            Class::LowLatency,
+            Class::USUAL,
+            Class::Bulk(NonZero::<u8>::MIN),
+            Class::Bulk(NonZero::<u8>::MAX),
+        ] {
+            let shared = SharedClass::new(Class::USUAL);
+            assert_eq!(shared.replace(class), Class::USUAL);
+            assert_eq!(shared.get(), class);
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Lanes that cannot go on: the adapter stops, its events say so, and no thread waits forever.
+
+use super::command::Command;
+use super::source::{EventSource, Rearm};
+use crate::config::Config;
+use crate::sys::testing::close_all;
+use crate::{CompletionQueue, ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes, WaitError};
+use ironwarp_rnic::error::QpError;
+use ironwarp_rnic::event::AsyncEvent;
+use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sges, Status, WorkRequest};
+use ironwarp_testkit::child::in_child;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An adapter with one lane, and two connected queue pairs of it, each with a receive.
+struct Ends {
+    engine: Arc<Engine>,
+    listener: Listener,
+    cq: Arc<CompletionQueue>,
+    pairs: [Arc<QueuePair>; 2],
+}
+
+impl Ends {
+    fn new() -> Self {
+        let engine = Engine::new(Config { lanes: 1, ..Config::default() }).unwrap();
+        let (cq, domain) = (engine.create_cq(16).unwrap(), engine.device().allocate_domain());
+        let pairs = [(); 2].map(|()| engine.create_qp(QueuePairAttributes::new(domain, &cq)).unwrap());
+        let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+        let [near, far] = &pairs;
+        engine.connect(near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+        let incoming = listener.incoming().wait(PATIENCE).unwrap();
+        incoming.accept(far, engine.terms(None, None), &[]).unwrap();
+        for pair in &pairs {
+            pair.wait_connected(PATIENCE).unwrap();
+            pair.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
+        }
+        Self { engine, listener, cq, pairs }
+    }
+
+    /// All that was posted comes back, and then there is nothing to wait for.
+    fn flushed(&self) -> Vec<Completion> {
+        let mut flushed = Vec::new();
+        loop {
+            match self.cq.wait(Some(PATIENCE)) {
+                Ok(true) => {
+                    self.cq.poll(16, |completion| flushed.push(completion)).unwrap();
+                }
+                ended => {
+                    assert_eq!(ended, Err(WaitError::Stopped), "{flushed:?}");
+                    return flushed;
+                }
+            }
+        }
+    }
+}
+
+/// Something to look after that panics when the lane asks for its descriptor.
+#[derive(Debug)]
+struct NoDescriptor;
+
+impl AsFd for NoDescriptor {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        panic!("it has no descriptor")
+    }
+}
+
+impl EventSource for NoDescriptor {
+    fn on_readable(&self) -> io::Result<Rearm> {
+        Ok(Rearm::Now)
+    }
+}
+
+/// A lane panics outside of any connection.
+#[test]
+fn a_lane_that_panics_stops_the_adapter() {
+    let ends = Ends::new();
+    let events = ends.engine.async_events().unwrap();
+    let idle = ends.engine.create_cq(1).unwrap();
+    let waits = std::thread::spawn(move || idle.wait(None));
+    ends.engine.steering().lane(0).unwrap().handle().submit(Command::AddSource(Arc::new(NoDescriptor)));
+    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::DeviceFatal));
+    let flushed = ends.flushed();
+    assert_eq!(flushed.len(), 2, "{flushed:?}");
+    assert!(flushed.iter().all(|completion| completion.status == Status::Flushed), "{flushed:?}");
+    // The other end may have seen the RST of the first before it was cut itself.
+    assert!(flushed.iter().any(|it| it.cause.as_deref() == Some(&QpError::Stopped)), "{flushed:?}");
+    assert!(ends.pairs.iter().all(|pair| pair.wait_closed(PATIENCE)));
+    assert_eq!(waits.join().unwrap(), Err(WaitError::Stopped));
+    // Whoever wants a connection now is refused, and does not wait for a lane.
+    let began = Instant::now();
+    let late = QueuePairAttributes::new(ends.engine.device().allocate_domain(), &ends.cq);
+    let late = ends.engine.create_qp(late).unwrap();
+    ends.engine.connect(&late, ends.listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    late.wait_connected(PATIENCE).unwrap_err();
+    drop(ends);
+    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+}
+
+/// The program closes all descriptors of its process, as closefrom(3) does, while one thread sleeps and another polls. Calls return
+/// errors; nothing panics, aborts or hangs.
+#[test]
+fn a_program_that_closes_our_descriptors() {
+    if !in_child("reactor::tests::a_program_that_closes_our_descriptors") {
+        return;
+    }
+    std::thread::spawn(|| {
+        std::thread::sleep(2 * PATIENCE);
+        eprintln!("it hangs");
+        std::process::abort();
+    });
+    let ends = Ends::new();
+    let (near, idle) = (Arc::clone(&ends.pairs[0]), ends.engine.create_cq(1).unwrap());
+    let sleeper = std::thread::spawn(move || idle.wait(None));
+    let events = ends.engine.async_events().unwrap();
+    close_all();
+    // The program gets the numbers for files of its own, and keeps them.
+    let files: Vec<_> = (0..4).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
+    let request = WorkRequest::new(1, Operation::Send { invalidate: None }, Data::Memory(Sges::default()));
+    near.post_send([request]).unwrap();
+    let flushed = ends.flushed();
+    assert!(flushed.len() >= 2, "{flushed:?}");
+    assert!(ends.pairs.iter().all(|pair| pair.wait_closed(PATIENCE)));
+    assert_eq!(sleeper.join().unwrap(), Err(WaitError::Stopped));
+    let began = Instant::now();
+    let raised = events.wait(Some(PATIENCE));
+    assert!(matches!(raised, Some(AsyncEvent::DeviceFatal) | None), "{raised:?}");
+    assert!(began.elapsed() < PATIENCE, "it waits for a descriptor that is closed");
+    drop((near, ends, events));
+    for file in &files {
+        assert!(file.metadata().is_ok(), "a file of the program was closed");
+    }
+}

@@ -1,0 +1,400 @@
+//! The status of an adapter, for processes of this machine that ask for it (`ironwarp show`). A lane answers. The data path counts nothing for
+//! it: queues know their lengths, and the kernel what sockets moved and how long threads ran.
+//!
+//! Each adapter that has connections, or listens, hands out a text under the name `ironwarp/PROCESS/NUMBER` in the abstract namespace: a line for
+//! each object, with fields separated by tabs.
+//!
+//! The process that asks may be root, and the one that answers anyone's. So what is read is bounded, and contains no characters that control a
+//! terminal.
+
+use crate::reactor::handle::LaneHandle;
+use crate::reactor::member::Member;
+use crate::reactor::source::{EventSource, Rearm};
+use crate::steering::Steering;
+use crate::sys::socket::counters_of;
+use crate::sys::status_socket::{self, StatusSocket};
+use crate::sys::thread::Thread;
+use crate::verbs::event_queues::EventQueues;
+use ironwarp_rnic::event::{
+    ASYNC_QUEUE, Code, EventMap, EventQueueStats, Function, GLOBAL_QUEUE, HandlerId, QueueState, Route,
+    Shape, Vector,
+};
+use ironwarp_rnic::qp::Qp;
+use ironwarp_rnic::queue::Cq;
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::fs;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+const PREFIX: &str = "ironwarp/";
+
+/// Maximum length of a line that is read, in characters, and maximum number of lines of an answer.
+const LONGEST_LINE: usize = 1024;
+const MOST_ROWS: usize = 1 << 16;
+/// Interval between two checks for callers: endless callers wake the lane this often.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// An object of an adapter: its kind, and fields `name=value`, separated by tabs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Row {
+    line: String,
+}
+
+/// The status of an adapter of a process of this machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adapter {
+    /// Process ID.
+    pub process: i32,
+    /// Its objects.
+    pub rows: Vec<Row>,
+}
+
+/// An answer of an adapter that was not read yet.
+#[derive(Debug)]
+pub struct Answer(status_socket::Answer);
+
+impl Row {
+    fn new(kind: &str) -> Self {
+        Self { line: kind.to_owned() }
+    }
+
+    fn with(mut self, name: &str, value: impl Display) -> Self {
+        self.line += &format!("\t{name}={}", value.to_string().replace(['\t', '\n'], " "));
+        self
+    }
+
+    /// Returns its kind: `adapter`, `lane`, `route`, `event queue`, `cq` or `qp`.
+    pub fn kind(&self) -> &str {
+        self.line.split('\t').next().unwrap_or_default()
+    }
+
+    /// Returns a field; empty if there is none of that name.
+    pub fn text(&self, name: &str) -> &str {
+        let mut fields = self.line.split('\t').skip(1).filter_map(|field| field.split_once('='));
+        fields.find(|(known, _)| *known == name).map_or("", |(_, value)| value)
+    }
+
+    /// Returns a field as a number; zero if it is not one.
+    pub fn number(&self, name: &str) -> u64 {
+        self.text(name).parse().unwrap_or_default()
+    }
+
+    fn parse(line: &str) -> Self {
+        let tabs_too = |c| if c == '\t' { c } else { harmless(c) };
+        Self { line: line.chars().take(LONGEST_LINE).map(tabs_too).collect() }
+    }
+}
+
+impl Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.line)
+    }
+}
+
+/// Returns the text without characters that control a terminal.
+pub fn printable(text: &str) -> String {
+    text.chars().map(harmless).collect()
+}
+
+/// Replaces control characters, and those that change the direction of a line or cannot be seen, by U+FFFD.
+fn harmless(c: char) -> char {
+    let hidden = matches!(
+        c,
+        '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}'
+    );
+    if c.is_control() || hidden { char::REPLACEMENT_CHARACTER } else { c }
+}
+
+/// Returns the names of all adapters on this machine that can be asked, in the order of their processes.
+pub fn adapters() -> io::Result<Vec<String>> {
+    let sockets = fs::read_to_string("/proc/net/unix")?;
+    // The last column is the name; an abstract one begins with @. Connections have the name, too.
+    let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
+    let mut names: Vec<_> = names.filter(|name| key(name).is_some()).map(str::to_owned).collect();
+    names.sort_by_key(|name| key(name));
+    names.dedup();
+    Ok(names)
+}
+
+/// The process and the number in a name.
+fn key(name: &str) -> Option<(u32, u32)> {
+    let (process, number) = name.strip_prefix(PREFIX)?.split_once('/')?;
+    Some((process.parse().ok()?, number.parse().ok()?))
+}
+
+/// Asks an adapter for its status; if `process` is given, only if it belongs to that process. Takes up to four seconds.
+///
+/// Only adapters of the same user are asked; root asks all. An answer from another user is an error, and so is one that is not a sealed file, or
+/// is longer than 16 MiB.
+pub fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
+    status_socket::ask(name, process).map(Answer)
+}
+
+impl Answer {
+    /// Returns its length in bytes.
+    pub fn size(&self) -> usize {
+        self.0.len
+    }
+
+    /// Reads the status.
+    pub fn read(self) -> io::Result<Adapter> {
+        let process = self.0.process;
+        let text = self.0.text()?;
+        Ok(Adapter { process, rows: text.lines().take(MOST_ROWS).map(Row::parse).collect() })
+    }
+}
+
+/// Answers requests for the status of an adapter.
+#[derive(Debug)]
+pub(crate) struct StatusServer {
+    socket: StatusSocket,
+    steering: Weak<Steering>,
+    event_queues: Arc<EventQueues>,
+}
+
+impl StatusServer {
+    pub(crate) fn new(steering: &Arc<Steering>, event_queues: &Arc<EventQueues>) -> io::Result<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let socket = StatusSocket::new(&format!("{PREFIX}{}/{number}", std::process::id()))?;
+        Ok(Self { socket, steering: Arc::downgrade(steering), event_queues: Arc::clone(event_queues) })
+    }
+
+    fn text(&self) -> String {
+        let mut text = String::new();
+        for row in self.steering.upgrade().map_or_else(Vec::new, |steering| self.rows(&steering)) {
+            text += &format!("{row}\n");
+        }
+        text
+    }
+
+    fn rows(&self, steering: &Steering) -> Vec<Row> {
+        let device = steering.device();
+        let config = steering.config();
+        let adapter = Row::new("adapter").with("persona", config.persona).with("crc", config.crc);
+        let adapter = adapter.with("tags", device.table().len()).with("most_tags", config.tags);
+        let mut rows = vec![adapter.with("stopped", device.events().is_stopped())];
+        let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());
+        let table = steering.table();
+        for (number, lane) in steering.every().enumerate() {
+            let sets = lane.sets();
+            let mut connections = 0;
+            for set in &sets {
+                cqs.extend(set.completion_queues().into_iter().map(|cq| (cq.id(), cq)));
+                let served = if set.is_polled() { "program" } else { "lane" };
+                for member in set.members() {
+                    let Some(qp) = member.qp().cloned() else { continue };
+                    connections += 1;
+                    qps.insert(qp.id(), qp_row(&qp, member, number).with("served", served));
+                }
+            }
+            let name = if steering.is_low_latency(lane) { "urgent".to_owned() } else { number.to_string() };
+            let steered = table.entries().iter().filter(|entry| usize::from(**entry) == number).count();
+            let row = lane_row(lane.handle()).with("name", name).with("connections", connections);
+            rows.push(row.with("steered", steered).with("table", table.entries().len()));
+        }
+        rows.extend(routes(&device.routing().map()));
+        let [global, asynchronous] = device.events().stats();
+        rows.push(event_queue_row(GLOBAL_QUEUE, global, "adapter, port"));
+        rows.push(event_queue_row(ASYNC_QUEUE, asynchronous, "objects"));
+        rows.extend(device.handlers().iter().map(|handler| {
+            let number = handler.id().0;
+            let class = self.event_queues.class(number).map_or_else(String::new, |it| it.to_string());
+            event_queue_row(number, handler.stats(), &format!("completions, {class}"))
+        }));
+        rows.extend(cqs.values().map(|cq| cq_row(cq)));
+        rows.extend(qps.into_values());
+        rows
+    }
+}
+
+impl AsFd for StatusServer {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl EventSource for StatusServer {
+    fn on_readable(&self) -> io::Result<Rearm> {
+        if let Err(error) = self.socket.answer(|| self.text()) {
+            // Out of descriptors or of memory, which may be over by the next request.
+            tracing::debug!(%error, "failed to answer `ironwarp show`");
+        }
+        Ok(Rearm::After(PAUSE))
+    }
+}
+
+/// With the time that its thread ran, and that it waited for a processor: proc(5), schedstat.
+fn lane_row(lane: &LaneHandle) -> Row {
+    let processors = lane.thread().and_then(|thread| thread.processors().ok()).unwrap_or_default();
+    let thread = lane.thread().map_or(0, Thread::number);
+    let times = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
+    let mut times = times.split_whitespace();
+    let mut next = || times.next().unwrap_or("0").to_owned();
+    let row = Row::new("lane").with("thread", thread).with("processors", ranges(&processors));
+    row.with("ran_ns", next()).with("waited_ns", next()).with("wakes", lane.wakes())
+}
+
+/// Routes of the event map (requirement I8): a row for each kind of event and each destination, with the lanes that they come from.
+fn routes(map: &EventMap) -> Vec<Row> {
+    let (shape, by_code) = match map.shape() {
+        Shape::ByFunction => ("function", false),
+        Shape::ByCode => ("code", true),
+        Shape::ByQueue => ("queue", false),
+    };
+    let mut rows: Vec<(String, Route, Vec<usize>)> = Vec::new();
+    for code in Code::ALL {
+        let events = if by_code { format!("{code:?}") } else { function(code).to_owned() };
+        for lane in 0..map.lanes() {
+            let route = map.route(code, lane);
+            match rows.iter_mut().find(|(known, to, _)| known == &events && *to == route) {
+                Some((_, _, lanes)) if lanes.contains(&lane) => {}
+                Some((_, _, lanes)) => lanes.push(lane),
+                None => rows.push((events.clone(), route, vec![lane])),
+            }
+        }
+    }
+    let row = |(events, Route { queue, vector }, lanes): (_, _, Vec<usize>)| {
+        let vector = match vector {
+            Vector::Line => "line".to_owned(),
+            Vector::Message(number) => number.to_string(),
+        };
+        let lanes = if lanes.len() == map.lanes() { "all".to_owned() } else { ranges(&lanes) };
+        let row = Row::new("route").with("shape", shape).with("events", events).with("lanes", lanes);
+        row.with("queue", queue).with("vector", vector)
+    };
+    rows.into_iter().map(row).collect()
+}
+
+fn function(code: Code) -> &'static str {
+    match code.function() {
+        Function::Global => "adapter",
+        Function::Management => "port",
+        Function::Rdma => "objects",
+        Function::Completion => "completions",
+    }
+}
+
+/// Numbers in ascending order, as `0-3,6`.
+fn ranges(numbers: &[usize]) -> String {
+    let mut runs: Vec<(usize, usize)> = Vec::new();
+    for &number in numbers {
+        match runs.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => runs.push((number, number)),
+        }
+    }
+    let text = |(first, last): &(usize, usize)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    };
+    runs.iter().map(text).collect::<Vec<_>>().join(",")
+}
+
+fn event_queue_row(number: u16, stats: EventQueueStats, of: &str) -> Row {
+    let state = match stats.state {
+        QueueState::Undefined => "undefined",
+        QueueState::Unarmed => "unarmed",
+        QueueState::Armed => "armed",
+    };
+    let row = Row::new("event queue")
+        .with("number", number)
+        .with("of", of)
+        .with("state", state)
+        .with("size", stats.size);
+    row.with("written", stats.written).with("unread", stats.unread).with("wakes", stats.wakes)
+}
+
+fn cq_row(cq: &Cq) -> Row {
+    let handler = match cq.handler() {
+        Some(HandlerId::PRIVATE) => "its own".to_owned(),
+        Some(HandlerId(number)) => number.to_string(),
+        None => "none".to_owned(),
+    };
+    let row = Row::new("cq").with("number", cq.id()).with("completions", cq.len());
+    let row = row.with("capacity", cq.capacity()).with("armed", cq.is_armed()).with("handler", handler);
+    row.with("overrun", cq.overrun())
+}
+
+fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {
+    let (sends, receives) = qp.queued();
+    let attributes = qp.attributes();
+    let traffic = counters_of(member.as_fd().as_raw_fd());
+    let peer = member.movable().and_then(|connection| connection.addresses());
+    let peer = peer.map_or_else(String::new, |(peer, _)| peer.to_string());
+    let row = Row::new("qp").with("number", qp.id()).with("state", qp.state()).with("lane", lane);
+    let row = row.with("peer", peer).with("sends", sends).with("receives", receives);
+    let row = row.with("send_cq", attributes.send_cq.id()).with("receive_cq", attributes.receive_cq.id());
+    let row = row.with("received", traffic.received).with("acknowledged", traffic.acknowledged);
+    let row = row.with("round_trip_us", traffic.round_trip.as_micros());
+    let row = row.with("retransmissions", traffic.retransmissions);
+    let row = row
+        .with("blocked", qp.is_blocked())
+        .with("message_awaiting_receive", qp.message_awaiting_receive().is_some());
+    let row = row.with("shared_receives", qp.shared_receives());
+    row.with("fault", qp.error().map_or_else(String::new, ToString::to_string))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_row_survives_the_text() {
+        let row = Row::new("qp").with("number", 7).with("fault", "the peer\tclosed\n").with("none", "");
+        let read = Row::parse(&row.to_string());
+        assert_eq!(read, row);
+        assert_eq!((read.number("number"), read.text("fault")), (7, "the peer closed "));
+        assert_eq!((read.number("fault"), read.text("unknown"), read.kind()), (0, "", "qp"));
+    }
+
+    #[test]
+    fn what_a_terminal_would_obey_is_not_read() {
+        let read = Row::parse("qp\tnumber=\x1b[2J7\tpeer=\u{9b}1m\u{202e}x\x7f");
+        assert_eq!(read.text("number"), "\u{fffd}[2J7");
+        assert_eq!(read.text("peer"), "\u{fffd}1m\u{fffd}x\u{fffd}");
+        assert_eq!(printable("a\tb\r\n"), "a\u{fffd}b\u{fffd}\u{fffd}");
+        assert_eq!(Row::parse(&"x".repeat(1 << 20)).kind().len(), LONGEST_LINE);
+    }
+
+    #[test]
+    fn a_map_is_told_by_events_and_lanes() {
+        let told = |shape| -> Vec<String> {
+            let rows = routes(&EventMap::new(shape, 3, 3));
+            let fields = ["events", "lanes", "queue", "vector"];
+            rows.iter().map(|row| fields.map(|field| row.text(field)).join(" ")).collect()
+        };
+        let by_function = [
+            "completions 0 2048 1",
+            "completions 1 2049 2",
+            "completions 2 2050 1",
+            "objects all 1 0",
+            "port all 0 0",
+            "adapter all 0 0",
+        ];
+        assert_eq!(told(Shape::ByFunction), by_function);
+        assert_eq!(told(Shape::ByQueue), by_function);
+        let by_code = told(Shape::ByCode);
+        assert_eq!(by_code.len(), Code::ALL.len() + 2);
+        assert!(by_code.contains(&"QpFatal all 1 0".to_owned()), "{by_code:?}");
+    }
+
+    #[test]
+    fn numbers_in_a_row_are_told_by_the_first_and_the_last() {
+        assert_eq!(ranges(&[]), "");
+        assert_eq!(ranges(&[3]), "3");
+        assert_eq!(ranges(&[0, 1, 2, 5, 7, 8]), "0-2,5,7-8");
+    }
+
+    #[test]
+    fn names_are_of_a_process_and_a_number() {
+        assert_eq!(key("ironwarp/12/3"), Some((12, 3)));
+        for other in ["ironwarp/12", "ironwarp/a/3", "other/12/3", "ironwarp/12/3/4"] {
+            assert_eq!(key(other), None, "{other}");
+        }
+    }
+}

@@ -1,0 +1,93 @@
+//! Netlink messages and attributes (netlink(7)), read without trusting the lengths they state.
+//!
+//! Numbers are in the byte order of the host. Messages and attributes start at multiples of four bytes.
+
+use std::io;
+
+/// Size of `struct nlmsghdr`.
+pub(crate) const HEADER: usize = 16;
+/// Size of `struct rtattr`.
+const ATTRIBUTE: usize = 4;
+/// The bits of an attribute's type that identify it; the others are flags (`NLA_TYPE_MASK`).
+const KIND: u16 = 0x3fff;
+
+pub(crate) const DONE: u16 = bits(libc::NLMSG_DONE);
+pub(crate) const ERROR: u16 = bits(libc::NLMSG_ERROR);
+
+/// A constant that the headers declare wider than the field that holds it.
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the field has 16 bits")]
+pub(crate) const fn bits(constant: i32) -> u16 {
+    constant as u16
+}
+
+/// A message of a datagram.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Message<'a> {
+    pub(crate) kind: u16,
+    pub(crate) flags: u16,
+    pub(crate) body: &'a [u8],
+}
+
+/// The messages of a datagram, as far as their lengths make sense.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Messages<'a>(pub(crate) &'a [u8]);
+
+impl<'a> Iterator for Messages<'a> {
+    type Item = Message<'a>;
+
+    fn next(&mut self) -> Option<Message<'a>> {
+        let len = usize::try_from(u32_at(self.0, 0)?).ok()?;
+        let message = self.0.get(..len)?;
+        let (kind, flags, body) = (u16_at(message, 4)?, u16_at(message, 6)?, message.get(HEADER..)?);
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(Message { kind, flags, body })
+    }
+}
+
+/// The attributes behind a message's own structure, as far as their lengths make sense.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Attributes<'a>(&'a [u8]);
+
+impl<'a> Attributes<'a> {
+    pub(crate) fn behind(body: &'a [u8], structure: usize) -> Self {
+        Self(body.get(structure..).unwrap_or_default())
+    }
+
+    /// The value of the first attribute of this kind.
+    pub(crate) fn find(self, kind: u16) -> Option<&'a [u8]> {
+        let mut all = self;
+        all.find_map(|(found, value)| (found == kind).then_some(value))
+    }
+
+    pub(crate) fn number(self, kind: u16) -> Option<u32> {
+        u32_at(self.find(kind)?, 0)
+    }
+}
+
+impl<'a> Iterator for Attributes<'a> {
+    type Item = (u16, &'a [u8]);
+
+    fn next(&mut self) -> Option<(u16, &'a [u8])> {
+        let len = usize::from(u16_at(self.0, 0)?);
+        let kind = u16_at(self.0, 2)? & KIND;
+        let value = self.0.get(ATTRIBUTE..len)?;
+        self.0 = self.0.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some((kind, value))
+    }
+}
+
+/// `struct nlmsgerr` begins with a negative errno.
+pub(crate) fn error(body: &[u8]) -> io::Error {
+    let errno = u32_at(body, 0).map_or(libc::EBADMSG, |errno| errno.cast_signed().saturating_neg());
+    io::Error::from_raw_os_error(errno)
+}
+
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
+    let field = bytes.get(at..at.checked_add(2)?)?;
+    Some(u16::from_ne_bytes(field.try_into().ok()?))
+}
+
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+    let field = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_ne_bytes(field.try_into().ok()?))
+}

@@ -1,0 +1,3 @@
+//! Building blocks without knowledge of sockets or queue pairs.
+
+pub(crate) mod timers;

@@ -1,0 +1,41 @@
+//! Events of connections.
+
+use super::error::ConnectError;
+use ironwarp_rnic::connect::Agreed;
+use ironwarp_rnic::error::QpError;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// An event of a queue pair's connection.
+#[derive(Clone, Debug)]
+pub struct ConnectionEvent {
+    /// Number of the queue pair.
+    pub qp: u32,
+    /// What happened.
+    pub kind: ConnectionEventKind,
+}
+
+/// What happened to a connection.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum ConnectionEventKind {
+    /// The connection is established.
+    Connected(Arc<Established>),
+    /// The connection was not established.
+    Failed(Arc<ConnectError>),
+    /// The connection ended.
+    Ended(Arc<QpError>),
+}
+
+/// An established connection.
+#[derive(Clone, Debug)]
+pub struct Established {
+    /// Private data of the remote program.
+    pub private_data: Box<[u8]>,
+    /// What both ends agreed on.
+    pub agreed: Agreed,
+    /// Remote address.
+    pub peer: SocketAddr,
+    /// Local address.
+    pub local: SocketAddr,
+}

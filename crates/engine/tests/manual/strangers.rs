@@ -1,0 +1,268 @@
+//! Connections from anyone but the expected peer do no harm: the expected peer can still connect, or stays
+//! connected.
+
+use super::common::{Heard, Host, NOBODY, PATIENCE, Stranger, port, refusal, talk};
+use ironwarp_engine::config::Config;
+use ironwarp_engine::{ConnectError, QueuePair};
+use ironwarp_rnic::qp::Retries;
+use ironwarp_rnic::queue::Status;
+use ironwarp_wire::private::{Hello, HelloKind, Reason};
+use std::io::ErrorKind;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The addresses of the queue pair under attack and of its peer. The peer has the smaller address, so it
+/// dials.
+const HERE: &str = "127.0.0.3";
+const PEER: &str = "127.0.0.2";
+
+/// A queue pair that waits for one of `peer`, which is not connecting yet.
+fn waiting(host: &Host, peer: &Host) -> (Arc<QueuePair>, Arc<QueuePair>) {
+    let (pair, far) = (host.pair(), peer.pair());
+    host.bring_up(&pair, HERE, (PEER, far.id()));
+    (pair, far)
+}
+
+/// Waits until all connections made to this listener before have been handled. A client whose Request has
+/// arrived when it is accepted may overtake another in the same turn of the lane. When it has been rejected,
+/// that turn is over, so the second one overtakes none.
+fn all_is_seen(at: &str, number: u32) {
+    // Slots from 240 on are never used.
+    let nobody = u32::from(port(number)) << 8 | 250;
+    for _ in 0..2 {
+        assert_eq!(Stranger::hello("127.0.0.9", (at, nobody), NOBODY).hear(), Heard::Rejected);
+    }
+}
+
+#[test]
+fn a_hello_that_is_not_the_peers_is_rejected_and_the_peer_still_connects() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let (number, source) = (pair.id(), far.id());
+    for (from, destination, source) in [
+        (PEER, number, source + 1),    // another queue pair at the right address
+        (PEER, number, number),        // the queue pair itself
+        ("127.0.0.4", number, source), // the right QPN, from another address
+        (HERE, number, source),        // the right QPN, from the queue pair's own address
+        (PEER, number ^ 1, source),    // for a queue pair that does not exist
+        (PEER, number & !0xff | 250, source),
+    ] {
+        let mut stranger = Stranger::hello(from, (HERE, destination), source);
+        assert_eq!(stranger.hear(), Heard::Rejected, "{source:#x} at {from} for {destination:#x}");
+    }
+    peer.bring_up(&far, PEER, (HERE, number));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+#[test]
+fn an_invalid_hello_is_rejected() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let at = port(pair.id());
+    for private_data in [&b""[..], b"IRWH", b"IRWH\x02\0\0\0\0\0\0\0\0\0\0\0", &[0xff; 16], &[0; 200]] {
+        let mut stranger = Stranger::connect(PEER, HERE, at).unwrap();
+        stranger.request(private_data);
+        assert_eq!(stranger.hear(), Heard::Rejected, "{private_data:?}");
+    }
+    let mut other_protocol = Stranger::connect(PEER, HERE, at).unwrap();
+    other_protocol.raw(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n");
+    assert_eq!(other_protocol.hear(), Heard::Closed);
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// A peer of another release, or one that requires an unknown feature, is told why it is refused.
+#[test]
+fn hellos_of_another_release_are_refused_with_the_reason() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let mut version_1 = b"IRWH\x01\0\0\0".to_vec();
+    version_1.extend([pair.id().to_be_bytes(), far.id().to_be_bytes()].concat());
+    let mut must_bit = Hello::new(HelloKind::Dial, pair.id(), far.id()).emit().unwrap().to_vec();
+    must_bit[7] = 0x10;
+    for (private_data, reason) in [(version_1, Reason::Version), (must_bit, Reason::MustUnderstand)] {
+        let mut stranger = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+        stranger.request(&private_data);
+        assert_eq!(stranger.refusal(), Some(reason));
+    }
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// An older release rejects this one without a reason. The program gets an error that explains it when the
+/// request times out.
+#[test]
+fn a_peer_that_rejects_without_a_reason_is_taken_for_an_older_release() {
+    let mut host = Host::new(Config::default());
+    let pair = host.pair();
+    let old = TcpListener::bind((HERE, 0)).unwrap();
+    let far = u32::from(old.local_addr().unwrap().port()) << 8;
+    host.bring_up(&pair, PEER, (HERE, far));
+    pair.set_retries(Retries { timeout: 1, retry_count: 0, ..pair.qp().retries() });
+    host.send(&pair, 0, b"for nobody");
+    let rejects = std::thread::spawn(move || {
+        for stream in old.incoming() {
+            let mut old = Stranger::from(stream.unwrap());
+            old.reject(&[]);
+        }
+    });
+    let error = refusal(&pair);
+    assert!(matches!(*error, ConnectError::NoReason), "{error}");
+    assert!(error.to_string().contains("run the same release on both ends"), "{error}");
+    assert_eq!(host.next().status, Status::RetryExceeded);
+    drop(rejects); // the thread ends with the process
+}
+
+#[test]
+fn silent_connections_time_out_and_do_not_block_the_peer() {
+    let config = Config { startup: Duration::from_millis(300), ..Config::default() };
+    let (mut host, mut peer) = (Host::new(config), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    let mut silent: Vec<_> =
+        (0..50).map(|_| Stranger::connect(PEER, HERE, port(pair.id())).unwrap()).collect();
+    let mut half = Stranger::connect(PEER, HERE, port(pair.id())).unwrap();
+    half.raw(b"MPA ID Req");
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+    assert!(silent.iter_mut().all(|one| one.hear() == Heard::Closed));
+    assert_eq!(half.hear(), Heard::Closed);
+}
+
+#[test]
+fn a_second_connection_for_a_connected_queue_pair_changes_nothing() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (pair, far) = waiting(&host, &peer);
+    peer.bring_up(&far, PEER, (HERE, pair.id()));
+    talk(&mut host, &pair, &mut peer, &far);
+    // From the right address, with the right QPNs.
+    for _ in 0..10 {
+        let mut double = Stranger::hello(PEER, (HERE, pair.id()), far.id());
+        assert_eq!(double.hear(), Heard::Rejected);
+    }
+    talk(&mut host, &pair, &mut peer, &far);
+}
+
+/// The end that dials accepts no connections.
+#[test]
+fn an_end_that_dials_takes_no_connection() {
+    let host = Host::new(Config::default());
+    let (dials, waits) = (host.pair(), host.pair());
+    host.bring_up(&waits, HERE, (PEER, NOBODY)); // creates a listener
+    host.bring_up(&dials, HERE, ("127.0.0.5", NOBODY));
+    let mut stranger = Stranger::hello("127.0.0.5", (HERE, dials.id()), NOBODY);
+    assert_eq!(stranger.hear(), Heard::Rejected);
+}
+
+/// The port has a listener because another queue pair waits; this one is not being connected yet.
+#[test]
+fn an_early_hello_waits_and_is_served() {
+    let host = Host::new(Config::default());
+    let (open, late) = (host.pair(), host.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    let number = late.id();
+    let mut wrong = Stranger::hello(PEER, (HERE, number), NOBODY + 2);
+    let mut right = Stranger::hello(PEER, (HERE, number), NOBODY + 1);
+    let mut elsewhere = Stranger::hello("127.0.0.7", (HERE, number), NOBODY + 1);
+    all_is_seen(HERE, number);
+    host.bring_up(&late, HERE, (PEER, NOBODY + 1));
+    assert_eq!(right.hear(), Heard::Accepted);
+    assert_eq!(wrong.hear(), Heard::Rejected);
+    assert_eq!(elsewhere.hear(), Heard::Rejected);
+    right.open();
+    late.wait_connected(PATIENCE).unwrap();
+}
+
+/// The sender of an early hello may be gone when its turn comes: the queue pair waits for the next one.
+#[test]
+fn an_early_hello_whose_sender_left_is_discarded() {
+    let (mut host, mut peer) = (Host::new(Config::default()), Host::new(Config::default()));
+    let (open, late, far) = (host.pair(), host.pair(), peer.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    drop(Stranger::hello(PEER, (HERE, late.id()), far.id()));
+    all_is_seen(HERE, late.id());
+    host.bring_up(&late, HERE, (PEER, far.id()));
+    peer.bring_up(&far, PEER, (HERE, late.id()));
+    talk(&mut host, &late, &mut peer, &far);
+}
+
+#[test]
+fn early_hellos_are_bounded_in_number() {
+    let host = Host::new(Config::default());
+    let pairs: Vec<_> = (0..34).map(|_| host.pair()).collect();
+    host.bring_up(&pairs[33], HERE, (PEER, NOBODY));
+    let hello = |slot: usize| Stranger::hello(PEER, (HERE, pairs[slot].id()), NOBODY);
+    let mut parked = Vec::new();
+    for slot in 0..32 {
+        parked.extend((0..8).map(|_| hello(slot)));
+        all_is_seen(HERE, pairs[33].id()); // all have the same port
+        assert_eq!(hello(slot).hear(), Heard::Rejected, "at most eight wait for one queue pair");
+    }
+    assert_eq!(hello(32).hear(), Heard::Rejected, "at most 256 wait for the port");
+    // The others still wait. When a queue pair is destroyed, those that wait for it are rejected.
+    assert_eq!(parked[8].hear_for(Duration::from_millis(1)), Heard::Silence);
+    let mut pairs = pairs;
+    drop(pairs.remove(0));
+    assert!(parked[..8].iter_mut().all(|one| one.hear() == Heard::Rejected));
+    assert_eq!(parked[8].hear_for(Duration::from_millis(1)), Heard::Silence);
+}
+
+#[test]
+fn early_hellos_are_bounded_in_time() {
+    let host = Host::new(Config { startup: Duration::from_millis(200), ..Config::default() });
+    let (open, late) = (host.pair(), host.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
+    assert_eq!(early.hear(), Heard::Rejected);
+}
+
+/// Data after an early hello is not read indefinitely: the client must not send before the Reply.
+#[test]
+fn an_early_hello_with_more_behind_it_is_cut_off() {
+    let host = Host::new(Config::default());
+    let (open, late) = (host.pair(), host.pair());
+    host.bring_up(&open, HERE, (PEER, NOBODY));
+    let mut early = Stranger::hello(PEER, (HERE, late.id()), NOBODY + 1);
+    all_is_seen(HERE, late.id());
+    early.raw(&[0; 1000]);
+    assert_eq!(early.hear(), Heard::Closed);
+}
+
+#[test]
+fn a_listener_is_not_reachable_at_an_address_that_it_does_not_serve() {
+    let host = Host::new(Config::default());
+    let pair = host.pair();
+    let number = pair.id();
+    let refused = |at: &str, from: &str| {
+        Stranger::connect(from, at, port(number)).unwrap_err().kind() == ErrorKind::ConnectionRefused
+    };
+    assert!(refused(HERE, PEER), "no queue pair waits");
+    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    assert!(refused("127.0.0.1", PEER));
+    assert!(refused(PEER, PEER));
+    assert!(refused("::1", "::1"));
+    assert_eq!(Stranger::hello(PEER, (HERE, number), NOBODY).hear(), Heard::Accepted);
+}
+
+/// The adapter listens at two addresses, but each queue pair is reachable at its own only.
+#[test]
+fn a_queue_pair_is_reachable_at_its_own_address_only() {
+    let host = Host::new(Config::default());
+    let (here, there) = (host.pair(), host.pair());
+    host.bring_up(&here, HERE, (PEER, NOBODY));
+    host.bring_up(&there, "127.0.0.4", (PEER, NOBODY));
+    let mut wrong = Stranger::hello(PEER, ("127.0.0.4", here.id()), NOBODY);
+    assert_eq!(wrong.hear(), Heard::Rejected);
+    let mut right = Stranger::hello(PEER, (HERE, here.id()), NOBODY);
+    assert_eq!(right.hear(), Heard::Accepted);
+}
+
+#[test]
+fn a_setting_makes_it_reachable_everywhere_for_its_peer_alone() {
+    let host = Host::new(Config { listen_everywhere: true, ..Config::default() });
+    let pair = host.pair();
+    let number = pair.id();
+    host.bring_up(&pair, HERE, (PEER, NOBODY));
+    assert_eq!(Stranger::hello("127.0.0.4", ("127.0.0.1", number), NOBODY).hear(), Heard::Rejected);
+    assert_eq!(Stranger::hello(PEER, ("127.0.0.1", number), NOBODY).hear(), Heard::Accepted);
+}

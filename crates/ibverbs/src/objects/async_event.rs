@@ -1,0 +1,134 @@
+//! Asynchronous events: what happens to objects outside of any request. The program acknowledges each event,
+//! and an object is not destroyed before all its events are acknowledged.
+
+use crate::abi::*;
+use crate::support::wake::ChannelWake;
+use ironwarp_engine::Engine;
+use ironwarp_rnic::event::AsyncEvent;
+use ironwarp_rnic::sync::{self, lock};
+use std::collections::HashMap;
+use std::os::fd::RawFd;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once};
+
+/// The asynchronous events of a context, and the objects they can be about.
+#[derive(Debug)]
+pub(crate) struct AsyncEventPort {
+    engine: Arc<Engine>,
+    wake: ChannelWake,
+    objects: Mutex<HashMap<Subject, EventCount>>,
+    acknowledged: Condvar,
+    watched: Once,
+}
+
+/// The object of an event, by its number in the adapter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Subject {
+    Qp(u32),
+    Cq(u32),
+    Srq(u32),
+}
+
+/// The C structure of an object, and the number of its events that are not acknowledged.
+#[derive(Debug)]
+struct EventCount {
+    c: usize,
+    pending: usize,
+}
+
+impl AsyncEventPort {
+    pub(crate) fn new(engine: &Arc<Engine>, wake: ChannelWake) -> Self {
+        engine.device().events().open(Box::new(wake.clone()));
+        Self {
+            engine: Arc::clone(engine),
+            wake,
+            objects: Mutex::default(),
+            acknowledged: Condvar::new(),
+            watched: Once::new(),
+        }
+    }
+
+    /// Enables events of the port. Not before the program could want them, because they take a thread.
+    pub(crate) fn watch_port(&self) -> &Self {
+        self.watched.call_once(|| {
+            if let Err(error) = self.engine.raise_port_events() {
+                tracing::warn!(%error, "failed to watch the port: its events will not be raised");
+            }
+        });
+        self
+    }
+
+    /// Enables events about an object.
+    pub(crate) fn add<T>(&self, subject: Subject, c: *mut T) {
+        self.objects().insert(subject, EventCount { c: c as usize, pending: 0 });
+    }
+
+    /// Disables events about an object that is about to be destroyed. Waits until all its events are
+    /// acknowledged, as every destroy verb does.
+    pub(crate) fn remove<T>(&self, subject: Subject, c: *mut T) {
+        let mut objects = self.objects();
+        // Several objects may stand for one queue pair. One of them gets its events.
+        if objects.get(&subject).is_none_or(|count| count.c != c as usize) {
+            return;
+        }
+        while objects.get(&subject).is_some_and(|count| count.pending > 0) {
+            objects = sync::wait(&self.acknowledged, objects);
+        }
+        objects.remove(&subject);
+    }
+
+    fn objects(&self) -> MutexGuard<'_, HashMap<Subject, EventCount>> {
+        lock(&self.objects)
+    }
+
+    pub(crate) fn fd(&self) -> RawFd {
+        self.wake.fd()
+    }
+
+    /// Takes the next event. Events of objects that were destroyed are skipped.
+    pub(crate) fn next(&self) -> Option<ibv_async_event> {
+        loop {
+            let event = self.engine.device().events().try_next()?;
+            let (event_type, subject) = to_c(event);
+            let element = match subject {
+                None => ibv_async_event_element { port_num: 1 },
+                Some(subject) => {
+                    let mut objects = self.objects();
+                    let Some(count) = objects.get_mut(&subject) else { continue };
+                    count.pending += 1;
+                    match subject {
+                        Subject::Qp(_) => ibv_async_event_element { qp: count.c as *mut ibv_qp },
+                        Subject::Cq(_) => ibv_async_event_element { cq: count.c as *mut ibv_cq },
+                        Subject::Srq(_) => ibv_async_event_element { srq: count.c as *mut ibv_srq },
+                    }
+                }
+            };
+            return Some(ibv_async_event { element, event_type });
+        }
+    }
+
+    pub(crate) fn acknowledge(&self, subject: Subject) {
+        if let Some(count) = self.objects().get_mut(&subject) {
+            count.pending = count.pending.saturating_sub(1);
+        }
+        self.acknowledged.notify_all();
+    }
+}
+
+/// The type of an event in C, and the object that it is about.
+fn to_c(event: AsyncEvent) -> (ibv_event_type, Option<Subject>) {
+    match event {
+        AsyncEvent::QpFatal(qp) => (IBV_EVENT_QP_FATAL, Some(Subject::Qp(qp))),
+        AsyncEvent::QpRequestError(qp) => (IBV_EVENT_QP_REQ_ERR, Some(Subject::Qp(qp))),
+        AsyncEvent::QpAccessError(qp) => (IBV_EVENT_QP_ACCESS_ERR, Some(Subject::Qp(qp))),
+        AsyncEvent::Established(qp) => (IBV_EVENT_COMM_EST, Some(Subject::Qp(qp))),
+        AsyncEvent::SqDrained(qp) => (IBV_EVENT_SQ_DRAINED, Some(Subject::Qp(qp))),
+        AsyncEvent::LastWqeReached(qp) => (IBV_EVENT_QP_LAST_WQE_REACHED, Some(Subject::Qp(qp))),
+        AsyncEvent::CqError(cq) => (IBV_EVENT_CQ_ERR, Some(Subject::Cq(cq))),
+        AsyncEvent::SrqLimitReached(srq) => (IBV_EVENT_SRQ_LIMIT_REACHED, Some(Subject::Srq(srq))),
+        AsyncEvent::SrqError(srq) => (IBV_EVENT_SRQ_ERR, Some(Subject::Srq(srq))),
+        AsyncEvent::PortActive(_) => (IBV_EVENT_PORT_ACTIVE, None),
+        AsyncEvent::PortError(_) => (IBV_EVENT_PORT_ERR, None),
+        AsyncEvent::GidChange(_) => (IBV_EVENT_GID_CHANGE, None),
+        _ => (IBV_EVENT_DEVICE_FATAL, None),
+    }
+}

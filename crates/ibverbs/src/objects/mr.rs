@@ -1,0 +1,224 @@
+//! Memory regions. Registration pins nothing, so every region behaves like one with on-demand paging: it is a
+//! range of addresses, and peers that know its tag reach whatever is mapped there at the time
+//! (docs/programs.md).
+#![expect(unsafe_code, reason = "holds a C structure")]
+
+use crate::abi::*;
+use crate::objects::dm::{Bytes as DeviceMemory, Dm};
+use crate::objects::pd::Pd;
+use crate::support::errno::Errno;
+use crate::support::object::{CCell, CObject, Uses, begin_destroy, find, publish};
+use ironwarp_rnic::memory::{Bytes, Memory, Reregistration, Rights, Translation};
+use ironwarp_rnic::sync::lock;
+use ironwarp_wire::Tag;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+const KNOWN: c_uint = IBV_ACCESS_LOCAL_WRITE
+    | IBV_ACCESS_REMOTE_WRITE
+    | IBV_ACCESS_REMOTE_READ
+    | IBV_ACCESS_REMOTE_ATOMIC
+    | IBV_ACCESS_MW_BIND
+    | IBV_ACCESS_ZERO_BASED
+    | IBV_ACCESS_ON_DEMAND
+    | IBV_ACCESS_HUGETLB;
+
+/// A memory region.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mr {
+    c: CCell<ibv_mr>,
+    state: Mutex<State>,
+    /// The device memory that the region is part of.
+    memory: Option<Arc<DeviceMemory>>,
+}
+
+#[derive(Debug)]
+struct State {
+    pd: Arc<Pd>,
+    tag: Tag,
+    access: c_uint,
+}
+
+// SAFETY: the C structure comes first. Only registration and re-registration write to it, whose callers must
+// not use the region meanwhile.
+unsafe impl CObject for Mr {
+    type C = ibv_mr;
+}
+
+/// A range of memory, and the address by which requests refer to it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Range {
+    pub(crate) addr: u64,
+    pub(crate) len: usize,
+    pub(crate) start: u64,
+}
+
+impl Mr {
+    /// Registers memory. `dm` is the device memory that it is part of, if any.
+    pub(crate) fn new(
+        pd: Arc<Pd>,
+        range: Range,
+        access: c_uint,
+        dm: Option<&Dm>,
+    ) -> Result<Arc<Self>, Errno> {
+        let Range { addr, len, .. } = range;
+        let mut uses = Uses::of(&*pd)?;
+        if let Some(dm) = dm {
+            uses = uses.and(dm)?;
+        }
+        let tag = register_range(&pd, range, access)?;
+        let c = ibv_mr {
+            context: pd.context().c(),
+            pd: pd.c(),
+            addr: addr as *mut c_void,
+            length: len,
+            handle: tag.0,
+            lkey: tag.0,
+            rkey: tag.0,
+        };
+        let state = Mutex::new(State { pd, tag, access });
+        let memory = dm.map(|dm| Arc::clone(dm.bytes()));
+        Ok(publish(Self { c: CCell::new(c), state, memory }, uses))
+    }
+
+    /// Another object for the same region, in another context or domain of the same device.
+    pub(crate) fn import(pd: Arc<Pd>, of: &Self) -> Result<Arc<Self>, Errno> {
+        let uses = Uses::of(&*pd)?;
+        let (tag, access) = {
+            let state = of.state();
+            (state.tag, state.access)
+        };
+        // SAFETY: C structures of regions are plain data, which their owners do not change meanwhile.
+        let mut c = unsafe { *of.c.get() };
+        (c.context, c.pd, c.addr) = (pd.context().c(), pd.c(), std::ptr::null_mut());
+        let state = Mutex::new(State { pd, tag, access });
+        Ok(publish(Self { c: CCell::new(c), state, memory: of.memory.clone() }, uses))
+    }
+
+    /// Hides the address from the program.
+    pub(crate) fn hide_address(&self) {
+        // SAFETY: no other thread has the C structure yet.
+        unsafe { (*self.c.get()).addr = std::ptr::null_mut() };
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
+    }
+
+    pub(crate) fn pd(&self) -> Arc<Pd> {
+        Arc::clone(&self.state().pd)
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        self.state().tag
+    }
+
+    pub(crate) fn reregister(
+        &self,
+        flags: c_uint,
+        pd: *mut ibv_pd,
+        range: Range,
+        access: c_int,
+    ) -> Result<(), Errno> {
+        let mut to = Reregistration { keep_tag: true, ..Reregistration::default() };
+        let other = match flags & IBV_REREG_MR_CHANGE_PD {
+            0 => None,
+            _ => Some(find::<Pd>(pd)?),
+        };
+        to.domain = other.as_ref().map(|pd| pd.domain());
+        let mut uses = other.as_deref().map_or(Ok(Uses::default()), Uses::of)?;
+        let mut state = self.state();
+        let mut new_access = state.access;
+        if flags & IBV_REREG_MR_CHANGE_ACCESS != 0 {
+            new_access = access.cast_unsigned();
+            to.rights = Some(rights(new_access)?);
+        }
+        if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+            let len = range.len as u64;
+            let translation = Arc::new(
+                Translation::direct(range.addr, len).map_err(|error| Errno::INVALID.because(error))?,
+            );
+            to.bytes = Some(Bytes { start: range.start, len, translation });
+        }
+        state.tag = state.pd.context().engine().device().reregister(state.tag, to)?;
+        state.access = new_access;
+        if let Some(new_pd) = other {
+            uses.exchange(self, &*state.pd);
+            state.pd = new_pd;
+        }
+        // SAFETY: the caller does not use the region during the call.
+        let c = unsafe { &mut *self.c.get() };
+        (c.lkey, c.rkey, c.pd) = (state.tag.0, state.tag.0, state.pd.c());
+        if flags & IBV_REREG_MR_CHANGE_TRANSLATION != 0 {
+            (c.addr, c.length) = (range.addr as *mut c_void, range.len);
+        }
+        Ok(())
+    }
+}
+
+/// Adds a range to the adapter's table.
+fn register_range(pd: &Pd, range: Range, access: c_uint) -> Result<Tag, Errno> {
+    let Range { addr, len, start } = range;
+    let rights = rights(access)?;
+    let device = pd.context().engine().device();
+    if len == 0 {
+        // An empty region: there is nothing to access.
+        return Ok(device.table().allocate(pd.domain())?);
+    }
+    let on_demand = access & IBV_ACCESS_ON_DEMAND != 0;
+    // A region of all memory makes sense only on demand.
+    if (addr, len) == (0, usize::MAX) && !on_demand {
+        return Err(Errno::INVALID.because("a region of all memory requires IBV_ACCESS_ON_DEMAND"));
+    }
+    let translation =
+        Arc::new(Translation::direct(addr, len as u64).map_err(|error| Errno::INVALID.because(error))?);
+    let described = Memory { start, len: len as u64, rights, one_touch: false, translation };
+    match on_demand {
+        true => Ok(device.register_on_demand(pd.domain(), described)?),
+        false => Ok(device.register(pd.domain(), described)?),
+    }
+}
+
+/// The adapter's access rights for those of C. Local reads are always allowed, as on every adapter.
+pub(crate) fn rights(access: c_uint) -> Result<Rights, Errno> {
+    let asked = access & !IBV_ACCESS_OPTIONAL_RANGE;
+    let flush = IBV_ACCESS_FLUSH_GLOBAL | IBV_ACCESS_FLUSH_PERSISTENT;
+    if asked & !(KNOWN | flush) != 0 {
+        return Err(Errno::INVALID.because(format_args!("access {access:#x} has unknown bits")));
+    }
+    if asked & flush != 0 {
+        return Err(Errno::UNSUPPORTED.because("access: flush operations are not supported"));
+    }
+    let mut rights = Rights::LOCAL_READ;
+    rights.set(Rights::LOCAL_WRITE, asked & IBV_ACCESS_LOCAL_WRITE != 0);
+    rights.set(Rights::BIND, asked & IBV_ACCESS_MW_BIND != 0);
+    rights |= remote_rights(asked);
+    // Verbs require local write access for remote write access.
+    let writable = asked & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC) != 0;
+    if writable && !rights.contains(Rights::LOCAL_WRITE) {
+        return Err(Errno::INVALID
+            .because("access: IBV_ACCESS_REMOTE_WRITE and _ATOMIC require IBV_ACCESS_LOCAL_WRITE"));
+    }
+    Ok(rights)
+}
+
+/// The access rights of peers among those of C.
+pub(crate) fn remote_rights(access: c_uint) -> Rights {
+    let mut rights = Rights::empty();
+    rights.set(Rights::REMOTE_WRITE, access & IBV_ACCESS_REMOTE_WRITE != 0);
+    rights.set(Rights::REMOTE_READ, access & IBV_ACCESS_REMOTE_READ != 0);
+    rights.set(Rights::REMOTE_ATOMIC, access & IBV_ACCESS_REMOTE_ATOMIC != 0);
+    rights
+}
+
+/// Deregisters and destroys a region.
+pub(crate) fn destroy(c: *mut ibv_mr) -> Result<(), Errno> {
+    let mr = begin_destroy::<Mr>(c)?;
+    {
+        let state = mr.state();
+        state.pd.context().engine().device().table().deregister(state.tag)?;
+    }
+    mr.finish();
+    Ok(())
+}

@@ -1,0 +1,96 @@
+//! Memory windows.
+#![expect(unsafe_code, reason = "holds a C structure")]
+
+use crate::abi::*;
+use crate::objects::mr::{Mr, remote_rights};
+use crate::objects::pd::Pd;
+use crate::support::errno::Errno;
+use crate::support::object::{CCell, CObject, Uses, begin_destroy, find, publish};
+use ironwarp_rnic::memory::{Binding, Scope};
+use ironwarp_rnic::queue::Operation;
+use ironwarp_wire::Tag;
+use std::sync::Arc;
+
+/// A memory window. Windows of type 1 belong to a domain, windows of type 2 to the queue pair that they are
+/// bound on.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Mw {
+    c: CCell<ibv_mw>,
+    kind: ibv_mw_type,
+    pd: Arc<Pd>,
+}
+
+// SAFETY: the C structure comes first. Only bind writes the tag in it, and its callers take turns.
+unsafe impl CObject for Mw {
+    type C = ibv_mw;
+}
+
+impl Mw {
+    pub(crate) fn new(pd: Arc<Pd>, kind: ibv_mw_type) -> Result<Arc<Self>, Errno> {
+        let uses = Uses::of(&*pd)?;
+        let tag = pd.context().engine().device().table().allocate_window(pd.domain())?;
+        let c = ibv_mw { context: pd.context().c(), pd: pd.c(), rkey: tag.0, handle: tag.0, type_: kind };
+        Ok(publish(Self { c: CCell::new(c), kind, pd }, uses))
+    }
+
+    pub(crate) fn kind(&self) -> ibv_mw_type {
+        self.kind
+    }
+
+    pub(crate) fn tag(&self) -> Tag {
+        // SAFETY: a field of the C structure.
+        Tag(unsafe { (*self.c.get()).rkey })
+    }
+
+    /// Sets the tag that the window has once it is bound.
+    pub(crate) fn set_tag(&self, tag: Tag) {
+        // SAFETY: a field of the C structure. Callers of bind take turns.
+        unsafe { (*self.c.get()).rkey = tag.0 };
+    }
+
+    /// Converts the parameters of a binding.
+    pub(crate) fn binding(&self, info: &ibv_mw_bind_info) -> Result<Binding, Errno> {
+        let region = match info.length {
+            0 => Tag(0), // bound to nothing
+            _ => find::<Mr>(info.mr)?.tag(),
+        };
+        let scope = if self.kind == IBV_MW_TYPE_1 { Scope::Domain } else { Scope::Stream };
+        Ok(Binding {
+            region,
+            at: info.addr,
+            len: info.length,
+            rights: remote_rights(info.mw_access_flags),
+            scope,
+            zero_based: info.mw_access_flags & IBV_ACCESS_ZERO_BASED != 0,
+            one_touch: false,
+        })
+    }
+}
+
+/// Destroys a window.
+pub(crate) fn destroy(mw: *mut ibv_mw) -> Result<(), Errno> {
+    let found = begin_destroy::<Mw>(mw)?;
+    // The tag of a window of type 2 may have changed. The entry of the table is the same.
+    let table = found.pd.context().engine().device().table();
+    let now =
+        table.current(found.tag()).ok_or_else(|| Errno::INVALID.because("the window no longer exists"))?;
+    table.deregister(now)?;
+    found.finish();
+    Ok(())
+}
+
+/// The operation that binds a window of type 2. The program chooses the last byte of its tag with `rkey`. The
+/// rest is fixed.
+pub(crate) fn bind_operation(
+    mw: *mut ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<Operation, Errno> {
+    let window = find::<Mw>(mw)?;
+    if window.kind != IBV_MW_TYPE_2 {
+        return Err(Errno::INVALID.because("the window is of type 1: bind it with ibv_bind_mw"));
+    }
+    let tag = Tag(window.tag().0 & !0xff | rkey & 0xff);
+    Ok(Operation::BindAs { tag, binding: window.binding(info)? })
+}

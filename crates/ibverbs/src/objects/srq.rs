@@ -1,0 +1,90 @@
+//! Shared receive queues.
+#![expect(unsafe_code, reason = "holds a C structure")]
+
+use crate::abi::*;
+use crate::objects::async_event::Subject;
+use crate::objects::context::Context;
+use crate::objects::cq::Cq;
+use crate::objects::limits::{MAX_SGES, MAX_SRQ_REQUESTS};
+use crate::objects::pd::Pd;
+use crate::objects::xrc::Xrcd;
+use crate::support::errno::Errno;
+use crate::support::object::{CCell, CObject, Uses, begin_destroy, publish};
+use ironwarp_rnic::queue::SharedReceiveQueue;
+use std::sync::Arc;
+
+/// A shared receive queue.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Srq {
+    c: CCell<ibv_srq>,
+    inner: Arc<SharedReceiveQueue>,
+    /// Kept alive because the C structure points to it.
+    _pd: Arc<Pd>,
+    context: Arc<Context>,
+}
+
+// SAFETY: the C structure comes first, and is not written after it was published.
+unsafe impl CObject for Srq {
+    type C = ibv_srq;
+}
+
+/// What an XRC shared receive queue has in addition.
+#[derive(Debug)]
+pub(crate) struct XrcParts {
+    pub(crate) xrcd: Arc<Xrcd>,
+    /// The completion queue of messages that use it.
+    pub(crate) cq: Arc<Cq>,
+}
+
+impl Srq {
+    pub(crate) fn new(
+        pd: Arc<Pd>,
+        init: &mut ibv_srq_init_attr,
+        xrc: Option<XrcParts>,
+    ) -> Result<Arc<Self>, Errno> {
+        let attr = &mut init.attr;
+        if attr.max_wr == 0 || attr.max_wr > MAX_SRQ_REQUESTS || attr.max_sge > MAX_SGES {
+            return Err(Errno::INVALID.because(format_args!(
+                "max_wr {} must be between 1 and {MAX_SRQ_REQUESTS}, and max_sge {} at most {MAX_SGES}",
+                attr.max_wr, attr.max_sge
+            )));
+        }
+        attr.max_sge = attr.max_sge.max(1);
+        let (context, size) = (Arc::clone(pd.context()), (attr.max_wr as usize, attr.max_sge as usize));
+        let mut uses = Uses::of(&*pd)?;
+        let inner = match xrc {
+            None => context.engine().create_srq(pd.domain(), size),
+            Some(XrcParts { xrcd, cq }) => {
+                uses = uses.and(&*xrcd)?.and(&*cq)?;
+                context.engine().create_xrc_srq(pd.domain(), size, xrcd.inner(), cq.inner())
+            }
+        };
+        let mut c = ibv_srq::zeroed();
+        c.context = context.c();
+        c.srq_context = init.srq_context;
+        c.pd = pd.c();
+        c.handle = inner.id();
+        c.mutex = libc::PTHREAD_MUTEX_INITIALIZER;
+        c.cond = libc::PTHREAD_COND_INITIALIZER;
+        let srq = publish(Self { c: CCell::new(c), inner, _pd: pd, context }, uses);
+        srq.context.events().add(Subject::Srq(srq.inner.id()), srq.c());
+        Ok(srq)
+    }
+
+    pub(crate) fn context(&self) -> &Arc<Context> {
+        &self.context
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<SharedReceiveQueue> {
+        &self.inner
+    }
+}
+
+/// Destroys a shared receive queue.
+pub(crate) fn destroy(c: *mut ibv_srq) -> Result<(), Errno> {
+    let srq = begin_destroy::<Srq>(c)?;
+    srq.context.events().remove(Subject::Srq(srq.inner.id()), c);
+    srq.finish();
+    Ok(())
+}

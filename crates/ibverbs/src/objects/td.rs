@@ -1,0 +1,28 @@
+//! Thread domains: a promise that one thread at a time uses what is created in it.
+#![expect(unsafe_code, reason = "holds a C structure")]
+
+use crate::abi::*;
+use crate::objects::context::Context;
+use crate::support::object::{CCell, CObject, Uses, publish};
+use std::sync::Arc;
+
+/// A thread domain.
+#[repr(C)]
+#[derive(Debug)]
+pub(crate) struct Td {
+    c: CCell<ibv_td>,
+    /// Kept alive because the C structure points to it.
+    _context: Arc<Context>,
+}
+
+// SAFETY: the C structure comes first, and is not written after it was published.
+unsafe impl CObject for Td {
+    type C = ibv_td;
+}
+
+impl Td {
+    pub(crate) fn new(context: Arc<Context>) -> Arc<Self> {
+        let c = CCell::new(ibv_td { context: context.c() });
+        publish(Self { c, _context: context }, Uses::default())
+    }
+}

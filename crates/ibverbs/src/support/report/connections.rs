@@ -1,0 +1,125 @@
+//! Requests that failed, and connections that ended or were not established.
+
+use super::pairs;
+use ironwarp_engine::{ConnectError, ConnectionEvent, ConnectionEventKind, EventSink};
+use ironwarp_rnic::error::{ErrorOrigin, PostError, QpError};
+use ironwarp_rnic::fault::{Counts, FaultPlan};
+use ironwarp_rnic::queue::{Completion, RequestError, Status, WrId};
+use ironwarp_wire::private::Unreadable;
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tracing::field::display;
+
+/// Logs a request that failed.
+pub(crate) fn request_failed(completion: &Completion) {
+    let qp = completion.qp;
+    let (vendor_err, peer) = (format_args!("{:#010x}", vendor_err(completion)), pairs::peer(qp).map(display));
+    let error = RequestError(completion.clone());
+    if completion.status == Status::Flushed {
+        tracing::info!(qp = %Hex(qp), peer, %vendor_err, "{error}");
+    } else {
+        tracing::warn!(qp = %Hex(qp), peer, %vendor_err, "{error}");
+    }
+}
+
+/// Logs the end of a connection: as a warning, unless the connection was closed or a request that completes
+/// names the error.
+fn ended(qp: u32, error: &QpError) {
+    let Some(pair) = pairs::find(qp) else { return };
+    let peer = pair.peer().map(display);
+    let vendor_err = format_args!("{:#010x}", error.vendor_err());
+    if error.origin() == ErrorOrigin::Nobody || pair.qp().blames_a_request() {
+        tracing::info!(qp = %Hex(qp), peer, %vendor_err, "the connection ended: {error}");
+    } else {
+        tracing::warn!(qp = %Hex(qp), peer, %vendor_err, "the connection ended: {error}");
+    }
+}
+
+/// Logs that a queue pair could not be connected to its peer.
+pub(crate) fn not_connected(qp: u32, error: &ConnectError) {
+    let peer = pairs::peer(qp).map(display);
+    match error {
+        // The program closed it, or a request that timed out is logged instead.
+        ConnectError::GivenUp | ConnectError::TimedOut => {
+            tracing::info!(qp = %Hex(qp), peer, "not connected: {error}");
+        }
+        _ => tracing::warn!(qp = %Hex(qp), peer, "not connected: {error}"),
+    }
+}
+
+/// Logs that an id could not be connected to an address.
+pub(crate) fn connect_failed(peer: SocketAddr, error: &ConnectError) {
+    tracing::warn!(%peer, "rdma_connect failed: {error}");
+}
+
+/// Logs that the request of a peer of another release was rejected. Only the first is a warning, because
+/// anyone can send such requests.
+pub(crate) fn rejected_peer(peer: SocketAddr, why: Unreadable) {
+    static LOGGED: AtomicBool = AtomicBool::new(false);
+    if LOGGED.swap(true, Ordering::Relaxed) {
+        tracing::debug!(%peer, "rejected a connection: {why}");
+    } else {
+        tracing::warn!(%peer, "rejected a connection: {why}");
+    }
+}
+
+/// Logs a summary of the injected faults.
+pub(crate) fn injected_faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
+    tracing::warn!("faults {plan}, seed {seed}: {counts}");
+}
+
+/// Logs that a request was not posted. A full queue is not a warning, because some programs rely on that
+/// error.
+pub(crate) fn not_posted(qp: u32, wr_id: u64, error: &PostError) {
+    let (peer, id) = (pairs::peer(qp).map(display), WrId(wr_id));
+    match error {
+        PostError::Full { .. } => tracing::info!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
+        _ => tracing::warn!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
+    }
+}
+
+/// The cause of a failure as a number that programs print, and `ironwarp explain` explains.
+pub(crate) fn vendor_err(completion: &Completion) -> u32 {
+    completion.cause.as_ref().map_or(0, |cause| cause.vendor_err())
+}
+
+/// A queue pair number as most programs print it.
+pub(crate) struct Hex(pub(crate) u32);
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
+    }
+}
+
+/// Logs that a program accepts a peer without a queue pair, although the peer's queue pair is managed by its
+/// id.
+pub(crate) fn needs_managed_qp(peer: SocketAddr) {
+    tracing::error!(%peer, "the peer's queue pair was created by its id (rdma_create_qp): create one for this id as well before accepting");
+}
+
+/// Logs the connection events of a queue pair, and forwards them to its connection manager.
+#[derive(Debug)]
+pub(crate) struct ConnectionLog(Option<Arc<dyn EventSink<ConnectionEvent>>>);
+
+impl ConnectionLog {
+    pub(crate) fn new(next: Option<Arc<dyn EventSink<ConnectionEvent>>>) -> Arc<Self> {
+        Arc::new(Self(next))
+    }
+}
+
+impl EventSink<ConnectionEvent> for ConnectionLog {
+    fn send(&self, event: ConnectionEvent) {
+        match (&event.kind, &self.0) {
+            (ConnectionEventKind::Ended(error), _) => ended(event.qp, error),
+            // A connection manager may retry, and tells the program in the end.
+            (ConnectionEventKind::Failed(error), None) => not_connected(event.qp, error),
+            _ => {}
+        }
+        if let Some(next) = &self.0 {
+            next.send(event);
+        }
+    }
+}

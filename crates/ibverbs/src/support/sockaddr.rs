@@ -1,0 +1,74 @@
+//! Conversion of C addresses.
+#![expect(unsafe_code, reason = "the family of a C address determines its type")]
+
+use crate::abi::{Zeroed, rdma_sockaddr};
+use crate::support::errno::Errno;
+use std::ffi::c_int;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
+
+// SAFETY: structures of integers.
+unsafe impl Zeroed for rdma_sockaddr {}
+
+/// Converts a C address. Only IPv4 and IPv6 are supported.
+///
+/// # Safety
+/// `addr` is NULL, or as long as its family requires.
+pub(crate) unsafe fn from_c(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
+    if addr.is_null() {
+        return Err(Errno::INVALID);
+    }
+    // SAFETY: guaranteed by the caller. Every address begins with its family.
+    match c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() }) {
+        libc::AF_INET => {
+            // SAFETY: as above.
+            let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
+            let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
+            Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above.
+            let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
+            let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
+            let port = u16::from_be(v6.sin6_port);
+            Ok(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        }
+        _ => Err(Errno(libc::EAFNOSUPPORT)),
+    }
+}
+
+/// Converts an address to C.
+pub(crate) fn to_c(addr: SocketAddr) -> rdma_sockaddr {
+    let mut c = rdma_sockaddr::zeroed();
+    match addr {
+        SocketAddr::V4(v4) => {
+            c.sin = libc::sockaddr_in {
+                sin_family: family(libc::AF_INET),
+                sin_port: v4.port().to_be(),
+                sin_addr: libc::in_addr { s_addr: u32::from(*v4.ip()).to_be() },
+                sin_zero: [0; 8],
+            };
+        }
+        SocketAddr::V6(v6) => {
+            c.sin6 = libc::sockaddr_in6 {
+                sin6_family: family(libc::AF_INET6),
+                sin6_port: v6.port().to_be(),
+                sin6_flowinfo: v6.flowinfo(),
+                sin6_addr: libc::in6_addr { s6_addr: v6.ip().octets() },
+                sin6_scope_id: v6.scope_id(),
+            };
+        }
+    }
+    c
+}
+
+fn family(family: c_int) -> libc::sa_family_t {
+    libc::sa_family_t::try_from(family).unwrap_or_default()
+}
+
+/// Length of the C address.
+pub(crate) fn c_len(addr: &SocketAddr) -> usize {
+    match addr {
+        SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),
+        SocketAddr::V6(_) => size_of::<libc::sockaddr_in6>(),
+    }
+}

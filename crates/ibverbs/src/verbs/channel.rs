@@ -1,0 +1,56 @@
+//! Completion channels.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::objects::channel::{self, Channel};
+use crate::objects::context::Context;
+use crate::objects::cq::Cq;
+use crate::support::cancel::uncancelled;
+use crate::support::errno::{Errno, destroyed, minus_one, object};
+use crate::support::object::{CObject, find, put};
+use crate::support::wake::wait;
+use std::ffi::{c_int, c_uint, c_void};
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    object!(find::<Context>(context).and_then(Channel::new).map(|channel| channel.c()))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    destroyed!(channel::destroy(channel))
+}
+
+/// Blocks here, where the program may cancel the thread: nothing with a destructor is alive, and the channel
+/// is looked up again afterwards.
+#[unsafe(no_mangle)]
+pub unsafe extern "C-unwind" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    loop {
+        let Ok(fd) = uncancelled(|| find::<Channel>(channel).map(|channel| channel.fd())) else {
+            return minus_one!(Err(Errno::INVALID));
+        };
+        if let Err(errno) = wait(fd) {
+            return minus_one!(Err(errno));
+        }
+        let found = uncancelled(|| find::<Channel>(channel).ok()?.next());
+        let Some(found) = found else { continue };
+        let c = found.cq();
+        // SAFETY: NULL, or valid by the caller's contract. `found` keeps the queue alive.
+        unsafe {
+            put(cq, c);
+            put(cq_context, (*c).cq_context);
+        }
+        return 0;
+    }
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, events: c_uint) {
+    if let Ok(cq) = find::<Cq>(cq.cast()) {
+        cq.events_acknowledged(events);
+    }
+}

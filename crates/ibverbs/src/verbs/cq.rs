@@ -1,0 +1,106 @@
+//! Completion queues. Polling makes progress on the program's thread.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::objects::completion;
+use crate::objects::context::Context;
+use crate::objects::cq::{self, Cq, CqAttributes};
+use crate::objects::limits::MAX_CQE;
+use crate::support::errno::{Errno, code, destroyed, object};
+use crate::support::object::{CObject, Uses, find, find_unchecked};
+use crate::support::report;
+use ironwarp_rnic::queue::{Arm, Status};
+use std::ffi::{c_int, c_void};
+use std::time::Duration;
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_create_cq(
+    context: *mut ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ibv_comp_channel,
+    vector: c_int,
+) -> *mut ibv_cq {
+    let wanted = CqAttributes { cq_context, channel, vector, ..CqAttributes::new(cqe) };
+    object!(
+        find::<Context>(context)
+            .and_then(|context| Cq::new(&context, &wanted, Uses::default()))
+            .map(|cq| cq.c().cast()),
+    )
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
+    code!(find::<Cq>(cq.cast()).and_then(|cq| {
+        if !(1..=MAX_CQE).contains(&cqe) {
+            return Err(Errno::INVALID.because(format_args!("cqe {cqe} must be between 1 and {MAX_CQE}")));
+        }
+        cq.inner().cq().resize(cqe.unsigned_abs() as usize).map_err(|error| Errno::INVALID.because(error))?;
+        // SAFETY: the caller must not read this field while it resizes the queue.
+        unsafe { (*cq.c()).cqe = cqe };
+        Ok(())
+    }))
+}
+
+/// Changes the moderation, which is all that can be changed. As the manual says, a count or a period of zero
+/// means no limit.
+pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify_cq_attr) -> c_int {
+    code!(find::<Cq>(cq.cast()).and_then(|cq| {
+        // SAFETY: NULL, or valid by the caller's contract (ibv_modify_cq(3)).
+        let Some(ibv_modify_cq_attr { attr_mask, moderate }) = (unsafe { attr.as_ref() }) else {
+            return Err(Errno::INVALID.because("attr is NULL"));
+        };
+        if *attr_mask != IBV_CQ_ATTR_MODERATE {
+            return Err(
+                Errno::INVALID.because(format_args!("attr_mask {attr_mask:#x} must be IBV_CQ_ATTR_MODERATE"))
+            );
+        }
+        let period = Duration::from_micros(moderate.cq_period.into());
+        let count = match moderate.cq_count {
+            0 if !period.is_zero() => usize::MAX,
+            count => count.into(),
+        };
+        Ok(cq.context().engine().moderate_cq(cq.inner(), count, period)?)
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
+    destroyed!(cq::destroy(cq.cast()))
+}
+
+/// The data path: takes up to `max` completions.
+pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, mut to: *mut ibv_wc) -> c_int {
+    let Ok(max) = usize::try_from(max) else { return -1 };
+    // SAFETY: inline code of the headers got here through the context of this queue, so it is alive.
+    let cq: &Cq = unsafe { find_unchecked(cq.cast()) };
+    if cq.context().is_inherited() {
+        return -1;
+    }
+    let mut failed = Vec::new();
+    let polled = cq.inner().poll(max, |completion| {
+        // SAFETY: the caller has room for `max` completions, and the queue returns no more.
+        unsafe {
+            to.write(completion::to_c(&completion));
+            to = to.add(1);
+        }
+        if completion.status != Status::Success {
+            failed.push(completion);
+        }
+    });
+    // Only now, when the queue is no longer locked.
+    failed.iter().for_each(report::request_failed);
+    // An overrun also raises an asynchronous event. What was there before it has been polled.
+    polled.map_or(-1, |polled| c_int::try_from(polled).unwrap_or(c_int::MAX))
+}
+
+pub(crate) unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
+    // SAFETY: inline code of the headers got here through the context of this queue, so it is alive.
+    let cq: &Cq = unsafe { find_unchecked(cq.cast()) };
+    if cq.context().is_inherited() {
+        return Errno::INHERITED.0;
+    }
+    let arm = if solicited_only == 0 { Arm::Next } else { Arm::Solicited };
+    let _there = cq.inner().arm(arm);
+    0
+}

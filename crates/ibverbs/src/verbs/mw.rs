@@ -1,0 +1,52 @@
+//! Memory windows.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::objects::mw::{self, Mw};
+use crate::objects::pd::Pd;
+use crate::objects::qp::Qp;
+use crate::support::errno::{Errno, code, destroyed, object};
+use crate::support::object::{CObject, find};
+use ironwarp_rnic::memory::following;
+use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
+use std::ffi::c_int;
+
+pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> *mut ibv_mw {
+    object!(find::<Pd>(pd).and_then(|pd| {
+        if !matches!(kind, IBV_MW_TYPE_1 | IBV_MW_TYPE_2) {
+            return Err(Errno::INVALID
+                .because(format_args!("type {kind} is neither IBV_MW_TYPE_1 nor IBV_MW_TYPE_2")));
+        }
+        Mw::new(pd, kind).map(|mw| mw.c())
+    }))
+}
+
+pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
+    destroyed!(mw::destroy(mw))
+}
+
+/// Binds a window of type 1. Each binding changes its tag, which the program reads from the window.
+pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
+    // SAFETY: NULL, or valid by the caller's contract.
+    let Some(bind) = (unsafe { bind.as_ref() }) else { return Errno::INVALID.0 };
+    code!(find::<Qp>(qp).and_then(|qp| {
+        let window = find::<Mw>(mw)?;
+        if window.kind() != IBV_MW_TYPE_1 {
+            return Err(Errno::INVALID
+                .because("the window is of type 2: bind it with a work request, IBV_WR_BIND_MW"));
+        }
+        let pair =
+            qp.stream().ok_or_else(|| Errno::INVALID.because("a UD queue pair cannot bind windows"))?;
+        let operation = Operation::Bind { window: window.tag(), binding: window.binding(&bind.bind_info)? };
+        let signaled = qp.init().sq_sig_all != 0 || bind.send_flags & IBV_SEND_SIGNALED != 0;
+        let request = WorkRequest {
+            signaled,
+            fence: bind.send_flags & IBV_SEND_FENCE != 0,
+            ..WorkRequest::new(bind.wr_id, operation, Data::Memory(Sges::default()))
+        };
+        let next = following(window.tag());
+        pair.post_send(vec![request])?;
+        window.set_tag(next);
+        Ok(())
+    }))
+}

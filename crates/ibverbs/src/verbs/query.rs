@@ -1,0 +1,315 @@
+//! Attributes of the device and its port.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::objects::context::Context;
+use crate::objects::device::guid;
+use crate::objects::gids::{gid_at, lid};
+use crate::objects::limits::{DEVICE_MEMORY, MAX_CQE, MAX_REQUESTS, MAX_SGES, MAX_SRQ_REQUESTS};
+use crate::support::errno::{Errno, code, code_and_errno, minus_one};
+use crate::support::object::{find_any, put};
+use ironwarp_engine::gid::{GidEntry, GidTable, MOST_GIDS};
+use std::ffi::c_int;
+use std::ptr;
+
+/// The default partition with full membership, which every port has. In network byte order.
+const PKEY: u16 = 0xffff;
+/// 1 GiB, as on RoCE and InfiniBand.
+const MAX_MESSAGE: u32 = 1 << 30;
+/// Not the identifier of a hardware vendor.
+const VENDOR: u32 = 0x49_57_52;
+fn device_attr(context: &Context) -> ibv_device_attr {
+    let config = context.engine().config();
+    let mut attr = ibv_device_attr::zeroed();
+    for (to, from) in attr.fw_ver.iter_mut().zip(env!("CARGO_PKG_VERSION").bytes()) {
+        *to = from.cast_signed();
+    }
+    let depth = c_int::from(config.ird.max(config.ord));
+    attr.node_guid = guid();
+    attr.sys_image_guid = guid();
+    attr.max_mr_size = u64::MAX;
+    attr.page_size_cap = 0xffff_f000;
+    attr.vendor_id = VENDOR;
+    attr.vendor_part_id = 1;
+    attr.max_qp = 100_000;
+    attr.max_qp_wr = MAX_REQUESTS.cast_signed();
+    attr.device_cap_flags = IBV_DEVICE_MEM_WINDOW
+        | IBV_DEVICE_MEM_WINDOW_TYPE_2B
+        | IBV_DEVICE_MEM_MGT_EXTENSIONS
+        | IBV_DEVICE_XRC
+        | IBV_DEVICE_SRQ_RESIZE
+        | IBV_DEVICE_RC_RNR_NAK_GEN
+        | IBV_DEVICE_CURR_QP_STATE_MOD
+        | IBV_DEVICE_SYS_IMAGE_GUID
+        | IBV_DEVICE_RESIZE_MAX_WR;
+    attr.max_sge = MAX_SGES.cast_signed();
+    attr.max_sge_rd = MAX_SGES.cast_signed();
+    attr.max_cq = 1_000_000;
+    attr.max_cqe = MAX_CQE;
+    attr.max_mr = c_int::try_from(config.tags).unwrap_or(c_int::MAX);
+    attr.max_pd = 1_000_000;
+    attr.max_qp_rd_atom = depth;
+    attr.max_res_rd_atom = depth.saturating_mul(1000);
+    attr.max_qp_init_rd_atom = depth;
+    attr.atomic_cap = IBV_ATOMIC_HCA;
+    attr.max_mw = attr.max_mr;
+    attr.max_ah = 1_000_000;
+    attr.max_srq = 100_000;
+    attr.max_srq_wr = MAX_SRQ_REQUESTS.cast_signed();
+    attr.max_srq_sge = MAX_SGES.cast_signed();
+    attr.max_pkeys = 1;
+    attr.local_ca_ack_delay = 15;
+    attr.phys_port_cnt = 1;
+    attr
+}
+
+fn device_attr_ex(context: &Context) -> ibv_device_attr_ex {
+    let mut attr = ibv_device_attr_ex::zeroed();
+    attr.orig_attr = device_attr(context);
+    // No page is pinned, so any page may come and go.
+    let all = IBV_ODP_SUPPORT_SEND
+        | IBV_ODP_SUPPORT_RECV
+        | IBV_ODP_SUPPORT_WRITE
+        | IBV_ODP_SUPPORT_READ
+        | IBV_ODP_SUPPORT_ATOMIC
+        | IBV_ODP_SUPPORT_SRQ_RECV;
+    attr.odp_caps.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT;
+    attr.odp_caps.per_transport_caps.rc_odp_caps = all;
+    attr.odp_caps.per_transport_caps.uc_odp_caps = all;
+    attr.odp_caps.per_transport_caps.ud_odp_caps =
+        IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+    attr.xrc_odp_caps = all;
+    attr.completion_timestamp_mask = u64::MAX;
+    attr.hca_core_clock = 1_000_000; // in kHz: one tick per nanosecond
+    attr.device_cap_flags_ex = attr.orig_attr.device_cap_flags.into();
+    attr.cq_mod_caps = ibv_cq_moderation_caps { max_cq_count: u16::MAX, max_cq_period: u16::MAX };
+    attr.max_dm_size = DEVICE_MEMORY;
+    attr.phys_port_cnt_ex = 1;
+    attr
+}
+
+fn port_attr() -> Result<ibv_port_attr, Errno> {
+    let mut attr = ibv_port_attr::zeroed();
+    let active = GidTable::of_process().port_is_active()?;
+    attr.state = if active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
+    attr.max_mtu = IBV_MTU_4096;
+    attr.active_mtu = IBV_MTU_4096;
+    attr.gid_tbl_len = c_int::try_from(MOST_GIDS).unwrap_or(c_int::MAX);
+    attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
+    attr.max_msg_sz = MAX_MESSAGE;
+    attr.pkey_tbl_len = 1;
+    attr.lid = lid()?;
+    attr.max_vl_num = 1;
+    attr.active_width = 2; // 4 lanes
+    attr.active_speed = 32; // of 25 Gb/s, an arbitrary value: TCP has no link speed
+    attr.active_speed_ex = 32;
+    attr.phys_state = if active { 5 } else { 3 }; // LinkUp, Disabled
+    attr.link_layer = IBV_LINK_LAYER_ETHERNET;
+    Ok(attr)
+}
+
+/// Copies a structure into a caller's buffer of `room` bytes: truncated if the buffer is shorter, and
+/// followed by zeros if it is longer.
+///
+/// # Safety
+/// `to` has room for `room` bytes.
+unsafe fn write_part<T>(from: &T, to: *mut T, room: usize) {
+    let len = room.min(size_of::<T>());
+    // SAFETY: both have `len` bytes, and the buffer has `room`.
+    unsafe {
+        ptr::copy_nonoverlapping(ptr::from_ref(from).cast::<u8>(), to.cast::<u8>(), len);
+        ptr::write_bytes(to.cast::<u8>().add(len), 0, room - len);
+    }
+}
+
+fn check_port(context: *mut ibv_context, port: u8) -> Result<(), Errno> {
+    find_any::<Context>(context)?;
+    if port == 1 { Ok(()) } else { Err(Errno::INVALID.because(format_args!("port_num {port} must be 1"))) }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_device(context: *mut ibv_context, attr: *mut ibv_device_attr) -> c_int {
+    code!(find_any::<Context>(context).map(|context| {
+        // SAFETY: NULL, or valid by the caller's contract.
+        unsafe { put(attr, device_attr(&context)) };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    room: usize,
+) -> c_int {
+    // SAFETY: NULL, or valid by the caller's contract.
+    if !input.is_null() && unsafe { (*input).comp_mask } != 0 {
+        return Errno::INVALID.0;
+    }
+    if attr.is_null() || room < size_of::<ibv_device_attr>() {
+        return Errno::INVALID.0;
+    }
+    code!(find_any::<Context>(context).map(|context| {
+        // SAFETY: it has that much room by the caller's contract.
+        unsafe { write_part(&device_attr_ex(&context), attr, room) };
+    }))
+}
+
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    room: usize,
+) -> c_int {
+    if attr.is_null() {
+        return Errno::INVALID.0;
+    }
+    code!(check_port(context, port).and_then(|()| port_attr()).map(|found| {
+        // SAFETY: it has that much room by the caller's contract.
+        unsafe { write_part(&found, attr, room) };
+    }))
+}
+
+/// The exported function, for programs whose headers have a shorter structure.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut _compat_ibv_port_attr,
+) -> c_int {
+    // SAFETY: the structure of such programs has that many bytes.
+    unsafe { query_port(context, port, attr.cast(), COMPAT_PORT_ATTR_LEN) }
+}
+
+/// Width times speed of the port, in units of 100 Mb/s.
+const PORT_SPEED: u64 = 4 * 250;
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_port_speed(
+    context: *mut ibv_context,
+    port: u32,
+    speed: *mut u64,
+) -> c_int {
+    let port = u8::try_from(port).unwrap_or(0);
+    code_and_errno!(check_port(context, port).map(|()| {
+        // SAFETY: NULL, or valid by the caller's contract.
+        unsafe { put(speed, PORT_SPEED) };
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    gid: *mut ibv_gid,
+) -> c_int {
+    let index =
+        usize::try_from(index).map_err(|_| Errno::INVALID.because(format_args!("index {index} is negative")));
+    minus_one!(check_port(context, port).and(index).and_then(gid_at).map(|found| {
+        // SAFETY: NULL, or valid by the caller's contract.
+        unsafe { put(gid, ibv_gid { raw: found.to_bytes() }) };
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut u16,
+) -> c_int {
+    let there = if index == 0 {
+        Ok(())
+    } else {
+        Err(Errno::INVALID.because(format_args!("no P_Key at index {index}")))
+    };
+    minus_one!(check_port(context, port).and(there).map(|()| {
+        // SAFETY: NULL, or valid by the caller's contract.
+        unsafe { put(pkey, PKEY) };
+    }))
+}
+
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    let there =
+        if pkey == PKEY { Ok(()) } else { Err(Errno::INVALID.because(format_args!("no P_Key {pkey:#x}"))) };
+    minus_one!(check_port(context, port).and(there))
+}
+
+fn entry_to_c(entry: &GidEntry) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: ibv_gid { raw: entry.gid.to_bytes() },
+        gid_index: u32::try_from(entry.index).unwrap_or(u32::MAX),
+        port_num: 1,
+        gid_type: IBV_GID_TYPE_ROCE_V2,
+        ndev_ifindex: entry.interface_index,
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    if flags != 0 || size != size_of::<ibv_gid_entry>() || entry.is_null() {
+        return Errno::UNSUPPORTED.0;
+    }
+    let port = u8::try_from(port).unwrap_or(0);
+    let found = check_port(context, port).and_then(|()| Ok(GidTable::of_process().get(index as usize)?));
+    code!(found.and_then(|found| found.ok_or(Errno(libc::ENODATA))).map(|found| {
+        // SAFETY: valid by the caller's contract.
+        unsafe { put(entry, entry_to_c(&found)) };
+    }))
+}
+
+/// Returns the number of entries written, or a negative errno.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    room: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    let refuse = |errno: Errno| -(errno.0 as isize);
+    if flags != 0 || size != size_of::<ibv_gid_entry>() {
+        return refuse(Errno::UNSUPPORTED);
+    }
+    let found = find_any::<Context>(context).and_then(|_| Ok(GidTable::of_process().entries()?));
+    match found {
+        Err(errno) => refuse(errno),
+        Ok(found) if found.len() > room || entries.is_null() => refuse(Errno::INVALID),
+        Ok(found) => {
+            for (at, entry) in found.iter().enumerate() {
+                // SAFETY: the caller has room for all entries.
+                unsafe { entries.add(at).write(entry_to_c(entry)) };
+            }
+            isize::try_from(found.len()).unwrap_or(isize::MAX)
+        }
+    }
+}
+
+/// Reads the adapter's clock, which is the monotonic clock of the system.
+pub(crate) unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
+    if values.is_null() {
+        return Errno::INVALID.0;
+    }
+    // SAFETY: valid by the caller's contract.
+    let values = unsafe { &mut *values };
+    if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+        return Errno::UNSUPPORTED.0;
+    }
+    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    values.raw_clock = libc::timespec { tv_sec: now.tv_sec, tv_nsec: now.tv_nsec };
+    0
+}
+
+/// Whether data is guaranteed to become visible in order. It is not, although TCP delivers it in order.
+#[unsafe(no_mangle)]
+pub extern "C" fn ibv_query_qp_data_in_order(_: *mut ibv_qp, _: ibv_wr_opcode, _: u32) -> c_int {
+    0
+}

@@ -1,0 +1,186 @@
+//! Conversion of C work requests to requests of the adapter.
+#![expect(unsafe_code, reason = "lists of C")]
+
+use crate::abi::*;
+use crate::objects::ah::Ah;
+use crate::objects::limits::MAX_SGES;
+use crate::objects::mw;
+use crate::objects::qp::Qp;
+use crate::support::errno::Errno;
+use crate::support::object::find;
+use ironwarp_rnic::datagram::{DatagramRequest, Destination};
+use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
+use ironwarp_wire::{AtomicOp, Place, Tag};
+use std::ffi::{c_int, c_uint};
+
+/// Maximum length of a list that is converted on the stack.
+const MAX_ON_STACK: usize = 4;
+
+/// A C structure at any alignment: programs such as libiscsi put requests and their lists into packed
+/// structures.
+#[repr(C, packed)]
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unaligned<T: Copy>(pub(super) T);
+
+impl<T: Copy> Unaligned<T> {
+    fn get(self) -> T {
+        self.0
+    }
+}
+
+/// Reads a request, unless the pointer is NULL.
+///
+/// # Safety
+/// `wr` is NULL or points to a request.
+pub(super) unsafe fn read_request<T: Copy>(wr: *const T) -> Option<T> {
+    // SAFETY: guaranteed by the caller. This type needs no alignment.
+    unsafe { wr.cast::<Unaligned<T>>().as_ref() }.map(|wr| wr.get())
+}
+
+/// The elements of a C scatter/gather list.
+///
+/// # Safety
+/// `list` has `count` elements.
+pub(super) unsafe fn elements<'l>(
+    list: *const ibv_sge,
+    count: c_int,
+) -> Result<&'l [Unaligned<ibv_sge>], Errno> {
+    match usize::try_from(count) {
+        Ok(0) => Ok(&[]),
+        Ok(_) if list.is_null() => Err(Errno::INVALID.because("sg_list is NULL, but num_sge is not 0")),
+        Ok(count) if count <= MAX_SGES as usize => {
+            // SAFETY: guaranteed by the caller.
+            Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
+        }
+        _ => Err(Errno::INVALID.because(format_args!("num_sge {count} must be between 0 and {MAX_SGES}"))),
+    }
+}
+
+pub(super) fn sges(list: &[Unaligned<ibv_sge>]) -> Sges {
+    let convert = |sge: &Unaligned<ibv_sge>| {
+        let ibv_sge { addr, length, lkey } = sge.get();
+        Sge { tag: Tag(lkey), addr, len: length }
+    };
+    match *list {
+        [] => Sges::default(),
+        [ref one] => convert(one).into(),
+        _ if list.len() <= MAX_ON_STACK => {
+            let mut few = [Sge::default(); MAX_ON_STACK];
+            few.iter_mut().zip(list).for_each(|(to, from)| *to = convert(from));
+            Sges::from(&few[..list.len()])
+        }
+        _ => Sges::from(&list.iter().map(convert).collect::<Vec<_>>()[..]),
+    }
+}
+
+/// Copies the data of an inline request, so that the program may reuse its memory at once.
+///
+/// # Safety
+/// The elements are readable memory of the program.
+pub(super) unsafe fn inline_data(list: &[Unaligned<ibv_sge>], max: u32) -> Result<Data, Errno> {
+    let list = || list.iter().map(|sge| sge.get());
+    let len: u64 = list().map(|sge| u64::from(sge.length)).sum();
+    if len > u64::from(max) {
+        return Err(
+            Errno::INVALID.because(format_args!("{len} bytes of inline data exceed max_inline_data {max}"))
+        );
+    }
+    if list().any(|sge| sge.addr == 0 && sge.length > 0) {
+        return Err(Errno::INVALID.because("addr of a scatter/gather element is NULL"));
+    }
+    let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
+    for sge in list().filter(|sge| sge.length > 0) {
+        // SAFETY: guaranteed by the caller.
+        bytes.extend_from_slice(unsafe {
+            std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
+        });
+    }
+    Ok(Data::Inline(bytes.into()))
+}
+
+/// # Safety
+/// The pointers of the request are valid.
+unsafe fn data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
+    // SAFETY: guaranteed by the caller.
+    let list = unsafe { elements(wr.sg_list, wr.num_sge)? };
+    let inline = wr.send_flags & IBV_SEND_INLINE != 0;
+    match wr.opcode {
+        _ if !inline => Ok(Data::Memory(sges(list))),
+        IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
+            Err(Errno::INVALID.because("IBV_SEND_INLINE is not allowed with Reads and atomic operations"))
+        }
+        // SAFETY: the program asks for its memory to be read now.
+        _ => unsafe { inline_data(list, qp.init().cap.max_inline_data) },
+    }
+}
+
+pub(super) fn is_signaled(qp: &Qp, flags: c_uint) -> bool {
+    qp.init().sq_sig_all != 0 || flags & IBV_SEND_SIGNALED != 0
+}
+
+/// Converts a request for a connected queue pair.
+///
+/// # Safety
+/// The pointers of the request are valid.
+pub(super) unsafe fn request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRequest, Errno> {
+    // SAFETY: every member is plain data, and only the one for the opcode is used.
+    let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.extra.bind_mw) };
+    let place = Place { tag: Tag(rdma.rkey), offset: rdma.remote_addr };
+    let word = Place { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
+    let (operation, immediate) = match wr.opcode {
+        IBV_WR_SEND => (Operation::Send { invalidate: None }, false),
+        IBV_WR_SEND_WITH_IMM => (Operation::Send { invalidate: None }, true),
+        IBV_WR_SEND_WITH_INV => (Operation::Send { invalidate: Some(Tag(wr.imm_data)) }, false),
+        IBV_WR_RDMA_WRITE => (Operation::Write(place), false),
+        IBV_WR_RDMA_WRITE_WITH_IMM => (Operation::Write(place), true),
+        IBV_WR_RDMA_READ => (Operation::Read(place), false),
+        IBV_WR_ATOMIC_CMP_AND_SWP => (compare_swap(word, atomic.compare_add, atomic.swap), false),
+        IBV_WR_ATOMIC_FETCH_AND_ADD => (fetch_add(word, atomic.compare_add), false),
+        IBV_WR_LOCAL_INV => (Operation::Invalidate(Tag(wr.imm_data)), false),
+        IBV_WR_BIND_MW => (mw::bind_operation(bind.mw, bind.rkey, &bind.bind_info)?, false),
+        _ => return Err(Errno::INVALID.because(format_args!("unknown opcode {}", wr.opcode))),
+    };
+    let data = match wr.opcode {
+        IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => Data::Memory(Sges::default()),
+        // SAFETY: guaranteed by the caller.
+        _ => unsafe { data(qp, wr)? },
+    };
+    Ok(WorkRequest {
+        signaled: is_signaled(qp, wr.send_flags),
+        fence: wr.send_flags & IBV_SEND_FENCE != 0,
+        solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
+        immediate: immediate.then(|| u32::from_be(wr.imm_data)),
+        srq: if qp.is_xrc() { wr.qp_type.xrc.remote_srqn } else { 0 },
+        ..WorkRequest::new(wr.wr_id, operation, data)
+    })
+}
+
+pub(super) fn compare_swap(target: Place, compare: u64, swap: u64) -> Operation {
+    let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
+    Operation::Atomic { target, op: AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } }
+}
+
+pub(super) fn fetch_add(target: Place, add: u64) -> Operation {
+    Operation::Atomic { target, op: AtomicOp::FetchAdd { add, mask: 0 } }
+}
+
+/// Converts a request for a UD queue pair.
+///
+/// # Safety
+/// The pointers of the request are valid.
+pub(super) unsafe fn datagram(qp: &Qp, wr: &ibv_send_wr) -> Result<DatagramRequest, Errno> {
+    // SAFETY: the member for this type of queue pair.
+    let ud = unsafe { wr.wr.ud };
+    let address = find::<Ah>(ud.ah)?.address();
+    if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
+        return Err(Errno::INVALID.because(format_args!(
+            "opcode {} is not supported by a UD queue pair: use IBV_WR_SEND or IBV_WR_SEND_WITH_IMM",
+            wr.opcode
+        )));
+    }
+    Ok(DatagramRequest {
+        // SAFETY: guaranteed by the caller.
+        request: unsafe { request(qp, wr)? },
+        destination: Destination { address, qpn: ud.remote_qpn, qkey: ud.remote_qkey },
+    })
+}

@@ -1,0 +1,45 @@
+//! XRC domains.
+#![expect(unsafe_code, reason = "entry points of the C ABI")]
+
+use crate::abi::*;
+use crate::objects::context::Context;
+use crate::objects::xrc::{self, File, Xrcd};
+use crate::support::errno::{Errno, destroyed, object};
+use crate::support::object::{CObject, find};
+use std::ffi::c_int;
+use std::os::fd::BorrowedFd;
+
+pub(crate) unsafe extern "C" fn open_xrcd(
+    context: *mut ibv_context,
+    attr: *mut ibv_xrcd_init_attr,
+) -> *mut ibv_xrcd {
+    // SAFETY: NULL, or valid by the caller's contract.
+    let Some(attr) = (unsafe { attr.as_ref() }) else { return object!(Err(Errno::null("attr"))) };
+    let both = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+    if attr.comp_mask != both {
+        return object!(Err(
+            Errno::INVALID.because("comp_mask must be IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS")
+        ));
+    }
+    object!(
+        find::<Context>(context)
+            .and_then(|context| { Xrcd::open(&context, file(attr.fd)?, attr.oflags).map(|xrcd| xrcd.c()) })
+    )
+}
+
+/// The file of a descriptor. -1 means none: a domain that cannot be opened again.
+fn file(fd: c_int) -> Result<Option<File>, Errno> {
+    if fd == -1 {
+        return Ok(None);
+    }
+    if fd < 0 {
+        return Err(Errno(libc::EBADF));
+    }
+    // SAFETY: open during the call, by the caller's contract. If not, the kernel returns an error.
+    let found = rustix::fs::fstat(unsafe { BorrowedFd::borrow_raw(fd) })?;
+    Ok(Some(File { device: found.st_dev, inode: found.st_ino }))
+}
+
+pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
+    destroyed!(xrc::close(xrcd))
+}

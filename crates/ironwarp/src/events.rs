@@ -1,0 +1,141 @@
+//! Asynchronous events, and the map of events to event queues and vectors.
+
+use crate::adapter::Adapter;
+use crate::shared::Shared;
+use ironwarp_engine::{AsyncEventQueue, EventFdWake, SetMapError};
+use ironwarp_rnic::event::{AsyncEvent, EventMap, Vector as EventVector};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The queue of asynchronous events of an adapter. Clones are handles to the same queue: each event is delivered once.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use ironwarp::{AsyncEvent, WorkRequest};
+/// # use std::time::Duration;
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # let adapter = server.adapter.clone();
+/// let events = adapter.async_events()?;
+/// assert_eq!(events.try_next(), None);
+///
+/// // The completion queue has room for one completion, and two requests complete.
+/// server.cq.resize(1)?;
+/// # server.qp.post_receive(1, &[])?;
+/// # server.qp.post_receive(2, &[])?;
+/// client.qp.post_send(WorkRequest::send_inline(1, b""))?;
+/// client.qp.post_send(WorkRequest::send_inline(2, b""))?;
+///
+/// let event = events.wait(Duration::from_secs(5));
+/// assert_eq!(event, Some(AsyncEvent::CqError(server.cq.id())));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct AsyncEvents {
+    _shared: Arc<Shared>,
+    inner: Arc<AsyncEventQueue>,
+}
+
+impl AsyncEvents {
+    /// Takes the oldest event, if there is one. Does not wait.
+    pub fn try_next(&self) -> Option<AsyncEvent> {
+        self.inner.try_next()
+    }
+
+    /// Waits for an event and takes it. Returns `None` if `timeout` expires. A timeout of `None` waits forever.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{AsyncEvent, State};
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// let events = client.adapter.async_events()?;
+    /// client.qp.set_state(State::Drained)?;
+    /// let event = events.wait(std::time::Duration::from_secs(5));
+    /// assert_eq!(event, Some(AsyncEvent::SqDrained(client.qp.id())));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<AsyncEvent> {
+        self.inner.wait(timeout.into())
+    }
+}
+
+impl AsFd for AsyncEvents {
+    /// Readable while [`try_next`](Self::try_next) has an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl Adapter {
+    /// Returns the queue of asynchronous events: events of queue pairs, completion queues, shared receive queues, ports
+    /// and the adapter that do not belong to a request.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.async_events()?.try_next(), None);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn async_events(&self) -> io::Result<AsyncEvents> {
+        Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.async_events()? })
+    }
+
+    /// Returns the event map: the event queue and the vector of each event, by event code and lane (requirement I8).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::EventCode;
+    ///
+    /// assert_eq!(adapter.event_map().route(EventCode::DeviceFatal, 0).queue, 0);
+    /// assert_eq!(adapter.event_map().route(EventCode::QpFatal, 0).queue, 1);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn event_map(&self) -> EventMap {
+        self.shared.engine.event_queues().map()
+    }
+
+    /// Replaces the event map. This is safe while events arrive: none is lost or delivered twice.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::{EventMap, MapShape};
+    ///
+    /// // One vector for everything.
+    /// let map = EventMap::new(MapShape::ByQueue, adapter.steering().lanes(), 1);
+    /// adapter.set_event_map(map.clone()).expect("the map covers all lanes");
+    /// assert_eq!(adapter.event_map(), map);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn set_event_map(&self, map: EventMap) -> Result<(), SetMapError> {
+        self.shared.engine.event_queues().set_map(map)
+    }
+
+    /// Returns a descriptor that is readable while an event queue that the [map](Self::event_map) assigns to this
+    /// vector has an event. Take the events from handlers, completion queues and [`async_events`](Self::async_events)
+    /// as usual.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::EventVector;
+    ///
+    /// let vector = adapter.vector(EventVector::Message(0))?; // pass it to poll(2) or epoll
+    /// # let _ = vector;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn vector(&self, vector: EventVector) -> io::Result<VectorDescriptor> {
+        Ok(VectorDescriptor(self.shared.engine.event_queues().vector(vector)?))
+    }
+}
+
+/// A descriptor of an event vector, returned by [`Adapter::vector`].
+#[derive(Clone, Debug)]
+pub struct VectorDescriptor(EventFdWake);
+
+impl AsFd for VectorDescriptor {
+    /// Readable while an event queue of the vector has an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}

@@ -1,0 +1,225 @@
+//! The bytes of registered memory, and how programs copy them.
+
+use super::buffer::{Buffer, PAGE};
+use crate::error::AccessError;
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::host::{Held, Span};
+use ironwarp_rnic::memory::{Memory, Rights, Translation, TranslationError};
+use ironwarp_rnic::queue::Sge;
+use ironwarp_wire::{Place, Tag};
+use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+/// The bytes of a region. Programs copy them in and out; there are no references to them, because peers may write at
+/// any time.
+pub struct Contents {
+    translation: Arc<Translation>,
+    /// `None` if the program owns the memory. Nothing is known about its alignment and other users then, so the kernel
+    /// copies.
+    parts: Option<Arc<Parts>>,
+    len: usize,
+    device: Arc<Device>,
+}
+
+/// Buffers, each with its offset in the region.
+#[derive(Debug)]
+struct Parts(Vec<(usize, Buffer)>);
+
+impl Held for Parts {
+    #[inline]
+    fn read(&self, at: u64, into: &mut [u8]) {
+        self.each(at, into.len(), |part, at, range| part.read(at, &mut into[range]));
+    }
+
+    #[inline]
+    fn write(&self, at: u64, from: &[u8]) {
+        self.each(at, from.len(), |part, at, range| part.write(at, &from[range]));
+    }
+}
+
+impl Parts {
+    /// Calls `each` for the parts that hold the `len` bytes at `at`, with the offset in the part and the range of the
+    /// bytes.
+    fn each(&self, at: u64, len: usize, mut each: impl FnMut(&Buffer, usize, Range<usize>)) {
+        let mut at = usize::try_from(at).expect("checked by the caller");
+        let mut done = 0;
+        let first = self.0.partition_point(|(begin, part)| begin + part.len() <= at);
+        for (begin, part) in &self.0[first..] {
+            if done == len {
+                break;
+            }
+            let n = (begin + part.len() - at).min(len - done);
+            each(part, at - begin, done..done + n);
+            (at, done) = (at + n, done + n);
+        }
+    }
+}
+
+impl Contents {
+    /// Contents of `len` bytes at `addr`, owned by the program.
+    pub(super) fn raw(device: &Arc<Device>, addr: u64, len: usize) -> Result<Arc<Self>, TranslationError> {
+        let translation = Arc::new(Translation::direct(addr, len as u64)?);
+        Ok(Arc::new(Self { translation, parts: None, len, device: Arc::clone(device) }))
+    }
+
+    pub(crate) fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Arc<Self>, TranslationError> {
+        let spans: Vec<Span> = buffers.iter().map(Buffer::span).collect();
+        let translation = match spans[..] {
+            [one] => Translation::direct(one.addr, one.len as u64)?,
+            _ => Translation::buffers(&spans)?,
+        };
+        let mut len = 0;
+        let parts = buffers.into_iter().map(|buffer| {
+            let at = len;
+            len += buffer.len();
+            (at, buffer)
+        });
+        let parts = Arc::new(Parts(parts.collect()));
+        let translation = Arc::new(translation.hold(Arc::clone(&parts) as Arc<dyn Held>));
+        Ok(Arc::new(Self { translation, parts: Some(parts), len, device: Arc::clone(device) }))
+    }
+
+    /// Returns the length in bytes.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Returns whether the length is zero, which is never the case.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Copies the bytes at offset `at` to `into`.
+    ///
+    /// While a peer writes to them, some of the bytes may be old and some new. All bytes of a message are new once its
+    /// completion is polled.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # let region = domain.register(ironwarp::Buffer::new(16)?, ironwarp::Access::LOCAL_READ)?;
+    /// region.write(3, b"hello")?;
+    /// let mut five = [0; 5];
+    /// region.read(3, &mut five)?;
+    /// assert_eq!(&five, b"hello");
+    /// assert!(region.read(12, &mut five).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), AccessError> {
+        self.check(at, into.len())?;
+        match &self.parts {
+            Some(parts) => {
+                parts.read(at as u64, into);
+                Ok(())
+            }
+            None => {
+                let gathered = self.device.host().gather(&self.spans(at, into.len()), into);
+                gathered.map_err(|_| AccessError::Unmapped)
+            }
+        }
+    }
+
+    /// Copies `from` to the bytes at offset `at`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, AccessError, Buffer};
+    /// let region = domain.register(Buffer::new(8)?, Access::LOCAL_READ)?;
+    /// region.write(3, b"hello")?;
+    /// assert_eq!(region.to_vec()?, b"\0\0\0hello");
+    /// assert_eq!(region.write(4, b"hello"), Err(AccessError::OutOfBounds { at: 4, len: 5, size: 8 }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write(&self, at: usize, from: &[u8]) -> Result<(), AccessError> {
+        self.check(at, from.len())?;
+        match &self.parts {
+            Some(parts) => {
+                parts.write(at as u64, from);
+                Ok(())
+            }
+            None => {
+                let scattered = self.device.host().scatter(from, &self.spans(at, from.len()));
+                scattered.map_err(|_| AccessError::Unmapped)
+            }
+        }
+    }
+
+    /// Sets all bytes to `byte`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # let region = domain.register(ironwarp::Buffer::new(4)?, ironwarp::Access::LOCAL_READ)?;
+    /// region.fill(7)?;
+    /// assert_eq!(region.to_vec()?, [7; 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn fill(&self, byte: u8) -> Result<(), AccessError> {
+        let page = [byte; PAGE];
+        for at in (0..self.len).step_by(PAGE) {
+            self.write(at, &page[..PAGE.min(self.len - at)])?;
+        }
+        Ok(())
+    }
+
+    /// Returns a copy of all bytes.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register(Buffer::copy_of(b"hello")?, Access::LOCAL_READ)?;
+    /// assert_eq!(region.to_vec()?, b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
+        let mut bytes = vec![0; self.len];
+        self.read(0, &mut bytes)?;
+        Ok(bytes)
+    }
+
+    pub(crate) fn check(&self, at: usize, len: usize) -> Result<(), AccessError> {
+        let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
+        if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
+    }
+
+    pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
+        let translation = Arc::clone(&self.translation);
+        Memory { start, len: self.len as u64, rights, one_touch: false, translation }
+    }
+
+    fn spans(&self, at: usize, len: usize) -> ironwarp_rnic::memory::Spans {
+        let mut spans = ironwarp_rnic::memory::Spans::new();
+        self.translation.spans(at as u64, len, &mut spans);
+        spans
+    }
+}
+
+impl fmt::Debug for Contents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Contents").field("len", &self.len).finish_non_exhaustive()
+    }
+}
+
+pub(super) fn slice(
+    contents: &Contents,
+    tag: Tag,
+    start: u64,
+    at: usize,
+    len: usize,
+) -> Result<Sge, AccessError> {
+    contents.check(at, len)?;
+    let size = u32::try_from(len).map_err(|_| AccessError::TooLong { len })?;
+    Ok(Sge { tag, addr: start + at as u64, len: size })
+}
+
+pub(super) fn place(contents: &Contents, tag: Tag, start: u64, at: usize) -> Result<Place, AccessError> {
+    contents.check(at, 0)?;
+    Ok(Place { tag, offset: start + at as u64 })
+}

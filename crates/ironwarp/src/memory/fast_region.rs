@@ -1,0 +1,146 @@
+//! Regions that are registered by work requests (requirement M6), in order with the messages that use them.
+
+use super::buffer::Buffer;
+use super::contents::{Contents, place, slice};
+use super::registration::Registration;
+use crate::error::AccessError;
+use crate::protection_domain::ProtectionDomain;
+use ironwarp_rnic::memory::{Memory, RegisterError, Rights};
+use ironwarp_rnic::queue::Sge;
+use ironwarp_wire::{Place, Tag};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Memory whose tag becomes valid with [`WorkRequest::register`](crate::WorkRequest::register), and invalid again with
+/// [`WorkRequest::invalidate_region`](crate::WorkRequest::invalidate_region) or a Send with Invalidate from the peer.
+/// Requests posted after the registration may use the tag, even in the same list (requirement M12).
+///
+/// It dereferences to its [`Contents`], which programs read and write.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use std::time::Duration;
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # client.qp.post_receive(7, &[client.region.slice(0, 64)?])?;
+/// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+/// let tag = region.next_tag();
+/// server.qp.post_send_all(vec![
+///     WorkRequest::register(1, &region, Access::LOCAL_READ | Access::REMOTE_READ).unsignaled(),
+///     WorkRequest::send_inline(2, &tag.0.to_be_bytes()).into(),
+/// ])?;
+/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+///
+/// // The peer reads, and then invalidates the region.
+/// let place = region.place(0)?;
+/// client.qp.post_send(WorkRequest::read(3, &[client.region.slice(0, 5)?], place))?;
+/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # server.qp.post_receive(8, &[])?;
+/// client.qp.post_send(WorkRequest::send(4, &[]).invalidate(place.tag))?;
+/// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+/// # let sent = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # assert_eq!((sent.wr_id, received.wr_id, received.invalidated), (2, 8, Some(tag)));
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "dropping a region frees its memory"]
+pub struct FastRegion {
+    /// Dropped before `registration`, which then holds the last reference.
+    contents: Arc<Contents>,
+    pub(crate) registration: Registration,
+}
+
+impl FastRegion {
+    /// Returns the tag, as of the last posted registration.
+    pub fn tag(&self) -> Tag {
+        self.registration.tags.tag()
+    }
+
+    /// Returns the tag that the next posted registration will assign, for requests in the same list that use it.
+    pub fn next_tag(&self) -> Tag {
+        self.registration.tags.next_registration()
+    }
+
+    /// Returns a scatter/gather element for `len` bytes at offset `at`, with the tag of the last posted registration.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use std::time::Duration;
+    /// # client.qp.post_receive(1, &[client.region.slice(0, 5)?])?;
+    /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+    /// server.qp.post_send(WorkRequest::register(1, &region, Access::LOCAL_READ).unsignaled())?;
+    /// // The region now has the tag of that registration.
+    /// server.qp.post_send(WorkRequest::send(2, &[region.slice(0, 5)?]))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
+        slice(self, self.tag(), 0, at, len)
+    }
+
+    /// Returns the remote address of offset `at`, to be sent to a peer, with the tag of the last posted registration.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use std::time::Duration;
+    /// let region = server.domain.allocate_region(vec![Buffer::copy_of(b"hello")?])?;
+    /// server.qp.post_send(WorkRequest::register(1, &region, Access::REMOTE_READ))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::read(2, &[client.region.slice(0, 5)?], region.place(0)?))?;
+    /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// # assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
+        place(self, self.tag(), 0, at)
+    }
+
+    pub(crate) fn memory(&self, access: Rights, one_touch: bool) -> Memory {
+        Memory { one_touch, ..self.contents.memory(0, access) }
+    }
+}
+
+impl Deref for FastRegion {
+    type Target = Contents;
+
+    fn deref(&self) -> &Contents {
+        &self.contents
+    }
+}
+
+impl fmt::Debug for FastRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("FastRegion")
+            .field("tag", &self.tag())
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProtectionDomain {
+    /// Allocates a region to be registered and invalidated by work requests (requirement M6).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::Buffer;
+    /// let region = domain.allocate_region(vec![Buffer::new(4096)?, Buffer::new(4096)?])?;
+    /// assert_eq!(region.len(), 8192);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn allocate_region(&self, buffers: Vec<Buffer>) -> Result<FastRegion, RegisterError> {
+        let contents = Contents::owned(self.shared.device(), buffers)?;
+        let tag = self.shared.device().table().allocate(self.domain())?;
+        Ok(FastRegion { contents, registration: Registration::new(&self.shared, tag) })
+    }
+}

@@ -1,0 +1,252 @@
+//! Memory regions.
+
+use super::buffer::Buffer;
+use super::contents::{Contents, place, slice};
+use super::registration::Registration;
+use crate::error::AccessError;
+use crate::protection_domain::ProtectionDomain;
+use crate::shared::Shared;
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::memory::{DeregisterError, Domain, Memory, RegisterError, Rights};
+use ironwarp_rnic::queue::Sge;
+use ironwarp_wire::{Place, Tag};
+use std::fmt;
+use std::ops::Deref;
+use std::sync::Arc;
+
+/// Registered memory. Dropping it deregisters the memory: after that no peer can access it, and it is freed.
+///
+/// It dereferences to its [`Contents`], which programs read and write.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{WorkRequest};
+/// # use std::time::Duration;
+/// client.region.write(0, b"hello")?;
+/// let (here, there) = (client.region.slice(0, 5)?, server.region.place(100)?);
+/// client.qp.post_send(WorkRequest::write(1, &[here], there))?;
+/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8, 5)?], there))?;
+/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # let mut five = [0; 5];
+/// # server.region.read(100, &mut five)?;
+/// # assert_eq!(&five, b"hello");
+/// # Ok(())
+/// # }
+/// ```
+///
+/// If windows are bound to a dropped region, it is deregistered together with the last of them.
+#[must_use = "dropping a region deregisters it"]
+pub struct MemoryRegion {
+    pub(crate) contents: Arc<Contents>,
+    pub(crate) registration: Registration,
+    pub(crate) domain: Domain,
+    pub(crate) tag: Tag,
+    /// Remote address of the first byte: zero, or its virtual address if the program owns the memory.
+    pub(crate) start: u64,
+    pub(crate) access: Rights,
+}
+
+impl MemoryRegion {
+    /// Creates a region of memory for which `register` allocates a table entry.
+    pub(crate) fn create(
+        domain: &ProtectionDomain,
+        contents: Arc<Contents>,
+        start: u64,
+        access: Rights,
+        register: impl FnOnce(&Device, Domain, Memory) -> Result<Tag, RegisterError>,
+    ) -> Result<Self, RegisterError> {
+        let tag = register(domain.shared.device(), domain.domain(), contents.memory(start, access))?;
+        Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, start, access))
+    }
+
+    fn with_tag(
+        shared: &Arc<Shared>,
+        domain: Domain,
+        contents: Arc<Contents>,
+        tag: Tag,
+        start: u64,
+        access: Rights,
+    ) -> Self {
+        let registration = Registration::new(shared, tag);
+        Self { contents, registration, domain, tag, start, access }
+    }
+
+    /// Registers the same memory again, with its own tag and access rights (requirement M5). Both regions are
+    /// independent; the memory is freed with the last one.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::LOCAL_WRITE)?;
+    /// let for_peers = region.share(Access::REMOTE_READ)?;
+    /// region.write(0, b"hello")?;
+    /// assert_eq!(&for_peers.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn share(&self, access: Rights) -> Result<Self, RegisterError> {
+        let shared = &self.registration.shared;
+        let tag = shared.device().table().share(self.tag, self.domain, self.start, access)?;
+        Ok(Self::with_tag(shared, self.domain, Arc::clone(&self.contents), tag, self.start, access))
+    }
+
+    /// Returns the tag that identifies the region, locally and at peers.
+    pub fn tag(&self) -> Tag {
+        self.tag
+    }
+
+    /// Returns the access rights.
+    pub fn access(&self) -> Rights {
+        self.access
+    }
+
+    /// Returns whether a [control queue](crate::ControlQueue) has not registered the region yet. Requests that use it
+    /// wait until it has.
+    pub fn is_pending(&self) -> bool {
+        self.registration.shared.device().table().is_pending(self.tag)
+    }
+
+    /// Returns a scatter/gather element for `len` bytes at offset `at`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, AccessError, Buffer};
+    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_READ)?;
+    /// assert_eq!(region.slice(8, 56)?.len, 56);
+    /// assert_eq!(region.slice(8, 57), Err(AccessError::OutOfBounds { at: 8, len: 57, size: 64 }));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
+        slice(self, self.tag, self.start, at, len)
+    }
+
+    /// Returns the remote address of offset `at`, to be sent to a peer that writes or reads there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register(Buffer::new(64)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// let place = region.place(8)?;
+    /// let for_the_peer = place.to_bytes();
+    /// assert_eq!(ironwarp::Place::from_bytes(&for_the_peer), Some(place));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn place(&self, at: usize) -> Result<Place, AccessError> {
+        place(self, self.tag, self.start, at)
+    }
+
+    /// Deregisters the region like dropping it, but fails if windows are still bound to it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # let region = domain.register(ironwarp::Buffer::new(64)?, ironwarp::Access::LOCAL_READ)?;
+    /// region.deregister()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn deregister(self) -> Result<(), DeregisterError> {
+        self.registration.deregister(self.tag)
+    }
+}
+
+impl fmt::Debug for MemoryRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryRegion")
+            .field("tag", &self.tag)
+            .field("len", &self.len())
+            .field("access", &self.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Deref for MemoryRegion {
+    type Target = Contents;
+
+    fn deref(&self) -> &Contents {
+        &self.contents
+    }
+}
+
+impl ProtectionDomain {
+    /// Registers a buffer. Remote addresses in it start at 0.
+    ///
+    /// ```
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// use ironwarp::{Access, Buffer};
+    ///
+    /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+    /// assert_eq!(region.place(100)?.offset, 100);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn register(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        self.register_list(vec![buffer], access)
+    }
+
+    /// Registers several buffers as one contiguous region with one tag (requirement M3).
+    ///
+    /// ```
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let buffers = vec![Buffer::copy_of(b"one, ")?, Buffer::copy_of(b"two")?];
+    /// let region = domain.register_list(buffers, Access::LOCAL_READ)?;
+    /// assert_eq!(region.to_vec()?, b"one, two");
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn register_list(&self, buffers: Vec<Buffer>, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        let contents = Contents::owned(self.shared.device(), buffers)?;
+        MemoryRegion::create(self, contents, 0, access, Device::register)
+    }
+
+    /// Registers a buffer and allocates all of its pages, so that no message waits for a page fault later. This takes
+    /// as long as the kernel needs to clear the pages; a [control queue](crate::ControlQueue) can do it in the
+    /// background.
+    ///
+    /// ```
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// # use ironwarp::{Access, Buffer};
+    /// let region = domain.register_prefaulted(Buffer::new(1 << 20)?, Access::LOCAL_WRITE)?;
+    /// assert_eq!(region.len(), 1 << 20);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn register_prefaulted(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        let contents = Contents::owned(self.shared.device(), vec![buffer])?;
+        MemoryRegion::create(self, contents, 0, access, Device::register_prefaulted)
+    }
+
+    /// Registers a buffer for a single message of a peer: the tag becomes invalid when the message ends. The peer is
+    /// not notified, and its next access is refused (requirement M10). The program then reads the data, and
+    /// [deregisters](MemoryRegion::deregister) or drops the region.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+    /// let ballot = server.domain.register_once(Buffer::new(3)?, access)?;
+    /// # server.qp.post_receive(9, &[])?;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"yes", ballot.place(0)?))?;
+    /// # client.qp.post_send(WorkRequest::send(2, &[]))?;
+    /// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// client.qp.post_send(WorkRequest::write_inline(3, b"no ", ballot.place(0)?))?;
+    /// # server.qp.wait_closed(Duration::from_secs(5));
+    /// assert_eq!(ballot.to_vec()?, b"yes");
+    /// # assert!(matches!(&*server.qp.error().unwrap(), ironwarp::QpError::Remote(_)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_once(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
+        let contents = Contents::owned(self.shared.device(), vec![buffer])?;
+        MemoryRegion::create(self, contents, 0, access, |device, domain, memory| {
+            device.register(domain, Memory { one_touch: true, ..memory })
+        })
+    }
+}

@@ -1,0 +1,93 @@
+//! Memory windows: parts of a region that work requests open to a peer and close again (requirement M3).
+
+use super::registration::Registration;
+use crate::protection_domain::ProtectionDomain;
+use ironwarp_rnic::memory::RegisterError;
+use ironwarp_wire::{Place, Tag};
+use std::fmt;
+
+/// A memory window. [`WorkRequest::bind`](crate::WorkRequest::bind) binds it to a part of a region, which the peer of
+/// that queue pair can then access. Remote addresses in it start at 0.
+///
+/// Each binding assigns a new tag, which invalidates earlier ones.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use std::time::Duration;
+/// # let (client, server) = ironwarp::example::pair()?;
+/// let access = Access::LOCAL_READ | Access::BIND;
+/// let region = server.domain.register(Buffer::copy_of(b"secret, public")?, access)?;
+/// let window = server.domain.window()?;
+/// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8, 6, Access::REMOTE_READ)?)?;
+/// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+///
+/// // The peer receives `window.place(0)` in a message, and reads.
+/// let sink = client.region.slice(0, 6)?;
+/// client.qp.post_send(WorkRequest::read(2, &[sink], window.place(0)))?;
+/// client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// assert_eq!(&client.region.to_vec()?[..6], b"public");
+///
+/// server.qp.post_send(WorkRequest::invalidate_window(3, &window))?;
+/// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "dropping a window closes it"]
+pub struct Window {
+    pub(crate) registration: Registration,
+}
+
+impl Window {
+    /// Returns the tag, as of the last posted binding.
+    pub fn tag(&self) -> Tag {
+        self.registration.tags.tag()
+    }
+
+    /// Returns the tag that the next posted binding will assign, for a request in the same list that sends it to the
+    /// peer.
+    pub fn next_tag(&self) -> Tag {
+        self.registration.tags.next_binding()
+    }
+
+    /// Returns the remote address of offset `at`, to be sent to a peer, with the tag of the last posted binding.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Buffer, WorkRequest};
+    /// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+    /// let window = server.domain.window()?;
+    /// server.qp.post_send(WorkRequest::bind(1, &window, &region, 8, 6, Access::REMOTE_READ)?)?;
+    /// // The first byte of the window, which is the ninth byte of the region.
+    /// assert_eq!(window.place(0).offset, 0);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn place(&self, at: usize) -> Place {
+        Place { tag: self.tag(), offset: at as u64 }
+    }
+}
+
+impl fmt::Debug for Window {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Window").field("tag", &self.tag()).finish_non_exhaustive()
+    }
+}
+
+impl ProtectionDomain {
+    /// Creates a window that is not bound yet.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let domain = ironwarp::Adapter::new()?.protection_domain();
+    /// let window = domain.window()?;
+    /// assert_ne!(window.tag(), window.next_tag());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn window(&self) -> Result<Window, RegisterError> {
+        let tag = self.shared.device().table().allocate_window(self.domain())?;
+        Ok(Window { registration: Registration::new(&self.shared, tag) })
+    }
+}

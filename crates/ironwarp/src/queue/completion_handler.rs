@@ -1,0 +1,175 @@
+//! Completion handlers, for programs that wait for completions instead of polling.
+
+use crate::adapter::Adapter;
+use crate::shared::Shared;
+use ironwarp_engine::{Class, CompletionHandler as Inner, Engine, SetMapError};
+use ironwarp_rnic::event::{CqEvent, EventQueueStats, HandlerId};
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A completion handler: reports events of the armed completion queues assigned to it. Clones are handles to the same
+/// handler.
+///
+/// Every completion queue starts with a private handler. A shared one is for a thread that serves many queues.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use ironwarp::{Arm, WorkRequest};
+/// # use std::time::Duration;
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # let adapter = server.adapter.clone();
+/// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
+/// # client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+/// let handler = adapter.completion_handler()?;
+/// let queues = [&server.cq]; // and others
+/// for cq in queues {
+///     cq.set_handler(&handler);
+/// }
+/// // Arm, and sleep only if no completion arrived before.
+/// if !queues.iter().any(|cq| cq.arm(Arm::Next)) {
+///     let event = handler.wait(Duration::from_secs(5)).expect("a request completes");
+///     assert_eq!(event.cq, server.cq.id());
+/// }
+/// assert!(server.cq.poll_one()?.is_some());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct CompletionHandler {
+    shared: Arc<Shared>,
+    pub(crate) inner: Arc<Inner>,
+}
+
+impl CompletionHandler {
+    pub(crate) fn new(shared: &Arc<Shared>, inner: Arc<Inner>) -> Self {
+        Self { shared: Arc::clone(shared), inner }
+    }
+
+    pub(crate) fn engine(&self) -> &Engine {
+        &self.shared.engine
+    }
+
+    /// Returns the identifier of the handler, unique in the adapter. Private handlers of completion queues have
+    /// [`HandlerId::PRIVATE`].
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_ne!(adapter.completion_handler()?.id(), ironwarp::HandlerId::PRIVATE);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn id(&self) -> HandlerId {
+        self.inner.id()
+    }
+
+    /// Returns the service class. Defaults to [`Class::USUAL`].
+    pub fn class(&self) -> Class {
+        self.inner.class()
+    }
+
+    /// Changes the service class (requirement N6). Queue pairs whose receives complete on the handler's completion
+    /// queues are served accordingly: low-latency ones by a dedicated thread, others by weighted shares of the
+    /// adapter's threads. This is safe while completions arrive: none is lost or reported twice.
+    ///
+    /// A thread that [waits](Self::wait) at a low-latency handler gets the lowest real-time priority until it waits at
+    /// another handler, if the process has permission (root, or `ulimit -r 1`). Otherwise it gets short time slices,
+    /// and threads of the process that move bulk data yield to it.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::num::NonZero;
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::Class;
+    /// let (urgent, backup) = (adapter.completion_handler()?, adapter.completion_handler()?);
+    /// urgent.set_class(Class::LowLatency)?;
+    /// backup.set_class(Class::Bulk(NonZero::new(4).expect("not zero")))?; // a quarter of the usual share
+    /// assert_eq!((urgent.class(), Class::USUAL.to_string()), (Class::LowLatency, "bulk, share 16".to_owned()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_class(&self, class: Class) -> io::Result<()> {
+        self.inner.set_class(class)
+    }
+
+    /// Returns the number of events and wakeups so far.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// assert_eq!(adapter.completion_handler()?.stats().wakes, 0);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn stats(&self) -> EventQueueStats {
+        self.inner.stats()
+    }
+
+    /// Takes the oldest event, if there is one. Does not wait.
+    pub fn try_next(&self) -> Option<CqEvent> {
+        self.inner.try_next()
+    }
+
+    /// Waits for an event and takes it. Returns `None` if `timeout` expires. A timeout of `None` waits forever.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let handler = adapter.completion_handler()?;
+    /// assert!(handler.wait(std::time::Duration::from_millis(1)).is_none(), "no queue is armed");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Option<CqEvent> {
+        self.inner.wait(timeout.into())
+    }
+
+    /// Limits how often the descriptor becomes readable: at most once per `interval`, for all events that arrived in
+    /// between. Zero disables the limit (requirement I10).
+    ///
+    /// ```
+    /// # use std::time::Duration;
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let handler = adapter.completion_handler()?;
+    /// handler.moderate(Duration::from_micros(200))?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn moderate(&self, interval: Duration) -> io::Result<()> {
+        self.shared.engine.moderate(&self.inner, interval)
+    }
+}
+
+impl AsFd for CompletionHandler {
+    /// Readable while [`try_next`](Self::try_next) has an event. It becomes readable once for all pending events: with
+    /// edge-triggered polling, take events until there are no more.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl Adapter {
+    /// Creates a completion handler, which can serve many completion queues: *Set Completion Handler* (requirement N2).
+    /// Fails if the limit that [`query`](Self::query) returns is reached, or if the process has no file descriptors
+    /// left.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let (one, another) = (adapter.completion_handler()?, adapter.completion_handler()?);
+    /// assert_ne!(one.id(), another.id());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn completion_handler(&self) -> io::Result<CompletionHandler> {
+        Ok(CompletionHandler::new(&self.shared, self.shared.engine.create_handler()?))
+    }
+
+    /// Returns the completion handler that the [event map](Self::event_map) assigns to a lane, for completion queues
+    /// that [follow the map](crate::CompletionQueue::follow_map).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// use ironwarp::EventCode;
+    ///
+    /// let handler = adapter.lane_handler(0).expect("there is a lane 0");
+    /// assert_eq!(handler.id().0, adapter.event_map().route(EventCode::Completion, 0).queue);
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn lane_handler(&self, lane: usize) -> Result<CompletionHandler, SetMapError> {
+        Ok(CompletionHandler::new(&self.shared, self.shared.engine.event_queues().lane_handler(lane)?))
+    }
+}

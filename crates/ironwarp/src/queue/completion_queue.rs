@@ -1,0 +1,351 @@
+//! Completion queues.
+
+use super::completion_handler::CompletionHandler;
+use crate::adapter::Adapter;
+use crate::shared::Shared;
+use ironwarp_engine::{CompletionQueue as Inner, SetMapError, WaitError};
+use ironwarp_rnic::event::HandlerId;
+use ironwarp_rnic::queue::{Arm, Completion, Overrun, TooSmall};
+use std::fmt;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A completion queue. Clones are handles to the same queue.
+///
+/// Polling makes progress: the polling thread receives data from the sockets of the queue pairs and completes requests.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # use ironwarp::{Status, WorkRequest};
+/// # use std::time::Duration;
+/// # let (client, server) = ironwarp::example::pair()?;
+/// server.qp.post_receive(7, &[server.region.slice(0, 16)?])?;
+/// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+///
+/// let completion = server.cq.wait(Duration::from_secs(5))?.expect("a message arrived");
+/// assert_eq!((completion.wr_id, completion.status, completion.byte_len), (7, Status::Success, 5));
+/// assert!(server.cq.poll_one()?.is_none());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// An async runtime can wait for the queue's file descriptor, here tokio's:
+/// ```
+/// use ironwarp::{Arm, Completion, CompletionQueue};
+/// use tokio::io::unix::AsyncFd;
+///
+/// async fn next(cq: &AsyncFd<CompletionQueue>) -> Result<Completion, Box<dyn std::error::Error>> {
+///     loop {
+///         if let Some(completion) = cq.get_ref().poll_one()? {
+///             return Ok(completion);
+///         }
+///         // Wait only if nothing arrived between the poll and arming.
+///         if !cq.get_ref().arm(Arm::Next) {
+///             let mut ready = cq.readable().await?;
+///             cq.get_ref().take_event();
+///             ready.clear_ready();
+///         }
+///     }
+/// }
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # server.qp.post_receive(7, &[])?;
+/// # client.qp.post_send(ironwarp::WorkRequest::send(1, &[]))?;
+/// # tokio::runtime::Builder::new_current_thread().enable_io().build()?.block_on(async {
+/// #     assert_eq!(next(&AsyncFd::new(server.cq.clone())?).await?.wr_id, 7);
+/// #     Ok(())
+/// # })
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct CompletionQueue {
+    pub(crate) shared: Arc<Shared>,
+    pub(crate) inner: Arc<Inner>,
+    /// The private handler that the queue was created with.
+    own: CompletionHandler,
+}
+
+impl CompletionQueue {
+    pub(crate) fn new(shared: &Arc<Shared>, capacity: usize, lane: Option<usize>) -> io::Result<Self> {
+        let own = CompletionHandler::new(shared, shared.engine.create_private_handler()?);
+        let inner = match lane {
+            Some(lane) => shared.engine.create_cq_on(capacity, lane)?,
+            None => shared.engine.create_cq(capacity)?,
+        };
+        let queue = Self { shared: Arc::clone(shared), inner, own };
+        queue.set_handler(queue.own_handler());
+        Ok(queue)
+    }
+
+    /// Returns the number of the queue, as it appears in events and in [`QpError::Overrun`](crate::QpError::Overrun).
+    pub fn id(&self) -> u32 {
+        self.inner.cq().id()
+    }
+
+    /// Appends up to `most` completions to `into`, oldest first, and returns their number. Does not wait.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
+    /// # client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    /// let mut completions = Vec::new();
+    /// while completions.is_empty() {
+    ///     client.cq.poll(&mut completions, 16)?;
+    /// }
+    /// assert_eq!(completions[0].wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll(&self, into: &mut Vec<Completion>, most: usize) -> Result<usize, Overrun> {
+        self.inner.poll(most, |completion| into.push(completion))
+    }
+
+    /// Takes the oldest completion, if there is one. Does not wait.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[])?;
+    /// client.qp.post_send(ironwarp::WorkRequest::send(7, &[]))?;
+    /// let completion = loop {
+    ///     // A program with nothing else to do calls `wait` instead.
+    ///     if let Some(completion) = client.cq.poll_one()? {
+    ///         break completion;
+    ///     }
+    /// };
+    /// assert_eq!(completion.wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn poll_one(&self) -> Result<Option<Completion>, Overrun> {
+        let mut one = None;
+        self.inner.poll(1, |completion| one = Some(completion))?;
+        Ok(one)
+    }
+
+    /// Waits for a completion and takes it: polls briefly, then sleeps. Returns `None` if `timeout` expires. A timeout
+    /// of `None` waits forever. Returns [`WaitError::Stopped`] if the adapter has stopped and nothing will complete any
+    /// more.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::WorkRequest;
+    /// use std::time::Duration;
+    ///
+    /// assert!(client.cq.wait(Duration::ZERO)?.is_none());
+    /// # server.qp.post_receive(1, &[])?;
+    /// client.qp.post_send(WorkRequest::send(7, &[]))?;
+    /// assert_eq!(client.cq.wait(None)?.expect("waits forever").wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, WaitError> {
+        let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            if !self.inner.wait(left)? {
+                return Ok(None);
+            }
+            // Another thread may have been faster.
+            if let Some(completion) = self.poll_one()? {
+                return Ok(Some(completion));
+            }
+        }
+    }
+
+    /// Requests one event for the next completion, or for the next one that is solicited or an error (requirement N8).
+    /// The event makes the file descriptor readable until [`take_event`](Self::take_event) takes it. If the queue has
+    /// [another handler](Self::set_handler), the event goes there.
+    ///
+    /// Returns whether such a completion is already in the queue. It may not cause an event, so poll again before
+    /// waiting.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::Arm;
+    ///
+    /// # client.qp.post_receive(1, &[client.region.slice(0, 8)?])?;
+    /// if !client.cq.arm(Arm::Next) {
+    ///     // Wait here until the file descriptor is readable: with poll(2), epoll, or an async runtime.
+    ///     # server.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    ///     # while !client.cq.take_event() {}
+    /// }
+    /// let completion = client.cq.poll_one()?.expect("the completion that caused the event");
+    /// # assert_eq!(completion.wr_id, 1);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use = "a completion that arrived before the queue was armed causes no event"]
+    pub fn arm(&self, arm: Arm) -> bool {
+        self.inner.arm(arm)
+    }
+
+    /// Takes the event that [`arm`](Self::arm) requested. Returns false if there is none yet.
+    pub fn take_event(&self) -> bool {
+        self.own.try_next().is_some()
+    }
+
+    /// Assigns the queue to another completion handler, or to none (requirement N4).
+    ///
+    /// This is safe while completions arrive: no event is lost or reported twice. Events that the old handler already
+    /// has stay there. Without a handler, a due event waits for the next handler.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # let adapter = server.adapter.clone();
+    /// use ironwarp::Arm;
+    ///
+    /// let handler = adapter.completion_handler()?;
+    /// server.cq.set_handler(&handler);
+    /// # server.qp.post_receive(1, &[server.region.slice(0, 8)?])?;
+    /// assert!(!server.cq.arm(Arm::Next));
+    /// client.qp.post_send(ironwarp::WorkRequest::send_inline(1, b"hello"))?;
+    ///
+    /// let event = handler.wait(Duration::from_secs(5)).expect("a message arrived");
+    /// assert_eq!(event.cq, server.cq.id());
+    /// assert!(server.cq.poll_one()?.is_some());
+    ///
+    /// server.cq.set_handler(None);
+    /// assert_eq!(server.cq.handler(), None);
+    /// server.cq.set_handler(server.cq.own_handler());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_handler<'h>(&self, handler: impl Into<Option<&'h CompletionHandler>>) {
+        self.shared
+            .engine
+            .event_queues()
+            .leave_map(&self.inner, handler.into().map(|handler| &handler.inner));
+    }
+
+    /// Lets the queue's events follow the adapter's [event map](crate::Adapter::event_map) for this lane, also when the
+    /// map changes, until a [handler is set](Self::set_handler).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// cq.follow_map(0)?;
+    /// assert_eq!(cq.handler(), Some(adapter.lane_handler(0)?.id()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn follow_map(&self, lane: usize) -> Result<(), SetMapError> {
+        self.shared.engine.event_queues().follow_map(&self.inner, lane)
+    }
+
+    /// Returns the completion handler of the queue.
+    pub fn handler(&self) -> Option<HandlerId> {
+        self.inner.cq().handler()
+    }
+
+    /// Returns the private handler that the queue was created with. Its descriptor is the queue's.
+    pub fn own_handler(&self) -> &CompletionHandler {
+        &self.own
+    }
+
+    /// Moderates events: an event that was [requested](Self::arm) waits until `count` completions have arrived, or
+    /// until `period` has passed since the first of them (requirement I10). Errors are reported at once, and polling
+    /// and [waiting](Self::wait) are not affected. A count of one disables moderation; a period of zero sets no time
+    /// limit.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # use ironwarp::{Arm, WorkRequest};
+    /// # use std::time::Duration;
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # server.qp.post_receive(1, &[])?;
+    /// # server.qp.post_receive(2, &[])?;
+    /// server.cq.moderate(2, Duration::ZERO)?;
+    /// assert!(!server.cq.arm(Arm::Next));
+    /// client.qp.post_send(WorkRequest::send_inline(1, b""))?;
+    /// client.qp.post_send(WorkRequest::send_inline(2, b""))?;
+    /// let handler = server.cq.own_handler();
+    /// handler.wait(Duration::from_secs(5)).expect("one event for both");
+    /// assert!(server.cq.poll_one()?.is_some() && server.cq.poll_one()?.is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn moderate(&self, count: usize, period: Duration) -> io::Result<()> {
+        self.own.engine().moderate_cq(&self.inner, count, period)
+    }
+
+    /// Returns the maximum number of completions that the queue holds.
+    pub fn capacity(&self) -> usize {
+        self.inner.cq().capacity()
+    }
+
+    /// Changes the capacity. Completions in the queue and a requested event stay.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let completions = ironwarp::Adapter::new()?.completion_queue(16)?;
+    /// completions.resize(64)?;
+    /// assert_eq!(completions.capacity(), 64);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
+        self.inner.cq().resize(capacity)
+    }
+}
+
+impl AsFd for CompletionQueue {
+    /// Readable while [`take_event`](Self::take_event) has an event.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.own.as_fd()
+    }
+}
+
+impl AsRawFd for CompletionQueue {
+    /// Returns the descriptor in the form that tokio's `AsyncFd` and mio's `SourceFd` take. It stays open and the same
+    /// as long as the queue lives.
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+impl Adapter {
+    /// Creates a completion queue with room for `capacity` completions.
+    ///
+    /// It must hold all completions that can occur between two polls: a completion that finds no room ends its queue
+    /// pair (requirement I5).
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// assert!(cq.poll_one()?.is_none());
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
+        CompletionQueue::new(&self.shared, capacity, None)
+    }
+
+    /// Creates a completion queue whose queue pairs are served by this lane and stay there (requirement N5). [Pin the
+    /// lane](crate::Steering::set_processors) to the processor of the thread that waits for the completions to keep all
+    /// work on one processor.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// let last = adapter.steering().lanes() - 1;
+    /// let cq = adapter.completion_queue_on(64, last)?;
+    /// assert!(adapter.completion_queue_on(64, last + 1).is_err());
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    pub fn completion_queue_on(&self, capacity: usize, lane: usize) -> io::Result<CompletionQueue> {
+        CompletionQueue::new(&self.shared, capacity, Some(lane))
+    }
+}

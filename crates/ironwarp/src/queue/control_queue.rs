@@ -1,0 +1,309 @@
+//! Control queues (requirement X6): registrations and other control operations that are posted, and executed in the
+//! background.
+
+use super::completion_queue::CompletionQueue;
+use super::queue_pair::{QueuePair, QueuePairBuilder};
+use crate::adapter::Adapter;
+use crate::error::{ControlError, CreateError};
+use crate::memory::{Buffer, Contents, MemoryRegion};
+use crate::protection_domain::ProtectionDomain;
+use crate::shared::Shared;
+use ironwarp_engine::{ControlQueue as Inner, Failed};
+use ironwarp_rnic::device::Device;
+use ironwarp_rnic::error::{PostError, QpError};
+use ironwarp_rnic::memory::{RegisterError, Rights};
+use ironwarp_rnic::queue::Opcode;
+use ironwarp_rnic::sync::lock;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// A control queue. Its own thread executes operations in the order in which they were posted. Each operation ends with
+/// a completion; a failed operation does not stop those after it.
+///
+/// A region has its tag at once, and requests may use it before it is registered. Such a request waits until the
+/// registration completes, and so do later requests of its queue pair; other queue pairs are not affected. If the
+/// registration fails, the request fails. Peers do not wait: send them the address after the completion.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use std::time::Duration;
+/// let control = client.adapter.control_queue(&client.cq, 16)?;
+/// let region = control.register_prefaulted(1, &client.domain, Buffer::new(64 << 20)?, Access::LOCAL_READ)?;
+/// // The request may be posted before its memory is registered, and waits for that.
+/// client.qp.post_send(WorkRequest::write(2, &[region.slice(0, 4096)?], server.region.place(0)?))?;
+///
+/// // Both complete, in either order.
+/// for _ in 0..2 {
+///     let done = client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+///     assert_eq!(done.qp, if done.wr_id == 1 { control.id() } else { client.qp.id() });
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping it waits until all posted operations have completed.
+pub struct ControlQueue {
+    inner: Inner,
+    shared: Arc<Shared>,
+}
+
+/// The result of an operation of a control queue, available when the operation has completed.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let adapter = ironwarp::Adapter::new()?;
+/// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+/// let control = adapter.control_queue(&cq, 16)?;
+/// let pending = control.create_queue_pair(1, domain.queue_pair(&cq))?;
+/// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+/// let qp = pending.take().expect("completed")?;
+/// # let _ = qp;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Pending<T>(Arc<Mutex<Option<T>>>);
+
+impl<T> Pending<T> {
+    /// Takes the result, if it is available and not taken yet.
+    pub fn take(&self) -> Option<T> {
+        lock(&self.0).take()
+    }
+}
+
+type Act = Box<dyn FnOnce() -> Result<(), Failed> + Send>;
+
+impl ControlQueue {
+    /// Returns the number of the queue, as it appears in completions.
+    pub fn id(&self) -> u32 {
+        self.inner.id()
+    }
+
+    /// Returns the maximum number of outstanding operations.
+    pub fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+
+    /// Posts a registration, like [`ProtectionDomain::register`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # use ironwarp::{Access, Buffer};
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// let region = control.register(1, &domain, Buffer::new(4096)?, Access::LOCAL_READ)?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert!(!region.is_pending());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register(
+        &self,
+        id: u64,
+        domain: &ProtectionDomain,
+        buffer: Buffer,
+        access: Rights,
+    ) -> Result<MemoryRegion, ControlError> {
+        self.post_registration(id, domain, buffer, access, false)
+    }
+
+    /// Posts a registration that allocates all pages of the memory, like [`ProtectionDomain::register_prefaulted`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # use ironwarp::{Access, Buffer};
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// let region = control.register_prefaulted(1, &domain, Buffer::new(1 << 20)?, Access::LOCAL_READ)?;
+    /// assert_eq!(region.slice(0, 64)?.tag, region.tag());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn register_prefaulted(
+        &self,
+        id: u64,
+        domain: &ProtectionDomain,
+        buffer: Buffer,
+        access: Rights,
+    ) -> Result<MemoryRegion, ControlError> {
+        self.post_registration(id, domain, buffer, access, true)
+    }
+
+    fn post_registration(
+        &self,
+        id: u64,
+        domain: &ProtectionDomain,
+        buffer: Buffer,
+        access: Rights,
+        prefaulted: bool,
+    ) -> Result<MemoryRegion, ControlError> {
+        if !Arc::ptr_eq(&domain.shared, &self.shared) {
+            return Err(ControlError::OtherAdapter);
+        }
+        let device = Arc::clone(self.shared.device());
+        self.inner.post((id, Opcode::Register), || {
+            let contents = Contents::owned(&device, vec![buffer]).map_err(RegisterError::from)?;
+            let memory = contents.memory(0, access);
+            let reserve_tag = |device: &Device, domain, _| device.table().begin(domain);
+            let region = MemoryRegion::create(domain, contents, 0, access, reserve_tag)?;
+            let (tag, domain) = (region.tag(), domain.domain());
+            let act = move || {
+                let done = device.finish_registration(domain, tag, memory, prefaulted);
+                done.map_err(|error| Some(Arc::new(QpError::Register { tag, error })))
+            };
+            Ok((region, Box::new(act) as Act))
+        })
+    }
+
+    /// Posts the deregistration of a region. If the queue is full, the region is dropped at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// # use ironwarp::{Access, Buffer, Opcode};
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_READ)?;
+    /// control.deregister(1, region)?;
+    /// let gone = cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(gone.opcode, Opcode::Deregister);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn deregister(&self, id: u64, region: MemoryRegion) -> Result<(), ControlError> {
+        self.post_drop(id, Opcode::Deregister, region)
+    }
+
+    /// Posts the creation of a queue pair, like [`QueuePairBuilder::create`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// let pending = control.create_queue_pair(1, domain.queue_pair(&cq).send_depth(16))?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(pending.take().expect("completed")?.query().send_depth, 16);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create_queue_pair(
+        &self,
+        id: u64,
+        builder: QueuePairBuilder,
+    ) -> Result<Pending<Result<QueuePair, CreateError>>, ControlError> {
+        self.post_make(id, Opcode::CreateQueuePair, move || builder.create())
+    }
+
+    /// Posts the destruction of a queue pair. If the queue is full, the queue pair is dropped at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// let cq = client.adapter.completion_queue(16)?;
+    /// let control = client.adapter.control_queue(&cq, 16)?;
+    /// control.destroy_queue_pair(1, client.qp)?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert!(server.qp.wait_closed(std::time::Duration::from_secs(5)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn destroy_queue_pair(&self, id: u64, qp: QueuePair) -> Result<(), ControlError> {
+        self.post_drop(id, Opcode::DestroyQueuePair, qp)
+    }
+
+    /// Posts the creation of a completion queue, like [`Adapter::completion_queue`].
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let cq = adapter.completion_queue(64)?;
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// let pending = control.create_completion_queue(1, 256)?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(pending.take().expect("completed")?.capacity(), 256);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create_completion_queue(
+        &self,
+        id: u64,
+        capacity: usize,
+    ) -> Result<Pending<io::Result<CompletionQueue>>, ControlError> {
+        let shared = Arc::clone(&self.shared);
+        let make = move || CompletionQueue::new(&shared, capacity, None);
+        self.post_make(id, Opcode::CreateCompletionQueue, make)
+    }
+
+    /// Posts the destruction of a completion queue. If the queue is full, the completion queue is dropped at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let cq = adapter.completion_queue(64)?;
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// control.destroy_completion_queue(1, adapter.completion_queue(16)?)?;
+    /// cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn destroy_completion_queue(&self, id: u64, cq: CompletionQueue) -> Result<(), ControlError> {
+        self.post_drop(id, Opcode::DestroyCompletionQueue, cq)
+    }
+
+    fn post_make<T: Send + 'static, E: Send + 'static>(
+        &self,
+        id: u64,
+        opcode: Opcode,
+        make: impl FnOnce() -> Result<T, E> + Send + 'static,
+    ) -> Result<Pending<Result<T, E>>, ControlError> {
+        let made = Arc::new(Mutex::new(None));
+        let there = Arc::clone(&made);
+        let act = move || {
+            let made = make();
+            let failed = made.is_err();
+            *lock(&there) = Some(made);
+            if failed { Err(None) } else { Ok(()) }
+        };
+        Ok(self.inner.post((id, opcode), || Ok::<_, PostError>((Pending(made), Box::new(act) as Act)))?)
+    }
+
+    fn post_drop<T: Send + 'static>(&self, id: u64, opcode: Opcode, object: T) -> Result<(), ControlError> {
+        let act = move || {
+            drop(object);
+            Ok(())
+        };
+        Ok(self.inner.post((id, opcode), || Ok::<_, PostError>(((), Box::new(act) as Act)))?)
+    }
+}
+
+impl fmt::Debug for ControlQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ControlQueue").field("id", &self.id()).finish_non_exhaustive()
+    }
+}
+
+impl Adapter {
+    /// Creates a control queue for `depth` outstanding operations, which complete on `cq` (requirement X6). Fails if
+    /// its thread cannot be started.
+    ///
+    /// ```
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let cq = adapter.completion_queue(64)?;
+    /// let control = adapter.control_queue(&cq, 16)?;
+    /// assert_eq!(control.depth(), 16);
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn control_queue(&self, cq: &CompletionQueue, depth: usize) -> Result<ControlQueue, CreateError> {
+        if !Arc::ptr_eq(&cq.shared, &self.shared) {
+            return Err(CreateError::OtherAdapter);
+        }
+        let inner = self.shared.engine.create_control_queue(depth, &cq.inner)?;
+        Ok(ControlQueue { inner, shared: Arc::clone(&self.shared) })
+    }
+}

@@ -1,0 +1,186 @@
+//! Creation of datagram queue pairs.
+
+use super::queue_pair::DatagramQueuePair;
+use crate::error::CreateError;
+use crate::protection_domain::ProtectionDomain;
+use crate::queue::completion_queue::CompletionQueue;
+use crate::queue::defaults::{DEPTH, SGES};
+use crate::queue::shared_receive_queue::SharedReceiveQueue;
+use crate::shared::Shared;
+use ironwarp_rnic::datagram::DatagramAttributes;
+use ironwarp_rnic::qp::State;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// Builds a datagram queue pair, created by [`ProtectionDomain::datagram_queue_pair`].
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let adapter = ironwarp::Adapter::new()?;
+/// let cq = adapter.completion_queue(64)?;
+/// let qp = adapter
+///     .protection_domain()
+///     .datagram_queue_pair(&cq)
+///     .receive_cq(&adapter.completion_queue(64)?)
+///     .addresses(&["127.0.0.1".parse()?])
+///     .send_depth(16)
+///     .receive_depth(16)
+///     .max_sges(4)
+///     .qkey(0x1ee7)
+///     .create()?;
+/// assert_eq!(qp.gids(), ["127.0.0.1".parse()?]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing is created until `create` is called"]
+pub struct DatagramQueuePairBuilder {
+    shared: Arc<Shared>,
+    attributes: DatagramAttributes<CompletionQueue>,
+    /// The shared receive queue belongs to another adapter.
+    foreign_srq: bool,
+    addresses: Option<Vec<IpAddr>>,
+    manual: bool,
+}
+
+impl DatagramQueuePairBuilder {
+    /// Sets the completion queue for receives. Defaults to the send completion queue.
+    pub fn receive_cq(mut self, cq: &CompletionQueue) -> Self {
+        self.attributes.receive_cq = cq.clone();
+        self
+    }
+
+    /// Sets the depth of the send queue. Defaults to 128.
+    pub fn send_depth(mut self, requests: usize) -> Self {
+        self.attributes.send_depth = requests;
+        self
+    }
+
+    /// Sets the depth of the receive queue. Defaults to 128.
+    pub fn receive_depth(mut self, requests: usize) -> Self {
+        self.attributes.receive_depth = requests;
+        self
+    }
+
+    /// Takes receives from a shared receive queue.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let srq = domain.shared_receive_queue(16);
+    /// let qp = domain.datagram_queue_pair(&cq).srq(&srq).create()?;
+    /// assert!(qp.post_receive(1, &[]).is_err(), "it has no receive queue");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn srq(mut self, srq: &SharedReceiveQueue) -> Self {
+        self.attributes.shared = Some(Arc::clone(&srq.inner));
+        self.foreign_srq = !Arc::ptr_eq(&srq.shared, &self.shared);
+        self
+    }
+
+    /// Sets the maximum number of scatter/gather elements per request. Defaults to 16.
+    pub fn max_sges(mut self, elements: usize) -> Self {
+        self.attributes.max_sges = elements;
+        self
+    }
+
+    /// Sets the Q_Key: only datagrams that carry it are received. Defaults to 0.
+    pub fn qkey(mut self, qkey: u32) -> Self {
+        self.attributes.qkey = qkey;
+        self
+    }
+
+    /// Sets the local addresses to receive at and to send from; the queue pair has a socket at each. Defaults to all
+    /// addresses that the host has now ([`Adapter::gids`](crate::Adapter::gids)).
+    pub fn addresses(mut self, addresses: &[IpAddr]) -> Self {
+        self.addresses = Some(addresses.to_vec());
+        self
+    }
+
+    /// Creates the queue pair in [`State::Reset`] instead of [`State::ReadyToSend`]. The program [changes its
+    /// state](DatagramQueuePair::set_state).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// use ironwarp::State;
+    ///
+    /// let qp = domain.datagram_queue_pair(&cq).manual().create()?;
+    /// for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+    ///     qp.set_state(state)?;
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn manual(mut self) -> Self {
+        self.manual = true;
+        self
+    }
+
+    /// Creates the queue pair.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// let qp = adapter.protection_domain().datagram_queue_pair(&cq).create()?;
+    /// println!("queue pair {} at {:?}", qp.qpn(), qp.gids());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn create(self) -> Result<DatagramQueuePair, CreateError> {
+        let Self { shared, attributes, foreign_srq, addresses, manual } = self;
+        let foreign_cq = |cq: &CompletionQueue| !Arc::ptr_eq(&cq.shared, &shared);
+        if foreign_srq || foreign_cq(&attributes.send_cq) || foreign_cq(&attributes.receive_cq) {
+            return Err(CreateError::OtherAdapter);
+        }
+        let udp = shared.engine.datagram_port(addresses.as_deref())?;
+        let inner = shared.engine.create_datagram_qp(&attributes.map_cqs(|cq| cq.inner), udp)?;
+        let qp = DatagramQueuePair { inner, _shared: shared };
+        if !manual {
+            for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
+                qp.set_state(state).expect("legal transitions of a new queue pair");
+            }
+        }
+        Ok(qp)
+    }
+}
+
+impl fmt::Debug for DatagramQueuePairBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DatagramQueuePairBuilder")
+            .field("send_cq", &self.attributes.send_cq)
+            .field("receive_cq", &self.attributes.receive_cq)
+            .field("send_depth", &self.attributes.send_depth)
+            .field("receive_depth", &self.attributes.receive_depth)
+            .finish_non_exhaustive()
+    }
+}
+
+impl ProtectionDomain {
+    /// Starts to build a datagram queue pair whose completions go to `cq`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let adapter = ironwarp::Adapter::new()?;
+    /// let cq = adapter.completion_queue(64)?;
+    /// let qp = adapter.protection_domain().datagram_queue_pair(&cq).qkey(7).create()?;
+    /// assert_eq!(qp.qkey(), 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn datagram_queue_pair(&self, cq: &CompletionQueue) -> DatagramQueuePairBuilder {
+        let attributes = DatagramAttributes {
+            send_depth: DEPTH,
+            receive_depth: DEPTH,
+            max_sges: SGES,
+            ..DatagramAttributes::new(self.domain(), cq)
+        };
+        let shared = Arc::clone(&self.shared);
+        DatagramQueuePairBuilder { shared, attributes, foreign_srq: false, addresses: None, manual: false }
+    }
+}

@@ -1,0 +1,70 @@
+//! The state of a queue pair, as returned by a query.
+
+use ironwarp_rnic::error::QpError;
+use ironwarp_rnic::event::HandlerId;
+use ironwarp_rnic::memory::Rights;
+use ironwarp_rnic::qp::{Completes, QpInfo as Inner, Receives, RegistrationFailure, Retries, State};
+use std::sync::Arc;
+
+/// Attributes and state of a queue pair, returned by [`QueuePair::query`](crate::QueuePair::query) (requirement N10).
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct QueuePairInfo {
+    /// Queue pair number.
+    pub id: u32,
+    /// State.
+    pub state: State,
+    /// Number of the protection domain.
+    pub domain: u32,
+    /// Number of the completion queue for sends.
+    pub send_cq: u32,
+    /// Number of the completion queue for receives.
+    pub receive_cq: u32,
+    /// Completion handlers of these two completion queues.
+    pub handlers: [Option<HandlerId>; 2],
+    /// Depth of the send queue; zero with a shared send queue.
+    pub send_depth: usize,
+    /// Depth of the receive queue; `None` with a shared receive queue.
+    pub receive_depth: Option<usize>,
+    /// Maximum number of scatter/gather elements per request.
+    pub max_sges: usize,
+    /// When Sends and Writes complete.
+    pub completes: Completes,
+    /// What happens if a registration by work request fails.
+    pub registration_failure: RegistrationFailure,
+    /// Remote operations that are currently accepted.
+    pub rights: Rights,
+    /// Whether the queue pair is connected.
+    pub linked: bool,
+    /// Timeouts and retry counts.
+    pub retries: Retries,
+    /// Why the connection ended, if it did.
+    pub error: Option<Arc<QpError>>,
+}
+
+impl QueuePairInfo {
+    pub(crate) fn of(inner: Inner) -> Self {
+        let Inner { id, state, attributes, rights, linked, retries, error } = inner;
+        let receive_depth = match attributes.receives {
+            Receives::Own(depth) => Some(depth),
+            Receives::Shared(_) | Receives::Named(_) => None,
+        };
+        Self {
+            id,
+            state,
+            domain: attributes.domain.0,
+            send_cq: attributes.send_cq.id(),
+            receive_cq: attributes.receive_cq.id(),
+            handlers: [attributes.send_cq.handler(), attributes.receive_cq.handler()],
+            send_depth: attributes.send_depth,
+            receive_depth,
+            max_sges: attributes.max_sges,
+            completes: attributes.completes,
+            registration_failure: attributes.registration_failure,
+            rights,
+            linked,
+            retries,
+            error,
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! The queue pair, its state and attributes.
+
+use super::info::QueuePairInfo;
+use crate::memory::PendingTags;
+use crate::shared::Shared;
+use ironwarp_engine::QueuePair as Inner;
+use ironwarp_rnic::error::QpError;
+use ironwarp_rnic::memory::Rights;
+use ironwarp_rnic::qp::{AlreadyConnected, IllegalTransition, Retries, State};
+use ironwarp_rnic::sync::lock;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A queue pair: one end of a connection. It makes a single connection; create a new queue pair for each connection and
+/// each attempt.
+///
+/// Dropping it disconnects: posted requests are still sent, in the background.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use ironwarp::{AcceptOptions, Access, Adapter, Buffer, ConnectOptions, WorkRequest};
+/// use std::time::Duration;
+///
+/// // The server, usually in another process.
+/// let adapter = Adapter::new()?;
+/// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+/// let addr = listener.local_addr()?;
+/// let server = std::thread::spawn(move || -> Result<Vec<u8>, Box<dyn std::error::Error + Send + Sync>> {
+///     let cq = adapter.completion_queue(64)?;
+///     let domain = adapter.protection_domain();
+///     let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE)?;
+///     let qp = domain.queue_pair(&cq).create()?;
+///     qp.post_receive(1, &[region.slice(0, 4096)?])?;
+///     let incoming = listener.accept(Duration::from_secs(5)).ok_or("no connection request")?;
+///     incoming.accept(&qp, &AcceptOptions::new())?;
+///     let received = cq.wait(Duration::from_secs(5))?.ok_or("no message")?.success()?;
+///     let mut message = vec![0; received.byte_len as usize];
+///     region.read(0, &mut message)?;
+///     Ok(message)
+/// });
+///
+/// // The client.
+/// let adapter = Adapter::new()?;
+/// let cq = adapter.completion_queue(64)?;
+/// let qp = adapter.protection_domain().queue_pair(&cq).create()?;
+/// qp.connect(addr, &ConnectOptions::new())?;
+/// qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+/// cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+///
+/// assert_eq!(server.join().unwrap().unwrap(), b"hello");
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "dropping a queue pair disconnects it"]
+pub struct QueuePair {
+    pub(super) shared: Arc<Shared>,
+    pub(super) inner: Arc<Inner>,
+    /// The only attempt to connect was made, or the queue pair is connected manually.
+    pub(super) attempted: AtomicBool,
+    /// Tags of posted registrations, kept if a failed registration does not end the connection.
+    pub(super) pending: Option<Box<PendingTags>>,
+}
+
+impl QueuePair {
+    /// Returns the queue pair number, as it appears in completions and events.
+    pub fn id(&self) -> u32 {
+        self.inner.qp().id()
+    }
+
+    /// Returns the state.
+    pub fn state(&self) -> State {
+        self.inner.qp().state()
+    }
+
+    /// Returns attributes and state of the queue pair (requirement N10).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// let info = client.qp.query();
+    /// assert!(info.linked && info.error.is_none());
+    /// assert_eq!((info.domain, info.send_cq), (client.domain.id(), client.cq.id()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn query(&self) -> QueuePairInfo {
+        QueuePairInfo::of(self.inner.qp().query())
+    }
+
+    /// Changes the state, if the verbs allow the transition.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{State, WorkRequest};
+    /// client.qp.set_state(State::Drained)?;
+    /// client.qp.post_send(WorkRequest::write_inline(1, b"later", server.region.place(0)?))?;
+    /// assert!(client.cq.poll_one()?.is_none());
+    /// client.qp.set_state(State::ReadyToSend)?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert!(client.qp.set_state(State::Init).is_err());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_state(&self, to: State) -> Result<(), IllegalTransition> {
+        if to == State::ReadyToSend
+            && let Some(pending) = &self.pending
+        {
+            // If a failed registration drained the queue pair, all earlier requests were executed, refused or flushed.
+            let _naming = lock(&self.shared.tag_order);
+            let refused = self.inner.qp().is_refusing();
+            self.inner.modify(to)?;
+            if refused {
+                pending.settle(self.shared.device().table(), self.id());
+            }
+            return Ok(());
+        }
+        self.inner.modify(to)?;
+        if to == State::Reset {
+            self.attempted.store(false, Ordering::Relaxed);
+        }
+        Ok(())
+    }
+
+    /// Changes the remote operations that this queue pair accepts.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Access, Status, WorkRequest};
+    /// server.qp.set_access(Access::REMOTE_WRITE);
+    /// client.qp.post_send(WorkRequest::read(1, &[client.region.slice(0, 8)?], server.region.place(0)?))?;
+    /// let refused = client.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!(refused.status, Status::RemoteAccess);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_access(&self, access: Rights) {
+        self.inner.qp().set_rights(access);
+    }
+
+    /// Sets timeouts and retry counts. By default requests wait forever. Settings that apply to the peer must be made
+    /// before the connection is established.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// use ironwarp::Retries;
+    ///
+    /// let qp = domain.queue_pair(&cq).create()?;
+    /// qp.set_retries(Retries { rnr_retry: 3, ..Retries::default() });
+    /// assert_eq!(qp.query().retries.rnr_retry, 3);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn set_retries(&self, retries: Retries) {
+        self.inner.set_retries(retries);
+    }
+
+    /// Returns why the connection ended, if it did.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use std::time::Duration;
+    /// client.qp.disconnect();
+    /// assert!(server.qp.wait_closed(Duration::from_secs(5)));
+    /// assert_eq!(server.qp.error().unwrap().to_string(), "the peer closed the connection");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn error(&self) -> Option<Arc<QpError>> {
+        self.inner.qp().error().cloned()
+    }
+
+    /// Returns whether the peer is known to be an Ironwarp adapter, which makes acknowledgements cheaper and segments
+    /// longer. This is known once its first message has been received; never if
+    /// [`Config::private`](crate::Config::private) is off.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # client.qp.post_receive(1, &[])?;
+    /// # server.qp.post_send(ironwarp::WorkRequest::send(1, &[]))?;
+    /// client.cq.wait(std::time::Duration::from_secs(5))?.expect("a message arrives");
+    /// assert!(client.qp.is_peer_ironwarp());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn is_peer_ironwarp(&self) -> bool {
+        self.inner.qp().recognised()
+    }
+
+    /// Returns the lane that serves the connection while the program does not (see [`Steering`](crate::Steering)), or
+    /// `None` without a connection.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// assert!(client.qp.lane().is_some_and(|lane| lane < client.adapter.steering().lanes()));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn lane(&self) -> Option<usize> {
+        self.inner.lane()
+    }
+
+    /// Returns the number of receives that the peer has used from [shared receive queues](crate::SharedReceiveQueue).
+    /// Compare the queue pairs of a shared queue to find a peer that uses more than its share (RFC 5042 §6.4.3.1).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// assert_eq!(server.qp.shared_receives(), 0, "it has its own receive queue");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_receives(&self) -> u64 {
+        self.inner.qp().shared_receives()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
+    /// Claims the queue pair for an attempt to connect. A second attempt is refused, because events could belong to
+    /// either.
+    pub(crate) fn claim(&self) -> Result<(), AlreadyConnected> {
+        if self.attempted.swap(true, Ordering::Relaxed) { Err(AlreadyConnected) } else { Ok(()) }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+}
+
+impl fmt::Debug for QueuePair {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("id", &self.id())
+            .field("state", &self.state())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for QueuePair {
+    fn drop(&mut self) {
+        self.inner.disconnect();
+    }
+}

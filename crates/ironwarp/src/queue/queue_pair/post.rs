@@ -1,0 +1,166 @@
+//! Posting of requests and receives.
+
+use super::pair::QueuePair;
+use crate::memory::{TagSequence, TagState};
+use crate::queue::shared_send_queue::SharedSendQueue;
+use crate::queue::work_request::WorkRequest;
+use ironwarp_rnic::error::PostError;
+use ironwarp_rnic::qp::Qp;
+use ironwarp_rnic::queue::{Operation, ReceiveRequest, Sge, WorkRequest as InnerRequest};
+use ironwarp_rnic::sync::lock;
+use std::sync::Arc;
+
+impl QueuePair {
+    /// Posts a request, and sends as much as possible at once.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::{WorkRequest};
+    /// # use std::time::Duration;
+    ///
+    /// client.qp.post_send(WorkRequest::write_inline(7, b"hello", server.region.place(0)?))?;
+    /// let completion = client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(completion.wr_id, 7);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn post_send(&self, request: impl Into<WorkRequest>) -> Result<(), PostError> {
+        let request = request.into();
+        match request.tags {
+            None => self.inner.qp().post_send([request.inner]),
+            Some(_) => self.post_send_all(vec![request]),
+        }
+    }
+
+    /// Posts several requests, all or none, in this order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::{WorkRequest};
+    /// # use std::time::Duration;
+    ///
+    /// // Requests complete in order, so the completion of the last one covers all.
+    /// let place = server.region.place(0)?;
+    /// client.qp.post_send_all(vec![
+    ///     WorkRequest::write_inline(1, b"hello", place).unsignaled(),
+    ///     WorkRequest::read(2, &[client.region.slice(0, 5)?], place),
+    /// ])?;
+    /// assert_eq!(client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?.wr_id, 2);
+    /// assert_eq!(&client.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn post_send_all(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+        if requests.iter().all(|request| request.tags.is_none()) {
+            return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
+        }
+        self.post_tagged(requests, Qp::post_send)
+    }
+
+    /// Assigns tags to requests that need them, and posts all requests.
+    fn post_tagged(
+        &self,
+        requests: Vec<WorkRequest>,
+        post: impl FnOnce(&Qp, Vec<InnerRequest>) -> Result<(), PostError>,
+    ) -> Result<(), PostError> {
+        if requests.iter().all(|request| request.tags.is_none()) {
+            return post(&self.inner.qp(), requests.into_iter().map(|request| request.inner).collect());
+        }
+        // No other thread may advance a sequence between the choice of its tag and the post.
+        let _order = lock(&self.shared.tag_order);
+        let mut advanced = Vec::new();
+        let requests: Vec<_> =
+            requests.into_iter().map(|request| self.assign_tag(request, &mut advanced)).collect();
+        if let Some(pending) = &self.pending {
+            advanced.iter().for_each(|(tags, _)| pending.add(tags));
+        }
+        post(&self.inner.qp(), requests).inspect_err(|_| {
+            for (tags, before) in advanced.iter().rev() {
+                tags.restore(*before);
+            }
+        })
+    }
+
+    /// Fills in the tag that a request changes or assigns, and adds its sequence to `advanced`.
+    fn assign_tag(
+        &self,
+        mut request: WorkRequest,
+        advanced: &mut Vec<(Arc<TagSequence>, TagState)>,
+    ) -> InnerRequest {
+        if let Some(tags) = request.tags {
+            let next = match &mut request.inner.operation {
+                Operation::Bind { window, .. } => {
+                    *window = tags.tag();
+                    tags.next_binding()
+                }
+                Operation::Register { tag, .. } => {
+                    *tag = tags.next_registration();
+                    *tag
+                }
+                operation => unreachable!("assigns no tag: {operation:?}"),
+            };
+            let before = tags.advance(self.shared.device().table(), next, self.id());
+            advanced.push((tags, before));
+        }
+        request.inner
+    }
+
+    /// Posts a receive: the next message that finds no earlier receive is placed in these buffers. Receives can be
+    /// posted before the queue pair is connected.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// use ironwarp::{WorkRequest};
+    /// # use std::time::Duration;
+    ///
+    /// server.qp.post_receive(7, &[server.region.slice(0, 64)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(1, b"hello"))?;
+    /// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!((received.wr_id, received.byte_len), (7, 5));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
+        self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
+    }
+}
+
+impl SharedSendQueue {
+    /// Posts a request for a queue pair that this queue feeds, and sends as much as possible at once. Returns
+    /// [`PostError::Full`] if the queue is full: poll its completion queue first.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// use ironwarp::{PostError, WorkRequest};
+    ///
+    /// let ssq = client.domain.shared_send_queue(&client.cq, 16);
+    /// assert_eq!(ssq.post(&client.qp, WorkRequest::send(1, &[])), Err(PostError::OtherSendQueue));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn post(&self, qp: &QueuePair, request: impl Into<WorkRequest>) -> Result<(), PostError> {
+        self.post_all(qp, vec![request.into()])
+    }
+
+    /// Posts several requests for one queue pair, all or none, in this order.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, _server) = ironwarp::example::pair()?;
+    /// use ironwarp::{PostError, WorkRequest};
+    ///
+    /// let ssq = client.domain.shared_send_queue(&client.cq, 1);
+    /// let qp = client.domain.queue_pair(&client.cq).shared_send_queue(&ssq).create()?;
+    /// let two = vec![WorkRequest::send(1, &[]).into(), WorkRequest::send(2, &[]).into()];
+    /// assert_eq!(ssq.post_all(&qp, two), Err(PostError::NotConnected));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn post_all(&self, qp: &QueuePair, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+        qp.post_tagged(requests, |inner, requests| self.inner.post(inner, requests))
+    }
+}

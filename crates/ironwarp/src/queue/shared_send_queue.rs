@@ -1,0 +1,96 @@
+//! Shared send queues (requirement X7).
+
+use super::completion_queue::CompletionQueue;
+use crate::protection_domain::ProtectionDomain;
+use ironwarp_rnic::memory::Domain;
+use ironwarp_rnic::queue::SharedSendQueue as Inner;
+use std::fmt;
+use std::sync::Arc;
+
+/// A shared send queue. It feeds all queue pairs created [with it](crate::QueuePairBuilder::shared_send_queue), which
+/// have no send queue of their own. Clones are handles to the same queue.
+///
+/// Its depth limits the requests of all these connections together. Requests of one connection are sent in the order of
+/// posting; a connection that cannot send does not block the others. Completions are reported in the order of
+/// transmission, in which the connections have sent the last bytes of the requests. So a request that waits for a
+/// response of its peer delays the completions of those transmitted after it. If a connection fails, its requests are
+/// flushed, and the others continue.
+///
+/// Requests of different connections may be transmitted in another order than they were posted in, even if no
+/// connection is blocked: if another thread is sending on a connection, that thread also sends what is posted meanwhile.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use ironwarp::{AcceptOptions, Adapter, ConnectOptions, PostError, WorkRequest};
+/// use std::time::Duration;
+///
+/// let soon = Duration::from_secs(5);
+/// let adapter = Adapter::new()?;
+/// let (sent, received) = (adapter.completion_queue(64)?, adapter.completion_queue(64)?);
+/// let domain = adapter.protection_domain();
+/// let ssq = domain.shared_send_queue(&sent, 64);
+/// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+/// let mut pairs = Vec::new();
+/// for number in 0..3 {
+///     let near = domain.queue_pair(&received).shared_send_queue(&ssq).create()?;
+///     let far = domain.queue_pair(&received).create()?;
+///     near.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
+///     far.post_receive(number, &[])?;
+///     listener.accept(soon).expect("a request arrives").accept(&far, &AcceptOptions::new())?;
+///     near.wait_connected(soon)?;
+///     pairs.push((near, far));
+/// }
+/// for (number, (near, _)) in pairs.iter().enumerate() {
+///     ssq.post(near, WorkRequest::send(number as u64, &[]))?;
+/// }
+/// for _ in &pairs {
+///     let done = sent.wait(soon)?.expect("in time").success()?;
+///     assert_eq!(done.qp, pairs[done.wr_id as usize].0.id());
+/// }
+/// assert_eq!(pairs[0].0.post_send(WorkRequest::send(9, &[])), Err(PostError::NoSendQueue));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct SharedSendQueue {
+    pub(crate) inner: Arc<Inner>,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) domain: Domain,
+}
+
+impl SharedSendQueue {
+    /// Returns the maximum number of outstanding requests of all connections.
+    pub fn depth(&self) -> usize {
+        self.inner.depth()
+    }
+
+    /// Returns the number of requests that are posted and not completed.
+    pub fn outstanding(&self) -> usize {
+        self.inner.outstanding()
+    }
+}
+
+impl fmt::Debug for SharedSendQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedSendQueue").field("depth", &self.depth()).finish_non_exhaustive()
+    }
+}
+
+impl ProtectionDomain {
+    /// Creates a shared send queue for `depth` requests, which complete on `cq` (requirement X7).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let adapter = ironwarp::Adapter::new()?;
+    /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+    /// let ssq = domain.shared_send_queue(&cq, 64);
+    /// let qp = domain.queue_pair(&cq).shared_send_queue(&ssq).create()?;
+    /// # let _ = qp;
+    /// assert_eq!(ssq.depth(), 64);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn shared_send_queue(&self, cq: &CompletionQueue, depth: usize) -> SharedSendQueue {
+        SharedSendQueue { inner: Inner::new(depth, cq.inner.cq()), cq: cq.clone(), domain: self.domain() }
+    }
+}

@@ -1,0 +1,210 @@
+//! Requests that consume a receive of the peer: Sends, and Writes with Immediate.
+
+use super::request::{WorkRequest, memory};
+use ironwarp_rnic::queue::{Data, Operation, Sge};
+use ironwarp_wire::{Place, Tag};
+
+/// A Send request, with additional options.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{Access, Buffer, WorkRequest};
+/// # use std::time::Duration;
+/// # let window = server.domain.window()?;
+/// # let region = server.domain.register(Buffer::new(64)?, Access::LOCAL_READ | Access::BIND)?;
+/// # server.qp.post_send(WorkRequest::bind(1, &window, &region, 0, 8, Access::REMOTE_READ)?)?;
+/// # server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+/// let done = WorkRequest::send_inline(2, b"done").fenced().solicited().unsignaled();
+/// client.qp.post_send(done.invalidate(window.tag()))?;
+///
+/// let received = server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+/// assert_eq!((received.solicited, received.invalidated), (true, Some(window.tag())));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is posted"]
+pub struct SendRequest {
+    request: WorkRequest,
+}
+
+/// A Write with Immediate request, with additional options.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let (client, server) = ironwarp::example::pair()?;
+/// # use ironwarp::{WorkRequest};
+/// server.qp.post_receive(1, &[])?;
+/// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
+/// let request = WorkRequest::write_immediate(2, &[ours], theirs, 7);
+/// client.qp.post_send(request.fenced().solicited().unsignaled())?;
+/// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+/// assert!(received.solicited);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing until it is posted"]
+pub struct WriteImmRequest {
+    request: WorkRequest,
+}
+
+impl WorkRequest {
+    /// Sends registered memory to the peer's next receive. An empty list sends an empty message.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{WorkRequest};
+    /// # use std::time::Duration;
+    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// client.region.write(0, b"hello")?;
+    /// client.qp.post_send(WorkRequest::send(2, &[client.region.slice(0, 5)?]))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send(id: u64, list: &[Sge]) -> SendRequest {
+        SendRequest::new(id, memory(list))
+    }
+
+    /// Sends bytes to the peer's next receive. They are copied when the request is created, and need not be registered.
+    /// Up to 30 bytes are stored in the request itself (message push, requirement X5).
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{WorkRequest};
+    /// # use std::time::Duration;
+    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(2, b"hello"))?;
+    /// server.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(&server.region.to_vec()?[..5], b"hello");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn send_inline(id: u64, bytes: &[u8]) -> SendRequest {
+        SendRequest::new(id, Data::Inline(bytes.into()))
+    }
+
+    /// Writes registered memory to a remote address, and notifies the remote program (RDMA Write with Immediate, RFC
+    /// 7306): the operation consumes the peer's next receive, whose completion has the length and `immediate`.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::{Opcode, WorkRequest};
+    /// server.qp.post_receive(1, &[])?;
+    /// let (ours, theirs) = (client.region.slice(0, 100)?, server.region.place(0)?);
+    /// client.qp.post_send(WorkRequest::write_immediate(2, &[ours], theirs, 7))?;
+    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!((received.opcode, received.byte_len, received.immediate), (Opcode::ReceiveWrite, 100, Some(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn write_immediate(id: u64, list: &[Sge], to: Place, immediate: u32) -> WriteImmRequest {
+        let mut request = Self::write(id, list, to);
+        request.inner.immediate = Some(immediate);
+        WriteImmRequest { request }
+    }
+}
+
+/// Defines the options of requests that consume a receive of the peer.
+macro_rules! message {
+    ($name:ident) => {
+        impl $name {
+            /// Solicits an event at the peer, if it waits for solicited messages (requirement N8).
+            pub fn solicited(mut self) -> Self {
+                self.request.inner.solicited = true;
+                self
+            }
+
+            /// Uses a receive of the remote shared receive queue with this number
+            /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)), for an XRC queue pair.
+            ///
+            /// ```
+            /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+            /// # use ironwarp::{AcceptOptions, Adapter, ConnectOptions, WorkRequest};
+            /// # use std::time::Duration;
+            /// # let adapter = Adapter::new()?;
+            /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
+            /// let xrc = adapter.xrc_domain();
+            /// let srq = domain.xrc_receive_queue(&xrc, &cq, 16);
+            /// srq.post_receive(7, &[])?;
+            /// let target = domain.queue_pair(&cq).xrc_target(&xrc).create()?;
+            /// # let client = domain.queue_pair(&cq).create()?;
+            /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
+            /// # client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
+            /// # listener.accept(Duration::from_secs(5)).unwrap().accept(&target, &AcceptOptions::new())?;
+            /// # client.wait_connected(Duration::from_secs(5))?;
+            /// client.post_send(WorkRequest::send(1, &[]).to_srq(srq.id()).unsignaled())?;
+            /// let received = cq.wait(Duration::from_secs(5))?.expect("in time");
+            /// assert_eq!(received.wr_id, 7);
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn to_srq(mut self, number: u32) -> Self {
+                self.request.inner.srq = number;
+                self
+            }
+
+            /// Suppresses the completion, unless the request fails.
+            pub fn unsignaled(mut self) -> Self {
+                self.request = self.request.unsignaled();
+                self
+            }
+
+            /// Waits until all earlier Reads and atomic operations have completed.
+            pub fn fenced(mut self) -> Self {
+                self.request = self.request.fenced();
+                self
+            }
+        }
+
+        impl From<$name> for WorkRequest {
+            fn from(message: $name) -> Self {
+                message.request
+            }
+        }
+    };
+}
+
+message!(SendRequest);
+message!(WriteImmRequest);
+
+impl SendRequest {
+    fn new(id: u64, data: Data) -> Self {
+        let operation = Operation::Send { invalidate: None };
+        Self { request: WorkRequest::new(id, operation, data) }
+    }
+
+    /// Invalidates this remote tag when the message is delivered (requirement M12).
+    pub fn invalidate(mut self, tag: Tag) -> Self {
+        self.request.inner.operation = Operation::Send { invalidate: Some(tag) };
+        self
+    }
+
+    /// Adds immediate data, which the peer finds in its completion (requirement X8). This works between Ironwarp
+    /// adapters only. With other peers the request fails with
+    /// [`Status::LocalQpOperation`](crate::Status::LocalQpOperation) and
+    /// [`QpError::NoImmediate`](crate::QpError::NoImmediate); use [`WorkRequest::write_immediate`] there.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let (client, server) = ironwarp::example::pair()?;
+    /// # use ironwarp::WorkRequest;
+    /// server.qp.post_receive(1, &[server.region.slice(0, 64)?])?;
+    /// client.qp.post_send(WorkRequest::send_inline(2, b"seven").immediate(7))?;
+    /// let received = server.cq.wait(std::time::Duration::from_secs(5))?.expect("in time");
+    /// assert_eq!((received.byte_len, received.immediate), (5, Some(7)));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn immediate(mut self, data: u32) -> Self {
+        self.request.inner.immediate = Some(data);
+        self
+    }
+}

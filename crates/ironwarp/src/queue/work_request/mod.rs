@@ -1,0 +1,9 @@
+//! Work requests, which programs post to send queues.
+
+mod message;
+mod rdma;
+mod registration;
+mod request;
+
+pub use message::{SendRequest, WriteImmRequest};
+pub use request::WorkRequest;

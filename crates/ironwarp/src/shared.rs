@@ -1,0 +1,37 @@
+//! State shared by all handles and objects of an adapter.
+
+use crate::deferred_dereg::DeferredDeregs;
+use ironwarp_engine::{Config, Engine};
+use ironwarp_rnic::device::Device;
+use std::fmt;
+use std::io;
+use std::sync::{Arc, Mutex};
+
+/// State shared by all handles and objects of an adapter.
+pub(crate) struct Shared {
+    pub(crate) engine: Arc<Engine>,
+    /// Dropped regions that could not be deregistered yet.
+    pub(crate) deferred: DeferredDeregs,
+    /// Held while requests that assign a new tag are posted: tags must be assigned in the order of posting.
+    pub(crate) tag_order: Mutex<()>,
+}
+
+impl Shared {
+    pub(crate) fn new(config: Config) -> io::Result<Self> {
+        Ok(Self {
+            engine: Engine::new(config)?,
+            deferred: DeferredDeregs::default(),
+            tag_order: Mutex::default(),
+        })
+    }
+
+    pub(crate) fn device(&self) -> &Arc<Device> {
+        self.engine.device()
+    }
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Adapter").field("lanes", &self.engine.statistics().lanes).finish_non_exhaustive()
+    }
+}

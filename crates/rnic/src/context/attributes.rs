@@ -1,0 +1,143 @@
+//! The attributes of a queue pair, the result of a query, and the traits by which a queue pair calls others.
+
+use crate::error::QpError;
+use crate::memory::{Domain, RegistrationWaiter, Rights};
+use crate::queue::{Completes, Cq, QueueOwner, SharedReceiveQueue, SharedSendQueue, XrcDomain};
+use crate::retry::Retries;
+use crate::state::State;
+use std::fmt;
+use std::sync::Arc;
+
+/// The attributes of a queue pair, in every layer. `C` is the layer's handle to a completion queue.
+#[derive(Clone, Debug)]
+pub struct Attributes<C = Arc<Cq>> {
+    /// Protection domain.
+    pub domain: Domain,
+    /// Completion queue of the send queue.
+    pub send_cq: C,
+    /// Completion queue of the receive queue.
+    pub receive_cq: C,
+    /// Depth of the send queue.
+    pub send_depth: usize,
+    /// A shared send queue that feeds the queue pair instead of its own.
+    pub shared_send: Option<Arc<SharedSendQueue>>,
+    /// Maximum number of scatter/gather elements per request.
+    pub max_sges: usize,
+    /// When Sends and Writes complete.
+    pub completes: Completes,
+    /// What happens if a registration by work request fails.
+    pub registration_failure: RegistrationFailure,
+    /// The source of receives.
+    pub receives: Receives,
+    /// Remote operations that the queue pair accepts.
+    pub rights: Rights,
+    /// The program changes the state of the queue pair, starting with reset, and the queue pair outlives its connection.
+    /// Otherwise connecting does, and the queue pair ends with the connection.
+    pub manual: bool,
+}
+
+impl<C> Attributes<C> {
+    /// Returns attributes of a queue pair with 16 requests in each queue, of up to four elements, that completes on `cq` and
+    /// accepts all remote operations.
+    pub fn new(domain: Domain, cq: &C) -> Self
+    where
+        C: Clone,
+    {
+        Self {
+            domain,
+            send_cq: cq.clone(),
+            receive_cq: cq.clone(),
+            send_depth: 16,
+            shared_send: None,
+            max_sges: 4,
+            completes: Completes::default(),
+            registration_failure: RegistrationFailure::default(),
+            receives: Receives::Own(16),
+            rights: Rights::REMOTE,
+            manual: false,
+        }
+    }
+
+    /// Replaces the handles to completion queues by those of another layer.
+    pub fn map_cqs<D>(self, mut handle: impl FnMut(C) -> D) -> Attributes<D> {
+        Attributes {
+            domain: self.domain,
+            send_cq: handle(self.send_cq),
+            receive_cq: handle(self.receive_cq),
+            send_depth: self.send_depth,
+            shared_send: self.shared_send,
+            max_sges: self.max_sges,
+            completes: self.completes,
+            registration_failure: self.registration_failure,
+            receives: self.receives,
+            rights: self.rights,
+            manual: self.manual,
+        }
+    }
+}
+
+/// What happens if a registration by work request is refused (requirement M7).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RegistrationFailure {
+    /// The stream ends: the peer gets a Terminate, and all requests are flushed. For consumers that know what can
+    /// be registered, so that a refusal is a bug.
+    #[default]
+    Anticipatory,
+    /// The send queue is drained: the requests after the registration are flushed, and so are those posted until
+    /// the consumer moves the queue pair back to [`State::ReadyToSend`]. The connection stays: receives,
+    /// responses to the peer, and requests before the registration go on.
+    Reactive,
+}
+
+/// The source of the receives of a queue pair.
+#[derive(Clone, Debug)]
+pub enum Receives {
+    /// Its own queue, of this depth.
+    Own(usize),
+    /// A queue shared with other queue pairs.
+    Shared(Arc<SharedReceiveQueue>),
+    /// The shared queue that each message names (XRC).
+    Named(Arc<XrcDomain>),
+}
+
+/// The result of querying a queue pair (requirement N10).
+#[derive(Clone, Debug)]
+pub struct QpInfo {
+    /// The number of the queue pair.
+    pub id: u32,
+    /// Its state.
+    pub state: State,
+    /// The attributes it was created with.
+    pub attributes: Attributes,
+    /// What its peer may do now.
+    pub rights: Rights,
+    /// Whether there is a connection.
+    pub linked: bool,
+    /// Retries and timeouts.
+    pub retries: Retries,
+    /// Why the stream ended, if it did.
+    pub error: Option<Arc<QpError>>,
+}
+
+/// The driver of a connected queue pair: a lane, or the simulator.
+pub trait StreamDriver: Send + Sync + fmt::Debug {
+    /// A half has work that no thread has taken on. Call [`Qp::drive`](crate::qp::Qp::drive) soon.
+    fn schedule(&self);
+    /// The first message of the peer has arrived.
+    fn opened(&self);
+    /// A message waits for the peer to post a receive. Call [`Qp::receive_timed_out`](crate::qp::Qp::receive_timed_out)
+    /// after [`QpContext::rnr_timeout`](crate::qp::QpContext::rnr_timeout).
+    fn peer_not_ready(&self);
+    /// The stream has ended: nothing more is delivered. The link stays until [`closed`](Self::closed).
+    fn ended(&self, error: &Arc<QpError>);
+    /// Both directions of the link are closed.
+    fn closed(&self);
+}
+
+/// The queue pair that a context belongs to.
+pub(crate) trait Owner: QueueOwner + RegistrationWaiter {}
+
+/// The queue pair is or was connected: it cannot be connected again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the queue pair is or was connected: create another one")]
+pub struct AlreadyConnected;

@@ -1,0 +1,278 @@
+//! A batch of FPDUs that is sent in one call. Headers and small payloads are copied into the batch; large
+//! payloads are referenced in the program's memory.
+//!
+//! Each frame records the state of the stream after it. If the link takes only part of the bytes, the stream
+//! rolls back to the last frame that was sent.
+
+use super::{Cursor, FrameKind, ShortRequest, Snapshot};
+use crate::host::{Buffer, Host, Span};
+use crate::link::{Link, LinkError, Piece};
+use crate::queue::WorkRequest;
+use ironwarp_wire::Header;
+use ironwarp_wire::mpa::{FpduWriter, MAX_HEAD, MAX_TAIL};
+use std::convert::Infallible;
+use std::fmt;
+use std::ops::Deref;
+
+/// Maximum number of bytes copied into a batch, which bounds its memory.
+const MAX_OWN: usize = 256 << 10;
+/// Size of the buffer: the last frame, with its markers, may exceed [`MAX_OWN`].
+const OWN: usize = MAX_OWN + (128 << 10);
+/// Maximum number of parts. The kernel takes 1024 in one call; a frame has at most two more than its payload
+/// has spans.
+const MAX_PARTS: usize = 512;
+const MAX_FRAMES: usize = 1024;
+
+/// Encoding cannot fail: `tx` creates every header and cuts messages to fit.
+const ENCODABLE: &str = "a segment that fits the wire";
+
+#[derive(Debug)]
+pub(crate) struct TxBatch {
+    /// State of the stream before the first frame: it rolls back to this if nothing is sent.
+    start: Option<Cursor>,
+    own: Own,
+    parts: Vec<Part>,
+    frames: Vec<Frame>,
+    len: usize,
+    /// Number of bytes at which the batch is full.
+    max_len: usize,
+    /// A reusable buffer for short requests. Empty between calls.
+    shorts: Vec<ShortRequest>,
+    /// What the rx half wants sent, as of when the batch was started.
+    pub(crate) obligations: Snapshot,
+    /// The work request in progress and its sequence number, cached from the send queue. `None` between
+    /// streams.
+    pub(crate) current: Option<(u64, WorkRequest)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Part {
+    /// The range of `own` from the first index to the second.
+    Own(usize, usize),
+    Host(Span),
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Frame {
+    /// Offset in the batch at which the frame ends.
+    pub(crate) end: usize,
+    /// State of the stream after this frame.
+    pub(crate) after: Cursor,
+    /// What kind of frame it is, for accounting once it is sent.
+    pub(crate) kind: FrameKind,
+}
+
+/// The filled front of a buffer that the host allocated.
+struct Own {
+    buffer: Buffer,
+    len: usize,
+}
+
+impl Own {
+    fn extend_from_slice(&mut self, bytes: &[u8]) {
+        let start = self.len;
+        self.len += bytes.len();
+        self.buffer[start..self.len].copy_from_slice(bytes);
+    }
+}
+
+impl Deref for Own {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.buffer[..self.len]
+    }
+}
+
+impl fmt::Debug for Own {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Own").field(&self.len).finish()
+    }
+}
+
+impl TxBatch {
+    pub(crate) fn new(host: &dyn Host) -> Self {
+        let own = Own { buffer: host.buffer(OWN), len: 0 };
+        Self {
+            start: None,
+            own,
+            parts: Vec::new(),
+            frames: Vec::new(),
+            len: 0,
+            max_len: usize::MAX,
+            shorts: Vec::new(),
+            obligations: Snapshot::default(),
+            current: None,
+        }
+    }
+
+    /// Sets the maximum number of bytes sent in one call, give or take a frame.
+    pub(crate) fn set_max_len(&mut self, max_len: usize) {
+        self.max_len = max_len;
+    }
+
+    /// Starts a new batch for a stream in this state.
+    pub(crate) fn begin(&mut self, start: Cursor) {
+        self.start = Some(start);
+        self.own.len = 0;
+        self.parts.clear();
+        self.frames.clear();
+        self.len = 0;
+    }
+
+    /// Moves the rollback point: the stream has made progress that is not undone.
+    pub(crate) fn set_start(&mut self, start: Cursor) {
+        self.start = Some(start);
+    }
+
+    pub(crate) fn start(&self) -> Cursor {
+        self.start.expect("a batch is started before it is sent")
+    }
+
+    pub(crate) fn take_shorts(&mut self) -> Vec<ShortRequest> {
+        std::mem::take(&mut self.shorts)
+    }
+
+    pub(crate) fn put_shorts(&mut self, shorts: Vec<ShortRequest>) {
+        self.shorts = shorts;
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    pub(crate) fn is_full(&self) -> bool {
+        self.len >= self.max_len
+            || self.own.len() >= MAX_OWN
+            || self.parts.len() >= MAX_PARTS
+            || self.frames.len() >= MAX_FRAMES
+    }
+
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
+    /// Adds a frame without payload.
+    pub(crate) fn push_empty(&mut self, writer: &mut FpduWriter, header: &Header) {
+        let Ok(()) = self.push_copied(writer, header, 0, |_| Ok::<(), Infallible>(()));
+    }
+
+    /// Adds a frame whose payload of `len` bytes is copied by `fill`. Adds nothing if `fill` fails.
+    pub(crate) fn push_copied<E>(
+        &mut self,
+        writer: &mut FpduWriter,
+        header: &Header,
+        len: usize,
+        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let start = self.own.len();
+        if writer.framing().markers {
+            let mut payload = vec![0; len];
+            fill(&mut payload)?;
+            writer.write(header, &payload, |bytes| self.own.extend_from_slice(bytes)).expect(ENCODABLE);
+        } else {
+            let out = &mut self.own.buffer[start..];
+            let payload = writer.begin_whole(header, len, out).expect(ENCODABLE);
+            fill(&mut out[payload.clone()])?;
+            self.own.len += writer.end_whole(payload, out);
+        }
+        self.add_own(start);
+        Ok(())
+    }
+
+    /// Adds a frame whose payload of `len` bytes is referenced, not copied. Only possible without CRC and
+    /// markers.
+    pub(crate) fn push_referenced(
+        &mut self,
+        writer: &mut FpduWriter,
+        header: &Header,
+        len: usize,
+        spans: &[Span],
+    ) {
+        let start = self.own.len();
+        self.open(writer, header, len);
+        self.add_own(start);
+        self.parts.extend(spans.iter().map(|span| Part::Host(*span)));
+        self.len += len;
+        writer.skip(len).expect("payload is referenced only if no CRC covers it");
+        let start = self.own.len();
+        self.close(writer);
+        self.add_own(start);
+    }
+
+    fn open(&mut self, writer: &mut FpduWriter, header: &Header, len: usize) {
+        let mut head = [0; MAX_HEAD];
+        let n = writer.open(header, len, &mut head).expect(ENCODABLE);
+        self.own.extend_from_slice(&head[..n]);
+    }
+
+    fn close(&mut self, writer: &mut FpduWriter) {
+        let mut tail = [0; MAX_TAIL];
+        let n = writer.close(&mut tail).expect(ENCODABLE);
+        self.own.extend_from_slice(&tail[..n]);
+    }
+
+    /// Completes the frame that was just added.
+    pub(crate) fn finish_frame(&mut self, after: Cursor, kind: FrameKind) {
+        self.frames.push(Frame { end: self.len, after, kind });
+    }
+
+    pub(crate) fn send(&self, link: &dyn Link) -> Result<usize, LinkError> {
+        let piece = |part: &Part| match *part {
+            Part::Own(start, end) => Piece::Own(&self.own[start..end]),
+            Part::Host(span) => Piece::Host(span),
+        };
+        match &self.parts[..] {
+            // Most batches are one contiguous range of bytes.
+            [one] => link.send(&[piece(one)]),
+            parts => link.send(&parts.iter().map(piece).collect::<Vec<_>>()),
+        }
+    }
+
+    /// Copies the bytes from `start` to `end`; `gather` reads those in the program's memory.
+    pub(crate) fn copy<E>(
+        &self,
+        start: usize,
+        end: usize,
+        mut gather: impl FnMut(Span, &mut [u8]) -> Result<(), E>,
+    ) -> Result<Vec<u8>, E> {
+        let mut copy = Vec::with_capacity(end - start);
+        let mut at = 0;
+        for part in &self.parts {
+            let len = match part {
+                Part::Own(from, to) => to - from,
+                Part::Host(span) => span.len,
+            };
+            let (from, to) = (start.max(at), end.min(at + len));
+            if from < to {
+                match *part {
+                    Part::Own(first, _) => {
+                        copy.extend_from_slice(&self.own[first + from - at..first + to - at]);
+                    }
+                    Part::Host(span) => {
+                        let filled = copy.len();
+                        copy.resize(filled + to - from, 0);
+                        let span = Span { addr: span.addr + (from - at) as u64, len: to - from };
+                        gather(span, &mut copy[filled..])?;
+                    }
+                }
+            }
+            at += len;
+        }
+        Ok(copy)
+    }
+
+    /// Appends the bytes of `own` from `start` on to the batch.
+    fn add_own(&mut self, start: usize) {
+        let end = self.own.len();
+        self.len += end - start;
+        match self.parts.last_mut() {
+            Some(Part::Own(_, last)) if *last == start => *last = end,
+            _ => self.parts.push(Part::Own(start, end)),
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! What the rx half asks the tx half to send: responses, acknowledgements and the Terminate.
+
+use super::UNUSED_PLACE;
+use crate::connect::{Agreed, Role, Rtr};
+use crate::memory::Touch;
+use ironwarp_wire::private::{Capabilities, ReadV2Request, Signal};
+use ironwarp_wire::{AtomicRequest, Header, ReadRequest, Tagged, Terminate};
+use std::collections::VecDeque;
+
+/// A Write without payload.
+const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, place: UNUSED_PLACE });
+
+/// What the rx half asks the tx half to send. Both halves share it, under a lock that is held for a few
+/// instructions only.
+#[derive(Debug, Default)]
+pub(crate) struct TxObligations {
+    /// This end may send. A responder must have received a message first (RFC 5044 §7.1.2).
+    pub(crate) open: bool,
+    /// This end may send although nothing was received: the responder has waited long enough for the first
+    /// message.
+    pub(crate) open_anyway: bool,
+    /// The stream must be opened with an empty Read, the only RTR that the peer accepts (RFC 6581 §9.2).
+    pub(crate) read_rtr: bool,
+    /// The first message: the signal with this end's capabilities, or an empty Write if an RTR is due.
+    pub(crate) opening: Option<Opening>,
+    /// A message from the peer has arrived.
+    pub(crate) received_any: bool,
+    /// The first message is to be sent again.
+    pub(crate) nudge: bool,
+    /// The peer's capabilities, once its signal has arrived.
+    pub(crate) peer: Option<Capabilities>,
+    /// The peer does not implement the private protocol: it sent a message without announcing its
+    /// capabilities.
+    pub(crate) standard_peer: bool,
+    /// Read and Atomic Requests to be answered, in order (requirement M11). The first may be partly answered.
+    pub(crate) responses: VecDeque<Response>,
+    /// Number of remote Reads and atomic operations that count against this end's IRD. The last segment of a response is counted
+    /// as sent before the call that sends it, because the next request may arrive before that call returns.
+    pub(crate) inbound_reads: usize,
+    /// Number of messages of the request class that were delivered.
+    pub(crate) delivered: u64,
+    /// The message with this number is waiting for a receive.
+    pub(crate) not_ready: Option<u64>,
+    /// Number of delivered messages that were acknowledged, or are about to be.
+    pub(crate) acknowledged: u64,
+    /// A thread has noticed that an acknowledgement is due and will request it before going idle.
+    pub(crate) ack_noticed: bool,
+    /// Send the acknowledgement now, even if no other message accompanies it.
+    pub(crate) ack_now: bool,
+    /// The last message of the stream. Boxed because few streams need it.
+    pub(crate) terminate: Option<Box<Terminate>>,
+    /// Close this direction of the link once everything is sent.
+    pub(crate) finish: bool,
+}
+
+/// The first message that this end sends on a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Opening {
+    Signal(Capabilities),
+    EmptyWrite,
+}
+
+impl Opening {
+    pub(crate) fn header(self) -> Header {
+        match self {
+            Self::Signal(capabilities) => Signal::Capabilities(capabilities).header(),
+            Self::EmptyWrite => EMPTY_WRITE,
+        }
+    }
+}
+
+/// A response to be sent.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Response {
+    pub(crate) request: RemoteRequest,
+    /// The one-touch memory that the request has claimed, until the response is sent.
+    pub(crate) touch: Touch,
+}
+
+/// A request from the peer that needs a response.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RemoteRequest {
+    Read(ReadRequest),
+    ReadV2(ReadV2Request),
+    Atomic(AtomicRequest),
+    /// An atomic operation that was executed, with the original value of the word.
+    AtomicDone {
+        id: u32,
+        original: u64,
+    },
+}
+
+/// A snapshot of [`TxObligations`] for building one batch. Later changes are for the next batch, which whoever makes
+/// the change also triggers.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Snapshot {
+    pub(crate) open: bool,
+    pub(crate) read_rtr: bool,
+    pub(crate) opening: bool,
+    pub(crate) nudge: bool,
+    pub(crate) responses: usize,
+    pub(crate) large: bool,
+    /// Whether the peer understands a Send with Immediate. `None` until that is known.
+    pub(crate) immediate: Option<bool>,
+    /// Whether the peer understands Read V2.
+    pub(crate) read_v2: bool,
+    pub(crate) not_ready: Option<u64>,
+    /// The number of delivered messages, if the peer wants to know it.
+    pub(crate) delivered: Option<u64>,
+    pub(crate) ack_now: bool,
+    pub(crate) finish: bool,
+}
+
+impl TxObligations {
+    pub(crate) fn snapshot(&self) -> Snapshot {
+        let wants_acks = self.peer_wants_acks();
+        Snapshot {
+            open: self.open || self.open_anyway,
+            read_rtr: self.read_rtr,
+            opening: self.opening.is_some(),
+            nudge: self.nudge,
+            responses: self.responses.len(),
+            large: self.takes_large_fpdus(),
+            immediate: self.takes_immediate(),
+            read_v2: self.takes_read_v2(),
+            not_ready: self.not_ready.filter(|_| wants_acks),
+            delivered: wants_acks.then_some(self.delivered),
+            ack_now: self.ack_now,
+            finish: self.finish,
+        }
+    }
+
+    /// The state at the beginning of a stream. A responder answers a signal but never sends one first,
+    /// because its peer may not be Ironwarp.
+    pub(crate) fn new(agreed: &Agreed, signal: Option<Capabilities>) -> Self {
+        let mut obligations = Self { standard_peer: signal.is_none(), ..Self::default() };
+        if let Role::Initiator { rtr } = agreed.role {
+            obligations.open = true;
+            obligations.read_rtr = rtr == Some(Rtr::Read);
+            obligations.opening = match (signal, rtr) {
+                (Some(capabilities), _) => Some(Opening::Signal(capabilities)),
+                (None, Some(Rtr::Write)) => Some(Opening::EmptyWrite),
+                (None, _) => None,
+            };
+        }
+        obligations
+    }
+
+    /// Whether the peer may have missed this end's first message.
+    pub(crate) fn opening_may_be_lost(&self) -> bool {
+        self.open && !self.received_any
+    }
+
+    /// Takes the message that prompts a silent peer and has no effect when received twice: the signal for an
+    /// Ironwarp peer, an empty Write for any other.
+    pub(crate) fn take_nudge(&mut self) -> Option<Header> {
+        std::mem::take(&mut self.nudge).then(|| self.opening.unwrap_or(Opening::EmptyWrite).header())
+    }
+
+    /// Whether the peer wants to know how many messages were delivered.
+    pub(crate) fn peer_wants_acks(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::WANTS_ACKNOWLEDGE))
+    }
+
+    /// The number of messages to acknowledge before a Terminate, if the peer supports acknowledgements.
+    pub(crate) fn final_ack(&self) -> Option<u64> {
+        self.peer_sends_acks().then_some(self.delivered)
+    }
+
+    /// Whether the peer waits for an acknowledgement.
+    pub(crate) fn owes_acknowledgement(&self) -> bool {
+        self.peer_wants_acks() && self.delivered > self.acknowledged
+    }
+
+    /// Whether the peer acknowledges the messages that it delivered.
+    pub(crate) fn peer_sends_acks(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))
+    }
+
+    /// Whether a Send may carry immediate data (requirement X8). `None` until the peer's capabilities are
+    /// known.
+    fn takes_immediate(&self) -> Option<bool> {
+        match self.peer {
+            Some(peer) => Some(peer.contains(Capabilities::SEND_IMMEDIATE)),
+            None => self.standard_peer.then_some(false),
+        }
+    }
+
+    /// Whether to send a Read without its sink address (requirement X4). False until the peer's capabilities
+    /// are known.
+    fn takes_read_v2(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::READ_V2))
+    }
+
+    /// Whether FPDUs may be larger than the TCP segments of the path.
+    pub(crate) fn takes_large_fpdus(&self) -> bool {
+        self.peer.is_some_and(|peer| peer.contains(Capabilities::LARGE_FPDU))
+    }
+}

@@ -1,0 +1,86 @@
+//! Posting requests and receives.
+
+use super::{Qp, Receives};
+use crate::error::PostError;
+use crate::queue::{QueueOwner, ReceiveRequest, SendQueue, SharedSendQueue, WorkRequest};
+use crate::state::State;
+use crate::sync::{MutexGuard, lock};
+use std::sync::atomic::Ordering;
+
+impl SharedSendQueue {
+    /// Posts requests for a queue pair that this queue feeds, all or none, and sends what can be sent at once.
+    pub fn post(&self, qp: &Qp, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
+        qp.post_shared(self, requests)
+    }
+}
+
+impl Qp {
+    /// Posts requests to the send queue, all or none, and sends what can be sent at once.
+    pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
+        self.may_post()?;
+        let mut sq = lock(&self.sq);
+        sq.post(requests)?;
+        self.start(sq);
+        Ok(())
+    }
+
+    /// Posts requests from the shared send queue that feeds the queue pair (requirement X7).
+    fn post_shared(
+        &self,
+        from: &SharedSendQueue,
+        requests: impl IntoIterator<Item = WorkRequest>,
+    ) -> Result<(), PostError> {
+        self.may_post()?;
+        let mut sq = lock(&self.sq);
+        sq.post_shared(from, requests)?;
+        self.start(sq);
+        Ok(())
+    }
+
+    #[inline]
+    fn may_post(&self) -> Result<(), PostError> {
+        match self.state() {
+            State::Init if !self.attributes().manual => return Err(PostError::NotConnected),
+            state @ (State::Reset | State::Init | State::ReadyToReceive) => {
+                return Err(PostError::State(state));
+            }
+            State::Error => {}
+            _ if self.is_closing() => return Err(PostError::NotConnected),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Requests were queued: sends what can be sent, or flushes all if the stream has ended.
+    #[inline]
+    fn start(&self, mut sq: MutexGuard<'_, SendQueue>) {
+        if let Some(error) = self.error() {
+            sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
+            return;
+        }
+        if sq.is_refusing() {
+            sq.flush_posted();
+            self.retire_from(&mut sq);
+        }
+        drop(sq);
+        self.drive_tx();
+    }
+
+    /// Posts a receive.
+    pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
+        if !matches!(self.attributes().receives, Receives::Own(_)) {
+            return Err(PostError::NoReceiveQueue);
+        }
+        if self.state() == State::Reset {
+            return Err(PostError::State(State::Reset));
+        }
+        lock(&self.rq).post(request)?;
+        // A message may wait for the receive, or the stream has ended and the receive is flushed. The rx half
+        // marks that a message waits before it looks for a receive for the last time; with the queue locked, one
+        // of the two comes first.
+        if self.message_waiting.load(Ordering::Acquire) || self.error().is_some() {
+            self.receive_posted();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,243 @@
+//! The third step of a segment: [`end`](Rx::end) records that it is complete, and delivers the message that it ends.
+
+use super::failure::{Checked, RxFailure, Target};
+use super::segment::signal_of;
+use super::{Message, Opens, Rx, Segment};
+use crate::context::QpContext;
+use crate::error::{Protocol, QpError};
+use crate::memory::Denied;
+use crate::outbound::{Opening, RemoteRequest, Response};
+use crate::queue::{Completes, Completion, Opcode, Status};
+use crate::stream::advance;
+use crate::sync::lock;
+use ironwarp_wire::mpa::Fpdu;
+use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
+use ironwarp_wire::{Dialect, Header, Immediate, Send, SendWord, Tagged};
+use std::sync::atomic::Ordering;
+
+impl Rx {
+    /// Ends the segment in progress, which is complete and whose CRC was checked.
+    pub(super) fn end(&mut self, qp: &QpContext) -> Checked {
+        self.segment.take().map_or(Ok(()), |segment| self.end_of(qp, *segment))
+    }
+
+    /// Ends a segment that the caller holds, complete and with its CRC checked.
+    pub(super) fn end_of(&mut self, qp: &QpContext, segment: Segment) -> Checked {
+        let Segment { fpdu, target, .. } = segment;
+        match std::mem::take(&mut self.opens) {
+            Opens::No => self.deliver(qp, fpdu, target),
+            Opens::Yes => {
+                let delivered = self.deliver(qp, fpdu, target);
+                self.open(qp);
+                delivered
+            }
+            Opens::Rtr => {
+                if let Header::ReadRequest(read) = fpdu.header {
+                    self.read_msn = 2;
+                    self.queue_response(qp, RemoteRequest::Read(read));
+                }
+                self.open(qp);
+                Ok(())
+            }
+        }
+    }
+
+    fn deliver(&mut self, qp: &QpContext, fpdu: Fpdu, target: Target) -> Checked {
+        let len = fpdu.payload_len;
+        if let Target::Park(payload) = target {
+            if self.park.is_empty() {
+                qp.wait_for_receive(&fpdu.header);
+                lock(&qp.obligations).not_ready = Some(self.delivered);
+                self.tx_has_work = true;
+            }
+            self.park.push(fpdu, payload);
+            self.ack_parked(qp);
+            return Ok(());
+        }
+        let ended = match &fpdu.header {
+            Header::Write(write) => self.end_write(qp, write, len),
+            Header::Send(send) => self.end_send(qp, send, len),
+            Header::SendImmediate(message) => {
+                let SendImmediate { send, immediate } = message;
+                if let (Some(data), Message::Send { immediate, .. }) = (immediate, &mut self.message) {
+                    *immediate = Some(data.value());
+                }
+                self.end_send(qp, send, len)
+            }
+            Header::Immediate(immediate) => {
+                self.end_immediate(qp, immediate);
+                Ok(())
+            }
+            Header::ReadRequest(read) => {
+                self.end_read_or_atomic(qp, RemoteRequest::Read(*read));
+                Ok(())
+            }
+            Header::ReadV2Request(read) => {
+                self.end_read_or_atomic(qp, RemoteRequest::ReadV2(*read));
+                Ok(())
+            }
+            Header::AtomicRequest(request) => {
+                self.end_read_or_atomic(qp, RemoteRequest::Atomic(*request));
+                Ok(())
+            }
+            Header::AtomicResponse(response) => self.end_atomic_response(qp, response),
+            Header::ReadResponse(response) => {
+                self.end_response(qp, response.last, len);
+                Ok(())
+            }
+            Header::ReadV2Response(response) => {
+                self.end_v2_response(qp, response, len);
+                Ok(())
+            }
+            Header::Terminate(terminate) => Err(RxFailure {
+                error: QpError::Terminated(*terminate),
+                cause: None, // a Terminate is not answered
+                receive: None,
+            }),
+        };
+        // A segment that failed at its end is reported with its header.
+        ended.inspect_err(|_| {
+            self.segment = Some(Box::new(Segment { fpdu, target: Target::Discard, done: 0 }));
+        })
+    }
+
+    fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
+        if let Some(signal) = signal_of(qp, write, len.into()) {
+            return self.signal(qp, signal);
+        }
+        let before = if matches!(self.message, Message::Write(_)) { self.written } else { 0 };
+        self.written = before + u64::from(len);
+        if self.touch.ends() {
+            // Requirement M10: invalidate the memory after placement, before any later message is delivered.
+            qp.device().table().end_touch(std::mem::take(&mut self.touch));
+        }
+        if write.last {
+            self.message = Message::None;
+            self.delivered += 1;
+        } else {
+            self.message = Message::Write(advance(write.place, len.into()));
+        }
+        Ok(())
+    }
+
+    fn signal(&mut self, qp: &QpContext, signal: Result<Signal, Unreadable>) -> Checked {
+        let signal = match signal {
+            Ok(signal) => signal,
+            // Ignore it from a peer that never announced itself as Ironwarp.
+            Err(Unreadable::Extension(_)) if self.dialect != Dialect::Ironwarp => return Ok(()),
+            Err(why) => return Err(RxFailure::other_release(why)),
+        };
+        match signal {
+            Signal::Capabilities(capabilities) => {
+                let mut obligations = lock(&qp.obligations);
+                if obligations.peer.is_none() {
+                    obligations.peer = Some(capabilities);
+                    self.dialect = Dialect::Ironwarp;
+                    obligations.opening = obligations.opening.or(Some(Opening::Signal(qp.capabilities())));
+                    let sends_acks = obligations.peer_sends_acks();
+                    drop(obligations);
+                    if sends_acks && qp.completes() == Completes::WhenAcknowledged {
+                        lock(&qp.sq).set_completes(Completes::WhenAcknowledged);
+                    }
+                    self.tx_has_work = true;
+                }
+                Ok(())
+            }
+            Signal::NotReady(found) => {
+                // The message that waits may be partly sent, in which case it is not counted.
+                self.acknowledged(qp, found)?;
+                qp.peer_not_ready(found)?;
+                self.ack_parked(qp);
+                Ok(())
+            }
+            Signal::Acknowledged(found) => self.acknowledged(qp, found),
+            Signal::Unknown(_) => Ok(()),
+        }
+    }
+
+    /// Handles the peer's acknowledgement of `found` messages.
+    fn acknowledged(&mut self, qp: &QpContext, found: u64) -> Checked {
+        let mut sq = lock(&qp.sq);
+        let sent = sq.promised();
+        if found > sent {
+            return Err(Protocol::Acknowledged { sent, found }.into());
+        }
+        sq.acknowledge(found);
+        drop(sq);
+        qp.retire();
+        // A disconnect waits until everything is acknowledged, and so does a drain of the queue.
+        self.tx_has_work |= lock(&qp.obligations).finish || qp.is_draining();
+        Ok(())
+    }
+
+    /// Resolves a deadlock: both ends wait for the other to post a receive, and their programs may not post
+    /// one before their own Sends complete. The parked Sends are therefore acknowledged as delivered: they
+    /// have arrived, and this end keeps them.
+    fn ack_parked(&mut self, qp: &QpContext) {
+        if qp.message_awaiting_receive().is_some() && !self.park.is_empty() {
+            self.acked_parked = self.delivered + self.park.whole_sends();
+            lock(&qp.obligations).ack_now = true;
+            self.tx_has_work = true;
+        }
+    }
+
+    fn end_send(&mut self, qp: &QpContext, send: &Send, len: u16) -> Checked {
+        let Message::Send { received, .. } = &mut self.message else { return Ok(()) };
+        *received += u64::from(len);
+        if !send.last {
+            return Ok(());
+        }
+        let invalidated = match send.word {
+            SendWord::Invalidate(tag) => Some(tag),
+            SendWord::Srq(_) => None,
+        };
+        if let Some(tag) = invalidated {
+            // Requirement M12, RFC 5040 §5.3: invalidate at delivery, final before the completion is visible.
+            qp.device().table().invalidate_remotely(qp.stream(), tag).map_err(|denied| RxFailure {
+                error: QpError::Remote(denied),
+                cause: Some(Denied::invalidate_cause()),
+                receive: Some(Status::LocalAccess),
+            })?;
+        }
+        let Message::Send { receive, received, immediate } = self.receive_consumed(qp) else { return Ok(()) };
+        let byte_len = u32::try_from(received).unwrap_or(u32::MAX);
+        let completion = Completion::succeeded(receive.request.id, Opcode::Receive, qp.id(), byte_len);
+        let solicited = send.solicited;
+        qp.complete_receive(&receive, Completion { solicited, invalidated, immediate, ..completion });
+        Ok(())
+    }
+
+    /// Completes a Write with Immediate after the Write before it was placed and delivered (RFC 7306 §6).
+    fn end_immediate(&mut self, qp: &QpContext, message: &Immediate) {
+        let byte_len = u32::try_from(self.written).unwrap_or(u32::MAX);
+        let Message::Send { receive, .. } = self.receive_consumed(qp) else { return };
+        let completion = Completion::succeeded(receive.request.id, Opcode::ReceiveWrite, qp.id(), byte_len);
+        let (solicited, immediate) = (message.solicited, Some(message.data.value()));
+        qp.complete_receive(&receive, Completion { solicited, immediate, ..completion });
+    }
+
+    /// Counts a message that consumed a receive as delivered, before its completion is visible: see
+    /// `Qp::delivered`.
+    fn receive_consumed(&mut self, qp: &QpContext) -> Message {
+        self.send_msn = self.send_msn.wrapping_add(1);
+        self.delivered += 1;
+        qp.delivered.store(self.delivered.max(self.acked_parked), Ordering::Relaxed);
+        self.written = 0;
+        std::mem::replace(&mut self.message, Message::None)
+    }
+
+    fn end_read_or_atomic(&mut self, qp: &QpContext, request: RemoteRequest) {
+        self.read_msn = self.read_msn.wrapping_add(1);
+        self.delivered += 1;
+        self.written = 0;
+        self.queue_response(qp, request);
+    }
+
+    fn queue_response(&mut self, qp: &QpContext, request: RemoteRequest) {
+        let touch = std::mem::take(&mut self.touch);
+        let mut obligations = lock(&qp.obligations);
+        obligations.inbound_reads += 1;
+        obligations.responses.push_back(Response { request, touch });
+        self.tx_has_work = true;
+    }
+}

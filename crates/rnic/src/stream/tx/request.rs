@@ -1,0 +1,332 @@
+//! Adds work requests to a batch: whether the next may start, and how its message is cut into segments.
+
+use super::Tx;
+use super::payload::{Source, check};
+use super::stop::{Stop, TxFailure};
+use crate::context::QpContext;
+use crate::error::QpError;
+use crate::memory::{Guards, Rights};
+use crate::outbound::{FrameKind, InProgress, TxBatch, UNUSED_PLACE};
+use crate::queue::{Data, Operation, Status, WorkRequest};
+use crate::stream::advance;
+use crate::sync::lock;
+use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use ironwarp_wire::mpa::max_ulpdu;
+use ironwarp_wire::private::{ReadV2Request, SendImmediate};
+use ironwarp_wire::{
+    AtomicRequest, Header, Immediate, ImmediateData, ReadRequest, Send, SendWord, Tagged, Terminate,
+};
+
+/// One segment of a work request.
+struct Segment<'a> {
+    seq: u64,
+    data: &'a Data,
+    len: usize,
+    last: bool,
+    /// Immediate Data follows the last segment.
+    immediate: bool,
+}
+
+/// Number of message bytes that the immediate data of a Send takes.
+const IMMEDIATE_LEN: u32 = 8;
+
+impl Tx {
+    /// Adds the next segment of the current work request.
+    pub(super) fn add_request<'q>(
+        &mut self,
+        qp: &'q QpContext,
+        batch: &mut TxBatch,
+        guards: &mut Guards<'q>,
+    ) -> Result<(), Stop> {
+        if self.cursor.in_progress == InProgress::Nothing {
+            if self.add_shorts(qp, batch, guards)? {
+                return Ok(());
+            }
+            if self.begin(qp, batch)? == Started::Probe {
+                return Ok(());
+            }
+            // This request may be the program's reply to a message. On the remote side, the completion of
+            // that message must come before the reply, as it does with adapters that acknowledge at once:
+            // programs such as tgtd rely on it.
+            self.acknowledge(qp, batch);
+        }
+        let seq = self.cursor.seq;
+        let request = match batch.current.take() {
+            Some((cached, request)) if cached == seq => request,
+            _ => match lock(&qp.sq).request(seq) {
+                Some(request) => request.clone(),
+                None => return Err(Stop::Idle),
+            },
+        };
+        let added = self.add_segment_of(qp, batch, guards, seq, &request);
+        batch.current = (self.cursor.seq == seq).then_some((seq, request));
+        added
+    }
+
+    /// Starts the next work request if it may start, and checks all of its memory before its first byte is
+    /// sent (requirement M8). Executes local operations on the way.
+    fn begin(&mut self, qp: &QpContext, batch: &mut TxBatch) -> Result<Started, Stop> {
+        loop {
+            let seq = self.cursor.seq;
+            let mut sq = lock(&qp.sq);
+            let Some(request) = sq.request(seq).filter(|_| self.may_begin(qp)) else {
+                let probe = sq.wants_probe(self.cursor.requests) && sq.reads() < self.ord;
+                drop(sq);
+                return self.probe(qp, batch, probe);
+            };
+            if request.fence && sq.reads_pending() {
+                return Err(Stop::Idle);
+            }
+            if !request.operation.is_local() {
+                let is_read = matches!(request.operation, Operation::Read(_) | Operation::Atomic { .. });
+                if is_read && sq.reads() >= self.ord {
+                    return Err(Stop::Idle);
+                }
+                let right = if is_read { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
+                let is_send = matches!(request.operation, Operation::Send { .. });
+                if is_send && request.immediate.is_some() && batch.obligations.immediate != Some(true) {
+                    let probe = self.ord > 0 && sq.reads() == 0;
+                    drop(sq);
+                    return self.await_capabilities(qp, batch, seq, probe);
+                }
+                let request = request.clone();
+                if !is_read {
+                    // It completes with the last of its messages; the peer may report an error from the first
+                    // segment on.
+                    let messages = 1 + u64::from(!is_send && request.immediate.is_some());
+                    sq.numbered(seq, self.cursor.requests + messages, self.cursor.send_msn);
+                }
+                drop(sq);
+                // Data that fits in one segment is checked when the segment is built, which is early enough.
+                if is_read || request.data.len() > self.room(batch, UNTAGGED_LEN) as u64 {
+                    self.measure_path(batch, &request.data);
+                    check(qp, &request.data, right).map_err(|error| Stop::local(error, seq))?;
+                }
+                batch.current = Some((seq, request));
+                return Ok(Started::Request);
+            }
+            // Revocation waits for guards, and the batch holds some.
+            if !batch.is_empty() {
+                return Err(Stop::Full);
+            }
+            let request = request.clone();
+            drop(sq);
+            match execute(qp, seq, &request) {
+                Ok(()) => self.cursor.seq += 1,
+                Err(error @ QpError::Register { .. }) if qp.survives_refusal() => {
+                    self.registration_refused = true;
+                    self.cursor.seq = qp.refuse(seq, error);
+                }
+                Err(error) => return Err(Stop::own(error, (seq, Status::WindowBind))),
+            }
+            batch.set_start(self.cursor); // it was executed, even if the batch is rolled back
+        }
+    }
+
+    /// Adds a probe if `wanted`: an empty Read that shows when a peer without acknowledgements has received
+    /// everything, because it is answered after all messages before it (RFC 5040 §5.5).
+    fn probe(&mut self, qp: &QpContext, batch: &mut TxBatch, wanted: bool) -> Result<Started, Stop> {
+        if !wanted || lock(&qp.obligations).peer_sends_acks() {
+            return Err(Stop::Idle);
+        }
+        self.cursor.requests += 1;
+        self.add_probe(qp, batch);
+        Ok(Started::Probe)
+    }
+
+    /// Handles a Send with Immediate for a peer that has not announced its capabilities yet. Only Ironwarp
+    /// peers understand it (requirement X8). An empty Read prompts the peer: an Ironwarp peer sends its
+    /// signal before its first message.
+    fn await_capabilities(
+        &mut self,
+        qp: &QpContext,
+        batch: &mut TxBatch,
+        seq: u64,
+        probe: bool,
+    ) -> Result<Started, Stop> {
+        if batch.obligations.immediate == Some(false) {
+            let request = Some((seq, Status::LocalQpOperation));
+            let terminate = Terminate::LOCAL_CATASTROPHE;
+            return Err(Stop::Failed(Box::new(TxFailure {
+                error: QpError::NoImmediate,
+                terminate,
+                request,
+            })));
+        }
+        if !probe {
+            return Err(Stop::Idle);
+        }
+        self.cursor.requests += 1;
+        self.add_probe(qp, batch);
+        Ok(Started::Probe)
+    }
+
+    /// Updates the MULPDU, because the path may have changed: a peer that does not accept large FPDUs must
+    /// not get one that exceeds a TCP segment.
+    fn measure_path(&mut self, batch: &TxBatch, data: &Data) {
+        if !batch.obligations.large && data.len() > self.mulpdu as u64 {
+            self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
+        }
+    }
+
+    fn add_segment_of<'q>(
+        &mut self,
+        qp: &'q QpContext,
+        batch: &mut TxBatch,
+        guards: &mut Guards<'q>,
+        seq: u64,
+        request: &WorkRequest,
+    ) -> Result<(), Stop> {
+        let data = &request.data;
+        let offset = self.cursor.offset;
+        if self.cursor.in_progress == InProgress::Immediate {
+            self.add_immediate(qp, batch, seq, request);
+            return Ok(());
+        }
+        let cut = |header_len| {
+            let left = usize::try_from(data.len()).unwrap_or(usize::MAX) - offset as usize;
+            let len = left.min(self.room(batch, header_len));
+            Segment { seq, data, len, last: len == left, immediate: false }
+        };
+        match request.operation {
+            Operation::Send { invalidate } => {
+                let first = request.immediate.filter(|_| offset == 0).map(ImmediateData::new);
+                let segment = cut(UNTAGGED_LEN + first.map_or(0, |data| data.0.len()));
+                let msn = self.cursor.send_msn;
+                let word = invalidate.map_or(SendWord::Srq(request.srq), SendWord::Invalidate);
+                let mut send = Send { msn, last: segment.last, offset, solicited: request.solicited, word };
+                let header = if request.immediate.is_some() {
+                    // The immediate data counts as the first bytes of the message.
+                    send.offset += if offset > 0 { IMMEDIATE_LEN } else { 0 };
+                    Header::SendImmediate(SendImmediate { send, immediate: first })
+                } else {
+                    Header::Send(send)
+                };
+                self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
+                let added = self.add_payload_of(qp, batch, guards, &segment, &header);
+                added.inspect_err(|_| self.cursor.send_msn = msn)
+            }
+            Operation::Write(to) => {
+                let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
+                // An empty Write carries no address, so that it cannot be mistaken for a signal. It is sent
+                // even with Immediate: the Immediate Data alone would report the Write before it.
+                let place = if data.is_empty() { UNUSED_PLACE } else { advance(to, offset.into()) };
+                let header = Header::Write(Tagged { last: segment.last, place });
+                self.add_payload_of(qp, batch, guards, &segment, &header)
+            }
+            // Requirement X4: do not reveal the sink address to a peer that does not need it. An empty Read
+            // reveals nothing.
+            Operation::Read(source) if batch.obligations.read_v2 && !data.is_empty() => {
+                let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                let read = ReadV2Request { msn: self.cursor.read_msn, len, source };
+                self.start_read_or_atomic(qp, batch, seq, &Header::ReadV2Request(read));
+                Ok(())
+            }
+            Operation::Read(source) => {
+                let sink = match data {
+                    Data::Memory(sges) => sges.place(),
+                    Data::Inline(_) => UNUSED_PLACE,
+                };
+                let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+                let read = ReadRequest { msn: self.cursor.read_msn, sink, len, source };
+                self.start_read_or_atomic(qp, batch, seq, &Header::ReadRequest(read));
+                Ok(())
+            }
+            Operation::Atomic { target, op } => {
+                let msn = self.cursor.read_msn;
+                // The sequence number is unique among the outstanding requests.
+                self.start_read_or_atomic(
+                    qp,
+                    batch,
+                    seq,
+                    &Header::AtomicRequest(AtomicRequest { msn, id: msn, target, op }),
+                );
+                Ok(())
+            }
+            Operation::Bind { .. }
+            | Operation::BindAs { .. }
+            | Operation::Register { .. }
+            | Operation::Invalidate(_) => Err(Stop::Idle),
+        }
+    }
+
+    /// Adds a work request that consists of a single Read or Atomic Request.
+    fn start_read_or_atomic(&mut self, qp: &QpContext, batch: &mut TxBatch, seq: u64, header: &Header) {
+        self.cursor.requests += 1;
+        self.cursor.seq += 1;
+        self.cursor.response_next = true;
+        self.add_read_or_atomic(qp, batch, Some(seq), header);
+    }
+
+    /// Adds the second message of a Write with Immediate (RFC 7306 §6), which consumes a receive of the peer
+    /// and reports the Write.
+    fn add_immediate(&mut self, qp: &QpContext, batch: &mut TxBatch, seq: u64, request: &WorkRequest) {
+        let msn = self.cursor.send_msn;
+        let data = ImmediateData::new(request.immediate.unwrap_or_default());
+        self.cursor.send_msn = msn.wrapping_add(1);
+        self.cursor.requests += 1;
+        self.cursor.seq += 1;
+        self.cursor.response_next = true;
+        self.cursor.in_progress = InProgress::Nothing;
+        lock(&qp.sq).numbered(seq, self.cursor.requests, msn);
+        let immediate = Immediate { msn, solicited: request.solicited, srq: request.srq, data };
+        self.add_empty(batch, &Header::Immediate(immediate), FrameKind::Request(seq));
+    }
+
+    fn add_payload_of<'q>(
+        &mut self,
+        qp: &'q QpContext,
+        batch: &mut TxBatch,
+        guards: &mut Guards<'q>,
+        segment: &Segment<'_>,
+        header: &Header,
+    ) -> Result<(), Stop> {
+        let &Segment { seq, data, len, last, immediate } = segment;
+        let source = match data {
+            Data::Memory(sges) => Source::Sges(sges, self.cursor.offset),
+            Data::Inline(bytes) => Source::Inline(&bytes[self.cursor.offset as usize..][..len]),
+        };
+        self.add_payload(qp, batch, guards, header, &source, len).map_err(|error| Stop::local(error, seq))?;
+        if last {
+            self.cursor.requests += 1;
+        }
+        let (then, kind) = match (last, immediate) {
+            (true, true) => (InProgress::Immediate, FrameKind::Other),
+            (true, false) => (InProgress::Nothing, FrameKind::Request(seq)),
+            (false, _) => (InProgress::Request, FrameKind::Other),
+        };
+        if then == InProgress::Nothing {
+            self.cursor.seq += 1;
+            self.cursor.response_next = true;
+        }
+        self.finish_segment(batch, len, last, then, kind);
+        Ok(())
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Started {
+    Request,
+    Probe,
+}
+
+/// Executes a local operation. It takes its turn in the send queue, but sends nothing.
+fn execute(qp: &QpContext, seq: u64, request: &WorkRequest) -> Result<(), QpError> {
+    let (device, stream) = (qp.device(), qp.stream());
+    match &request.operation {
+        Operation::Bind { window, binding } => {
+            device.table().bind(stream, *window, *binding).map(drop).map_err(QpError::Local)
+        }
+        Operation::BindAs { tag, binding } => {
+            device.table().bind_as(stream, *tag, *binding).map_err(QpError::Local)
+        }
+        Operation::Register { tag, memory } => {
+            device.fill(stream, *tag, memory.clone()).map_err(|error| QpError::Register { tag: *tag, error })
+        }
+        Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(QpError::Local),
+        _ => Ok(()), // not a local operation
+    }?;
+    lock(&qp.sq).executed(seq);
+    qp.retire();
+    Ok(())
+}

@@ -1,0 +1,155 @@
+//! Builds the responses to remote Reads and atomic operations. They take turns with the work requests in
+//! `build.rs`.
+
+use super::Tx;
+use super::payload::Source;
+use super::stop::{Stop, TxFailure};
+use crate::broken;
+use crate::context::QpContext;
+use crate::error::{QpError, UNMAPPED};
+use crate::memory::Guards;
+use crate::memory::Touch;
+use crate::outbound::{Cursor, FrameKind, InProgress};
+use crate::outbound::{RemoteRequest, Response, TxBatch};
+use crate::stream::{advance, atomic};
+use crate::sync::lock;
+use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
+use ironwarp_wire::private::{ReadV2Request, ReadV2Response};
+use ironwarp_wire::{AtomicRequest, AtomicResponse, Header, MAX_HEADER, ReadRequest, Tagged, Terminate};
+
+impl Tx {
+    /// Adds the next segment of the response to the oldest remote Read or Atomic Request.
+    pub(super) fn add_response<'q>(
+        &mut self,
+        qp: &'q QpContext,
+        batch: &mut TxBatch,
+        guards: &mut Guards<'q>,
+    ) -> Result<(), Stop> {
+        if batch.obligations.responses <= self.cursor.responded as usize {
+            return Err(Stop::Idle);
+        }
+        let Some(response) = lock(&qp.obligations).responses.get(self.cursor.responded as usize).copied()
+        else {
+            return Err(Stop::Idle);
+        };
+        match response.request {
+            RemoteRequest::Read(_) | RemoteRequest::ReadV2(_) => {
+                self.add_read_response(qp, batch, guards, &response)
+            }
+            RemoteRequest::Atomic(request) => self.serve_atomic(qp, batch, &request, response.touch),
+            RemoteRequest::AtomicDone { id, original } => {
+                self.add_atomic_response(qp, batch, id, original);
+                Ok(())
+            }
+        }
+    }
+
+    /// Executes an atomic operation when its response is due, which is after the Reads before it (RFC 7306
+    /// §5.4). The result is recorded, because the response may have to be built again after a rollback.
+    fn serve_atomic(
+        &mut self,
+        qp: &QpContext,
+        batch: &mut TxBatch,
+        request: &AtomicRequest,
+        touch: Touch,
+    ) -> Result<(), Stop> {
+        let original = atomic::serve(qp, request, touch).map_err(|error| {
+            let mut bytes = [0; MAX_HEADER];
+            let n = Header::AtomicRequest(*request).emit(0, &mut bytes).unwrap_or(0);
+            let terminate = Terminate::answer(atomic::cause(&error), &bytes[..n]);
+            Stop::Failed(Box::new(TxFailure { error, terminate, request: None }))
+        })?;
+        let id = request.id;
+        if let Some(response) = lock(&qp.obligations).responses.get_mut(self.cursor.responded as usize)
+            && !broken::is("atomic")
+        {
+            response.request = RemoteRequest::AtomicDone { id, original };
+        }
+        self.add_atomic_response(qp, batch, id, original);
+        Ok(())
+    }
+
+    fn add_atomic_response(&mut self, qp: &QpContext, batch: &mut TxBatch, id: u32, original: u64) {
+        let msn = self.cursor.atomic_msn;
+        self.cursor.atomic_msn = msn.wrapping_add(1);
+        self.response_built(qp);
+        self.add_empty(
+            batch,
+            &Header::AtomicResponse(AtomicResponse { msn, id, original }),
+            FrameKind::Response,
+        );
+    }
+
+    /// Records that a whole response is in FPDUs.
+    fn response_built(&mut self, qp: &QpContext) {
+        self.cursor.responded += 1;
+        self.cursor.response_next = false;
+        lock(&qp.obligations).inbound_reads -= 1;
+    }
+
+    fn add_read_response<'q>(
+        &mut self,
+        qp: &'q QpContext,
+        batch: &mut TxBatch,
+        guards: &mut Guards<'q>,
+        response: &Response,
+    ) -> Result<(), Stop> {
+        let Cursor { offset, read_v2_msn: msn, .. } = self.cursor;
+        let cut = |all: u32, header_len| {
+            let left = (all - offset) as usize;
+            let len = left.min(self.room(batch, header_len));
+            (len, len == left)
+        };
+        let (header, source, len, last) = match response.request {
+            RemoteRequest::Read(read) => {
+                let (len, last) = cut(read.len, TAGGED_LEN);
+                let place = advance(read.sink, offset.into());
+                (Header::ReadResponse(Tagged { last, place }), read.source, len, last)
+            }
+            RemoteRequest::ReadV2(read) => {
+                let (len, last) = cut(read.len, UNTAGGED_LEN);
+                (Header::ReadV2Response(ReadV2Response { msn, last, offset }), read.source, len, last)
+            }
+            RemoteRequest::Atomic(_) | RemoteRequest::AtomicDone { .. } => return Err(Stop::Idle),
+        };
+        let source = Source::Remote(advance(source, offset.into()), response.touch);
+        self.add_payload(qp, batch, guards, &header, &source, len)
+            .map_err(|error| Stop::Failed(response_failure(error, &response.request, offset)))?;
+        if last {
+            self.cursor.read_v2_msn =
+                msn.wrapping_add(u32::from(matches!(response.request, RemoteRequest::ReadV2(_))));
+            self.response_built(qp);
+        }
+        let (then, kind) = if last {
+            (InProgress::Nothing, FrameKind::Response)
+        } else {
+            (InProgress::Response, FrameKind::Other)
+        };
+        self.finish_segment(batch, len, last, then, kind);
+        Ok(())
+    }
+}
+
+/// The failure of a response whose memory the peer may not read, or not any more. The Terminate returns the
+/// part of the Read that was not served (RFC 5040 §4.8).
+fn response_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box<TxFailure> {
+    let cause = match &error {
+        QpError::Remote(denied) => denied.read_cause(),
+        _ => UNMAPPED,
+    };
+    let unserved = |place| advance(place, served.into());
+    let mut bytes = [0; MAX_HEADER];
+    let left = match *request {
+        RemoteRequest::Read(ReadRequest { msn, sink, len, source }) => {
+            let (sink, len, source) = (unserved(sink), len - served, unserved(source));
+            Header::ReadRequest(ReadRequest { msn, sink, len, source }).emit(0, &mut bytes)
+        }
+        RemoteRequest::ReadV2(ReadV2Request { msn, len, source }) => {
+            let (len, source) = (len - served, unserved(source));
+            Header::ReadV2Request(ReadV2Request { msn, len, source }).emit(0, &mut bytes)
+        }
+        RemoteRequest::Atomic(_) | RemoteRequest::AtomicDone { .. } => Ok(0),
+    };
+    let n = left.unwrap_or(0);
+    Box::new(TxFailure { error, terminate: Terminate::answer(cause, &bytes[..n]), request: None })
+}

@@ -1,0 +1,51 @@
+//! Why the construction of a batch stops.
+
+use crate::error::QpError;
+use crate::memory::{Check, Denied};
+use crate::queue::Status;
+use ironwarp_wire::{Tag, Terminate};
+
+/// Why no frame was added.
+pub(super) enum Stop {
+    /// Nothing to send, or nothing that may be sent now.
+    Idle,
+    /// The batch has to be sent first.
+    Full,
+    /// The stream has failed.
+    Failed(Box<TxFailure>),
+}
+
+/// What went wrong while a frame was built.
+pub(super) struct TxFailure {
+    pub(super) error: QpError,
+    /// The Terminate to send.
+    pub(super) terminate: Terminate,
+    /// The work request that failed, if it was one, and its completion status.
+    pub(super) request: Option<(u64, Status)>,
+}
+
+impl Stop {
+    /// A work request names memory that it may not use.
+    pub(super) fn local(error: QpError, seq: u64) -> Self {
+        Self::own(error, (seq, Status::LocalProtection))
+    }
+
+    /// A work request cannot be executed, or [not yet](Self::pending).
+    #[cold]
+    pub(super) fn own(error: QpError, request: (u64, Status)) -> Self {
+        let terminate = Terminate::LOCAL_CATASTROPHE;
+        Self::Failed(Box::new(TxFailure { error, terminate, request: Some(request) }))
+    }
+
+    /// If the next work request only waits for the registration of its memory (requirement X6), returns the
+    /// tag of that memory.
+    pub(super) fn pending(&self) -> Option<Tag> {
+        match self {
+            Self::Failed(failure) => match failure.error {
+                QpError::Local(Denied { check: Check::Pending, tag, .. }) => Some(tag),
+                _ => None,
+            },
+            Self::Idle | Self::Full => None,
+        }
+    }
+}

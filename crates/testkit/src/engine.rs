@@ -1,0 +1,97 @@
+//! Helpers for the tests and benchmarks of the engine: an engine with memory, and its queue pairs.
+
+use ironwarp_engine::{CompletionQueue, ConnectOptions, Engine, QueuePair, QueuePairAttributes};
+use ironwarp_rnic::memory::{Domain, Memory, Rights};
+use ironwarp_rnic::qp::{Completes, Receives};
+use ironwarp_rnic::queue::{Completion, Data, Opcode, Operation, ReceiveRequest, Sge, Status, WorkRequest};
+use ironwarp_wire::{Place, Tag};
+use std::sync::Arc;
+use std::time::Duration;
+
+pub const SEND: Operation = Operation::Send { invalidate: None };
+
+/// Longer than any operation takes, even thousands of connections at once.
+const PATIENCE: Duration = Duration::from_secs(300);
+
+/// The resources shared by the queue pairs of one engine: a domain, a completion queue, and memory with all
+/// rights.
+#[derive(Debug)]
+pub struct Side {
+    pub engine: Arc<Engine>,
+    pub domain: Domain,
+    pub cq: Arc<CompletionQueue>,
+    pub memory: Vec<u8>,
+    pub tag: Tag,
+}
+
+impl Side {
+    pub fn new(engine: &Arc<Engine>, completions: usize, bytes: usize) -> Self {
+        let (domain, memory) = (engine.device().allocate_domain(), vec![0; bytes]);
+        let rights = Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::REMOTE_READ | Rights::REMOTE_WRITE;
+        let described = Memory::direct(memory.as_ptr() as u64, bytes as u64, rights).unwrap();
+        let tag = engine.device().register(domain, described).unwrap();
+        Self { engine: Arc::clone(engine), domain, cq: engine.create_cq(completions).unwrap(), memory, tag }
+    }
+
+    /// Creates a queue pair that is not connected yet.
+    pub fn pair(&self, depth: usize, completes: Completes) -> Arc<QueuePair> {
+        let pair = self.engine.create_qp(QueuePairAttributes {
+            send_depth: depth,
+            receives: Receives::Own(depth),
+            max_sges: 1,
+            completes,
+            ..QueuePairAttributes::new(self.domain, &self.cq)
+        });
+        pair.unwrap()
+    }
+
+    /// The address of the first byte of its memory, for the peer.
+    pub fn place(&self) -> Place {
+        Place { tag: self.tag, offset: self.memory.as_ptr() as u64 }
+    }
+
+    pub fn sge(&self, at: u64, len: u32) -> Sge {
+        Sge { tag: self.tag, addr: self.place().offset + at, len }
+    }
+
+    /// Posts a receive.
+    pub fn receive(&self, pair: &QueuePair, id: u64, at: u64, len: u32) {
+        let request = ReceiveRequest { id, buffers: self.sge(at, len).into() };
+        pair.qp().post_receive(request).unwrap();
+    }
+
+    /// A request that uses the first bytes of its memory.
+    pub fn request(&self, id: u64, operation: Operation, len: u32) -> WorkRequest {
+        WorkRequest::new(id, operation, Data::Memory(self.sge(0, len).into()))
+    }
+
+    /// Waits for the next completion.
+    #[track_caller]
+    pub fn next(&self) -> Completion {
+        let mut completion = None;
+        while completion.is_none() {
+            assert!(self.cq.wait(Some(PATIENCE)).unwrap(), "nothing completed");
+            self.cq.poll(1, |found| completion = Some(found)).unwrap();
+        }
+        completion.unwrap()
+    }
+
+    /// Waits for the next completion, which must be a success of this request.
+    #[track_caller]
+    pub fn succeeds(&self, opcode: Opcode, id: u64) -> Completion {
+        let completion = self.next();
+        let found = (completion.opcode, completion.wr_id, completion.status);
+        assert_eq!(found, (opcode, id, Status::Success), "{completion:?}");
+        completion
+    }
+}
+
+/// Connects queue pairs of two sides.
+pub fn connect((client, near): (&Side, &Arc<QueuePair>), (server, far): (&Side, &Arc<QueuePair>)) {
+    let listener = server.engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+    client.engine.connect(near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    let incoming = listener.incoming().wait(PATIENCE).unwrap();
+    incoming.accept(far, server.engine.terms(None, None), &[]).unwrap();
+    near.wait_connected(PATIENCE).unwrap();
+    far.wait_connected(PATIENCE).unwrap();
+}

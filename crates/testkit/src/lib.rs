@@ -1,0 +1,19 @@
+//! Helpers that the tests of several crates, and `xtask`, share.
+//!
+//! Without features, this crate uses no other crate of the workspace, so that unit tests of every crate can use it.
+//! The features `engine` and `native` add helpers for integration tests, on top of these two crates.
+#![allow(clippy::unwrap_used, reason = "a helper that fails fails the test")]
+
+pub mod child;
+#[cfg(feature = "engine")]
+pub mod engine;
+pub mod limits;
+pub mod mapping;
+#[cfg(feature = "native")]
+pub mod native;
+pub mod net;
+pub mod path;
+pub mod process;
+pub mod relay;
+pub mod tshark;
+pub mod wait;

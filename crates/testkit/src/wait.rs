@@ -1,0 +1,17 @@
+//! Waiting for what nothing notifies of.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// More than anything takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Waits until `done` returns true.
+#[track_caller]
+pub fn until(mut done: impl FnMut() -> bool) {
+    let deadline = Instant::now() + TIMEOUT;
+    while !done() {
+        assert!(Instant::now() < deadline, "the condition did not become true in time");
+        thread::yield_now();
+    }
+}

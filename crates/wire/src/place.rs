@@ -1,0 +1,59 @@
+//! Names of remotely accessible memory: [`Tag`] and [`Place`].
+
+use core::fmt;
+
+/// A steering tag: names a region or window of memory (the RFC's STag, the verbs' lkey or rkey).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Tag(pub u32);
+
+impl fmt::Display for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "0x{:08x}", self.0)
+    }
+}
+
+/// An address in tagged memory: a tag and an offset into the memory it names (the RFC's STag and Tagged Offset).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Place {
+    /// The tag of the region or window.
+    pub tag: Tag,
+    /// Offset into it.
+    pub offset: u64,
+}
+
+impl Place {
+    /// Encodes the place in network byte order, tag first, so that it can be sent to the peer, which decodes it with
+    /// [`from_bytes`](Self::from_bytes).
+    ///
+    /// ```
+    /// use ironwarp_wire::{Place, Tag};
+    ///
+    /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
+    /// assert_eq!(place.to_bytes(), [0, 0, 0x12, 0x34, 0, 0, 0, 0, 0, 0, 0, 0x56]);
+    /// ```
+    pub const fn to_bytes(self) -> [u8; 12] {
+        let ([a, b, c, d], [e, f, g, h, i, j, k, l]) = (self.tag.0.to_be_bytes(), self.offset.to_be_bytes());
+        [a, b, c, d, e, f, g, h, i, j, k, l]
+    }
+
+    /// Decodes the bytes that [`to_bytes`](Self::to_bytes) returned. Returns `None` unless there are exactly 12.
+    ///
+    /// ```
+    /// use ironwarp_wire::{Place, Tag};
+    ///
+    /// let place = Place { tag: Tag(0x1234), offset: 0x56 };
+    /// assert_eq!(Place::from_bytes(&place.to_bytes()), Some(place));
+    /// assert_eq!(Place::from_bytes(b"too short"), None);
+    /// ```
+    pub fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (tag, offset) = bytes.split_first_chunk()?;
+        let offset = offset.try_into().ok()?;
+        Some(Self { tag: Tag(u32::from_be_bytes(*tag)), offset: u64::from_be_bytes(offset) })
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}+{:#x}", self.tag, self.offset)
+    }
+}
