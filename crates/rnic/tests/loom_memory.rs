@@ -365,3 +365,21 @@ fn loom_a_window_is_touched_while_its_region_wants_to_go() {
         peer.join().unwrap();
     });
 }
+
+/// A request fails for good unless the check says that the registration is in progress, so an access that
+/// races with the end of a registration must never be told that its tag is invalid (requirement X6).
+#[test]
+fn loom_an_access_is_admitted_or_deferred_while_a_registration_ends() {
+    loom::model(|| {
+        let world = world(1);
+        let tag = world.table.begin(HOME).unwrap();
+        let request = spawn(&world, move |world| {
+            match world.table.local(HOME, tag, 0, 8, Rights::LOCAL_READ, &mut Spans::new()) {
+                Ok(_) => {}
+                Err(denied) => assert_eq!(denied.check, Check::Pending),
+            }
+        });
+        world.table.finish(HOME, tag, memory(OLD), Ok(())).unwrap();
+        request.join().unwrap();
+    });
+}

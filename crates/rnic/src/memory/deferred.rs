@@ -83,10 +83,16 @@ impl Table {
         pending
     }
 
-    /// Explains why no guard was granted for this access.
+    /// Explains why no guard was granted for this access. An entry that is valid by now was pending when the
+    /// guard was refused: its registration has ended in between, and the request is to be retried.
     #[cold]
     pub(super) fn refusal(&self, access: &Access) -> Denied {
-        let check = if self.is_pending(access.tag) { Check::Pending } else { Check::Valid };
+        let tag = access.tag;
+        let retry = self.slab.entry(index_of(tag)).is_some_and(|entry| {
+            let state = entry.state();
+            (state.is_pending() || state.is_valid()) && state.instance() == instance_of(tag)
+        });
+        let check = if retry { Check::Pending } else { Check::Valid };
         access.denied(check, self.look_up_any(access.tag))
     }
 
