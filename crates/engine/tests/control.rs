@@ -35,7 +35,7 @@ impl Scene {
             connect((&client, near), (&server, far));
         }
         let late: Vec<u8> = (0..4096_u32).map(|at| at.to_le_bytes()[0] ^ 0x5a).collect();
-        let tag = client.engine.device().table().begin(client.domain).unwrap();
+        let tag = client.engine.device().table().begin_registration(client.domain).unwrap();
         Self { client, server, pairs, far, late, tag }
     }
 

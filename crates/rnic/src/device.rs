@@ -119,7 +119,7 @@ impl Device {
         self.register(domain, memory)
     }
 
-    /// Ends a registration that was [begun](Table::begin).
+    /// Ends a registration that was [begun](Table::begin_registration).
     pub fn finish_registration(
         &self,
         domain: Domain,
@@ -128,7 +128,7 @@ impl Device {
         prefaulted: bool,
     ) -> Result<(), RegisterError> {
         let prepared = self.may_register().and_then(|()| memory.prepare(self.host(), prefaulted));
-        self.table.finish(domain, tag, memory, prepared)
+        self.table.finish_registration(domain, tag, memory, prepared)
     }
 
     /// Changes a region that was registered by call, and returns its new tag.

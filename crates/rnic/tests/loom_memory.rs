@@ -9,7 +9,7 @@
 use ironwarp_rnic::host::{Host, Span, Unmapped};
 use ironwarp_rnic::memory::{
     Binding, Bytes, Check, DeregisterError, Domain, Limits, Memory, Reregistration, Rights, Scope, Spans,
-    Stream, Table, TagCipher, Touch, following,
+    Stream, Table, TagCipher, Touch, next_tag,
 };
 use ironwarp_wire::{Place, Tag};
 use loom::cell::UnsafeCell;
@@ -73,9 +73,14 @@ impl World {
     fn use_old(&self, tag: Tag) {
         let mut spans = Spans::new();
         let place = Place { tag, offset: 0 };
-        if let Ok(guard) =
-            self.table.remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut Touch::of_request())
-        {
+        if let Ok(guard) = self.table.admit_remote(
+            STREAM,
+            place,
+            8,
+            Rights::REMOTE_READ,
+            &mut spans,
+            &mut Touch::for_request(),
+        ) {
             assert_eq!(*spans, [Span { addr: OLD, len: 8 }]);
             self.cell.with(|_| ());
             drop(guard);
@@ -126,7 +131,8 @@ fn loom_two_guards_of_one_thread() {
         let tag = world.register(OLD);
         let reader = spawn(&world, move |world| {
             let mut spans = Spans::new();
-            let take = |spans: &mut Spans| world.table.local(HOME, tag, 0, 8, Rights::LOCAL_READ, spans).ok();
+            let take =
+                |spans: &mut Spans| world.table.admit_local(HOME, tag, 0, 8, Rights::LOCAL_READ, spans).ok();
             let first = take(&mut spans);
             let second = take(&mut spans);
             assert!(first.is_some() || second.is_none());
@@ -153,7 +159,7 @@ fn loom_an_old_tag_never_leads_to_new_memory() {
         world.table.deregister(tag).unwrap();
         world.reuse_memory();
         let new = world.register(NEW);
-        assert_eq!(new, following(tag), "the test relies on the same index");
+        assert_eq!(new, next_tag(tag), "the test relies on the same index");
         reader.join().unwrap();
     });
 }
@@ -206,7 +212,7 @@ fn loom_a_tag_is_given_back_once() {
         other.join().unwrap();
         assert!(matches!(result, Ok(()) | Err(DeregisterError::Unknown(_))));
         assert!(world.table.is_empty());
-        assert_eq!(world.register(NEW), following(tag));
+        assert_eq!(world.register(NEW), next_tag(tag));
         assert!(world.table.allocate(HOME).is_err());
     });
 }
@@ -285,13 +291,13 @@ impl World {
     /// Processes a message of one segment. Two such messages must exclude each other, so the access is a
     /// write for loom.
     fn message(&self, tag: Tag) -> Result<(), Check> {
-        let (mut spans, mut touch) = (Spans::new(), Touch::of_request());
+        let (mut spans, mut touch) = (Spans::new(), Touch::for_request());
         let place = Place { tag, offset: 0 };
-        let guard = self.table.remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut touch);
+        let guard = self.table.admit_remote(STREAM, place, 8, Rights::REMOTE_READ, &mut spans, &mut touch);
         let guard = guard.map_err(|denied| denied.check)?;
         self.cell.with_mut(|_| ());
         drop(guard);
-        assert!(touch.ends());
+        assert!(touch.is_complete());
         self.table.end_touch(touch);
         Ok(())
     }
@@ -324,7 +330,7 @@ fn loom_a_message_touches_while_the_program_deregisters() {
         world.table.deregister(tag).unwrap();
         world.reuse_memory();
         let new = world.register(NEW);
-        assert_eq!(new, following(tag), "the test relies on the same index");
+        assert_eq!(new, next_tag(tag), "the test relies on the same index");
         peer.join().unwrap();
         assert!(world.table.look_up(new).unwrap().valid, "the end of the message ended other memory");
     });
@@ -372,14 +378,14 @@ fn loom_a_window_is_touched_while_its_region_wants_to_go() {
 fn loom_an_access_is_admitted_or_deferred_while_a_registration_ends() {
     loom::model(|| {
         let world = world(1);
-        let tag = world.table.begin(HOME).unwrap();
+        let tag = world.table.begin_registration(HOME).unwrap();
         let request = spawn(&world, move |world| {
-            match world.table.local(HOME, tag, 0, 8, Rights::LOCAL_READ, &mut Spans::new()) {
+            match world.table.admit_local(HOME, tag, 0, 8, Rights::LOCAL_READ, &mut Spans::new()) {
                 Ok(_) => {}
                 Err(denied) => assert_eq!(denied.check, Check::Pending),
             }
         });
-        world.table.finish(HOME, tag, memory(OLD), Ok(())).unwrap();
+        world.table.finish_registration(HOME, tag, memory(OLD), Ok(())).unwrap();
         request.join().unwrap();
     });
 }

@@ -189,7 +189,7 @@ impl Scene {
         message.touch.start_segment_at(segment.last, position);
         let (mut spans, place) = (Spans::new(), Place { tag: piece.tag, offset: segment.at as u64 });
         let (table, len, need) = (device.table(), segment.bytes.len(), Rights::REMOTE_WRITE);
-        let found = table.remote(stream, place, len, need, &mut spans, &mut message.touch);
+        let found = table.admit_remote(stream, place, len, need, &mut spans, &mut message.touch);
         assert_eq!(found.as_ref().map(|_| ()).map_err(|denied| denied.check), expected, "{verdict:?}");
         let Ok(guard) = found else {
             self.peers[peer].over = true; // the peer receives a Terminate
@@ -201,7 +201,7 @@ impl Scene {
         if piece.one_touch {
             piece.owner = Some(me);
         }
-        assert_eq!(message.touch.ends(), verdict == Verdict::PlaceAndInvalidate);
+        assert_eq!(message.touch.is_complete(), verdict == Verdict::PlaceAndInvalidate);
         if verdict == Verdict::PlaceAndInvalidate {
             table.end_touch(message.touch);
             piece.valid = false;
@@ -221,7 +221,7 @@ impl Scene {
         for message in messages {
             if message.ends_at.take_if(|end| *end <= *expected).is_some() {
                 message.touch.start_segment_at(true, Position::InOrder);
-                assert!(message.touch.ends());
+                assert!(message.touch.is_complete());
                 self.device.table().end_touch(message.touch);
                 self.pieces[message.piece].valid = false;
             }

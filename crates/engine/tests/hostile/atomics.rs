@@ -5,7 +5,7 @@ use crate::common::peer::Heard;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{add, atomic, read};
 use ironwarp_rnic::error::{Protocol, QpError};
-use ironwarp_rnic::memory::{Check, Memory, Rights, following};
+use ironwarp_rnic::memory::{Check, Memory, Rights, next_tag};
 use ironwarp_rnic::queue::{Operation as Request, Status};
 use ironwarp_testkit::mapping::{Mapping, PAGE};
 use ironwarp_wire::{
@@ -40,7 +40,7 @@ fn an_atomic_operation_is_checked_before_a_bit_changes() {
             Check::Stream,
             Protection::Stream,
         ),
-        (|victim, _| (following(victim.open.tag), victim.open.addr), Check::Instance, Protection::Tag),
+        (|victim, _| (next_tag(victim.open.tag), victim.open.addr), Check::Instance, Protection::Tag),
         (|victim, _| (victim.open.tag, victim.open.addr - 8), Check::Range, Protection::Bounds),
         (|victim, _| (victim.open.tag, victim.open.end()), Check::Range, Protection::Bounds),
         (|victim, _| (victim.open.tag, u64::MAX - 7), Check::Wrap, Protection::Wrap),

@@ -5,7 +5,7 @@ use crate::common::PATIENCE;
 use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{segment, send};
 use ironwarp_rnic::error::QpError;
-use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope, following};
+use ironwarp_rnic::memory::{Binding, Check, Memory, RegisterError, Rights, Scope, next_tag};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
 use ironwarp_wire::{Place, Tag, Terminate};
 
@@ -96,7 +96,7 @@ fn c_region_of_another_domain() {
 #[test]
 fn d_tag_of_another_instance() {
     refused_for_all(
-        |victim| vec![Sge { tag: following(victim.open.tag), ..victim.open.sge(0, 2 * LEN) }],
+        |victim| vec![Sge { tag: next_tag(victim.open.tag), ..victim.open.sge(0, 2 * LEN) }],
         Check::Instance,
     );
 }
@@ -281,7 +281,7 @@ fn a_failed_registration_flushes_the_requests_after_it() {
         let data = Data::Memory(list);
         WorkRequest::new(id, operation, data)
     };
-    let wrong = Operation::Register { tag: following(tag), memory };
+    let wrong = Operation::Register { tag: next_tag(tag), memory };
     let requests = vec![request(7, wrong, Sges::default()), request(8, SEND, list)];
     attacked.pair.qp().post_send(requests).unwrap();
     let [first, second] = <[_; 2]>::try_from(attacked.completions(2)).unwrap();

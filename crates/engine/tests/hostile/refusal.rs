@@ -6,7 +6,7 @@ use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{PATIENCE, read, write};
 use ironwarp_engine::QueuePairAttributes;
 use ironwarp_rnic::error::QpError;
-use ironwarp_rnic::memory::{Check, Memory, RegisterError, Rights, following};
+use ironwarp_rnic::memory::{Check, Memory, RegisterError, Rights, next_tag};
 use ironwarp_rnic::qp::{Completes, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{Data, Operation, ReceiveRequest, Sge, Sges, Status, WorkRequest};
 use ironwarp_wire::{Cause, Header, Place, Protection, Tag, Tagged, Terminate};
@@ -83,7 +83,7 @@ fn requests_after_a_refusal_are_flushed_and_the_consumer_tries_again() {
     let mut attacked = victim.reactive();
     let tag = victim.new_tag();
     let some = victim.readable.sge(0, 8);
-    let wrong = victim.registration(2, following(tag));
+    let wrong = victim.registration(2, next_tag(tag));
     attacked.posts(vec![request(1, SEND, some), wrong, request(3, SEND, some)]);
     let ended = attacked.completions(3);
     let found: Vec<_> = ended.iter().map(|it| (it.wr_id, it.status)).collect();
@@ -159,7 +159,7 @@ fn a_registration_may_be_refused_repeatedly() {
     let tag = victim.new_tag();
     let some = victim.readable.sge(0, 8);
     for round in 0..5 {
-        let wrong = victim.registration(10 * round, following(tag));
+        let wrong = victim.registration(10 * round, next_tag(tag));
         attacked.posts(vec![wrong, request(10 * round + 1, SEND, some)]);
         attacked.ended(&[(10 * round, Status::WindowBind), (10 * round + 1, Status::Flushed)]);
         attacked.pair.modify(State::ReadyToSend).unwrap();

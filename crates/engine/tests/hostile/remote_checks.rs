@@ -5,7 +5,7 @@ use crate::common::victim::{AREA, Attacked, RECEIVES, Victim};
 use crate::common::{read, write};
 use ironwarp_engine::config::Config;
 use ironwarp_rnic::error::QpError;
-use ironwarp_rnic::memory::{Check, Denied, Rights, following};
+use ironwarp_rnic::memory::{Check, Denied, Rights, next_tag};
 use ironwarp_wire::{Cause, Header, Protection, Tag, TaggedBuffer};
 
 const LEN: u32 = 64;
@@ -84,7 +84,7 @@ refused! {
         (victim.window(&victim.bindable, qp + 1, remote), victim.bindable.addr)
     }, Stream, Write tagged(TaggedBuffer::Stream), Read Protection::Stream;
     /// d: the index is right, but not the instance (requirement M4).
-    d_tag_of_another_instance: |victim, _| (following(victim.open.tag), victim.open.addr), Instance,
+    d_tag_of_another_instance: |victim, _| (next_tag(victim.open.tag), victim.open.addr), Instance,
         Write tagged(TaggedBuffer::Tag), Read Protection::Tag;
     /// e: one byte before the first.
     e_range_begins_a_byte_early: |victim, _| (victim.open.tag, victim.open.addr - 1), Range,
@@ -173,7 +173,7 @@ fn strict_mode_leaves_windows_open() {
 fn empty_messages_are_not_checked() {
     let victim = Victim::new();
     let mut attacked = victim.attacked();
-    for tag in [Tag(0xff), victim.foreign.tag, following(victim.open.tag)] {
+    for tag in [Tag(0xff), victim.foreign.tag, next_tag(victim.open.tag)] {
         attacked.peer.send(&write(tag, u64::MAX), &[]);
     }
     attacked.peer.send(&read(1, victim.foreign.tag, u64::MAX, 0), &[]);

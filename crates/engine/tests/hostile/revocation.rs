@@ -240,7 +240,7 @@ fn invalidation_is_final() {
             tag
         };
         target.round(round, grant, |tag| device.table().invalidate(stream, tag).unwrap());
-        tag = ironwarp_rnic::memory::following(tag);
+        tag = ironwarp_rnic::memory::next_tag(tag);
     }
     target.over(begin);
 }

@@ -73,8 +73,9 @@ pub(crate) fn destroy(mw: *mut ibv_mw) -> Result<(), Errno> {
     let found = begin_destroy::<Mw>(mw)?;
     // The tag of a window of type 2 may have changed. The entry of the table is the same.
     let table = found.pd.context().engine().device().table();
-    let now =
-        table.current(found.tag()).ok_or_else(|| Errno::INVALID.because("the window no longer exists"))?;
+    let now = table
+        .current_tag(found.tag())
+        .ok_or_else(|| Errno::INVALID.because("the window no longer exists"))?;
     table.deregister(now)?;
     found.finish();
     Ok(())

@@ -1,6 +1,6 @@
 //! Tags that change when requests execute: a window's with each binding, a region's with each registration by work request.
 
-use ironwarp_rnic::memory::{Table, following};
+use ironwarp_rnic::memory::{Table, next_tag};
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::Tag;
 use std::collections::HashMap;
@@ -33,13 +33,13 @@ impl TagSequence {
 
     /// Returns the tag that the next binding assigns to a window.
     pub(crate) fn next_binding(&self) -> Tag {
-        following(self.tag())
+        next_tag(self.tag())
     }
 
     /// Returns the tag that the next registration assigns to a region.
     pub(crate) fn next_registration(&self) -> Tag {
         let state = lock(&self.0);
-        if state.used { following(state.tag) } else { state.tag }
+        if state.used { next_tag(state.tag) } else { state.tag }
     }
 
     /// Advances to the tag that a request about to be posted to the queue pair `by` assigns. Returns the state to
@@ -57,9 +57,9 @@ impl TagSequence {
     fn settle(&self, table: &Table, by: u32) {
         let mut state = lock(&self.0);
         if state.by == Some(by)
-            && let Some(tag) = table.current(state.tag)
+            && let Some(tag) = table.current_tag(state.tag)
         {
-            let used = table.next_registration(tag) != Some(tag);
+            let used = table.next_registration_tag(tag) != Some(tag);
             *state = TagState { oldest: tag, tag, used, by: None };
         }
     }
@@ -77,7 +77,7 @@ impl TagSequence {
             && last != tag
             && tags.len() < 256
         {
-            tags.push(following(last));
+            tags.push(next_tag(last));
         }
         tags.reverse();
         tags

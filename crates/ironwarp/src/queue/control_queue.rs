@@ -149,7 +149,7 @@ impl ControlQueue {
         self.inner.post((id, Opcode::Register), || {
             let contents = Contents::owned(&device, vec![buffer]).map_err(RegisterError::from)?;
             let memory = contents.memory(0, access);
-            let reserve_tag = |device: &Device, domain, _| device.table().begin(domain);
+            let reserve_tag = |device: &Device, domain, _| device.table().begin_registration(domain);
             let region = MemoryRegion::create(domain, contents, 0, access, reserve_tag)?;
             let (tag, domain) = (region.tag(), domain.domain());
             let act = move || {

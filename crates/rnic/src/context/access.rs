@@ -16,7 +16,7 @@ impl QpContext {
         message: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let table = self.device.table();
-        self.as_peer(place, len, need, |stream| table.remote(stream, place, len, need, spans, message))
+        self.as_peer(place, len, need, |stream| table.admit_remote(stream, place, len, need, spans, message))
     }
 
     /// Checks an access by the peer and calls `then` with the translation and the first byte in it. Leaves the

@@ -443,7 +443,7 @@ impl DatagramQp {
 }
 
 impl RegistrationWaiter for DatagramQp {
-    fn registered(&self) {
+    fn on_registration_end(&self) {
         self.link.schedule();
     }
 }

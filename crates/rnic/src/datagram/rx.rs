@@ -125,8 +125,14 @@ impl DatagramQp {
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let (domain, table) = (receive.domain, self.device.table());
         buffers.range(0, bytes.len(), |sge| {
-            let guard =
-                table.local(domain, sge.tag, sge.addr, sge.len as usize, Rights::LOCAL_WRITE, &mut spans);
+            let guard = table.admit_local(
+                domain,
+                sge.tag,
+                sge.addr,
+                sge.len as usize,
+                Rights::LOCAL_WRITE,
+                &mut spans,
+            );
             guards.push(guard.map_err(QpError::Local)?);
             Ok(())
         })?;

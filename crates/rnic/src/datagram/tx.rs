@@ -104,8 +104,14 @@ impl DatagramQp {
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let (domain, table) = (self.attributes.domain, self.device.table());
         sges.range(0, into.len(), |sge| {
-            let guard =
-                table.local(domain, sge.tag, sge.addr, sge.len as usize, Rights::LOCAL_READ, &mut spans);
+            let guard = table.admit_local(
+                domain,
+                sge.tag,
+                sge.addr,
+                sge.len as usize,
+                Rights::LOCAL_READ,
+                &mut spans,
+            );
             guards.push(guard.map_err(|denied| failed(QpError::Local(denied)))?);
             Ok(())
         })?;

@@ -13,7 +13,7 @@ impl Table {
     /// If a check fails, nothing is appended. An empty element of a scatter/gather list names no memory: do
     /// not call this for it.
     #[inline]
-    pub fn local(
+    pub fn admit_local(
         &self,
         domain: Domain,
         tag: Tag,
@@ -51,7 +51,7 @@ impl Table {
     /// `message` tracks what the message has touched; pass the same one for all of its segments. One-touch
     /// memory that was claimed by another message is refused (requirement M10).
     #[inline]
-    pub fn remote(
+    pub fn admit_remote(
         &self,
         stream: Stream,
         place: Place,
@@ -66,7 +66,7 @@ impl Table {
         Ok(cached.expect("an admitted access has a guard").guard)
     }
 
-    /// Checks the access of a remote message (requirement M9), as [`remote`](Self::remote) does, and calls
+    /// Checks the access of a remote message (requirement M9), as [`admit_remote`](Self::admit_remote) does, and calls
     /// `then` with the translation and the first byte in it. Leaves the guard in `cached`, for the next
     /// access.
     #[inline]

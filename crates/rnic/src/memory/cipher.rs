@@ -16,7 +16,7 @@
 //!
 //! **Limits.** A tag has 32 bits. A peer that guesses G times among R valid tags succeeds with a probability
 //! of about G·R/2³². Each wrong guess ends its stream, so G is bounded by how fast it can connect. A peer
-//! that has seen a tag knows it, and the instances that [`following`](super::following) gives to the same
+//! that has seen a tag knows it, and the instances that [`next_tag`](super::next_tag) gives to the same
 //! entry: tags do not replace protection domains, rights and windows bound to one stream.
 
 use std::array;

@@ -24,9 +24,9 @@ use std::sync::atomic::Ordering;
 const STEP: usize = 16 << 20;
 
 impl Table {
-    /// Begins a registration. Its tag is known at once; its entry is pending until [`finish`](Self::finish)
+    /// Begins a registration. Its tag is known at once; its entry is pending until [`finish_registration`](Self::finish_registration)
     /// or [`deregister`](Self::deregister).
-    pub fn begin(&self, domain: Domain) -> Result<Tag, RegisterError> {
+    pub fn begin_registration(&self, domain: Domain) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
         let mut change = entry.change(&self.guard_wait);
         let tag = change.tag(index);
@@ -38,7 +38,7 @@ impl Table {
     /// Ends a registration whose memory was prepared: the tag becomes valid. If the preparation failed, the
     /// tag stays allocated and never becomes valid: requests that waited for it fail, as with any invalid
     /// tag.
-    pub fn finish(
+    pub fn finish_registration(
         &self,
         domain: Domain,
         tag: Tag,

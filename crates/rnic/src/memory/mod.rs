@@ -1,8 +1,8 @@
 //! The translation and protection table (requirement M2): which memory a tag names, and who may access it
 //! how.
 //!
-//! A work request or a remote message names memory by tag and offset. Before a byte moves, [`Table::local`]
-//! or [`Table::remote`] checks the access and translates it into [`Spans`] of the program's memory, which the
+//! A work request or a remote message names memory by tag and offset. Before a byte moves, [`Table::admit_local`]
+//! or [`Table::admit_remote`] checks the access and translates it into [`Spans`] of the program's memory, which the
 //! stream then hands to the link. Along with the spans comes a [`Guard`]: the tag cannot be revoked while it
 //! is held. Revoking a tag (deregistration, invalidation, a new binding) waits for the guards, so that it is
 //! final when it returns. A thread that revokes a tag must not hold a guard itself.
@@ -184,7 +184,7 @@ const INSTANCE_BITS: u32 = 8;
 /// Returns the next tag of the same entry: the one that a binding gives a window, and that a send-queue
 /// registration must name if its entry was used before. Known in advance, so that later requests on the same
 /// queue can name it (requirement M6).
-pub const fn following(tag: Tag) -> Tag {
+pub const fn next_tag(tag: Tag) -> Tag {
     let [high @ .., instance] = tag.0.to_be_bytes();
     let [a, b, c] = high;
     Tag(u32::from_be_bytes([a, b, c, instance.wrapping_add(1)]))

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// A queue with a request that waits for a registration.
 pub trait RegistrationWaiter: Send + Sync {
     /// Called when the registration has succeeded or failed: the queue retries the request. Must not block.
-    fn registered(&self);
+    fn on_registration_end(&self);
 }
 
 /// The pending registrations of a table, and the queues that wait for them.
@@ -28,7 +28,7 @@ impl Pending {
         let waiters = lock(&self.waiters).remove(&tag);
         for waiter in waiters.into_iter().flatten() {
             if let Some(waiter) = waiter.upgrade() {
-                waiter.registered();
+                waiter.on_registration_end();
             }
         }
     }

@@ -9,7 +9,7 @@ use super::pending::Pending;
 use super::slab::Slab;
 use super::{
     Check, Denied, DeregisterError, Domain, EntryInfo, Guard, Kind, Memory, RegisterError, Rights, Spans,
-    Stream, TagCipher, following, index_of, instance_of, tag_of,
+    Stream, TagCipher, index_of, instance_of, next_tag, tag_of,
 };
 use crate::host::Host;
 use crate::sync::atomic::AtomicU64;
@@ -94,9 +94,9 @@ impl Table {
         self.allocate_new(Body { kind: Kind::Window, domain, ..Body::default() })
     }
 
-    /// Executes a registration by send-queue request of this stream. `tag`, which becomes valid, must be the
-    /// one returned by [`allocate`](Self::allocate) the first time, and the one [`following`] the previous
-    /// tag after each invalidation.
+    /// Executes a registration by send-queue request of this stream. `tag` becomes valid. It
+    /// must be the tag that [`allocate`](Self::allocate) returned the first time, and the [`next_tag`] of the
+    /// previous tag after each invalidation.
     ///
     /// All streams of the domain can use the region; only the peer of this stream can invalidate it.
     pub fn fill(
@@ -114,7 +114,7 @@ impl Table {
             ..Access::to_change(tag, stream)
         };
         let mut change = self.change(&access)?;
-        let due = change.next_registration(index_of(tag));
+        let due = change.next_registration_tag(index_of(tag));
         if change.entry.state().is_valid() || change.entry.state().is_pending() {
             return Err(change.denied(&access, Check::Idle).into());
         }
@@ -187,14 +187,14 @@ impl Table {
     }
 
     /// The current tag of the entry that `tag` names: `tag` itself, or another instance.
-    pub fn current(&self, tag: Tag) -> Option<Tag> {
+    pub fn current_tag(&self, tag: Tag) -> Option<Tag> {
         self.look_up_any(tag).map(|info| info.tag)
     }
 
     /// The tag that the next registration by send-queue request must give the entry that `tag` names.
-    pub fn next_registration(&self, tag: Tag) -> Option<Tag> {
+    pub fn next_registration_tag(&self, tag: Tag) -> Option<Tag> {
         let entry = self.slab.entry(index_of(tag))?;
-        Some(entry.change(&self.guard_wait).next_registration(index_of(tag)))
+        Some(entry.change(&self.guard_wait).next_registration_tag(index_of(tag)))
     }
 
     /// Number of entries in use.
@@ -311,9 +311,9 @@ impl Access {
 
 impl Change<'_> {
     /// The tag that the next registration must give the entry.
-    fn next_registration(&self, index: u32) -> Tag {
+    fn next_registration_tag(&self, index: u32) -> Tag {
         let current = self.tag(index);
-        if self.control.used { following(current) } else { current }
+        if self.control.used { next_tag(current) } else { current }
     }
 
     /// The current tag of the entry.

@@ -72,7 +72,7 @@ pub struct Touch {
 
 impl Touch {
     /// The touch of a message of one segment, such as a request.
-    pub const fn of_request() -> Self {
+    pub const fn for_request() -> Self {
         Self { number: 0, tag: Tag(0), last: true, position: Position::InOrder }
     }
 
@@ -84,7 +84,7 @@ impl Touch {
 
     /// Starts a segment of the message at any position. If the last segment arrives before others, call this
     /// again for it, with [`Position::InOrder`], when all bytes up to its end have arrived: then it
-    /// [ends](Self::ends).
+    /// [is complete](Self::is_complete).
     #[inline]
     pub fn start_segment_at(&mut self, last: bool, position: Position) {
         (self.last, self.position) = (last, position);
@@ -93,7 +93,7 @@ impl Touch {
     /// Whether the message has claimed memory and ends with the current segment, so that the claim has to be
     /// [ended](Table::end_touch).
     #[inline]
-    pub fn ends(&self) -> bool {
+    pub fn is_complete(&self) -> bool {
         let claimed = self.number != 0;
         matches!(decide(self.last, claimed, false, self.position), Verdict::PlaceAndInvalidate)
     }

@@ -6,7 +6,7 @@
 
 use super::access::{Access, Kinds};
 use super::entry::{Body, Change};
-use super::{Denied, Kind, Rights, Stream, Table, following, index_of, instance_of};
+use super::{Denied, Kind, Rights, Stream, Table, index_of, instance_of, next_tag};
 use ironwarp_wire::Tag;
 
 /// A binding of a window to part of a region.
@@ -38,7 +38,7 @@ pub enum Scope {
 }
 
 impl Table {
-    /// Executes a binding. `window` is the current tag of the window; the new tag, the one [`following`] it,
+    /// Executes a binding. `window` is the current tag of the window; the new tag, its [`next_tag`],
     /// is returned. A previous binding is revoked, which waits for guards. If a check fails, the window is
     /// unchanged.
     ///
@@ -46,7 +46,7 @@ impl Table {
     pub fn bind(&self, stream: Stream, window: Tag, binding: Binding) -> Result<Tag, Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(window, stream) };
         let change = self.change_of(&access)?;
-        let tag = following(window);
+        let tag = next_tag(window);
         self.bind_entry(stream, change, tag, &binding)?;
         Ok(tag)
     }

@@ -76,7 +76,7 @@ impl QueueOwner for Qp {
 }
 
 impl RegistrationWaiter for Qp {
-    fn registered(&self) {
+    fn on_registration_end(&self) {
         // Not by this thread: it has other registrations to do.
         self.schedule();
     }

@@ -7,7 +7,7 @@ use super::request::{Effect, LOCAL_ACCESS, Request, Slot};
 use super::supply::Receiving;
 use super::verb::Verb;
 use ironwarp_rnic::fault::Rng;
-use ironwarp_rnic::memory::{Rights, following};
+use ironwarp_rnic::memory::{Rights, next_tag};
 use ironwarp_rnic::queue::{Data, Operation};
 use ironwarp_wire::{Place, Tag};
 
@@ -71,7 +71,7 @@ fn spoil_buffers(request: &mut Request) -> bool {
     let Data::Memory(sges) = &request.posted.data else { return false };
     let mut list = sges.as_slice().to_vec();
     let Some(last) = list.last_mut() else { return false };
-    last.tag = following(last.tag);
+    last.tag = next_tag(last.tag);
     request.posted.data = Data::Memory(list.as_slice().into());
     true
 }
@@ -87,7 +87,7 @@ fn spoil_place(defect: Defect, request: &mut Request, hidden: &Slot) -> bool {
         return false; // nothing is checked without payload
     }
     match defect {
-        Defect::RemoteTag => place.tag = following(place.tag),
+        Defect::RemoteTag => place.tag = next_tag(place.tag),
         Defect::RemoteRange => place.offset += if request.verb.asks() { 8 } else { 1 },
         Defect::RemoteRight => *place = Place { tag: hidden.tag, offset: hidden.span.addr },
         _ => {

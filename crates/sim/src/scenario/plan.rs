@@ -11,7 +11,7 @@ use super::supply::Receiving;
 use super::verb::Verb;
 use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
-use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope, following};
+use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope, next_tag};
 use ironwarp_rnic::queue::{Data, Operation, WorkRequest};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 
@@ -164,7 +164,7 @@ impl Plan<'_> {
             one_touch: self.rng.below(3) == 0,
         };
         let bound = self.local(owner, Verb::Bind, Operation::Bind { window, binding }, After::Nothing);
-        let tag = following(window);
+        let tag = next_tag(window);
         let place = Place { tag, offset: if binding.zero_based { 0 } else { binding.at } };
         let used = self.access(1 - owner, verb, len, Some((region.span, place)), After::PeerDid(bound));
         self.programs[1 - owner].connections[self.connection].requests[used].once = binding.one_touch;
@@ -205,7 +205,7 @@ impl Plan<'_> {
         if !self.programs[owner].rules.reactive || self.rng.below(2) == 0 {
             return self.local(owner, Verb::Register, right, After::Nothing);
         }
-        let wrong = Operation::Register { tag: following(tag), memory };
+        let wrong = Operation::Register { tag: next_tag(tag), memory };
         let index = self.local(owner, Verb::Register, wrong, After::Nothing);
         self.programs[owner].connections[self.connection].requests[index].retry = Some(right);
         index

@@ -80,7 +80,7 @@ fn every_right_is_its_own() {
         let with = given | Rights::LOCAL_WRITE;
         let tag = region(&table, with);
         for need in all.iter() {
-            let result = table.local(HOME, tag, ADDR, 1, need, &mut Spans::new()).map(drop);
+            let result = table.admit_local(HOME, tag, ADDR, 1, need, &mut Spans::new()).map(drop);
             match result {
                 Ok(()) => assert!(with.contains(need)),
                 Err(denied) if need == Rights::BIND => assert_eq!(denied.check, Check::Bind),
@@ -129,7 +129,9 @@ fn spans_of_several_accesses_gather_in_one_list() {
     let tag = region(&table, Rights::LOCAL_READ);
     let mut spans = Spans::new();
     let guards: Vec<_> = [(0, 8), (8, 8), (64, 8)]
-        .map(|(at, len)| table.local(HOME, tag, ADDR + at, len, Rights::LOCAL_READ, &mut spans).unwrap())
+        .map(|(at, len)| {
+            table.admit_local(HOME, tag, ADDR + at, len, Rights::LOCAL_READ, &mut spans).unwrap()
+        })
         .into();
     assert_eq!(*spans, [Span { addr: ADDR, len: 16 }, Span { addr: ADDR + 64, len: 8 }]);
     assert_eq!(spans.bytes(), 24);
@@ -142,7 +144,7 @@ fn spans_of_several_accesses_gather_in_one_list() {
 fn a_denial_knows_what_answers_it_and_says_why() {
     let table = table();
     let tag = region(&table, Rights::LOCAL_READ);
-    let deny = |tag, at, need| table.local(HOME, tag, at, 4, need, &mut Spans::new()).unwrap_err();
+    let deny = |tag, at, need| table.admit_local(HOME, tag, at, 4, need, &mut Spans::new()).unwrap_err();
     let denial = deny(tag, ADDR, WRITE);
     assert_eq!(
         denial.to_string(),

@@ -88,7 +88,7 @@ fn reserved_indices_are_passed_over_and_cost_no_entry() {
         assert_eq!(table.len(), 1000);
         let full = table.register(&ALL, HOME, memory(READ));
         assert_eq!(full, Err(RegisterError::Full { entries: 1000 }));
-        assert_eq!(table.current(reserved), None);
+        assert_eq!(table.current_tag(reserved), None);
         tags.into_iter().for_each(|tag| table.deregister(tag).unwrap());
         assert!(table.is_empty());
     }

@@ -82,23 +82,23 @@ fn denied(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
 }
 
 fn local_denied(table: &Table, domain: Domain, tag: Tag, at: u64, len: usize, need: Rights) -> Check {
-    denied(|spans| table.local(domain, tag, at, len, need, spans).map(drop))
+    denied(|spans| table.admit_local(domain, tag, at, len, need, spans).map(drop))
 }
 
 fn remote_denied(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Check {
-    denied(|spans| table.remote(stream, place, len, need, spans, &mut Touch::of_request()).map(drop))
+    denied(|spans| table.admit_remote(stream, place, len, need, spans, &mut Touch::for_request()).map(drop))
 }
 
 /// Returns the address ranges of an access that must succeed.
 fn local(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
-    drop(table.local(HOME, tag, at, len, need, &mut spans).unwrap());
+    drop(table.admit_local(HOME, tag, at, len, need, &mut spans).unwrap());
     spans.to_vec()
 }
 
 fn remote(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
-    drop(table.remote(stream, place, len, need, &mut spans, &mut Touch::of_request()).unwrap());
+    drop(table.admit_remote(stream, place, len, need, &mut spans, &mut Touch::for_request()).unwrap());
     spans.to_vec()
 }
 

@@ -1,7 +1,7 @@
 //! Registration by call and by send-queue request, sharing, invalidation, and reuse of tags.
 
 use super::super::slab::{RESERVE, Slab};
-use super::super::{DeregisterError, EntryInfo, Kind, RegisterError, Translation, following, index_of};
+use super::super::{DeregisterError, EntryInfo, Kind, RegisterError, Translation, index_of, next_tag};
 use super::*;
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -69,7 +69,7 @@ fn an_old_tag_is_not_honoured_when_its_index_is_used_again() {
     for _ in 0..=u8::MAX {
         let tag = region(&table, READ);
         if let Some(&last) = old.last() {
-            assert_eq!(tag, following(last));
+            assert_eq!(tag, next_tag(last));
         }
         for &old in &old {
             assert_eq!(local_denied(&table, HOME, old, ADDR, 1, READ), Check::Instance);
@@ -159,7 +159,7 @@ fn regions_share_a_translation_and_nothing_else() {
     assert_eq!(local_denied(&table, AWAY, shared, 0, 1, Rights::LOCAL_WRITE), Check::Right);
     table.deregister(tag).unwrap();
     let mut spans = Spans::new();
-    drop(table.local(AWAY, shared, 4, 8, READ, &mut spans).unwrap());
+    drop(table.admit_local(AWAY, shared, 4, 8, READ, &mut spans).unwrap());
     assert_eq!(*spans, [Span { addr: ADDR + 4, len: 8 }]);
 
     let refused = |tag, start, rights| match table.share(tag, AWAY, start, rights).unwrap_err() {
@@ -205,7 +205,7 @@ fn registration_by_send_queue_request() {
     assert_eq!(fill(&table, STREAM, Tag(0)), Err(Check::Valid));
     assert_eq!(fill(&table, STREAM, Tag(99 << 8)), Err(Check::Valid));
     assert_eq!(fill(&table, STRANGER, tag), Err(Check::Domain));
-    assert_eq!(fill(&table, STREAM, following(tag)), Err(Check::Instance));
+    assert_eq!(fill(&table, STREAM, next_tag(tag)), Err(Check::Instance));
     assert_eq!(fill(&table, STREAM, table.allocate_window(HOME).unwrap()), Err(Check::Kind));
     let unmapped = table.fill(&Mapped(0..1), STREAM, tag, memory(READ)).unwrap_err();
     assert!(matches!(unmapped, RegisterError::Unmapped(_)));
@@ -213,7 +213,7 @@ fn registration_by_send_queue_request() {
     assert_eq!(fill(&table, STREAM, tag), Ok(()));
     assert_eq!(local(&table, tag, ADDR, 1, READ), [Span { addr: ADDR, len: 1 }]);
     assert_eq!(fill(&table, STREAM, tag), Err(Check::Idle));
-    assert_eq!(fill(&table, STREAM, following(tag)), Err(Check::Idle));
+    assert_eq!(fill(&table, STREAM, next_tag(tag)), Err(Check::Idle));
     assert_eq!(fill(&table, STREAM, region(&table, READ)), Err(Check::Idle));
 }
 
@@ -230,12 +230,12 @@ fn after_an_invalidation_the_next_tag_is_filled() {
         assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, READ), Check::Valid);
         assert_eq!(fill(&table, STREAM, tag), Err(Check::Instance));
         let old = tag;
-        tag = following(tag);
+        tag = next_tag(tag);
         fill(&table, STREAM, tag).unwrap();
         local(&table, tag, ADDR, 1, READ);
         assert_eq!(local_denied(&table, HOME, old, ADDR, 1, READ), Check::Instance);
         table.invalidate(STREAM, tag).unwrap();
-        tag = following(tag);
+        tag = next_tag(tag);
         assert_eq!(table.look_up(tag), None, "the entry gets this tag only when it is filled");
         fill(&table, STREAM, tag).unwrap();
         table.invalidate(STREAM, tag).unwrap();
@@ -276,9 +276,9 @@ fn remote_invalidation_is_checked() {
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, READ), Check::Valid);
     assert_eq!(check(STREAM, tag), Check::Valid);
     // The next registration belongs to the stream that makes it.
-    fill(&table, NEIGHBOUR, following(tag)).unwrap();
-    assert_eq!(check(STREAM, following(tag)), Check::Stream);
-    table.invalidate_remotely(NEIGHBOUR, following(tag)).unwrap();
+    fill(&table, NEIGHBOUR, next_tag(tag)).unwrap();
+    assert_eq!(check(STREAM, next_tag(tag)), Check::Stream);
+    table.invalidate_remotely(NEIGHBOUR, next_tag(tag)).unwrap();
 }
 
 #[test]
@@ -300,7 +300,7 @@ fn on_demand_all_memory_is_one_region() {
     let mut spans = Spans::new();
     for addr in [0, ADDR, u64::MAX - 1] {
         spans.clear();
-        table.local(HOME, tag, addr, 1, Rights::LOCAL_READ, &mut spans).unwrap();
+        table.admit_local(HOME, tag, addr, 1, Rights::LOCAL_READ, &mut spans).unwrap();
         assert_eq!(spans[..], [Span { addr, len: 1 }]);
     }
 }

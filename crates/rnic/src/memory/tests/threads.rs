@@ -61,14 +61,15 @@ fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
 
 fn read(table: &Table, tag: Tag, rounds: &[Round]) {
     let mut spans = Spans::new();
-    let Ok(guard) = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::of_request()) else {
+    let Ok(guard) = table.admit_remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::for_request())
+    else {
         return;
     };
     let round = &rounds[usize::try_from((spans[0].addr - ADDR) / LEN).unwrap()];
     round.in_use.fetch_add(1, Ordering::SeqCst);
     round.uses.fetch_add(1, Ordering::Relaxed);
     // A second guard may be refused by now, but taking it never waits.
-    let second = table.remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::of_request());
+    let second = table.admit_remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::for_request());
     assert!(!round.revoked.load(Ordering::SeqCst), "used after it was revoked");
     drop(second);
     round.in_use.fetch_sub(1, Ordering::SeqCst);
@@ -169,8 +170,9 @@ fn a_new_binding_ends_the_old_one() {
 fn revocation_waits_for_every_guard_of_a_thread() {
     let table = table();
     let tag = region(&table, READ);
-    let take =
-        || table.remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new(), &mut Touch::of_request());
+    let take = || {
+        table.admit_remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new(), &mut Touch::for_request())
+    };
     let (first, second) = (take().unwrap(), take().unwrap());
     let done = AtomicBool::new(false);
     thread::scope(|scope| {

@@ -1,6 +1,6 @@
 //! One-touch memory: the decision table, which message it serves, and when it becomes invalid.
 
-use super::super::{Binding, Guard, Position, RegisterError, Scope, Verdict, decide, following};
+use super::super::{Binding, Guard, Position, RegisterError, Scope, Verdict, decide, next_tag};
 use super::*;
 
 const READ: Rights = Rights::LOCAL_READ.union(Rights::REMOTE_READ);
@@ -19,7 +19,7 @@ fn once_region(table: &Table) -> Tag {
 fn want<'t>(table: &'t Table, tag: Tag, message: &mut Touch, last: bool) -> Result<Guard<'t>, Check> {
     message.start_segment(last);
     table
-        .remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), message)
+        .admit_remote(STREAM, place(tag, ADDR), 1, Rights::REMOTE_WRITE, &mut Spans::new(), message)
         .map_err(|denied| denied.check)
 }
 
@@ -61,16 +61,16 @@ fn one_touch_memory_serves_all_segments_of_one_message() {
     let tag = once_region(&table);
     let mut message = Touch::default();
     for last in [false, false, true] {
-        assert!(!message.ends());
+        assert!(!message.is_complete());
         drop(want(&table, tag, &mut message, last).unwrap());
         assert!(table.look_up(tag).is_some_and(|info| info.valid && info.touched));
         // Access twice for one segment, as a stream does.
         drop(want(&table, tag, &mut message, last).unwrap());
     }
-    assert!(message.ends());
+    assert!(message.is_complete());
     table.end_touch(message);
     assert!(!is_valid(&table, tag));
-    for mut message in [message, Touch::default(), Touch::of_request()] {
+    for mut message in [message, Touch::default(), Touch::for_request()] {
         assert_eq!(want(&table, tag, &mut message, true).unwrap_err(), Check::Valid);
     }
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, Rights::LOCAL_READ), Check::Valid);
@@ -85,7 +85,7 @@ fn other_memory_is_touched_as_often_as_peers_want() {
     for _ in 0..3 {
         let mut message = Touch::default();
         drop(want(&table, tag, &mut message, true).unwrap());
-        assert!(!message.ends());
+        assert!(!message.is_complete());
     }
     assert_eq!(table.look_up(tag).map(|info| info.touched), Some(false));
 }
@@ -100,7 +100,7 @@ fn a_second_message_has_no_segment_in_one_touch_memory() {
     assert_eq!(want(&table, tag, &mut second, false).unwrap_err(), Check::Touched);
     // The first message is not affected.
     drop(want(&table, tag, &mut first, true).unwrap());
-    assert!(!second.ends());
+    assert!(!second.is_complete());
     table.end_touch(first);
     assert!(!is_valid(&table, tag));
 }
@@ -113,7 +113,7 @@ fn a_whole_second_message_ends_one_touch_memory() {
     let mut first = Touch::default();
     let guard = want(&table, tag, &mut first, false).unwrap();
     // The refusal does not wait for a guard.
-    assert_eq!(want(&table, tag, &mut Touch::of_request(), true).unwrap_err(), Check::Touched);
+    assert_eq!(want(&table, tag, &mut Touch::for_request(), true).unwrap_err(), Check::Touched);
     assert!(!is_valid(&table, tag));
     drop(guard);
     assert_eq!(want(&table, tag, &mut first, true).unwrap_err(), Check::Valid);
@@ -124,14 +124,14 @@ fn a_whole_second_message_ends_one_touch_memory() {
 fn only_what_a_peer_may_do_touches() {
     let table = table();
     let tag = table.register(&ALL, HOME, once(READ | Rights::LOCAL_WRITE)).unwrap();
-    let mut message = Touch::of_request();
+    let mut message = Touch::for_request();
     assert_eq!(want(&table, tag, &mut message, true).unwrap_err(), Check::Right);
     let far = place(tag, ADDR + LEN);
     assert_eq!(remote_denied(&table, STREAM, far, 1, Rights::REMOTE_READ), Check::Range);
     assert_eq!(remote_denied(&table, STRANGER, place(tag, ADDR), 1, Rights::REMOTE_READ), Check::Domain);
     local(&table, tag, ADDR, 8, Rights::LOCAL_READ);
     local(&table, tag, ADDR, 8, Rights::LOCAL_WRITE);
-    assert!(!message.ends());
+    assert!(!message.is_complete());
     assert_eq!(table.look_up(tag).map(|info| (info.valid, info.touched)), Some((true, false)));
     remote(&table, STREAM, place(tag, ADDR), 1, Rights::REMOTE_READ);
     assert_eq!(table.look_up(tag).map(|info| info.touched), Some(true));
@@ -147,7 +147,7 @@ fn a_region_of_a_send_queue_request_serves_once_and_is_filled_again() {
         drop(want(&table, tag, &mut message, true).unwrap());
         table.end_touch(message);
         assert_eq!(table.invalidate_remotely(STREAM, tag).unwrap_err().check, Check::Valid);
-        tag = following(tag);
+        tag = next_tag(tag);
     }
 }
 
@@ -158,13 +158,13 @@ fn what_a_second_message_ended_is_filled_again_when_nobody_uses_it() {
     let tag = table.allocate(HOME).unwrap();
     table.fill(&ALL, STREAM, tag, once(BOTH)).unwrap();
     let guard = want(&table, tag, &mut Touch::default(), false).unwrap();
-    assert_eq!(want(&table, tag, &mut Touch::of_request(), true).unwrap_err(), Check::Touched);
+    assert_eq!(want(&table, tag, &mut Touch::for_request(), true).unwrap_err(), Check::Touched);
     std::thread::scope(|scope| {
-        let filler = scope.spawn(|| table.fill(&ALL, STREAM, following(tag), memory(BOTH)));
+        let filler = scope.spawn(|| table.fill(&ALL, STREAM, next_tag(tag), memory(BOTH)));
         drop(guard);
         filler.join().unwrap().unwrap();
     });
-    drop(want(&table, following(tag), &mut Touch::default(), true).unwrap());
+    drop(want(&table, next_tag(tag), &mut Touch::default(), true).unwrap());
 }
 
 #[test]
@@ -197,7 +197,7 @@ fn one_touch_memory_has_no_windows() {
     // A region that shares it has an entry of its own, which is not one-touch.
     let shared = table.share(tag, HOME, ADDR, BOTH | Rights::BIND).unwrap();
     for _ in 0..2 {
-        drop(want(&table, shared, &mut Touch::of_request(), true).unwrap());
+        drop(want(&table, shared, &mut Touch::for_request(), true).unwrap());
     }
 }
 
@@ -210,7 +210,7 @@ fn the_end_of_a_message_ends_only_what_it_touched() {
     table.deregister(tag).unwrap();
     table.end_touch(message);
     let next = once_region(&table);
-    assert_eq!(next, following(tag), "the test relies on the same index");
+    assert_eq!(next, next_tag(tag), "the test relies on the same index");
     table.end_touch(message);
     let mut other = Touch::default();
     drop(want(&table, next, &mut other, true).unwrap());

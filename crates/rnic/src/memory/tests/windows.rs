@@ -1,6 +1,6 @@
 //! Windows: what can be bound, who can use it, and how a binding ends.
 
-use super::super::{Binding, DeregisterError, RegisterError, Scope, following};
+use super::super::{Binding, DeregisterError, RegisterError, Scope, next_tag};
 use super::*;
 
 const READ: Rights = Rights::REMOTE_READ;
@@ -29,7 +29,7 @@ fn a_window_opens_its_part_of_the_region_and_no_more() {
     let region = region(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let bound = table.bind(STREAM, window, part(region)).unwrap();
-    assert_eq!(bound, following(window));
+    assert_eq!(bound, next_tag(window));
     let at = ADDR + 0x100;
     assert_eq!(remote(&table, STREAM, place(bound, at), 0x10, READ), [Span { addr: at, len: 0x10 }]);
     for (at, len) in [(at - 1, 1), (at, 0x11), (at + 0x10, 1)] {
@@ -188,7 +188,7 @@ fn only_the_peer_of_its_stream_invalidates_a_window() {
     let window = table.bind(STREAM, window, part(region)).unwrap();
     assert_eq!(check(STRANGER, window), Check::Domain);
     assert_eq!(check(NEIGHBOUR, window), Check::Stream);
-    assert_eq!(check(STREAM, following(window)), Check::Instance);
+    assert_eq!(check(STREAM, next_tag(window)), Check::Instance);
     table.invalidate_remotely(STREAM, window).unwrap();
     assert_eq!(check(STREAM, window), Check::Valid);
 

@@ -107,7 +107,7 @@ impl Rx {
         }
         let before = if matches!(self.message, Message::Write(_)) { self.written } else { 0 };
         self.written = before + u64::from(len);
-        if self.touch.ends() {
+        if self.touch.is_complete() {
             // Requirement M10: invalidate the memory after placement, before any later message is delivered.
             qp.device().table().end_touch(std::mem::take(&mut self.touch));
         }

@@ -93,7 +93,7 @@ impl Rx {
         self.destinations(qp, segment, len, |want, touch| {
             let guard = match want {
                 Destination::Local { domain, sge: Sge { tag, addr, len } } => table
-                    .local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
+                    .admit_local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
                     .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
                 Destination::Remote { place, len } => qp
                     .remote(place, len, Rights::REMOTE_WRITE, spans, touch)

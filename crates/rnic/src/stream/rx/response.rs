@@ -90,7 +90,7 @@ impl Rx {
         sges.range(0, original.len(), |sge| {
             let (domain, need) = (qp.stream().domain, Rights::LOCAL_WRITE);
             let table = qp.device().table();
-            let guard = table.local(domain, sge.tag, sge.addr, sge.len as usize, need, &mut spans);
+            let guard = table.admit_local(domain, sge.tag, sge.addr, sge.len as usize, need, &mut spans);
             guards.push(guard.map_err(|denied| RxFailure::local(QpError::Local(denied)))?);
             Checked::Ok(())
         })?;

@@ -204,7 +204,7 @@ impl Rx {
 
     fn begin_read(&mut self, qp: &QpContext, msn: u32, source: Place, len: u32) -> Checked {
         self.begin_read_or_atomic(qp, msn)?;
-        self.touch = Touch::of_request();
+        self.touch = Touch::for_request();
         if len > 0 {
             // Checked again when it is served, because the program may revoke the memory in between.
             let (len, need) = (len as usize, Rights::REMOTE_READ);
@@ -216,7 +216,7 @@ impl Rx {
 
     fn begin_atomic(&mut self, qp: &QpContext, request: &AtomicRequest) -> Checked {
         self.begin_read_or_atomic(qp, request.msn)?;
-        self.touch = Touch::of_request();
+        self.touch = Touch::for_request();
         // Checked again when it is served, as a Read is.
         let found = atomic::find(qp, request.target, &mut self.touch).map(drop);
         found.map_err(|error| RxFailure { cause: Some(atomic::cause(&error)), error, receive: None })

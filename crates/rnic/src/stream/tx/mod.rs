@@ -218,7 +218,7 @@ impl Tx {
         let mut obligations = lock(&qp.obligations);
         let settled =
             obligations.responses.drain(..self.cursor.responded as usize).map(|response| response.touch);
-        let ended: SmallVec<[Touch; 1]> = settled.filter(Touch::ends).collect();
+        let ended: SmallVec<[Touch; 1]> = settled.filter(Touch::is_complete).collect();
         drop(obligations);
         self.cursor.responded = 0;
         for touch in ended {

@@ -124,7 +124,8 @@ fn resolve<'q>(
             sges.range(u64::from(*offset), len, |sge| {
                 begins.get_or_insert(sge.place());
                 let right = Rights::LOCAL_READ;
-                let guard = table.local(stream.domain, sge.tag, sge.addr, sge.len as usize, right, spans);
+                let guard =
+                    table.admit_local(stream.domain, sge.tag, sge.addr, sge.len as usize, right, spans);
                 guards.push(guard.map_err(QpError::Local)?);
                 Ok(())
             })?;
