@@ -5,7 +5,7 @@ use super::connection::{Connection, Step};
 use crate::bug::{self, Bug};
 use crate::error::{ErrorOrigin, QpError};
 use crate::event::AsyncEvent;
-use crate::queue::{Completes, Receive, SendQueue, Status};
+use crate::queue::{BlamedRequest, Completes, Receive, SendQueue, Status};
 use crate::state::State;
 use crate::sync::lock;
 use ironwarp_wire::ddp::DdpHeader;
@@ -14,8 +14,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl QpContext {
-    /// Ends the stream. Only the first call has an effect.
-    pub(crate) fn fail(&self, error: QpError, terminate: Option<Terminate>, request: Option<(u64, Status)>) {
+    /// Ends the stream. Only the first call has an effect. If the caller names no request to blame, the error decides.
+    pub(crate) fn fail(&self, error: QpError, terminate: Option<Terminate>, blamed: Option<BlamedRequest>) {
         let error = Arc::new(error);
         if self.error.set(Arc::clone(&error)).is_err() {
             return;
@@ -33,9 +33,9 @@ impl QpContext {
         }
         {
             let mut sq = lock(&self.sq);
-            let request = request.or_else(|| blamed(&mut sq, self.attributes.completes, &error));
-            self.request_blamed.fetch_or(request.is_some(), Ordering::AcqRel);
-            sq.fail(self.id(), request, &error, |completion| self.complete_send(completion));
+            let blamed = blamed.or_else(|| find_blamed(&mut sq, self.attributes.completes, &error));
+            self.request_blamed.fetch_or(blamed.is_some(), Ordering::AcqRel);
+            sq.fail(self.id(), blamed, &error, |completion| self.complete_send(completion));
             let due = sq.due_flush();
             drop(sq);
             if let Some(in_use) = due {
@@ -158,11 +158,11 @@ fn attempt(step: impl FnOnce()) {
 /// sequence number, the Write that covers the place, or else the oldest. A Read is found by what it requested,
 /// because siw puts its size where the number belongs. If requests wait for acknowledgements, a missing one is
 /// that of the oldest request.
-fn blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Option<(u64, Status)> {
+fn find_blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Option<BlamedRequest> {
     let status = error.remote_status();
     let QpError::Terminated(terminate) = error else {
         let waits = completes == Completes::WhenAcknowledged && status != Status::Flushed;
-        return sq.oldest().filter(|_| waits).map(|seq| (seq, status));
+        return sq.oldest().filter(|_| waits).map(|seq| BlamedRequest { seq, status });
     };
     let Offender { header, read, .. } = &terminate.offender;
     let seq = match (header, read) {
@@ -175,7 +175,7 @@ fn blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Option<(
         Some(seq) => sq.delivered_before(seq),
         None => complains_of_own_read(sq, terminate),
     }
-    seq.map(|seq| (seq, status))
+    seq.map(|seq| BlamedRequest { seq, status })
 }
 
 /// A Read without data cannot violate any protection, but Linux siw may report one that it finds after an inline

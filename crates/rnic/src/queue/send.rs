@@ -39,7 +39,7 @@ pub(crate) struct SendQueue {
     acknowledged: u64,
     /// Messages are being passed to the link: what was sent is known when the call returns.
     sending: bool,
-    /// The stream failed during that call, because of this request and for this reason.
+    /// Set if the stream failed during that call: the requests complete once it is known what was sent.
     failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
@@ -51,8 +51,21 @@ pub(crate) struct SendQueue {
     feed: Option<Box<Feed>>,
 }
 
-/// The request that is to blame, if any, with its status; and the reason.
-type Failure = (Option<(u64, Status)>, Arc<QpError>);
+/// The failure of a stream whose requests have not completed yet.
+#[derive(Debug)]
+struct Failure {
+    blamed: Option<BlamedRequest>,
+    cause: Arc<QpError>,
+}
+
+/// The request to which the failure of a stream is attributed. It completes with `status`, the requests after it are
+/// flushed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlamedRequest {
+    /// Sequence number of the request in its send queue.
+    pub(crate) seq: u64,
+    pub(crate) status: Status,
+}
 
 impl SendQueue {
     pub(crate) fn new(

@@ -1,6 +1,6 @@
 //! How the requests of a send queue end when their stream fails.
 
-use super::SendQueue;
+use super::{BlamedRequest, Failure, SendQueue};
 use crate::error::QpError;
 use crate::queue::entry::failed;
 use crate::queue::{Completion, Receive, Status};
@@ -22,27 +22,27 @@ impl SendQueue {
     /// What was sent is known. If the stream failed meanwhile, all requests complete now.
     pub(crate) fn end_sending(&mut self, qp: u32, complete: impl FnMut(Completion)) {
         self.sending = false;
-        if let Some((failed, cause)) = self.failure.take().map(|failure| *failure) {
-            self.complete_all(qp, failed, &cause, complete);
+        if let Some(Failure { blamed, cause }) = self.failure.take().map(|failure| *failure) {
+            self.complete_all(qp, blamed, &cause, complete);
         }
     }
 
-    /// The stream failed: completes all requests, as soon as it is known what was sent. The request `failed` gets
+    /// The stream failed: completes all requests, as soon as it is known what was sent. The request `blamed` gets
     /// its status; of the others, those that were done and waited for their turn succeed, and the rest are
     /// flushed.
     pub(crate) fn fail(
         &mut self,
         qp: u32,
-        failed: Option<(u64, Status)>,
+        blamed: Option<BlamedRequest>,
         cause: &Arc<QpError>,
         complete: impl FnMut(Completion),
     ) {
         self.failed = true;
         self.restore();
         if self.sending {
-            self.failure.get_or_insert_with(|| Box::new((failed, Arc::clone(cause))));
+            self.failure.get_or_insert_with(|| Box::new(Failure { blamed, cause: Arc::clone(cause) }));
         } else {
-            self.complete_all(qp, failed, cause, complete);
+            self.complete_all(qp, blamed, cause, complete);
         }
     }
 
@@ -68,7 +68,7 @@ impl SendQueue {
     fn complete_all(
         &mut self,
         qp: u32,
-        blamed: Option<(u64, Status)>,
+        blamed: Option<BlamedRequest>,
         cause: &Arc<QpError>,
         mut complete: impl FnMut(Completion),
     ) {
@@ -79,7 +79,7 @@ impl SendQueue {
             let seq = self.first;
             self.first += 1;
             let status = match blamed {
-                Some((blamed, status)) if seq == blamed => status,
+                Some(blamed) if blamed.seq == seq => blamed.status,
                 _ if !flushing && self.is_complete(&entry) => Status::Success,
                 _ => Status::Flushed,
             };

@@ -25,7 +25,7 @@ use crate::half::Left;
 use crate::host::Span;
 use crate::link::{Link, LinkError};
 use crate::memory::{Guards, Spans, Touch};
-use crate::queue::{Receive, Status};
+use crate::queue::{BlamedRequest, Receive};
 use crate::sync::lock;
 use failure::{RxFailure, Target};
 use ironwarp_wire::mpa::{Fpdu, FpduReader, RtrSet};
@@ -392,21 +392,21 @@ impl Rx {
     fn fail(&mut self, qp: &QpContext, mut failure: RxFailure, fpdu: &Fpdu) {
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
-        let mut request = None;
+        let mut blamed = None;
         if let Header::ReadResponse(_) | Header::ReadV2Response(_) | Header::AtomicResponse(_) = fpdu.header {
             // The Read fails, not the receive that a message may be using meanwhile.
             failure.receive = None;
             let read = lock(&qp.sq).read().and_then(|read| read.entry);
-            request = read.map(|seq| (seq, failure.read_status()));
+            blamed = read.map(|seq| BlamedRequest { seq, status: failure.read_status() });
         }
-        self.fail_with(qp, failure, request, &bytes[..n]);
+        self.fail_with(qp, failure, blamed, &bytes[..n]);
     }
 
     fn fail_with(
         &mut self,
         qp: &QpContext,
         failure: RxFailure,
-        request: Option<(u64, Status)>,
+        blamed: Option<BlamedRequest>,
         offender: &[u8],
     ) {
         let RxFailure { error, cause, receive } = failure;
@@ -419,7 +419,7 @@ impl Rx {
             self.message = Message::None;
         }
         self.publish(qp); // acknowledge what was delivered before the Terminate is sent
-        qp.fail(error, terminate, request);
+        qp.fail(error, terminate, blamed);
         self.give_up(qp);
         self.tx_has_work = true;
     }

@@ -52,8 +52,8 @@ impl Tx {
         let more = !matches!(stop, Stop::Idle);
         match stop {
             Stop::Failed(failure) if batch.is_empty() => {
-                let TxFailure { error, terminate, request } = *failure;
-                qp.fail(error, Some(terminate), request);
+                let TxFailure { error, terminate, blamed } = *failure;
+                qp.fail(error, Some(terminate), blamed);
                 self.add_terminate(qp, batch);
             }
             // Send what was built; the failure will come up again.

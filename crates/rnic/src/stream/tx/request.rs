@@ -2,20 +2,18 @@
 
 use super::Tx;
 use super::payload::{Source, check};
-use super::stop::{Stop, TxFailure};
+use super::stop::Stop;
 use crate::context::QpContext;
 use crate::error::QpError;
 use crate::memory::{Guards, Rights};
 use crate::outbound::{FrameKind, InProgress, TxBatch, UNUSED_PLACE};
-use crate::queue::{Data, Operation, Status, WorkRequest};
+use crate::queue::{BlamedRequest, Data, Operation, Status, WorkRequest};
 use crate::stream::advance;
 use crate::sync::lock;
 use ironwarp_wire::ddp::{TAGGED_LEN, UNTAGGED_LEN};
 use ironwarp_wire::mpa::max_ulpdu;
 use ironwarp_wire::private::{ReadV2Request, SendImmediate};
-use ironwarp_wire::{
-    AtomicRequest, Header, Immediate, ImmediateData, ReadRequest, Send, SendWord, Tagged, Terminate,
-};
+use ironwarp_wire::{AtomicRequest, Header, Immediate, ImmediateData, ReadRequest, Send, SendWord, Tagged};
 
 /// One segment of a work request.
 struct Segment<'a> {
@@ -117,7 +115,9 @@ impl Tx {
                     self.registration_refused = true;
                     self.cursor.seq = qp.refuse(seq, error);
                 }
-                Err(error) => return Err(Stop::own(error, (seq, Status::WindowBind))),
+                Err(error) => {
+                    return Err(Stop::own(error, BlamedRequest { seq, status: Status::WindowBind }));
+                }
             }
             batch.set_start(self.cursor); // it was executed, even if the batch is rolled back
         }
@@ -145,13 +145,8 @@ impl Tx {
         probe: bool,
     ) -> Result<Started, Stop> {
         if batch.obligations.immediate == Some(false) {
-            let request = Some((seq, Status::LocalQpOperation));
-            let terminate = Terminate::LOCAL_CATASTROPHE;
-            return Err(Stop::Failed(Box::new(TxFailure {
-                error: QpError::NoImmediate,
-                terminate,
-                request,
-            })));
+            let blamed = BlamedRequest { seq, status: Status::LocalQpOperation };
+            return Err(Stop::own(QpError::NoImmediate, blamed));
         }
         if !probe {
             return Err(Stop::Idle);

@@ -2,7 +2,7 @@
 
 use crate::error::QpError;
 use crate::memory::{Check, Denied};
-use crate::queue::Status;
+use crate::queue::{BlamedRequest, Status};
 use ironwarp_wire::{Tag, Terminate};
 
 /// Why no frame was added.
@@ -20,21 +20,21 @@ pub(super) struct TxFailure {
     pub(super) error: QpError,
     /// The Terminate to send.
     pub(super) terminate: Terminate,
-    /// The work request that failed, if it was one, and its completion status.
-    pub(super) request: Option<(u64, Status)>,
+    /// The work request that failed; `None` if the failure is not that of a work request.
+    pub(super) blamed: Option<BlamedRequest>,
 }
 
 impl Stop {
     /// A work request names memory that it may not use.
     pub(super) fn local(error: QpError, seq: u64) -> Self {
-        Self::own(error, (seq, Status::LocalProtection))
+        Self::own(error, BlamedRequest { seq, status: Status::LocalProtection })
     }
 
     /// A work request cannot be executed, or [not yet](Self::pending).
     #[cold]
-    pub(super) fn own(error: QpError, request: (u64, Status)) -> Self {
+    pub(super) fn own(error: QpError, blamed: BlamedRequest) -> Self {
         let terminate = Terminate::LOCAL_CATASTROPHE;
-        Self::Failed(Box::new(TxFailure { error, terminate, request: Some(request) }))
+        Self::Failed(Box::new(TxFailure { error, terminate, blamed: Some(blamed) }))
     }
 
     /// If the next work request only waits for the registration of its memory (requirement X6), returns the
