@@ -11,7 +11,7 @@ use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::Member;
 use crate::reactor::source::{EventSource, Rearm};
 use crate::steering::Steering;
-use crate::sys::socket::counters_of;
+use crate::sys::socket::tcp_counters;
 use crate::sys::status_socket::{self, StatusSocket};
 use crate::sys::thread::Thread;
 use crate::verbs::event_queues::EventQueues;
@@ -131,7 +131,7 @@ fn key(name: &str) -> Option<(u32, u32)> {
 /// Only adapters of the same user are asked; root asks all. An answer from another user is an error, and so is one that is not a sealed file, or
 /// is longer than 16 MiB.
 pub fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
-    status_socket::ask(name, process).map(Answer)
+    status_socket::request(name, process).map(Answer)
 }
 
 impl Answer {
@@ -323,7 +323,7 @@ fn cq_row(cq: &Cq) -> Row {
 fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {
     let (sends, receives) = qp.queued();
     let attributes = qp.attributes();
-    let traffic = counters_of(member.as_fd().as_raw_fd());
+    let traffic = tcp_counters(member.as_fd().as_raw_fd());
     let peer = member.movable().and_then(|connection| connection.addresses());
     let peer = peer.map_or_else(String::new, |(peer, _)| peer.to_string());
     let row = Row::new("qp").with("number", qp.id()).with("state", qp.state()).with("lane", lane);

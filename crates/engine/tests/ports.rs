@@ -152,7 +152,7 @@ fn an_ephemeral_port_is_free_in_both_port_spaces() {
     for policy in [PortPolicy::Shared, PortPolicy::Apart] {
         let engine = engine(policy);
         let bound = bind(&engine, "127.0.0.1:0".parse().unwrap()).unwrap();
-        let at = bound.asked_addr().unwrap();
+        let at = bound.requested_addr().unwrap();
         assert_ne!(at.port(), 0);
         assert_eq!(bound.local_addr().unwrap() == at, policy == PortPolicy::Shared);
         talk(&engine, &Server::at(&engine, bound), at);
@@ -197,7 +197,7 @@ fn a_bound_port_makes_room_for_a_tcp_server() {
     assert!(bound.move_aside().unwrap());
     let tcp = socket();
     rustix::net::bind(&tcp, &at).unwrap();
-    assert_eq!(bound.asked_addr().unwrap(), at);
+    assert_eq!(bound.requested_addr().unwrap(), at);
     let server = Server::at(&engine, bound);
     talk(&engine, &server, at);
     // The same applies to a listener.

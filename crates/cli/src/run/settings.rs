@@ -112,7 +112,7 @@ fn seed_of(config: &Config) -> u64 {
 /// Creates or truncates the capture file. The program and its child processes append to it.
 fn begin(path: &Path) -> Result<OsString, Failure> {
     let cannot = |error| format!("failed to create the capture {}: {error}", path.display());
-    ironwarp_engine::sys::shared_file::begin(path).map_err(cannot)?;
+    ironwarp_engine::sys::shared_file::create_empty(path).map_err(cannot)?;
     Ok(std::path::absolute(path).map_err(cannot)?.into())
 }
 

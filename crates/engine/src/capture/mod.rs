@@ -114,7 +114,7 @@ struct State {
 }
 
 impl Tap for ConnectionTap {
-    fn sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize) {
+    fn on_sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize) {
         let (mut bytes, mut left) = (Vec::with_capacity(len), len);
         for piece in pieces {
             let part = piece.len().min(left);
@@ -127,7 +127,7 @@ impl Tap for ConnectionTap {
         self.passed(link, self.dialled, &bytes);
     }
 
-    fn received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize) {
+    fn on_received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize) {
         let in_host = host.iter().map(|span| span.len).sum::<usize>().min(len);
         let mut bytes = Vec::with_capacity(len);
         self.capture.read(host.iter().copied(), in_host, &mut bytes);
@@ -135,7 +135,7 @@ impl Tap for ConnectionTap {
         self.passed(link, !self.dialled, &bytes);
     }
 
-    fn aborted(&self) {
+    fn on_abort(&self) {
         lock(&self.state).aborted = true;
     }
 }

@@ -7,7 +7,7 @@ use super::incoming::{AskedPort, Decide, Decision, Incoming, reply_data};
 use super::listener::{Judgement, ListenerSocket};
 use crate::reactor::handle::LaneHandle;
 use crate::sys::socket::TcpLink;
-use crate::sys::tcp::settle;
+use crate::sys::tcp::configure_accepted;
 use crate::verbs::error::ConnectError;
 use ironwarp_rnic::connect::{Agreed, Incoming as Request, StartupError};
 use ironwarp_rnic::link::Link;
@@ -189,7 +189,7 @@ impl Answer {
     }
 
     fn requested(&mut self, request: Request) -> Result<(), ConnectError> {
-        settle(&self.link, self.ends.same_host);
+        configure_accepted(&self.link, self.ends.same_host);
         let startup = self.listener.config.startup;
         match self.listener.judge(&request) {
             Judgement::Program(asked) => {

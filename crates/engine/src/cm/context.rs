@@ -92,7 +92,7 @@ impl CmContext {
             idle,
             interval: PROBE_INTERVAL,
             probes: PROBES,
-            unacknowledged: idle + PROBE_INTERVAL * PROBES,
+            user_timeout: idle + PROBE_INTERVAL * PROBES,
         }
     }
 

@@ -119,7 +119,7 @@ impl Dial {
             return Err(ConnectError::GivenUp);
         }
         if !self.connected {
-            self.connected = self.link.connected()?;
+            self.connected = self.link.is_connected()?;
             if !self.connected {
                 return Ok(false);
             }

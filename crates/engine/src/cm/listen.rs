@@ -6,7 +6,7 @@ use super::incoming::Incoming;
 use super::listener::{ListenerConfig, ListenerSocket};
 use crate::notify::channel::{EventChannel, EventSink};
 use crate::sys::reserve::Reservation;
-use crate::sys::tcp::{Bound, Listener as Socket, Place};
+use crate::sys::tcp::{Bound, Listener as Socket, RdmaBinding};
 use ironwarp_rnic::sync::lock;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
 use std::io;
@@ -28,7 +28,7 @@ pub struct Listener {
 pub struct Listening {
     socket: Mutex<Arc<ListenerSocket>>,
     handshakes: Arc<Handshakes>,
-    place: Option<Place>,
+    binding: Option<RdmaBinding>,
     ctx: Weak<CmContext>,
 }
 
@@ -72,11 +72,11 @@ impl Listening {
         sink: Arc<dyn EventSink<Incoming>>,
         backlog: usize,
     ) -> io::Result<Self> {
-        let (socket, place) = bound.listen_in_place(&ctx.keepalive())?;
+        let (socket, binding) = bound.listen_with_rdma_binding(&ctx.keepalive())?;
         let own = || socket.local_addr().ok().map(|at| stream_port(at.port()));
-        let port = place.as_ref().map(Place::port).or_else(own);
+        let port = binding.as_ref().map(RdmaBinding::port).or_else(own);
         let config = config(ctx, sink, port, backlog);
-        Self::start(ctx, socket, place, config)
+        Self::start(ctx, socket, binding, config)
     }
 
     /// Listens for the manually connected queue pairs of a port.
@@ -86,20 +86,20 @@ impl Listening {
         at: SocketAddr,
         sink: Arc<dyn EventSink<Incoming>>,
     ) -> io::Result<Self> {
-        let socket = Socket::reserved(reservation, at, &ctx.keepalive())?;
+        let socket = Socket::at_reserved_port(reservation, at, &ctx.keepalive())?;
         Self::start(ctx, socket, None, config(ctx, sink, None, MAX_BACKLOG))
     }
 
     fn start(
         ctx: &Arc<CmContext>,
         socket: Socket,
-        place: Option<Place>,
+        binding: Option<RdmaBinding>,
         config: ListenerConfig,
     ) -> io::Result<Self> {
         let socket = Arc::new(ListenerSocket::new(socket, config));
         let handshakes = ctx.handshakes(ctx.steering().default_lane()?);
         handshakes.listen(&socket);
-        Ok(Self { socket: Mutex::new(socket), handshakes, place, ctx: Arc::downgrade(ctx) })
+        Ok(Self { socket: Mutex::new(socket), handshakes, binding, ctx: Arc::downgrade(ctx) })
     }
 
     /// Returns the address of the socket. The port of an RDMA port may have another number.
@@ -115,11 +115,11 @@ impl Listening {
     pub fn move_aside(&self) -> io::Result<bool> {
         let mut socket = lock(&self.socket);
         let local = socket.local_addr()?;
-        let Some(place) = self.place.as_ref().filter(|place| place.is_at(local.port())) else {
+        let Some(binding) = self.binding.as_ref().filter(|binding| binding.can_leave(local.port())) else {
             return Ok(false);
         };
         let Some(ctx) = self.ctx.upgrade() else { return Ok(false) };
-        let aside = place.listen_aside(&ctx.keepalive())?;
+        let aside = binding.listen_at_candidate(&ctx.keepalive())?;
         let moved = Arc::new(ListenerSocket::new(aside, socket.config.clone()));
         self.handshakes.listen(&moved);
         let before = std::mem::replace(&mut *socket, moved);

@@ -77,7 +77,7 @@ impl Probe {
     /// Whether the listener is there, once that is known.
     fn step(&mut self) -> Result<Option<bool>, ConnectError> {
         if !self.connected {
-            self.connected = self.link.connected()?;
+            self.connected = self.link.is_connected()?;
             if !self.connected {
                 return Ok(None);
             }

@@ -1,6 +1,6 @@
 //! Interfaces, addresses and routes of the kernel: rtnetlink messages, read without trusting the lengths they state (`sys/nlmsg.rs`).
 
-use crate::sys::netlink::{More, Netlink, Question};
+use crate::sys::netlink::{DumpProgress, DumpRequest, Netlink};
 use crate::sys::nlmsg::{Attributes, DONE, ERROR, Messages, bits, error, u32_at};
 use std::io;
 use std::net::IpAddr;
@@ -46,15 +46,15 @@ pub(crate) struct Found {
 impl Found {
     /// Asks the kernel.
     pub(crate) fn now() -> io::Result<Self> {
-        let ask = |question| Netlink::ask(question, Self::default, Self::take);
-        let interfaces = ask(Question::Links)?.interfaces;
-        let addresses = ask(Question::Addresses)?.addresses;
-        let routes = ask(Question::Routes)?.routes;
+        let dump = |request| Netlink::dump(request, Self::default, Self::take);
+        let interfaces = dump(DumpRequest::Links)?.interfaces;
+        let addresses = dump(DumpRequest::Addresses)?.addresses;
+        let routes = dump(DumpRequest::Routes)?.routes;
         Ok(Self { interfaces, addresses, routes })
     }
 
     /// Adds the contents of one datagram.
-    pub(crate) fn take(&mut self, datagram: &[u8]) -> io::Result<More> {
+    pub(crate) fn take(&mut self, datagram: &[u8]) -> io::Result<DumpProgress> {
         let mut interrupted = false;
         for message in Messages(datagram) {
             interrupted |= message.flags & bits(libc::NLM_F_DUMP_INTR) != 0;
@@ -62,12 +62,14 @@ impl Found {
                 libc::RTM_NEWLINK => self.interfaces.extend(interface(message.body)),
                 libc::RTM_NEWADDR => self.addresses.extend(address(message.body)),
                 libc::RTM_NEWROUTE => self.routes.extend(route(message.body)),
-                DONE => return Ok(if interrupted { More::Interrupted } else { More::Done }),
+                DONE => {
+                    return Ok(if interrupted { DumpProgress::Interrupted } else { DumpProgress::Complete });
+                }
                 ERROR => return Err(error(message.body)),
                 _ => {}
             }
         }
-        Ok(if interrupted { More::Interrupted } else { More::Coming })
+        Ok(if interrupted { DumpProgress::Interrupted } else { DumpProgress::Partial })
     }
 
     /// The default route: that of IPv4 if there is one, with the lowest metric.

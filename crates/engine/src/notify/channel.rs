@@ -1,7 +1,7 @@
 //! Event channels: how a program learns of events, by a descriptor or a call.
 
 use crate::sys::poller::EventFd;
-use crate::sys::thread::block;
+use crate::sys::thread::wait_readable;
 use ironwarp_rnic::event::{Channel, Wake};
 use std::fmt;
 use std::io;
@@ -113,7 +113,7 @@ pub(crate) fn wait_for<E>(
             return None;
         }
         // Nothing can be read from a descriptor that the program has closed.
-        block(&[wake.as_fd()], left, || false).ok()?;
+        wait_readable(&[wake.as_fd()], left, || false).ok()?;
     }
 }
 

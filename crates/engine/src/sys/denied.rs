@@ -17,7 +17,7 @@ pub struct Denied {
 
 impl Denied {
     /// Interprets the failure of a system call: it is denied, or failed with this errno.
-    pub fn or_failed(call: &'static str, errno: Errno) -> io::Error {
+    pub fn from_errno(call: &'static str, errno: Errno) -> io::Error {
         match errno {
             Errno::PERM | Errno::NOSYS => io::Error::new(errno.kind(), Self { call, errno }),
             _ => errno.into(),
@@ -25,8 +25,8 @@ impl Denied {
     }
 
     /// Adds the name of a system call to its result, if it is denied.
-    pub(crate) fn name<T>(call: &'static str, result: Result<T, Errno>) -> io::Result<T> {
-        result.map_err(|errno| Self::or_failed(call, errno))
+    pub(crate) fn check<T>(call: &'static str, result: Result<T, Errno>) -> io::Result<T> {
+        result.map_err(|errno| Self::from_errno(call, errno))
     }
 
     /// The denied call that an error contains.

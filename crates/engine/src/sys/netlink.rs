@@ -21,7 +21,7 @@ const NOTICES: usize = 1024;
 
 /// What can be asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Question {
+pub(crate) enum DumpRequest {
     /// All interfaces.
     Links,
     /// All addresses.
@@ -62,7 +62,7 @@ impl Netlink {
         let flags = SocketFlags::CLOEXEC;
         let fd =
             Fd::open(|| rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, flags, protocol));
-        let fd = Denied::name("socket", fd)?;
+        let fd = Denied::check("socket", fd)?;
         rustix::net::bind(&fd, &SocketAddrNetlink::new(0, groups))?;
         Ok(Self { fd })
     }
@@ -79,10 +79,10 @@ impl Netlink {
 
     /// Asks, and passes each datagram of the answer to `take`, which returns whether more follow. If it has to ask again, it calls
     /// `begin` again.
-    pub(crate) fn ask<T>(
-        question: Question,
+    pub(crate) fn dump<T>(
+        question: DumpRequest,
         begin: impl Fn() -> T,
-        mut take: impl FnMut(&mut T, &[u8]) -> io::Result<More>,
+        mut take: impl FnMut(&mut T, &[u8]) -> io::Result<DumpProgress>,
     ) -> io::Result<T> {
         for _ in 0..TRIES {
             // A new socket, so that nothing is left of an answer that was not read to its end.
@@ -90,26 +90,26 @@ impl Netlink {
             let mut found = begin();
             rustix::net::send(&socket.fd, &question.bytes(), SendFlags::empty())?;
             match socket.answer(|bytes| take(&mut found, bytes))? {
-                More::Interrupted => {}
-                More::Coming | More::Done => return Ok(found),
+                DumpProgress::Interrupted => {}
+                DumpProgress::Partial | DumpProgress::Complete => return Ok(found),
             }
         }
         Err(io::Error::new(io::ErrorKind::Interrupted, "interfaces and addresses change all the time"))
     }
 
-    fn answer(&self, mut take: impl FnMut(&[u8]) -> io::Result<More>) -> io::Result<More> {
+    fn answer(&self, mut take: impl FnMut(&[u8]) -> io::Result<DumpProgress>) -> io::Result<DumpProgress> {
         let mut buffer = vec![0; ROOM];
         let mut read = 0;
         while read < MOST {
             let Some(n) = self.receive(&mut buffer, RecvFlags::empty())? else { continue };
             read += n;
             match take(&buffer[..n])? {
-                More::Coming => {}
+                DumpProgress::Partial => {}
                 done => return Ok(done),
             }
         }
         tracing::warn!(bytes = read, "too many interfaces, addresses or routes: the rest is ignored");
-        Ok(More::Done)
+        Ok(DumpProgress::Complete)
     }
 
     /// Takes the pending notices, and returns whether there were any. Their contents do not matter: a caller that wants to know what
@@ -151,16 +151,16 @@ impl AsFd for Netlink {
 
 /// What follows a datagram of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum More {
+pub(crate) enum DumpProgress {
     /// The answer goes on.
-    Coming,
+    Partial,
     /// It is complete.
-    Done,
+    Complete,
     /// Something changed meanwhile, so the answer may be inconsistent.
     Interrupted,
 }
 
-impl Question {
+impl DumpRequest {
     /// `struct nlmsghdr`, followed by the structure of the question, all zero: any interface, any family.
     fn bytes(self) -> Vec<u8> {
         let (kind, body) = match self {

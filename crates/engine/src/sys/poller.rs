@@ -29,7 +29,7 @@ pub enum Interest {
     /// Edge-triggered: it became readable or writable, or more so. For sockets of streams.
     Edges,
     /// Edge-triggered: it became readable, or more so. For sets within a lane's set.
-    News,
+    ReadableEdges,
     /// Level-triggered: it is readable. For listeners and eventfds.
     Readable,
     /// Not reported until `modify` arms it. For sets, which have no errors: an error of a socket would be reported once.
@@ -64,7 +64,7 @@ impl Epoll {
     /// Creates an empty set.
     pub fn new() -> io::Result<Self> {
         Ok(Self {
-            fd: Denied::name("epoll_create1", Fd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)))?,
+            fd: Denied::check("epoll_create1", Fd::open(|| epoll::create(epoll::CreateFlags::CLOEXEC)))?,
         })
     }
 
@@ -115,7 +115,7 @@ impl Alarm {
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = Fd::open(|| rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags));
-        Ok(Self { fd: Denied::name("timerfd_create", fd)? })
+        Ok(Self { fd: Denied::check("timerfd_create", fd)? })
     }
 
     /// Expires after this time. Replaces an earlier time.
@@ -138,7 +138,7 @@ impl Interest {
         use epoll::EventFlags as F;
         match self {
             Self::Edges => F::IN | F::OUT | F::RDHUP | F::ET,
-            Self::News => F::IN | F::ET,
+            Self::ReadableEdges => F::IN | F::ET,
             Self::Readable => F::IN,
             Self::Disarmed => F::ONESHOT,
         }
@@ -204,7 +204,7 @@ impl EventFd {
 
     fn new(mode: EventfdFlags) -> io::Result<Self> {
         let flags = mode | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
-        Ok(Self { fd: Denied::name("eventfd2", Fd::open(|| rustix::event::eventfd(0, flags)))? })
+        Ok(Self { fd: Denied::check("eventfd2", Fd::open(|| rustix::event::eventfd(0, flags)))? })
     }
 
     /// Adds one and wakes a waiting thread. Does nothing if the program has closed it.

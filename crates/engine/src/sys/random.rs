@@ -9,7 +9,7 @@ pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;
     while filled < N {
-        filled += Denied::name("getrandom", getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
+        filled += Denied::check("getrandom", getrandom(&mut bytes[filled..], GetRandomFlags::empty()))?;
     }
     Ok(bytes)
 }

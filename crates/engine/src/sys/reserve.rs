@@ -101,7 +101,7 @@ fn bind_everywhere(kind: Kind, port: u16) -> io::Result<Fd> {
             rustix::net::bind(&fd, &SocketAddr::from((Ipv4Addr::UNSPECIFIED, port)))?;
             fd
         }
-        Err(error) => return Err(Denied::or_failed("socket", error)),
+        Err(error) => return Err(Denied::from_errno("socket", error)),
     };
     if kind == Kind::Datagram {
         // Datagrams to an address that is not served end here, unread, at the least cost in the kernel.

@@ -26,7 +26,7 @@ pub(crate) struct SharedFile {
 }
 
 /// Creates an empty capture file, or empties an existing one. Programs append to it.
-pub fn begin(path: &Path) -> io::Result<()> {
+pub fn create_empty(path: &Path) -> io::Result<()> {
     let file = open_private(path)?;
     fchmod(&file, Mode::RUSR | Mode::WUSR)?; // it may exist with wider permissions
     Ok(ftruncate(&file, 0)?)
@@ -162,7 +162,7 @@ mod tests {
         open(&path).unwrap().append(b" and more").unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"a header and more and more");
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        begin(&path).unwrap();
+        create_empty(&path).unwrap();
         assert_eq!((mode(&path), fs::read(&path).unwrap().len()), (0o600, 0));
         remove(&path);
     }
@@ -172,7 +172,7 @@ mod tests {
         let path = path("refused");
         let other = path.with_file_name("other");
         let refused = |what: &str| {
-            for error in [open(&path).unwrap_err(), begin(&path).unwrap_err()] {
+            for error in [open(&path).unwrap_err(), create_empty(&path).unwrap_err()] {
                 assert!(error.to_string().contains(what), "{error}");
             }
             fs::remove_file(&path).unwrap();
@@ -205,7 +205,7 @@ mod tests {
         let reader = File::open(&path).unwrap();
         flock(&reader, FlockOperation::LockExclusive).unwrap();
         open(&path).unwrap().append(b"!").unwrap();
-        begin(&path).unwrap();
+        create_empty(&path).unwrap();
         let error = open(&path).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::WouldBlock, "{error}");
         drop(reader);

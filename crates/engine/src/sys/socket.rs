@@ -71,18 +71,18 @@ impl From<TcpCounters> for Traffic {
 /// Observes the traffic of a connection. Each method is called after a successful system call, by the thread that made the call.
 pub(crate) trait Tap: Send + Sync + fmt::Debug {
     /// The first `len` bytes of `pieces` were sent.
-    fn sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize);
+    fn on_sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize);
 
     /// `len` bytes were received: first into the program's memory at `host`, and the rest into `own`.
-    fn received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize);
+    fn on_received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize);
 
     /// This end resets the connection.
-    fn aborted(&self);
+    fn on_abort(&self);
 }
 
 /// Returns the kernel's counters of a connection (TCP_INFO, tcp(7)). They are zero if the kernel does not have them, or for a
 /// descriptor that is not a TCP socket. Linux 4.2 and later have all of them.
-pub(crate) fn counters_of(fd: RawFd) -> TcpCounters {
+pub(crate) fn tcp_counters(fd: RawFd) -> TcpCounters {
     let mut info = [0_u64; 256 / 8];
     let mut len: libc::socklen_t = 256;
     // SAFETY: the kernel writes no more than `len` bytes, and every word may be anything.
@@ -128,11 +128,11 @@ impl TcpLink {
 
     /// Notifies the tap that this end resets the connection.
     pub(crate) fn report_abort(&self) {
-        self.tap.iter().for_each(|tap| tap.aborted());
+        self.tap.iter().for_each(|tap| tap.on_abort());
     }
 
     /// Returns whether the attempt to connect has succeeded; false while it is in progress. If it failed, returns the error the first time.
-    pub fn connected(&self) -> io::Result<bool> {
+    pub fn is_connected(&self) -> io::Result<bool> {
         rustix::net::sockopt::socket_error(&self.fd)??;
         Ok(self.has_peer()?)
     }
@@ -147,7 +147,7 @@ impl TcpLink {
     }
 
     /// Raises the time that sent data may stay unacknowledged (TCP_USER_TIMEOUT) to `time`. Never lowers it.
-    pub fn allow_silence(&self, time: Duration) {
+    pub fn raise_user_timeout(&self, time: Duration) {
         let time = u32::try_from(time.as_millis()).unwrap_or(i32::MAX.cast_unsigned());
         let time = time.min(i32::MAX.cast_unsigned()); // the kernel's own limit, 24 days
         let now = rustix::net::sockopt::tcp_user_timeout(&self.fd).unwrap_or(u32::MAX);
@@ -170,7 +170,7 @@ impl TcpLink {
 
     /// Returns the kernel's counters.
     pub(crate) fn counters(&self) -> TcpCounters {
-        counters_of(self.fd.as_raw_fd())
+        tcp_counters(self.fd.as_raw_fd())
     }
 
     /// Makes one `sendmsg` call for as many of the pieces as fit in one call. Returns the number of bytes sent, which may be fewer than the
@@ -253,7 +253,7 @@ impl Link for TcpLink {
         };
         self.lose_if_closed(sent);
         if let Ok(len) = sent {
-            self.tap.iter().for_each(|tap| tap.sent(self, pieces, len));
+            self.tap.iter().for_each(|tap| tap.on_sent(self, pieces, len));
             moved(len);
         }
         sent
@@ -279,7 +279,7 @@ impl Link for TcpLink {
             return Err(self.end_reason());
         }
         if let Some(tap) = &self.tap {
-            tap.received(self, host, own, received);
+            tap.on_received(self, host, own, received);
         }
         moved(received);
         Ok(received)

@@ -115,7 +115,7 @@ fn is_welcome(user: Uid, owner: Uid) -> bool {
 
 /// Asks the socket with this name; if `process` is given, only if it belongs to that process. Only root waits for answers of other
 /// users.
-pub(crate) fn ask(name: &str, process: Option<i32>) -> io::Result<Answer> {
+pub(crate) fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
     let asking = socket(SocketFlags::empty())?;
     sockopt::set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE))?;
     sockopt::set_socket_timeout(&asking, Timeout::Send, Some(QUEUEING))?;
@@ -196,7 +196,7 @@ mod tests {
     fn answered(test: &str, text: &str) -> (i32, String) {
         let name = format!("ironwarp-test/{}/{test}", std::process::id());
         let bulletin = StatusSocket::new(&name).unwrap();
-        let asking = std::thread::spawn(move || ask(&name, None));
+        let asking = std::thread::spawn(move || request(&name, None));
         poll(&mut [PollFd::new(&bulletin, PollFlags::IN)], None).unwrap();
         bulletin.answer(|| text.to_owned()).unwrap();
         let answer = asking.join().unwrap().unwrap();
@@ -228,7 +228,7 @@ mod tests {
         let pending = || poll(&mut [PollFd::new(&bulletin, PollFlags::IN)], None).unwrap();
         let asking = || {
             let name = name.clone();
-            std::thread::spawn(move || ask(&name, None)?.text())
+            std::thread::spawn(move || request(&name, None)?.text())
         };
         let first = asking();
         let second = std::cell::OnceCell::new();
@@ -255,7 +255,7 @@ mod tests {
 
     #[test]
     fn nobody_answers_under_a_name_that_nobody_has() {
-        let error = ask("ironwarp-test/none", None).unwrap_err();
+        let error = request("ironwarp-test/none", None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
@@ -263,6 +263,6 @@ mod tests {
     fn another_process_is_not_listened_to() {
         let name = format!("ironwarp-test/{}/other", std::process::id());
         let _bulletin = StatusSocket::new(&name).unwrap();
-        assert_eq!(ask(&name, Some(1)).unwrap_err().kind(), io::ErrorKind::NotFound);
+        assert_eq!(request(&name, Some(1)).unwrap_err().kind(), io::ErrorKind::NotFound);
     }
 }

@@ -33,12 +33,12 @@ pub struct Keepalive {
     /// Number of probes.
     pub probes: u32,
     /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT). It limits the probes, too.
-    pub unacknowledged: Duration,
+    pub user_timeout: Duration,
 }
 
 /// Begins to connect to `to`, from the address `from` if it is given; port 0 lets the kernel choose.
 ///
-/// When the socket becomes writable, [`TcpLink::connected`] returns the result.
+/// When the socket becomes writable, [`TcpLink::is_connected`] returns the result.
 pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) -> io::Result<TcpLink> {
     let fd = socket(to, SocketType::STREAM)?;
     set_options(&fd, keepalive)?;
@@ -78,12 +78,12 @@ pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Tc
 #[derive(Debug)]
 pub struct Bound {
     fd: Fd,
-    place: Option<Place>,
+    binding: Option<RdmaBinding>,
 }
 
 /// An RDMA port in use by this process.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct RdmaBinding {
     /// The address with the RDMA port, which need not be the TCP port of the socket.
     at: SocketAddr,
     port: RdmaPort,
@@ -124,7 +124,7 @@ impl Bound {
             sockopt::set_ipv6_v6only(&fd, !options.both_versions)?;
         }
         rustix::net::bind(&fd, &at)?;
-        Ok(Self { fd, place: None })
+        Ok(Self { fd, binding: None })
     }
 
     /// Takes an RDMA port; 0 lets the kernel choose. Depending on the policy, it is at the TCP port of the same number, or at a candidate.
@@ -138,7 +138,7 @@ impl Bound {
             let port = RdmaPort { space, number: at.port() };
             let one_family = at.is_ipv4() || !options.both_versions;
             let claim = Claim::new(port, at, one_family, options.share && at.port() != 0)?;
-            io::Result::Ok(Place { at, port, options, policy, claim })
+            io::Result::Ok(RdmaBinding { at, port, options, policy, claim })
         };
         if at.port() != 0 {
             return claim(at)?.bind();
@@ -147,8 +147,8 @@ impl Bound {
         loop {
             let bound = Self::take(at, false, options)?;
             match claim(bound.local_addr()?) {
-                Ok(place) if policy == PortPolicy::Apart => return place.aside(),
-                Ok(place) => return Ok(Self { place: Some(place), ..bound }),
+                Ok(binding) if policy == PortPolicy::Apart => return binding.aside(),
+                Ok(binding) => return Ok(Self { binding: Some(binding), ..bound }),
                 Err(error) if taken.len() == TRIES => return Err(error),
                 Err(_) => taken.push(bound),
             }
@@ -161,35 +161,40 @@ impl Bound {
     }
 
     /// Returns the address that was asked for: with the RDMA port, if it is one.
-    pub fn asked_addr(&self) -> io::Result<SocketAddr> {
-        self.place.as_ref().map_or_else(|| self.local_addr(), |place| Ok(place.at))
+    pub fn requested_addr(&self) -> io::Result<SocketAddr> {
+        self.binding.as_ref().map_or_else(|| self.local_addr(), |binding| Ok(binding.at))
     }
 
     /// Leaves the TCP port of an RDMA port's own number to others, if it has that, and moves to a candidate. Returns whether it had it.
     pub fn move_aside(&mut self) -> io::Result<bool> {
         let local = self.local_addr()?;
-        let Some(place) = self.place.as_ref().filter(|place| place.is_at(local.port())) else {
+        let Some(binding) = self.binding.as_ref().filter(|binding| binding.can_leave(local.port())) else {
             return Ok(false);
         };
-        self.fd = place.candidate()?;
+        self.fd = binding.candidate()?;
         Ok(true)
     }
 
     /// Starts to listen.
     pub fn listen(self, keepalive: &Keepalive) -> io::Result<Listener> {
-        self.listen_in_place(keepalive).map(|(listener, _)| listener)
+        self.listen_with_rdma_binding(keepalive).map(|(listener, _)| listener)
     }
 
     /// Starts to listen. The second value holds the RDMA port, if it is one.
-    pub(crate) fn listen_in_place(self, keepalive: &Keepalive) -> io::Result<(Listener, Option<Place>)> {
-        let Some(place) = self.place else {
-            return Ok((Self { place: None, ..self }.start(keepalive)?, None));
+    pub(crate) fn listen_with_rdma_binding(
+        self,
+        keepalive: &Keepalive,
+    ) -> io::Result<(Listener, Option<RdmaBinding>)> {
+        let Some(binding) = self.binding else {
+            return Ok((Self { binding: None, ..self }.start(keepalive)?, None));
         };
-        let place = Place { claim: place.claim.listen()?, ..place };
-        match (Self { fd: self.fd, place: None }).start(keepalive) {
+        let binding = RdmaBinding { claim: binding.claim.listen()?, ..binding };
+        match (Self { fd: self.fd, binding: None }).start(keepalive) {
             // Another process that shares the TCP port was first.
-            Err(error) if place.may_move(&error) => Ok((place.listen_aside(keepalive)?, Some(place))),
-            listener => Ok((listener?, Some(place))),
+            Err(error) if binding.may_move(&error) => {
+                Ok((binding.listen_at_candidate(keepalive)?, Some(binding)))
+            }
+            listener => Ok((listener?, Some(binding))),
         }
     }
 
@@ -197,20 +202,20 @@ impl Bound {
         set_options(&self.fd, keepalive)?;
         // Connections inherit it: once they are closed, they do not keep the next process from listening here.
         sockopt::set_socket_reuseaddr(&self.fd, true)?;
-        // Connections inherit this, too, until `settle`: if the connection of a stranger is closed, nothing is left of it in the kernel.
+        // Connections inherit this, too, until `configure_accepted`: if the connection of a stranger is closed, nothing is left of it in the kernel.
         sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO))?;
         rustix::net::listen(&self.fd, BACKLOG)?;
         Ok(Listener { fd: self.fd })
     }
 }
 
-impl Place {
+impl RdmaBinding {
     pub(crate) fn port(&self) -> RdmaPort {
         self.port
     }
 
     /// Whether a TCP port is the one with this port's own number, which could be left to others.
-    pub(crate) fn is_at(&self, port: u16) -> bool {
+    pub(crate) fn can_leave(&self, port: u16) -> bool {
         port == self.port.number && self.policy != PortPolicy::Tcp
     }
 
@@ -221,14 +226,14 @@ impl Place {
             return self.aside();
         }
         match Bound::new(self.at, self.options) {
-            Ok(bound) => Ok(Bound { place: Some(self), ..bound }),
+            Ok(bound) => Ok(Bound { binding: Some(self), ..bound }),
             Err(error) if self.may_move(&error) => self.aside(),
             Err(error) => Err(error),
         }
     }
 
     fn aside(self) -> io::Result<Bound> {
-        Ok(Bound { fd: self.candidate()?, place: Some(self) })
+        Ok(Bound { fd: self.candidate()?, binding: Some(self) })
     }
 
     /// Whether a candidate is to be tried because of an error at the TCP port of the same number.
@@ -259,8 +264,8 @@ impl Place {
     }
 
     /// Listens at a candidate.
-    pub(crate) fn listen_aside(&self, keepalive: &Keepalive) -> io::Result<Listener> {
-        Bound { fd: self.candidate()?, place: None }.start(keepalive)
+    pub(crate) fn listen_at_candidate(&self, keepalive: &Keepalive) -> io::Result<Listener> {
+        Bound { fd: self.candidate()?, binding: None }.start(keepalive)
     }
 
     /// Checks whether the process may have a port of this number. The rule for UDP is the same, and uses no TCP port.
@@ -302,7 +307,11 @@ impl Listener {
     }
 
     /// Listens at an address with a reserved port.
-    pub fn reserved(reservation: &Reservation, at: SocketAddr, keepalive: &Keepalive) -> io::Result<Self> {
+    pub fn at_reserved_port(
+        reservation: &Reservation,
+        at: SocketAddr,
+        keepalive: &Keepalive,
+    ) -> io::Result<Self> {
         // The kernel checks for conflicts again when a socket begins to listen.
         reservation.share(|| {
             let fd = socket(at, SocketType::STREAM)?;
@@ -312,7 +321,7 @@ impl Listener {
     }
 
     /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting. If it is closed before
-    /// `settle`, its peer sees a reset.
+    /// `configure_accepted`, its peer sees a reset.
     pub fn accept(&self) -> io::Result<Option<Accepted>> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -361,7 +370,7 @@ pub(crate) fn descriptor_limit() -> u64 {
 fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Denied::name("socket", Fd::open(|| rustix::net::socket_with(family, kind, flags, None)))
+    Denied::check("socket", Fd::open(|| rustix::net::socket_with(family, kind, flags, None)))
 }
 
 fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
@@ -371,13 +380,13 @@ fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
     sockopt::set_tcp_keepidle(fd, keepalive.idle)?;
     sockopt::set_tcp_keepintvl(fd, keepalive.interval)?;
     sockopt::set_tcp_keepcnt(fd, keepalive.probes)?;
-    let unacknowledged = u32::try_from(keepalive.unacknowledged.as_millis()).unwrap_or(u32::MAX);
-    sockopt::set_tcp_user_timeout(fd, unacknowledged)?;
+    let user_timeout = u32::try_from(keepalive.user_timeout.as_millis()).unwrap_or(u32::MAX);
+    sockopt::set_tcp_user_timeout(fd, user_timeout)?;
     Ok(())
 }
 
 /// Gives an accepted connection its options, once its peer has spoken MPA.
-pub(crate) fn settle(link: &TcpLink, same_host: bool) {
+pub(crate) fn configure_accepted(link: &TcpLink, same_host: bool) {
     let _ = sockopt::set_socket_linger(link, None);
     if same_host {
         speed_up(link);

@@ -3,7 +3,7 @@
 #![expect(unsafe_code, reason = "installs a filter for system calls, and ends threads without Rust")]
 
 use super::socket::TcpLink;
-use super::tcp::{Accepted, Keepalive, Listener, connect, settle};
+use super::tcp::{Accepted, Keepalive, Listener, configure_accepted, connect};
 use ironwarp_rnic::host::Span;
 use ironwarp_testkit::mapping::Mapping;
 pub(super) use ironwarp_testkit::mapping::PAGE;
@@ -135,7 +135,7 @@ pub(super) const KEEPALIVE: Keepalive = Keepalive {
     idle: Duration::from_secs(7),
     interval: Duration::from_secs(3),
     probes: 4,
-    unacknowledged: Duration::from_millis(25_500),
+    user_timeout: Duration::from_millis(25_500),
 };
 
 pub(super) fn loopback() -> SocketAddr {
@@ -148,9 +148,9 @@ pub(super) fn pair() -> (TcpLink, TcpLink) {
     let client = connect(listener.local_addr().unwrap(), None, &KEEPALIVE).unwrap();
     wait(&listener, PollFlags::IN);
     let Accepted { link: server, peer, same_host } = listener.accept().unwrap().unwrap();
-    settle(&server, same_host);
+    configure_accepted(&server, same_host);
     wait(&client, PollFlags::OUT);
-    assert!(client.connected().unwrap());
+    assert!(client.is_connected().unwrap());
     assert_eq!(peer, client.local_addr().unwrap());
     (client, server)
 }

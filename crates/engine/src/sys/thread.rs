@@ -94,7 +94,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
         up.wait();
     })
     .map_err(|error| match Errno::from_io_error(&error) {
-        Some(errno) => Denied::or_failed("clone3", errno),
+        Some(errno) => Denied::from_errno("clone3", errno),
         None => error,
     })
 }
@@ -109,12 +109,12 @@ unsafe extern "C-unwind" {
     ) -> libc::c_int;
 }
 
-/// Upper bound on one call of [`block`]. Linux does not wake a thread that waits for a descriptor when another thread closes it.
+/// Upper bound on one call of [`wait_readable`]. Linux does not wake a thread that waits for a descriptor when another thread closes it.
 const LONGEST_BLOCK: Duration = Duration::from_secs(1);
 
 /// Sleeps until one of these is readable, a signal was caught, the timeout expires, or `over` returns true, which is checked once a second.
 /// The caller finds out which. An error: one of them is not open any more.
-pub(crate) fn block(
+pub(crate) fn wait_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
     over: impl Fn() -> bool,

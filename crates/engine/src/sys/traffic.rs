@@ -4,7 +4,7 @@
 
 use super::counters;
 use super::fork;
-use super::socket::counters_of;
+use super::socket::tcp_counters;
 
 pub use super::counters::Traffic;
 
@@ -12,6 +12,6 @@ pub use super::counters::Traffic;
 /// call may be counted twice in this result.
 pub fn of_process() -> Traffic {
     let mut sum = counters::kept();
-    fork::registered().for_each(|fd| sum += counters_of(fd).into());
+    fork::registered().for_each(|fd| sum += tcp_counters(fd).into());
     sum
 }

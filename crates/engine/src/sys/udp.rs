@@ -229,5 +229,5 @@ impl LocalAddress {
 fn open(at: SocketAddr) -> io::Result<Fd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
-    Denied::name("socket", Fd::open(|| rustix::net::socket_with(family, SocketType::DGRAM, flags, None)))
+    Denied::check("socket", Fd::open(|| rustix::net::socket_with(family, SocketType::DGRAM, flags, None)))
 }

@@ -24,7 +24,7 @@ fn invalid_arguments_are_refused_at_once() {
     assert!(matches!(refused(here, NOBODY, index), BringUpError::NoGid(MOST_GIDS)));
     assert!(matches!(refused(gid("::1"), NOBODY, options(here)), BringUpError::OtherVersion { .. }));
     assert!(matches!(refused(Gid::ZERO, NOBODY, options(here)), BringUpError::OtherVersion { .. }));
-    assert!(matches!(refused(here, 0x0100_0000, options(here)), BringUpError::NotDialled(0x0100_0000)));
+    assert!(matches!(refused(here, 0x0100_0000, options(here)), BringUpError::InvalidQpn(0x0100_0000)));
     let deep = BringUpOptions { ord: Some(u16::MAX), ..options(here) };
     assert!(matches!(refused(here, NOBODY, deep), BringUpError::InvalidArgument(_)));
     // Not an address of this host, for the end that dials and for the end that listens.

@@ -35,7 +35,7 @@ fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     let both_versions = options.one_family != Some(true);
     let bind = BindOptions { share: options.share_port, both_versions };
     let bound = Bound::for_rdma(at, id.port_space(), bind, config().port_policy())?;
-    let local = bound.asked_addr()?;
+    let local = bound.requested_addr()?;
     id.set_local(local);
     if !local.ip().is_unspecified() {
         id.set_device()?;

@@ -33,7 +33,7 @@ impl ChannelWake {
     pub(crate) fn new() -> Result<Self, Errno> {
         let (program, ours) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
-                .map_err(|errno| Denied::or_failed("socketpair", errno))?;
+                .map_err(|errno| Denied::from_errno("socketpair", errno))?;
         let ends = Ends { program, ours, backlog: Mutex::default() };
         sockopt::set_socket_send_buffer_size(&ends.program, 0)?; // the minimum
         while send(&ends.program) {}

@@ -152,7 +152,7 @@ impl ManualAttempt {
         let number = pair.id();
         let port = port_of(number).ok_or(BringUpError::NoPort)?;
         if remote.qpn > LAST {
-            return Err(BringUpError::NotDialled(remote.qpn));
+            return Err(BringUpError::InvalidQpn(remote.qpn));
         }
         // A number without a port is not that of a queue pair. As with hardware, that shows when something is sent.
         let remote_port = port_of(remote.qpn);
@@ -438,7 +438,7 @@ impl Target for ManualAttempt {
         let mut progress = self.progress();
         progress.phase = Phase::Connected;
         progress.link = Arc::downgrade(link);
-        progress.tell_kernel(&pair);
+        progress.set_user_timeout(&pair);
         Ok(())
     }
 
@@ -506,9 +506,9 @@ impl Progress {
     /// Sets how long sent data may stay unacknowledged (TCP_USER_TIMEOUT). Never less than what the adapter allows all of its
     /// connections: the kernel counts the time in which the remote window is closed, too, and a peer whose receives are not posted is
     /// slow, not gone.
-    pub(super) fn tell_kernel(&self, pair: &QueuePair) {
+    pub(super) fn set_user_timeout(&self, pair: &QueuePair) {
         if let (Some(patience), Some(link)) = (pair.qp().retries().response_timeout(), self.link.upgrade()) {
-            link.allow_silence(patience);
+            link.raise_user_timeout(patience);
         }
     }
 }

@@ -23,9 +23,9 @@ pub enum BringUpError {
         /// The remote GID.
         remote: Gid,
     },
-    /// The number is not that of a queue pair. A number that is not in use is noticed when something is sent.
+    /// The remote queue pair number is wider than 24 bits. A number that is not in use is noticed only when something is sent.
     #[error("invalid queue pair number {0:#x}: QPNs are 24 bits wide")]
-    NotDialled(u32),
+    InvalidQpn(u32),
     /// The queue pair must be initialised, and not have been connected since.
     #[error(transparent)]
     State(#[from] IllegalTransition),

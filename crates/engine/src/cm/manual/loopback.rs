@@ -79,7 +79,7 @@ impl Handshake for SelfConnect {
     }
 
     fn progress(self: Box<Self>) -> Step {
-        match self.link.connected() {
+        match self.link.is_connected() {
             Ok(false) => return Step::Wait(self),
             Ok(true) => {
                 if let Err(error) = self.start() {

@@ -16,7 +16,7 @@ impl ManualAttempt {
         let mut progress = self.progress();
         progress.waiting = None;
         progress.changes += 1;
-        progress.tell_kernel(&pair);
+        progress.set_user_timeout(&pair);
         let changes = progress.changes;
         drop(progress);
         self.check_patience(Instant::now(), changes);

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::gid::parse::{Found, Interface, Route};
-use crate::sys::netlink::More;
+use crate::sys::netlink::DumpProgress;
 
 const LINKS: &[u8] = include_bytes!("../recorded/links.bin");
 const ADDRESSES: &[u8] = include_bytes!("../recorded/addresses.bin");
@@ -13,7 +13,7 @@ const ROUTES: &[u8] = include_bytes!("../recorded/routes.bin");
 fn recorded() -> Found {
     let mut found = Found::default();
     for datagram in [LINKS, ADDRESSES, ROUTES] {
-        assert_eq!(found.take(datagram).unwrap(), More::Done);
+        assert_eq!(found.take(datagram).unwrap(), DumpProgress::Complete);
     }
     found
 }
@@ -171,7 +171,7 @@ fn a_route_over_several_ways_is_of_the_first() {
     message.extend([0; 10]);
     message.extend(body);
     let mut found = Found::default();
-    assert_eq!(found.take(&message).unwrap(), More::Coming);
+    assert_eq!(found.take(&message).unwrap(), DumpProgress::Partial);
     assert_eq!(found.routes, [Route { interface: 5, source: None, metric: 0, ipv6: false }]);
 }
 
@@ -209,7 +209,7 @@ fn an_error_of_the_kernel_is_returned() {
 fn an_answer_that_was_interrupted_is_asked_for_anew() {
     let mut dump = ADDRESSES.to_vec();
     dump[6] |= u8::try_from(libc::NLM_F_DUMP_INTR).unwrap();
-    assert_eq!(Found::default().take(&dump).unwrap(), More::Interrupted);
+    assert_eq!(Found::default().take(&dump).unwrap(), DumpProgress::Interrupted);
 }
 
 /// On whatever machine this runs: loopback is there, and what is asked for one by one is what the list says.

@@ -96,7 +96,7 @@ impl PollSet {
             guarded: AtomicBool::new(false),
         });
         register(&set);
-        lane.epoll().add(&set.owner.epoll, set.token(), Interest::News)?;
+        lane.epoll().add(&set.owner.epoll, set.token(), Interest::ReadableEdges)?;
         Ok(set)
     }
 

@@ -188,7 +188,7 @@ impl Owner {
     fn arm(&self, state: &mut MutexGuard<'_, State>) {
         **state = State::Armed;
         self.polled.store(false, Ordering::SeqCst);
-        if let Err(error) = self.lane.epoll().modify(&self.epoll, self.token, Interest::News) {
+        if let Err(error) = self.lane.epoll().modify(&self.epoll, self.token, Interest::ReadableEdges) {
             self.lane.fail(&format_args!("failed to arm a poll set: {error}"));
         }
     }

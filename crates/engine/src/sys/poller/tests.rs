@@ -35,7 +35,7 @@ impl Nest {
         let (outer, inner) = (Epoll::new().unwrap(), Epoll::new().unwrap());
         inner.add(&near, SOCKET, Interest::Edges).unwrap();
         assert_eq!(take(&inner, LIMIT), [event(SOCKET, false, true)]);
-        outer.add(&inner, INNER, Interest::News).unwrap();
+        outer.add(&inner, INNER, Interest::ReadableEdges).unwrap();
         Self { outer, inner, near, far }
     }
 
@@ -46,7 +46,7 @@ impl Nest {
     }
 
     fn arm(&self) {
-        self.outer.modify(&self.inner, INNER, Interest::News).unwrap();
+        self.outer.modify(&self.inner, INNER, Interest::ReadableEdges).unwrap();
     }
 
     fn disarm(&self) {

@@ -64,7 +64,7 @@ fn the_local_address_may_be_chosen() {
     let links = [first, second].map(|to| connect(to, Some(port), &KEEPALIVE).unwrap());
     for link in &links {
         wait(link, PollFlags::OUT);
-        assert!(link.connected().unwrap());
+        assert!(link.is_connected().unwrap());
         assert_eq!(link.local_addr().unwrap(), port);
     }
 }
@@ -78,7 +78,7 @@ fn a_refused_connection_says_so_once() {
     // Over loopback the answer may come before the call returns.
     let refused = connect(to, None, &KEEPALIVE).and_then(|link| {
         wait(&link, PollFlags::OUT);
-        link.connected()
+        link.is_connected()
     });
     assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
 }
@@ -86,7 +86,7 @@ fn a_refused_connection_says_so_once() {
 #[test]
 fn not_connected_yet() {
     let link = TcpLink::new(socket(loopback(), SocketType::STREAM).unwrap());
-    assert!(!link.connected().unwrap());
+    assert!(!link.is_connected().unwrap());
     assert!(link.peer_addr().is_err());
 }
 
@@ -129,7 +129,7 @@ fn a_socket_connected_to_itself_hears_what_it_says() {
     for at in ["127.0.0.1:7", "127.0.0.2:0", "[::1]:0"] {
         let link = connect_to_itself(at.parse().unwrap(), &KEEPALIVE).unwrap();
         wait(&link, PollFlags::OUT);
-        assert!(link.connected().unwrap());
+        assert!(link.is_connected().unwrap());
         assert_eq!(link.peer_addr().unwrap(), link.local_addr().unwrap());
         assert_eq!(link.send(&[Piece::Own(b"hello")]), Ok(5));
         let mut heard = [0; 8];
@@ -148,11 +148,11 @@ fn a_socket_connected_to_itself_hears_what_it_says() {
 fn silence_is_allowed_for_longer_and_never_for_less() {
     let (client, _server) = pair();
     let before = sockopt::tcp_user_timeout(&client).unwrap();
-    client.allow_silence(Duration::from_secs(1));
+    client.raise_user_timeout(Duration::from_secs(1));
     assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), before);
-    client.allow_silence(Duration::from_secs(100));
+    client.raise_user_timeout(Duration::from_secs(100));
     assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), 100_000);
-    client.allow_silence(Duration::MAX);
+    client.raise_user_timeout(Duration::MAX);
     assert_eq!(sockopt::tcp_user_timeout(&client).unwrap(), i32::MAX.cast_unsigned());
 }
 
@@ -191,7 +191,7 @@ fn connections_that_are_long_closed_are_in_nobodys_way() {
             break accepted;
         }
     };
-    settle(&link, same_host);
+    configure_accepted(&link, same_host);
     // This end closes first, and remembers the connection for a minute.
     drop((link, listener));
     assert_eq!(io::Read::read(&mut peer, &mut [0]).unwrap(), 0);

@@ -3,7 +3,7 @@
 use super::CompletionQueue;
 use crate::reactor::poll_set::PollSet;
 use crate::reactor::waiters::WaiterGuard;
-use crate::sys::thread::block;
+use crate::sys::thread::wait_readable;
 use ironwarp_rnic::queue::Overrun;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -69,7 +69,7 @@ impl CompletionQueue {
         sets.iter().for_each(|set| set.poll());
         let sockets = sets.iter().map(|set| set.epoll().as_fd());
         let fds: Vec<BorrowedFd<'_>> = std::iter::once(waiter.alarm()).chain(sockets).collect();
-        block(&fds, timeout, || self.has_stopped())
+        wait_readable(&fds, timeout, || self.has_stopped())
     }
 
     /// Whether nothing completes any more: the adapter has stopped, and its lanes have let go of all connections.
