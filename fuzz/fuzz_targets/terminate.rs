@@ -21,7 +21,7 @@ fuzz_target!(|words: &[u8]| {
     }
     // The same bytes as a segment to be answered.
     for (layer, kind, code) in [(0, 1, 0), (0, 2, 6), (1, 1, 0), (1, 2, 1), (2, 0, 2)] {
-        let answer = Terminate::answer(Cause::from_wire(layer, kind, code), words);
+        let answer = Terminate::for_segment(Cause::from_wire(layer, kind, code), words);
         assert_eq!(parse(&emit(answer)), Some(answer));
     }
 });

@@ -317,7 +317,7 @@ fn cq_row(cq: &Cq) -> Row {
     };
     let row = Row::new("cq").with("number", cq.id()).with("completions", cq.len());
     let row = row.with("capacity", cq.capacity()).with("armed", cq.is_armed()).with("handler", handler);
-    row.with("overrun", cq.overrun())
+    row.with("overrun", cq.has_overrun())
 }
 
 fn qp_row(qp: &Qp, member: Arc<dyn Member>, lane: usize) -> Row {

@@ -233,13 +233,13 @@ struct Nobody;
 impl StreamDriver for Nobody {
     fn schedule(&self) {}
 
-    fn opened(&self) {}
+    fn on_first_message(&self) {}
 
-    fn peer_not_ready(&self) {}
+    fn on_peer_not_ready(&self) {}
 
-    fn ended(&self, error: &Arc<QpError>) {
+    fn on_stream_ended(&self, error: &Arc<QpError>) {
         panic!("{error}");
     }
 
-    fn closed(&self) {}
+    fn on_link_closed(&self) {}
 }

@@ -187,7 +187,7 @@ pub enum Protocol {
     },
     /// A response without a request.
     #[error("unexpected Read or Atomic Response")]
-    Unasked,
+    UnexpectedResponse,
     /// RFC 7306 §8.2: the target of an atomic operation must be aligned.
     #[error("atomic operation at {place}, which is not aligned to 8 bytes")]
     Misaligned {
@@ -252,7 +252,7 @@ impl Protocol {
             Self::V2ResponseLength { expected, found } if found > expected as u64 => {
                 Cause::UntaggedBuffer(UntaggedBuffer::TooLong)
             }
-            Self::Unasked => Cause::Operation(Operation::Opcode),
+            Self::UnexpectedResponse => Cause::Operation(Operation::Opcode),
             Self::ResponsePlace { expected, found } if expected.tag.0 != found.tag.0 => {
                 Cause::TaggedBuffer(TaggedBuffer::Tag)
             }

@@ -61,7 +61,7 @@ pub trait Host: Send + Sync + fmt::Debug {
     /// because Writes do not take the lock.
     fn update(&self, addr: u64, new: &dyn Fn(u64) -> u64) -> Result<u64, Unmapped> {
         let word = [Span { addr, len: WORD }];
-        let _turn = turn(addr);
+        let _lock = lock_word(addr);
         let mut bytes = [0; WORD];
         self.gather(&word, &mut bytes)?;
         let before = u64::from_ne_bytes(bytes);
@@ -82,25 +82,27 @@ pub trait Host: Send + Sync + fmt::Debug {
 }
 
 const LOCKS: usize = 64;
-static TURNS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
+static WORD_LOCKS: [Mutex<()>; LOCKS] = [const { Mutex::new(()) }; LOCKS];
 
 /// Guards of all locks, for a thread that forks: no other thread holds one.
 #[doc(hidden)]
 #[derive(Debug)]
-pub struct Turns {
+pub struct WordLocks {
     _all: Vec<MutexGuard<'static, ()>>,
 }
 
 #[doc(hidden)]
-pub fn all_turns() -> Turns {
-    Turns { _all: TURNS.iter().map(|turn| turn.lock().unwrap_or_else(PoisonError::into_inner)).collect() }
+pub fn lock_all_words() -> WordLocks {
+    WordLocks {
+        _all: WORD_LOCKS.iter().map(|word| word.lock().unwrap_or_else(PoisonError::into_inner)).collect(),
+    }
 }
 
 /// Locks the word at `addr`, together with all words that share its lock.
-fn turn(addr: u64) -> MutexGuard<'static, ()> {
+fn lock_word(addr: u64) -> MutexGuard<'static, ()> {
     #[expect(clippy::cast_possible_truncation, reason = "any bits of the address will do")]
     let lock = (addr as usize / WORD) % LOCKS;
-    TURNS[lock].lock().unwrap_or_else(PoisonError::into_inner)
+    WORD_LOCKS[lock].lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(all(test, not(loom)))]

@@ -63,7 +63,7 @@ pub trait Link: Send + Sync + fmt::Debug {
     /// Whether a receive that returned less than it had room for has received all there was, and the arrival of
     /// more is reported again. Then there is no need to ask again, except for the end of the stream, which may
     /// have been reported before.
-    fn tells_of_more(&self) -> bool {
+    fn is_empty_after_short_recv(&self) -> bool {
         false
     }
 

@@ -299,18 +299,18 @@ impl StreamDriver for Notes {
     }
 
     /// Programs here wait for a receive of the peer forever.
-    fn peer_not_ready(&self) {}
+    fn on_peer_not_ready(&self) {}
 
-    fn opened(&self) {
+    fn on_first_message(&self) {
         lock(&self.heard).opened = true;
     }
 
-    fn ended(&self, _: &Arc<QpError>) {
+    fn on_stream_ended(&self, _: &Arc<QpError>) {
         let before = lock(&self.heard).ended.replace(self.clock.now());
         assert_eq!(before, None, "a stream ended twice");
     }
 
-    fn closed(&self) {
+    fn on_link_closed(&self) {
         let before = std::mem::replace(&mut lock(&self.heard).closed, true);
         assert!(!before, "a link closed twice");
     }

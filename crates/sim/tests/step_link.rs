@@ -133,11 +133,11 @@ impl Wake for Nobody {
     fn consume(&self) {}
 }
 impl StreamDriver for Nobody {
-    fn peer_not_ready(&self) {}
+    fn on_peer_not_ready(&self) {}
     fn schedule(&self) {}
-    fn opened(&self) {}
-    fn ended(&self, _: &Arc<QpError>) {}
-    fn closed(&self) {}
+    fn on_first_message(&self) {}
+    fn on_stream_ended(&self, _: &Arc<QpError>) {}
+    fn on_link_closed(&self) {}
 }
 
 /// A program with one queue pair.
@@ -513,7 +513,7 @@ fn a_responder_sends_nothing_before_the_first_fpdu_and_then_its_signal() {
     assert_eq!(near.link.inbox.lock().unwrap().len(), 0, "nothing may be sent yet");
     near.post_receive(7);
     settle(&ends);
-    assert!(near.qp.recognised() && far.qp.recognised());
+    assert!(near.qp.is_peer_ironwarp() && far.qp.is_peer_ironwarp());
     assert_eq!(far.ended(), [(1, Status::Success)]);
     assert_eq!(near.poll()[0].immediate, Some(5));
 }
@@ -530,7 +530,7 @@ fn a_peer_is_recognised_after_it_answers_the_opening_read() {
     near.allow(52);
     far.allow(OPEN);
     near.qp.drive(BOTH);
-    assert!(!near.qp.recognised() && near.qp.error().is_none());
+    assert!(!near.qp.is_peer_ironwarp() && near.qp.error().is_none());
     settle(&ends);
     assert_eq!(near.ended(), [(1, Status::Success)]);
     assert_eq!(far.poll()[0].immediate, Some(5));

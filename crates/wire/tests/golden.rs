@@ -262,11 +262,11 @@ fn terminate_attaches_what_the_rfc_prescribes() {
         "002e 41 41 00000000 00000001 00000005 00000000 4846da00 00005599220edf30 00000040 56494a00 0000561bcd7b3d50",
     );
     // RFC 5040 figure 10: includes the Read Request, so it ends with a copy of the FPDU's front.
-    let terminate = Terminate::answer(Cause::Protection(Protection::Access), &read);
+    let terminate = Terminate::for_segment(Cause::Protection(Protection::Access), &read);
     let expected = [hex("0046 41 47 00000000 00000002 00000001 00000000 0102e000"), read.clone()].concat();
     assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
     // A DDP error returns the DDP header only.
-    let terminate = Terminate::answer(ironwarp_wire::Violation::MessageOffset(1).cause(), &read);
+    let terminate = Terminate::for_segment(ironwarp_wire::Violation::MessageOffset(1).cause(), &read);
     assert_eq!(
         terminate.to_string(),
         "DDP: invalid message offset (1/2/04), for a segment of 46 bytes: Read Request, queue 1, msn 5, offset 0"
@@ -276,11 +276,11 @@ fn terminate_attaches_what_the_rfc_prescribes() {
     assert_eq!(emit(&Header::Terminate(terminate), 0), expected);
     // An MPA error includes no segment.
     let terminate =
-        Terminate::answer(ironwarp_wire::Violation::Crc { computed: 0, received: 1 }.cause(), &read);
+        Terminate::for_segment(ironwarp_wire::Violation::Crc { computed: 0, received: 1 }.cause(), &read);
     assert_eq!(terminate.offender, Offender::default());
     // A Send is never mistaken for a Read Request.
     let send = hex("0022 41 44 00000009 00000000 00000001 00000000 4846da0000005599220edf30");
-    assert_eq!(Terminate::answer(Cause::Protection(Protection::Invalidate), &send).offender.read, None);
+    assert_eq!(Terminate::for_segment(Cause::Protection(Protection::Invalidate), &send).offender.read, None);
 }
 
 #[test]

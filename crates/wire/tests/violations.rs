@@ -485,7 +485,7 @@ fn misuse_is_rejected() {
 #[test]
 fn terminate_of_a_truncated_fpdu() {
     for fpdu in [&b""[..], b"\x00", b"\x00\x2e", b"\x00\x2e\x41"] {
-        let terminate = Terminate::answer(Cause::Operation(Operation::Opcode), fpdu);
+        let terminate = Terminate::for_segment(Cause::Operation(Operation::Opcode), fpdu);
         assert_eq!(terminate.offender.header, None);
         assert_eq!(terminate.offender.length.is_some(), fpdu.len() >= 2);
     }

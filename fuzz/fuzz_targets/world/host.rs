@@ -114,8 +114,8 @@ impl Link for Wire {
 pub(crate) struct Nobody;
 impl StreamDriver for Nobody {
     fn schedule(&self) {}
-    fn opened(&self) {}
-    fn ended(&self, _: &Arc<QpError>) {}
-    fn closed(&self) {}
-    fn peer_not_ready(&self) {}
+    fn on_first_message(&self) {}
+    fn on_stream_ended(&self, _: &Arc<QpError>) {}
+    fn on_link_closed(&self) {}
+    fn on_peer_not_ready(&self) {}
 }

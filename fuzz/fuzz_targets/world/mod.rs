@@ -143,7 +143,7 @@ impl World {
     fn expect_given_back(&mut self) {
         let _ = self.qp.modify(State::Error);
         self.poll();
-        if !self.cq.overrun() {
+        if !self.cq.has_overrun() {
             assert!(self.requests.is_empty(), "{:?} did not complete", self.requests);
             assert_eq!(self.receives.len(), self.srq.query().posted, "receives that did not complete");
         }

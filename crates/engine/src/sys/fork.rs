@@ -11,7 +11,7 @@
 #![expect(unsafe_code, reason = "the C library's fork handlers")]
 
 use super::counters;
-use ironwarp_rnic::host::{Turns, all_turns};
+use ironwarp_rnic::host::{WordLocks, lock_all_words};
 use ironwarp_rnic::sync;
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, IntoRawFd, OwnedFd, RawFd};
 use rustix::fs::{Mode, OFlags};
@@ -211,7 +211,7 @@ pub(crate) fn hold_during_forks(lock: &'static ProcessLock) {
 
 /// What the thread that forks holds from [`before`] to [`release`].
 struct Held {
-    _turns: Turns,
+    _word_locks: WordLocks,
     _descriptors: RwLockWriteGuard<'static, ()>,
 }
 
@@ -251,7 +251,7 @@ pub fn register_handlers(before: Option<Handler>, in_parent: Option<Handler>, in
 /// Takes the process-wide locks.
 extern "C" fn before() {
     // In the order in which all other code takes these locks.
-    let turns = all_turns();
+    let word_locks = lock_all_words();
     let descriptors = loop {
         let process = PROCESS_LOCK.get().inspect(|process| (process.lock)());
         let descriptors = sync::write(&FORKING);
@@ -260,7 +260,7 @@ extern "C" fn before() {
             break descriptors;
         }
     };
-    HELD.with_borrow_mut(|slot| *slot = Some(Held { _turns: turns, _descriptors: descriptors }));
+    HELD.with_borrow_mut(|slot| *slot = Some(Held { _word_locks: word_locks, _descriptors: descriptors }));
 }
 
 extern "C" fn in_parent() {

@@ -296,7 +296,7 @@ impl Link for TcpLink {
         }
     }
 
-    fn tells_of_more(&self) -> bool {
+    fn is_empty_after_short_recv(&self) -> bool {
         true // an edge-triggered epoll reports each arrival at a stream socket (epoll(7))
     }
 

@@ -405,7 +405,7 @@ impl<P: Owner> Connection<P> {
     /// A quarter of the patience is over since the last check.
     fn receive_timed_out(self: &Arc<Self>, AwaitedReceive { number, checks }: AwaitedReceive) {
         match self.qp.message_awaiting_receive() {
-            Some(same) if same == number && checks <= 1 => self.qp.receive_timed_out(number),
+            Some(same) if same == number && checks <= 1 => self.qp.on_rnr_timeout(number),
             Some(same) if same == number => {
                 self.await_receive(AwaitedReceive { number, checks: checks - 1 });
             }
@@ -546,22 +546,22 @@ impl<P: Owner> StreamDriver for Driver<P> {
         }
     }
 
-    fn opened(&self) {}
+    fn on_first_message(&self) {}
 
-    fn peer_not_ready(&self) {
+    fn on_peer_not_ready(&self) {
         if let Some(connection) = self.0.upgrade() {
             connection.peer_not_ready();
         }
     }
 
-    fn ended(&self, error: &Arc<QpError>) {
+    fn on_stream_ended(&self, error: &Arc<QpError>) {
         if let Some(connection) = self.0.upgrade() {
             connection.pair.ended(error);
             connection.drain();
         }
     }
 
-    fn closed(&self) {
+    fn on_link_closed(&self) {
         // Called while a half is being driven: it is released later.
         if let Some(connection) = self.0.upgrade() {
             let lane = connection.lane();

@@ -134,7 +134,7 @@ fn more_atomic_operations_than_agreed() {
         other => panic!("{other:?}"),
     };
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-    assert_eq!(*terminate, Terminate::answer(cause, &sent[msn as usize - 1]));
+    assert_eq!(*terminate, Terminate::for_segment(cause, &sent[msn as usize - 1]));
     attacked.closed();
     assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
     // Each operation that was answered was executed once; one may have been executed without an answer.
@@ -218,7 +218,7 @@ fn invalid_responses_to_atomic_operations() {
         let header = lie(&asked);
         let payload = if header.carries_payload() { &[0xee; 8][..] } else { &[] };
         let fpdu = attacked.peer.send(&header, payload);
-        assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu), "{name}");
+        assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu), "{name}");
         attacked.closed();
         let failed = attacked.failed(RECEIVES);
         assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{name}: {failed:?}");
@@ -236,7 +236,7 @@ fn an_atomic_response_in_place_of_a_read_response() {
     let Heard::Message(Header::ReadRequest(asked), ..) = heard else { panic!("{heard:?}") };
     let fpdu = attacked.peer.send(&response(1, asked.msn), &[]);
     let unasked = Cause::Operation(Operation::Opcode);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(unasked, &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(unasked, &fpdu));
     attacked.closed();
     let failed = attacked.failed(RECEIVES);
     assert_eq!((failed.wr_id, failed.status), (7, Status::BadResponse), "{failed:?}");
@@ -250,7 +250,7 @@ fn an_atomic_response_without_a_request() {
     let mut attacked = victim.attacked();
     let fpdu = attacked.peer.send(&response(1, 1), &[]);
     let error = attacked.terminated_for(Cause::Operation(Operation::Opcode), &fpdu);
-    assert_eq!(*error, QpError::Protocol(Protocol::Unasked));
+    assert_eq!(*error, QpError::Protocol(Protocol::UnexpectedResponse));
     victim.untouched();
     victim.survives();
 }

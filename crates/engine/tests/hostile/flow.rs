@@ -376,7 +376,7 @@ fn a_terminate_blames_the_right_request() {
             let (mut attacked, headers) = four_requests(&victim);
             let mut bytes = [0; ironwarp_wire::MAX_HEADER];
             let n = headers[blamed].emit(8, &mut bytes).unwrap();
-            let terminate = Terminate::answer(cause, &bytes[..n]);
+            let terminate = Terminate::for_segment(cause, &bytes[..n]);
             let change = |segment: &mut [u8]| {
                 if swapped {
                     siw(&mut segment[18..]);
@@ -425,7 +425,7 @@ fn a_terminate_that_names_no_request() {
     let mut bytes = [0; ironwarp_wire::MAX_HEADER];
     let n = send(77).emit(8, &mut bytes).unwrap();
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::Sequence);
-    attacked.peer.send(&Header::Terminate(Terminate::answer(cause, &bytes[..n])), &[]);
+    attacked.peer.send(&Header::Terminate(Terminate::for_segment(cause, &bytes[..n])), &[]);
     for completion in attacked.completions(4) {
         assert_eq!(completion.status, Status::Flushed, "{completion:?}");
     }

@@ -144,7 +144,7 @@ fn an_answer_with_a_wrong_crc_never_completes() {
     let mut fpdu = attacked.peer.frame(&answer, &[0xee; 64]);
     *fpdu.last_mut().unwrap() ^= 0x80;
     attacked.peer.raw(&fpdu);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Crc), &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Crc), &fpdu));
     let failed = attacked.failed(RECEIVES);
     assert_eq!(failed.wr_id, 7);
     assert_ne!(failed.status, Status::Success);
@@ -169,7 +169,7 @@ fn missing_markers() {
     let mut plain = victim.attacked_by(Way::default(), 0).peer;
     let fpdu = plain.frame(&write(victim.open.tag, victim.open.addr), &[0xee; 2000]);
     attacked.peer.raw(&fpdu);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Length), &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Length), &fpdu));
     attacked.closed();
     let error = attacked.error(RECEIVES - 1);
     assert!(matches!(&*error, QpError::Violation(Violation::Marker { .. })), "{error}");

@@ -113,7 +113,7 @@ fn immediate_data_without_a_receive_in_strict_mode() {
     let fpdu = attacked.peer.send(&immediate(1, 1), &[]);
     let terminate = attacked.peer.hear_terminate();
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-    assert_eq!(terminate, ironwarp_wire::Terminate::answer(cause, &fpdu));
+    assert_eq!(terminate, ironwarp_wire::Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NoReceive));
     victim.untouched();

@@ -89,7 +89,7 @@ fn parked_messages_are_checked_in_their_turn() {
     post(&victim, &attacked, 1);
     assert_eq!(attacked.one().status, Status::LocalLength);
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::TooLong);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::TooLong { room, found }));

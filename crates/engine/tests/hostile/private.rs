@@ -66,7 +66,7 @@ fn a_send_with_immediate_with_wrong_offsets() {
         attacked.peer.send(&segment_with_immediate(1, 0, false), b"in ");
         let fpdu = attacked.peer.send(&segment_with_immediate(1, offset, true), b"two");
         let terminate = attacked.peer.hear_terminate();
-        assert_eq!(terminate, ironwarp_wire::Terminate::answer(OFFSET, &fpdu), "{offset}");
+        assert_eq!(terminate, ironwarp_wire::Terminate::for_segment(OFFSET, &fpdu), "{offset}");
         attacked.closed();
         let error = attacked.error(RECEIVES);
         assert!(matches!(*error, QpError::Protocol(Protocol::Offset { expected: 3, .. })), "{error}");

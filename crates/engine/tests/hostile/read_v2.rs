@@ -47,7 +47,7 @@ fn request(msn: u32, tag: Tag, offset: u64, len: u32) -> Header {
 
 /// Checks that the stream ends with this cause, and the Read with this status.
 fn ends(attacked: &mut Attacked, cause: Cause, fpdu: &[u8], status: Status) -> QpError {
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, fpdu));
     attacked.closed();
     let failed = attacked.failed(RECEIVES - 1);
     assert_eq!((failed.wr_id, failed.status), (7, status), "{failed:?}");
@@ -109,7 +109,7 @@ fn the_sink_cannot_be_written_while_the_read_is_under_way() {
             let error = ends(&mut attacked, cause, &fpdu, status);
             match error {
                 QpError::Remote(denied) => assert_eq!(denied.check, Check::Right, "{name}"),
-                error => assert_eq!(error, QpError::Protocol(Protocol::Unasked), "{name}"),
+                error => assert_eq!(error, QpError::Protocol(Protocol::UnexpectedResponse), "{name}"),
             }
             assert!(victim.memory.holds_only(sink.at, came, 0xee));
             victim.untouched_but(&[(sink.at, came), (victim.private.at, 10)]);
@@ -157,7 +157,7 @@ fn responses_without_a_request() {
     let victim = Victim::new();
     let mut attacked = kin(&victim, Capabilities::all());
     let fpdu = attacked.peer.send(&response(1, 0, true), &[0xee; 8]);
-    assert_eq!(*attacked.terminated_for(cause, &fpdu), QpError::Protocol(Protocol::Unasked));
+    assert_eq!(*attacked.terminated_for(cause, &fpdu), QpError::Protocol(Protocol::UnexpectedResponse));
     victim.untouched();
     victim.survives();
 
@@ -166,9 +166,9 @@ fn responses_without_a_request() {
     attacked.peer.send(&response(1, 0, true), &[0xee; LEN]);
     assert_eq!(attacked.one().status, Status::Success);
     let fpdu = attacked.peer.send(&response(2, 0, true), &[0xdd; LEN]);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
     attacked.closed();
-    assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::Unasked));
+    assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::UnexpectedResponse));
     assert!(victim.memory.holds_only(victim.bindable.at, LEN, 0xee));
     victim.survives();
 
@@ -179,7 +179,7 @@ fn responses_without_a_request() {
     assert!(matches!(attacked.peer.hear_message(), Heard::Message(Header::ReadRequest(_), ..)));
     let fpdu = attacked.peer.send(&response(1, 0, true), &[0xee; LEN]);
     let error = ends(&mut attacked, cause, &fpdu, Status::BadResponse);
-    assert_eq!(error, QpError::Protocol(Protocol::Unasked));
+    assert_eq!(error, QpError::Protocol(Protocol::UnexpectedResponse));
     victim.untouched_but(&[(victim.private.at, 10)]);
     victim.survives();
 }

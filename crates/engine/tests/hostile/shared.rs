@@ -127,7 +127,7 @@ fn messages_for_a_shared_queue_that_does_not_exist() {
             let (pair, mut peer) = crowd.peer(Receives::Named(Arc::clone(&domain)));
             let fpdu = peer.send(&header, &[]);
             let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-            assert_eq!(peer.hear_terminate(), Terminate::answer(cause, &fpdu), "{srq}");
+            assert_eq!(peer.hear_terminate(), Terminate::for_segment(cause, &fpdu), "{srq}");
             peer.finish();
             assert!(pair.wait_closed(PATIENCE));
             let error = pair.qp().error().cloned().expect("the stream has ended");

@@ -113,7 +113,7 @@ fn an_acknowledgement_of_more_than_was_sent() {
     let failed = attacked.one();
     assert_eq!((failed.wr_id, failed.status), (2, Status::Flushed), "{failed:?}");
     let cause = Cause::Operation(Code::StreamCatastrophic);
-    assert_eq!(attacked.peer.hear_terminate(), ironwarp_wire::Terminate::answer(cause, &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), ironwarp_wire::Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::Acknowledged { sent: 2, found: 3 }));
     victim.untouched();

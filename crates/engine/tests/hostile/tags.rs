@@ -123,7 +123,7 @@ fn a_window_is_invalidated_once() {
     let fpdu = attacked.peer.send(&write(window, victim.bindable.addr), &[0xee; 8]);
     assert_eq!(
         attacked.peer.hear_terminate(),
-        ironwarp_wire::Terminate::answer(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu)
+        ironwarp_wire::Terminate::for_segment(Cause::TaggedBuffer(TaggedBuffer::Tag), &fpdu)
     );
     attacked.closed();
     victim.untouched();

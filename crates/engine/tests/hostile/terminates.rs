@@ -76,7 +76,7 @@ fn invalidate() {
         let failed = attacked.one();
         assert_eq!((failed.wr_id, failed.status), (0, Status::LocalAccess), "{failed:?}");
         let cause = Cause::Protection(Protection::Invalidate);
-        assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+        assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
         attacked.closed();
         let error = attacked.error(RECEIVES - 1);
         assert!(matches!(&*error, QpError::Remote(denied) if denied.check == check), "{error}");
@@ -125,7 +125,7 @@ fn unsolicited_read_response() {
         },
         OPERATION_OPCODE,
     );
-    assert_eq!(error, QpError::Protocol(Protocol::Unasked));
+    assert_eq!(error, QpError::Protocol(Protocol::UnexpectedResponse));
 }
 
 /// 0/2/07: an atomic operation on a misaligned word (RFC 7306 §8.2). 0/1/02: on memory that does not allow
@@ -224,7 +224,7 @@ fn read_responses_for_another_place_or_length() {
         let fpdu = attacked.peer.send(&Header::ReadResponse(Tagged { last, place }), &vec![0xee; len]);
         assert_eq!(
             attacked.peer.hear_terminate(),
-            Terminate::answer(Cause::TaggedBuffer(code), &fpdu),
+            Terminate::for_segment(Cause::TaggedBuffer(code), &fpdu),
             "{name}"
         );
         attacked.closed();
@@ -256,7 +256,7 @@ fn no_receive_in_strict_mode() {
     attacked.peer.open();
     let fpdu = attacked.peer.send(&send(1), b"hello");
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
     attacked.closed();
     assert_eq!(*attacked.error(0), QpError::Protocol(Protocol::NoReceive));
     victim.untouched();
@@ -286,7 +286,7 @@ fn more_reads_than_agreed() {
     };
     assert!(msn > ird, "{msn}");
     let cause = Cause::UntaggedBuffer(UntaggedBuffer::NoBuffer);
-    assert_eq!(*terminate, Terminate::answer(cause, &sent[msn as usize - 1]));
+    assert_eq!(*terminate, Terminate::for_segment(cause, &sent[msn as usize - 1]));
     attacked.closed();
     assert_eq!(*attacked.error(RECEIVES), QpError::Protocol(Protocol::ReadsExceeded { ird: 32 }));
     victim.untouched();
@@ -343,7 +343,7 @@ fn message_too_long() {
         let fpdu = attack(&mut attacked);
         let failed = attacked.one();
         assert_eq!((failed.wr_id, failed.status), (0, Status::LocalLength), "{failed:?}");
-        assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(cause, &fpdu));
+        assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(cause, &fpdu));
         attacked.closed();
         let (room, found) = (RECEIVE as u64, RECEIVE as u64 + 1);
         assert_eq!(*attacked.error(RECEIVES - 1), QpError::Protocol(Protocol::TooLong { room, found }));
@@ -434,7 +434,7 @@ fn marker() {
     assert_eq!(fpdu[at..at + 2], [0, 0], "expected a marker here");
     fpdu[at + 3] ^= 4;
     attacked.peer.raw(&fpdu);
-    assert_eq!(attacked.peer.hear_terminate(), Terminate::answer(Cause::Mpa(MpaFault::Length), &fpdu));
+    assert_eq!(attacked.peer.hear_terminate(), Terminate::for_segment(Cause::Mpa(MpaFault::Length), &fpdu));
     attacked.closed();
     let error = attacked.error(RECEIVES - 1);
     assert!(matches!(&*error, QpError::Violation(Violation::Marker { .. })), "{error}");
@@ -488,7 +488,7 @@ fn an_error_for_an_empty_read_acknowledges_the_messages_before_it() {
         assert!(matches!(asked, Heard::Message(Header::ReadRequest(read), ..) if read.len == 0), "{asked:?}");
         // As siw does: the length of what it sent in place of the sequence number.
         let blamed = attacked.peer.frame(&read(16, Tag(0), 0, 16), &[]);
-        attacked.peer.send(&Header::Terminate(Terminate::answer(complaint, &blamed)), &[]);
+        attacked.peer.send(&Header::Terminate(Terminate::for_segment(complaint, &blamed)), &[]);
         let completion = attacked.one();
         assert_eq!((completion.wr_id, completion.status), (7, status), "{complaint:?}: {completion:?}");
         let error = Arc::clone(attacked.pair.qp().error().expect("the stream is over"));

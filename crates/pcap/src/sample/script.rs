@@ -243,7 +243,7 @@ fn terminates() -> Vec<(Cause, Fpdu)> {
 fn terminated(cause: Cause, offender: Fpdu) -> Vec<Turn> {
     // The Terminate contains a copy of the FPDU without markers.
     let plain = Encoder::new(Framing::default()).fpdu(&offender.0, &offender.1).unwrap_or_default();
-    let terminate = Header::Terminate(Terminate::answer(cause, &plain));
+    let terminate = Header::Terminate(Terminate::for_segment(cause, &plain));
     vec![from_initiator(vec![offender]), from_responder(vec![(terminate, Vec::new())])]
 }
 

@@ -124,14 +124,14 @@ pub trait StreamDriver: Send + Sync + fmt::Debug {
     /// A half has work that no thread has taken on. Call [`Qp::drive`](crate::qp::Qp::drive) soon.
     fn schedule(&self);
     /// The first message of the peer has arrived.
-    fn opened(&self);
-    /// A message waits for the peer to post a receive. Call [`Qp::receive_timed_out`](crate::qp::Qp::receive_timed_out)
+    fn on_first_message(&self);
+    /// A message waits for the peer to post a receive. Call [`Qp::on_rnr_timeout`](crate::qp::Qp::on_rnr_timeout)
     /// after [`QpContext::rnr_timeout`](crate::qp::QpContext::rnr_timeout).
-    fn peer_not_ready(&self);
-    /// The stream has ended: nothing more is delivered. The link stays until [`closed`](Self::closed).
-    fn ended(&self, error: &Arc<QpError>);
+    fn on_peer_not_ready(&self);
+    /// The stream has ended: nothing more is delivered. The link stays until [`on_link_closed`](Self::on_link_closed).
+    fn on_stream_ended(&self, error: &Arc<QpError>);
     /// Both directions of the link are closed.
-    fn closed(&self);
+    fn on_link_closed(&self);
 }
 
 /// The queue pair that a context belongs to.

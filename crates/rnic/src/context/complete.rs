@@ -82,7 +82,7 @@ impl QpContext {
     pub(crate) fn fail_if_overrun(&self) {
         if self.cq_overrun.swap(false, Ordering::Relaxed) {
             let Attributes { send_cq, receive_cq, .. } = &self.attributes;
-            let cq = if send_cq.overrun() { send_cq } else { receive_cq };
+            let cq = if send_cq.has_overrun() { send_cq } else { receive_cq };
             self.fail(QpError::Overrun(cq.id()), Some(Terminate::LOCAL_CATASTROPHE), None);
         }
     }

@@ -43,7 +43,7 @@ impl QpContext {
             }
         }
         if let Some(driver) = self.driver.get() {
-            driver.ended(&error);
+            driver.on_stream_ended(&error);
             // The rx half has to flush the receives, and the tx half to send the Terminate.
             driver.schedule();
         }
@@ -142,7 +142,7 @@ impl QpContext {
         if self.connection.completes(step, Connection::CLOSED)
             && let Some(driver) = self.driver.get()
         {
-            driver.closed();
+            driver.on_link_closed();
         }
     }
 }

@@ -298,7 +298,7 @@ impl QpContext {
     }
 
     /// Whether the peer has shown that it is Ironwarp as well, by the signal that precedes its first message.
-    pub fn recognised(&self) -> bool {
+    pub fn is_peer_ironwarp(&self) -> bool {
         lock(&self.obligations).peer.is_some()
     }
 }

@@ -31,7 +31,7 @@ impl QpContext {
             return Err(Protocol::NotReadyAgain { last: before - 1, found });
         }
         if let Some(driver) = self.driver.get() {
-            driver.peer_not_ready();
+            driver.on_peer_not_ready();
         }
         Ok(())
     }
@@ -74,7 +74,7 @@ impl QpContext {
             self.device.raise(AsyncEvent::Established(self.id()));
         }
         if let Some(driver) = self.driver.get() {
-            driver.opened();
+            driver.on_first_message();
         }
     }
 }

@@ -421,7 +421,7 @@ impl DatagramQp {
         // Requirement I5: completions are never lost silently; the queue pair fails instead.
         if self.overrun.swap(false, Ordering::Relaxed) {
             let DatagramAttributes { send_cq, receive_cq, .. } = &self.attributes;
-            let cq = if send_cq.overrun() { send_cq } else { receive_cq };
+            let cq = if send_cq.has_overrun() { send_cq } else { receive_cq };
             self.fail(QpError::Overrun(cq.id()));
             self.device.raise(AsyncEvent::QpFatal(self.id));
             self.link.schedule();

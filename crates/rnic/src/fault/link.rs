@@ -199,9 +199,9 @@ impl Throw {
 }
 
 fn wait(rng: &mut Rng, wait: &Wait) -> Option<Duration> {
-    let range = u64::try_from((wait.most - wait.least).as_nanos()).unwrap_or(u64::MAX);
+    let range = u64::try_from((wait.max - wait.min).as_nanos()).unwrap_or(u64::MAX);
     let more = Duration::from_nanos(rng.below(range.saturating_add(1)));
-    rng.hits(wait.chance).then_some(wait.least + more)
+    rng.hits(wait.chance).then_some(wait.min + more)
 }
 
 /// The first `left` bytes of `all`; `cut` shortens an element.

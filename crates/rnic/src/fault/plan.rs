@@ -46,8 +46,8 @@ pub struct Chance(u32);
 /// A delay within this range, and its probability.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Wait {
-    pub(super) least: Duration,
-    pub(super) most: Duration,
+    pub(super) min: Duration,
+    pub(super) max: Duration,
     pub(super) chance: Chance,
 }
 
@@ -143,9 +143,9 @@ fn after<'a>(entry: &str, rest: &'a str, sign: char) -> Result<&'a str, BadPlan>
 
 fn wait(entry: &str, text: &str) -> Result<Wait, BadPlan> {
     let (times, often) = text.split_once('@').ok_or_else(|| BadPlan::Form(entry.to_owned()))?;
-    let (least, most) = times.split_once("..").unwrap_or((times, times));
-    let wait = Wait { least: time(least)?, most: time(most)?, chance: chance(often)? };
-    if wait.most < wait.least { Err(BadPlan::Range(times.to_owned())) } else { Ok(wait) }
+    let (min, max) = times.split_once("..").unwrap_or((times, times));
+    let wait = Wait { min: time(min)?, max: time(max)?, chance: chance(often)? };
+    if wait.max < wait.min { Err(BadPlan::Range(times.to_owned())) } else { Ok(wait) }
 }
 
 fn chance(text: &str) -> Result<Chance, BadPlan> {
@@ -191,9 +191,9 @@ impl fmt::Display for FaultPlan {
 
 impl fmt::Display for Wait {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}", Time(self.least))?;
-        if self.least != self.most {
-            write!(f, "..{}", Time(self.most))?;
+        write!(f, "{}", Time(self.min))?;
+        if self.min != self.max {
+            write!(f, "..{}", Time(self.max))?;
         }
         write!(f, "@{}", self.chance)
     }
@@ -232,11 +232,11 @@ mod tests {
     #[test]
     fn every_word_is_read_and_printed_back() {
         let plan = parse(ALL).unwrap();
-        let (least, most) = (Duration::from_micros(50), Duration::from_millis(2));
+        let (min, max) = (Duration::from_micros(50), Duration::from_millis(2));
         assert_eq!(plan.split, Chance(200_000));
-        assert_eq!(plan.delay, Wait { least, most, chance: Chance(50_000) });
+        assert_eq!(plan.delay, Wait { min, max, chance: Chance(50_000) });
         let long = Duration::from_millis(100);
-        assert_eq!(plan.stall, Wait { least: long, most: long, chance: Chance(1000) });
+        assert_eq!(plan.stall, Wait { min: long, max: long, chance: Chance(1000) });
         assert_eq!(
             (plan.cut, plan.no_receive, plan.no_register),
             (Chance(100), Chance(10_000), Chance(10_000))

@@ -41,7 +41,7 @@ impl Qp {
 
     /// The time for the peer to post a receive for the message after `number` messages is over. If it has not,
     /// the stream ends.
-    pub fn receive_timed_out(&self, number: u64) {
+    pub fn on_rnr_timeout(&self, number: u64) {
         if self.message_awaiting_receive() == Some(number) {
             self.abort(QpError::NotReady);
         }

@@ -88,7 +88,7 @@ impl Completion {
 
     /// Whether it wakes a consumer that waits for solicited completions. Errors do as well (requirement N8).
     #[doc(hidden)]
-    pub fn wakes(&self) -> bool {
+    pub fn raises_solicited_event(&self) -> bool {
         self.solicited || self.status != Status::Success
     }
 }

@@ -121,7 +121,7 @@ impl Cq {
     }
 
     /// Registers a thread that is about to sleep until there is something to poll: from now on every completion
-    /// wakes it. Existing completions do not, so call [`has_something`](Self::has_something) afterwards.
+    /// wakes it. Existing completions do not, so call [`is_ready`](Self::is_ready) afterwards.
     /// Independent of [`arm`](Self::arm), which belongs to the consumer.
     pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
@@ -129,7 +129,7 @@ impl Cq {
 
     /// Whether a poll would find something. If not, a thread that called [`begin_sleep`](Self::begin_sleep)
     /// before is woken by the next completion.
-    pub fn has_something(&self) -> bool {
+    pub fn is_ready(&self) -> bool {
         // With the lock: a completion was added before this, or its thread sees the sleeper.
         let ring = lock(&self.ring);
         !ring.completions.is_empty() || ring.overrun
@@ -156,7 +156,7 @@ impl Cq {
     }
 
     /// Whether a completion was lost.
-    pub fn overrun(&self) -> bool {
+    pub fn has_overrun(&self) -> bool {
         self.ready.load(Ordering::Relaxed) & OVERRUN != 0
     }
 
@@ -187,7 +187,7 @@ impl Cq {
         let n = most.min(ring.completions.len());
         for _ in 0..n {
             let Some(completion) = ring.completions.pop_front() else { break };
-            ring.waking -= usize::from(completion.wakes());
+            ring.waking -= usize::from(completion.raises_solicited_event());
             each(completion);
         }
         self.ready.store(ring.ready(), Ordering::Relaxed);
@@ -266,7 +266,8 @@ impl Cq {
         let mut ring = lock(&self.ring);
         let before = ring.completions.len();
         ring.completions.retain(|completion| completion.qp != qp);
-        ring.waking = ring.completions.iter().filter(|completion| completion.wakes()).count();
+        ring.waking =
+            ring.completions.iter().filter(|completion| completion.raises_solicited_event()).count();
         self.ready.store(ring.ready(), Ordering::Relaxed);
         before - ring.completions.len()
     }
@@ -337,7 +338,7 @@ impl Several<'_> {
     /// Appends a completion, as [`Cq::push`] does.
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
         let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
-        let (wakes, failed) = (completion.wakes(), completion.status != Status::Success);
+        let (wakes, failed) = (completion.raises_solicited_event(), completion.status != Status::Success);
         let overrun = ring.overrun;
         let pushed = ring.push(completion, wakes);
         if ring.is_due(wakes || pushed.is_err()) {

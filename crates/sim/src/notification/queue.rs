@@ -118,7 +118,7 @@ impl Queue {
         let lost = self.overrun && waiting.is_empty();
         let polled = self.cq.poll(most, |completion| {
             assert_eq!(completion.wr_id, next + found, "completion missing, repeated or out of order");
-            assert_eq!(Some(completion.wakes()), waiting.pop_front());
+            assert_eq!(Some(completion.raises_solicited_event()), waiting.pop_front());
             found += 1;
         });
         assert_eq!(polled, if lost { Err(Overrun { cq: self.cq.id() }) } else { Ok(many) });

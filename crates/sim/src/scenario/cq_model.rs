@@ -81,7 +81,9 @@ impl CqModel {
         let come = match self.armed {
             None => 0,
             Some(Arm::Next) => completions.len(),
-            Some(Arm::Solicited) => completions.iter().filter(|completion| completion.wakes()).count(),
+            Some(Arm::Solicited) => {
+                completions.iter().filter(|completion| completion.raises_solicited_event()).count()
+            }
         };
         let failed = polled.is_err() || completions.iter().any(|it| it.status != Status::Success);
         let raised = self.is_raised();

@@ -16,7 +16,7 @@ impl Program {
         let arm = pick(rng, &[Arm::Next, Arm::Solicited]);
         self.coverage.met(if arm == Arm::Next { Feature::ArmedNext } else { Feature::ArmedSolicited });
         for model in &mut self.cqs {
-            assert!(!model.cq.arm(arm) || model.cq.overrun(), "completions were not polled");
+            assert!(!model.cq.arm(arm) || model.cq.has_overrun(), "completions were not polled");
             model.armed = model.armed.max(Some(arm));
         }
     }
@@ -126,7 +126,7 @@ impl Program {
                     self.events_of(qp).established += 1;
                     self.coverage.met(Feature::Established);
                 }
-                AsyncEvent::CqError(cq) => assert!(self.cqs[cq as usize].cq.overrun()),
+                AsyncEvent::CqError(cq) => assert!(self.cqs[cq as usize].cq.has_overrun()),
                 other => panic!("unexpected event {other:?}"),
             }
         }

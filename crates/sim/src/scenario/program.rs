@@ -239,7 +239,7 @@ impl Program {
     }
 
     fn count_variants(&mut self, connection: usize, index: usize) {
-        let recognised = self.connections[connection].qp.recognised();
+        let recognised = self.connections[connection].qp.is_peer_ironwarp();
         let Request { verb, posted, .. } = &self.connections[connection].requests[index];
         let variants = [
             (Feature::ReadV2, *verb == Verb::Read && !posted.data.is_empty() && recognised),

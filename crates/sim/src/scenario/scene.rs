@@ -81,7 +81,7 @@ impl Scene {
         self.done.faults = self.world.faults().report().counts;
         for program in &mut self.programs {
             program.expect_untouched();
-            if program.cqs.iter().any(|model| model.cq.overrun()) {
+            if program.cqs.iter().any(|model| model.cq.has_overrun()) {
                 program.coverage.met(Feature::Overrun);
             }
             self.done.coverage += &program.coverage;
@@ -336,7 +336,7 @@ impl Scene {
         for who in [0, 1] {
             let rules = self.programs[who].rules;
             // A program whose queues overrun does not poll them.
-            if !rules.overflows(who) || self.programs[who].cqs.iter().any(|model| model.cq.overrun()) {
+            if !rules.overflows(who) || self.programs[who].cqs.iter().any(|model| model.cq.has_overrun()) {
                 let (program, peer) = pair(&mut self.programs, who);
                 program.poll(peer);
             }

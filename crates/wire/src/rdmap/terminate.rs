@@ -57,11 +57,11 @@ impl Terminate {
     ///
     /// // A Write of 8 bytes: the length field, then the header of its segment.
     /// let fpdu = [&[0, 22, 0xc1, 0x40][..], &[0; 12]].concat();
-    /// let terminate = Terminate::answer(Cause::Protection(Protection::Access), &fpdu);
+    /// let terminate = Terminate::for_segment(Cause::Protection(Protection::Access), &fpdu);
     /// assert_eq!(terminate.offender.length, Some(22));
     /// assert!(terminate.offender.header.is_some());
     /// ```
-    pub fn answer(cause: Cause, fpdu: &[u8]) -> Self {
+    pub fn for_segment(cause: Cause, fpdu: &[u8]) -> Self {
         let mut offender = Offender::default();
         if let (true, Some((length, segment))) = (cause.names_segment(), fpdu.split_first_chunk()) {
             offender.length = Some(u16::from_be_bytes(*length));

@@ -34,7 +34,7 @@ impl CompletionQueue {
         let spin = Instant::now() + SPIN;
         loop {
             self.progress();
-            if self.cq.overrun() || !self.cq.is_empty() {
+            if self.cq.has_overrun() || !self.cq.is_empty() {
                 return if self.cq.is_empty() { Err(Overrun { cq: self.cq.id() }.into()) } else { Ok(true) };
             }
             if self.has_stopped() {
@@ -57,7 +57,7 @@ impl CompletionQueue {
     /// descriptor of the adapter.
     fn sleep(&self, timeout: Option<Duration>) -> io::Result<()> {
         let waiter = self.waiters.register();
-        if self.cq.has_something() {
+        if self.cq.is_ready() {
             waiter.wake_others();
             return Ok(());
         }

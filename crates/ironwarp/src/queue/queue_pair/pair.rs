@@ -190,7 +190,7 @@ impl QueuePair {
     /// # }
     /// ```
     pub fn is_peer_ironwarp(&self) -> bool {
-        self.inner.qp().recognised()
+        self.inner.qp().is_peer_ironwarp()
     }
 
     /// Returns the lane that serves the connection while the program does not (see [`Steering`](crate::Steering)), or

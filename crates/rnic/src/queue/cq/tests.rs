@@ -126,9 +126,9 @@ fn an_overrun_is_told_to_all() {
     let (cq, count) = cq(1);
     cq.push(plain(1)).unwrap();
     assert!(!cq.arm(Arm::Solicited));
-    assert!(!cq.overrun());
+    assert!(!cq.has_overrun());
     assert_eq!(cq.push(plain(2)), Err(OVERRUN), "the stream");
-    assert!(cq.overrun());
+    assert!(cq.has_overrun());
     assert_eq!(count.events(), 1, "a consumer that sleeps");
     assert!(cq.arm(Arm::Solicited), "a consumer that is about to");
     assert_eq!(cq.len(), 1);

@@ -190,7 +190,7 @@ impl Rx {
     /// link has reported. Sets `tx_has_work` if the tx half has something to do.
     pub(crate) fn drive(&mut self, qp: &QpContext, events: u8, polls: usize, tx_has_work: &mut bool) -> Left {
         let mut staging = qp.device().take_staging();
-        let reported_once = if self.link.tells_of_more() { PEER_ENDED } else { READABLE };
+        let reported_once = if self.link.is_empty_after_short_recv() { PEER_ENDED } else { READABLE };
         self.until_empty |= events & reported_once != 0;
         let room = staging.len().min(qp.device().longest_call());
         let left = self.rounds(qp, polls, &mut staging[..room]);
@@ -410,7 +410,7 @@ impl Rx {
         offender: &[u8],
     ) {
         let RxFailure { error, cause, receive } = failure;
-        let terminate = cause.map(|cause| Terminate::answer(cause, offender));
+        let terminate = cause.map(|cause| Terminate::for_segment(cause, offender));
         if std::mem::take(&mut self.opens) != Opens::No {
             self.open(qp); // so that the Terminate can be sent
         }

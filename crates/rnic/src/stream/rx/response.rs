@@ -21,7 +21,7 @@ impl Rx {
         let mut sq = lock(&qp.sq);
         let due = sq.read().map(|read| read.kind);
         if due != Some(ReadKind::Atomic(response.id)) {
-            return Err(Protocol::Unasked.into());
+            return Err(Protocol::UnexpectedResponse.into());
         }
         let (expected, found) = (self.atomic_msn, response.msn);
         if found != expected {
@@ -33,7 +33,7 @@ impl Rx {
     pub(super) fn begin_response(&self, qp: &QpContext, tagged: &Tagged, len: usize) -> Checked {
         let mut sq = lock(&qp.sq);
         let Some(read) = sq.read().filter(|read| read.kind == ReadKind::Read) else {
-            return Err(Protocol::Unasked.into());
+            return Err(Protocol::UnexpectedResponse.into());
         };
         let expected = advance(read.sink, read.received.into());
         if tagged.place != expected {
@@ -55,7 +55,7 @@ impl Rx {
     pub(super) fn begin_v2_response(&self, qp: &QpContext, response: &ReadV2Response, len: usize) -> Checked {
         let mut sq = lock(&qp.sq);
         let Some(read) = sq.read().filter(|read| read.kind == ReadKind::ReadV2) else {
-            return Err(Protocol::Unasked.into());
+            return Err(Protocol::UnexpectedResponse.into());
         };
         let (expected, found) = (self.read_v2_msn, response.msn);
         if found != expected {

@@ -56,7 +56,7 @@ impl Tx {
         let original = atomic::serve(qp, request, touch).map_err(|error| {
             let mut bytes = [0; MAX_HEADER];
             let n = Header::AtomicRequest(*request).emit(0, &mut bytes).unwrap_or(0);
-            let terminate = Terminate::answer(atomic::cause(&error), &bytes[..n]);
+            let terminate = Terminate::for_segment(atomic::cause(&error), &bytes[..n]);
             Stop::Failed(Box::new(TxFailure { error, terminate, blamed: None }))
         })?;
         let id = request.id;
@@ -151,5 +151,5 @@ fn response_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box
         RemoteRequest::Atomic(_) | RemoteRequest::AtomicDone { .. } => Ok(0),
     };
     let n = left.unwrap_or(0);
-    Box::new(TxFailure { error, terminate: Terminate::answer(cause, &bytes[..n]), blamed: None })
+    Box::new(TxFailure { error, terminate: Terminate::for_segment(cause, &bytes[..n]), blamed: None })
 }
