@@ -170,7 +170,7 @@ pub(super) unsafe fn create_simple(
 ) -> Result<(), Errno> {
     let id = find::<Id>(id)?;
     // SAFETY: guaranteed by the caller.
-    let init = unsafe { init.as_mut() }.ok_or(Errno::INVALID)?;
+    let init = unsafe { init.as_mut() }.ok_or_else(|| Errno::null("qp_init_attr"))?;
     let mut attr = ibv_qp_init_attr_ex::zeroed();
     let whole = &raw mut attr;
     // SAFETY: both forms begin with the same fields.

@@ -28,7 +28,7 @@ pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
 /// Binds a window of type 1. Each binding changes its tag, which the program reads from the window.
 pub(crate) unsafe extern "C" fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.
-    let Some(bind) = (unsafe { bind.as_ref() }) else { return Errno::INVALID.0 };
+    let Some(bind) = (unsafe { bind.as_ref() }) else { return code!(Err(Errno::null("mw_bind"))) };
     code!(find::<Qp>(qp).and_then(|qp| {
         let window = find::<Mw>(mw)?;
         if window.kind() != IBV_MW_TYPE_1 {

@@ -293,18 +293,16 @@ pub unsafe extern "C" fn _ibv_query_gid_table(
     }
 }
 
-/// Reads the adapter's clock, which is the monotonic clock of the system.
+/// Reads the adapter's clock, which is the monotonic clock of the system, if `comp_mask` requests it. On return
+/// `comp_mask` names the values that were read, as ibv_query_rt_values_ex(3) requires.
 pub(crate) unsafe extern "C" fn query_rt_values(_: *mut ibv_context, values: *mut ibv_values_ex) -> c_int {
-    if values.is_null() {
-        return Errno::INVALID.0;
+    // SAFETY: NULL, or valid by the caller's contract.
+    let Some(values) = (unsafe { values.as_mut() }) else { return code!(Err(Errno::null("values"))) };
+    values.comp_mask &= IBV_VALUES_MASK_RAW_CLOCK;
+    if values.comp_mask != 0 {
+        let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+        values.raw_clock = libc::timespec { tv_sec: now.tv_sec, tv_nsec: now.tv_nsec };
     }
-    // SAFETY: valid by the caller's contract.
-    let values = unsafe { &mut *values };
-    if values.comp_mask & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
-        return Errno::UNSUPPORTED.0;
-    }
-    let now = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    values.raw_clock = libc::timespec { tv_sec: now.tv_sec, tv_nsec: now.tv_nsec };
     0
 }
 

@@ -1,6 +1,7 @@
 /* Calls that are refused or not supported. Each is logged with the reason. */
 #include "ends.h"
 #include <errno.h>
+#include <rdma/rdma_cma.h>
 
 #define SAY(call)                                                                                                      \
 	do {                                                                                                           \
@@ -25,6 +26,9 @@ int main(void)
 	struct ibv_qp_attr attr = { .qp_state = IBV_QPS_RTR };
 	SAY(ibv_modify_qp(a.qp, &attr, IBV_QP_STATE | IBV_QP_AV));
 	SAY(post(&a, IBV_WR_SEND, 5, a.mr, 8, 0, 0));
+	struct rdma_cm_id *id;
+	CHECK(!rdma_create_id(NULL, &id, NULL, RDMA_PS_TCP));
+	SAY(rdma_create_qp(id, a.pd, NULL));
 	union ibv_gid group = { .raw = { 0xff } };
 	SAY(ibv_attach_mcast(a.qp, &group, 0));
 	SAY(ibv_attach_mcast(a.qp, &group, 0));

@@ -278,6 +278,17 @@ static void arguments(void)
 	CODE(_ibv_query_gid_ex(context, UINT_MAX, 0, (void *)memory, 0, sizeof(struct ibv_gid_entry)), EINVAL);
 	CODE(_ibv_query_gid_ex(context, 1, UINT_MAX, (void *)memory, 0, sizeof(struct ibv_gid_entry)), ENODATA);
 	EXPECT(_ibv_query_gid_table(context, NULL, 0, 0, sizeof(struct ibv_gid_entry)), -EINVAL, -1);
+	/* The clock is read only on request, and the mask says whether it was. */
+	struct ibv_values_ex values = { .comp_mask = 0, .raw_clock = { -1, -1 } };
+	FINE(ibv_query_rt_values_ex(context, &values));
+	EXPECT(values.comp_mask == 0 && values.raw_clock.tv_sec == -1 && values.raw_clock.tv_nsec == -1, 1, -1);
+	values.comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+	FINE(ibv_query_rt_values_ex(context, &values));
+	EXPECT(values.comp_mask == IBV_VALUES_MASK_RAW_CLOCK && values.raw_clock.tv_sec >= 0, 1, -1);
+	values.comp_mask = UINT32_MAX;
+	FINE(ibv_query_rt_values_ex(context, &values));
+	EXPECT(values.comp_mask, IBV_VALUES_MASK_RAW_CLOCK, -1);
+	CODE(ibv_query_rt_values_ex(context, NULL), EINVAL);
 	NONE(ibv_create_cq(context, 0, NULL, NULL, 0), EINVAL);
 	NONE(ibv_create_cq(context, -1, NULL, NULL, 0), EINVAL);
 	NONE(ibv_create_cq(context, INT_MAX, NULL, NULL, 0), EINVAL);
@@ -303,6 +314,9 @@ static void arguments(void)
 	EXPECT(ibv_rereg_mr(mr, -1, pd, memory, 1, 0), IBV_REREG_MR_ERR_INPUT, EINVAL);
 	EXPECT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_PD, NULL, NULL, 0, 0), IBV_REREG_MR_ERR_INPUT, EINVAL);
 	EXPECT(ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_TRANSLATION, NULL, memory, SIZE_MAX, 0), IBV_REREG_MR_ERR_INPUT, EINVAL);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_1);
+	CODE(context->ops.bind_mw(qp, mw, NULL), EINVAL);
+	FINE(ibv_dealloc_mw(mw));
 	NONE(ibv_create_qp(pd, NULL), EINVAL);
 	NONE(ibv_create_srq(pd, NULL), EINVAL);
 	NONE(ibv_create_ah(pd, NULL), EINVAL);
