@@ -9,7 +9,7 @@ use super::synchronous::complete;
 use super::watch;
 use crate::abi::*;
 use crate::objects::qp::Qp;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::find;
 use crate::support::report;
@@ -49,7 +49,7 @@ unsafe fn accept(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
         (None, Some(qp)) => accept_managed(id, request.incoming, &qp, &wanted),
         (None, None) => {
             // The peer sent a standard Request, which has no room for a queue pair number.
-            report::needs_managed_qp(request.incoming.peer());
+            report::log_missing_qp(request.incoming.peer());
             Err(Errno::INVALID)
         }
         (Some(peer), qp) => accept_side_channel(id, request.incoming, peer, qp.as_deref(), &wanted),
@@ -148,7 +148,7 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
 /// # Safety
 /// `param` is NULL or valid.
 unsafe fn accept_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    let datagram = uncancelled(|| -> Result<bool, Errno> {
+    let datagram = without_cancellation(|| -> Result<bool, Errno> {
         let id = find::<Id>(c)?;
         // SAFETY: guaranteed by the caller.
         unsafe { accept(&id, param)? };

@@ -4,7 +4,7 @@
 use super::queue::EventQueue;
 use super::state::Event;
 use crate::abi::*;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, object};
 use crate::support::object::{CCell, CObject, Uses, destroy_object, publish};
 use ironwarp_rnic::sync::lock;
@@ -86,7 +86,7 @@ pub extern "C" fn rdma_create_event_channel() -> *mut rdma_event_channel {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_event_channel(channel: *mut rdma_event_channel) {
-    if let Err(errno) = uncancelled(|| destroy(channel)) {
+    if let Err(errno) = without_cancellation(|| destroy(channel)) {
         errno.set();
     }
 }

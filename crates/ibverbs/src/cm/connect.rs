@@ -6,7 +6,7 @@ use super::state::{Attempt, Depths, Phase, Purpose, Shared};
 use super::synchronous::complete;
 use super::watch::{self, Watch};
 use crate::abi::*;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::find;
 use crate::support::report;
@@ -174,7 +174,7 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
 /// `param` is NULL or valid.
 unsafe fn connect_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
     // SAFETY: guaranteed by the caller.
-    uncancelled(|| find::<Id>(c).and_then(|id| unsafe { connect(&id, param) }))?;
+    without_cancellation(|| find::<Id>(c).and_then(|id| unsafe { connect(&id, param) }))?;
     complete(c)
 }
 
@@ -206,7 +206,7 @@ pub extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
 }
 
 fn disconnect_and_wait(c: *mut rdma_cm_id) -> Result<(), Errno> {
-    uncancelled(|| find::<Id>(c).and_then(|id| disconnect(&id)))?;
+    without_cancellation(|| find::<Id>(c).and_then(|id| disconnect(&id)))?;
     complete(c)
 }
 

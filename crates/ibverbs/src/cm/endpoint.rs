@@ -6,7 +6,7 @@ use super::qp::{create_simple, destroy_qp, destroy_srq};
 use super::resolve::{rdma_bind_addr, resolve_addresses, resolve_route};
 use super::synchronous::wait_event;
 use crate::abi::*;
-use crate::support::cancel::{Uncancelled, uncancelled};
+use crate::support::cancel::{CancelGuard, without_cancellation};
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{CObject, find, put};
 use std::ffi::c_int;
@@ -48,7 +48,7 @@ unsafe fn prepare(
         // SAFETY: as above.
         unsafe {
             (*init).qp_type = qp_type;
-            uncancelled(|| create_simple(c, pd, init))?;
+            without_cancellation(|| create_simple(c, pd, init))?;
         }
     }
     Ok(())
@@ -68,7 +68,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     let (port_space, qp_type) =
         unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
     let new = || Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }).map(|id| id.c());
-    let made = match uncancelled(new) {
+    let made = match without_cancellation(new) {
         Ok(made) => made,
         Err(errno) => return minus_one!(Err(errno)),
     };
@@ -88,7 +88,7 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
 }
 
 fn destroy_all(c: *mut rdma_cm_id) {
-    let _uncancelled = Uncancelled::new();
+    let _guard = CancelGuard::new();
     let Ok(id) = find::<Id>(c) else { return };
     destroy_qp(&id);
     destroy_srq(&id);
@@ -134,7 +134,7 @@ fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
         }
         let new = (*event).id;
         if let Some(mut init) = *listener.template.get()
-            && let Err(errno) = uncancelled(|| create_simple(new, (*listener.c()).pd, &raw mut init))
+            && let Err(errno) = without_cancellation(|| create_simple(new, (*listener.c()).pd, &raw mut init))
         {
             return keep(errno);
         }

@@ -82,7 +82,7 @@ fn answered(
         // The peer did not understand the request.
         (_, reply) => {
             let why = reply.err().unwrap_or(Unreadable::Foreign);
-            report::connect_failed(established.peer, &ConnectError::OtherRelease(why));
+            report::log_connect_failure(established.peer, &ConnectError::OtherRelease(why));
             state.phase = Phase::Failed;
             state.queue.push(Event {
                 status: -libc::EPROTO,

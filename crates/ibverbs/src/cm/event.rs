@@ -7,10 +7,10 @@ use super::delivered::{Delivered, acknowledge};
 use super::id::{Id, Kind};
 use super::state::{Connection, Datagram, Event, Param, Phase, Request, Shared};
 use crate::abi::*;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{CObject, find, put};
-use crate::support::wake::{wait, wait_forever};
+use crate::support::wake::{wait, wait_for_signal};
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
@@ -19,13 +19,15 @@ use std::sync::Arc;
 /// is alive, here and in the callers, and the channel is looked up again afterwards.
 pub(super) fn next_event(c: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     loop {
-        let fd = match uncancelled(|| find::<CmChannel>(c).map(|channel| channel.fd())) {
+        let fd = match without_cancellation(|| find::<CmChannel>(c).map(|channel| channel.fd())) {
             Ok(fd) => fd,
-            Err(_) if was_left(c) => return Err(wait_forever()),
+            Err(_) if was_left(c) => return Err(wait_for_signal()),
             Err(errno) => return Err(errno),
         };
         wait(fd)?;
-        if let Some(event) = uncancelled(|| find::<CmChannel>(c).ok().and_then(|channel| take(&channel))) {
+        if let Some(event) =
+            without_cancellation(|| find::<CmChannel>(c).ok().and_then(|channel| take(&channel)))
+        {
             return Ok(event);
         }
     }

@@ -38,7 +38,7 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
             }
             let Some(attempt) = state.attempt.take() else { return };
             let ConnectError::Rejected { private_data, .. } = error else {
-                report::connect_failed(attempt.to, error);
+                report::log_connect_failure(attempt.to, error);
                 return give_up(id, state, &attempt.pair, error.into(), &[]);
             };
             match (attempt.purpose, CmHeader::parse(private_data)) {
@@ -47,14 +47,14 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
                 }
                 _ => {}
             }
-            report::connect_failed(attempt.to, error);
+            report::log_connect_failure(attempt.to, error);
             return give_up(id, state, &attempt.pair, error.into(), private_data);
         }
         Phase::Accepting => state.link.as_ref().map(|link| Arc::clone(&link.pair)),
         _ => return,
     };
     if let Some(pair) = pair {
-        report::not_connected(qp, error);
+        report::log_not_connected(qp, error);
         let reason = Reason { event: RDMA_CM_EVENT_UNREACHABLE, status: -libc::ETIMEDOUT };
         give_up(id, state, &pair, reason, &[]);
     }

@@ -11,7 +11,7 @@ use super::device::{CmDevice, View};
 use super::state::{Phase, Shared};
 use crate::abi::*;
 use crate::objects::qp::Qp;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{CCell, CObject, Uses, begin_destroy, find, publish, put};
 use crate::support::persona::is_iwarp;
@@ -278,7 +278,7 @@ pub unsafe extern "C" fn rdma_create_id(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
-    match uncancelled(|| destroy(id)) {
+    match without_cancellation(|| destroy(id)) {
         // An id inherited from the parent process belongs to the parent, so there is nothing to destroy.
         Err(Errno::INHERITED) => 0,
         other => minus_one!(other),

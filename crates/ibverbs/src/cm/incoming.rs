@@ -15,7 +15,7 @@ pub(super) fn requested(id: &Arc<Shared>, incoming: Incoming) {
     let (header, data) = match CmHeader::parse(data) {
         Ok((header, data)) => (Some(header), data),
         Err(Unreadable::Foreign) => (None, data),
-        Err(why) => return report::rejected_peer(incoming.peer(), why),
+        Err(why) => return report::log_rejected_peer(incoming.peer(), why),
     };
     let private_data: Box<[u8]> = data.into();
     let state = id.lock();

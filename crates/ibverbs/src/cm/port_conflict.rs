@@ -8,7 +8,7 @@
 
 use super::state::Shared;
 use crate::files::real;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::Errno;
 use ironwarp_rnic::sync::lock;
 use rustix::fd::BorrowedFd;
@@ -81,7 +81,7 @@ fn retry_if_in_use(
     if result != -1 || !is_in_use() {
         return result;
     }
-    let moved = uncancelled(|| {
+    let moved = without_cancellation(|| {
         // SAFETY: the call would have failed with EBADF if the descriptor were not open.
         let socket = unsafe { BorrowedFd::borrow_raw(socket) };
         let stream = sockopt::socket_type(socket).is_ok_and(|kind| kind == SocketType::STREAM);

@@ -9,7 +9,7 @@ use crate::objects::channel::destroy as destroy_channel;
 use crate::objects::cq::destroy as destroy_cq;
 use crate::objects::pd::Pd;
 use crate::objects::qp::{self, EventRelay, Qp};
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{CObject, find};
 use crate::verbs::channel::ibv_create_comp_channel;
@@ -199,7 +199,7 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     if let Ok(id) = find::<Id>(id) {
-        uncancelled(|| destroy_qp(&id));
+        without_cancellation(|| destroy_qp(&id));
     }
 }
 
@@ -282,7 +282,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     if let Ok(id) = find::<Id>(id) {
-        uncancelled(|| destroy_srq(&id));
+        without_cancellation(|| destroy_srq(&id));
     }
 }
 

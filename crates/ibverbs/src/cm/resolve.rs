@@ -9,7 +9,7 @@ use super::state::Phase;
 use super::synchronous::complete;
 use super::watch::RequestHandler;
 use crate::abi::*;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::find;
 use crate::support::persona::config;
@@ -161,7 +161,7 @@ pub(super) unsafe fn resolve_addresses(
     let to = unsafe { sockaddr::from_c(to)? };
     // SAFETY: as above.
     let from = if from.is_null() { None } else { Some(unsafe { sockaddr::from_c(from)? }) };
-    uncancelled(|| find::<Id>(c).and_then(|id| resolve(&id, from, to)))?;
+    without_cancellation(|| find::<Id>(c).and_then(|id| resolve(&id, from, to)))?;
     complete(c)
 }
 
@@ -173,7 +173,7 @@ pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
 
 /// There is one route, known since the address was resolved.
 pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
-    uncancelled(|| {
+    without_cancellation(|| {
         let id = find::<Id>(c)?;
         let mut state = id.shared().lock();
         if state.phase != Phase::AddressResolved {

@@ -5,7 +5,7 @@ use super::addrinfo::{AddrInfoList, rdma_getaddrinfo};
 use super::id::Id;
 use super::synchronous::complete;
 use crate::abi::*;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{find, put};
 use std::ffi::{CStr, c_char, c_int};
@@ -32,7 +32,7 @@ unsafe fn resolve_for(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> Result<(), Errno> {
-    uncancelled(|| {
+    without_cancellation(|| {
         let id = find::<Id>(c)?;
         if id.shared().lock().found.is_some() {
             return Err(

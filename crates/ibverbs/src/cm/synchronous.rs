@@ -5,7 +5,7 @@ use super::delivered::acknowledge;
 use super::event::next_event;
 use super::id::Id;
 use crate::abi::*;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::Errno;
 use crate::support::object::{CObject, find};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// cancelled here: nothing with a destructor is alive while it waits, and the id is looked up again
 /// afterwards.
 pub(super) fn wait_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdma_cm_event)>, Errno> {
-    let channel = uncancelled(|| {
+    let channel = without_cancellation(|| {
         find::<Id>(c).map(|id| {
             id.is_synchronous().then(|| {
                 id.acknowledge_last_event();
@@ -24,7 +24,7 @@ pub(super) fn wait_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdm
     })?;
     let Some(channel) = channel else { return Ok(None) };
     let event = next_event(channel)?;
-    match uncancelled(|| find::<Id>(c)) {
+    match without_cancellation(|| find::<Id>(c)) {
         Ok(id) => Ok(Some((id, event))),
         Err(errno) => {
             let _ = acknowledge(event);

@@ -60,7 +60,7 @@ pub(super) fn answer_of(path: String, intent: Intent) -> Answer {
         Target::File if intent == Intent::Open => Answer::File(content::of(&path)),
         Target::File => beside("text"),
         Target::Management => {
-            report::no_management(&path);
+            report::log_no_management(&path);
             Answer::Refused(Errno(libc::ENOENT))
         }
         Target::Nothing => Answer::Refused(Errno(libc::ENOENT)),

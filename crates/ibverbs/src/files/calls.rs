@@ -324,7 +324,7 @@ scanning! {
 pub unsafe extern "C" fn ironwarp_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     type Function = unsafe extern "C" fn(c_int, c_int, c_int) -> c_int;
     if domain == libc::AF_NETLINK && protocol == libc::NETLINK_RDMA {
-        report::no_netlink(device::is_used());
+        report::log_no_netlink(device::is_used());
     }
     // SAFETY: the real function of this name, with the arguments of this call.
     unsafe { real!(c"socket", Function)(domain, kind, protocol) }

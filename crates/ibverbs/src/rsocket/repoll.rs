@@ -10,7 +10,7 @@ use super::poll::{Asked, leave, look, prepare};
 use super::socket::Socket;
 use super::table::find;
 use super::waiters::{Timeout, Waiters, Waker, sleep};
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use ironwarp_rnic::sync::lock;
 use rustix::event::{EventfdFlags, eventfd};
@@ -273,9 +273,9 @@ pub unsafe extern "C-unwind" fn repoll_wait(
 /// destructor.
 fn wait(set: RawFd, room: &mut [libc::epoll_event], timeout: Timeout) -> Result<c_int, Errno> {
     loop {
-        let watched = uncancelled(|| watch(set))?;
-        if uncancelled(|| look(watched.list()))? > 0 {
-            match uncancelled(|| collect(set, watched, room))? {
+        let watched = without_cancellation(|| watch(set))?;
+        if without_cancellation(|| look(watched.list()))? > 0 {
+            match without_cancellation(|| collect(set, watched, room))? {
                 0 => continue,
                 ready => return Ok(ready),
             }
@@ -284,7 +284,7 @@ fn wait(set: RawFd, room: &mut [libc::epoll_event], timeout: Timeout) -> Result<
         if over || timeout == Timeout::DontWait {
             return Ok(0);
         }
-        let asked = uncancelled(|| match prepare(watched.list())? {
+        let asked = without_cancellation(|| match prepare(watched.list())? {
             Some(asked) if join(set, watched)? => Ok(Some(asked)),
             _ => Ok(None),
         });
@@ -293,7 +293,7 @@ fn wait(set: RawFd, room: &mut [libc::epoll_event], timeout: Timeout) -> Result<
             Ok(None) => Ok(()),
             Err(errno) => Err(errno),
         };
-        uncancelled(|| {
+        without_cancellation(|| {
             leave(watched.list());
             quit(set);
         });

@@ -10,7 +10,7 @@ use super::table::find;
 use super::wait::until;
 use super::waiters::Timeout;
 use super::{address, close, forked};
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one, number_or_minus_one};
 use ironwarp_engine::{ConnectOptions, MAX_BACKLOG};
 use ironwarp_rnic::sync::lock;
@@ -147,7 +147,7 @@ pub unsafe extern "C-unwind" fn rconnect(
         let to = address::read(addr, addrlen, socket.family())?;
         Ok((begin(&socket, to)?, socket.timeout(0)))
     };
-    let begun = uncancelled(|| find(socket).and_then(dial));
+    let begun = without_cancellation(|| find(socket).and_then(dial));
     let connected = match begun {
         // However fast it is: programs expect poll to report it.
         Ok((true, Timeout::DontWait)) => Err(Errno(libc::EINPROGRESS)),

@@ -3,7 +3,7 @@
 use super::socket::Socket;
 use super::table::find;
 use super::waiters::{SPIN, Timeout, Waker, sleep};
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::Errno;
 use std::os::fd::RawFd;
 use std::time::Instant;
@@ -18,7 +18,7 @@ pub(super) fn until<T: Copy>(
 ) -> Result<T, Errno> {
     let mut waiting = false;
     loop {
-        let waker = match uncancelled(|| look(fd, timeout, waiting, &mut step))? {
+        let waker = match without_cancellation(|| look(fd, timeout, waiting, &mut step))? {
             Look::Done(result) => return Ok(result),
             Look::Wait(waker) => waker,
         };

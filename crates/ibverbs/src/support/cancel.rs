@@ -17,9 +17,9 @@ unsafe extern "C" {
 /// Keeps this thread from being cancelled until it is dropped. A cancellation request stays pending
 /// meanwhile.
 #[derive(Debug)]
-pub(crate) struct Uncancelled(c_int);
+pub(crate) struct CancelGuard(c_int);
 
-impl Uncancelled {
+impl CancelGuard {
     pub(crate) fn new() -> Self {
         let mut old = 0;
         // SAFETY: a valid state, and a place for the old one.
@@ -28,7 +28,7 @@ impl Uncancelled {
     }
 }
 
-impl Drop for Uncancelled {
+impl Drop for CancelGuard {
     fn drop(&mut self) {
         let mut old = 0;
         // SAFETY: as above. This function is not a cancellation point.
@@ -37,7 +37,7 @@ impl Drop for Uncancelled {
 }
 
 /// Runs `call` while this thread cannot be cancelled.
-pub(crate) fn uncancelled<T>(call: impl FnOnce() -> T) -> T {
-    let _uncancelled = Uncancelled::new();
+pub(crate) fn without_cancellation<T>(call: impl FnOnce() -> T) -> T {
+    let _guard = CancelGuard::new();
     call()
 }

@@ -62,7 +62,7 @@ impl Errno {
     /// Logs that `call` failed, with the reason if one was given.
     pub(crate) fn reported(self, call: &str) -> Self {
         let why = WHY.take().filter(|(errno, _)| *errno == self).map(|(_, why)| why);
-        report::refused(call, self.0, why.as_deref());
+        report::log_refused_call(call, self.0, why.as_deref());
         self
     }
 }
@@ -82,7 +82,7 @@ macro_rules! here {
 macro_rules! object {
     ($result:expr $(,)?) => {{
         let here = $crate::support::errno::here!();
-        $crate::support::cancel::uncancelled(|| $crate::support::errno::answer_object(here, $result))
+        $crate::support::cancel::without_cancellation(|| $crate::support::errno::answer_object(here, $result))
     }};
 }
 
@@ -90,7 +90,7 @@ macro_rules! object {
 macro_rules! code {
     ($result:expr $(,)?) => {{
         let here = $crate::support::errno::here!();
-        $crate::support::cancel::uncancelled(|| $crate::support::errno::answer_code(here, $result))
+        $crate::support::cancel::without_cancellation(|| $crate::support::errno::answer_code(here, $result))
     }};
 }
 
@@ -98,7 +98,9 @@ macro_rules! code {
 macro_rules! destroyed {
     ($result:expr $(,)?) => {{
         let here = $crate::support::errno::here!();
-        $crate::support::cancel::uncancelled(|| $crate::support::errno::answer_destroyed(here, $result))
+        $crate::support::cancel::without_cancellation(|| {
+            $crate::support::errno::answer_destroyed(here, $result)
+        })
     }};
 }
 
@@ -106,7 +108,9 @@ macro_rules! destroyed {
 macro_rules! code_and_errno {
     ($result:expr $(,)?) => {{
         let here = $crate::support::errno::here!();
-        $crate::support::cancel::uncancelled(|| $crate::support::errno::answer_code_and_errno(here, $result))
+        $crate::support::cancel::without_cancellation(|| {
+            $crate::support::errno::answer_code_and_errno(here, $result)
+        })
     }};
 }
 
@@ -114,7 +118,9 @@ macro_rules! code_and_errno {
 macro_rules! minus_one {
     ($result:expr $(,)?) => {{
         let here = $crate::support::errno::here!();
-        $crate::support::cancel::uncancelled(|| $crate::support::errno::answer_minus_one(here, $result))
+        $crate::support::cancel::without_cancellation(|| {
+            $crate::support::errno::answer_minus_one(here, $result)
+        })
     }};
 }
 

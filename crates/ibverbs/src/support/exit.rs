@@ -57,5 +57,5 @@ fn report_faults() {
     let (first, mut sum) = (first.report(), Counts::default());
     sum += first.counts;
     ours.for_each(|faults| sum += faults.report().counts);
-    report::injected_faults(&first.plan, first.seed, &sum);
+    report::log_injected_faults(&first.plan, first.seed, &sum);
 }

@@ -94,14 +94,14 @@ pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
         // The other end is closed: the program destroyed the channel while this thread waits on it, as rping
         // does at its end. With the kernel's channels the thread would wait forever. rping takes anything
         // else for a failure.
-        Ok(0) | Err(Errno(libc::ECONNRESET)) => Err(wait_forever()),
+        Ok(0) | Err(Errno(libc::ECONNRESET)) => Err(wait_for_signal()),
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
 /// Waits until a signal arrives.
-pub(crate) fn wait_forever() -> Errno {
+pub(crate) fn wait_for_signal() -> Errno {
     // SAFETY: an empty list of descriptors.
     unsafe { poll(std::ptr::null_mut(), 0, -1) };
     Errno(libc::EINTR)

@@ -7,7 +7,7 @@ use crate::objects::context::Context;
 use crate::objects::cq::Cq;
 use crate::objects::qp::Qp;
 use crate::objects::srq::Srq;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{find, put};
 use crate::support::wake::wait;
@@ -24,12 +24,14 @@ pub unsafe extern "C-unwind" fn ibv_get_async_event(
         return minus_one!(Err(Errno::null("event")));
     }
     loop {
-        let fd = uncancelled(|| find::<Context>(context).map(|context| context.events().watch_port().fd()));
+        let fd = without_cancellation(|| {
+            find::<Context>(context).map(|context| context.events().watch_port().fd())
+        });
         let Ok(fd) = fd else { return minus_one!(Err(Errno::INVALID)) };
         if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        if let Some(next) = uncancelled(|| find::<Context>(context).ok()?.events().next()) {
+        if let Some(next) = without_cancellation(|| find::<Context>(context).ok()?.events().next()) {
             // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(event, next) };
             return 0;

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::objects::channel::{self, Channel};
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, destroyed, minus_one, object};
 use crate::support::object::{CObject, find, put};
 use crate::support::wake::wait;
@@ -30,13 +30,13 @@ pub unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq_context: *mut *mut c_void,
 ) -> c_int {
     loop {
-        let Ok(fd) = uncancelled(|| find::<Channel>(channel).map(|channel| channel.fd())) else {
+        let Ok(fd) = without_cancellation(|| find::<Channel>(channel).map(|channel| channel.fd())) else {
             return minus_one!(Err(Errno::INVALID));
         };
         if let Err(errno) = wait(fd) {
             return minus_one!(Err(errno));
         }
-        let found = uncancelled(|| find::<Channel>(channel).ok()?.next());
+        let found = without_cancellation(|| find::<Channel>(channel).ok()?.next());
         let Some(found) = found else { continue };
         let c = found.cq();
         // SAFETY: NULL, or valid by the caller's contract. `found` keeps the queue alive.

@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn poll_cq(cq: *mut ibv_cq, max: c_int, mut to: *mu
         }
     });
     // Only now, when the queue is no longer locked.
-    failed.iter().for_each(report::request_failed);
+    failed.iter().for_each(report::log_failed_request);
     // An overrun also raises an asynchronous event. What was there before it has been polled.
     polled.map_or(-1, |polled| c_int::try_from(polled).unwrap_or(c_int::MAX))
 }

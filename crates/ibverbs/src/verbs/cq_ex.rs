@@ -125,7 +125,7 @@ unsafe fn advance(c: *mut ibv_cq_ex) -> c_int {
     }
     let Some(completion) = taken else { return libc::ENOENT };
     if completion.status != Status::Success {
-        report::request_failed(&completion);
+        report::log_failed_request(&completion);
     }
     let (wc, time) = (completion::to_c(&completion), completion.time);
     // SAFETY: it is the caller's turn, and C reads both fields between start and end.

@@ -9,7 +9,7 @@ use crate::objects::context::Context;
 use crate::objects::dm::Dm;
 use crate::objects::mr::Mr;
 use crate::objects::pd::{Alias, Pd};
-use crate::support::cancel::uncancelled;
+use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, object};
 use crate::support::object::{CObject, all, find, remove_object};
 use rustix::fs::fstat;
@@ -61,7 +61,7 @@ pub extern "C" fn ibv_import_pd(context: *mut ibv_context, handle: u32) -> *mut 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
-    uncancelled(|| drop(remove_object::<Pd>(pd)));
+    without_cancellation(|| drop(remove_object::<Pd>(pd)));
 }
 
 #[unsafe(no_mangle)]
@@ -77,7 +77,7 @@ pub extern "C" fn ibv_import_mr(pd: *mut ibv_pd, handle: u32) -> *mut ibv_mr {
 /// Destroys the object. The region stays registered.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_mr(mr: *mut ibv_mr) {
-    uncancelled(|| drop(remove_object::<Mr>(mr)));
+    without_cancellation(|| drop(remove_object::<Mr>(mr)));
 }
 
 #[unsafe(no_mangle)]
@@ -92,5 +92,5 @@ pub extern "C" fn ibv_import_dm(context: *mut ibv_context, handle: u32) -> *mut 
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
-    uncancelled(|| drop(remove_object::<Dm>(dm)));
+    without_cancellation(|| drop(remove_object::<Dm>(dm)));
 }

@@ -73,7 +73,11 @@ unsafe fn post_chain<R: Clone>(
                 bad = unsafe { read_request(bad) }.map_or(bad, |wr| wr.next);
             }
             // SAFETY: as above.
-            report::not_posted(qp.number(), unsafe { read_request(bad) }.map_or(0, |wr| wr.wr_id), &error);
+            report::log_not_posted(
+                qp.number(),
+                unsafe { read_request(bad) }.map_or(0, |wr| wr.wr_id),
+                &error,
+            );
             (bad, Errno::from(error))
         })?;
     }

@@ -130,7 +130,7 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
         }
     };
     posted.map_err(|error| {
-        report::not_posted(qp.number(), first, &error);
+        report::log_not_posted(qp.number(), first, &error);
         error.into()
     })
 }

@@ -18,7 +18,7 @@ macro_rules! unsupported {
         $($(
             #[unsafe(no_mangle)]
             extern "C" fn $name() -> $type {
-                $(report::unsupported(stringify!($name), $why);)?
+                $(report::log_unsupported_call(stringify!($name), $why);)?
                 $answer()
             }
         )*)*
@@ -189,14 +189,14 @@ pub(crate) fn fill(verbs: &mut verbs_context) {
         ($($slot:ident($($argument:ty),*) -> *mut $object:ty: $why:literal;)* ; $($other:ident($($of:ty),*): $reason:literal;)*) => {
             $({
                 unsafe extern "C" fn $slot($(_: $argument),*) -> *mut $object {
-                    report::unsupported(&named(stringify!($slot)), $why);
+                    report::log_unsupported_call(&named(stringify!($slot)), $why);
                     null().cast()
                 }
                 verbs.$slot.get_or_insert($slot);
             })*
             $({
                 unsafe extern "C" fn $other($(_: $of),*) -> c_int {
-                    report::unsupported(&named(stringify!($other)), $reason);
+                    report::log_unsupported_call(&named(stringify!($other)), $reason);
                     errno()
                 }
                 verbs.$other.get_or_insert($other);

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Logs that a call was refused. `call` is the path of an item inside the function.
 #[cold]
-pub(crate) fn refused(call: &str, errno: c_int, why: Option<&str>) {
+pub(crate) fn log_refused_call(call: &str, errno: c_int, why: Option<&str>) {
     // This may be the very first call, which sets up the log.
     let _ = persona::config();
     let name = Call(call);
@@ -30,7 +30,7 @@ pub(crate) fn refused(call: &str, errno: c_int, why: Option<&str>) {
         libc::EAGAIN | libc::EINTR => {}
         // Programs look for entries this way.
         libc::ENOENT | libc::ENODATA => tracing::info!(%errno, "{name}: {why}"),
-        libc::EOPNOTSUPP => unsupported(&name.to_string(), why),
+        libc::EOPNOTSUPP => log_unsupported_call(&name.to_string(), why),
         _ => tracing::warn!(%errno, "{name}: {why}"),
     }
 }
@@ -41,7 +41,7 @@ const PROBES: [&str; 3] = ["ibv_reg_dmabuf_mr", "ibv_query_ece", "ibv_set_ece"];
 /// Logs that a call needs a feature that the adapter does not have. Once per call at level `warn`, because
 /// programs probe for features repeatedly.
 #[cold]
-pub(crate) fn unsupported(call: &str, why: &str) {
+pub(crate) fn log_unsupported_call(call: &str, why: &str) {
     static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     let _ = persona::config();
     let errno = ErrnoName(libc::EOPNOTSUPP);
@@ -58,7 +58,7 @@ pub(crate) fn unsupported(call: &str, why: &str) {
 
 /// Logs that a program looks for management datagrams. Once, because it may look for several files.
 #[cold]
-pub(crate) fn no_management(path: &str) {
+pub(crate) fn log_no_management(path: &str) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     let _ = persona::config();
     if !LOGGED.swap(true, Ordering::Relaxed) {
@@ -72,7 +72,7 @@ pub(crate) fn no_management(path: &str) {
 /// Logs that a program asks the kernel for its RDMA devices. A program that has also asked the library found
 /// the device there and needs no warning: UCX 1.23 asks both.
 #[cold]
-pub(crate) fn no_netlink(device_is_used: bool) {
+pub(crate) fn log_no_netlink(device_is_used: bool) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     let _ = persona::config();
     if device_is_used {

@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::field::display;
 
 /// Logs a request that failed.
-pub(crate) fn request_failed(completion: &Completion) {
+pub(crate) fn log_failed_request(completion: &Completion) {
     let qp = completion.qp;
     let (vendor_err, peer) = (format_args!("{:#010x}", vendor_err(completion)), pairs::peer(qp).map(display));
     let error = RequestError(completion.clone());
@@ -26,7 +26,7 @@ pub(crate) fn request_failed(completion: &Completion) {
 
 /// Logs the end of a connection: as a warning, unless the connection was closed or a request that completes
 /// names the error.
-fn ended(qp: u32, error: &QpError) {
+fn log_ended(qp: u32, error: &QpError) {
     let Some(pair) = pairs::find(qp) else { return };
     let peer = pair.peer().map(display);
     let vendor_err = format_args!("{:#010x}", error.vendor_err());
@@ -38,7 +38,7 @@ fn ended(qp: u32, error: &QpError) {
 }
 
 /// Logs that a queue pair could not be connected to its peer.
-pub(crate) fn not_connected(qp: u32, error: &ConnectError) {
+pub(crate) fn log_not_connected(qp: u32, error: &ConnectError) {
     let peer = pairs::peer(qp).map(display);
     match error {
         // The program closed it, or a request that timed out is logged instead.
@@ -50,13 +50,13 @@ pub(crate) fn not_connected(qp: u32, error: &ConnectError) {
 }
 
 /// Logs that an id could not be connected to an address.
-pub(crate) fn connect_failed(peer: SocketAddr, error: &ConnectError) {
+pub(crate) fn log_connect_failure(peer: SocketAddr, error: &ConnectError) {
     tracing::warn!(%peer, "rdma_connect failed: {error}");
 }
 
 /// Logs that the request of a peer of another release was rejected. Only the first is a warning, because
 /// anyone can send such requests.
-pub(crate) fn rejected_peer(peer: SocketAddr, why: Unreadable) {
+pub(crate) fn log_rejected_peer(peer: SocketAddr, why: Unreadable) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if LOGGED.swap(true, Ordering::Relaxed) {
         tracing::debug!(%peer, "rejected a connection: {why}");
@@ -66,13 +66,13 @@ pub(crate) fn rejected_peer(peer: SocketAddr, why: Unreadable) {
 }
 
 /// Logs a summary of the injected faults.
-pub(crate) fn injected_faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
+pub(crate) fn log_injected_faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
     tracing::warn!("faults {plan}, seed {seed}: {counts}");
 }
 
 /// Logs that a request was not posted. A full queue is not a warning, because some programs rely on that
 /// error.
-pub(crate) fn not_posted(qp: u32, wr_id: u64, error: &PostError) {
+pub(crate) fn log_not_posted(qp: u32, wr_id: u64, error: &PostError) {
     let (peer, id) = (pairs::peer(qp).map(display), WrId(wr_id));
     match error {
         PostError::Full { .. } => tracing::info!(qp = %Hex(qp), peer, "request {id} was not posted: {error}"),
@@ -96,7 +96,7 @@ impl fmt::Display for Hex {
 
 /// Logs that a program accepts a peer without a queue pair, although the peer's queue pair is managed by its
 /// id.
-pub(crate) fn needs_managed_qp(peer: SocketAddr) {
+pub(crate) fn log_missing_qp(peer: SocketAddr) {
     tracing::error!(%peer, "the peer's queue pair was created by its id (rdma_create_qp): create one for this id as well before accepting");
 }
 
@@ -113,9 +113,9 @@ impl ConnectionLog {
 impl EventSink<ConnectionEvent> for ConnectionLog {
     fn send(&self, event: ConnectionEvent) {
         match (&event.kind, &self.0) {
-            (ConnectionEventKind::Ended(error), _) => ended(event.qp, error),
+            (ConnectionEventKind::Ended(error), _) => log_ended(event.qp, error),
             // A connection manager may retry, and tells the program in the end.
-            (ConnectionEventKind::Failed(error), None) => not_connected(event.qp, error),
+            (ConnectionEventKind::Failed(error), None) => log_not_connected(event.qp, error),
             _ => {}
         }
         if let Some(next) = &self.0 {

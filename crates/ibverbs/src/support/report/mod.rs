@@ -14,9 +14,9 @@ mod calls;
 mod connections;
 mod pairs;
 
-pub(crate) use calls::{no_management, no_netlink, refused, unsupported};
+pub(crate) use calls::{log_no_management, log_no_netlink, log_refused_call, log_unsupported_call};
 pub(crate) use connections::{
-    ConnectionLog, Hex, connect_failed, injected_faults, needs_managed_qp, not_connected, not_posted,
-    rejected_peer, request_failed, vendor_err,
+    ConnectionLog, Hex, log_connect_failure, log_failed_request, log_injected_faults, log_missing_qp,
+    log_not_connected, log_not_posted, log_rejected_peer, vendor_err,
 };
 pub(crate) use pairs::{find as find_pair, forget as forget_pair, register as register_pair};
