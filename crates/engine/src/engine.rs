@@ -34,7 +34,7 @@ use ironwarp_rnic::device::Device;
 use ironwarp_rnic::event::{AsyncEvent, Routing};
 use ironwarp_rnic::host::Host;
 use ironwarp_rnic::memory::{Domain, TagCipher};
-use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, XrcDomain};
+use ironwarp_rnic::queue::{Moderation, SharedReceiveQueue, SrqSize, XrcDomain};
 use ironwarp_rnic::sync::lock;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -243,22 +243,21 @@ impl Engine {
         ControlQueue::start(self.numbers.plain()?, depth, cq)
     }
 
-    /// Creates a shared receive queue for `depth` receives of up to `max_sges` elements in `domain`.
-    pub fn create_srq(&self, domain: Domain, (depth, max_sges): (usize, usize)) -> Arc<SharedReceiveQueue> {
-        SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, (depth, max_sges), None)
+    /// Creates a shared receive queue for receives into memory of `domain`.
+    pub fn create_srq(&self, domain: Domain, size: SrqSize) -> Arc<SharedReceiveQueue> {
+        SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, None)
     }
 
     /// Creates a shared receive queue that senders name by its number (XRC), and whose receives complete on `cq`.
     pub fn create_xrc_srq(
         &self,
         domain: Domain,
-        (depth, max_sges): (usize, usize),
+        size: SrqSize,
         xrc: &XrcDomain,
         cq: &CompletionQueue,
     ) -> Arc<SharedReceiveQueue> {
         let cq = Some(Arc::clone(cq.cq()));
-        let srq =
-            SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, (depth, max_sges), cq);
+        let srq = SharedReceiveQueue::new(self.next_srq(), self.device().events(), domain, size, cq);
         xrc.add(&srq);
         srq
     }

@@ -15,8 +15,8 @@ use ironwarp_rnic::qp::{
     Attributes, Completes, Qp, Ready, Receives, RegistrationFailure, State, StreamDriver,
 };
 use ironwarp_rnic::queue::{
-    Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, SharedReceiveQueue, Status, WorkRequest,
-    XrcDomain,
+    Completion, Cq, Data, Opcode, Operation, ReceiveRequest, Sge, SharedReceiveQueue, SrqSize, Status,
+    WorkRequest, XrcDomain,
 };
 use ironwarp_sim::{Alarm, Arena, Clock, tag_cipher};
 use ironwarp_wire::mpa::{Framing, RtrSet};
@@ -448,7 +448,13 @@ fn an_empty_write_with_immediate_reports_zero_bytes() {
 /// Returns an XRC target whose queue belongs to a different domain.
 fn named(device: &Arc<Device>, _: Domain) -> Receives {
     let domain = XrcDomain::new();
-    let queue = SharedReceiveQueue::new(1, device.events(), device.allocate_domain(), (8, 2), None);
+    let queue = SharedReceiveQueue::new(
+        1,
+        device.events(),
+        device.allocate_domain(),
+        SrqSize { depth: 8, max_sges: 2 },
+        None,
+    );
     domain.add(&queue);
     std::mem::forget(queue); // lives as long as the test
     Receives::Named(domain)
@@ -489,7 +495,13 @@ fn rights_are_checked_when_a_read_is_served() {
 #[test]
 fn a_reset_raises_no_event() {
     let shared = |device: &Arc<Device>, domain| {
-        Receives::Shared(SharedReceiveQueue::new(1, device.events(), domain, (8, 2), None))
+        Receives::Shared(SharedReceiveQueue::new(
+            1,
+            device.events(),
+            domain,
+            SrqSize { depth: 8, max_sges: 2 },
+            None,
+        ))
     };
     let ends = pair(&Options { receives: shared, ..Options::default() });
     let [near, far] = &ends;
@@ -549,8 +561,15 @@ fn a_message_that_waits_for_a_second_named_queue_is_woken_by_it() {
         let faults = Faults::new("no-receive@0.5".parse().unwrap(), seed);
         far.qp.set_faults(faults.receive_faults(1, alarm.clone()));
         let Receives::Named(xrc) = &far.qp.attributes().receives else { unreachable!() };
-        let queues = [1, 2]
-            .map(|number| SharedReceiveQueue::new(number, far.device.events(), far.domain, (8, 2), None));
+        let queues = [1, 2].map(|number| {
+            SharedReceiveQueue::new(
+                number,
+                far.device.events(),
+                far.domain,
+                SrqSize { depth: 8, max_sges: 2 },
+                None,
+            )
+        });
         queues.iter().for_each(|queue| xrc.add(queue));
         let receive = |id| ReceiveRequest { id, buffers: far.register(far.domain, 100, LOCAL_ACCESS).into() };
         queues[0].post(receive(1)).unwrap();

@@ -25,7 +25,7 @@ use ironwarp_rnic::link::Link;
 use ironwarp_rnic::memory::{Binding, Domain, Memory, Rights, Scope, TagCipher};
 use ironwarp_rnic::qp::{Attributes, Completes, Qp, Ready, Receives, RegistrationFailure, State};
 use ironwarp_rnic::queue::{
-    Completion, Cq, Data, Operation, ReceiveRequest, Sge, SharedReceiveQueue, WorkRequest, XrcDomain,
+    Completion, Cq, Data, Operation, ReceiveRequest, Sge, SharedReceiveQueue, SrqSize, WorkRequest, XrcDomain,
 };
 use ironwarp_wire::mpa::FpduWriter;
 use ironwarp_wire::{AtomicOp, Place, Tag};
@@ -88,7 +88,7 @@ impl World {
         let tags = register(&device, own, other);
         let cq = Arc::new(Cq::new(1, 64));
         let xrc = XrcDomain::new();
-        let srq = SharedReceiveQueue::new(1, device.events(), own, (8, 2), None);
+        let srq = SharedReceiveQueue::new(1, device.events(), own, SrqSize { depth: 8, max_sges: 2 }, None);
         xrc.add(&srq);
         let chunk = 1 << (script.byte() % 13);
         let qp = new_qp(&device, own, &cq, (&srq, &xrc), options);
@@ -256,7 +256,13 @@ impl World {
         // Receives of a shared queue stay there, except one that may have been in use.
         self.receives.clear();
         if self.srq.query().posted > 0 {
-            self.srq = SharedReceiveQueue::new(1, self.device.events(), self.own, (8, 2), None);
+            self.srq = SharedReceiveQueue::new(
+                1,
+                self.device.events(),
+                self.own,
+                SrqSize { depth: 8, max_sges: 2 },
+                None,
+            );
             self.xrc.add(&self.srq);
         }
         self.qp = new_qp(&self.device, self.own, &self.cq, (&self.srq, &self.xrc), self.options);

@@ -7,7 +7,7 @@ use crate::common::{PATIENCE, send};
 use ironwarp_engine::{CompletionQueue, QueuePair, QueuePairAttributes};
 use ironwarp_rnic::error::{Protocol, QpError};
 use ironwarp_rnic::qp::Receives;
-use ironwarp_rnic::queue::{Completion, ReceiveRequest, SharedReceiveQueue, Status, XrcDomain};
+use ironwarp_rnic::queue::{Completion, ReceiveRequest, SharedReceiveQueue, SrqSize, Status, XrcDomain};
 use ironwarp_wire::{Cause, Header, Immediate, ImmediateData, Send, SendWord, Terminate, UntaggedBuffer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,7 +23,13 @@ impl Crowd {
     fn new() -> Self {
         let victim = Victim::new();
         let cq = victim.engine.create_cq(1024).unwrap();
-        let queue = SharedReceiveQueue::new(1, victim.engine.device().events(), victim.domain, (64, 1), None);
+        let queue = SharedReceiveQueue::new(
+            1,
+            victim.engine.device().events(),
+            victim.domain,
+            SrqSize { depth: 64, max_sges: 1 },
+            None,
+        );
         Self { victim, cq, queue }
     }
 
@@ -118,8 +124,13 @@ fn messages_for_a_shared_queue_that_does_not_exist() {
     let crowd = Crowd::new();
     let domain = XrcDomain::new();
     domain.add(&crowd.queue);
-    let forgotten =
-        SharedReceiveQueue::new(2, crowd.victim.engine.device().events(), crowd.victim.domain, (4, 1), None);
+    let forgotten = SharedReceiveQueue::new(
+        2,
+        crowd.victim.engine.device().events(),
+        crowd.victim.domain,
+        SrqSize { depth: 4, max_sges: 1 },
+        None,
+    );
     domain.add(&forgotten);
     drop(forgotten);
     for srq in [0, 2, 3, u32::MAX] {

@@ -10,7 +10,7 @@ use crate::objects::pd::Pd;
 use crate::objects::xrc::Xrcd;
 use crate::support::errno::Errno;
 use crate::support::object::{CCell, CObject, Uses, begin_destroy, publish};
-use ironwarp_rnic::queue::SharedReceiveQueue;
+use ironwarp_rnic::queue::{SharedReceiveQueue, SrqSize};
 use std::sync::Arc;
 
 /// A shared receive queue.
@@ -51,7 +51,8 @@ impl Srq {
             )));
         }
         attr.max_sge = attr.max_sge.max(1);
-        let (context, size) = (Arc::clone(pd.context()), (attr.max_wr as usize, attr.max_sge as usize));
+        let context = Arc::clone(pd.context());
+        let size = SrqSize { depth: attr.max_wr as usize, max_sges: attr.max_sge as usize };
         let mut uses = Uses::of(&*pd)?;
         let inner = match xrc {
             None => context.engine().create_srq(pd.domain(), size),

@@ -6,7 +6,9 @@ use crate::adapter::Adapter;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
 use ironwarp_rnic::error::PostError;
-use ironwarp_rnic::queue::{ReceiveRequest, Sge, SharedReceiveQueue as Inner, SrqStatus, XrcDomain as Named};
+use ironwarp_rnic::queue::{
+    ReceiveRequest, Sge, SharedReceiveQueue as Inner, SrqSize, SrqStatus, XrcDomain as Named,
+};
 use std::fmt;
 use std::sync::Arc;
 
@@ -143,7 +145,8 @@ impl ProtectionDomain {
     /// # }
     /// ```
     pub fn shared_receive_queue(&self, depth: usize) -> SharedReceiveQueue {
-        let inner = self.shared.engine.create_srq(self.domain(), (depth, SGES));
+        let size = SrqSize { depth, max_sges: SGES };
+        let inner = self.shared.engine.create_srq(self.domain(), size);
         SharedReceiveQueue { shared: Arc::clone(&self.shared), inner }
     }
 
@@ -164,7 +167,8 @@ impl ProtectionDomain {
         cq: &CompletionQueue,
         depth: usize,
     ) -> SharedReceiveQueue {
-        let inner = self.shared.engine.create_xrc_srq(self.domain(), (depth, SGES), &xrc.inner, &cq.inner);
+        let size = SrqSize { depth, max_sges: SGES };
+        let inner = self.shared.engine.create_xrc_srq(self.domain(), size, &xrc.inner, &cq.inner);
         SharedReceiveQueue { shared: Arc::clone(&self.shared), inner }
     }
 }

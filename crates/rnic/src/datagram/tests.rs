@@ -7,7 +7,7 @@ use super::*;
 use crate::config::DeviceConfig;
 use crate::host::{Host, Span, Unmapped};
 use crate::memory::{Memory, Rights, TagCipher};
-use crate::queue::{Data, Opcode, Operation, Sender, Sge, Status, WorkRequest};
+use crate::queue::{Data, Opcode, Operation, Sender, Sge, SrqSize, Status, WorkRequest};
 use ironwarp_wire::Tag;
 use ironwarp_wire::private::Datagram;
 use std::collections::VecDeque;
@@ -570,7 +570,9 @@ fn what_cannot_be_posted_is_refused_at_once_and_whole() {
 fn receives_of_a_shared_queue_serve_datagrams() {
     let bench = Bench::with(
         8,
-        Some(|device, domain| SharedReceiveQueue::new(1, device.events(), domain, (4, 1), None)),
+        Some(|device, domain| {
+            SharedReceiveQueue::new(1, device.events(), domain, SrqSize { depth: 4, max_sges: 1 }, None)
+        }),
     );
     bench.bring_up();
     let buffers = |at| ReceiveRequest { id: at, buffers: [bench.sge(at, 100)].as_slice().into() };

@@ -27,5 +27,5 @@ pub(crate) use owner::QueueOwner;
 pub(crate) use receive::{Receive, ReceiveQueue, flushed};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{BlamedRequest, SendQueue};
-pub use shared::{SharedReceiveQueue, SrqStatus, XrcDomain};
+pub use shared::{SharedReceiveQueue, SrqSize, SrqStatus, XrcDomain};
 pub use shared_send::SharedSendQueue;

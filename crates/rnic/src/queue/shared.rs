@@ -36,6 +36,15 @@ struct Inner {
     waiting: VecDeque<Weak<dyn QueueOwner>>,
 }
 
+/// The size of a shared receive queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SrqSize {
+    /// Maximum number of receives.
+    pub depth: usize,
+    /// Maximum number of scatter/gather elements of a receive.
+    pub max_sges: usize,
+}
+
 /// The state of a shared receive queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SrqStatus {
@@ -50,16 +59,15 @@ pub struct SrqStatus {
 }
 
 impl SharedReceiveQueue {
-    /// Creates an empty queue for `depth` receives into memory of `domain`. For XRC, its receives complete on
-    /// `cq`.
+    /// Creates an empty queue for receives into memory of `domain`. For XRC, its receives complete on `cq`.
     pub fn new(
         id: u32,
         events: &Arc<AsyncEvents>,
         domain: Domain,
-        (depth, max_sges): (usize, usize),
+        size: SrqSize,
         cq: Option<Arc<Cq>>,
     ) -> Arc<Self> {
-        let queue = ReceiveQueue::new(domain, depth, max_sges);
+        let queue = ReceiveQueue::new(domain, size.depth, size.max_sges);
         let inner = Mutex::new(Inner { queue, limit: 0, waiting: VecDeque::new() });
         Arc::new(Self { id, events: Arc::clone(events), domain, cq, inner })
     }

@@ -19,7 +19,7 @@ use ironwarp_rnic::fault::Rng;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::memory::{Domain, Rights};
 use ironwarp_rnic::qp::{Attributes, Completes, Qp, Receives, RegistrationFailure, State};
-use ironwarp_rnic::queue::{Cq, Data, Operation, SharedReceiveQueue, XrcDomain};
+use ironwarp_rnic::queue::{Cq, Data, Operation, SharedReceiveQueue, SrqSize, XrcDomain};
 use ironwarp_wire::AtomicOp;
 use std::fmt;
 use std::sync::Arc;
@@ -103,8 +103,8 @@ impl Program {
 
     fn make_supplies(&mut self) {
         let queue = |program: &Self, number, domain, cq| {
-            let depth = (program.rules.receive_depth(), 3);
-            SharedReceiveQueue::new(number, program.device.events(), domain, depth, cq)
+            let size = SrqSize { depth: program.rules.receive_depth(), max_sges: 3 };
+            SharedReceiveQueue::new(number, program.device.events(), domain, size, cq)
         };
         match self.rules.receiving {
             Receiving::Own => {
