@@ -174,7 +174,7 @@ impl Page<'_> {
             "{title}: persona {}, {} of {} tags in use{stopped}",
             adapter.text("persona"),
             adapter.text("tags"),
-            adapter.text("most_tags")
+            adapter.text("max_tags")
         )
     }
 

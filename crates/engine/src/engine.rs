@@ -92,7 +92,7 @@ impl Engine {
     pub fn new(config: Config) -> io::Result<Arc<Self>> {
         let host: Arc<dyn Host> = Arc::new(ProgramMemory::new()?);
         let cluster_key = cluster_key(&config)?;
-        let capture = Capture::of(&config, &host);
+        let capture = Capture::open(&config, &host);
         let device = Device::new(config.device(), host, TagCipher::new(random()?));
         let config = Arc::new(config);
         let event_queues = Arc::new(EventQueues::new(&device));
@@ -130,7 +130,7 @@ impl Engine {
 
     /// Returns counters of the lanes.
     pub fn statistics(&self) -> Statistics {
-        let lanes = self.steering().running();
+        let lanes = self.steering().running_lanes();
         Statistics { lane_wakes: lanes.iter().map(|lane| lane.handle().wakes()).sum(), lanes: lanes.len() }
     }
 
@@ -229,7 +229,7 @@ impl Engine {
 
     /// Creates a completion queue for an interface that always has a completion vector. Vector 0 means lane 0 once another completion queue
     /// of the adapter has named a lane. A program that never does has its connections on all lanes.
-    pub fn create_cq_by_default(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
+    pub fn create_cq_with_default_vector(&self, capacity: usize) -> io::Result<Arc<CompletionQueue>> {
         self.new_cq(capacity, Some(0))
     }
 
@@ -292,7 +292,7 @@ impl Engine {
 
     /// Binds sockets for a connectionless queue pair at these addresses of the host, or at every GID that it has now if none are given.
     /// The setting `ports` limits the port.
-    pub fn datagram_port(&self, addresses: Option<&[IpAddr]>) -> io::Result<UdpPort> {
+    pub fn bind_datagram_port(&self, addresses: Option<&[IpAddr]>) -> io::Result<UdpPort> {
         datagram::bind(addresses, self.config().ports)
     }
 
@@ -365,7 +365,7 @@ impl Engine {
     }
 
     /// Listens at an address that was bound before, and sends incoming connections to `sink`, as [`listen_with`](Self::listen_with).
-    pub fn listen_at(
+    pub fn listen_bound(
         &self,
         bound: Bound,
         sink: Arc<dyn EventSink<Incoming>>,
@@ -380,7 +380,7 @@ impl Engine {
 struct PortEvents(Arc<Device>);
 
 impl PortWatcher for PortEvents {
-    fn port_changed(&self, change: PortChange) {
+    fn on_port_change(&self, change: PortChange) {
         self.0.raise(match change {
             PortChange::Active => AsyncEvent::PortActive(PORT),
             PortChange::Error => AsyncEvent::PortError(PORT),

@@ -1,13 +1,13 @@
 //! Entry points for fuzz targets of private modules.
 
-use crate::gid::parse::Found;
+use crate::gid::parse::NetworkState;
 use crate::sys::sock_diag;
 use std::net::SocketAddr;
 
 /// Reads a datagram of rtnetlink as if the kernel had sent it, and returns how many interfaces, addresses and routes it found.
 pub fn rtnetlink(datagram: &[u8]) -> usize {
-    let mut found = Found::default();
-    let _ = found.take(datagram);
+    let mut found = NetworkState::default();
+    let _ = found.add_datagram(datagram);
     let _ = found.default_route();
     found.interfaces.len() + found.addresses.len() + found.routes.len()
 }

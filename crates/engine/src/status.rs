@@ -176,11 +176,11 @@ impl StatusServer {
         let device = steering.device();
         let config = steering.config();
         let adapter = Row::new("adapter").with("persona", config.persona).with("crc", config.crc);
-        let adapter = adapter.with("tags", device.table().len()).with("most_tags", config.tags);
+        let adapter = adapter.with("tags", device.table().len()).with("max_tags", config.tags);
         let mut rows = vec![adapter.with("stopped", device.events().is_stopped())];
         let (mut cqs, mut qps) = (BTreeMap::new(), BTreeMap::new());
         let table = steering.table();
-        for (number, lane) in steering.every().enumerate() {
+        for (number, lane) in steering.all_lanes().enumerate() {
             let sets = lane.sets();
             let mut connections = 0;
             for set in &sets {

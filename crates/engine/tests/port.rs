@@ -26,7 +26,7 @@ fn known(list: &[(usize, &str)]) -> Vec<(usize, String)> {
 struct Teller(Mutex<mpsc::Sender<PortChange>>);
 
 impl PortWatcher for Teller {
-    fn port_changed(&self, change: PortChange) {
+    fn on_port_change(&self, change: PortChange) {
         let _ = self.0.lock().unwrap().send(change);
     }
 }

@@ -52,7 +52,7 @@ impl Server {
     fn at(engine: &Arc<Engine>, bound: Bound) -> Self {
         let incoming = EventChannel::new().unwrap();
         let program = Arc::<EventChannel<Incoming>>::clone(&incoming);
-        let listening = engine.listen_at(bound, program, MAX_BACKLOG).unwrap();
+        let listening = engine.listen_bound(bound, program, MAX_BACKLOG).unwrap();
         Self { side: Side::new(engine, 16, 4096), listening, incoming }
     }
 

@@ -288,7 +288,7 @@ fn nothing_is_lost_while_a_handler_changes_its_class() {
     let share = Class::Bulk(NonZero::new(3).unwrap());
     let mut changes = 0;
     talk_while(&client, &server, |messages| {
-        let class = [Class::LowLatency, share, Class::LowLatency, Class::USUAL][changes % 4];
+        let class = [Class::LowLatency, share, Class::LowLatency, Class::DEFAULT][changes % 4];
         for side in [&client, &server] {
             side.cq.own_handler().set_class(class).unwrap();
             become_urgent(side, class == Class::LowLatency);

@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 static const char ESCAPES[] =
-    "adapter\tpersona=\033]0;OWNED\007\033[31mred\ttags=1\tmost_tags=2\tstopped=\033[2J\n"
+    "adapter\tpersona=\033]0;OWNED\007\033[31mred\ttags=1\tmax_tags=2\tstopped=\033[2J\n"
     "qp\tnumber=7\tstate=\302\2332J\tpeer=\342\200\256reversed\tfault=back\b\b\b\bgone\177\n";
 
 static int file_with(const char *text, size_t len, int seals) {

@@ -38,7 +38,7 @@ pub(crate) struct Capture {
 
 impl Capture {
     /// Opens the capture file of the settings. A failure is logged: the program must not fail because of it.
-    pub(crate) fn of(config: &Config, host: &Arc<dyn Host>) -> Option<Arc<Self>> {
+    pub(crate) fn open(config: &Config, host: &Arc<dyn Host>) -> Option<Arc<Self>> {
         if config.pcap.as_os_str().is_empty() {
             return None;
         }
@@ -63,7 +63,12 @@ impl Capture {
     }
 
     /// Adds a datagram that was sent or received.
-    pub(crate) fn datagram(&self, (from, from_port): (Gid, u16), (to, to_port): (Gid, u16), bytes: &[u8]) {
+    pub(crate) fn record_datagram(
+        &self,
+        (from, from_port): (Gid, u16),
+        (to, to_port): (Gid, u16),
+        bytes: &[u8],
+    ) {
         let (Some(from), Some(to)) = (from.ip(), to.ip()) else { return };
         let ends = (SocketAddr::new(from, from_port), SocketAddr::new(to, to_port));
         let mut writer = CaptureWriter::resume(Vec::new());

@@ -5,7 +5,7 @@ use super::answer::{Answer, Ends};
 use super::handshakes::{State, Timeout, survive_handshake};
 use super::incoming::Decision;
 use super::listener::ListenerSocket;
-use crate::reactor::thread::survive;
+use crate::reactor::thread::catch_panic;
 use crate::sys::poller::{EventFd, Interest};
 use crate::sys::tcp::Accepted;
 use crate::verbs::error::ConnectError;
@@ -132,7 +132,7 @@ impl State {
     fn evict(&mut self, token: u64) {
         self.admission.forget(token);
         if let Some(answer) = self.answers.remove(&token) {
-            survive("evicting a handshake", || answer.evict());
+            catch_panic("evicting a handshake", || answer.evict());
         }
     }
 

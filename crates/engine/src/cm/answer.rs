@@ -63,7 +63,7 @@ impl Answer {
         handshakes: Weak<dyn Decide>,
     ) -> Self {
         Self {
-            token: lane.token(),
+            token: lane.new_token(),
             link: Arc::new(link),
             ends,
             deadline: Instant::now() + listener.config.startup,

@@ -99,7 +99,7 @@ impl CmContext {
     /// Begins a handshake, on the lane that its addresses lead to.
     pub(crate) fn begin(&self, handshake: Box<dyn Handshake>) -> io::Result<()> {
         let lane = match handshake.addresses() {
-            Some((peer, local)) => self.steering.lane_of(peer, local)?,
+            Some((peer, local)) => self.steering.lane_by_addresses(peer, local)?,
             None => self.steering.default_lane()?,
         };
         self.handshakes(lane).begin(handshake);

@@ -7,7 +7,7 @@ use super::incoming::{Decide, Decision};
 use super::listener::ListenerSocket;
 use crate::reactor::handle::LaneHandle;
 use crate::reactor::source::Service;
-use crate::reactor::thread::survive;
+use crate::reactor::thread::catch_panic;
 use crate::sys::poller::{EventFd, Interest};
 use crate::util::timers::Timers;
 use crate::verbs::error::ConnectError;
@@ -96,7 +96,7 @@ impl Decide for Handshakes {
 }
 
 impl Service for Handshakes {
-    fn ready(&self, token: u64) -> bool {
+    fn on_ready(&self, token: u64) -> bool {
         let mut state = lock(&self.state);
         if state.dialled.contains_key(&token) {
             state.progress(token);
@@ -110,21 +110,21 @@ impl Service for Handshakes {
         true
     }
 
-    fn next_deadline(&self, now: Instant) -> Option<Duration> {
+    fn time_to_deadline(&self, now: Instant) -> Option<Duration> {
         let state = lock(&self.state);
-        [state.timers.next(now), state.admission.next(now)].into_iter().flatten().min()
+        [state.timers.time_to_next(now), state.admission.next(now)].into_iter().flatten().min()
     }
 
     fn expire(&self, now: Instant) {
         let mut state = lock(&self.state);
         state.evict_overdue(now);
-        while let Some(timeout) = state.timers.expired(now) {
+        while let Some(timeout) = state.timers.pop_expired(now) {
             state.timed_out(timeout, now);
         }
         self.lane.counters().handshakes.store(state.admission.len(), Ordering::Relaxed);
     }
 
-    fn timers(&self) -> usize {
+    fn timer_count(&self) -> usize {
         lock(&self.state).timers.len()
     }
 
@@ -132,10 +132,10 @@ impl Service for Handshakes {
         let mut state = lock(&self.state);
         state.listeners.clear();
         for (_, handshake) in std::mem::take(&mut state.dialled) {
-            survive("failing a handshake", || handshake.failed(stopped().into()));
+            catch_panic("failing a handshake", || handshake.failed(stopped().into()));
         }
         for (_, answer) in std::mem::take(&mut state.answers) {
-            survive("failing a handshake", || answer.failed(stopped().into()));
+            catch_panic("failing a handshake", || answer.failed(stopped().into()));
         }
     }
 
@@ -153,7 +153,7 @@ impl State {
         if self.lane.is_failed() {
             return handshake.failed(stopped().into());
         }
-        let token = self.lane.token();
+        let token = self.lane.new_token();
         if let Err(error) = self.lane.epoll().add(&**handshake.link(), token, Interest::Edges) {
             return handshake.failed(error.into());
         }
@@ -196,7 +196,7 @@ impl State {
     }
 
     fn listen(&mut self, listener: Arc<ListenerSocket>) {
-        let token = self.lane.token();
+        let token = self.lane.new_token();
         match self.lane.epoll().add(&*listener, token, Interest::Readable) {
             Ok(()) => {
                 self.listeners.insert(token, listener);
@@ -223,7 +223,7 @@ pub(super) fn survive_handshake<T>(target: Option<Arc<dyn Target>>, step: impl F
         Err(bug) => {
             tracing::error!(%bug, "handshake ended by a panic");
             if let Some(target) = target {
-                survive("reporting a failed handshake", || target.abandon(ConnectError::Bug(bug)));
+                catch_panic("reporting a failed handshake", || target.abandon(ConnectError::Bug(bug)));
             }
             None
         }

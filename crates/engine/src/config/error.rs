@@ -13,14 +13,14 @@ pub enum ConfigError {
         nearest: &'static str,
     },
     /// The value is not valid for the setting.
-    #[error("invalid value `{value}` for the setting `{name}`: {wanted}")]
+    #[error("invalid value `{value}` for the setting `{name}`: {expected}")]
     Value {
         /// The setting.
         name: String,
         /// The invalid value.
         value: String,
         /// What is valid.
-        wanted: String,
+        expected: String,
     },
 }
 
@@ -31,9 +31,9 @@ impl ConfigError {
     }
 
     /// Keys are not included in the error: it may end up in a log.
-    pub(super) fn invalid(name: &str, value: &str, wanted: String) -> Self {
+    pub(super) fn invalid(name: &str, value: &str, expected: String) -> Self {
         let value = if name == "key" { "(not shown)" } else { value };
-        Self::Value { name: name.to_owned(), value: value.to_owned(), wanted }
+        Self::Value { name: name.to_owned(), value: value.to_owned(), expected }
     }
 }
 

@@ -7,4 +7,4 @@ pub(crate) mod table;
 pub use ironwarp_rnic::gid::Gid;
 pub use monitor::{PortChange, PortWatcher};
 pub(crate) use table::socket_addr;
-pub use table::{GidEntry, GidTable, MOST_GIDS};
+pub use table::{GidEntry, GidTable, MAX_GIDS};

@@ -24,7 +24,7 @@ pub enum PortChange {
 /// Receives changes to the port. It is called on a lane's thread and must not block.
 pub trait PortWatcher: Send + Sync + fmt::Debug {
     /// The port has changed.
-    fn port_changed(&self, change: PortChange);
+    fn on_port_change(&self, change: PortChange);
 }
 
 /// Waits for changes to the port.
@@ -55,7 +55,7 @@ impl EventSource for Monitor {
         let now = self.table.refresh()?;
         let before = std::mem::replace(&mut *lock(&self.reported), now);
         for change in changes(before, now) {
-            self.watcher.port_changed(change);
+            self.watcher.on_port_change(change);
         }
         Ok(Rearm::Now)
     }

@@ -37,16 +37,16 @@ pub(crate) struct Route {
 
 /// Interfaces, addresses and routes at one time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Found {
+pub(crate) struct NetworkState {
     pub(crate) interfaces: Vec<Interface>,
     pub(crate) addresses: Vec<Address>,
     pub(crate) routes: Vec<Route>,
 }
 
-impl Found {
+impl NetworkState {
     /// Asks the kernel.
-    pub(crate) fn now() -> io::Result<Self> {
-        let dump = |request| Netlink::dump(request, Self::default, Self::take);
+    pub(crate) fn read() -> io::Result<Self> {
+        let dump = |request| Netlink::dump(request, Self::default, Self::add_datagram);
         let interfaces = dump(DumpRequest::Links)?.interfaces;
         let addresses = dump(DumpRequest::Addresses)?.addresses;
         let routes = dump(DumpRequest::Routes)?.routes;
@@ -54,7 +54,7 @@ impl Found {
     }
 
     /// Adds the contents of one datagram.
-    pub(crate) fn take(&mut self, datagram: &[u8]) -> io::Result<DumpProgress> {
+    pub(crate) fn add_datagram(&mut self, datagram: &[u8]) -> io::Result<DumpProgress> {
         let mut interrupted = false;
         for message in Messages(datagram) {
             interrupted |= message.flags & bits(libc::NLM_F_DUMP_INTR) != 0;

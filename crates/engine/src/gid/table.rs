@@ -3,7 +3,7 @@
 //! Indices never change, because programs exchange and keep them: an address that goes away leaves its index empty, and gets it
 //! again when it comes back; new addresses are appended. So there is one table for the process, whatever adapters it has.
 
-use super::parse::{Address, Found, Interface};
+use super::parse::{Address, Interface, NetworkState};
 use crate::sys::fork::{self, ProcessLock};
 use crate::sys::netlink::Netlink;
 use ironwarp_rnic::gid::Gid;
@@ -17,7 +17,7 @@ use std::sync::{Mutex, MutexGuard};
 mod tests;
 
 /// Maximum number of indices, as with RoCE adapters. A host whose addresses keep changing uses them all up.
-pub const MOST_GIDS: usize = 256;
+pub const MAX_GIDS: usize = 256;
 
 /// A GID of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -111,7 +111,7 @@ impl GidTable {
 
     /// Asks the kernel, whether or not there was a notice.
     pub(crate) fn refresh(&self) -> io::Result<Standing> {
-        let found = Found::now()?;
+        let found = NetworkState::read()?;
         let mut state = lock(&self.state);
         state.update(&found);
         Ok(state.standing())
@@ -121,7 +121,7 @@ impl GidTable {
     fn read<T>(&self, look: impl FnOnce(&State) -> T) -> io::Result<T> {
         let mut state = lock(&self.state);
         if state.is_stale()? {
-            let found = Found::now()?;
+            let found = NetworkState::read()?;
             state.update(&found);
         }
         Ok(look(&state))
@@ -173,7 +173,7 @@ impl State {
         }
     }
 
-    fn update(&mut self, found: &Found) {
+    fn update(&mut self, found: &NetworkState) {
         let before: Vec<bool> = self.slots.iter().map(|slot| slot.present).collect();
         self.slots.iter_mut().for_each(|slot| slot.present = false);
         let mut left = Vec::new();
@@ -208,14 +208,14 @@ impl State {
 
     fn append(&mut self, entry: GidEntry) {
         let index = self.slots.len();
-        if index < MOST_GIDS {
+        if index < MAX_GIDS {
             self.slots.push(Slot { entry: GidEntry { index, ..entry }, present: true });
         } else {
             tracing::warn!(gid = %entry.gid, "GID table full: an address has no index");
         }
     }
 
-    fn follow_principal(&mut self, found: &Found) {
+    fn follow_principal(&mut self, found: &NetworkState) {
         let is_active = |entry: &GidEntry| {
             found.interfaces.iter().any(|one| one.name == entry.interface && one.up && one.running)
         };
@@ -230,7 +230,7 @@ impl State {
 /// The current GIDs, in the order in which a process numbers them the first time: first those of the default route's interface, its
 /// preferred address before the others; then other interfaces, those without a carrier after the others; loopback last. IPv4 comes before
 /// IPv6, and link-local addresses come last of an interface.
-fn wanted(found: &Found) -> Vec<GidEntry> {
+fn wanted(found: &NetworkState) -> Vec<GidEntry> {
     let route = found.default_route();
     let rank = |interface: &Interface, ip: IpAddr| {
         let of_route = route.is_some_and(|route| route.interface == interface.index);

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// A completion queue, as its handler sees it.
 pub(crate) trait ClassFollower: Send + Sync + fmt::Debug {
     /// The class of a handler became low latency, or no longer is. Does nothing if the handler is not its own any more.
-    fn class_changed(&self, class: &Arc<SharedClass>) -> io::Result<()>;
+    fn on_class_change(&self, class: &Arc<SharedClass>) -> io::Result<()>;
 }
 
 /// A completion handler: one descriptor for any number of completion queues.
@@ -33,7 +33,7 @@ pub struct CompletionHandler {
 
 impl CompletionHandler {
     pub(crate) fn new(inner: Arc<event::CompletionHandler>, wake: EventFdWake) -> Arc<Self> {
-        let class = Arc::new(SharedClass::new(Class::USUAL));
+        let class = Arc::new(SharedClass::new(Class::DEFAULT));
         Arc::new(Self { inner, wake, class, queues: Mutex::default() })
     }
 
@@ -63,7 +63,7 @@ impl CompletionHandler {
             return Ok(()); // their queue pairs stay on their lanes
         }
         let queues: Vec<_> = lock(&self.queues).iter().filter_map(Weak::upgrade).collect();
-        queues.iter().try_for_each(|queue| queue.class_changed(&self.class))
+        queues.iter().try_for_each(|queue| queue.on_class_change(&self.class))
     }
 
     /// Adds a completion queue.

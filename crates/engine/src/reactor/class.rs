@@ -21,12 +21,12 @@ pub enum Class {
 
 impl Class {
     /// The class of a handler that was given no other.
-    pub const USUAL: Self = Self::Bulk(NonZero::new(16).expect("16 is not zero"));
+    pub const DEFAULT: Self = Self::Bulk(NonZero::new(16).expect("16 is not zero"));
 }
 
 impl Default for Class {
     fn default() -> Self {
-        Self::USUAL
+        Self::DEFAULT
     }
 }
 
@@ -77,12 +77,12 @@ mod tests {
     fn a_class_survives_being_shared() {
         for class in [
             Class::LowLatency,
-            Class::USUAL,
+            Class::DEFAULT,
             Class::Bulk(NonZero::<u8>::MIN),
             Class::Bulk(NonZero::<u8>::MAX),
         ] {
-            let shared = SharedClass::new(Class::USUAL);
-            assert_eq!(shared.replace(class), Class::USUAL);
+            let shared = SharedClass::new(Class::DEFAULT);
+            assert_eq!(shared.replace(class), Class::DEFAULT);
             assert_eq!(shared.get(), class);
         }
     }

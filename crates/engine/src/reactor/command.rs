@@ -16,7 +16,7 @@ pub(crate) enum Command {
     AddSource(Arc<dyn EventSource>),
     AddService(Arc<dyn Service>),
     /// The adapter failed: cut all connections.
-    Cut,
+    Abort,
     /// Disconnect, and end when all connections are closed or this much time has passed.
     Stop(Duration),
 }

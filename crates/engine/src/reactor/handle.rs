@@ -83,7 +83,7 @@ impl LaneHandle {
     }
 
     /// A token that nothing else on the lanes of the adapter has: a connection that is moved keeps its token.
-    pub(crate) fn token(&self) -> u64 {
+    pub(crate) fn new_token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 

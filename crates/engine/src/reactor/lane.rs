@@ -24,7 +24,7 @@ pub struct LaneLoad {
     /// Number of pending timers.
     pub timers: usize,
     /// Number of connections that peers have begun and that are not streams yet.
-    pub making: usize,
+    pub handshakes: usize,
     /// Number of such connections that were closed because there were too many of them, or too few descriptors.
     pub evicted: u64,
 }
@@ -52,7 +52,7 @@ impl Lane {
             busy: self.handle.thread().map_or(Duration::ZERO, Thread::processor_time),
             wakes: self.handle.wakes(),
             timers: counters.timers.load(Ordering::Relaxed),
-            making: counters.handshakes.load(Ordering::Relaxed),
+            handshakes: counters.handshakes.load(Ordering::Relaxed),
             evicted: counters.evicted.load(Ordering::Relaxed),
         }
     }

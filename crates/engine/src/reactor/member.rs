@@ -30,7 +30,7 @@ pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
     fn disconnect(self: Arc<Self>) -> bool;
 
     /// The adapter has stopped: what was posted is flushed.
-    fn cut(&self);
+    fn abort(&self);
 
     /// The connection, if steering may move it to another lane.
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
@@ -60,11 +60,11 @@ pub(crate) trait Movable: Send + Sync + fmt::Debug {
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
 
     /// Number of times it was served since this was last called.
-    fn take_served(&self) -> u64;
+    fn take_serve_count(&self) -> u64;
 
     /// Moves it to another lane. Returns false if it is closed.
     fn move_to(self: Arc<Self>, lane: usize) -> io::Result<bool>;
 
     /// Ends it at once.
-    fn cut(&self, error: QpError);
+    fn abort(&self, error: QpError);
 }

@@ -32,7 +32,7 @@ impl<T> Shares<T> {
     }
 
     pub(crate) fn push(&mut self, class: Class, work: T) {
-        let Class::Bulk(share) = class else { return self.push(Class::USUAL, work) };
+        let Class::Bulk(share) = class else { return self.push(Class::DEFAULT, work) };
         let now = self.now;
         let class = self.classes.entry(share).or_insert(Waiting { work: VecDeque::new(), pass: now });
         if class.work.is_empty() {
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn within_a_class_the_order_is_that_of_arrival() {
         let mut waiting = Shares::new();
-        (0..9).for_each(|number| waiting.push(Class::USUAL, number));
+        (0..9).for_each(|number| waiting.push(Class::DEFAULT, number));
         assert_eq!((0..9).map(|_| waiting.pop().unwrap()).collect::<Vec<_>>(), (0..9).collect::<Vec<_>>());
         assert!(waiting.is_empty() && waiting.pop().is_none());
     }

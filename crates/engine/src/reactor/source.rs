@@ -35,16 +35,16 @@ pub(crate) enum Rearm {
 /// called on that thread.
 pub(crate) trait Service: Send + Sync + fmt::Debug {
     /// The descriptor with this token is ready. Returns false if it belongs to something else.
-    fn ready(&self, token: u64) -> bool;
+    fn on_ready(&self, token: u64) -> bool;
 
     /// Time until [`expire`](Self::expire) has something to do.
-    fn next_deadline(&self, now: Instant) -> Option<Duration>;
+    fn time_to_deadline(&self, now: Instant) -> Option<Duration>;
 
     /// Does what is due. Called in each round of the lane.
     fn expire(&self, now: Instant);
 
     /// Number of pending timers.
-    fn timers(&self) -> usize;
+    fn timer_count(&self) -> usize;
 
     /// The lane cannot wait for descriptors any more: fails what is in progress.
     fn fail(&self);

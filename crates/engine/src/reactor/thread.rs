@@ -3,7 +3,7 @@
 use super::command::Command;
 use super::handle::{ALARM, LaneHandle, WAKE};
 use super::lane::Lane;
-use super::poll_set::{Fired, PollCheck};
+use super::poll_set::{FollowUp, PollCheck};
 use super::shares::Shares;
 use super::source::{Callback, Drive, EventSource, Rearm, Service};
 use crate::sys::poller::{Alarm, Events, Interest};
@@ -143,7 +143,7 @@ impl LaneThread {
             }
             self.events = events;
             self.round();
-            let timers = self.timers.len() + self.services.iter().map(|it| it.timers()).sum::<usize>();
+            let timers = self.timers.len() + self.services.iter().map(|it| it.timer_count()).sum::<usize>();
             self.handle().counters.timers.store(timers, Ordering::Relaxed);
             if wakes.is_multiple_of(REBALANCE)
                 && let Some(on_busy) = &self.on_busy
@@ -169,10 +169,10 @@ impl LaneThread {
         self.handle().fail(why);
         self.sources.clear();
         for service in &self.services {
-            survive("failing what a lane was doing", || service.fail());
+            catch_panic("failing what a lane was doing", || service.fail());
         }
         while !self.is_done() {
-            survive("winding down a lane", || self.round());
+            catch_panic("winding down a lane", || self.round());
             // A command that came since has unparked this thread.
             let timeout = self.timeout().unwrap_or(LONGEST_NAP);
             std::thread::park_timeout(timeout.min(LONGEST_NAP));
@@ -190,8 +190,8 @@ impl LaneThread {
         let now = Instant::now();
         let check = (!self.polled.is_empty()).then(|| self.next_check.saturating_duration_since(now));
         let stop = self.stop.map(|at| at.saturating_duration_since(now));
-        let services = self.services.iter().map(|service| service.next_deadline(now));
-        [self.timers.next(now), check, stop].into_iter().chain(services).flatten().min()
+        let services = self.services.iter().map(|service| service.time_to_deadline(now));
+        [self.timers.time_to_next(now), check, stop].into_iter().chain(services).flatten().min()
     }
 
     fn event(&mut self, token: u64) {
@@ -200,9 +200,9 @@ impl LaneThread {
         } else if token == ALARM {
             self.resume();
         } else if let Some(set) = self.lane.set(token) {
-            let fired = set.fired(&mut self.set_events);
+            let fired = set.serve_event(&mut self.set_events);
             self.fired(token, fired);
-        } else if !self.services.iter().any(|service| service.ready(token)) {
+        } else if !self.services.iter().any(|service| service.on_ready(token)) {
             self.source_readable(token);
         }
     }
@@ -224,11 +224,11 @@ impl LaneThread {
         }
     }
 
-    fn fired(&mut self, set: u64, fired: Fired) {
+    fn fired(&mut self, set: u64, fired: FollowUp) {
         match fired {
-            Fired::Done => {}
-            Fired::CheckPolling(polls) => self.check_soon(set, Some(polls)),
-            Fired::Pause => self.pause(set),
+            FollowUp::Done => {}
+            FollowUp::CheckPolling(polls) => self.check_soon(set, Some(polls)),
+            FollowUp::Pause => self.pause(set),
         }
     }
 
@@ -266,11 +266,11 @@ impl LaneThread {
                     self.backlog.push(connection.class(), connection);
                 }
                 Command::Watch(set) => self.check_soon(set, None),
-                Command::Call(call) => survive("running a callback", || call.call()),
+                Command::Call(call) => catch_panic("running a callback", || call.call()),
                 Command::CallAt(at, call) => self.timers.add(at, Timeout::Call(call)),
                 Command::AddSource(source) => self.add_source(source),
                 Command::AddService(service) => self.services.push(service),
-                Command::Cut => self.lane.sets().iter().for_each(|set| set.cut()),
+                Command::Abort => self.lane.sets().iter().for_each(|set| set.abort()),
                 Command::Stop(within) => {
                     self.stop = Some(Instant::now() + within);
                     self.lane.sets().iter().for_each(|set| set.disconnect());
@@ -323,14 +323,14 @@ impl LaneThread {
             self.next_check = now + TICK;
         }
         self.services.iter().for_each(|service| service.expire(now));
-        while let Some(timeout) = self.timers.expired(now) {
+        while let Some(timeout) = self.timers.pop_expired(now) {
             self.timed_out(timeout, now);
         }
     }
 
     fn timed_out(&mut self, timeout: Timeout, now: Instant) {
         match timeout {
-            Timeout::Call(call) => survive("running a callback", || call.call()),
+            Timeout::Call(call) => catch_panic("running a callback", || call.call()),
             Timeout::Rearm(token) => {
                 if let Some(source) = self.sources.get(&token) {
                     let _ = self.handle().epoll().modify(&**source, token, Interest::Readable);
@@ -346,7 +346,7 @@ impl LaneThread {
     }
 
     fn add_source(&mut self, source: Arc<dyn EventSource>) {
-        let token = self.handle().token();
+        let token = self.handle().new_token();
         match self.handle().epoll().add(&*source, token, Interest::Readable) {
             Ok(()) => {
                 self.sources.insert(token, source);
@@ -357,7 +357,7 @@ impl LaneThread {
 }
 
 /// Does something that belongs to no connection. After a panic the lane goes on.
-pub(crate) fn survive(doing: &'static str, act: impl FnOnce()) {
+pub(crate) fn catch_panic(doing: &'static str, act: impl FnOnce()) {
     if let Err(bug) = bug::catch(doing, act) {
         tracing::error!(%bug, "panic on a lane");
     }

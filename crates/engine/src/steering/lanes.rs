@@ -117,7 +117,7 @@ impl Steering {
     /// on their lanes.
     pub fn set_table(&self, table: RedirectionTable) -> Result<(), NoSuchLane> {
         for entry in table.entries() {
-            self.check(usize::from(*entry))?;
+            self.check_lane(usize::from(*entry))?;
         }
         *sync::write(&self.table) = table;
         Ok(())
@@ -126,19 +126,23 @@ impl Steering {
     /// Returns the load of each lane.
     pub fn load(&self) -> Vec<LaneLoad> {
         let idle = vec![LaneLoad::default(); self.count];
-        if self.running().is_empty() { idle } else { self.running().iter().map(|lane| lane.load()).collect() }
+        if self.running_lanes().is_empty() {
+            idle
+        } else {
+            self.running_lanes().iter().map(|lane| lane.load()).collect()
+        }
     }
 
     /// Returns the processors on which a lane may run.
     pub fn processors(self: &Arc<Self>, lane: usize) -> io::Result<Vec<usize>> {
-        self.check(lane).map_err(io::Error::other)?;
+        self.check_lane(lane).map_err(io::Error::other)?;
         self.lane(lane)?.handle().await_thread().processors()
     }
 
     /// Restricts a lane to these processors (requirement N5). Threads that wait for its completions may run there, too. Fails if the
     /// process may use none of them.
     pub fn set_processors(self: &Arc<Self>, lane: usize, processors: &[usize]) -> io::Result<()> {
-        self.check(lane).map_err(io::Error::other)?;
+        self.check_lane(lane).map_err(io::Error::other)?;
         self.lane(lane)?.handle().await_thread().set_processors(processors)
     }
 
@@ -147,35 +151,35 @@ impl Steering {
         toeplitz(&self.key, &Tuple::new(peer, local))
     }
 
-    pub(crate) fn check(&self, lane: usize) -> Result<(), NoSuchLane> {
+    pub(crate) fn check_lane(&self, lane: usize) -> Result<(), NoSuchLane> {
         if lane < self.count { Ok(()) } else { Err(NoSuchLane { lane, lanes: self.count }) }
     }
 
     // --- Moving connections ---
 
     /// Moves a connection to the lane that its completion queue and its addresses lead to, if it is on another.
-    pub(crate) fn settle(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
+    pub(crate) fn steer(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
         let Some((peer, local)) = connection.addresses() else { return Ok(()) };
         let lane = self.lane_for(connection.placement(), peer, local)?;
-        match self.transfer(connection, lane.handle().number()) {
+        match self.move_connection(connection, lane.handle().number()) {
             Err(MoveError::System(error)) => Err(error),
             _ => Ok(()),
         }
     }
 
     /// Moves a new connection between the low-latency lane and the others, if the class of its completion queue has changed.
-    pub(crate) fn settle_new(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
+    pub(crate) fn steer_new(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
         let low_latency = connection.placement().class == Class::LowLatency;
-        if low_latency == (connection.lane() == self.count) { Ok(()) } else { self.settle(connection) }
+        if low_latency == (connection.lane() == self.count) { Ok(()) } else { self.steer(connection) }
     }
 
     /// Moves a connection to a lane.
-    pub(crate) fn transfer(&self, connection: &Arc<dyn Movable>, to: usize) -> Result<(), MoveError> {
-        self.transfer_if(connection, to, || true)
+    pub(crate) fn move_connection(&self, connection: &Arc<dyn Movable>, to: usize) -> Result<(), MoveError> {
+        self.move_connection_if(connection, to, || true)
     }
 
     /// Moves a connection to a lane if `still` returns true while nothing else is moved.
-    fn transfer_if(
+    fn move_connection_if(
         &self,
         connection: &Arc<dyn Movable>,
         to: usize,
@@ -188,7 +192,7 @@ impl Steering {
         let moved = Arc::clone(connection).move_to(to)?;
         drop(stopped);
         if self.device.events().is_stopped() {
-            connection.cut(QpError::Stopped); // its new lane may have cut all others before
+            connection.abort(QpError::Stopped); // its new lane may have cut all others before
         }
         if moved { Ok(()) } else { Err(MoveError::NotConnected) }
     }
@@ -196,12 +200,12 @@ impl Steering {
     /// Compares the lanes, and moves one queue pair if that helps. Called by busy lanes.
     fn rebalance(&self) {
         let movable = |lane: usize| self.movable(lane);
-        let chosen = self.rebalancer.as_ref().and_then(|it| it.choose(self.running(), movable));
+        let chosen = self.rebalancer.as_ref().and_then(|it| it.choose(self.running_lanes(), movable));
         let Some((connection, to)) = chosen else { return };
         // Its class may have changed since.
         let still = || connection.placement().class != Class::LowLatency;
         let qp = connection.qpn();
-        match self.transfer_if(&connection, to, still) {
+        match self.move_connection_if(&connection, to, still) {
             Ok(()) => tracing::debug!(qp, to, "rebalanced queue pair"),
             Err(error) => tracing::debug!(qp, %error, "failed to rebalance queue pair"),
         }
@@ -209,7 +213,7 @@ impl Steering {
 
     /// The connections that were steered to a lane and that it serves: those that programs poll cost it nothing.
     fn movable(&self, lane: usize) -> Vec<Arc<dyn Movable>> {
-        let served = self.running()[lane].sets().into_iter().filter(|set| !set.is_polled());
+        let served = self.running_lanes()[lane].sets().into_iter().filter(|set| !set.is_polled());
         let movable = served.flat_map(|set| set.members()).filter_map(Member::movable);
         movable.filter(|connection| self.named_lane(connection.placement()).is_none()).collect()
     }
@@ -217,7 +221,11 @@ impl Steering {
     // --- Choosing lanes ---
 
     /// The lane of a connection between these addresses.
-    pub(crate) fn lane_of(self: &Arc<Self>, peer: SocketAddr, local: SocketAddr) -> io::Result<&Arc<Lane>> {
+    pub(crate) fn lane_by_addresses(
+        self: &Arc<Self>,
+        peer: SocketAddr,
+        local: SocketAddr,
+    ) -> io::Result<&Arc<Lane>> {
         let hash = self.hash(peer, local);
         let lane = sync::read(&self.table).lane(hash);
         self.lane(lane)
@@ -233,7 +241,7 @@ impl Steering {
         match (placement.class, self.named_lane(placement)) {
             (Class::LowLatency, _) => self.low_latency(),
             (Class::Bulk(_), Some(lane)) => self.lane(lane),
-            (Class::Bulk(_), None) => self.lane_of(peer, local),
+            (Class::Bulk(_), None) => self.lane_by_addresses(peer, local),
         }
     }
 
@@ -249,7 +257,7 @@ impl Steering {
 
     /// The program creates a completion queue with this completion vector.
     pub(crate) fn use_vector(&self, lane: usize) -> Result<(), NoSuchLane> {
-        self.check(lane)?;
+        self.check_lane(lane)?;
         self.vectors_used.store(true, Ordering::Relaxed);
         Ok(())
     }
@@ -276,12 +284,12 @@ impl Steering {
     }
 
     /// All running lanes, including that for low latency.
-    pub(crate) fn every(&self) -> impl Iterator<Item = &Arc<Lane>> {
-        self.running().iter().chain(self.low_latency.get())
+    pub(crate) fn all_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
+        self.running_lanes().iter().chain(self.low_latency.get())
     }
 
     /// The running lanes: all but that for low latency, or none yet.
-    pub(crate) fn running(&self) -> &[Arc<Lane>] {
+    pub(crate) fn running_lanes(&self) -> &[Arc<Lane>] {
         self.lanes.get().map_or(&[], |lanes| lanes)
     }
 
@@ -307,7 +315,7 @@ impl Steering {
         if self.lanes.get().is_none() {
             self.start()?;
         }
-        Ok(self.running())
+        Ok(self.running_lanes())
     }
 
     #[cold]
@@ -339,7 +347,7 @@ impl Steering {
     /// Ends the lanes when all connections are closed, or after this much time.
     pub(crate) fn stop(&self, within: Duration) {
         *lock(&self.stopped) = true;
-        self.every().for_each(|lane| lane.handle().submit(Command::Stop(within)));
+        self.all_lanes().for_each(|lane| lane.handle().submit(Command::Stop(within)));
         let me = std::thread::current().id();
         for thread in lock(&self.threads).drain(..) {
             // A lane may be the last to hold the adapter; it cannot wait for itself.
@@ -367,7 +375,7 @@ struct StopLanes(Weak<Steering>);
 impl Stop for StopLanes {
     fn stop(&self) {
         if let Some(steering) = self.0.upgrade() {
-            steering.every().for_each(|lane| lane.handle().submit(Command::Cut));
+            steering.all_lanes().for_each(|lane| lane.handle().submit(Command::Abort));
         }
     }
 }

@@ -57,7 +57,7 @@ impl Rebalancer {
         let (from, to) = unequal(&loads, self.hot).filter(|_| elapsed < STALE)?;
         seen.hot = Some(from);
         let mut connections = movable(from);
-        let counts: Vec<_> = connections.iter().map(|connection| connection.take_served()).collect();
+        let counts: Vec<_> = connections.iter().map(|connection| connection.take_serve_count()).collect();
         // One measurement may be chance, and the counts are of the time between two.
         let which = choose(&counts, loads[from], loads[to]).filter(|_| counted == Some(from))?;
         Some((connections.swap_remove(which), to))

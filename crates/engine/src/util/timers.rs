@@ -35,12 +35,12 @@ impl<T> Timers<T> {
     }
 
     /// Time until the next deadline.
-    pub(crate) fn next(&self, now: Instant) -> Option<Duration> {
+    pub(crate) fn time_to_next(&self, now: Instant) -> Option<Duration> {
         self.heap.peek().map(|Reverse(timer)| timer.at.saturating_duration_since(now))
     }
 
     /// Takes the next timer that has expired.
-    pub(crate) fn expired(&mut self, now: Instant) -> Option<T> {
+    pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<T> {
         if self.heap.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
             self.heap.pop().map(|Reverse(timer)| timer.what)
         } else {

@@ -147,7 +147,7 @@ impl<P: Owner> Connection<P> {
         let set = cq.set_for(pair.send_cq(), established.peer, established.local)?;
         let qp = pair.qp();
         let connection = Arc::new(Self {
-            token: set.lane().token(),
+            token: set.lane().new_token(),
             link: Arc::clone(link),
             qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
@@ -175,7 +175,7 @@ impl<P: Owner> Connection<P> {
                 connection.await_first_word(&agreed);
                 // The class of its completion queue may have changed before the connection was in the set.
                 let movable: Arc<dyn Movable> = Arc::<Self>::clone(&connection);
-                cq.steering().settle_new(&movable)?;
+                cq.steering().steer_new(&movable)?;
             }
             Ok(false) => {} // another thread found it closed meanwhile
             Err(error) => connection.cut(QpError::Lost(error.raw_os_error().unwrap_or_default())),
@@ -216,7 +216,7 @@ impl<P: Owner> Connection<P> {
         let (set, only) = (Arc::clone(&place.set), place.set.only());
         let added = set.insert(self.token, &self.as_member());
         drop(place);
-        set.no_longer_only(only);
+        set.queue_owed_ack_of(only);
         added.map(|()| true)
     }
 
@@ -498,7 +498,7 @@ impl<P: Owner> Member for Connection<P> {
         true
     }
 
-    fn cut(&self) {
+    fn abort(&self) {
         Self::cut(self, QpError::Stopped);
     }
 
@@ -524,7 +524,7 @@ impl<P: Owner> Movable for Connection<P> {
         self.link.peer_addr().ok().zip(self.link.local_addr().ok())
     }
 
-    fn take_served(&self) -> u64 {
+    fn take_serve_count(&self) -> u64 {
         self.served.swap(0, Ordering::Relaxed).into()
     }
 
@@ -534,7 +534,7 @@ impl<P: Owner> Movable for Connection<P> {
         self.move_to_set(&set)
     }
 
-    fn cut(&self, error: QpError) {
+    fn abort(&self, error: QpError) {
         Self::cut(self, error);
     }
 }

@@ -138,7 +138,7 @@ impl CompletionQueue {
 
     /// Moves what the sockets have. From now on the program serves them.
     pub fn progress(&self) {
-        self.serve(PollSet::polled);
+        self.serve(PollSet::record_poll);
     }
 
     /// Moves what the sockets have, after `settle` decided who serves them from now on. If nothing completes, the caller is about to go
@@ -157,7 +157,7 @@ impl CompletionQueue {
             if self.cq.is_empty() {
                 set.acknowledge_with(Some(&only));
             } else if set.is_still_only(&only) {
-                set.acknowledge_if_left();
+                set.acknowledge_unless_polled();
             } else {
                 only.qp.acknowledge(); // another member came, or it was moved, and no other thread knows what came of this
             }
@@ -249,19 +249,19 @@ impl CompletionQueue {
         let members: Vec<_> = self.sets().iter().flat_map(|set| set.members()).collect();
         let is_own = |qp: &ironwarp_rnic::qp::Qp| Arc::ptr_eq(&qp.attributes().receive_cq, &self.cq);
         let own = members.into_iter().filter(|member| member.qp().is_some_and(|qp| is_own(qp)));
-        own.filter_map(Member::movable).try_for_each(|it| self.steering.settle(&it))
+        own.filter_map(Member::movable).try_for_each(|it| self.steering.steer(&it))
     }
 }
 
 impl ClassFollower for CompletionQueue {
-    fn class_changed(&self, class: &Arc<SharedClass>) -> io::Result<()> {
+    fn on_class_change(&self, class: &Arc<SharedClass>) -> io::Result<()> {
         let is_own = Arc::ptr_eq(&lock(&self.class), class);
         if is_own { self.settle_connections() } else { Ok(()) }
     }
 }
 
 fn usual_class() -> Arc<SharedClass> {
-    Arc::new(SharedClass::new(Class::USUAL))
+    Arc::new(SharedClass::new(Class::DEFAULT))
 }
 
 /// The only set with sockets in it. A set is empty when all of a lane's connections were moved.

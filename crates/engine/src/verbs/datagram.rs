@@ -108,12 +108,12 @@ impl DatagramQueuePair {
     fn add_socket(&mut self, socket: usize) -> io::Result<()> {
         let (mailbox, qp) = (Arc::clone(&self.mailbox), Arc::clone(&self.qp));
         let inbox: Arc<dyn Member> = Arc::new(Inbox { mailbox, qp, socket });
-        let token = self.set.lane().token();
+        let token = self.set.lane().new_token();
         // Before it is added: if that fails, it is removed when this is dropped.
         self.tokens.push(token);
         let only = self.set.only();
         self.set.insert(token, &inbox)?;
-        self.set.no_longer_only(only);
+        self.set.queue_owed_ack_of(only);
         // Its first event may have come before it was in the set.
         inbox.serve(Ready { readable: true, writable: true, ended: false }, ServedBy::Program);
         Ok(())
@@ -158,7 +158,7 @@ impl DatagramLink for Mailbox {
     fn send(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent {
         let sent = self.udp.at_gid(from).map_or(Sent::Lost, |socket| socket.send(to, bytes));
         if let (Some(capture), Sent::Taken) = (&self.capture, &sent) {
-            capture.datagram((from, self.udp.port()), to, bytes);
+            capture.record_datagram((from, self.udp.port()), to, bytes);
         }
         sent
     }
@@ -166,7 +166,7 @@ impl DatagramLink for Mailbox {
     fn recv(&self, into: &mut [u8]) -> Option<Arrived> {
         let arrived = self.udp.recv(into)?;
         if let Some(capture) = &self.capture {
-            capture.datagram(
+            capture.record_datagram(
                 (arrived.from, arrived.port),
                 (arrived.to, self.udp.port()),
                 &into[..arrived.len],
@@ -201,7 +201,7 @@ impl Member for Inbox {
         false
     }
 
-    fn cut(&self) {
+    fn abort(&self) {
         // Refused after a reset, when there is nothing to flush.
         let _ = self.qp.modify(State::Error);
     }

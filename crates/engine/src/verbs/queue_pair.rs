@@ -410,9 +410,9 @@ impl Steering {
     /// Moves the connection of a queue pair to another lane while traffic flows: no message is lost, doubled or reordered. Its completion
     /// queues are polled and waited on as before. Connectionless queue pairs cannot be moved.
     pub fn move_queue_pair(&self, pair: &QueuePair, to: usize) -> Result<(), MoveError> {
-        self.check(to)?;
+        self.check_lane(to)?;
         let connection: Arc<dyn Movable> = pair.connection().ok_or(MoveError::NotConnected)?;
-        self.transfer(&connection, to)
+        self.move_connection(&connection, to)
     }
 }
 

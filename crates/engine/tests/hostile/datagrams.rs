@@ -39,7 +39,7 @@ impl Post {
         let cq = engine.create_cq(64).unwrap();
         let attributes =
             DatagramQueuePairAttributes { qkey: QKEY, ..DatagramQueuePairAttributes::new(domain, &cq) };
-        let udp = engine.datagram_port(Some(&[LOCALHOST])).unwrap();
+        let udp = engine.bind_datagram_port(Some(&[LOCALHOST])).unwrap();
         let pair = engine.create_datagram_qp(&attributes, udp).unwrap();
         for state in [State::Init, State::ReadyToReceive, State::ReadyToSend] {
             pair.qp().modify(state).unwrap();

@@ -301,7 +301,7 @@ fn peers_that_leave_are_forgotten() {
         victim.engine.call_at(Instant::now(), move || done.send(()).unwrap()).unwrap();
         turn.recv_timeout(PATIENCE).unwrap();
     }
-    until(|| victim.engine.steering().load().iter().map(|lane| lane.making).sum::<usize>() == 1);
+    until(|| victim.engine.steering().load().iter().map(|lane| lane.handshakes).sum::<usize>() == 1);
     assert_eq!(program.channel.try_next().unwrap().peer(), peer.stream.local_addr().unwrap());
     assert!(program.channel.try_next().is_none());
     victim.survives();

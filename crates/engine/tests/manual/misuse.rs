@@ -2,7 +2,7 @@
 
 use super::common::{Host, NOBODY, PATIENCE, gid, talk};
 use ironwarp_engine::config::Config;
-use ironwarp_engine::gid::{Gid, GidTable, MOST_GIDS};
+use ironwarp_engine::gid::{Gid, GidTable, MAX_GIDS};
 use ironwarp_engine::{BringUpError, BringUpOptions, Local, QueuePairAttributes, Remote};
 use ironwarp_rnic::qp::{Retries, State};
 use ironwarp_rnic::queue::Status;
@@ -20,8 +20,8 @@ fn invalid_arguments_are_refused_at_once() {
     let refused = |remote: Gid, qpn: u32, options: BringUpOptions| {
         host.engine.bring_up(&pair, Remote { gid: remote, qpn }, &options).unwrap_err()
     };
-    let index = BringUpOptions { local: Local::Index(MOST_GIDS), ..BringUpOptions::default() };
-    assert!(matches!(refused(here, NOBODY, index), BringUpError::NoGid(MOST_GIDS)));
+    let index = BringUpOptions { local: Local::Index(MAX_GIDS), ..BringUpOptions::default() };
+    assert!(matches!(refused(here, NOBODY, index), BringUpError::NoGid(MAX_GIDS)));
     assert!(matches!(refused(gid("::1"), NOBODY, options(here)), BringUpError::OtherVersion { .. }));
     assert!(matches!(refused(Gid::ZERO, NOBODY, options(here)), BringUpError::OtherVersion { .. }));
     assert!(matches!(refused(here, 0x0100_0000, options(here)), BringUpError::InvalidQpn(0x0100_0000)));

@@ -62,8 +62,8 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     };
     let handler = Arc::new(RequestHandler(Arc::downgrade(id.shared())));
     let backlog = clamped(backlog);
-    let listening =
-        CmDevice::get().and_then(|device| Ok(device.context.engine().listen_at(bound, handler, backlog)?));
+    let listening = CmDevice::get()
+        .and_then(|device| Ok(device.context.engine().listen_bound(bound, handler, backlog)?));
     let mut state = id.shared().lock();
     match listening {
         Ok(listening) => state.listening = Some(Arc::new(listening)),

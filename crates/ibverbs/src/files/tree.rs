@@ -1,7 +1,7 @@
 //! The files and directories that `tree.txt` lists.
 
 use crate::support::persona::name;
-use ironwarp_engine::gid::MOST_GIDS;
+use ironwarp_engine::gid::MAX_GIDS;
 
 /// One line for each file and directory.
 const TREE: &str = include_str!("../../tree.txt");
@@ -46,7 +46,7 @@ pub(super) fn entries(directory: &str) -> Vec<(String, Node)> {
     let mut entries = Vec::new();
     for (entry, node) in rows().filter_map(named) {
         match entry {
-            "#" => entries.extend((0..MOST_GIDS).map(|index| (index.to_string(), node))),
+            "#" => entries.extend((0..MAX_GIDS).map(|index| (index.to_string(), node))),
             DEVICE => entries.push((name().to_owned(), node)),
             _ => entries.push((entry.to_owned(), node)),
         }
@@ -82,7 +82,7 @@ pub(super) fn program_path(listed: &str) -> String {
 
 /// Whether the text is an index of the table, as the kernel writes it.
 fn is_index(text: &str) -> bool {
-    text.parse::<usize>().is_ok_and(|index| index < MOST_GIDS && index.to_string() == text)
+    text.parse::<usize>().is_ok_and(|index| index < MAX_GIDS && index.to_string() == text)
 }
 
 fn rows() -> impl Iterator<Item = (&'static str, Node)> {
@@ -118,7 +118,7 @@ mod tests {
             }
         }
         let listed = rows().filter(|(row, _)| !row.ends_with('#')).count();
-        assert_eq!(seen + roots.len(), listed + 3 * MOST_GIDS, "each line is in a directory");
+        assert_eq!(seen + roots.len(), listed + 3 * MAX_GIDS, "each line is in a directory");
     }
 
     #[test]

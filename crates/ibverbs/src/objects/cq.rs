@@ -97,7 +97,7 @@ impl Cq {
         let capacity = wanted.cqe.unsigned_abs() as usize;
         // One lane for each vector (requirement N5).
         let inner = match vector {
-            0 => context.engine().create_cq_by_default(capacity)?,
+            0 => context.engine().create_cq_with_default_vector(capacity)?,
             lane => context.engine().create_cq_on(capacity, lane)?,
         };
         let id = inner.cq().id();

@@ -1,7 +1,7 @@
 //! The GID table of the port, and the LIDs that stand for its addresses.
 
 use crate::support::errno::Errno;
-use ironwarp_engine::gid::{Gid, GidEntry, GidTable, MOST_GIDS};
+use ironwarp_engine::gid::{Gid, GidEntry, GidTable, MAX_GIDS};
 use std::net::{IpAddr, Ipv4Addr};
 
 /// The first IPv4 address of the table.
@@ -39,9 +39,9 @@ pub(crate) fn gid_index_of_lid() -> Result<usize, Errno> {
 
 /// The GID at an index of the table. An unused entry is zero, as in every such table.
 pub(crate) fn gid_at(index: usize) -> Result<Gid, Errno> {
-    if index >= MOST_GIDS {
+    if index >= MAX_GIDS {
         return Err(Errno::INVALID
-            .because(format_args!("GID index {index} is out of range: the table has {MOST_GIDS} entries")));
+            .because(format_args!("GID index {index} is out of range: the table has {MAX_GIDS} entries")));
     }
     Ok(GidTable::of_process().get(index)?.map_or(Gid::ZERO, |entry| entry.gid))
 }

@@ -8,7 +8,7 @@ use crate::objects::gids::{gid_at, lid};
 use crate::objects::limits::{DEVICE_MEMORY, MAX_CQE, MAX_REQUESTS, MAX_SGES, MAX_SRQ_REQUESTS};
 use crate::support::errno::{Errno, code, code_and_errno, minus_one};
 use crate::support::object::{find_any, put};
-use ironwarp_engine::gid::{GidEntry, GidTable, MOST_GIDS};
+use ironwarp_engine::gid::{GidEntry, GidTable, MAX_GIDS};
 use std::ffi::c_int;
 use std::ptr;
 
@@ -94,7 +94,7 @@ fn port_attr() -> Result<ibv_port_attr, Errno> {
     attr.state = if active { IBV_PORT_ACTIVE } else { IBV_PORT_DOWN };
     attr.max_mtu = IBV_MTU_4096;
     attr.active_mtu = IBV_MTU_4096;
-    attr.gid_tbl_len = c_int::try_from(MOST_GIDS).unwrap_or(c_int::MAX);
+    attr.gid_tbl_len = c_int::try_from(MAX_GIDS).unwrap_or(c_int::MAX);
     attr.port_cap_flags = IBV_PORT_CM_SUP | IBV_PORT_IP_BASED_GIDS;
     attr.max_msg_sz = MAX_MESSAGE;
     attr.pkey_tbl_len = 1;

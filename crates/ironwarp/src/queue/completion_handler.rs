@@ -63,7 +63,7 @@ impl CompletionHandler {
         self.inner.id()
     }
 
-    /// Returns the service class. Defaults to [`Class::USUAL`].
+    /// Returns the service class. Defaults to [`Class::DEFAULT`].
     pub fn class(&self) -> Class {
         self.inner.class()
     }
@@ -84,7 +84,7 @@ impl CompletionHandler {
     /// let (urgent, backup) = (adapter.completion_handler()?, adapter.completion_handler()?);
     /// urgent.set_class(Class::LowLatency)?;
     /// backup.set_class(Class::Bulk(NonZero::new(4).expect("not zero")))?; // a quarter of the usual share
-    /// assert_eq!((urgent.class(), Class::USUAL.to_string()), (Class::LowLatency, "bulk, share 16".to_owned()));
+    /// assert_eq!((urgent.class(), Class::DEFAULT.to_string()), (Class::LowLatency, "bulk, share 16".to_owned()));
     /// # Ok(())
     /// # }
     /// ```

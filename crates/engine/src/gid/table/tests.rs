@@ -3,17 +3,17 @@
 #![cfg(target_endian = "little")]
 
 use super::*;
-use crate::gid::parse::{Found, Interface, Route};
+use crate::gid::parse::{Interface, NetworkState, Route};
 use crate::sys::netlink::DumpProgress;
 
 const LINKS: &[u8] = include_bytes!("../recorded/links.bin");
 const ADDRESSES: &[u8] = include_bytes!("../recorded/addresses.bin");
 const ROUTES: &[u8] = include_bytes!("../recorded/routes.bin");
 
-fn recorded() -> Found {
-    let mut found = Found::default();
+fn recorded() -> NetworkState {
+    let mut found = NetworkState::default();
     for datagram in [LINKS, ADDRESSES, ROUTES] {
-        assert_eq!(found.take(datagram).unwrap(), DumpProgress::Complete);
+        assert_eq!(found.add_datagram(datagram).unwrap(), DumpProgress::Complete);
     }
     found
 }
@@ -35,13 +35,13 @@ fn seen(state: &State) -> Vec<(usize, String)> {
     state.present().map(|entry| (entry.index, entry.gid.to_string())).collect()
 }
 
-fn without(mut found: Found, ip: &str) -> Found {
+fn without(mut found: NetworkState, ip: &str) -> NetworkState {
     let ip: IpAddr = ip.parse().unwrap();
     found.addresses.retain(|address| address.ip != ip);
     found
 }
 
-fn with(mut found: Found, interface: u32, ip: &str) -> Found {
+fn with(mut found: NetworkState, interface: u32, ip: &str) -> NetworkState {
     found.addresses.push(Address { interface, ip: ip.parse().unwrap() });
     found
 }
@@ -148,11 +148,11 @@ fn the_same_link_local_address_on_two_interfaces_has_two_indices() {
 #[test]
 fn there_are_no_more_indices_than_promised() {
     let mut state = State::default();
-    for round in 0..=u16::try_from(MOST_GIDS).unwrap() {
+    for round in 0..=u16::try_from(MAX_GIDS).unwrap() {
         let [a, b] = round.to_be_bytes();
         state.update(&with(recorded(), 3, &format!("10.77.{a}.{b}")));
     }
-    assert_eq!(state.slots.len(), MOST_GIDS);
+    assert_eq!(state.slots.len(), MAX_GIDS);
     assert_eq!(seen(&state).len(), FIRST.len(), "the last one found no index");
 }
 
@@ -170,8 +170,8 @@ fn a_route_over_several_ways_is_of_the_first() {
     message.extend(24_u16.to_ne_bytes());
     message.extend([0; 10]);
     message.extend(body);
-    let mut found = Found::default();
-    assert_eq!(found.take(&message).unwrap(), DumpProgress::Partial);
+    let mut found = NetworkState::default();
+    assert_eq!(found.add_datagram(&message).unwrap(), DumpProgress::Partial);
     assert_eq!(found.routes, [Route { interface: 5, source: None, metric: 0, ipv6: false }]);
 }
 
@@ -180,13 +180,13 @@ fn a_route_over_several_ways_is_of_the_first() {
 fn nothing_the_kernel_could_say_does_harm() {
     for dump in [LINKS, ADDRESSES, ROUTES] {
         for end in 0..dump.len() {
-            let _ = Found::default().take(&dump[..end]);
+            let _ = NetworkState::default().add_datagram(&dump[..end]);
         }
         let mut wrong = dump.to_vec();
         for at in 0..wrong.len() {
             for value in [0, 1, 3, 0x7f, 0xff] {
                 let right = std::mem::replace(&mut wrong[at], value);
-                let _ = Found::default().take(&wrong);
+                let _ = NetworkState::default().add_datagram(&wrong);
                 wrong[at] = right;
             }
         }
@@ -200,7 +200,7 @@ fn an_error_of_the_kernel_is_returned() {
     message.extend([0; 10]);
     message.extend((-libc::EPERM).to_ne_bytes());
     message.extend([0; 16]);
-    let error = Found::default().take(&message).unwrap_err();
+    let error = NetworkState::default().add_datagram(&message).unwrap_err();
     assert_eq!(error.raw_os_error(), Some(libc::EPERM));
 }
 
@@ -209,7 +209,7 @@ fn an_error_of_the_kernel_is_returned() {
 fn an_answer_that_was_interrupted_is_asked_for_anew() {
     let mut dump = ADDRESSES.to_vec();
     dump[6] |= u8::try_from(libc::NLM_F_DUMP_INTR).unwrap();
-    assert_eq!(Found::default().take(&dump).unwrap(), DumpProgress::Interrupted);
+    assert_eq!(NetworkState::default().add_datagram(&dump).unwrap(), DumpProgress::Interrupted);
 }
 
 /// On whatever machine this runs: loopback is there, and what is asked for one by one is what the list says.
@@ -223,5 +223,5 @@ fn the_hosts_own_table_is_consistent() {
     }
     let loopback = table.find("127.0.0.1".parse().unwrap()).unwrap().unwrap();
     assert_eq!(loopback.interface, "lo");
-    assert_eq!(table.get(MOST_GIDS).unwrap(), None);
+    assert_eq!(table.get(MAX_GIDS).unwrap(), None);
 }

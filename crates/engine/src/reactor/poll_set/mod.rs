@@ -48,7 +48,7 @@ struct Served {
 /// What the lane is to do after the entry of a set fired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the set is served and acknowledged by the lane only"]
-pub(crate) enum Fired {
+pub(crate) enum FollowUp {
     /// Nothing.
     Done,
     /// Check whether the program, which had polled this many times, polls now: it was just woken, and its answer may carry the
@@ -134,7 +134,7 @@ impl PollSet {
 
     // --- Sockets ---
 
-    /// Adds a socket. Nothing is driven, because locks may be held: call [`no_longer_only`](Self::no_longer_only) with the member that was
+    /// Adds a socket. Nothing is driven, because locks may be held: call [`queue_owed_ack_of`](Self::no_longer_only) with the member that was
     /// the only one before.
     pub(crate) fn insert(&self, token: u64, member: &Arc<dyn Member>) -> io::Result<()> {
         self.members.insert(token, member);
@@ -143,9 +143,9 @@ impl PollSet {
 
     /// The only member was not listed among those that owe acknowledgements. With another member, it has to be. A thread that polled it
     /// meanwhile sees the other member, or what came of that poll is seen here.
-    pub(crate) fn no_longer_only(&self, only: Option<OnlyMember>) {
+    pub(crate) fn queue_owed_ack_of(&self, only: Option<OnlyMember>) {
         if let Some(only) = only {
-            self.owes(&only.qp);
+            self.queue_owed_ack(&only.qp);
         }
     }
 
@@ -192,8 +192,8 @@ impl PollSet {
     }
 
     /// The adapter has stopped: cuts all connections.
-    pub(crate) fn cut(&self) {
-        self.members().iter().for_each(|member| member.cut());
+    pub(crate) fn abort(&self) {
+        self.members().iter().for_each(|member| member.abort());
     }
 
     // --- The program's side ---
@@ -205,8 +205,8 @@ impl PollSet {
 
     /// The program polls: from now on it serves the set.
     #[inline]
-    pub(crate) fn polled(&self) {
-        self.owner.polled();
+    pub(crate) fn record_poll(&self) {
+        self.owner.record_poll();
     }
 
     /// The program waits for an event: the lane serves the set.
@@ -226,7 +226,7 @@ impl PollSet {
     /// A thread of the program is about to sleep on the set.
     pub(crate) fn begin_sleep(&self, waiter: &WaiterGuard<'_>) {
         lock(&self.sleepers).push((waiter.thread(), Arc::downgrade(waiter.waiters())));
-        self.polled();
+        self.record_poll();
     }
 
     /// It woke, and may poll again or not.
@@ -244,19 +244,19 @@ impl PollSet {
     // --- The lane's side ---
 
     /// The lane's entry fired.
-    pub(crate) fn fired(&self, events: &mut Events) -> Fired {
+    pub(crate) fn serve_event(&self, events: &mut Events) -> FollowUp {
         match self.owner.begin_serving() {
             Some((late, streaming)) => self.serve_for_lane(events, late, streaming),
-            None => Fired::Done,
+            None => FollowUp::Done,
         }
     }
 
     /// The pause is over.
-    pub(crate) fn resume(&self, events: &mut Events) -> Fired {
-        if self.owner.resume_serving() { self.serve_for_lane(events, false, false) } else { Fired::Done }
+    pub(crate) fn resume(&self, events: &mut Events) -> FollowUp {
+        if self.owner.resume_serving() { self.serve_for_lane(events, false, false) } else { FollowUp::Done }
     }
 
-    fn serve_for_lane(&self, events: &mut Events, late: bool, pause: bool) -> Fired {
+    fn serve_for_lane(&self, events: &mut Events, late: bool, pause: bool) -> FollowUp {
         let (armed, polls) = (self.armed_cqs(), self.owner.polls());
         let Served { received, bulk } = self.serve(events, ServedBy::Lane);
         // A program that polls until its own request is done, and then watches memory for what the peer writes, goes on now as if
@@ -264,18 +264,18 @@ impl PollSet {
         // before the answer comes.
         let woken = (late && received) || self.armed_cqs() < armed;
         if pause && !woken && !bulk && self.owner.pause() {
-            return Fired::Pause;
+            return FollowUp::Pause;
         }
         if !woken {
             self.acknowledge();
         }
         self.owner.end_serving(events.is_full());
         if woken {
-            return if self.owner.begin_watch() { Fired::CheckPolling(polls) } else { Fired::Done };
+            return if self.owner.begin_watch() { FollowUp::CheckPolling(polls) } else { FollowUp::Done };
         }
         // What a thread of the program found meanwhile, and left to the lane.
         self.acknowledge();
-        Fired::Done
+        FollowUp::Done
     }
 
     /// Checks whether the program still polls, given how often it had polled at the last check.
@@ -322,7 +322,7 @@ impl PollSet {
             let Some(member) = self.members.get(data) else { continue };
             if let Some(qp) = member.serve(Ready { readable, writable, ended }, by) {
                 if readable {
-                    self.owes(qp);
+                    self.queue_owed_ack(qp);
                 }
                 served.received |= readable;
                 served.bulk |= qp.receives_bulk();
@@ -332,7 +332,7 @@ impl PollSet {
     }
 
     /// A queue pair received something, and may owe an acknowledgement.
-    fn owes(&self, qp: &Arc<Qp>) {
+    fn queue_owed_ack(&self, qp: &Arc<Qp>) {
         if !qp.take_owed_acknowledgement() {
             return;
         }
@@ -346,7 +346,7 @@ impl PollSet {
     /// The lane took the set back while the program polled its only socket. It has acknowledged what it saw then, and may not see
     /// what was delivered since: the delivery comes before this check, its taking back before its own.
     #[inline]
-    pub(crate) fn acknowledge_if_left(&self) {
+    pub(crate) fn acknowledge_unless_polled(&self) {
         if !self.is_polled() {
             self.acknowledge();
         }

@@ -51,7 +51,7 @@ impl Owner {
         Ok(Self {
             epoll: Epoll::new()?,
             lane: Arc::clone(lane),
-            token: lane.token(),
+            token: lane.new_token(),
             state: Mutex::new(State::Armed),
             polled: AtomicBool::new(false),
             polls: AtomicU64::new(0),
@@ -79,7 +79,7 @@ impl Owner {
 
     /// The program polls: from now on it serves the set.
     #[inline]
-    pub(super) fn polled(&self) {
+    pub(super) fn record_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if !self.polled.load(Ordering::Relaxed) {
             self.take_over();

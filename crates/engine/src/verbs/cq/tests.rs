@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::config::Config;
-use crate::reactor::poll_set::{Fired, PollCheck};
+use crate::reactor::poll_set::{FollowUp, PollCheck};
 use crate::sys::poller::Events;
 use crate::sys::testing::RawThread;
 use crate::{ConnectOptions, Engine, QueuePair, QueuePairAttributes};
@@ -90,11 +90,11 @@ fn woken(ends: &Ends) -> (Arc<PollSet>, u64, Sender<()>) {
     let (mut events, deadline) = (Events::new(4), Instant::now() + PATIENCE);
     loop {
         // Asked so often, it thinks that messages stream in.
-        let fired = match set.fired(&mut events) {
-            Fired::Pause => set.resume(&mut events),
+        let fired = match set.serve_event(&mut events) {
+            FollowUp::Pause => set.resume(&mut events),
             fired => fired,
         };
-        if let Fired::CheckPolling(polls) = fired {
+        if let FollowUp::CheckPolling(polls) = fired {
             assert!(!ends.cq.cq().is_armed(), "the program was woken");
             assert!(ends.far.qp().owes_acknowledgement(), "and the rest is left to it");
             return (set, polls, holds);

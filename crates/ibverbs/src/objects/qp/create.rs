@@ -128,7 +128,7 @@ fn datagram(parts: &Parts, init: &ibv_qp_init_attr) -> Result<Kind, Errno> {
         max_sges: max_sges(init),
         ..DatagramQueuePairAttributes::new(parts.domain(), send_cq)
     };
-    let port = engine.datagram_port(None)?;
+    let port = engine.bind_datagram_port(None)?;
     Ok(Kind::Datagram(engine.create_datagram_qp(&attributes, port)?))
 }
 

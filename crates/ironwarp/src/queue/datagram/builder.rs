@@ -138,7 +138,7 @@ impl DatagramQueuePairBuilder {
         if foreign_srq || foreign_cq(&attributes.send_cq) || foreign_cq(&attributes.receive_cq) {
             return Err(CreateError::OtherAdapter);
         }
-        let udp = shared.engine.datagram_port(addresses.as_deref())?;
+        let udp = shared.engine.bind_datagram_port(addresses.as_deref())?;
         let inner = shared.engine.create_datagram_qp(&attributes.map_cqs(|cq| cq.inner), udp)?;
         let qp = DatagramQueuePair { inner, _shared: shared };
         if !manual {
