@@ -23,7 +23,7 @@ const LONG_CALL: usize = 1 << 20;
 /// before another thread gets the processor.
 const SHORT_CALL: usize = 32 << 10;
 /// Maximum number of idle buffers kept. Buffers are used by threads, not by queue pairs.
-const SPARE: usize = 8;
+const MAX_SPARE: usize = 8;
 
 /// Maximum number of completion handlers (requirement N1), not counting the private ones of completion queues.
 pub const HANDLERS: usize = 1024;
@@ -52,7 +52,7 @@ pub struct Device {
     #[expect(clippy::vec_box, reason = "they are handed around for each message")]
     batches: Mutex<Vec<Box<TxBatch>>>,
     staging: Mutex<Vec<Buffer>>,
-    longest_call: AtomicUsize,
+    max_call_len: AtomicUsize,
 }
 
 impl Device {
@@ -72,7 +72,7 @@ impl Device {
             lane_handlers: Mutex::default(),
             batches: Mutex::default(),
             staging: Mutex::default(),
-            longest_call: AtomicUsize::new(LONG_CALL),
+            max_call_len: AtomicUsize::new(LONG_CALL),
         })
     }
 
@@ -103,13 +103,13 @@ impl Device {
 
     /// Registers memory by call (requirement M6).
     pub fn register(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
-        self.may_register()?;
+        self.inject_registration_fault()?;
         self.table.register(self.host(), domain, memory)
     }
 
     /// Registers memory by call that need not be mapped yet.
     pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
-        self.may_register()?;
+        self.inject_registration_fault()?;
         self.table.register_on_demand(domain, memory)
     }
 
@@ -127,23 +127,29 @@ impl Device {
         memory: Memory,
         prefaulted: bool,
     ) -> Result<(), RegisterError> {
-        let prepared = self.may_register().and_then(|()| memory.prepare(self.host(), prefaulted));
+        let prepared =
+            self.inject_registration_fault().and_then(|()| memory.prepare(self.host(), prefaulted));
         self.table.finish_registration(domain, tag, memory, prepared)
     }
 
     /// Changes a region that was registered by call, and returns its new tag.
     pub fn reregister(&self, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
-        self.may_register()?;
+        self.inject_registration_fault()?;
         self.table.reregister(self.host(), tag, to)
     }
 
     /// Executes a registration by work request.
-    pub(crate) fn fill(&self, stream: Stream, tag: Tag, memory: Memory) -> Result<(), RegisterError> {
-        self.may_register()?;
+    pub(crate) fn register_by_request(
+        &self,
+        stream: Stream,
+        tag: Tag,
+        memory: Memory,
+    ) -> Result<(), RegisterError> {
+        self.inject_registration_fault()?;
         self.table.fill(self.host(), stream, tag, memory)
     }
 
-    fn may_register(&self) -> Result<(), RegisterError> {
+    fn inject_registration_fault(&self) -> Result<(), RegisterError> {
         match &self.faults {
             Some(faults) if faults.fail_registration() => {
                 Err(RegisterError::Full { entries: self.config.tags })
@@ -167,7 +173,7 @@ impl Device {
         let mut handlers = lock(&self.handlers);
         let free = handlers.iter().position(|handler| handler.strong_count() == 0).unwrap_or(handlers.len());
         let number = u16::try_from(free).ok().filter(|_| free < HANDLERS).ok_or(TooManyHandlers)?;
-        let handler = self.numbered_handler(HandlerId(FIRST_HANDLER + number), wake);
+        let handler = self.create_numbered_handler(HandlerId(FIRST_HANDLER + number), wake);
         if free == handlers.len() {
             handlers.push(Weak::new());
         }
@@ -178,12 +184,12 @@ impl Device {
     /// Creates the completion handler of a lane, whose number follows from that of the lane. Call this once per
     /// lane.
     pub fn create_lane_handler(&self, lane: u16, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
-        let handler = self.numbered_handler(HandlerId(LANE_QUEUE + lane), wake);
+        let handler = self.create_numbered_handler(HandlerId(LANE_QUEUE + lane), wake);
         lock(&self.lane_handlers).push(Arc::downgrade(&handler));
         handler
     }
 
-    fn numbered_handler(&self, id: HandlerId, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
+    fn create_numbered_handler(&self, id: HandlerId, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
         let interrupt = self.routing.interrupt(id.0, wake.into());
         CompletionHandler::new(id, Box::new(interrupt), Some(self.events()))
     }
@@ -215,23 +221,23 @@ impl Device {
     /// From now on, keeps calls to links short for low-latency traffic (requirement N6). Bulk traffic needs more
     /// calls then.
     pub fn shorten_calls(&self) {
-        self.longest_call.store(SHORT_CALL, Ordering::Relaxed);
+        self.max_call_len.store(SHORT_CALL, Ordering::Relaxed);
     }
 
     /// Maximum number of bytes that one call to a link transfers.
-    pub(crate) fn longest_call(&self) -> usize {
-        self.longest_call.load(Ordering::Relaxed)
+    pub(crate) fn max_call_len(&self) -> usize {
+        self.max_call_len.load(Ordering::Relaxed)
     }
 
     pub(crate) fn take_batch(&self) -> Box<TxBatch> {
         let spare = lock(&self.batches).pop();
         let mut batch = spare.unwrap_or_else(|| Box::new(TxBatch::new(self.host())));
-        batch.set_max_len(self.longest_call());
+        batch.set_max_len(self.max_call_len());
         batch
     }
 
     pub(crate) fn put_batch(&self, batch: Box<TxBatch>) {
-        keep(&self.batches, batch);
+        put_back(&self.batches, batch);
     }
 
     pub(crate) fn take_staging(&self) -> Buffer {
@@ -240,7 +246,7 @@ impl Device {
     }
 
     pub(crate) fn put_staging(&self, staging: Buffer) {
-        keep(&self.staging, staging);
+        put_back(&self.staging, staging);
     }
 }
 
@@ -252,9 +258,9 @@ impl fmt::Debug for Device {
     }
 }
 
-fn keep<T>(spare: &Mutex<Vec<T>>, item: T) {
+fn put_back<T>(spare: &Mutex<Vec<T>>, item: T) {
     let mut spare = lock(spare);
-    if spare.len() < SPARE {
+    if spare.len() < MAX_SPARE {
         spare.push(item);
     }
 }

@@ -61,7 +61,7 @@ impl<T> Half<T> {
             let Some(mut state) = self.try_lock() else { return Left::Nothing };
             let left = round(&mut state);
             drop(state);
-            if self.look() == Left::Nothing && left == Left::Nothing {
+            if self.take_work() == Left::Nothing && left == Left::Nothing {
                 return Left::Nothing;
             }
         }
@@ -71,7 +71,7 @@ impl<T> Half<T> {
     /// `None`: another thread holds the lock, and will see that there is work.
     fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.state.try_lock().or_else(|| {
-            self.set();
+            self.set_work();
             self.state.try_lock()
         })
     }
@@ -84,17 +84,17 @@ impl<T> Half<T> {
         let mut state = self.state.lock();
         let result = act(&mut state);
         drop(state);
-        (result, self.look())
+        (result, self.take_work())
     }
 
     /// A swap, because a store would hide what an earlier `set` published.
-    fn set(&self) {
+    fn set_work(&self) {
         self.work.swap(true, Ordering::AcqRel);
     }
 
     /// Takes the work over, if there is some. Called after the lock was released. A swap, because a load could
     /// miss what another thread has just set.
-    fn look(&self) -> Left {
+    fn take_work(&self) -> Left {
         if self.work.swap(false, Ordering::AcqRel) { Left::Work } else { Left::Nothing }
     }
 }

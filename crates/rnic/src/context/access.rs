@@ -16,7 +16,9 @@ impl QpContext {
         message: &mut Touch,
     ) -> Result<Guard<'_>, Denied> {
         let table = self.device.table();
-        self.as_peer(place, len, need, |stream| table.admit_remote(stream, place, len, need, spans, message))
+        self.check_as_peer(place, len, need, |stream| {
+            table.admit_remote(stream, place, len, need, spans, message)
+        })
     }
 
     /// Checks an access by the peer and calls `then` with the translation and the first byte in it. Leaves the
@@ -31,7 +33,7 @@ impl QpContext {
         mut then: impl FnMut(&Translation, u64) -> R,
     ) -> Result<R, Denied> {
         let table = self.device.table();
-        self.as_peer(place, len, need, |stream| {
+        self.check_as_peer(place, len, need, |stream| {
             table.with_remote(cached, stream, (place, len), need, message, |memory, at| then(memory, at))
         })
     }
@@ -39,7 +41,7 @@ impl QpContext {
     /// Tries an access by the peer with the protection domain of the queue pair, or, with XRC, with each domain
     /// of its shared queues.
     #[inline]
-    fn as_peer<R>(
+    fn check_as_peer<R>(
         &self,
         place: Place,
         len: usize,

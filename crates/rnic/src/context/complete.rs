@@ -4,7 +4,7 @@ use super::QpContext;
 use super::attributes::{Attributes, Receives};
 use crate::error::QpError;
 use crate::event::AsyncEvent;
-use crate::queue::{Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed};
+use crate::queue::{Completion, Cq, Opcode, Overrun, Receive, SendQueue, Status, flushed_completion};
 use crate::sync::lock;
 use ironwarp_wire::Terminate;
 use std::sync::Arc;
@@ -32,8 +32,10 @@ impl QpContext {
     }
 
     pub(crate) fn retire_from(&self, sq: &mut SendQueue) {
-        let mut several = self.attributes.send_cq.several();
-        sq.retire(self.id(), |completion| self.push(completion, |completion| several.push(completion)));
+        let mut batch = self.attributes.send_cq.push_batch();
+        sq.retire(self.id(), |completion| {
+            self.push_or_record_overrun(completion, |completion| batch.push(completion))
+        });
     }
 
     /// A call to the link has returned, and what was sent is known. `note` records it; then a failure that had to
@@ -42,7 +44,7 @@ impl QpContext {
         let mut sq = lock(&self.sq);
         let noted = note(&mut sq);
         sq.end_sending(self.id(), |completion| self.complete_send(completion));
-        let due = sq.due_flush();
+        let due = sq.take_due_flush();
         drop(sq);
         if let Some(in_use) = due {
             self.flush_receives(in_use);
@@ -59,12 +61,16 @@ impl QpContext {
     }
 
     fn complete(&self, cq: &Cq, completion: Completion) {
-        self.push(completion, |completion| cq.push(completion));
+        self.push_or_record_overrun(completion, |completion| cq.push(completion));
     }
 
     /// Requirement I5: a completion that does not fit is never lost silently. The stream ends for it, as soon as
     /// no lock is held.
-    fn push(&self, completion: Completion, push: impl FnOnce(Completion) -> Result<(), Overrun>) {
+    fn push_or_record_overrun(
+        &self,
+        completion: Completion,
+        push: impl FnOnce(Completion) -> Result<(), Overrun>,
+    ) {
         if !self.completions_suppressed.load(Ordering::SeqCst) && push(completion).is_err() {
             self.cq_overrun.store(true, Ordering::Relaxed);
         }
@@ -72,7 +78,7 @@ impl QpContext {
 
     /// A completion of this queue pair did not fit when its shared send queue completed it, on whichever thread:
     /// the stream ends.
-    pub(crate) fn overran(&self) {
+    pub(crate) fn record_overrun(&self) {
         self.cq_overrun.store(true, Ordering::Relaxed);
         if let Some(driver) = self.driver.get() {
             driver.schedule();
@@ -87,7 +93,7 @@ impl QpContext {
         }
     }
 
-    pub(crate) fn complete_receive_failed(&self, receive: &Receive, status: Status, error: &QpError) {
+    pub(crate) fn fail_receive(&self, receive: &Receive, status: Status, error: &QpError) {
         self.request_blamed.store(true, Ordering::Release);
         let cause = Some(Arc::new(error.clone()));
         let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id(), status, cause);
@@ -97,11 +103,11 @@ impl QpContext {
     /// The stream has ended: flushes all receives, first the one in use.
     pub(crate) fn flush_receives(&self, mut in_use: Option<Receive>) {
         let Some(error) = self.error.get() else { return };
-        if !lock(&self.sq).may_flush(&mut in_use) {
+        if !lock(&self.sq).may_flush_or_defer(&mut in_use) {
             return;
         }
         if let Some(receive) = in_use {
-            self.complete_receive(&receive, flushed(&receive.request, self.id(), error));
+            self.complete_receive(&receive, flushed_completion(&receive.request, self.id(), error));
         }
         for completion in lock(&self.rq).flush(self.id(), error) {
             self.complete(&self.attributes.receive_cq, completion);

@@ -107,7 +107,7 @@ impl SharedConnection {
     }
 
     /// Takes a step, and returns whether it was the one that reached `state`.
-    pub(crate) fn completes(&self, step: Step, state: Connection) -> bool {
+    pub(crate) fn step_reaches(&self, step: Step, state: Connection) -> bool {
         self.step(step).is_some_and(|before| {
             let after = before.after(step).unwrap_or(before);
             !before.contains(state) && after.contains(state)

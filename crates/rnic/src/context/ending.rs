@@ -36,7 +36,7 @@ impl QpContext {
             let blamed = blamed.or_else(|| find_blamed(&mut sq, self.attributes.completes, &error));
             self.request_blamed.fetch_or(blamed.is_some(), Ordering::AcqRel);
             sq.fail(self.id(), blamed, &error, |completion| self.complete_send(completion));
-            let due = sq.due_flush();
+            let due = sq.take_due_flush();
             drop(sq);
             if let Some(in_use) = due {
                 self.flush_receives(in_use);
@@ -52,33 +52,33 @@ impl QpContext {
     /// Driving the tx half panicked, and its state was dropped: nothing more can be sent, perhaps in the middle
     /// of an FPDU.
     #[cold]
-    pub(crate) fn transmitter_failed(&self, bug: Bug) {
+    pub(crate) fn fail_tx(&self, bug: Bug) {
         self.fail_by_bug(bug, None, None);
         // The call to the link did not return, or its result is lost.
-        attempt(|| self.end_sending(|_| ()));
-        attempt(|| self.link_lost());
+        attempt_step(|| self.end_sending(|_| ()));
+        attempt_step(|| self.close_both());
     }
 
     /// Driving the rx half panicked, and only this receive is left of its state. The peer is told.
     #[cold]
-    pub(crate) fn receiver_failed(&self, bug: Bug, in_use: Option<Receive>) {
+    pub(crate) fn fail_rx(&self, bug: Bug, in_use: Option<Receive>) {
         self.fail_by_bug(bug, Some(Terminate::LOCAL_CATASTROPHE), in_use);
-        attempt(|| self.link_ended());
+        attempt_step(|| self.close_receive());
     }
 
     /// Ends the stream because of a bug in the adapter. Attempts all steps that others depend on: the requests
     /// complete, the program is told, and the lane lets go of the connection.
     fn fail_by_bug(&self, bug: Bug, terminate: Option<Terminate>, in_use: Option<Receive>) {
         tracing::error!(qp = self.id(), %bug, "queue pair failed");
-        attempt(|| self.fail(QpError::Bug(bug), terminate, None));
+        attempt_step(|| self.fail(QpError::Bug(bug), terminate, None));
         // The panic may have interrupted the end of the stream.
-        attempt(|| {
+        attempt_step(|| {
             let Some(error) = self.error.get() else { return };
             lock(&self.sq).fail(self.id(), None, error, |completion| self.complete_send(completion));
         });
-        attempt(|| self.flush_receives(in_use));
+        attempt_step(|| self.flush_receives(in_use));
         if let Some(driver) = self.driver.get() {
-            attempt(|| driver.schedule());
+            attempt_step(|| driver.schedule());
         }
     }
 
@@ -96,7 +96,7 @@ impl QpContext {
 
     /// The peer closed in order. A manually connected queue pair does not end with it: its receives stay posted,
     /// as on networks where nothing reports that a peer has left.
-    pub(crate) fn peer_closed(&self) {
+    pub(crate) fn handle_peer_close(&self) {
         if self.attributes.manual && self.connection.step(Step::PeerClosed).is_some() {
             lock(&self.obligations).finish = true;
             return;
@@ -124,22 +124,22 @@ impl QpContext {
     }
 
     /// Nothing more will be sent.
-    pub(crate) fn link_finished(&self) {
-        self.link_closed(Step::CloseSend);
+    pub(crate) fn close_send(&self) {
+        self.close_direction(Step::CloseSend);
     }
 
     /// Nothing more will be received.
-    pub(crate) fn link_ended(&self) {
-        self.link_closed(Step::CloseReceive);
+    pub(crate) fn close_receive(&self) {
+        self.close_direction(Step::CloseReceive);
     }
 
     /// Nothing more will be sent or received.
-    pub(crate) fn link_lost(&self) {
-        self.link_closed(Step::CloseBoth);
+    pub(crate) fn close_both(&self) {
+        self.close_direction(Step::CloseBoth);
     }
 
-    fn link_closed(&self, step: Step) {
-        if self.connection.completes(step, Connection::CLOSED)
+    fn close_direction(&self, step: Step) {
+        if self.connection.step_reaches(step, Connection::CLOSED)
             && let Some(driver) = self.driver.get()
         {
             driver.on_link_closed();
@@ -148,7 +148,7 @@ impl QpContext {
 }
 
 /// Does one of several steps, all of which must be attempted.
-fn attempt(step: impl FnOnce()) {
+fn attempt_step(step: impl FnOnce()) {
     if let Err(bug) = bug::catch("ending a queue pair", step) {
         tracing::error!(%bug, "failed to end a queue pair");
     }
@@ -172,8 +172,8 @@ fn find_blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Opt
         (None, _) => sq.oldest(),
     };
     match seq {
-        Some(seq) => sq.delivered_before(seq),
-        None => complains_of_own_read(sq, terminate),
+        Some(seq) => sq.acknowledge_before(seq),
+        None => acknowledge_by_own_read(sq, terminate),
     }
     seq.map(|seq| BlamedRequest { seq, status })
 }
@@ -181,11 +181,11 @@ fn find_blamed(sq: &mut SendQueue, completes: Completes, error: &QpError) -> Opt
 /// A Read without data cannot violate any protection, but Linux siw may report one that it finds after an inline
 /// message of its own (`siw_activate_tx`). It is a Read of the adapter itself, which asked whether the peer has
 /// received what was sent before: it has.
-fn complains_of_own_read(sq: &mut SendQueue, terminate: &Terminate) {
+fn acknowledge_by_own_read(sq: &mut SendQueue, terminate: &Terminate) {
     let of_read = matches!(terminate.offender.header, Some(DdpHeader::Untagged(header)) if header.queue == 1);
     if of_read
         && matches!(terminate.cause, Cause::Protection(_))
-        && let Some(number) = sq.read().filter(|read| read.entry.is_none()).map(|read| read.number)
+        && let Some(number) = sq.oldest_read().filter(|read| read.entry.is_none()).map(|read| read.number)
     {
         sq.acknowledge(number);
     }

@@ -59,17 +59,17 @@ impl QpContext {
             && self.listed_at.swap(u64::from(queue.id()) + 1, Ordering::AcqRel) != u64::from(queue.id()) + 1
         {
             let waiter: Weak<dyn QueueOwner> = Weak::<dyn Owner>::clone(&self.owner);
-            queue.wait(waiter);
+            queue.add_waiter(waiter);
         }
     }
 
     /// No message waits for a receive any more.
-    pub(crate) fn stop_waiting(&self) {
+    pub(crate) fn stop_waiting_for_receive(&self) {
         self.message_waiting.store(false, Ordering::Release);
     }
 
     /// A shared receive queue has taken the queue pair off its list.
-    pub(crate) fn unlisted(&self, srq: u32) {
+    pub(crate) fn clear_listed(&self, srq: u32) {
         let (listed, none) = (u64::from(srq) + 1, 0);
         let _ = self.listed_at.compare_exchange(listed, none, Ordering::AcqRel, Ordering::Acquire);
     }

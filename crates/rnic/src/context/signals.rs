@@ -25,7 +25,7 @@ impl QpContext {
     /// The peer reports that the message after the first `found` waits for a receive. It does so once per
     /// message, and messages are delivered in order, so each count exceeds the previous one (`docs/wire.md`).
     /// Together with the caller's check against the number of messages sent, this bounds the number of signals.
-    pub(crate) fn peer_not_ready(&self, found: u64) -> Result<(), Protocol> {
+    pub(crate) fn record_peer_not_ready(&self, found: u64) -> Result<(), Protocol> {
         let before = self.peer_not_ready.swap(found + 1, Ordering::SeqCst);
         if before > found {
             return Err(Protocol::NotReadyAgain { last: before - 1, found });
@@ -60,16 +60,16 @@ impl QpContext {
     }
 
     /// All requests before `seq` were started and sent in full. If they are complete, the queue is drained.
-    pub(crate) fn drained_to(&self, seq: u64) {
+    pub(crate) fn report_drained(&self, seq: u64) {
         if self.state() == State::Drained
-            && lock(&self.sq).is_complete_to(seq)
+            && lock(&self.sq).is_complete_before(seq)
             && self.drain_requested.swap(false, Ordering::AcqRel)
         {
             self.device.raise(AsyncEvent::SqDrained(self.id()));
         }
     }
 
-    pub(crate) fn opened(&self) {
+    pub(crate) fn report_first_message(&self) {
         if self.state() == State::ReadyToReceive {
             self.device.raise(AsyncEvent::Established(self.id()));
         }

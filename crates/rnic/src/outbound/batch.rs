@@ -112,7 +112,7 @@ impl TxBatch {
     }
 
     /// Starts a new batch for a stream in this state.
-    pub(crate) fn begin(&mut self, start: Cursor) {
+    pub(crate) fn restart(&mut self, start: Cursor) {
         self.start = Some(start);
         self.own.len = 0;
         self.parts.clear();
@@ -194,23 +194,23 @@ impl TxBatch {
         spans: &[Span],
     ) {
         let start = self.own.len();
-        self.open(writer, header, len);
+        self.push_head(writer, header, len);
         self.add_own(start);
         self.parts.extend(spans.iter().map(|span| Part::Host(*span)));
         self.len += len;
         writer.skip(len).expect("payload is referenced only if no CRC covers it");
         let start = self.own.len();
-        self.close(writer);
+        self.push_tail(writer);
         self.add_own(start);
     }
 
-    fn open(&mut self, writer: &mut FpduWriter, header: &Header, len: usize) {
+    fn push_head(&mut self, writer: &mut FpduWriter, header: &Header, len: usize) {
         let mut head = [0; MAX_HEAD];
         let n = writer.open(header, len, &mut head).expect(ENCODABLE);
         self.own.extend_from_slice(&head[..n]);
     }
 
-    fn close(&mut self, writer: &mut FpduWriter) {
+    fn push_tail(&mut self, writer: &mut FpduWriter) {
         let mut tail = [0; MAX_TAIL];
         let n = writer.close(&mut tail).expect(ENCODABLE);
         self.own.extend_from_slice(&tail[..n]);
@@ -234,7 +234,7 @@ impl TxBatch {
     }
 
     /// Copies the bytes from `start` to `end`; `gather` reads those in the program's memory.
-    pub(crate) fn copy<E>(
+    pub(crate) fn copy_range<E>(
         &self,
         start: usize,
         end: usize,

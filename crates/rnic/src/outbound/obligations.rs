@@ -120,9 +120,9 @@ impl TxObligations {
             opening: self.opening.is_some(),
             nudge: self.nudge,
             responses: self.responses.len(),
-            large: self.takes_large_fpdus(),
-            immediate: self.takes_immediate(),
-            read_v2: self.takes_read_v2(),
+            large: self.accepts_large_fpdus(),
+            immediate: self.accepts_immediate(),
+            read_v2: self.accepts_read_v2(),
             not_ready: self.not_ready.filter(|_| wants_acks),
             delivered: wants_acks.then_some(self.delivered),
             ack_now: self.ack_now,
@@ -179,7 +179,7 @@ impl TxObligations {
 
     /// Whether a Send may carry immediate data (requirement X8). `None` until the peer's capabilities are
     /// known.
-    fn takes_immediate(&self) -> Option<bool> {
+    fn accepts_immediate(&self) -> Option<bool> {
         match self.peer {
             Some(peer) => Some(peer.contains(Capabilities::SEND_IMMEDIATE)),
             None => self.standard_peer.then_some(false),
@@ -188,12 +188,12 @@ impl TxObligations {
 
     /// Whether to send a Read without its sink address (requirement X4). False until the peer's capabilities
     /// are known.
-    fn takes_read_v2(&self) -> bool {
+    fn accepts_read_v2(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::READ_V2))
     }
 
     /// Whether FPDUs may be larger than the TCP segments of the path.
-    pub(crate) fn takes_large_fpdus(&self) -> bool {
+    pub(crate) fn accepts_large_fpdus(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::LARGE_FPDU))
     }
 }

@@ -14,29 +14,29 @@ impl Qp {
     /// Sends and receives what is possible. Called when the link has reported a change, which it does once, so
     /// everything that has arrived is received.
     pub fn drive(&self, ready: Ready) {
-        self.run(ready, ROUNDS);
+        self.drive_halves(ready, ROUNDS);
     }
 
     /// Sends and receives one turn's share. If work is left, the [`StreamDriver`](super::StreamDriver) is told.
     pub fn take_turn(&self, ready: Ready) {
-        self.run(ready, TURN);
+        self.drive_halves(ready, TURN);
     }
 
-    fn run(&self, ready: Ready, rounds: usize) {
+    fn drive_halves(&self, ready: Ready, rounds: usize) {
         if ready.writable {
             self.transmit(rounds);
         }
         if ready.readable {
             let news = if ready.ended { READABLE | PEER_ENDED } else { READABLE };
             self.link_news.fetch_or(news, Ordering::Release);
-            self.look(1, rounds);
+            self.receive(1, rounds);
         }
     }
 
     /// Receives what has arrived, for a caller that does not know whether the link has changed and polls again
     /// soon. If nothing has arrived, asks the link this many times.
-    pub fn poll(&self, looks: usize) {
-        self.look(looks, ROUNDS);
+    pub fn poll(&self, polls: usize) {
+        self.receive(polls, ROUNDS);
     }
 
     /// The time for the peer to post a receive for the message after `number` messages is over. If it has not,
@@ -71,19 +71,19 @@ impl Qp {
             };
             bug::catch("transmitting", || tx.drive(self)).unwrap_or_else(|bug| {
                 *half = None;
-                self.transmitter_failed(bug);
+                self.fail_tx(bug);
                 Left::Nothing
             })
         });
-        self.pass_on(left);
+        self.finish_turn(left);
     }
 
     pub(super) fn drive_rx(&self) {
-        self.look(1, ROUNDS);
+        self.receive(1, ROUNDS);
     }
 
-    fn look(&self, looks: usize, rounds: usize) {
-        let mut owes = false;
+    fn receive(&self, polls: usize, rounds: usize) {
+        let mut tx_has_work = false;
         let left = self.rx.run(rounds, |half| match half {
             Some(rx) => {
                 // A load, because most polls find nothing: what it misses is seen by the next round.
@@ -91,25 +91,27 @@ impl Qp {
                     0 => 0,
                     _ => self.link_news.swap(0, Ordering::AcqRel),
                 };
-                bug::catch("receiving", || rx.drive(self, news, looks, &mut owes)).unwrap_or_else(|bug| {
-                    let in_use = half.take().and_then(Rx::abandon);
-                    self.receiver_failed(bug, in_use);
-                    owes = true;
-                    Left::Nothing
-                })
+                bug::catch("receiving", || rx.drive(self, news, polls, &mut tx_has_work)).unwrap_or_else(
+                    |bug| {
+                        let in_use = half.take().and_then(Rx::into_receive);
+                        self.fail_rx(bug, in_use);
+                        tx_has_work = true;
+                        Left::Nothing
+                    },
+                )
             }
             None => {
                 self.flush_receives(None);
                 Left::Nothing
             }
         });
-        if owes {
+        if tx_has_work {
             self.drive_tx();
         }
-        self.pass_on(left);
+        self.finish_turn(left);
     }
 
-    pub(super) fn pass_on(&self, left: Left) {
+    pub(super) fn finish_turn(&self, left: Left) {
         self.fail_if_overrun();
         if left == Left::Work {
             self.schedule();

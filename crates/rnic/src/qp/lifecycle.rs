@@ -25,7 +25,7 @@ impl Qp {
                 return Err(IllegalTransition { from, to });
             }
             if to == State::Error {
-                let live = self.drain();
+                let live = self.drain_link();
                 self.abort(QpError::Moved);
                 if live {
                     self.stop_placing();
@@ -40,7 +40,7 @@ impl Qp {
                 self.state.compare_exchange(from as u8, to as u8, Ordering::AcqRel, Ordering::Acquire);
             match moved {
                 Ok(_) if to == State::ReadyToSend => {
-                    sq.restore();
+                    sq.stop_refusing();
                     // The event is no longer wanted. A refusal may drain the queue again, for which no event was
                     // requested.
                     self.drain_requested.store(false, Ordering::Release);
@@ -52,7 +52,7 @@ impl Qp {
         }
         self.drive_tx(); // starts requests that waited, or finds that the queue is drained
         if !self.is_linked() {
-            self.drained_to(0); // nothing was started
+            self.report_drained(0); // nothing was started
         }
         Ok(())
     }
@@ -61,7 +61,7 @@ impl Qp {
     /// and the connection is closed.
     pub fn reset(&self) {
         self.stop_completing();
-        self.drain();
+        self.drain_link();
         self.abort(QpError::Moved);
         self.release();
         self.suppress_completions();
@@ -134,7 +134,7 @@ impl Qp {
     /// Sends what was posted, then closes the connection. Nothing more can be posted.
     pub fn disconnect(&self) {
         if !self.is_ended() && self.connection.step(Step::Disconnect).is_some() {
-            self.drain();
+            self.drain_link();
             lock(&self.obligations).finish = true;
             self.drive_tx();
             self.drive_rx(); // messages that wait for a receive are dropped if the peer has closed as well
@@ -145,32 +145,32 @@ impl Qp {
     /// once it is on this host: its sender must not exceed its retries because the link was not read yet. What
     /// the peer sends from now on is not drained, so it cannot delay this end. Returns false if there is no
     /// stream, or it has ended.
-    fn drain(&self) -> bool {
+    fn drain_link(&self) -> bool {
         if !self.is_linked() || self.is_ended() {
             return false;
         }
         // Waits for a thread that receives: its completions may have been seen before their messages were
         // counted.
-        let (owes, left) = self.rx.with(|half| {
+        let (tx_has_work, left) = self.rx.with(|half| {
             let Some(rx) = half else { return false };
-            bug::catch("receiving", || rx.drain(self)).unwrap_or_else(|bug| {
-                let in_use = half.take().and_then(Rx::abandon);
-                self.receiver_failed(bug, in_use);
+            bug::catch("receiving", || rx.drain_link(self)).unwrap_or_else(|bug| {
+                let in_use = half.take().and_then(Rx::into_receive);
+                self.fail_rx(bug, in_use);
                 true
             })
         });
-        if owes {
+        if tx_has_work {
             self.drive_tx();
         }
         self.acknowledge();
-        self.pass_on(left);
+        self.finish_turn(left);
         true
     }
 
     /// The stream has ended. Waits for a thread that receives: after this has returned, nothing is placed in
     /// memory any more.
     fn stop_placing(&self) {
-        let ((), left) = self.rx.with(|rx| rx.iter_mut().for_each(|rx| rx.give_up(self)));
+        let ((), left) = self.rx.with(|rx| rx.iter_mut().for_each(|rx| rx.stop_delivery(self)));
         if left == Left::Work {
             self.drive_rx();
         }
@@ -186,7 +186,7 @@ impl Qp {
     pub fn release(&self) {
         self.connection.step(Step::Release);
         let (_, left) = self.tx.with(|half| *half = None);
-        self.pass_on(left);
+        self.finish_turn(left);
         let (_, left) = self.rx.with(|half| *half = None);
         if left == Left::Work {
             self.drive_rx(); // a receive that was posted meanwhile is flushed

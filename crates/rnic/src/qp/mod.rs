@@ -60,18 +60,18 @@ impl Deref for Qp {
 impl Owner for Qp {}
 
 impl QueueOwner for Qp {
-    fn unlisted(&self, srq: u32) {
-        self.context.unlisted(srq);
+    fn on_unlisted(&self, srq: u32) {
+        self.context.clear_listed(srq);
     }
 
-    fn receive_posted(&self) {
+    fn on_receive_posted(&self) {
         self.drive_rx();
         // No driver is about to go idle and acknowledge by itself.
         self.acknowledge();
     }
 
-    fn completion_lost(&self) {
-        self.overran();
+    fn on_completion_lost(&self) {
+        self.record_overrun();
     }
 }
 

@@ -17,10 +17,10 @@ impl SharedSendQueue {
 impl Qp {
     /// Posts requests to the send queue, all or none, and sends what can be sent at once.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
-        self.may_post()?;
+        self.check_may_post()?;
         let mut sq = lock(&self.sq);
         sq.post(requests)?;
-        self.start(sq);
+        self.send_posted(sq);
         Ok(())
     }
 
@@ -30,15 +30,15 @@ impl Qp {
         from: &SharedSendQueue,
         requests: impl IntoIterator<Item = WorkRequest>,
     ) -> Result<(), PostError> {
-        self.may_post()?;
+        self.check_may_post()?;
         let mut sq = lock(&self.sq);
         sq.post_shared(from, requests)?;
-        self.start(sq);
+        self.send_posted(sq);
         Ok(())
     }
 
     #[inline]
-    fn may_post(&self) -> Result<(), PostError> {
+    fn check_may_post(&self) -> Result<(), PostError> {
         match self.state() {
             State::Init if !self.attributes().manual => return Err(PostError::NotConnected),
             state @ (State::Reset | State::Init | State::ReadyToReceive) => {
@@ -53,7 +53,7 @@ impl Qp {
 
     /// Requests were queued: sends what can be sent, or flushes all if the stream has ended.
     #[inline]
-    fn start(&self, mut sq: MutexGuard<'_, SendQueue>) {
+    fn send_posted(&self, mut sq: MutexGuard<'_, SendQueue>) {
         if let Some(error) = self.error() {
             sq.fail(self.id(), None, error, |completion| self.complete_send(completion));
             return;
@@ -79,7 +79,7 @@ impl Qp {
         // marks that a message waits before it looks for a receive for the last time; with the queue locked, one
         // of the two comes first.
         if self.message_waiting.load(Ordering::Acquire) || self.error().is_some() {
-            self.receive_posted();
+            self.on_receive_posted();
         }
         Ok(())
     }

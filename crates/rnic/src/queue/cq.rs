@@ -8,7 +8,7 @@
 //! to move the queue to another handler, prevents an event from reaching a handler that the queue has left
 //! (requirement N4).
 
-use super::moderation::{Fate, Held, Moderation};
+use super::moderation::{EventDecision, Moderation, ModerationState};
 use super::{Completion, Status};
 use crate::broken;
 use crate::event::{AsyncEvent, AsyncEvents, CompletionHandler, HandlerId, Moderated, Ticket, Timer, Wake};
@@ -45,7 +45,7 @@ pub struct Cq {
     /// Equals `ring.armed.is_some()`, for readers that need only a hint. Written with `ring` locked.
     armed: AtomicBool,
     ring: Mutex<Ring>,
-    target: Mutex<Target>,
+    target: Mutex<EventTarget>,
     /// Number of threads that sleep on the queue, and what wakes them.
     sleepers: AtomicUsize,
     alarm: OnceLock<Arc<dyn Wake>>,
@@ -67,16 +67,16 @@ struct Ring {
     /// The clock for the times of completions.
     clock: Option<fn() -> u64>,
     /// Moderation of events.
-    held: Option<Held>,
+    held: Option<ModerationState>,
 }
 
 #[derive(Debug, Default)]
-struct Target {
+struct EventTarget {
     handler: Option<Arc<CompletionHandler>>,
     /// The last event that the handler got.
     last: Option<Ticket>,
     /// An event is due, but there is no handler. The next handler gets it.
-    owed: bool,
+    event_pending: bool,
     /// The queue is shut down: no events are raised.
     closed: bool,
 }
@@ -98,7 +98,7 @@ impl Cq {
                 clock: None,
                 held: None,
             }),
-            target: Mutex::new(Target::default()),
+            target: Mutex::new(EventTarget::default()),
             sleepers: AtomicUsize::new(0),
             alarm: OnceLock::new(),
             reports: OnceLock::new(),
@@ -165,12 +165,12 @@ impl Cq {
     /// If this fails, the queue pair fails as well. The consumer is woken, and [`poll`](Self::poll) returns the
     /// error.
     pub fn push(&self, completion: Completion) -> Result<(), Overrun> {
-        self.several().push(completion)
+        self.push_batch().push(completion)
     }
 
     /// Appends any number of completions under one lock, which is taken for the first of them.
-    pub(crate) fn several(&self) -> Several<'_> {
-        Several { cq: self, ring: None, due: false, lost: false, timer: None }
+    pub(crate) fn push_batch(&self) -> PushBatch<'_> {
+        PushBatch { cq: self, ring: None, due: false, lost: false, timer: None }
     }
 
     /// Takes up to `most` completions, the oldest first, and returns their number. Calls `each` with the queue
@@ -205,22 +205,22 @@ impl Cq {
         let mut ring = lock(&self.ring);
         ring.armed = ring.armed.max(Some(arm));
         self.armed.store(true, Ordering::Relaxed);
-        let there = match arm {
+        let has_matching = match arm {
             Arm::Next => !ring.completions.is_empty(),
             Arm::Solicited => ring.waking > 0,
         };
-        there || ring.overrun
+        has_matching || ring.overrun
     }
 
     /// Makes events wait for more completions, or for a time (requirement I10). `None` ends that, and raises an
     /// event that waits.
     pub fn moderate(&self, by: Option<Moderation>) {
         let mut ring = lock(&self.ring);
-        let before = std::mem::replace(&mut ring.held, by.map(Held::new));
-        self.raise_held(ring, before.is_some_and(|held| held.holds()));
+        let before = std::mem::replace(&mut ring.held, by.map(ModerationState::new));
+        self.raise_if_held(ring, before.is_some_and(|held| held.holds_event()));
     }
 
-    fn raise_held(&self, mut ring: MutexGuard<'_, Ring>, held: bool) {
+    fn raise_if_held(&self, mut ring: MutexGuard<'_, Ring>, held: bool) {
         let due = held && ring.armed.take().is_some();
         if due {
             self.armed.store(false, Ordering::Relaxed);
@@ -297,7 +297,7 @@ impl Cq {
         }
         target.handler = handler;
         target.last = None;
-        if std::mem::take(&mut target.owed) {
+        if std::mem::take(&mut target.event_pending) {
             target.raise(self.id);
         }
     }
@@ -306,7 +306,7 @@ impl Cq {
     /// polled.
     pub fn shut_down(&self) {
         let mut target = lock(&self.target);
-        let target = std::mem::replace(&mut *target, Target { closed: true, ..Target::default() });
+        let target = std::mem::replace(&mut *target, EventTarget { closed: true, ..EventTarget::default() });
         if let Some(handler) = target.handler {
             handler.revoke(self.id);
         }
@@ -317,13 +317,13 @@ impl Moderated for Cq {
     /// The time of [`moderate`](Cq::moderate) has passed.
     fn expired(&self) {
         let mut ring = lock(&self.ring);
-        let held = ring.held.as_mut().is_some_and(Held::expired);
-        self.raise_held(ring, held);
+        let held = ring.held.as_mut().is_some_and(ModerationState::on_timer);
+        self.raise_if_held(ring, held);
     }
 }
 
 /// Appends completions together. When dropped, it unlocks the queue and wakes threads that wait for one of them.
-pub(crate) struct Several<'c> {
+pub(crate) struct PushBatch<'c> {
     cq: &'c Cq,
     ring: Option<MutexGuard<'c, Ring>>,
     /// An event is due.
@@ -334,7 +334,7 @@ pub(crate) struct Several<'c> {
     timer: Option<(Duration, Arc<dyn Timer>)>,
 }
 
-impl Several<'_> {
+impl PushBatch<'_> {
     /// Appends a completion, as [`Cq::push`] does.
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
         let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
@@ -342,13 +342,13 @@ impl Several<'_> {
         let overrun = ring.overrun;
         let pushed = ring.push(completion, wakes);
         if ring.is_due(wakes || pushed.is_err()) {
-            match ring.fire(failed || pushed.is_err()) {
-                Fate::Raised => {
+            match ring.decide_event(failed || pushed.is_err()) {
+                EventDecision::Raise => {
                     self.due = true;
                     self.cq.armed.store(false, Ordering::Relaxed);
                 }
-                Fate::Timed(period, timer) => self.timer = Some((period, timer)),
-                Fate::Waits => {}
+                EventDecision::StartTimer(period, timer) => self.timer = Some((period, timer)),
+                EventDecision::Hold => {}
             }
         }
         self.lost |= pushed.is_err() && !overrun;
@@ -356,7 +356,7 @@ impl Several<'_> {
     }
 }
 
-impl Drop for Several<'_> {
+impl Drop for PushBatch<'_> {
     fn drop(&mut self) {
         let Some(ring) = self.ring.take() else { return };
         let cq = self.cq;
@@ -421,27 +421,27 @@ impl Ring {
     }
 
     /// Raises the event, or holds it back. Raising disarms: one event for each arming (requirement I2).
-    fn fire(&mut self, failed: bool) -> Fate {
+    fn decide_event(&mut self, failed: bool) -> EventDecision {
         let fate = match &mut self.held {
-            None => Fate::Raised,
+            None => EventDecision::Raise,
             Some(held) if failed => {
-                held.failed();
-                Fate::Raised
+                held.reset_count();
+                EventDecision::Raise
             }
-            Some(held) => held.came(),
+            Some(held) => held.count_completion(),
         };
-        if let Fate::Raised = fate {
+        if let EventDecision::Raise = fate {
             self.armed = None;
         }
         fate
     }
 }
 
-impl Target {
+impl EventTarget {
     fn raise(&mut self, cq: u32) {
         match &self.handler {
             Some(handler) => handler.raise(cq, &mut self.last),
-            None => self.owed = true,
+            None => self.event_pending = true,
         }
     }
 }

@@ -62,7 +62,7 @@ impl Entry {
 }
 
 /// Checks a request without looking up memory.
-pub(super) fn check(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
+pub(super) fn check_request(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
     if let Data::Memory(sges) = &request.data
         && sges.as_slice().len() > max_sges
     {
@@ -86,7 +86,7 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// Length of the result of an atomic operation.
 const ATOMIC_LEN: u64 = 8;
 
-const fn opcode(request: &WorkRequest) -> Opcode {
+const fn opcode_of(request: &WorkRequest) -> Opcode {
     match request.operation {
         Operation::Send { .. } => Opcode::Send,
         Operation::Write(_) => Opcode::Write,
@@ -99,11 +99,15 @@ const fn opcode(request: &WorkRequest) -> Opcode {
     }
 }
 
-pub(super) fn failed(request: &WorkRequest, qp: u32, (status, cause): &(Status, Arc<QpError>)) -> Completion {
-    Completion::failed(request.id, opcode(request), qp, *status, Some(Arc::clone(cause)))
+pub(super) fn failed_completion(
+    request: &WorkRequest,
+    qp: u32,
+    (status, cause): &(Status, Arc<QpError>),
+) -> Completion {
+    Completion::failed(request.id, opcode_of(request), qp, *status, Some(Arc::clone(cause)))
 }
 
-pub(super) fn succeeded(request: &WorkRequest, qp: u32) -> Completion {
+pub(super) fn success_completion(request: &WorkRequest, qp: u32) -> Completion {
     let byte_len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
-    Completion::succeeded(request.id, opcode(request), qp, byte_len)
+    Completion::succeeded(request.id, opcode_of(request), qp, byte_len)
 }

@@ -15,13 +15,13 @@ pub(super) struct Feed {
     /// in order.
     pub(super) numbers: VecDeque<u64>,
     /// Completions are suppressed.
-    pub(super) silent: bool,
+    pub(super) suppressed: bool,
 }
 
 impl Feed {
     pub(super) fn finish(&mut self, entry: &Entry, completion: Option<Completion>) {
         let number = if entry.sent { self.numbers.pop_front() } else { None };
-        let wanted = completion.filter(|_| !self.silent);
+        let wanted = completion.filter(|_| !self.suppressed);
         self.queue.finish(number.unwrap_or(0), wanted.map(|completion| (completion, Weak::clone(&self.qp))));
     }
 }

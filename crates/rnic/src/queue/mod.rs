@@ -24,7 +24,7 @@ pub(crate) use entry::{MAX_MESSAGE, OutstandingRead, ReadKind};
 pub use inline::InlineData;
 pub use moderation::Moderation;
 pub(crate) use owner::QueueOwner;
-pub(crate) use receive::{Receive, ReceiveQueue, flushed};
+pub(crate) use receive::{Receive, ReceiveQueue, flushed_completion};
 pub use request::{Data, Operation, ReceiveRequest, Sge, Sges, WorkRequest};
 pub(crate) use send::{BlamedRequest, SendQueue};
 pub use shared::{SharedReceiveQueue, SrqSize, SrqStatus, XrcDomain};

@@ -19,58 +19,58 @@ pub struct Moderation {
 
 /// State of the moderation.
 #[derive(Debug)]
-pub(super) struct Held {
-    by: Moderation,
+pub(super) struct ModerationState {
+    settings: Moderation,
     /// Number of completions since the last event.
-    come: usize,
+    count: usize,
     /// Whether the timer runs.
-    runs: bool,
+    timer_running: bool,
 }
 
 /// What happens to an event that is due.
 #[derive(Debug)]
-pub(super) enum Fate {
-    Raised,
+pub(super) enum EventDecision {
+    Raise,
     /// It is held back, and the timer has to be started.
-    Timed(Duration, Arc<dyn Timer>),
-    Waits,
+    StartTimer(Duration, Arc<dyn Timer>),
+    Hold,
 }
 
-impl Held {
-    pub(super) fn new(by: Moderation) -> Self {
-        Self { by, come: 0, runs: false }
+impl ModerationState {
+    pub(super) fn new(settings: Moderation) -> Self {
+        Self { settings, count: 0, timer_running: false }
     }
 
     /// Counts a completion for which an event is due.
-    pub(super) fn came(&mut self) -> Fate {
-        self.come += 1;
-        if self.come >= self.by.count {
-            self.come = 0;
-            return Fate::Raised;
+    pub(super) fn count_completion(&mut self) -> EventDecision {
+        self.count += 1;
+        if self.count >= self.settings.count {
+            self.count = 0;
+            return EventDecision::Raise;
         }
-        if self.runs || self.by.period.is_zero() {
-            return Fate::Waits;
+        if self.timer_running || self.settings.period.is_zero() {
+            return EventDecision::Hold;
         }
-        self.runs = true;
+        self.timer_running = true;
         if broken::is("timer") {
-            return Fate::Waits;
+            return EventDecision::Hold;
         }
-        Fate::Timed(self.by.period, Arc::clone(&self.by.timer))
+        EventDecision::StartTimer(self.settings.period, Arc::clone(&self.settings.timer))
     }
 
     /// An error was added, which is never held back.
-    pub(super) fn failed(&mut self) {
-        self.come = 0;
+    pub(super) fn reset_count(&mut self) {
+        self.count = 0;
     }
 
     /// The timer has expired. Returns whether an event was held back.
-    pub(super) fn expired(&mut self) -> bool {
-        self.runs = false;
-        std::mem::take(&mut self.come) > 0
+    pub(super) fn on_timer(&mut self) -> bool {
+        self.timer_running = false;
+        std::mem::take(&mut self.count) > 0
     }
 
     /// Whether an event is held back.
-    pub(super) fn holds(&self) -> bool {
-        self.come > 0
+    pub(super) fn holds_event(&self) -> bool {
+        self.count > 0
     }
 }

@@ -31,7 +31,7 @@ pub(crate) struct Receive {
 
 impl ReceiveQueue {
     pub(crate) fn new(domain: Domain, capacity: usize, max_sges: usize) -> Self {
-        let (capacity, max_sges) = (narrow(capacity), narrow(max_sges));
+        let (capacity, max_sges) = (saturate(capacity), saturate(max_sges));
         Self { domain, capacity, max_sges, posted: VecDeque::new() }
     }
 
@@ -52,7 +52,7 @@ impl ReceiveQueue {
         if self.posted.len() > capacity {
             return Err(PostError::Full { capacity });
         }
-        self.capacity = narrow(capacity);
+        self.capacity = saturate(capacity);
         Ok(())
     }
 
@@ -87,16 +87,16 @@ impl ReceiveQueue {
 
     /// Removes all receives and returns them as flushed completions.
     pub(crate) fn flush(&mut self, qp: u32, cause: &Arc<QpError>) -> Vec<Completion> {
-        self.posted.drain(..).map(|request| flushed(&request, qp, cause)).collect()
+        self.posted.drain(..).map(|request| flushed_completion(&request, qp, cause)).collect()
     }
 }
 
 /// Saturates: 2^32 entries are never posted.
-pub(super) fn narrow(count: usize) -> u32 {
+pub(super) fn saturate(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
 /// The completion of a receive that was flushed.
-pub(crate) fn flushed(request: &ReceiveRequest, qp: u32, cause: &Arc<QpError>) -> Completion {
+pub(crate) fn flushed_completion(request: &ReceiveRequest, qp: u32, cause: &Arc<QpError>) -> Completion {
     Completion::failed(request.id, Opcode::Receive, qp, Status::Flushed, Some(Arc::clone(cause)))
 }

@@ -11,9 +11,9 @@ mod ending;
 mod find;
 mod refusal;
 
-use super::entry::{Entry, OutstandingRead, Refusals, check, succeeded};
+use super::entry::{Entry, OutstandingRead, Refusals, check_request, success_completion};
 use super::feed::Feed;
-use super::receive::narrow;
+use super::receive::saturate;
 use super::{
     Completes, Completion, Data, Operation, QueueOwner, Receive, SharedSendQueue, Status, WorkRequest,
 };
@@ -34,7 +34,7 @@ pub(crate) struct SendQueue {
     /// Reads that the peer has not answered, in order (RFC 5040 §5.2).
     reads: VecDeque<OutstandingRead>,
     /// Number of messages of the request class that were passed to the link, or are about to be.
-    promised: u64,
+    acknowledgeable: u64,
     /// Number of messages that the peer has acknowledged.
     acknowledged: u64,
     /// Messages are being passed to the link: what was sent is known when the call returns.
@@ -74,16 +74,16 @@ impl SendQueue {
         completes: Completes,
         shared: Option<(Arc<SharedSendQueue>, Weak<dyn QueueOwner>)>,
     ) -> Self {
-        let feed = |(queue, qp)| Box::new(Feed { queue, qp, numbers: VecDeque::new(), silent: false });
+        let feed = |(queue, qp)| Box::new(Feed { queue, qp, numbers: VecDeque::new(), suppressed: false });
         Self {
-            capacity: if shared.is_some() { 0 } else { narrow(capacity) },
+            capacity: if shared.is_some() { 0 } else { saturate(capacity) },
             feed: shared.map(feed),
-            max_sges: narrow(max_sges),
+            max_sges: saturate(max_sges),
             completes,
             first: 0,
             entries: VecDeque::new(),
             reads: VecDeque::new(),
-            promised: 0,
+            acknowledgeable: 0,
             acknowledged: 0,
             sending: false,
             failure: None,
@@ -98,9 +98,9 @@ impl SendQueue {
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
             if self.entries.len() >= self.capacity as usize {
-                return Err(self.full());
+                return Err(self.full_error());
             }
-            check(&request, self.max_sges as usize)?;
+            check_request(&request, self.max_sges as usize)?;
             self.entries.push_back(Entry::new(request));
             Ok(())
         });
@@ -112,7 +112,7 @@ impl SendQueue {
 
     /// The error for a request that does not fit. A queue fed by a shared send queue holds no requests itself.
     #[cold]
-    fn full(&self) -> PostError {
+    fn full_error(&self) -> PostError {
         match &self.feed {
             Some(_) => PostError::NoSendQueue,
             None => PostError::Full { capacity: self.capacity as usize },
@@ -129,11 +129,11 @@ impl SendQueue {
             return Err(PostError::OtherSendQueue);
         };
         if self.entries.capacity() == 0 {
-            (self.entries, feed.numbers) = feed.queue.lend();
+            (self.entries, feed.numbers) = feed.queue.lend_ring();
         }
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
-            check(&request, self.max_sges as usize)?;
+            check_request(&request, self.max_sges as usize)?;
             from.reserve()?;
             self.entries.push_back(Entry::new(request));
             Ok(())
@@ -153,14 +153,14 @@ impl SendQueue {
             && self.entries.capacity() > 0
         {
             let numbers = std::mem::take(&mut feed.numbers);
-            feed.queue.take_back((std::mem::take(&mut self.entries), numbers));
+            feed.queue.take_back_ring((std::mem::take(&mut self.entries), numbers));
         }
     }
 
     /// Suppresses completions on a shared send queue.
     pub(crate) fn suppress_completions(&mut self, qp: u32) {
         if let Some(feed) = &mut self.feed {
-            feed.silent = true;
+            feed.suppressed = true;
             feed.queue.purge(qp);
         }
     }
@@ -176,17 +176,17 @@ impl SendQueue {
     }
 
     /// Number of outstanding Reads, including those of the adapter itself: they share the peer's IRD.
-    pub(crate) fn reads(&self) -> usize {
+    pub(crate) fn outstanding_reads(&self) -> usize {
         self.reads.len()
     }
 
     /// Whether a Read of the consumer is outstanding, for which a fence waits.
-    pub(crate) fn reads_pending(&self) -> bool {
+    pub(crate) fn has_consumer_read(&self) -> bool {
         self.reads.iter().any(|read| read.entry.is_some())
     }
 
     /// The Read whose response is due.
-    pub(crate) fn read(&mut self) -> Option<&mut OutstandingRead> {
+    pub(crate) fn oldest_read(&mut self) -> Option<&mut OutstandingRead> {
         self.reads.front_mut()
     }
 
@@ -196,17 +196,17 @@ impl SendQueue {
     }
 
     /// Number of messages of the request class that the peer may have seen.
-    pub(crate) fn promised(&self) -> u64 {
-        self.promised
+    pub(crate) fn acknowledgeable(&self) -> u64 {
+        self.acknowledgeable
     }
 
     /// Messages are about to be sent: the peer may acknowledge up to `number` of them.
-    pub(crate) fn promise(&mut self, number: u64) {
-        self.promised = number;
+    pub(crate) fn set_acknowledgeable(&mut self, number: u64) {
+        self.acknowledgeable = number;
     }
 
     /// A Read Request is about to be sent.
-    pub(crate) fn promise_read(&mut self, read: OutstandingRead) {
+    pub(crate) fn add_outstanding_read(&mut self, read: OutstandingRead) {
         self.reads.push_back(read);
     }
 
@@ -217,7 +217,7 @@ impl SendQueue {
     }
 
     /// Sets the number and the message sequence number of a request's message.
-    pub(crate) fn numbered(&mut self, seq: u64, number: u64, msn: u32) {
+    pub(crate) fn assign_number(&mut self, seq: u64, number: u64, msn: u32) {
         if let Some(entry) = self.entry(seq) {
             (entry.number, entry.msn) = (number, msn);
         }
@@ -250,27 +250,27 @@ impl SendQueue {
     }
 
     /// The link has taken all of a request's message.
-    pub(crate) fn sent(&mut self, seq: u64) {
+    pub(crate) fn mark_sent(&mut self, seq: u64) {
         if let Some(index) = self.index(seq)
             && let Some(entry) = self.entries.get_mut(index)
         {
             entry.sent = true;
             if let Some(feed) = &mut self.feed {
-                feed.numbers.push_back(feed.queue.transmitted());
+                feed.numbers.push_back(feed.queue.record_transmission());
             }
         }
     }
 
     /// A local operation was executed.
-    pub(crate) fn executed(&mut self, seq: u64) {
-        self.sent(seq);
+    pub(crate) fn mark_executed(&mut self, seq: u64) {
+        self.mark_sent(seq);
         if let Some(entry) = self.entry(seq) {
             entry.done = true;
         }
     }
 
     /// The oldest Read was answered in full.
-    pub(crate) fn answered(&mut self) {
+    pub(crate) fn complete_oldest_read(&mut self) {
         let Some(read) = self.reads.pop_front() else { return };
         if let Some(entry) = read.entry.and_then(|seq| self.entry(seq)) {
             entry.done = true;
@@ -289,7 +289,7 @@ impl SendQueue {
     }
 
     /// Whether some of the `sent` messages complete by an acknowledgement that no outstanding Read will bring.
-    pub(crate) fn wants_probe(&self, sent: u64) -> bool {
+    pub(crate) fn needs_probe(&self, sent: u64) -> bool {
         let covered = self.reads.back().map_or(self.acknowledged, |read| read.number);
         self.completes == Completes::WhenAcknowledged && sent > covered.max(self.acknowledged)
     }
@@ -305,7 +305,7 @@ impl SendQueue {
     }
 
     /// Whether all requests before this one are complete.
-    pub(crate) fn is_complete_to(&self, seq: u64) -> bool {
+    pub(crate) fn is_complete_before(&self, seq: u64) -> bool {
         self.first >= seq
     }
 
@@ -317,9 +317,9 @@ impl SendQueue {
             let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
             if self.feed.is_some() || entry.refused {
-                self.retire_specially(qp, &entry, &mut complete);
+                self.retire_refused_or_shared(qp, &entry, &mut complete);
             } else if entry.request.signaled {
-                complete(succeeded(&entry.request, qp));
+                complete(success_completion(&entry.request, qp));
             }
         }
         self.return_ring();
@@ -340,15 +340,15 @@ impl SendQueue {
             let Some(entry) = self.entries.pop_front() else { break };
             self.first += 1;
             if entry.request.signaled {
-                complete(succeeded(&entry.request, qp));
+                complete(success_completion(&entry.request, qp));
             }
         }
         self.return_ring();
     }
 
     #[cold]
-    fn retire_specially(&mut self, qp: u32, entry: &Entry, mut complete: impl FnMut(Completion)) {
-        let completion = self.ended(qp, entry);
+    fn retire_refused_or_shared(&mut self, qp: u32, entry: &Entry, mut complete: impl FnMut(Completion)) {
+        let completion = self.take_completion(qp, entry);
         match &mut self.feed {
             Some(feed) => feed.finish(entry, completion),
             None => completion.into_iter().for_each(&mut complete),

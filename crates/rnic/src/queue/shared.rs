@@ -89,19 +89,19 @@ impl SharedReceiveQueue {
         // Each queue pair is called once. It waits again if another one was faster, or if a fault withholds the
         // receive.
         for _ in 0..waiting {
-            let Some(qp) = self.next_waiting() else { break };
-            qp.receive_posted();
+            let Some(qp) = self.pop_waiter() else { break };
+            qp.on_receive_posted();
         }
         Ok(())
     }
 
     /// Takes the queue pair that has waited longest off the list, if there is a receive for it.
-    fn next_waiting(&self) -> Option<Arc<dyn QueueOwner>> {
+    fn pop_waiter(&self) -> Option<Arc<dyn QueueOwner>> {
         let mut inner = lock(&self.inner);
         while inner.queue.len() > 0 {
             let qp = inner.waiting.pop_front()?;
             if let Some(qp) = qp.upgrade() {
-                qp.unlisted(self.id);
+                qp.on_unlisted(self.id);
                 return Some(qp);
             }
         }
@@ -117,9 +117,9 @@ impl SharedReceiveQueue {
     pub fn set_limit(&self, limit: usize) {
         let mut inner = lock(&self.inner);
         inner.limit = limit;
-        let due = inner.is_low();
+        let due = inner.take_limit_event();
         drop(inner);
-        self.raise(due);
+        self.raise_limit_event_if(due);
     }
 
     /// Queries the queue.
@@ -135,32 +135,32 @@ impl SharedReceiveQueue {
 
     /// Takes the receive for a message that begins.
     pub(crate) fn take(&self) -> Option<Receive> {
-        self.take_by(ReceiveQueue::take)
+        self.take_with(ReceiveQueue::take)
     }
 
     /// Takes the receive for a message that begins, if it is `ready`.
     pub(crate) fn take_if(&self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
-        self.take_by(|queue| queue.take_if(ready))
+        self.take_with(|queue| queue.take_if(ready))
     }
 
-    fn take_by(&self, take: impl FnOnce(&mut ReceiveQueue) -> Option<Receive>) -> Option<Receive> {
+    fn take_with(&self, take: impl FnOnce(&mut ReceiveQueue) -> Option<Receive>) -> Option<Receive> {
         let mut inner = lock(&self.inner);
         let receive = take(&mut inner.queue)?;
-        let due = inner.is_low();
+        let due = inner.take_limit_event();
         drop(inner);
-        self.raise(due);
+        self.raise_limit_event_if(due);
         Some(Receive { cq: self.cq.clone(), ..receive })
     }
 
     /// Lists a queue pair with a message that waits for a receive, unless it is listed already.
-    pub(crate) fn wait(&self, qp: Weak<dyn QueueOwner>) {
+    pub(crate) fn add_waiter(&self, qp: Weak<dyn QueueOwner>) {
         let mut inner = lock(&self.inner);
         if !inner.waiting.iter().any(|known| known.ptr_eq(&qp)) {
             inner.waiting.push_back(qp);
         }
     }
 
-    fn raise(&self, due: bool) {
+    fn raise_limit_event_if(&self, due: bool) {
         if due {
             self.events.raise(AsyncEvent::SrqLimitReached(self.id));
         }
@@ -176,7 +176,7 @@ impl Drop for SharedReceiveQueue {
 
 impl Inner {
     /// Whether the event is due. Returns true once.
-    fn is_low(&mut self) -> bool {
+    fn take_limit_event(&mut self) -> bool {
         let low = self.queue.len() < self.limit;
         if low {
             self.limit = 0;

@@ -22,7 +22,7 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 /// Maximum number of rings kept for reuse.
-const SPARE: usize = 64;
+const MAX_SPARE_RINGS: usize = 64;
 
 /// A shared send queue (SSQ).
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl SharedSendQueue {
     }
 
     /// A request was transmitted. Returns its number, counted from one.
-    pub(super) fn transmitted(&self) -> u64 {
+    pub(super) fn record_transmission(&self) -> u64 {
         lock(&self.inner).append(Slot::Outstanding)
     }
 
@@ -116,7 +116,7 @@ impl SharedSendQueue {
             }
         }
         drop(inner); // dropping the last reference to a queue pair locks it again
-        lost.iter().filter_map(Weak::upgrade).for_each(|qp| qp.completion_lost());
+        lost.iter().filter_map(Weak::upgrade).for_each(|qp| qp.on_completion_lost());
     }
 
     /// Drops the completions of a queue pair that is being destroyed.
@@ -129,14 +129,14 @@ impl SharedSendQueue {
     }
 
     /// Lends a ring to a queue pair that gets its first request.
-    pub(super) fn lend(&self) -> Ring {
+    pub(super) fn lend_ring(&self) -> Ring {
         lock(&self.inner).rings.pop().unwrap_or_default()
     }
 
     /// Takes back the ring of a queue pair without requests.
-    pub(super) fn take_back(&self, ring: Ring) {
+    pub(super) fn take_back_ring(&self, ring: Ring) {
         let mut inner = lock(&self.inner);
-        if inner.rings.len() < SPARE {
+        if inner.rings.len() < MAX_SPARE_RINGS {
             inner.rings.push(ring);
         }
     }

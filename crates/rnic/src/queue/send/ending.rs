@@ -2,13 +2,13 @@
 
 use super::{BlamedRequest, Failure, SendQueue};
 use crate::error::QpError;
-use crate::queue::entry::failed;
+use crate::queue::entry::failed_completion;
 use crate::queue::{Completion, Receive, Status};
 use std::sync::Arc;
 
 impl SendQueue {
     /// The peer refused this request. It works in order, so it has delivered all requests before it.
-    pub(crate) fn delivered_before(&mut self, seq: u64) {
+    pub(crate) fn acknowledge_before(&mut self, seq: u64) {
         if let Some(number) = self.entry(seq).map(|entry| entry.number) {
             self.acknowledge(number.saturating_sub(1));
         }
@@ -38,7 +38,7 @@ impl SendQueue {
         complete: impl FnMut(Completion),
     ) {
         self.failed = true;
-        self.restore();
+        self.stop_refusing();
         if self.sending {
             self.failure.get_or_insert_with(|| Box::new(Failure { blamed, cause: Arc::clone(cause) }));
         } else {
@@ -48,7 +48,7 @@ impl SendQueue {
 
     /// Whether the receives can be flushed now. If not, requests still have to complete first: a program expects
     /// the request that is to blame before everything that follows from its failure.
-    pub(crate) fn may_flush(&mut self, in_use: &mut Option<Receive>) -> bool {
+    pub(crate) fn may_flush_or_defer(&mut self, in_use: &mut Option<Receive>) -> bool {
         if self.failed && self.failure.is_none() {
             return true;
         }
@@ -60,7 +60,7 @@ impl SendQueue {
     }
 
     /// Returns the flush that had to wait, if it can be done now.
-    pub(crate) fn due_flush(&mut self) -> Option<Option<Receive>> {
+    pub(crate) fn take_due_flush(&mut self) -> Option<Option<Receive>> {
         let flush = if self.failed && self.failure.is_none() { self.flush.take() } else { None };
         flush.map(|in_use| *in_use)
     }
@@ -85,9 +85,9 @@ impl SendQueue {
             };
             flushing |= status != Status::Success;
             let completion = if status != Status::Success && !entry.refused {
-                Some(failed(&entry.request, qp, &(status, Arc::clone(cause))))
+                Some(failed_completion(&entry.request, qp, &(status, Arc::clone(cause))))
             } else {
-                self.ended(qp, &entry)
+                self.take_completion(qp, &entry)
             };
             match &mut self.feed {
                 Some(feed) => feed.finish(&entry, completion),

@@ -4,7 +4,7 @@
 
 use super::SendQueue;
 use crate::error::QpError;
-use crate::queue::entry::{Entry, Refusals, failed, succeeded};
+use crate::queue::entry::{Entry, Refusals, failed_completion, success_completion};
 use crate::queue::{Completion, Status};
 use std::sync::Arc;
 
@@ -42,7 +42,7 @@ impl SendQueue {
     }
 
     /// The consumer has moved the queue pair back: requests posted from now on are executed.
-    pub(crate) fn restore(&mut self) {
+    pub(crate) fn stop_refusing(&mut self) {
         if let Some(refusals) = &mut self.refusals {
             refusals.refusing = None;
         }
@@ -50,17 +50,17 @@ impl SendQueue {
 
     /// The first request to execute then. The requests before it are complete, refused or flushed, except for
     /// some that wait for their response: these are before all refused ones.
-    pub(crate) fn resumes_at(&self) -> u64 {
+    pub(crate) fn first_unrefused(&self) -> u64 {
         let last = self.entries.iter().rposition(|entry| entry.refused);
         self.first + last.map_or(0, |last| last as u64 + 1)
     }
 
     /// The completion of a request that is done, if one is due. Requests are done in order.
-    pub(super) fn ended(&mut self, qp: u32, entry: &Entry) -> Option<Completion> {
+    pub(super) fn take_completion(&mut self, qp: u32, entry: &Entry) -> Option<Completion> {
         let refusals = if entry.refused { self.refusals.as_mut() } else { None };
         match refusals.and_then(|refusals| refusals.ends.pop_front()) {
-            Some(end) => Some(failed(&entry.request, qp, &end)),
-            None => entry.request.signaled.then(|| succeeded(&entry.request, qp)),
+            Some(end) => Some(failed_completion(&entry.request, qp, &end)),
+            None => entry.request.signaled.then(|| success_completion(&entry.request, qp)),
         }
     }
 }

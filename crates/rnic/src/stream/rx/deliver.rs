@@ -17,18 +17,18 @@ use std::sync::atomic::Ordering;
 
 impl Rx {
     /// Ends the segment in progress, which is complete and whose CRC was checked.
-    pub(super) fn end(&mut self, qp: &QpContext) -> Checked {
-        self.segment.take().map_or(Ok(()), |segment| self.end_of(qp, *segment))
+    pub(super) fn end_current(&mut self, qp: &QpContext) -> Checked {
+        self.segment.take().map_or(Ok(()), |segment| self.end(qp, *segment))
     }
 
     /// Ends a segment that the caller holds, complete and with its CRC checked.
-    pub(super) fn end_of(&mut self, qp: &QpContext, segment: Segment) -> Checked {
+    pub(super) fn end(&mut self, qp: &QpContext, segment: Segment) -> Checked {
         let Segment { fpdu, target, .. } = segment;
         match std::mem::take(&mut self.opens) {
             Opens::No => self.deliver(qp, fpdu, target),
             Opens::Yes => {
                 let delivered = self.deliver(qp, fpdu, target);
-                self.open(qp);
+                self.open_sending(qp);
                 delivered
             }
             Opens::Rtr => {
@@ -36,7 +36,7 @@ impl Rx {
                     self.read_msn = 2;
                     self.queue_response(qp, RemoteRequest::Read(read));
                 }
-                self.open(qp);
+                self.open_sending(qp);
                 Ok(())
             }
         }
@@ -103,7 +103,7 @@ impl Rx {
 
     fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
         if let Some(signal) = signal_of(qp, write, len.into()) {
-            return self.signal(qp, signal);
+            return self.handle_signal(qp, signal);
         }
         let before = if matches!(self.message, Message::Write(_)) { self.written } else { 0 };
         self.written = before + u64::from(len);
@@ -120,7 +120,7 @@ impl Rx {
         Ok(())
     }
 
-    fn signal(&mut self, qp: &QpContext, signal: Result<Signal, Unreadable>) -> Checked {
+    fn handle_signal(&mut self, qp: &QpContext, signal: Result<Signal, Unreadable>) -> Checked {
         let signal = match signal {
             Ok(signal) => signal,
             // Ignore it from a peer that never announced itself as Ironwarp.
@@ -145,20 +145,20 @@ impl Rx {
             }
             Signal::NotReady(found) => {
                 // The message that waits may be partly sent, in which case it is not counted.
-                self.acknowledged(qp, found)?;
-                qp.peer_not_ready(found)?;
+                self.handle_acknowledgement(qp, found)?;
+                qp.record_peer_not_ready(found)?;
                 self.ack_parked(qp);
                 Ok(())
             }
-            Signal::Acknowledged(found) => self.acknowledged(qp, found),
+            Signal::Acknowledged(found) => self.handle_acknowledgement(qp, found),
             Signal::Unknown(_) => Ok(()),
         }
     }
 
     /// Handles the peer's acknowledgement of `found` messages.
-    fn acknowledged(&mut self, qp: &QpContext, found: u64) -> Checked {
+    fn handle_acknowledgement(&mut self, qp: &QpContext, found: u64) -> Checked {
         let mut sq = lock(&qp.sq);
-        let sent = sq.promised();
+        let sent = sq.acknowledgeable();
         if found > sent {
             return Err(Protocol::Acknowledged { sent, found }.into());
         }
@@ -199,7 +199,9 @@ impl Rx {
                 receive: Some(Status::LocalAccess),
             })?;
         }
-        let Message::Send { receive, received, immediate } = self.receive_consumed(qp) else { return Ok(()) };
+        let Message::Send { receive, received, immediate } = self.take_delivered_send(qp) else {
+            return Ok(());
+        };
         let byte_len = u32::try_from(received).unwrap_or(u32::MAX);
         let completion = Completion::succeeded(receive.request.id, Opcode::Receive, qp.id(), byte_len);
         let solicited = send.solicited;
@@ -210,7 +212,7 @@ impl Rx {
     /// Completes a Write with Immediate after the Write before it was placed and delivered (RFC 7306 §6).
     fn end_immediate(&mut self, qp: &QpContext, message: &Immediate) {
         let byte_len = u32::try_from(self.written).unwrap_or(u32::MAX);
-        let Message::Send { receive, .. } = self.receive_consumed(qp) else { return };
+        let Message::Send { receive, .. } = self.take_delivered_send(qp) else { return };
         let completion = Completion::succeeded(receive.request.id, Opcode::ReceiveWrite, qp.id(), byte_len);
         let (solicited, immediate) = (message.solicited, Some(message.data.value()));
         qp.complete_receive(&receive, Completion { solicited, immediate, ..completion });
@@ -218,7 +220,7 @@ impl Rx {
 
     /// Counts a message that consumed a receive as delivered, before its completion is visible: see
     /// `Qp::delivered`.
-    fn receive_consumed(&mut self, qp: &QpContext) -> Message {
+    fn take_delivered_send(&mut self, qp: &QpContext) -> Message {
         self.send_msn = self.send_msn.wrapping_add(1);
         self.delivered += 1;
         qp.delivered.store(self.delivered.max(self.acked_parked), Ordering::Relaxed);

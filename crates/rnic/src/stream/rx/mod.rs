@@ -1,7 +1,7 @@
 //! The receiving half of a stream: link → FPDUs → memory and completions. It mirrors the sending half, `tx`.
 //!
 //! One round asks the link for bytes: large payload goes directly to its destination, everything else into a
-//! staging buffer supplied by the thread. The received bytes are then [parsed](self::Rx::take). Each segment
+//! staging buffer supplied by the thread. The received bytes are then [parsed](self::Rx::parse). Each segment
 //! is [checked](segment) against the state of the stream and the memory table before any byte of it is
 //! placed.
 //!
@@ -58,7 +58,7 @@ pub(crate) struct Rx {
     /// The forms of RTR that the first FPDU may take. An RTR gives no completion.
     rtr: RtrSet,
     /// No FPDU has arrived yet.
-    first: bool,
+    awaiting_first: bool,
     /// The FPDU in progress is the first, which lets this end send once it is complete.
     opens: Opens,
     /// The next message sequence numbers expected on DDP queues 0 and 1.
@@ -158,7 +158,7 @@ impl Rx {
                 Role::Responder { rtr } => rtr,
                 Role::Initiator { .. } => RtrSet::empty(),
             },
-            first: true,
+            awaiting_first: true,
             opens: Opens::No,
             send_msn: 1,
             read_msn: 1,
@@ -192,23 +192,23 @@ impl Rx {
         let mut staging = qp.device().take_staging();
         let reported_once = if self.link.is_empty_after_short_recv() { PEER_ENDED } else { READABLE };
         self.until_empty |= events & reported_once != 0;
-        let room = staging.len().min(qp.device().longest_call());
-        let left = self.rounds(qp, polls, &mut staging[..room]);
+        let room = staging.len().min(qp.device().max_call_len());
+        let left = self.run_turn(qp, polls, &mut staging[..room]);
         qp.device().put_staging(staging);
         let bulk = self.gap > 0;
         if qp.receives_bulk() != bulk {
             qp.set_receives_bulk(bulk);
         }
-        self.publish(qp);
+        self.publish_delivered(qp);
         *tx_has_work |= std::mem::take(&mut self.tx_has_work);
         left
     }
 
     /// Receives everything that has arrived by now, because this end is about to close. Bounded, so that a
     /// peer that keeps sending cannot delay the close. Returns whether the tx half has something to do.
-    pub(crate) fn drain(&mut self, qp: &QpContext) -> bool {
+    pub(crate) fn drain_link(&mut self, qp: &QpContext) -> bool {
         let mut staging = qp.device().take_staging();
-        let room = staging.len().min(qp.device().longest_call());
+        let room = staging.len().min(qp.device().max_call_len());
         let mut due = self.link.arrived();
         self.take_early(qp);
         self.handle_changes(qp);
@@ -218,12 +218,12 @@ impl Rx {
             self.handle_changes(qp);
         }
         qp.device().put_staging(staging);
-        self.publish(qp);
+        self.publish_delivered(qp);
         std::mem::take(&mut self.tx_has_work)
     }
 
     /// Tells the tx half how many messages were delivered.
-    pub(crate) fn publish(&mut self, qp: &QpContext) {
+    pub(crate) fn publish_delivered(&mut self, qp: &QpContext) {
         let delivered = self.delivered.max(self.acked_parked);
         if delivered != self.published {
             self.published = delivered;
@@ -232,7 +232,7 @@ impl Rx {
         }
     }
 
-    fn rounds(&mut self, qp: &QpContext, mut polls: usize, staging: &mut [u8]) -> Left {
+    fn run_turn(&mut self, qp: &QpContext, mut polls: usize, staging: &mut [u8]) -> Left {
         self.take_early(qp);
         self.handle_changes(qp);
         let mut bytes = 0;
@@ -274,14 +274,14 @@ impl Rx {
     fn take_early(&mut self, qp: &QpContext) {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
-            self.take(qp, &early);
+            self.parse(qp, &early);
         }
     }
 
     /// Handles what other threads may have changed: the stream has failed, or a receive was posted.
     fn handle_changes(&mut self, qp: &QpContext) {
         if qp.is_ended() {
-            self.give_up(qp); // also drops the parked messages, which kept it open
+            self.stop_delivery(qp); // also drops the parked messages, which kept it open
         } else {
             self.unpark(qp);
         }
@@ -298,7 +298,7 @@ impl Rx {
         let room = if large { self.gap.into() } else { staging.len() };
         match self.link.recv(&[], &mut staging[..room]) {
             Ok(n) => {
-                self.take(qp, &staging[..n]);
+                self.parse(qp, &staging[..n]);
                 Some(Received { len: n, short: n < room })
             }
             Err(error) => self.handle_recv_error(qp, error),
@@ -332,11 +332,11 @@ impl Rx {
                 if let Some(segment) = &mut self.segment {
                     segment.done += placed;
                 }
-                self.take(qp, &staging[..n - placed]);
+                self.parse(qp, &staging[..n - placed]);
                 Some(Received { len: n, short: n < direct })
             }
             Err(LinkError::Unmapped) => {
-                let failure = self.unmapped(qp, &fpdu, done, run);
+                let failure = self.unmapped_failure(qp, &fpdu, done, run);
                 self.fail(qp, failure, &fpdu);
                 Some(Received::default())
             }
@@ -364,7 +364,7 @@ impl Rx {
             LinkError::Lost(errno) => {
                 self.ended = true;
                 qp.fail(QpError::Lost(errno), None, None);
-                qp.link_lost();
+                qp.close_both();
             }
         }
         None
@@ -381,10 +381,10 @@ impl Rx {
             if !whole {
                 qp.fail(QpError::CutShort, None, None);
             }
-            qp.peer_closed();
-            self.give_up(qp);
+            qp.handle_peer_close();
+            self.stop_delivery(qp);
             self.tx_has_work = true;
-            qp.link_ended();
+            qp.close_receive();
         }
     }
 
@@ -396,7 +396,7 @@ impl Rx {
         if let Header::ReadResponse(_) | Header::ReadV2Response(_) | Header::AtomicResponse(_) = fpdu.header {
             // The Read fails, not the receive that a message may be using meanwhile.
             failure.receive = None;
-            let read = lock(&qp.sq).read().and_then(|read| read.entry);
+            let read = lock(&qp.sq).oldest_read().and_then(|read| read.entry);
             blamed = read.map(|seq| BlamedRequest { seq, status: failure.read_status() });
         }
         self.fail_with(qp, failure, blamed, &bytes[..n]);
@@ -412,21 +412,21 @@ impl Rx {
         let RxFailure { error, cause, receive } = failure;
         let terminate = cause.map(|cause| Terminate::for_segment(cause, offender));
         if std::mem::take(&mut self.opens) != Opens::No {
-            self.open(qp); // so that the Terminate can be sent
+            self.open_sending(qp); // so that the Terminate can be sent
         }
         if let (Message::Send { receive: used, .. }, Some(status)) = (&self.message, receive) {
-            qp.complete_receive_failed(used, status, &error);
+            qp.fail_receive(used, status, &error);
             self.message = Message::None;
         }
-        self.publish(qp); // acknowledge what was delivered before the Terminate is sent
+        self.publish_delivered(qp); // acknowledge what was delivered before the Terminate is sent
         qp.fail(error, terminate, blamed);
-        self.give_up(qp);
+        self.stop_delivery(qp);
         self.tx_has_work = true;
     }
 
     /// Consumes a half that a panic left in an unknown state. Returns the receive in use, which belongs to
     /// the program.
-    pub(crate) fn abandon(self) -> Option<Receive> {
+    pub(crate) fn into_receive(self) -> Option<Receive> {
         match self.message {
             Message::Send { receive, .. } => Some(receive),
             _ => None,
@@ -434,7 +434,7 @@ impl Rx {
     }
 
     /// Ends delivery on this stream.
-    pub(crate) fn give_up(&mut self, qp: &QpContext) {
+    pub(crate) fn stop_delivery(&mut self, qp: &QpContext) {
         self.discarding = true;
         self.segment = None;
         while self.park.pop().is_some() {}

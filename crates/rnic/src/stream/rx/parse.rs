@@ -10,10 +10,10 @@ use ironwarp_wire::{Header, MAX_HEADER};
 
 impl Rx {
     /// Parses bytes of the stream.
-    pub(super) fn take(&mut self, qp: &QpContext, mut bytes: &[u8]) {
+    pub(super) fn parse(&mut self, qp: &QpContext, mut bytes: &[u8]) {
         let mut cached = None;
         while !self.discarding
-            && let Some(more) = self.step(qp, &mut bytes, &mut cached)
+            && let Some(more) = self.parse_next(qp, &mut bytes, &mut cached)
         {
             if !more {
                 break;
@@ -23,7 +23,7 @@ impl Rx {
 
     /// Processes one FPDU if all of it is there, or else one piece. Returns `None` if the stream failed, and
     /// `Some(false)` when all bytes are used up.
-    fn step<'q>(
+    fn parse_next<'q>(
         &mut self,
         qp: &'q QpContext,
         bytes: &mut &[u8],
@@ -33,7 +33,7 @@ impl Rx {
         let before = *bytes;
         let piece = match self.reader.whole(bytes, dialect) {
             Ok(Some((fpdu, payload))) => {
-                return self.whole(qp, &fpdu, payload, cached).then_some(true);
+                return self.process_whole(qp, &fpdu, payload, cached).then_some(true);
             }
             Ok(None) => {
                 *cached = None;
@@ -54,8 +54,8 @@ impl Rx {
                     return None;
                 }
             },
-            Ok(Some(Piece::Payload(payload))) => self.place(qp, payload),
-            Ok(Some(Piece::End)) => self.end(qp),
+            Ok(Some(Piece::Payload(payload))) => self.place_current(qp, payload),
+            Ok(Some(Piece::End)) => self.end_current(qp),
             Err(violation) => {
                 let held = self.reader.held();
                 let offender = if held.is_empty() { before } else { held };
@@ -80,7 +80,7 @@ impl Rx {
     fn begin_and_predict(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
         let large = usize::from(fpdu.payload_len) >= MIN_DIRECT
             || (self.gap > 0 && self.continues_message(&fpdu.header));
-        self.gap = if large { gap(fpdu) } else { 0 };
+        self.gap = if large { gap_after(fpdu) } else { 0 };
         self.begin(qp, fpdu, whole)
     }
 
@@ -96,7 +96,7 @@ impl Rx {
 
     /// Processes a segment that arrived in one piece, in the same three steps. Consecutive Writes share a
     /// guard; other messages must not hold one, because their end may wait for guards.
-    pub(super) fn whole<'q>(
+    pub(super) fn process_whole<'q>(
         &mut self,
         qp: &'q QpContext,
         fpdu: &Fpdu,
@@ -125,9 +125,9 @@ impl Rx {
         let done = begun.and_then(|target| {
             let mut segment = Segment { fpdu: *fpdu, target, done: 0 };
             if !payload.is_empty() {
-                self.place_of(qp, &mut segment, payload, cached)?;
+                self.place(qp, &mut segment, payload, cached)?;
             }
-            self.end_of(qp, segment)
+            self.end(qp, segment)
         });
         if let Err(failure) = done {
             self.fail(qp, failure, fpdu);
@@ -151,10 +151,10 @@ impl Rx {
             }
             let Some(parked) = self.park.pop() else { return };
             if self.park.is_empty() {
-                qp.stop_waiting();
+                qp.stop_waiting_for_receive();
             }
             // It has waited its turn: segments parked after it must not park it again.
-            let begun = supplied.and_then(|_| self.check(qp, &parked.fpdu, true));
+            let begun = supplied.and_then(|_| self.check_header(qp, &parked.fpdu, true));
             if !self.place_and_end(qp, &parked.fpdu, &parked.payload, begun, &mut None) {
                 return;
             }
@@ -164,7 +164,7 @@ impl Rx {
 
 /// Number of bytes between the payload of this segment and the next payload, if the next segment is like this
 /// one.
-fn gap(fpdu: &Fpdu) -> u8 {
+fn gap_after(fpdu: &Fpdu) -> u8 {
     let len = fpdu.total_len() - usize::from(fpdu.payload_len);
     u8::try_from(len).expect("a header, padding and a CRC are shorter than 256 bytes")
 }

@@ -21,15 +21,15 @@ enum Destination {
 
 impl Rx {
     /// Places payload of the segment in progress.
-    pub(super) fn place(&mut self, qp: &QpContext, payload: &[u8]) -> Checked {
+    pub(super) fn place_current(&mut self, qp: &QpContext, payload: &[u8]) -> Checked {
         let Some(mut segment) = self.segment.take() else { return Ok(()) };
-        let placed = self.place_of(qp, &mut segment, payload, &mut None);
+        let placed = self.place(qp, &mut segment, payload, &mut None);
         self.segment = Some(segment);
         placed
     }
 
     /// Places payload of a segment that the caller holds.
-    pub(super) fn place_of<'q>(
+    pub(super) fn place<'q>(
         &mut self,
         qp: &'q QpContext,
         segment: &mut Segment,
@@ -53,7 +53,7 @@ impl Rx {
         cached: &mut Option<CachedGuard<'q>>,
     ) -> Checked {
         let (mut first, mut more) = (None, false);
-        self.destinations(qp, segment, payload.len(), |want, _| {
+        self.for_each_destination(qp, segment, payload.len(), |want, _| {
             more = first.replace(want).is_some();
             Ok(())
         })?;
@@ -77,7 +77,7 @@ impl Rx {
                     .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?,
             }
         };
-        placed.map_err(|_| self.unmapped(qp, &segment.fpdu, segment.done, payload.len()))
+        placed.map_err(|_| self.unmapped_failure(qp, &segment.fpdu, segment.done, payload.len()))
     }
 
     /// Looks up the memory for the next `len` bytes of a segment and guards it.
@@ -90,7 +90,7 @@ impl Rx {
         guards: &mut Guards<'q>,
     ) -> Checked {
         let table = qp.device().table();
-        self.destinations(qp, segment, len, |want, touch| {
+        self.for_each_destination(qp, segment, len, |want, touch| {
             let guard = match want {
                 Destination::Local { domain, sge: Sge { tag, addr, len } } => table
                     .admit_local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
@@ -106,7 +106,7 @@ impl Rx {
 
     /// Calls `each` with the destinations of the next `len` bytes of a segment, in order. Calls it for none
     /// if the stream has failed meanwhile, and with it the Read that this segment answers.
-    fn destinations(
+    fn for_each_destination(
         &mut self,
         qp: &QpContext,
         segment: &Segment,
@@ -131,7 +131,7 @@ impl Rx {
             ) => receive.request.buffers.range(received + segment.done as u64, len, local),
             (Target::Memory, Header::ReadResponse(_) | Header::ReadV2Response(_), _) => {
                 let mut sq = lock(&qp.sq);
-                let Some(read) = sq.read().cloned() else { return Ok(()) };
+                let Some(read) = sq.oldest_read().cloned() else { return Ok(()) };
                 let Some(Data::Memory(sges)) = sq.sink(&read) else { return Ok(()) };
                 let sges = sges.clone();
                 drop(sq);
@@ -142,7 +142,7 @@ impl Rx {
     }
 
     /// The failure for memory that is registered but not mapped.
-    pub(super) fn unmapped(&self, qp: &QpContext, fpdu: &Fpdu, done: usize, len: usize) -> RxFailure {
+    pub(super) fn unmapped_failure(&self, qp: &QpContext, fpdu: &Fpdu, done: usize, len: usize) -> RxFailure {
         let error = |place, remote| QpError::Unmapped { place, len, remote };
         match (&fpdu.header, &self.message) {
             (Header::Write(write), _) => {
@@ -155,7 +155,7 @@ impl Rx {
             (Header::ReadResponse(response), _) => RxFailure::local(error(response.place, false)),
             (Header::ReadV2Response(response), _) => {
                 let mut sq = lock(&qp.sq);
-                let sink = match sq.read().cloned().and_then(|read| sq.sink(&read)) {
+                let sink = match sq.oldest_read().cloned().and_then(|read| sq.sink(&read)) {
                     Some(Data::Memory(sges)) => sges.place(),
                     _ => Place::default(),
                 };

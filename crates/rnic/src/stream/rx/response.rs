@@ -19,7 +19,7 @@ const V2_QUEUE: u32 = 0x8000_0001;
 impl Rx {
     pub(super) fn begin_atomic_response(&self, qp: &QpContext, response: &AtomicResponse) -> Checked {
         let mut sq = lock(&qp.sq);
-        let due = sq.read().map(|read| read.kind);
+        let due = sq.oldest_read().map(|read| read.kind);
         if due != Some(ReadKind::Atomic(response.id)) {
             return Err(Protocol::UnexpectedResponse.into());
         }
@@ -32,7 +32,7 @@ impl Rx {
 
     pub(super) fn begin_response(&self, qp: &QpContext, tagged: &Tagged, len: usize) -> Checked {
         let mut sq = lock(&qp.sq);
-        let Some(read) = sq.read().filter(|read| read.kind == ReadKind::Read) else {
+        let Some(read) = sq.oldest_read().filter(|read| read.kind == ReadKind::Read) else {
             return Err(Protocol::UnexpectedResponse.into());
         };
         let expected = advance(read.sink, read.received.into());
@@ -54,7 +54,7 @@ impl Rx {
     /// exactly as long as requested.
     pub(super) fn begin_v2_response(&self, qp: &QpContext, response: &ReadV2Response, len: usize) -> Checked {
         let mut sq = lock(&qp.sq);
-        let Some(read) = sq.read().filter(|read| read.kind == ReadKind::ReadV2) else {
+        let Some(read) = sq.oldest_read().filter(|read| read.kind == ReadKind::ReadV2) else {
             return Err(Protocol::UnexpectedResponse.into());
         };
         let (expected, found) = (self.read_v2_msn, response.msn);
@@ -80,7 +80,7 @@ impl Rx {
     /// Stores the original value of the word in the memory of the work request.
     pub(super) fn end_atomic_response(&mut self, qp: &QpContext, response: &AtomicResponse) -> Checked {
         let mut sq = lock(&qp.sq);
-        let sges = match sq.read().cloned().and_then(|read| sq.sink(&read).cloned()) {
+        let sges = match sq.oldest_read().cloned().and_then(|read| sq.sink(&read).cloned()) {
             Some(Data::Memory(sges)) => sges,
             _ => return Ok(()), // the stream failed meanwhile
         };
@@ -101,13 +101,13 @@ impl Rx {
             .map_err(|_| RxFailure::local(QpError::Unmapped { place, len, remote: false }))?;
         drop(guards);
         self.atomic_msn = self.atomic_msn.wrapping_add(1);
-        self.response_received(qp);
+        self.complete_oldest_read(qp);
         Ok(())
     }
 
     /// Records that the oldest request was answered in full.
-    fn response_received(&mut self, qp: &QpContext) {
-        lock(&qp.sq).answered();
+    fn complete_oldest_read(&mut self, qp: &QpContext) {
+        lock(&qp.sq).complete_oldest_read();
         qp.retire();
         // A work request may have waited for this one: for a free slot within ORD, or behind a fence.
         self.tx_has_work = true;
@@ -115,13 +115,13 @@ impl Rx {
 
     pub(super) fn end_response(&mut self, qp: &QpContext, last: bool, len: u16) {
         let mut sq = lock(&qp.sq);
-        if let Some(read) = sq.read() {
+        if let Some(read) = sq.oldest_read() {
             read.received += u32::from(len);
         }
         self.response_in_progress = !last;
         drop(sq);
         if last {
-            self.response_received(qp);
+            self.complete_oldest_read(qp);
         }
     }
 }

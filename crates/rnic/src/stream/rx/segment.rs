@@ -20,7 +20,7 @@ impl Rx {
     /// says. `whole` means that the payload has arrived and is placed next.
     pub(super) fn begin(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
         let len = usize::from(fpdu.payload_len);
-        if self.begins_stream(qp, fpdu) {
+        if self.handle_opening(qp, fpdu) {
             return Ok(Target::Discard);
         }
         if is_request(qp, &fpdu.header, len)
@@ -31,11 +31,11 @@ impl Rx {
             }
             return Ok(Target::Park(Vec::with_capacity(len)));
         }
-        self.check(qp, fpdu, whole)
+        self.check_header(qp, fpdu, whole)
     }
 
     /// Checks a header whose turn has come: nothing parked is ahead of it.
-    pub(super) fn check(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
+    pub(super) fn check_header(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
         let len = usize::from(fpdu.payload_len);
         match &fpdu.header {
             Header::Write(tagged) => self.begin_write(qp, tagged, len, whole)?,
@@ -47,11 +47,11 @@ impl Rx {
             Header::Immediate(immediate) => self.begin_immediate(immediate)?,
             Header::AtomicRequest(request) => self.begin_atomic(qp, request)?,
             Header::AtomicResponse(response) => self.begin_atomic_response(qp, response)?,
-            Header::SendImmediate(message) => self.begin_send(&plain(message), len)?,
+            Header::SendImmediate(message) => self.begin_send(&as_plain_send(message), len)?,
             Header::ReadV2Response(response) => self.begin_v2_response(qp, response, len)?,
         }
         let wanted = match fpdu.header {
-            Header::ReadResponse(_) => lock(&qp.sq).read().is_some_and(|read| read.len > 0),
+            Header::ReadResponse(_) => lock(&qp.sq).oldest_read().is_some_and(|read| read.len > 0),
             _ => true,
         };
         Ok(if len > 0 && wanted { Target::Memory } else { Target::Discard })
@@ -59,8 +59,8 @@ impl Rx {
 
     /// Handles the first FPDU, which lets a responder send once it is complete (RFC 5044 §7.1.2). Returns
     /// true if it is an agreed RTR, which has no other meaning.
-    fn begins_stream(&mut self, qp: &QpContext, fpdu: &Fpdu) -> bool {
-        if std::mem::take(&mut self.first) {
+    fn handle_opening(&mut self, qp: &QpContext, fpdu: &Fpdu) -> bool {
+        if std::mem::take(&mut self.awaiting_first) {
             lock(&qp.obligations).received_any = true;
             self.opens = if self.is_rtr(fpdu) { Opens::Rtr } else { Opens::Yes };
         }
@@ -79,7 +79,7 @@ impl Rx {
             return;
         }
         let is_response = matches!(fpdu.header, Header::ReadResponse(_) | Header::AtomicResponse(_));
-        if self.read_rtr && !(is_response && lock(&qp.sq).read().is_some_and(|read| read.number > 0)) {
+        if self.read_rtr && !(is_response && lock(&qp.sq).oldest_read().is_some_and(|read| read.number > 0)) {
             return;
         }
         if !matches!(&fpdu.header, Header::Write(write) if signal_of(qp, write, fpdu.payload_len.into()).is_some())
@@ -105,13 +105,13 @@ impl Rx {
 
     /// Lets this end send. Called only after the first FPDU is complete and processed, because an Ironwarp
     /// peer's signal is answered with a signal before anything else.
-    pub(super) fn open(&mut self, qp: &QpContext) {
+    pub(super) fn open_sending(&mut self, qp: &QpContext) {
         let mut obligations = lock(&qp.obligations);
         if !obligations.open {
             obligations.open = true;
             self.tx_has_work = true;
             drop(obligations);
-            qp.opened();
+            qp.report_first_message();
         }
     }
 
@@ -225,7 +225,7 @@ impl Rx {
 
 /// Converts a segment of a Send with Immediate to one of a plain Send: the immediate data counts as the first
 /// bytes of the message.
-fn plain(message: &SendImmediate) -> Send {
+fn as_plain_send(message: &SendImmediate) -> Send {
     let offset = match message.send.offset {
         0 => 0,
         offset => offset.checked_sub(IMMEDIATE_LEN).unwrap_or(u32::MAX),

@@ -35,7 +35,7 @@ impl Tx {
             match self.add(qp, batch, guards) {
                 Ok(()) => {}
                 Err(stop @ (Stop::Idle | Stop::Full)) => break stop,
-                Err(stop) => match stop.pending() {
+                Err(stop) => match stop.pending_registration() {
                     // The request waits for a registration, and so do those after it. The half is driven
                     // again when the registration is done; if it is done by now, continue.
                     Some(tag) => {
@@ -64,7 +64,7 @@ impl Tx {
             }
         }
         let mut sq = lock(&qp.sq);
-        sq.promise(self.cursor.requests);
+        sq.set_acknowledgeable(self.cursor.requests);
         if !batch.is_empty() {
             sq.begin_sending();
         }
@@ -97,10 +97,12 @@ impl Tx {
             },
             InProgress::Nothing => match self.add_request(qp, batch, guards) {
                 Err(Stop::Idle) => self.add_response(qp, batch, guards),
-                Err(stop) if stop.pending().is_some() => match self.add_response(qp, batch, guards) {
-                    Err(Stop::Idle) => Err(stop),
-                    added => added,
-                },
+                Err(stop) if stop.pending_registration().is_some() => {
+                    match self.add_response(qp, batch, guards) {
+                        Err(Stop::Idle) => Err(stop),
+                        added => added,
+                    }
+                }
                 added => added,
             },
         }
@@ -229,16 +231,16 @@ impl Tx {
             _ => (ReadKind::Read, Place::default(), 0),
         };
         let mut sq = lock(&qp.sq);
-        sq.promise_read(OutstandingRead { kind, entry, number, sink, len, received: 0 });
+        sq.add_outstanding_read(OutstandingRead { kind, entry, number, sink, len, received: 0 });
         if let Some(seq) = entry {
-            sq.numbered(seq, number, msn);
+            sq.assign_number(seq, number, msn);
         }
         drop(sq);
         self.add_empty(batch, header, FrameKind::Read(entry));
     }
 
     /// Maximum payload of a segment.
-    pub(super) fn room(&self, batch: &TxBatch, header_len: usize) -> usize {
+    pub(super) fn max_payload(&self, batch: &TxBatch, header_len: usize) -> usize {
         let longest = if batch.obligations.large { MAX_ULPDU } else { self.mulpdu };
         // Round down to a multiple of eight, so that the segments of an aligned buffer stay aligned.
         (longest - header_len) & !7

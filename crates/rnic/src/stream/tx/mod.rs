@@ -75,7 +75,7 @@ impl Tx {
         let mut batch = qp.device().take_batch();
         let mut left = Left::Work;
         for _ in 0..BATCHES_PER_TURN {
-            if !self.round(qp, &mut batch) {
+            if !self.send_batch(qp, &mut batch) {
                 left = Left::Nothing;
                 break;
             }
@@ -85,29 +85,29 @@ impl Tx {
         }
         qp.device().put_batch(batch);
         if qp.is_draining() && self.unsent.is_none() && self.cursor.is_between_requests() {
-            qp.drained_to(self.cursor.seq);
+            qp.report_drained(self.cursor.seq);
         }
         left
     }
 
     /// Builds and sends one batch. Returns false if there is nothing to send or the link takes no more.
-    fn round(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
+    fn send_batch(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
         if self.finished || !self.send_unsent(qp) {
             return false;
         }
         if self.registration_refused && qp.may_begin() {
             self.registration_refused = false;
-            self.cursor.seq = lock(&qp.sq).resumes_at();
+            self.cursor.seq = lock(&qp.sq).first_unrefused();
         }
         let mut guards = Guards::default();
-        batch.begin(self.cursor);
+        batch.restart(self.cursor);
         let more = self.build(qp, batch, &mut guards);
         if batch.is_empty() {
-            self.finish(qp, batch);
+            self.close_if_due(qp, batch);
             return false;
         }
         let sent = batch.send(&*self.link);
-        self.account(qp, batch, sent.unwrap_or(0));
+        self.account_sent(qp, batch, sent.unwrap_or(0));
         drop(guards);
         self.settle_responses(qp);
         match sent {
@@ -137,7 +137,7 @@ impl Tx {
                 self.unsent = Some(rest);
                 qp.end_sending(|_| ());
             }
-            None => self.all_sent(qp, [rest.kind]),
+            None => self.account_all(qp, [rest.kind]),
         }
         match stuck {
             Some(error) => self.handle_send_error(qp, error),
@@ -148,25 +148,25 @@ impl Tx {
     fn handle_send_error(&mut self, qp: &QpContext, error: LinkError) -> bool {
         match error {
             LinkError::WouldBlock => qp.set_blocked(true),
-            LinkError::Lost(errno) => self.give_up(qp, QpError::Lost(errno)),
-            LinkError::Unmapped | LinkError::Ended => self.give_up(qp, QpError::HalfSent),
+            LinkError::Lost(errno) => self.abort(qp, QpError::Lost(errno)),
+            LinkError::Unmapped | LinkError::Ended => self.abort(qp, QpError::HalfSent),
         }
         false
     }
 
     /// Aborts the link: nothing more can be sent, not even a Terminate.
-    fn give_up(&mut self, qp: &QpContext, error: QpError) {
+    fn abort(&mut self, qp: &QpContext, error: QpError) {
         self.finished = true;
         self.link.abort();
         qp.fail(error, None, None);
-        qp.link_finished();
+        qp.close_send();
     }
 
     /// Accounts for the first `n` bytes of the batch, which were sent, and rolls the rest back.
-    fn account(&mut self, qp: &QpContext, batch: &TxBatch, n: usize) {
+    fn account_sent(&mut self, qp: &QpContext, batch: &TxBatch, n: usize) {
         let frames = batch.frames();
         if n == batch.len() {
-            return self.all_sent(qp, frames.iter().map(|frame| frame.kind));
+            return self.account_all(qp, frames.iter().map(|frame| frame.kind));
         }
         let mut kept = frames.partition_point(|frame| frame.end <= n);
         account_frames(qp, &mut lock(&qp.sq), frames[..kept].iter().map(|frame| frame.kind));
@@ -176,9 +176,9 @@ impl Tx {
             // meanwhile.
             let frame = &frames[kept];
             let host = qp.device().host();
-            match batch.copy(n, frame.end, |span, to| host.gather(&[span], to)) {
+            match batch.copy_range(n, frame.end, |span, to| host.gather(&[span], to)) {
                 Ok(bytes) => self.unsent = Some(Box::new(Unsent { bytes, sent: 0, kind: frame.kind })),
-                Err(_) => self.give_up(qp, QpError::HalfSent),
+                Err(_) => self.abort(qp, QpError::HalfSent),
             }
             kept += 1;
         }
@@ -190,9 +190,9 @@ impl Tx {
     }
 
     /// Accounts for a batch that was sent in full: completes the requests that were only waiting for that.
-    fn all_sent(&mut self, qp: &QpContext, frames: impl IntoIterator<Item = FrameKind>) {
+    fn account_all(&mut self, qp: &QpContext, frames: impl IntoIterator<Item = FrameKind>) {
         if qp.end_sending(|sq| account_frames(qp, sq, frames)) {
-            self.end(qp);
+            self.close(qp);
         }
     }
 
@@ -202,7 +202,7 @@ impl Tx {
         let mut sq = lock(&qp.sq);
         sq.roll_back_reads(count(|kind| matches!(kind, FrameKind::Read(_))));
         sq.roll_back_numbers(self.cursor.seq + u64::from(!self.cursor.is_between_requests()));
-        sq.promise(self.cursor.requests);
+        sq.set_acknowledgeable(self.cursor.requests);
         drop(sq);
         let mut obligations = lock(&qp.obligations);
         obligations.inbound_reads += count(|kind| *kind == FrameKind::Response);
@@ -227,7 +227,7 @@ impl Tx {
     }
 
     /// Called when nothing is left to send: closes this direction of the link if this end wants to close.
-    fn finish(&mut self, qp: &QpContext, batch: &TxBatch) {
+    fn close_if_due(&mut self, qp: &QpContext, batch: &TxBatch) {
         let obligations = lock(&qp.obligations);
         // The stream may have failed since the batch was built, in which case its Terminate is still to be
         // sent.
@@ -242,7 +242,7 @@ impl Tx {
                 || qp.peer_has_closed()
                 || (self.cursor.in_progress == InProgress::Nothing && lock(&qp.sq).is_idle()))
         {
-            self.end(qp);
+            self.close(qp);
         }
     }
 
@@ -251,10 +251,10 @@ impl Tx {
         !self.registration_refused && qp.may_begin()
     }
 
-    fn end(&mut self, qp: &QpContext) {
+    fn close(&mut self, qp: &QpContext) {
         self.finished = true;
         self.link.finish();
-        qp.link_finished();
+        qp.close_send();
     }
 }
 
@@ -264,7 +264,7 @@ fn account_frames(qp: &QpContext, sq: &mut SendQueue, frames: impl IntoIterator<
     let mut last = false;
     for kind in frames {
         match kind {
-            FrameKind::Request(seq) | FrameKind::Read(Some(seq)) => sq.sent(seq),
+            FrameKind::Request(seq) | FrameKind::Read(Some(seq)) => sq.mark_sent(seq),
             FrameKind::Read(None) | FrameKind::Response | FrameKind::Other => {}
             FrameKind::Terminate => last = true,
         }

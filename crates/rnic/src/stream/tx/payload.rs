@@ -135,7 +135,7 @@ fn resolve<'q>(
 }
 
 /// Checks that all of this memory may be used.
-pub(super) fn check(qp: &QpContext, data: &Data, right: Rights) -> Result<(), QpError> {
+pub(super) fn check_memory(qp: &QpContext, data: &Data, right: Rights) -> Result<(), QpError> {
     let Data::Memory(sges) = data else { return Ok(()) };
     let (table, domain) = (qp.device().table(), qp.stream().domain);
     for sge in sges.as_slice().iter().filter(|sge| sge.len > 0) {

@@ -1,7 +1,7 @@
 //! Adds work requests to a batch: whether the next may start, and how its message is cut into segments.
 
 use super::Tx;
-use super::payload::{Source, check};
+use super::payload::{Source, check_memory};
 use super::stop::Stop;
 use crate::context::QpContext;
 use crate::error::QpError;
@@ -37,10 +37,10 @@ impl Tx {
         guards: &mut Guards<'q>,
     ) -> Result<(), Stop> {
         if self.cursor.in_progress == InProgress::Nothing {
-            if self.add_shorts(qp, batch, guards)? {
+            if self.add_short_requests(qp, batch, guards)? {
                 return Ok(());
             }
-            if self.begin(qp, batch)? == Started::Probe {
+            if self.start_next(qp, batch)? == Started::Probe {
                 return Ok(());
             }
             // This request may be the program's reply to a message. On the remote side, the completion of
@@ -56,34 +56,34 @@ impl Tx {
                 None => return Err(Stop::Idle),
             },
         };
-        let added = self.add_segment_of(qp, batch, guards, seq, &request);
+        let added = self.add_request_segment(qp, batch, guards, seq, &request);
         batch.current = (self.cursor.seq == seq).then_some((seq, request));
         added
     }
 
     /// Starts the next work request if it may start, and checks all of its memory before its first byte is
     /// sent (requirement M8). Executes local operations on the way.
-    fn begin(&mut self, qp: &QpContext, batch: &mut TxBatch) -> Result<Started, Stop> {
+    fn start_next(&mut self, qp: &QpContext, batch: &mut TxBatch) -> Result<Started, Stop> {
         loop {
             let seq = self.cursor.seq;
             let mut sq = lock(&qp.sq);
             let Some(request) = sq.request(seq).filter(|_| self.may_begin(qp)) else {
-                let probe = sq.wants_probe(self.cursor.requests) && sq.reads() < self.ord;
+                let probe = sq.needs_probe(self.cursor.requests) && sq.outstanding_reads() < self.ord;
                 drop(sq);
-                return self.probe(qp, batch, probe);
+                return self.add_probe_if(qp, batch, probe);
             };
-            if request.fence && sq.reads_pending() {
+            if request.fence && sq.has_consumer_read() {
                 return Err(Stop::Idle);
             }
             if !request.operation.is_local() {
                 let is_read = matches!(request.operation, Operation::Read(_) | Operation::Atomic { .. });
-                if is_read && sq.reads() >= self.ord {
+                if is_read && sq.outstanding_reads() >= self.ord {
                     return Err(Stop::Idle);
                 }
                 let right = if is_read { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
                 let is_send = matches!(request.operation, Operation::Send { .. });
                 if is_send && request.immediate.is_some() && batch.obligations.immediate != Some(true) {
-                    let probe = self.ord > 0 && sq.reads() == 0;
+                    let probe = self.ord > 0 && sq.outstanding_reads() == 0;
                     drop(sq);
                     return self.await_capabilities(qp, batch, seq, probe);
                 }
@@ -92,13 +92,14 @@ impl Tx {
                     // It completes with the last of its messages; the peer may report an error from the first
                     // segment on.
                     let messages = 1 + u64::from(!is_send && request.immediate.is_some());
-                    sq.numbered(seq, self.cursor.requests + messages, self.cursor.send_msn);
+                    sq.assign_number(seq, self.cursor.requests + messages, self.cursor.send_msn);
                 }
                 drop(sq);
                 // Data that fits in one segment is checked when the segment is built, which is early enough.
-                if is_read || request.data.len() > self.room(batch, UNTAGGED_LEN) as u64 {
-                    self.measure_path(batch, &request.data);
-                    check(qp, &request.data, right).map_err(|error| Stop::local(error, seq))?;
+                if is_read || request.data.len() > self.max_payload(batch, UNTAGGED_LEN) as u64 {
+                    self.update_mulpdu(batch, &request.data);
+                    check_memory(qp, &request.data, right)
+                        .map_err(|error| Stop::denied_locally(error, seq))?;
                 }
                 batch.current = Some((seq, request));
                 return Ok(Started::Request);
@@ -116,7 +117,10 @@ impl Tx {
                     self.cursor.seq = qp.refuse(seq, error);
                 }
                 Err(error) => {
-                    return Err(Stop::own(error, BlamedRequest { seq, status: Status::WindowBind }));
+                    return Err(Stop::failed_request(
+                        error,
+                        BlamedRequest { seq, status: Status::WindowBind },
+                    ));
                 }
             }
             batch.set_start(self.cursor); // it was executed, even if the batch is rolled back
@@ -125,7 +129,7 @@ impl Tx {
 
     /// Adds a probe if `wanted`: an empty Read that shows when a peer without acknowledgements has received
     /// everything, because it is answered after all messages before it (RFC 5040 §5.5).
-    fn probe(&mut self, qp: &QpContext, batch: &mut TxBatch, wanted: bool) -> Result<Started, Stop> {
+    fn add_probe_if(&mut self, qp: &QpContext, batch: &mut TxBatch, wanted: bool) -> Result<Started, Stop> {
         if !wanted || lock(&qp.obligations).peer_sends_acks() {
             return Err(Stop::Idle);
         }
@@ -146,7 +150,7 @@ impl Tx {
     ) -> Result<Started, Stop> {
         if batch.obligations.immediate == Some(false) {
             let blamed = BlamedRequest { seq, status: Status::LocalQpOperation };
-            return Err(Stop::own(QpError::NoImmediate, blamed));
+            return Err(Stop::failed_request(QpError::NoImmediate, blamed));
         }
         if !probe {
             return Err(Stop::Idle);
@@ -158,13 +162,13 @@ impl Tx {
 
     /// Updates the MULPDU, because the path may have changed: a peer that does not accept large FPDUs must
     /// not get one that exceeds a TCP segment.
-    fn measure_path(&mut self, batch: &TxBatch, data: &Data) {
+    fn update_mulpdu(&mut self, batch: &TxBatch, data: &Data) {
         if !batch.obligations.large && data.len() > self.mulpdu as u64 {
             self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
         }
     }
 
-    fn add_segment_of<'q>(
+    fn add_request_segment<'q>(
         &mut self,
         qp: &'q QpContext,
         batch: &mut TxBatch,
@@ -180,7 +184,7 @@ impl Tx {
         }
         let cut = |header_len| {
             let left = usize::try_from(data.len()).unwrap_or(usize::MAX) - offset as usize;
-            let len = left.min(self.room(batch, header_len));
+            let len = left.min(self.max_payload(batch, header_len));
             Segment { seq, data, len, last: len == left, immediate: false }
         };
         match request.operation {
@@ -198,7 +202,7 @@ impl Tx {
                     Header::Send(send)
                 };
                 self.cursor.send_msn = msn.wrapping_add(u32::from(segment.last));
-                let added = self.add_payload_of(qp, batch, guards, &segment, &header);
+                let added = self.add_request_payload(qp, batch, guards, &segment, &header);
                 added.inspect_err(|_| self.cursor.send_msn = msn)
             }
             Operation::Write(to) => {
@@ -207,7 +211,7 @@ impl Tx {
                 // even with Immediate: the Immediate Data alone would report the Write before it.
                 let place = if data.is_empty() { UNUSED_PLACE } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
-                self.add_payload_of(qp, batch, guards, &segment, &header)
+                self.add_request_payload(qp, batch, guards, &segment, &header)
             }
             // Requirement X4: do not reveal the sink address to a peer that does not need it. An empty Read
             // reveals nothing.
@@ -263,12 +267,12 @@ impl Tx {
         self.cursor.seq += 1;
         self.cursor.response_next = true;
         self.cursor.in_progress = InProgress::Nothing;
-        lock(&qp.sq).numbered(seq, self.cursor.requests, msn);
+        lock(&qp.sq).assign_number(seq, self.cursor.requests, msn);
         let immediate = Immediate { msn, solicited: request.solicited, srq: request.srq, data };
         self.add_empty(batch, &Header::Immediate(immediate), FrameKind::Request(seq));
     }
 
-    fn add_payload_of<'q>(
+    fn add_request_payload<'q>(
         &mut self,
         qp: &'q QpContext,
         batch: &mut TxBatch,
@@ -281,7 +285,8 @@ impl Tx {
             Data::Memory(sges) => Source::Sges(sges, self.cursor.offset),
             Data::Inline(bytes) => Source::Inline(&bytes[self.cursor.offset as usize..][..len]),
         };
-        self.add_payload(qp, batch, guards, header, &source, len).map_err(|error| Stop::local(error, seq))?;
+        self.add_payload(qp, batch, guards, header, &source, len)
+            .map_err(|error| Stop::denied_locally(error, seq))?;
         if last {
             self.cursor.requests += 1;
         }
@@ -315,13 +320,13 @@ fn execute(qp: &QpContext, seq: u64, request: &WorkRequest) -> Result<(), QpErro
         Operation::BindAs { tag, binding } => {
             device.table().bind_as(stream, *tag, *binding).map_err(QpError::Local)
         }
-        Operation::Register { tag, memory } => {
-            device.fill(stream, *tag, memory.clone()).map_err(|error| QpError::Register { tag: *tag, error })
-        }
+        Operation::Register { tag, memory } => device
+            .register_by_request(stream, *tag, memory.clone())
+            .map_err(|error| QpError::Register { tag: *tag, error }),
         Operation::Invalidate(tag) => device.table().invalidate(stream, *tag).map_err(QpError::Local),
         _ => Ok(()), // not a local operation
     }?;
-    lock(&qp.sq).executed(seq);
+    lock(&qp.sq).mark_executed(seq);
     qp.retire();
     Ok(())
 }

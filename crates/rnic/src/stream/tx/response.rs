@@ -72,7 +72,7 @@ impl Tx {
     fn add_atomic_response(&mut self, qp: &QpContext, batch: &mut TxBatch, id: u32, original: u64) {
         let msn = self.cursor.atomic_msn;
         self.cursor.atomic_msn = msn.wrapping_add(1);
-        self.response_built(qp);
+        self.count_response(qp);
         self.add_empty(
             batch,
             &Header::AtomicResponse(AtomicResponse { msn, id, original }),
@@ -81,7 +81,7 @@ impl Tx {
     }
 
     /// Records that a whole response is in FPDUs.
-    fn response_built(&mut self, qp: &QpContext) {
+    fn count_response(&mut self, qp: &QpContext) {
         self.cursor.responded += 1;
         self.cursor.response_next = false;
         lock(&qp.obligations).inbound_reads -= 1;
@@ -97,7 +97,7 @@ impl Tx {
         let Cursor { offset, read_v2_msn: msn, .. } = self.cursor;
         let cut = |all: u32, header_len| {
             let left = (all - offset) as usize;
-            let len = left.min(self.room(batch, header_len));
+            let len = left.min(self.max_payload(batch, header_len));
             (len, len == left)
         };
         let (header, source, len, last) = match response.request {
@@ -114,11 +114,11 @@ impl Tx {
         };
         let source = Source::Remote(advance(source, offset.into()), response.touch);
         self.add_payload(qp, batch, guards, &header, &source, len)
-            .map_err(|error| Stop::Failed(response_failure(error, &response.request, offset)))?;
+            .map_err(|error| Stop::Failed(read_failure(error, &response.request, offset)))?;
         if last {
             self.cursor.read_v2_msn =
                 msn.wrapping_add(u32::from(matches!(response.request, RemoteRequest::ReadV2(_))));
-            self.response_built(qp);
+            self.count_response(qp);
         }
         let (then, kind) = if last {
             (InProgress::Nothing, FrameKind::Response)
@@ -132,7 +132,7 @@ impl Tx {
 
 /// The failure of a response whose memory the peer may not read, or not any more. The Terminate returns the
 /// part of the Read that was not served (RFC 5040 §4.8).
-fn response_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box<TxFailure> {
+fn read_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box<TxFailure> {
     let cause = match &error {
         QpError::Remote(denied) => denied.read_cause(),
         _ => UNMAPPED,

@@ -19,7 +19,7 @@ const MAX_AT_ONCE: usize = 16;
 
 impl Tx {
     /// Adds the short requests that are next in the send queue. Returns false if there are none.
-    pub(super) fn add_shorts<'q>(
+    pub(super) fn add_short_requests<'q>(
         &mut self,
         qp: &'q QpContext,
         batch: &mut TxBatch,
@@ -29,7 +29,7 @@ impl Tx {
             return Ok(false);
         }
         let mut shorts = batch.take_shorts();
-        let room = self.room(batch, UNTAGGED_LEN).min(MIN_DIRECT - 1);
+        let room = self.max_payload(batch, UNTAGGED_LEN).min(MIN_DIRECT - 1);
         let (mut number, mut msn) = (self.cursor.requests, self.cursor.send_msn);
         let mut sq = lock(&qp.sq);
         let last = sq.begin_several(self.cursor.seq, MAX_AT_ONCE, |request| {
@@ -40,7 +40,7 @@ impl Tx {
             shorts.push(short);
             Some((number, own))
         });
-        let idle = last && !sq.wants_probe(number);
+        let idle = last && !sq.needs_probe(number);
         drop(sq);
         let any = !shorts.is_empty();
         if any {
@@ -84,12 +84,12 @@ impl Tx {
             Message::Send { solicited, word } => {
                 (Header::Send(Send { msn, last: true, offset: 0, solicited, word }), 1)
             }
-            // For the reason, see `add_segment_of`.
+            // For the reason, see `add_request_segment`.
             Message::Write(_) if len == 0 => (Header::Write(Tagged { last: true, place: UNUSED_PLACE }), 0),
             Message::Write(place) => (Header::Write(Tagged { last: true, place }), 0),
         };
         self.add_payload(qp, batch, guards, &header, &source, len)
-            .map_err(|fault| Stop::local(fault, seq))?;
+            .map_err(|fault| Stop::denied_locally(fault, seq))?;
         self.cursor.send_msn = msn.wrapping_add(sends);
         self.cursor.requests += 1;
         self.cursor.seq += 1;

@@ -26,20 +26,20 @@ pub(super) struct TxFailure {
 
 impl Stop {
     /// A work request names memory that it may not use.
-    pub(super) fn local(error: QpError, seq: u64) -> Self {
-        Self::own(error, BlamedRequest { seq, status: Status::LocalProtection })
+    pub(super) fn denied_locally(error: QpError, seq: u64) -> Self {
+        Self::failed_request(error, BlamedRequest { seq, status: Status::LocalProtection })
     }
 
-    /// A work request cannot be executed, or [not yet](Self::pending).
+    /// A work request cannot be executed, or [not yet](Self::pending_registration).
     #[cold]
-    pub(super) fn own(error: QpError, blamed: BlamedRequest) -> Self {
+    pub(super) fn failed_request(error: QpError, blamed: BlamedRequest) -> Self {
         let terminate = Terminate::LOCAL_CATASTROPHE;
         Self::Failed(Box::new(TxFailure { error, terminate, blamed: Some(blamed) }))
     }
 
     /// If the next work request only waits for the registration of its memory (requirement X6), returns the
     /// tag of that memory.
-    pub(super) fn pending(&self) -> Option<Tag> {
+    pub(super) fn pending_registration(&self) -> Option<Tag> {
         match self {
             Self::Failed(failure) => match failure.error {
                 QpError::Local(Denied { check: Check::Pending, tag, .. }) => Some(tag),
