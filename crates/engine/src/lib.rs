@@ -44,7 +44,7 @@ pub use notify::handler::{AsyncEventQueue, CompletionHandler};
 pub use reactor::class::Class;
 pub use reactor::lane::LaneLoad;
 pub use steering::{MoveError, NoSuchLane, Steering};
-pub use verbs::control::{ControlQueue, Failed};
+pub use verbs::control::{ControlAction, ControlQueue, FailureCause, Prepared};
 pub use verbs::cq::{CompletionQueue, WaitError};
 pub use verbs::datagram::{DatagramQueuePair, DatagramQueuePairAttributes};
 pub use verbs::error::ConnectError;

@@ -1,5 +1,5 @@
-//! A control queue (requirement X6): operations of the adapter that may take long, done in order by a thread of its own while
-//! the program and the lanes go on. Each operation ends with a completion.
+//! The control queue (requirement X6): a queue of slow operations, such as registrations, which a thread of the queue executes in
+//! order, so that neither the program nor a lane waits for them. Each operation ends with a completion.
 
 use super::cq::CompletionQueue;
 use super::qpn::Number;
@@ -12,88 +12,114 @@ use std::io;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 
-/// A control queue. Dropping it waits until everything that was posted is done.
+/// A control queue. Dropping it waits until all posted operations are done.
 #[derive(Debug)]
 pub struct ControlQueue {
-    posted: Arc<Posted>,
+    shared: Arc<Shared>,
+    /// `None` only while the queue is dropped.
     thread: Option<JoinHandle<()>>,
 }
 
-/// Why an operation failed, if there is a cause to report.
-pub type Failed = Option<Arc<QpError>>;
+/// The work of an operation, which the thread of the control queue runs. Determines the status of the completion.
+pub struct ControlAction(Box<dyn FnOnce() -> Result<(), FailureCause> + Send>);
 
-/// What was posted: shared by the program and the thread.
+/// Why an operation failed. The completion contains it; `None` if the program learns the cause in another way.
+pub type FailureCause = Option<Arc<QpError>>;
+
+/// An operation that can be posted.
 #[derive(Debug)]
-struct Posted {
+pub struct Prepared<T> {
+    /// Returned to the caller of [`ControlQueue::post`].
+    pub returned: T,
+    /// The work of the operation.
+    pub action: ControlAction,
+}
+
+/// The state that the program and the thread of the queue share.
+#[derive(Debug)]
+struct Shared {
     number: Number,
+    /// Maximum number of operations, including the one in progress.
     depth: usize,
+    /// Receives the completions.
     cq: Arc<CompletionQueue>,
     queue: Mutex<Queue>,
-    changed: Condvar,
+    /// Wakes the thread: an operation was posted, or the queue is dropped.
+    wake: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// Operations that have not begun, oldest first.
     operations: VecDeque<Operation>,
-    /// An operation is being done, and still counts.
+    /// The thread executes an operation, which still counts against the depth.
     busy: bool,
-    /// The thread waits to be woken. A program that posts while it is busy makes no system call.
+    /// The thread waits for `wake`. A program that posts while the thread is busy makes no system call.
     asleep: bool,
-    ended: bool,
+    /// The control queue is being dropped: the thread ends once `operations` is empty.
+    closed: bool,
 }
 
+#[derive(Debug)]
 struct Operation {
+    /// Chosen by the program, for the completion.
     id: u64,
     opcode: Opcode,
-    act: Box<dyn FnOnce() -> Result<(), Failed> + Send>,
+    action: ControlAction,
 }
 
 impl ControlQueue {
+    /// Creates a control queue for `depth` operations, which complete on `cq`, and starts its thread.
     pub(crate) fn start(number: Number, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<Self> {
-        let (queue, changed) = (Mutex::default(), Condvar::new());
-        let posted = Arc::new(Posted { number, depth, cq: Arc::clone(cq), queue, changed });
-        let work = Arc::clone(&posted);
-        let thread = std::thread::Builder::new().name("ironwarp-control".into()).spawn(move || work.run())?;
-        Ok(Self { posted, thread: Some(thread) })
+        let (queue, wake) = (Mutex::default(), Condvar::new());
+        let shared = Arc::new(Shared { number, depth, cq: Arc::clone(cq), queue, wake });
+        let worker = Arc::clone(&shared);
+        let thread =
+            std::thread::Builder::new().name("ironwarp-control".into()).spawn(move || worker.run())?;
+        Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Returns its number, which completions contain.
+    /// Returns the number of the queue, which completions contain as the queue pair number.
     pub fn id(&self) -> u32 {
-        self.posted.number.value()
+        self.shared.number.value()
     }
 
-    /// Returns the maximum number of operations it holds.
+    /// Returns the maximum number of operations that the queue holds, including the one in progress.
     pub fn depth(&self) -> usize {
-        self.posted.depth
+        self.shared.depth
     }
 
-    /// Posts the operation that `prepare` returns, if there is room for it. Every operation completes.
+    /// Posts the operation that `prepare` returns. Calls `prepare` only if the queue has room, and returns its errors. Every posted
+    /// operation completes, with this `id` and `opcode`.
     pub fn post<T, E: From<PostError>>(
         &self,
-        (id, opcode): (u64, Opcode),
-        prepare: impl FnOnce() -> Result<(T, Box<dyn FnOnce() -> Result<(), Failed> + Send>), E>,
+        id: u64,
+        opcode: Opcode,
+        prepare: impl FnOnce() -> Result<Prepared<T>, E>,
     ) -> Result<T, E> {
-        let mut queue = lock(&self.posted.queue);
-        if queue.operations.len() + usize::from(queue.busy) >= self.posted.depth {
-            return Err(PostError::Full { capacity: self.posted.depth }.into());
+        let mut queue = lock(&self.shared.queue);
+        if queue.operations.len() + usize::from(queue.busy) >= self.shared.depth {
+            return Err(PostError::Full { capacity: self.shared.depth }.into());
         }
-        let (returned, act) = prepare()?;
-        queue.operations.push_back(Operation { id, opcode, act });
+        let Prepared { returned, action } = prepare()?;
+        queue.operations.push_back(Operation { id, opcode, action });
         let asleep = std::mem::take(&mut queue.asleep);
         drop(queue);
         if asleep {
-            self.posted.changed.notify_one();
+            self.shared.wake.notify_one();
         }
         Ok(returned)
     }
 }
 
-impl Posted {
+impl Shared {
+    /// Executes operations until the control queue is dropped. The main function of the thread.
     fn run(&self) {
-        while let Some(Operation { id, opcode, act }) = self.next() {
-            let (number, done) = (self.number.value(), act());
-            lock(&self.queue).busy = false; // a program that sees the completion finds room
-            let completion = match done {
+        while let Some(Operation { id, opcode, action }) = self.next() {
+            let (number, result) = (self.number.value(), (action.0)());
+            // Before the completion is pushed: a program that polls it may post another operation at once.
+            lock(&self.queue).busy = false;
+            let completion = match result {
                 Ok(()) => Completion::succeeded(id, opcode, number, 0),
                 Err(cause) => Completion::failed(id, opcode, number, Status::LocalQpOperation, cause),
             };
@@ -107,7 +133,8 @@ impl Posted {
         }
     }
 
-    /// Waits for the next operation; `None` at the end.
+    /// Waits for the next operation, removes it from the queue and marks the thread as busy. Returns `None` once the queue is closed and
+    /// empty.
     fn next(&self) -> Option<Operation> {
         let mut queue = lock(&self.queue);
         loop {
@@ -115,30 +142,34 @@ impl Posted {
                 queue.busy = true;
                 return Some(operation);
             }
-            if queue.ended {
+            if queue.closed {
                 return None;
             }
             queue.asleep = true;
-            queue = sync::wait(&self.changed, queue);
+            queue = sync::wait(&self.wake, queue);
         }
     }
 }
 
 impl Drop for ControlQueue {
     fn drop(&mut self) {
-        lock(&self.posted.queue).ended = true;
-        self.posted.changed.notify_one();
+        lock(&self.shared.queue).closed = true;
+        self.shared.wake.notify_one();
         if self.thread.take().is_some_and(|thread| thread.join().is_err()) {
             tracing::error!("the thread of a control queue panicked");
         }
     }
 }
 
-impl fmt::Debug for Operation {
+impl ControlAction {
+    /// Wraps a function that does the work of an operation.
+    pub fn new(action: impl FnOnce() -> Result<(), FailureCause> + Send + 'static) -> Self {
+        Self(Box::new(action))
+    }
+}
+
+impl fmt::Debug for ControlAction {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Operation")
-            .field("id", &self.id)
-            .field("opcode", &self.opcode)
-            .finish_non_exhaustive()
+        f.debug_struct("ControlAction").finish_non_exhaustive()
     }
 }

@@ -8,7 +8,7 @@ use crate::error::{ControlError, CreateError};
 use crate::memory::{Buffer, Contents, MemoryRegion};
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
-use ironwarp_engine::{ControlQueue as Inner, Failed};
+use ironwarp_engine::{ControlAction, ControlQueue as Inner, Prepared};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{PostError, QpError};
 use ironwarp_rnic::memory::{RegisterError, Rights};
@@ -73,8 +73,6 @@ impl<T> Pending<T> {
         lock(&self.0).take()
     }
 }
-
-type Act = Box<dyn FnOnce() -> Result<(), Failed> + Send>;
 
 impl ControlQueue {
     /// Returns the number of the queue, as it appears in completions.
@@ -146,17 +144,17 @@ impl ControlQueue {
             return Err(ControlError::OtherAdapter);
         }
         let device = Arc::clone(self.shared.device());
-        self.inner.post((id, Opcode::Register), || {
+        self.inner.post(id, Opcode::Register, || {
             let contents = Contents::owned(&device, vec![buffer]).map_err(RegisterError::from)?;
             let memory = contents.memory(0, access);
             let reserve_tag = |device: &Device, domain, _| device.table().begin_registration(domain);
             let region = MemoryRegion::create(domain, contents, 0, access, reserve_tag)?;
             let (tag, domain) = (region.tag(), domain.domain());
-            let act = move || {
+            let action = move || {
                 let done = device.finish_registration(domain, tag, memory, prefaulted);
                 done.map_err(|error| Some(Arc::new(QpError::Register { tag, error })))
             };
-            Ok((region, Box::new(act) as Act))
+            Ok(Prepared { returned: region, action: ControlAction::new(action) })
         })
     }
 
@@ -264,21 +262,23 @@ impl ControlQueue {
     ) -> Result<Pending<Result<T, E>>, ControlError> {
         let made = Arc::new(Mutex::new(None));
         let there = Arc::clone(&made);
-        let act = move || {
+        let action = move || {
             let made = make();
             let failed = made.is_err();
             *lock(&there) = Some(made);
             if failed { Err(None) } else { Ok(()) }
         };
-        Ok(self.inner.post((id, opcode), || Ok::<_, PostError>((Pending(made), Box::new(act) as Act)))?)
+        let prepared = Prepared { returned: Pending(made), action: ControlAction::new(action) };
+        Ok(self.inner.post(id, opcode, || Ok::<_, PostError>(prepared))?)
     }
 
     fn post_drop<T: Send + 'static>(&self, id: u64, opcode: Opcode, object: T) -> Result<(), ControlError> {
-        let act = move || {
+        let action = move || {
             drop(object);
             Ok(())
         };
-        Ok(self.inner.post((id, opcode), || Ok::<_, PostError>(((), Box::new(act) as Act)))?)
+        let prepared = Prepared { returned: (), action: ControlAction::new(action) };
+        Ok(self.inner.post(id, opcode, || Ok::<_, PostError>(prepared))?)
     }
 }
 
