@@ -1,27 +1,22 @@
 //! An attempt to connect one queue pair manually: dialling again and again, or waiting, until it has a connection or is given up.
 
-use super::error::BringUpError;
-use super::loopback::SelfConnect;
 use super::port::{Expecting, ManualPort};
 use crate::cm::context::CmContext;
 use crate::cm::dial::{Dial, DialRequest, DialTarget};
 use crate::cm::handshake::{Handshake, Target};
 use crate::cm::incoming::Incoming;
 use crate::cm::proof::Ends;
-use crate::gid::{GidTable, socket_addr};
 use crate::sys::random::random;
 use crate::sys::socket::TcpLink;
 use crate::verbs::error::ConnectError;
 use crate::verbs::event::Established;
-use crate::verbs::manual::{Attempt, BringUpOptions, Local, ManualConnect, Remote};
-use crate::verbs::qpn::{LAST, port_of};
+use crate::verbs::manual::{Attempt, BringUpOptions};
 use crate::verbs::queue_pair::QueuePair;
 use ironwarp_rnic::connect::{MpaMode, Reply, Terms};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::link::Link;
-use ironwarp_rnic::qp::{IllegalTransition, State};
 use ironwarp_rnic::sync::lock;
-use ironwarp_wire::private::{Hello, HelloKind, Reason, Token};
+use ironwarp_wire::private::{Hello, Reason, Token};
 use std::io;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -42,19 +37,19 @@ pub(super) struct ManualAttempt {
     pub(super) pair: Weak<QueuePair>,
     pub(super) port: Weak<ManualPort>,
     /// Where this end listens, or dials from.
-    local: SocketAddr,
+    pub(super) local: SocketAddr,
     /// Where the peer listens.
     pub(super) remote: SocketAddr,
     /// What both ends prove to be.
     pub(super) ends: Ends,
     /// What all hellos of this end begin with.
     pub(super) hello: Hello,
-    terms: Terms,
+    pub(super) terms: Terms,
     pub(super) options: BringUpOptions,
-    dials: bool,
-    progress: Mutex<Progress>,
+    pub(super) dials: bool,
+    pub(super) progress: Mutex<Progress>,
     /// Held while a stream starts: it must not start for a queue pair that was reset meanwhile.
-    starting: Mutex<()>,
+    pub(super) starting: Mutex<()>,
 }
 
 #[derive(Debug)]
@@ -94,135 +89,9 @@ pub(super) enum Phase {
     Over,
 }
 
-/// How an attempt begins.
-enum First {
-    Wait,
-    Dial(Box<dyn Handshake>),
-    /// It did not work the first time.
-    DialAgain(ConnectError),
-}
-
-/// Moves an initialised queue pair to [`State::ReadyToReceive`], and begins to connect it to one that is told the same about this one.
-pub(crate) fn bring_up(
-    ctx: &Arc<CmContext>,
-    pair: &Arc<QueuePair>,
-    port: &Arc<ManualPort>,
-    remote: Remote,
-    options: &BringUpOptions,
-) -> Result<(), BringUpError> {
-    let (from, to) = (pair.qp().state(), State::ReadyToReceive);
-    if !from.may_become(to) {
-        return Err(IllegalTransition { from, to }.into());
-    }
-    let attempt = Arc::new(ManualAttempt::new(ctx, pair, port, remote, options)?);
-    let first = attempt.prepare(ctx, port)?;
-    // Everything that can be wrong has been found. What comes from the peer finds the queue pair ready.
-    pair.qp().modify(to)?;
-    let remote = Remote { gid: attempt.remote.ip().into(), qpn: attempt.hello.destination };
-    let known: Arc<dyn Attempt> = Arc::<ManualAttempt>::clone(&attempt);
-    pair.set_manual(ManualConnect { remote, options: *options, attempt: known });
-    let expecting: Arc<dyn Expecting> = Arc::<ManualAttempt>::clone(&attempt);
-    port.expect(attempt.number(), &expecting);
-    attempt.begin(ctx, first);
-    Ok(())
-}
-
 impl ManualAttempt {
-    fn new(
-        ctx: &Arc<CmContext>,
-        pair: &Arc<QueuePair>,
-        manual_port: &Arc<ManualPort>,
-        remote: Remote,
-        options: &BringUpOptions,
-    ) -> Result<Self, BringUpError> {
-        let (gid, interface) = match options.local {
-            Local::Index(index) => {
-                let entry = GidTable::of_process().get(index)?.ok_or(BringUpError::NoGid(index))?;
-                (entry.gid, entry.interface_index)
-            }
-            Local::Gid(gid) => {
-                let entry = GidTable::of_process().find(gid)?;
-                (gid, entry.map_or(0, |entry| entry.interface_index))
-            }
-        };
-        let (own, other) = match (gid.ip(), remote.gid.ip()) {
-            (Some(own), Some(other)) if own.is_ipv4() == other.is_ipv4() => (own, other),
-            _ => return Err(BringUpError::OtherVersion { local: gid, remote: remote.gid }),
-        };
-        let number = pair.id();
-        let port = port_of(number).ok_or(BringUpError::NoPort)?;
-        if remote.qpn > LAST {
-            return Err(BringUpError::InvalidQpn(remote.qpn));
-        }
-        // A number without a port is not that of a queue pair. As with hardware, that shows when something is sent.
-        let remote_port = port_of(remote.qpn);
-        let mut progress = Progress::new(random()?);
-        if remote_port.is_none() {
-            progress.refused = Some(ConnectError::Refused(Reason::NoQueuePair));
-        }
-        let terms = ctx.terms(options.ird, options.ord);
-        terms.check()?;
-        let dials = remote_port.is_some() && (gid, number) < (remote.gid, remote.qpn);
-        Ok(Self {
-            ctx: Arc::downgrade(ctx),
-            pair: Arc::downgrade(pair),
-            port: Arc::downgrade(manual_port),
-            local: socket_addr(own, port, interface),
-            // A link-local address is on the same link.
-            remote: socket_addr(other, remote_port.unwrap_or(0), interface),
-            hello: Hello::new(HelloKind::Dial, remote.qpn, number),
-            ends: if dials {
-                Ends { dialler: (gid, number), acceptor: (remote.gid, remote.qpn) }
-            } else {
-                Ends { dialler: (remote.gid, remote.qpn), acceptor: (gid, number) }
-            },
-            terms,
-            options: *options,
-            dials,
-            progress: Mutex::new(progress),
-            starting: Mutex::default(),
-        })
-    }
-
     pub(super) fn number(&self) -> u32 {
         self.hello.source
-    }
-
-    /// Finds everything that can be wrong with the local address, so that it is reported at once.
-    fn prepare(
-        self: &Arc<Self>,
-        ctx: &Arc<CmContext>,
-        port: &Arc<ManualPort>,
-    ) -> Result<First, BringUpError> {
-        let to_itself = self.hello.source == self.hello.destination && self.local == self.remote;
-        if to_itself {
-            let target: Arc<dyn DialTarget> = Arc::<Self>::clone(self);
-            return Ok(First::Dial(SelfConnect::new(ctx, target, self.terms, self.local)?));
-        }
-        if !self.dials {
-            port.listen(self.local)?;
-            return Ok(First::Wait);
-        }
-        match self.new_dial(ctx) {
-            Ok(dial) => Ok(First::Dial(dial)),
-            Err(ConnectError::InvalidArgument(error)) => Err(error.into()),
-            Err(ConnectError::System(error)) if error.kind() == io::ErrorKind::AddrNotAvailable => {
-                Err(error.into())
-            }
-            Err(error) => Ok(First::DialAgain(error)),
-        }
-    }
-
-    fn begin(self: &Arc<Self>, ctx: &CmContext, first: First) {
-        let begun = match first {
-            First::Wait => Ok(()),
-            First::Dial(handshake) => ctx.begin(handshake).map_err(Into::into),
-            First::DialAgain(error) => Err(error),
-        };
-        if let Err(error) = begun {
-            self.handshake_failed(error);
-        }
-        self.change_patience();
     }
 
     pub(super) fn progress(&self) -> MutexGuard<'_, Progress> {
@@ -251,7 +120,7 @@ impl ManualAttempt {
         }
     }
 
-    fn new_dial(self: &Arc<Self>, ctx: &Arc<CmContext>) -> Result<Box<Dial>, ConnectError> {
+    pub(super) fn new_dial(self: &Arc<Self>, ctx: &Arc<CmContext>) -> Result<Box<Dial>, ConnectError> {
         let mut from = self.local;
         from.set_port(0);
         let hello = self.dial_hello()?.emit().expect("numbers of 24 bits");
@@ -285,7 +154,7 @@ impl ManualAttempt {
     }
 
     /// A handshake failed. The next may succeed: the peer may be late, or busy.
-    fn handshake_failed(self: &Arc<Self>, error: ConnectError) {
+    pub(super) fn handshake_failed(self: &Arc<Self>, error: ConnectError) {
         let mut progress = self.progress();
         if progress.phase == Phase::Taken {
             progress.phase = Phase::Wanted;
@@ -487,7 +356,7 @@ impl DialTarget for ManualAttempt {
 }
 
 impl Progress {
-    fn new(nonce: Token) -> Self {
+    pub(super) fn new(nonce: Token) -> Self {
         Self {
             phase: Phase::Wanted,
             nonce,

@@ -14,15 +14,17 @@
 //! | `port` | the port in the numbers of queue pairs, and hellos that come before their queue pair waits |
 //! | `loopback` | a queue pair that is connected to itself |
 //! | `attempt` | an attempt to connect one queue pair |
+//! | `bring_up` | how an attempt begins |
 //! | `judge` | whether the other end is the peer |
 //! | `patience` | when an attempt is given up |
 
 mod attempt;
+mod bring_up;
 mod error;
 mod judge;
 mod loopback;
 mod patience;
 pub(crate) mod port;
 
-pub(crate) use attempt::bring_up;
+pub(crate) use bring_up::bring_up;
 pub use error::BringUpError;
