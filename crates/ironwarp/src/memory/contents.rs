@@ -196,7 +196,7 @@ impl Contents {
 
     fn spans(&self, at: usize, len: usize) -> ironwarp_rnic::memory::Spans {
         let mut spans = ironwarp_rnic::memory::Spans::new();
-        self.translation.spans(at as u64, len, &mut spans);
+        self.translation.append_spans(at as u64, len, &mut spans);
         spans
     }
 }

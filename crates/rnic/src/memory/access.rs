@@ -1,23 +1,28 @@
-//! An access to memory, and the checks it has to pass: the steps of requirements M8 and M9, in their order.
+//! The checks that an access to memory has to pass: the steps of requirements M8 and M9, in their order.
 
 use super::entry::{Body, State};
 use super::{Check, Denied, Domain, EntryInfo, Kind, Rights, instance_of};
 use ironwarp_wire::Tag;
 
-/// An access to memory that is to be checked.
+/// An access to memory, or a request to change an entry, that is to be checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
     pub(super) tag: Tag,
     pub(super) offset: u64,
+    /// Length in bytes.
     pub(super) len: u64,
+    /// The rights that the access requires.
     pub(super) need: Rights,
+    /// The protection domain that makes the access.
     pub(super) domain: Domain,
-    /// The queue pair that makes the access.
+    /// The queue pair that makes the access, or whose peer does. `None` for local accesses and calls of the program.
+    /// Such an access is refused by windows that are bound to one stream.
     pub(super) qp: Option<u32>,
-    /// The kinds of entries that allow it.
+    /// The kinds of entries that the access may use.
     pub(super) kinds: Kinds,
 }
 
+/// The kinds of entries that an access may use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kinds {
     Any,
@@ -25,14 +30,15 @@ pub(super) enum Kinds {
 }
 
 impl Access {
+    /// Describes the access of a work request to local memory, which must be a region.
     #[inline]
     pub(super) fn local(domain: Domain, tag: Tag, at: u64, len: usize, need: Rights) -> Self {
         let kinds = Kinds::Only(Kind::Region);
         Self { tag, offset: at, len: len as u64, need, domain, qp: None, kinds }
     }
 
-    /// Does the checks after *valid*, which the guard implies. Returns the offset of the access within the
-    /// entry's range.
+    /// Does all checks but the first, [`Check::Valid`], which the caller has done by taking a guard or by looking at
+    /// the state. Returns the position of the first byte within the memory of the entry, or the check that failed.
     #[inline]
     pub(super) fn check(&self, body: &Body, state: State) -> Result<u64, Check> {
         self.check_owner(body)?;
@@ -53,7 +59,7 @@ impl Access {
         }
     }
 
-    /// Checks kind, domain and stream.
+    /// Checks kind, domain and stream, and returns the check that failed.
     #[inline]
     pub(super) fn check_owner(&self, body: &Body) -> Result<(), Check> {
         if self.kinds != Kinds::Any && self.kinds != Kinds::Only(body.kind) {
@@ -68,8 +74,9 @@ impl Access {
         Ok(())
     }
 
+    /// Creates the error for an access that failed `check`. `entry` describes the entry that the tag names, if any.
     #[cold]
-    pub(super) fn denied(&self, check: Check, entry: Option<EntryInfo>) -> Denied {
+    pub(super) fn deny(&self, check: Check, entry: Option<EntryInfo>) -> Denied {
         let Self { tag, offset, len, need, domain, qp, kinds: _ } = *self;
         Denied { check, tag, offset, len, need, domain, qp, entry }
     }

@@ -1,4 +1,5 @@
-//! Admission of every access to memory: it is checked, a guard is taken, and the range is translated.
+//! Admission of accesses to memory: takes a guard on the entry, checks the access, and translates its range to
+//! addresses. Every access to registered memory comes through here.
 
 use super::access::{Access, Kinds};
 use super::{
@@ -7,11 +8,11 @@ use super::{
 use ironwarp_wire::{Place, Tag};
 
 impl Table {
-    /// Checks the access of a work request to local memory (requirement M8), and appends the address ranges
-    /// to `spans`.
+    /// Checks the access of a work request to `len` bytes of local memory at offset `at` (requirement M8), appends
+    /// their address ranges to `spans`, and returns a guard to hold during the access.
     ///
-    /// If a check fails, nothing is appended. An empty element of a scatter/gather list names no memory: do
-    /// not call this for it.
+    /// If a check fails, nothing is appended. Do not call this for an empty element of a scatter/gather list, which
+    /// names no memory.
     #[inline]
     pub fn admit_local(
         &self,
@@ -24,12 +25,13 @@ impl Table {
     ) -> Result<Guard<'_>, Denied> {
         let access = Access::local(domain, tag, at, len, need);
         let mut cached = None;
-        self.admit(&mut cached, &access, None, |memory, at| memory.spans(at, len, spans))?;
+        self.admit(&mut cached, &access, None, |memory, at| memory.append_spans(at, len, spans))?;
         Ok(cached.expect("an admitted access has a guard").guard)
     }
 
-    /// Checks the access of a work request to local memory (requirement M8), and calls `then` with the
-    /// translation and the first byte in it. Leaves the guard in `cached`, for the next access.
+    /// Checks the access of a work request to `len` bytes of local memory at offset `at` (requirement M8), and calls
+    /// `then` with the translation and the position of the first byte in it. Leaves the guard in `cached`, for the
+    /// next access.
     #[inline]
     pub fn with_local<'t, R>(
         &'t self,
@@ -43,13 +45,14 @@ impl Table {
         self.admit(cached, &Access::local(domain, tag, at, len, need), None, then)
     }
 
-    /// Checks the access of a remote message (requirement M9), and appends the address ranges to `spans`.
+    /// Checks the access of a remote message to `len` bytes at `place` (requirement M9), appends their address
+    /// ranges to `spans`, and returns a guard to hold during the access.
     ///
-    /// If a check fails, nothing is appended. Messages without payload must not be checked (RFC 5041 §5.2,
-    /// RFC 5040 §5.2.1): do not call this for them.
+    /// If a check fails, nothing is appended. Do not call this for messages without payload, which must not be
+    /// checked (RFC 5041 §5.2, RFC 5040 §5.2.1).
     ///
-    /// `message` tracks what the message has touched; pass the same one for all of its segments. One-touch
-    /// memory that was claimed by another message is refused (requirement M10).
+    /// `message` records whether the message has claimed one-touch memory; pass the same value for all segments of
+    /// a message. One-touch memory that another message has claimed is refused (requirement M10).
     #[inline]
     pub fn admit_remote(
         &self,
@@ -62,13 +65,13 @@ impl Table {
     ) -> Result<Guard<'_>, Denied> {
         let access = self.remote_access(stream, place, len, need);
         let mut cached = None;
-        self.admit(&mut cached, &access, Some(message), |memory, at| memory.spans(at, len, spans))?;
+        self.admit(&mut cached, &access, Some(message), |memory, at| memory.append_spans(at, len, spans))?;
         Ok(cached.expect("an admitted access has a guard").guard)
     }
 
-    /// Checks the access of a remote message (requirement M9), as [`admit_remote`](Self::admit_remote) does, and calls
-    /// `then` with the translation and the first byte in it. Leaves the guard in `cached`, for the next
-    /// access.
+    /// Checks the access of a remote message (requirement M9), as [`admit_remote`](Self::admit_remote) does, and
+    /// calls `then` with the translation and the position of the first byte in it. Leaves the guard in `cached`, for
+    /// the next access, unless the memory is one-touch.
     #[inline]
     pub fn with_remote<'t, R>(
         &'t self,
@@ -81,12 +84,13 @@ impl Table {
     ) -> Result<R, Denied> {
         let one_touch = |cached: &mut CachedGuard<'t>| cached.body.one_touch;
         let done = self.admit(cached, &self.remote_access(stream, place, len, need), Some(message), then);
-        // A later message must be refused if this one made the memory invalid, which an existing guard would
-        // not notice.
+        // If this message makes one-touch memory invalid, the next message must be refused. A cached guard would
+        // admit it, because only taking a new guard checks validity.
         cached.take_if(one_touch);
         done
     }
 
+    /// Describes the access of a remote message.
     #[inline]
     fn remote_access(&self, stream: Stream, place: Place, len: usize, need: Rights) -> Access {
         let Place { tag, offset } = place;
@@ -94,13 +98,14 @@ impl Table {
         Access { tag, offset, len: len as u64, need, domain, qp: Some(qp), kinds: self.remote_kinds() }
     }
 
-    /// The kinds of entries that peers can access: in strict mode only windows.
+    /// Returns the kinds of entries that peers can access: only windows in strict mode.
     pub(super) fn remote_kinds(&self) -> Kinds {
         if self.is_strict() { Kinds::Only(Kind::Window) } else { Kinds::Any }
     }
 
-    /// Checks an access, and calls `then` with the translation and the first byte in it. Leaves the guard in
-    /// `cached`.
+    /// Checks an access, and calls `then` with the translation and the position of the first byte in it. `message`
+    /// is the touch of a remote message, `None` for a local access. Reuses the guard in `cached` if it has the same
+    /// tag, and leaves the guard of this access there.
     #[inline]
     fn admit<'t, R>(
         &'t self,
@@ -112,9 +117,9 @@ impl Table {
         let cached = match cached {
             Some(same) if same.tag == access.tag => same,
             _ => {
-                *cached = None; // drop it before taking another: holding two would delay revocation
+                *cached = None; // drop it before taking another: holding both would delay the revocation of the old tag
                 let Some((guard, state)) = self.guard(access.tag) else {
-                    return Err(self.refusal(access));
+                    return Err(self.explain_refusal(access));
                 };
                 cached.insert(CachedGuard { tag: access.tag, body: guard.entry().body(), state, guard })
             }
@@ -124,13 +129,13 @@ impl Table {
         if let (Ok(within), Some(message)) = (checked, message)
             && body.one_touch
         {
-            checked = self.touch(guard.entry(), access.tag, message).map(|()| within);
+            checked = self.claim_touch(guard.entry(), access.tag, message).map(|()| within);
         }
         let within = match checked {
             Ok(within) => within,
             Err(check) => {
-                let info = guard.entry().info(body, index_of(access.tag), *state);
-                return Err(access.denied(check, Some(info)));
+                let info = guard.entry().describe(body, index_of(access.tag), *state);
+                return Err(access.deny(check, Some(info)));
             }
         };
         let memory = body.translation.as_ref().expect("a valid entry has a translation");

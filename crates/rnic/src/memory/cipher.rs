@@ -1,8 +1,7 @@
 //! Tags that cannot be guessed (RFC 5042 §6.1): a keyed permutation between the slots of the table and the
 //! indices in tags.
 //!
-//! Slots are handed out in order, so that the table stays dense; their order reveals nothing about the
-//! indices that peers see.
+//! Slots are used in order, so that the table stays dense. The indices that peers see do not reveal this order.
 //!
 //! **The permutation** is a balanced Feistel network over all 24 bits, with six rounds. Feistel networks are
 //! weak on small domains, so the choice matters. The round functions have no structure to exploit: each is a
@@ -10,37 +9,38 @@
 //! functions, no generic attack is known that needs fewer than 2²⁴ observed pairs, which is all indices there
 //! are (Patarin, *Generic attacks on Feistel schemes*, 2001); four rounds would fall to 2¹². A round costs
 //! one load and one exclusive-or, no multiplication. The tables take 48 KiB per adapter, of which the lookup
-//! of one tag reads six words.
+//! of one tag reads six values.
 //!
 //! **The instance** of a slot starts at a random value, generated with the same key.
 //!
 //! **Limits.** A tag has 32 bits. A peer that guesses G times among R valid tags succeeds with a probability
-//! of about G·R/2³². Each wrong guess ends its stream, so G is bounded by how fast it can connect. A peer
-//! that has seen a tag knows it, and the instances that [`next_tag`](super::next_tag) gives to the same
-//! entry: tags do not replace protection domains, rights and windows bound to one stream.
+//! of about G·R/2³². Each wrong guess ends a stream, so G is bounded by how fast the peer can connect. A peer
+//! that has seen a tag can compute all other tags of the same entry with [`next_tag`](super::next_tag). Tags
+//! therefore do not replace protection domains, rights and windows bound to one stream.
 
 use std::array;
 use std::fmt;
 use std::sync::Arc;
 
-/// An index has 24 bits, processed as two halves.
+/// Number of bits of an index: 24, processed as two halves.
 pub(super) const INDEX_BITS: u32 = u32::BITS - super::INSTANCE_BITS;
 const HALF_BITS: u32 = INDEX_BITS / 2;
-const MASK: u32 = (1 << HALF_BITS) - 1;
-const HALF: usize = MASK as usize + 1;
+const HALF_MASK: u32 = (1 << HALF_BITS) - 1;
+const HALF_VALUES: usize = HALF_MASK as usize + 1;
 const ROUNDS: usize = 6;
 
-/// Domain separation of the pseudo-random function: the rounds come first.
-const INSTANCES: u64 = ROUNDS as u64;
-const REUSE: u64 = ROUNDS as u64 + 1;
+/// Upper halves of SipHash inputs, which keep the uses of the key apart. The rounds use 0 to 5.
+const FIRST_INSTANCE_INPUT: u64 = ROUNDS as u64;
+const REUSE_INPUT: u64 = ROUNDS as u64 + 1;
 
-/// The secret from which the tags of an adapter are derived: see the [module](super).
+/// The secret permutation from which the tags of an adapter are derived, so that peers cannot guess them.
 ///
 /// The same key gives the same tags, so that a simulated run can be repeated. An adapter on a network needs a
 /// random key.
 pub struct TagCipher {
-    /// Allocated on the heap directly: program threads may have small stacks.
-    rounds: Box<[[u16; HALF]; ROUNDS]>,
+    /// The round functions as tables. Allocated on the heap directly, because program threads may have small stacks.
+    rounds: Box<[[u16; HALF_VALUES]; ROUNDS]>,
+    /// The SipHash key.
     key: [u64; 2],
 }
 
@@ -48,24 +48,24 @@ impl TagCipher {
     /// Derives the permutation from a key. Takes about 0.1 ms; share the result if several tables use one
     /// key.
     pub fn new(key: [u8; 16]) -> Arc<Self> {
-        let word = |at| u64::from_le_bytes(array::from_fn(|byte| key[at + byte]));
-        let key = [word(0), word(8)];
-        let tables = vec![[0; HALF]; ROUNDS].into_boxed_slice();
+        let key_half = |at| u64::from_le_bytes(array::from_fn(|byte| key[at + byte]));
+        let key = [key_half(0), key_half(8)];
+        let tables = vec![[0; HALF_VALUES]; ROUNDS].into_boxed_slice();
         let mut rounds: Box<[_; ROUNDS]> = tables.try_into().expect("one table per round");
         for (round, table) in (0..).zip(rounds.iter_mut()) {
             for (at, values) in (0..).zip(table.as_chunks_mut::<4>().0) {
                 let random = siphash(key, round << 32 | at);
-                *values = array::from_fn(|n| half(random >> (16 * n)));
+                *values = array::from_fn(|n| low_half(random >> (16 * n)));
             }
         }
         Arc::new(Self { rounds, key })
     }
 
-    /// The slot of an index. On the data path.
+    /// Returns the slot of an index. On the data path, hence unrolled.
     #[inline]
     pub(super) fn slot(&self, index: u32) -> u32 {
         let [a, b, c, d, e, f] = &*self.rounds;
-        let (mut high, mut low) = (index >> HALF_BITS & MASK, index & MASK);
+        let (mut high, mut low) = (index >> HALF_BITS & HALF_MASK, index & HALF_MASK);
         low ^= look_up(f, high);
         high ^= look_up(e, low);
         low ^= look_up(d, high);
@@ -75,9 +75,9 @@ impl TagCipher {
         high << HALF_BITS | low
     }
 
-    /// The index of a slot: the inverse of [`slot`](Self::slot).
+    /// Returns the index of a slot: the inverse of [`slot`](Self::slot).
     pub(super) fn index(&self, slot: u32) -> u32 {
-        let (mut high, mut low) = (slot >> HALF_BITS & MASK, slot & MASK);
+        let (mut high, mut low) = (slot >> HALF_BITS & HALF_MASK, slot & HALF_MASK);
         for [even, odd] in self.rounds.as_chunks::<2>().0 {
             high ^= look_up(even, low);
             low ^= look_up(odd, high);
@@ -85,30 +85,32 @@ impl TagCipher {
         high << HALF_BITS | low
     }
 
-    /// The initial instance of a slot.
+    /// Returns the first instance of the entry in a slot.
     pub(super) fn first_instance(&self, slot: u32) -> u8 {
-        siphash(self.key, INSTANCES << 32 | u64::from(slot)).to_le_bytes()[0]
+        siphash(self.key, FIRST_INSTANCE_INPUT << 32 | u64::from(slot)).to_le_bytes()[0]
     }
 
-    /// The `n`th random choice among `choices` free slots.
+    /// Returns the `n`th random choice: a number below `choices`, or zero if `choices` is zero.
     pub(super) fn choose(&self, n: u32, choices: usize) -> usize {
-        let random = siphash(self.key, REUSE << 32 | u64::from(n)) >> 32;
-        // Below `choices`, and uniform up to one part in 2³² / choices.
+        let random = siphash(self.key, REUSE_INPUT << 32 | u64::from(n)) >> 32;
+        // Uniform up to one part in 2³² / choices.
         usize::try_from((random * choices as u64) >> 32).unwrap_or(0)
     }
 }
 
+/// Applies a round function to a half.
 #[inline]
-fn look_up(table: &[u16; HALF], at: u32) -> u32 {
-    u32::from(table[(at & MASK) as usize])
+fn look_up(table: &[u16; HALF_VALUES], at: u32) -> u32 {
+    u32::from(table[(at & HALF_MASK) as usize])
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "only the low bits are wanted")]
-fn half(random: u64) -> u16 {
-    random as u16 & MASK as u16
+/// Returns the low 12 bits: the size of a half.
+#[expect(clippy::cast_possible_truncation, reason = "only the low bits are used")]
+fn low_half(random: u64) -> u16 {
+    random as u16 & HALF_MASK as u16
 }
 
-/// SipHash-2-4 (Aumasson and Bernstein, 2012) of one word.
+/// Returns the SipHash-2-4 (Aumasson and Bernstein, 2012) of the eight bytes of `word`.
 fn siphash(key: [u64; 2], word: u64) -> u64 {
     let mut v = [
         key[0] ^ 0x736f_6d65_7073_6575,
@@ -116,6 +118,7 @@ fn siphash(key: [u64; 2], word: u64) -> u64 {
         key[0] ^ 0x6c79_6765_6e65_7261,
         key[1] ^ 0x7465_6462_7974_6573,
     ];
+    // The second block is the padding: the length of the input, 8 bytes, in its top byte.
     for block in [word, 8 << 56] {
         v[3] ^= block;
         sip_rounds(&mut v, 2);
@@ -126,6 +129,7 @@ fn siphash(key: [u64; 2], word: u64) -> u64 {
     v[0] ^ v[1] ^ v[2] ^ v[3]
 }
 
+/// Applies the SipRound permutation `rounds` times.
 fn sip_rounds([a, b, c, d]: &mut [u64; 4], rounds: usize) {
     for _ in 0..rounds {
         *a = a.wrapping_add(*b);

@@ -1,12 +1,14 @@
-//! Registrations in progress (requirement X6): the tag is already known, the pending bit of its entry is set,
-//! and another thread (a control queue) does the work.
+//! Registrations in progress (requirement X6): the program already has the tag, the pending bit of the entry is
+//! set, and another thread (of a control queue) prepares the memory.
 //!
-//! Such an entry cannot be accessed: it fails the first check, like any invalid entry. Only then is the
-//! pending bit checked, so that accesses to valid memory pay nothing. Local requests wait for the
-//! registration, each queue by itself: their queues are listed here and notified when the bit clears. A queue
-//! is listed only after checking, with the list locked, that the bit is still set; the list is read only
-//! after the bit was cleared. One of the two therefore always sees the other. A peer does not wait: for it,
-//! the tag is not valid yet.
+//! A pending entry cannot be accessed: an access to it fails the first check, as with any invalid entry. The
+//! pending bit is checked only after that failure, so that it adds no cost to accesses to valid memory.
+//!
+//! A local request that names a pending tag waits, and the requests behind it on the same queue wait, too. The
+//! queue is added to a list and notified when the pending bit is cleared. No notification is lost: a queue is added
+//! with the list locked, if the bit is still set, and the list is read after the bit was cleared.
+//!
+//! Remote messages do not wait: to a peer, a pending tag is invalid.
 
 use super::access::Access;
 use super::entry::Body;
@@ -20,24 +22,25 @@ use ironwarp_wire::Tag;
 use std::sync::Weak;
 use std::sync::atomic::Ordering;
 
-/// Number of bytes prefaulted at a time. In between, other threads can change the mappings of the process.
+/// Number of bytes prefaulted by one call to the host. Between two calls, other threads can change the mappings of
+/// the process.
 const STEP: usize = 16 << 20;
 
 impl Table {
-    /// Begins a registration. Its tag is known at once; its entry is pending until [`finish_registration`](Self::finish_registration)
-    /// or [`deregister`](Self::deregister).
+    /// Begins a registration and returns its tag. The entry is pending until
+    /// [`finish_registration`](Self::finish_registration) or [`deregister`](Self::deregister).
     pub fn begin_registration(&self, domain: Domain) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
-        let mut change = entry.change(&self.guard_wait);
+        let mut change = entry.begin_change(&self.guard_wait);
         let tag = change.tag(index);
-        self.pending.count.fetch_add(1, Ordering::Relaxed); // before the tag is known to anyone
+        self.pending.count.fetch_add(1, Ordering::Relaxed); // before another thread can know the tag
         change.allocate_pending(instance_of(tag), Body { kind: Kind::Region, domain, ..Body::default() });
         Ok(tag)
     }
 
-    /// Ends a registration whose memory was prepared: the tag becomes valid. If the preparation failed, the
-    /// tag stays allocated and never becomes valid: requests that waited for it fail, as with any invalid
-    /// tag.
+    /// Ends a registration and notifies the queues that wait for it. If `prepared`, the result of preparing the
+    /// memory, is `Ok`, the tag becomes valid. Otherwise the tag stays allocated and never becomes valid: requests
+    /// that name it fail, as with any invalid tag. Returns `prepared`.
     pub fn finish_registration(
         &self,
         domain: Domain,
@@ -45,32 +48,32 @@ impl Table {
         memory: Memory,
         prepared: Result<(), RegisterError>,
     ) -> Result<(), RegisterError> {
-        let access = Access::to_change(tag, Stream { domain, qp: 0 });
-        let mut change = self.change_of(&Access { qp: None, ..access })?;
+        let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
+        let mut change = self.begin_change_of_instance(&access)?;
         if !change.entry.state().is_pending() {
-            return Err(change.denied(&access, Check::Valid).into());
+            return Err(change.deny(&access, Check::Valid).into());
         }
         match prepared {
             Ok(()) => change.publish(instance_of(tag), memory.into_body(domain)),
             Err(_) => {
-                let empty = change.entry.body().emptied();
+                let empty = change.entry.body().without_memory();
                 change.allocate(instance_of(tag), empty);
             }
         }
         drop(change);
-        self.pending.cleared(tag);
+        self.pending.remove(tag);
         prepared
     }
 
-    /// Whether any registration is in progress. May return false to a thread that learned of a tag from
-    /// another thread without synchronising with it.
+    /// Returns whether any registration is in progress. May return false for a registration that another thread has
+    /// begun, if this thread has not synchronised with that thread since.
     #[inline]
     pub(crate) fn has_pending(&self) -> bool {
         self.pending.count.load(Ordering::Relaxed) != 0
     }
 
-    /// If the registration of this tag is in progress, lists `waiter` to be notified when it ends and returns
-    /// true.
+    /// Makes `waiter` be notified when the registration of `tag` ends. Returns false, without effect, if no
+    /// registration of `tag` is in progress.
     pub(crate) fn defer_until_registered(&self, tag: Tag, waiter: &Weak<dyn RegistrationWaiter>) -> bool {
         let mut waiting = lock(&self.pending.waiters);
         let pending = self.is_pending(tag);
@@ -83,20 +86,21 @@ impl Table {
         pending
     }
 
-    /// Explains why no guard was granted for this access. An entry that is valid by now was pending when the
-    /// guard was refused: its registration has ended in between, and the request is to be retried.
+    /// Creates the error for an access that got no guard: [`Check::Pending`] if its request is to be retried, else
+    /// [`Check::Valid`]. If the entry is valid by now, its registration was pending when the guard was refused and has
+    /// ended since, so the request is to be retried, too.
     #[cold]
-    pub(super) fn refusal(&self, access: &Access) -> Denied {
+    pub(super) fn explain_refusal(&self, access: &Access) -> Denied {
         let tag = access.tag;
         let retry = self.slab.entry(index_of(tag)).is_some_and(|entry| {
             let state = entry.state();
             (state.is_pending() || state.is_valid()) && state.instance() == instance_of(tag)
         });
         let check = if retry { Check::Pending } else { Check::Valid };
-        access.denied(check, self.look_up_any(access.tag))
+        access.deny(check, self.look_up_any(access.tag))
     }
 
-    /// Whether the registration of this tag is in progress.
+    /// Returns whether the registration of this tag is in progress.
     pub fn is_pending(&self, tag: Tag) -> bool {
         self.slab.entry(index_of(tag)).is_some_and(|entry| {
             let state = entry.state();
@@ -106,19 +110,19 @@ impl Table {
 }
 
 impl Memory {
-    /// Does everything in a registration that can take long: checks that the memory is mapped, and faults its
-    /// pages in if `prefaulted`.
+    /// Does the slow part of a registration: checks that the memory is mapped and, if `prefaulted`, faults its pages
+    /// in.
     pub(crate) fn prepare(&self, host: &dyn Host, prefaulted: bool) -> Result<(), RegisterError> {
         self.check(host)?;
         if prefaulted { self.prefault(host) } else { Ok(()) }
     }
 
-    /// Faults all of its pages in, so that no access waits for one later.
+    /// Faults all pages of the memory in, so that no access waits for a page fault later.
     fn prefault(&self, host: &dyn Host) -> Result<(), RegisterError> {
         let mut spans = Spans::new();
         let (len, translated) = (self.len, self.translation.len());
         let bytes = usize::try_from(len).map_err(|_| RegisterError::TooLong { len, translated })?;
-        self.translation.spans(0, bytes, &mut spans);
+        self.translation.append_spans(0, bytes, &mut spans);
         for &span in spans.iter() {
             for at in (0..span.len).step_by(STEP) {
                 let step = Span { addr: span.addr + at as u64, len: STEP.min(span.len - at) };

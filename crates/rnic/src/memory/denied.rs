@@ -1,45 +1,46 @@
 //! Errors of accesses, registrations and deregistrations. Each holds the values involved and prints as one
-//! line; for a remote access it also gives the cause for the Terminate.
+//! line. A [`Denied`] remote access also determines the cause of the Terminate.
 
 use super::{Domain, EntryInfo, Rights, TranslationError};
 use crate::host::Span;
 use ironwarp_wire::{Cause, Place, Protection, Tag, TaggedBuffer};
 use std::fmt;
 
-/// The check that failed. Each is described by the condition that must hold. The first nine are those of
-/// requirements M8 and M9, in their order.
+/// The check that an access failed. Each variant is described by the condition that must hold. The first nine are
+/// the checks of requirements M8 and M9, in their order; the letters are those of the requirements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Check {
     /// a: the tag names a valid entry.
     Valid,
-    /// b: an entry of this kind can be used for this operation.
+    /// b: an entry of this kind (region or window) can be used for this operation.
     Kind,
     /// c: the entry is in the same protection domain as the stream.
     Domain,
-    /// c: if the entry is bound to one stream, it is this stream.
+    /// c: if the entry is bound to one stream, the access is made by that stream.
     Stream,
     /// d: the tag has the current instance of the entry (requirement M4).
     Instance,
     /// The end of the range does not exceed 64 bits.
     Wrap,
-    /// e: the range is within that of the entry.
+    /// e: the range of the access is within the range of the entry.
     Range,
     /// f: the entry has the required rights.
     Right,
     /// g: windows may be bound to the region.
     Bind,
-    /// The queue pair allows its peer this operation.
+    /// The queue pair allows its peer to do this operation.
     QueuePair,
     /// One-touch memory has not been claimed by another message (requirement M10).
     Touched,
-    /// The entry that a send-queue request registers is not valid yet.
+    /// The entry that a send-queue registration fills is neither valid nor pending.
     Idle,
     /// The entry to invalidate is a window, or was registered by a send-queue request.
     Invalidate,
     /// The region to invalidate has no windows bound to it.
     Windows,
-    /// The registration is complete (requirement X6). Local requests wait for it.
+    /// The registration of the entry has ended (requirement X6). A local request that fails this check is retried
+    /// when the registration ends.
     Pending,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Display for Check {
     }
 }
 
-/// An access was denied because a check failed. No memory was accessed.
+/// The error of an access that failed a check. No memory was accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Denied {
     /// The check that failed.
@@ -88,8 +89,8 @@ pub struct Denied {
 }
 
 impl Denied {
-    /// The Terminate cause for a tagged message: a Write or a Read Response (RFC 5041 §7.2). DDP has no code
-    /// for a missing right; hardware uses that of RDMAP.
+    /// Returns the Terminate cause for a tagged message: a Write or a Read Response (RFC 5041 §7.2). For a missing
+    /// right, this is the RDMAP cause, as with hardware, because DDP has none.
     pub(crate) const fn write_cause(&self) -> Cause {
         match self.check {
             Check::Domain | Check::Stream => Cause::TaggedBuffer(TaggedBuffer::Stream),
@@ -100,7 +101,7 @@ impl Denied {
         }
     }
 
-    /// The Terminate cause for a Read Request or an Atomic Request (RFC 5040 §4.8, figure 9).
+    /// Returns the Terminate cause for a Read Request or an Atomic Request (RFC 5040 §4.8, figure 9).
     pub(crate) const fn read_cause(&self) -> Cause {
         Cause::Protection(match self.check {
             Check::Domain | Check::Stream => Protection::Stream,
@@ -111,7 +112,7 @@ impl Denied {
         })
     }
 
-    /// The Terminate cause for a Send with Invalidate.
+    /// Returns the Terminate cause for a Send with Invalidate.
     pub(crate) const fn invalidate_cause() -> Cause {
         Cause::Protection(Protection::Invalidate)
     }
@@ -134,6 +135,7 @@ impl fmt::Display for Denied {
 }
 
 impl Denied {
+    /// Writes why the access to this entry was denied.
     fn explain(&self, entry: &EntryInfo, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let EntryInfo { kind, start, len, .. } = *entry;
         match self.check {
@@ -200,7 +202,7 @@ pub enum RegisterError {
     /// The addresses do not form a valid translation.
     #[error(transparent)]
     Translation(#[from] TranslationError),
-    /// The tag that the registration names may not be used for it.
+    /// The tag that the registration names cannot be used for a registration.
     #[error(transparent)]
     Denied(#[from] Denied),
 }

@@ -1,10 +1,11 @@
-//! One entry of the table, the guards on it, and its revocation.
+//! One entry of the memory table, its guards, and its revocation.
 //!
-//! An entry has three parts, by how they are accessed. The state word is all that the fast path needs: a
-//! compare-and-exchange that succeeds only while the entry is valid takes a guard. The body describes what
-//! the entry names; it is written only while the entry is invalid and no guard is held, so reading it under a
-//! guard hardly ever waits. The control part is for changes to the entry; its lock is held throughout a
-//! change, and accesses never take it.
+//! An entry has three parts:
+//! - The state word. An access takes a guard by a compare-and-exchange on it, which succeeds only while the entry
+//!   is valid.
+//! - The body, which describes the memory that the entry names. It is written only while the entry is invalid and
+//!   no guard is held, so an access that holds a guard hardly ever waits for the body's lock.
+//! - The control part. Its lock is held throughout a change to the entry; accesses never take it.
 
 use super::{Domain, EntryInfo, Kind, Rights, Translation, tag_of};
 use crate::sync::atomic::{AtomicU64, Ordering};
@@ -13,25 +14,28 @@ use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
-/// Keeps a tag from being revoked: whoever revokes it waits until the guard is dropped.
+/// Keeps a tag from being revoked: a thread that revokes the tag waits until the guard is dropped.
 ///
-/// Hold it while bytes move, and no longer. Several guards may be held at once, even on the same entry. A
-/// thread that holds one must not revoke a tag (`deregister`, `invalidate`, `bind`): it might wait for
-/// itself.
+/// Hold a guard while bytes move, and no longer. A thread may hold several guards at once, even on the same
+/// entry. A thread that holds a guard must not revoke a tag (`deregister`, `invalidate`, `bind`), because it
+/// might wait for itself.
 pub struct Guard<'t> {
     entry: &'t Entry,
+    /// Where a thread that revokes the entry waits.
     guard_wait: &'t GuardWait,
 }
 
-/// A guard that is kept for the next access, which usually names the same tag, together with the entry's
-/// contents.
+/// A guard and the locked contents of its entry, kept for the next access, which usually names the same tag.
 ///
 /// The rules for a [`Guard`] apply: keep it while bytes move, and no longer.
 pub struct CachedGuard<'t> {
+    /// The tag of the access that took the guard. Its instance may be wrong.
     pub(super) tag: Tag,
     pub(super) body: RwLockReadGuard<'t, Body>,
+    /// The state of the entry when the guard was taken.
     pub(super) state: State,
-    /// Declared after `body`, so that it is dropped last: whoever waits for the guard writes the body.
+    /// Declared after `body`, so that the body is unlocked before the guard is dropped: a thread that waits for
+    /// the guard then writes the body.
     pub(super) guard: Guard<'t>,
 }
 
@@ -41,75 +45,79 @@ impl fmt::Debug for CachedGuard<'_> {
     }
 }
 
-/// Where threads that revoke an entry wait for its last guard. Shared by the whole table, because a
-/// revocation rarely finds a guard held.
+/// Where threads that revoke an entry wait until its last guard is dropped. All entries of a table share one,
+/// because a revocation rarely has to wait.
 #[derive(Debug, Default)]
 pub(super) struct GuardWait {
     lock: Mutex<()>,
     last_dropped: Condvar,
 }
 
-/// One entry. Aligned to a cache line, so that guards on neighbouring entries do not contend.
+/// One entry of the table. Aligned to a cache line, so that guards on neighbouring entries do not contend.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 pub(super) struct Entry {
+    /// A [`State`].
     state: AtomicU64,
-    /// For one-touch memory, the number of the message that claimed it. Zero if none has.
-    touched: AtomicU64,
+    /// The number of the message that has claimed this one-touch memory. Zero if no message has.
+    claimed_by: AtomicU64,
     body: RwLock<Body>,
     control: Mutex<Control>,
 }
 
-/// What an entry names (requirement M3). Only kind and domain are meaningful while the entry is invalid.
+/// The memory that an entry names (requirement M3). Only kind and domain are meaningful while the entry is invalid.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Body {
     pub(super) kind: Kind,
     pub(super) domain: Domain,
-    /// The only queue pair whose peer may access it; `None` allows all of the domain.
+    /// The only queue pair whose peer may access the memory. `None` allows all queue pairs of the domain.
     pub(super) qp: Option<u32>,
     pub(super) rights: Rights,
-    /// Whether it serves a single remote message.
+    /// Whether the memory serves a single remote message.
     pub(super) one_touch: bool,
-    /// The offset of its first byte, and its length.
+    /// The offset by which accesses name the first byte.
     pub(super) start: u64,
+    /// Length in bytes.
     pub(super) len: u64,
-    /// The translation to addresses. The entry starts at byte `skip` of it.
+    /// The translation to addresses. `None` while the entry is invalid.
     pub(super) translation: Option<Arc<Translation>>,
+    /// The position in the translation at which the memory of this entry starts. Nonzero only for windows.
     pub(super) skip: u64,
 }
 
-/// The part of an entry that only changes to it need.
+/// The part of an entry that is used only by changes to the entry, not by accesses.
 #[derive(Debug, Default)]
 pub(super) struct Control {
     /// Number of windows bound to this region.
     pub(super) windows: u32,
-    /// The index of the region that this window is bound to.
+    /// The index of the region that this window is bound to. `None` for regions and unbound windows.
     pub(super) region: Option<u32>,
-    /// Whether it can be invalidated and stay allocated: it is a window, or for send-queue registrations.
+    /// Whether the entry stays allocated when it is invalidated: it is a window, or for send-queue registrations.
     pub(super) reusable: bool,
-    /// Whether the tag has been valid before, so that the next registration needs a new instance.
+    /// Whether the entry has been valid since it was allocated, so that its next registration needs a new instance.
     pub(super) used: bool,
-    /// The queue pair whose peer may invalidate it, while it is valid.
+    /// The queue pair whose peer may invalidate the entry while it is valid. `None` if no peer may.
     pub(super) invalidator: Option<u32>,
 }
 
-/// The state word: guards (32 bits), instance (8 bits), flags.
+/// The value of the state word. Bits 0 to 31 are the number of guards, 32 to 39 the instance, the rest are flags.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State(u64);
 
-const GUARD: u64 = 1;
-const GUARDS: u64 = 0xffff_ffff;
+/// Added to the state word for each guard.
+const ONE_GUARD: u64 = 1;
+const GUARD_MASK: u64 = 0xffff_ffff;
 const INSTANCE_SHIFT: u32 = 32;
-/// Accesses may take guards.
+/// Flag: accesses may take guards.
 const VALID: u64 = 1 << 40;
-/// The entry is allocated, valid or not.
+/// Flag: the entry is allocated, valid or not.
 const TAKEN: u64 = 1 << 41;
-/// A thread waits for the last guard.
+/// Flag: a thread waits until the last guard is dropped.
 const AWAITED: u64 = 1 << 42;
-/// Its registration is in progress (requirement X6); it is not valid yet.
+/// Flag: the registration of the entry is in progress (requirement X6), and the entry is not valid yet.
 const PENDING: u64 = 1 << 43;
 
-/// Exclusive access to change an entry.
+/// A change to an entry. Holds the lock of the control part, which excludes other changes.
 #[derive(Debug)]
 pub(super) struct Change<'t> {
     pub(super) entry: &'t Entry,
@@ -130,8 +138,8 @@ impl State {
         self.0 & PENDING != 0
     }
 
-    const fn guards(self) -> u64 {
-        self.0 & GUARDS
+    const fn guard_count(self) -> u64 {
+        self.0 & GUARD_MASK
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "only the low eight bits are wanted")]
@@ -139,19 +147,20 @@ impl State {
         (self.0 >> INSTANCE_SHIFT) as u8
     }
 
+    /// Creates the state of an entry without guards.
     const fn new(instance: u8, flags: u64) -> Self {
         Self((instance as u64) << INSTANCE_SHIFT | flags)
     }
 }
 
 impl Entry {
-    /// Creates an unused entry. Its first tag will have this instance.
+    /// Creates a free entry, whose first tag will have this instance.
     pub(super) fn new(instance: u8) -> Self {
         Self { state: AtomicU64::new(State::new(instance, 0).0), ..Self::default() }
     }
 
-    /// Takes a guard if the entry is valid, whatever its instance. The instance is the fourth check, and
-    /// cannot change while the guard is held.
+    /// Takes a guard, and returns it with the state of the entry before. `None` if the entry is not valid. Does not
+    /// check the instance: other checks come first, and the instance cannot change while the guard is held.
     #[inline]
     pub(super) fn guard<'t>(&'t self, guard_wait: &'t GuardWait) -> Option<(Guard<'t>, State)> {
         let mut state = self.state.load(Ordering::Relaxed);
@@ -159,48 +168,54 @@ impl Entry {
             if !State(state).is_valid() {
                 return None;
             }
-            // Acquire pairs with the release in `store`, so that the body is seen as it was written.
-            match self.state.compare_exchange_weak(state, state + GUARD, Ordering::Acquire, Ordering::Relaxed)
-            {
+            // Acquire pairs with the release in `Change::store`, so that this thread sees the body stored there.
+            match self.state.compare_exchange_weak(
+                state,
+                state + ONE_GUARD,
+                Ordering::Acquire,
+                Ordering::Relaxed,
+            ) {
                 Ok(_) => return Some((Guard { entry: self, guard_wait }, State(state))),
                 Err(now) => state = now,
             }
         }
     }
 
-    /// Waits until no other thread changes the entry, and locks it.
-    pub(super) fn change<'t>(&'t self, guard_wait: &'t GuardWait) -> Change<'t> {
+    /// Locks the entry, to change it. Waits until no other thread changes the entry.
+    pub(super) fn begin_change<'t>(&'t self, guard_wait: &'t GuardWait) -> Change<'t> {
         Change { entry: self, control: lock(&self.control), guard_wait }
     }
 
+    /// Returns the current state.
     pub(super) fn state(&self) -> State {
         State(self.state.load(Ordering::Acquire))
     }
 
-    /// Claims one-touch memory for the message of this number. Returns whether that message has it, by this
-    /// claim or an earlier one. Call only under a guard.
+    /// Claims one-touch memory for the message with this number. Returns true if the message has claimed the
+    /// memory, now or before, and false if another message has. Call only while holding a guard.
     pub(super) fn claim(&self, number: u64) -> bool {
-        // Relaxed suffices: only which message was first matters. `store` resets it while no guard is held,
-        // and taking a guard synchronises with that.
-        match self.touched.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
+        // Relaxed suffices: no other data depends on which message was first. `Change::store` resets the number
+        // while no guard is held, and taking a guard synchronises with that store.
+        match self.claimed_by.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => true,
             Err(by) => by == number,
         }
     }
 
-    /// The number of the message that has claimed it, or zero.
+    /// Returns the number of the message that has claimed this one-touch memory, or zero if no message has.
     pub(super) fn claimed_by(&self) -> u64 {
-        self.touched.load(Ordering::Relaxed)
+        self.claimed_by.load(Ordering::Relaxed)
     }
 
-    /// Makes the entry invalid without waiting for guards, so that a thread that holds one may call it. The
-    /// next change to the entry waits for them.
+    /// Makes the entry invalid without waiting for guards, so that a thread that holds a guard may call this. The
+    /// next change to the entry waits for the guards.
     pub(super) fn invalidate_now(&self) {
         self.state.fetch_and(!VALID, Ordering::Relaxed);
     }
 
-    /// Describes the entry for queries and error messages.
-    pub(super) fn info(&self, body: &Body, index: u32, state: State) -> EntryInfo {
+    /// Describes the entry, which has this index, for queries and error messages. `body` and `state` are its contents
+    /// as the caller has read them.
+    pub(super) fn describe(&self, body: &Body, index: u32, state: State) -> EntryInfo {
         EntryInfo {
             tag: tag_of(index, state.instance()),
             kind: body.kind,
@@ -215,6 +230,7 @@ impl Entry {
         }
     }
 
+    /// Locks the body for reading.
     #[inline]
     pub(super) fn body(&self) -> RwLockReadGuard<'_, Body> {
         read(&self.body)
@@ -222,19 +238,18 @@ impl Entry {
 }
 
 impl Change<'_> {
-    /// Ends all access: no new guard is granted, and all existing ones are gone when this returns. Does
-    /// nothing if there are none and the entry is not valid.
+    /// Makes the entry invalid, so that no new guard is granted, and waits until all existing guards are dropped.
     pub(super) fn revoke(&self) {
-        // Acquire: everything done under guards that are gone happened before.
+        // Acquire pairs with the release in `Guard::drop`: accesses under dropped guards happened before this.
         let before = State(self.entry.state.fetch_and(!VALID, Ordering::Acquire));
-        if before.guards() == 0 {
+        if before.guard_count() == 0 {
             return;
         }
         self.entry.state.fetch_or(AWAITED, Ordering::Relaxed);
         let mut waiting = lock(&self.guard_wait.lock);
-        // The last guard takes this lock before it notifies, so the notification cannot fall between this
-        // check and the wait.
-        while self.entry.state().guards() != 0 {
+        // The thread that drops the last guard takes this lock before it notifies. Its notification therefore
+        // cannot come between the check and the wait, and get lost.
+        while self.entry.state().guard_count() != 0 {
             waiting = wait(&self.guard_wait.last_dropped, waiting);
         }
     }
@@ -255,33 +270,35 @@ impl Change<'_> {
         self.store(instance, TAKEN | PENDING, body);
     }
 
-    /// Frees the entry and advances its instance, so that the old tag is not honoured again (requirement M4).
+    /// Frees the entry and advances its instance, so that the old tag stays invalid when the entry is reused
+    /// (requirement M4).
     pub(super) fn release(&mut self) {
         *self.control = Control::default();
         self.store(self.entry.state().instance().wrapping_add(1), 0, Body::default());
     }
 
-    /// Stores body and state together, so that a thread that reads the body and then the state sees a
-    /// consistent pair. No other thread writes the state meanwhile: guards are neither granted nor held, and
-    /// changes are exclusive.
+    /// Stores body and state with the body locked, so that a thread that locks the body and then reads the state
+    /// gets a pair that belongs together. No other thread writes the state meanwhile: no guard is held or granted,
+    /// because the entry is invalid, and this change excludes others.
     fn store(&self, instance: u8, flags: u64, body: Body) {
         let state = self.entry.state();
-        assert!(!state.is_valid() && state.guards() == 0, "entry changed while it is in use");
+        assert!(!state.is_valid() && state.guard_count() == 0, "entry changed while it is in use");
         let mut place = write(&self.entry.body);
         *place = body;
-        self.entry.touched.store(0, Ordering::Relaxed);
+        self.entry.claimed_by.store(0, Ordering::Relaxed);
         self.entry.state.store(State::new(instance, flags).0, Ordering::Release);
     }
 }
 
 impl Body {
-    /// The body of an entry that names no memory: only kind and domain stay.
-    pub(super) fn emptied(&self) -> Self {
+    /// Returns a copy for an entry that names no memory: only kind and domain are kept.
+    pub(super) fn without_memory(&self) -> Self {
         Self { kind: self.kind, domain: self.domain, ..Self::default() }
     }
 }
 
 impl<'t> Guard<'t> {
+    /// Returns the entry that is guarded.
     pub(super) fn entry(&self) -> &'t Entry {
         self.entry
     }
@@ -290,9 +307,9 @@ impl<'t> Guard<'t> {
 impl Drop for Guard<'_> {
     #[inline]
     fn drop(&mut self) {
-        // Release: everything done under this guard happens before a waiting revocation continues.
-        let before = State(self.entry.state.fetch_sub(GUARD, Ordering::Release));
-        if before.guards() == 1 && before.0 & AWAITED != 0 {
+        // Release pairs with the acquires in `Change::revoke`: accesses under this guard happen before it returns.
+        let before = State(self.entry.state.fetch_sub(ONE_GUARD, Ordering::Release));
+        if before.guard_count() == 1 && before.0 & AWAITED != 0 {
             self.guard_wait.notify();
         }
     }
@@ -305,9 +322,10 @@ impl fmt::Debug for Guard<'_> {
 }
 
 impl GuardWait {
-    /// Wakes waiting threads: the last guard of some entry was dropped.
+    /// Wakes all threads that wait for guards. Called when the last guard of an entry was dropped.
     #[cold]
     fn notify(&self) {
+        // Wait until a thread in `Change::revoke` that has seen the guard is asleep, so that it is woken.
         drop(lock(&self.lock));
         self.last_dropped.notify_all();
     }

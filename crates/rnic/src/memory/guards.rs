@@ -1,4 +1,4 @@
-//! Several guards held together.
+//! The set of guards that a stream holds during one call to the link.
 
 use super::{CachedGuard, Guard};
 use smallvec::SmallVec;
@@ -7,11 +7,12 @@ use smallvec::SmallVec;
 #[derive(Debug, Default)]
 pub(crate) struct Guards<'q> {
     list: SmallVec<[Guard<'q>; 2]>,
-    /// The most recently used memory, kept until the call so that consecutive copies share one lookup.
+    /// The guard of the most recent copy. Consecutive copies from or to the same tag share it, and one lookup.
     pub(crate) cached: Option<CachedGuard<'q>>,
 }
 
 impl<'q> Guards<'q> {
+    /// Adds a guard, to be held until all are dropped.
     pub(crate) fn push(&mut self, guard: Guard<'q>) {
         self.list.push(guard);
     }

@@ -1,11 +1,12 @@
-//! The translation and protection table (requirement M2): which memory a tag names, and who may access it
-//! how.
+//! The translation and protection table (requirement M2). For each tag, the table records the memory that the
+//! tag names, and which streams may access that memory in which ways.
 //!
-//! A work request or a remote message names memory by tag and offset. Before a byte moves, [`Table::admit_local`]
-//! or [`Table::admit_remote`] checks the access and translates it into [`Spans`] of the program's memory, which the
-//! stream then hands to the link. Along with the spans comes a [`Guard`]: the tag cannot be revoked while it
-//! is held. Revoking a tag (deregistration, invalidation, a new binding) waits for the guards, so that it is
-//! final when it returns. A thread that revokes a tag must not hold a guard itself.
+//! A work request or a remote message names memory by tag and offset. Before a byte moves,
+//! [`Table::admit_local`] or [`Table::admit_remote`] checks the access and translates it into [`Spans`] of the
+//! program's memory, which the stream then passes to the link. Both also return a [`Guard`], which keeps the tag
+//! from being revoked. Revoking a tag (deregistration, invalidation, a new binding) waits until all guards are
+//! dropped: when the call returns, no access through the tag is in progress and none can begin. A thread that
+//! revokes a tag must not hold a guard itself, because it would wait for itself.
 //!
 //! ```text
 //!  tag ──24 bits──► entry: range, domain, rights ──► translation ──► spans      access → entry → translation
@@ -15,13 +16,13 @@
 //! | to find | look in |
 //! |---|---|
 //! | the checks of an access, in their order | `access.rs` |
-//! | guard and translation of an access that passed them | `admit.rs` |
+//! | guard and translation of an access that passed its checks | `admit.rs` |
 //! | registration and deregistration | `table.rs` |
 //! | windows: bind, unbind | `window.rs` |
 //! | re-registration | `reregister.rs` |
-//! | registrations in progress, and the requests that wait for them | `deferred.rs`, `pending.rs` |
+//! | registrations in progress, and the queues that wait for them | `deferred.rs`, `pending.rs` |
 //! | one-touch memory, and its decision table | `touch.rs` |
-//! | guards, and how revocation waits for them | `entry.rs` |
+//! | guards, and how revocation waits for guards | `entry.rs` |
 //! | storage of entries, and the choice of the next index | `slab.rs` |
 //! | why tags cannot be guessed | `cipher.rs` |
 //! | translation of offsets to addresses | `translation.rs` |
@@ -66,7 +67,7 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Domain(pub u32);
 
-/// The stream that makes an access: a queue pair and its protection domain.
+/// Identifies the stream that makes an access: a queue pair and its protection domain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Stream {
     /// The domain of the queue pair.
@@ -79,17 +80,17 @@ bitflags::bitflags! {
     /// The kinds of access that memory allows (requirement M3).
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Rights: u8 {
-        /// Local work requests may read it: as the source of a Send or a Write.
+        /// Local work requests may read the memory, as the source of a Send or a Write.
         const LOCAL_READ = 1;
-        /// Local work requests may write it: as the sink of a Receive or a Read.
+        /// Local work requests may write the memory, as the sink of a Receive or a Read.
         const LOCAL_WRITE = 1 << 1;
-        /// Peers may read it.
+        /// Peers may read the memory.
         const REMOTE_READ = 1 << 2;
-        /// Peers may write it.
+        /// Peers may write the memory.
         const REMOTE_WRITE = 1 << 3;
-        /// Peers may execute atomic operations on it.
+        /// Peers may execute atomic operations on the memory.
         const REMOTE_ATOMIC = 1 << 4;
-        /// Windows may be bound to it.
+        /// Windows may be bound to the memory.
         const BIND = 1 << 5;
     }
 }
@@ -108,13 +109,13 @@ impl fmt::Display for Rights {
     }
 }
 
-/// What an entry of the table names (requirement M3).
+/// The kind of memory that an entry of the table names (requirement M3).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Registered memory.
     #[default]
     Region,
-    /// Part of a region, accessible to peers only.
+    /// A memory window: part of a region, accessible to peers only.
     Window,
 }
 
@@ -127,20 +128,21 @@ impl fmt::Display for Kind {
     }
 }
 
-/// Memory to be registered.
+/// The parameters of a registration: the memory, its rights and its translation.
 #[derive(Clone, Debug)]
 pub struct Memory {
-    /// The offset by which accesses name its first byte: usually its address, or zero for a zero-based
-    /// region.
+    /// The offset by which accesses name the first byte: usually the address of that byte, or zero for a
+    /// zero-based region.
     pub start: u64,
-    /// Length in bytes: the region covers this much of the translation, from its beginning.
+    /// Length in bytes. The region covers the first `len` bytes of the translation.
     pub len: u64,
-    /// The kinds of access that it allows.
+    /// The kinds of access that the region allows.
     pub rights: Rights,
-    /// Whether it serves a single remote message and is invalidated when that message has ended (requirement
-    /// M10). The peer is not told. No window may be bound to it, because the window would outlive it.
+    /// Whether the region serves a single remote message and is invalidated when that message has ended
+    /// (requirement M10). The peer is not notified. No window may be bound to a one-touch region, because the
+    /// window would outlive the region.
     pub one_touch: bool,
-    /// Translation of offsets to addresses. Several registrations may share one (requirement M5).
+    /// Translation of offsets to addresses. Several registrations may share one translation (requirement M5).
     pub translation: Arc<Translation>,
 }
 
@@ -152,52 +154,57 @@ impl Memory {
     }
 }
 
-/// What the table knows about a tag, for queries and error messages.
+/// A description of one entry of the table, for queries and error messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EntryInfo {
     /// The tag with the current instance of the entry.
     pub tag: Tag,
-    /// What it names.
+    /// Whether the entry is a region or a window.
     pub kind: Kind,
-    /// Whether it can be accessed now. An entry for a send-queue registration cannot until the registration
-    /// was executed, and a window cannot until it is bound.
+    /// Whether the memory can be accessed now. An entry for send-queue registrations becomes valid when a
+    /// registration is executed, and a window when it is bound.
     pub valid: bool,
-    /// The protection domain that it belongs to.
+    /// The protection domain of the entry.
     pub domain: Domain,
-    /// The only queue pair whose peer may access it, if it is a window bound to one.
+    /// The only queue pair whose peer may access a window of [`Scope::Stream`]. `None` for all other entries.
     pub qp: Option<u32>,
-    /// The offset of its first byte.
+    /// The offset of the first byte.
     pub start: u64,
     /// Length in bytes.
     pub len: u64,
-    /// The kinds of access that it allows.
+    /// The kinds of access that the entry allows.
     pub rights: Rights,
-    /// Whether it serves a single message.
+    /// Whether the memory serves a single remote message.
     pub one_touch: bool,
-    /// Whether a message has claimed it. Only for one-touch memory.
+    /// Whether a message has claimed the memory. Always false unless the memory is one-touch.
     pub touched: bool,
 }
 
 /// Number of low bits of a tag that hold the instance; the others hold the index (requirement M4).
 const INSTANCE_BITS: u32 = 8;
 
-/// Returns the next tag of the same entry: the one that a binding gives a window, and that a send-queue
-/// registration must name if its entry was used before. Known in advance, so that later requests on the same
-/// queue can name it (requirement M6).
+/// Returns the tag that follows `tag` on the same entry: the same index with the next instance.
+///
+/// A binding gives its window this tag. A send-queue registration of an entry that was valid before must name
+/// this tag. The program can compute the tag in advance, so that later requests on the same queue can name it
+/// (requirement M6).
 pub const fn next_tag(tag: Tag) -> Tag {
     let [high @ .., instance] = tag.0.to_be_bytes();
     let [a, b, c] = high;
     Tag(u32::from_be_bytes([a, b, c, instance.wrapping_add(1)]))
 }
 
+/// Returns the tag with this index and instance.
 const fn tag_of(index: u32, instance: u8) -> Tag {
     Tag(index << INSTANCE_BITS | instance as u32)
 }
 
+/// Returns the index of the entry that the tag names.
 const fn index_of(tag: Tag) -> u32 {
     tag.0 >> INSTANCE_BITS
 }
 
+/// Returns the instance of the tag: its low eight bits.
 const fn instance_of(tag: Tag) -> u8 {
     let [.., instance] = tag.0.to_be_bytes();
     instance

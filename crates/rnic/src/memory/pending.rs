@@ -1,4 +1,5 @@
-//! The list of registrations in progress, and of the queues that wait for them. `deferred.rs` describes how both are used.
+//! The list of queues that wait for registrations in progress, and the number of such registrations. `deferred.rs`
+//! describes how both are used.
 
 use crate::sync::{Mutex, lock};
 use ironwarp_wire::Tag;
@@ -9,21 +10,24 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A queue with a request that waits for a registration.
 pub trait RegistrationWaiter: Send + Sync {
-    /// Called when the registration has succeeded or failed: the queue retries the request. Must not block.
+    /// Retries the request later, on another thread. Called when the registration has succeeded or failed. Must not
+    /// block.
     fn on_registration_end(&self);
 }
 
-/// The pending registrations of a table, and the queues that wait for them.
+/// The pending registrations of a table.
 #[derive(Default)]
 pub(super) struct Pending {
-    /// Number of pending registrations. Lets receives skip the check while there are none.
+    /// Number of pending registrations. While it is zero, receives need not check whether their memory is pending.
     pub(super) count: AtomicUsize,
+    /// For each pending tag, the queues with a request that waits for it. A tag without waiting queues is absent.
     pub(super) waiters: Mutex<HashMap<Tag, Vec<Weak<dyn RegistrationWaiter>>>>,
 }
 
 impl Pending {
-    /// Notifies the queues that waited for this tag. Its pending bit must be clear.
-    pub(super) fn cleared(&self, tag: Tag) {
+    /// Removes a registration that has ended, and notifies the queues that wait for it. The caller has cleared the
+    /// pending bit of the entry.
+    pub(super) fn remove(&self, tag: Tag) {
         self.count.fetch_sub(1, Ordering::Relaxed);
         let waiters = lock(&self.waiters).remove(&tag);
         for waiter in waiters.into_iter().flatten() {

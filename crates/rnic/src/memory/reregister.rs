@@ -1,9 +1,9 @@
 //! Re-registration: changes the memory, rights or domain of a region in one step (verbs: `ibv_rereg_mr`).
 //!
-//! The region gets a new tag, whatever changes, unless the consumer asks to keep it. A peer that knows the
-//! old tag was granted something else, and a partly placed message must not continue in other memory
-//! (requirement M4). The region also gets a new entry: an entry has only 256 instances, and without waiting
-//! for reuse its index would soon bring the first tag back if a region is re-registered often.
+//! The region gets a new tag, whatever changes, unless the program asks to keep the tag. A peer that knows the old
+//! tag was granted access to other memory or with other rights, and a partly placed message must not continue in
+//! other memory (requirement M4). The region also gets a new entry: an entry has only 256 instances, so a region
+//! that is often re-registered in the same entry would soon have its first tag again.
 
 use super::access::{Access, Kinds};
 use super::{
@@ -13,7 +13,7 @@ use crate::host::Host;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
 
-/// The changes to a region. Attributes that are `None` stay as they are.
+/// The changes that a re-registration makes to a region. Attributes that are `None` stay as they are.
 #[derive(Clone, Debug, Default)]
 pub struct Reregistration {
     /// The new protection domain.
@@ -22,8 +22,8 @@ pub struct Reregistration {
     pub rights: Option<Rights>,
     /// The new memory.
     pub bytes: Option<Bytes>,
-    /// Keeps the tag, so that peers that know it access the changed region. Programs for RoCE adapters rely
-    /// on this.
+    /// Whether to keep the tag, so that peers that know the tag can access the changed region. Programs for RoCE
+    /// adapters rely on this.
     pub keep_tag: bool,
 }
 
@@ -39,26 +39,27 @@ pub struct Bytes {
 }
 
 impl Table {
-    /// Changes a region that was registered by call, and returns its new tag. Waits for guards: when it
-    /// returns, nothing uses the region through the old tag any more. If it fails, the region is unchanged
-    /// and its tag stays valid.
+    /// Changes a region that was not registered by send-queue request, and returns its new tag. Waits for guards:
+    /// after the call returns, no byte is read or written through the old tag any more. If the call fails, the
+    /// region is unchanged and its tag stays valid.
     pub fn reregister(&self, host: &dyn Host, tag: Tag, to: Reregistration) -> Result<Tag, ReregisterError> {
-        // The region may be in any domain: the caller is the program that owns all domains.
+        // The region may be in any domain: the caller is the program that owns all domains. `access` serves only to
+        // describe errors.
         let nobody = Stream { domain: Domain::default(), qp: 0 };
         let access = Access { qp: None, kinds: Kinds::Only(Kind::Region), ..Access::to_change(tag, nobody) };
-        let unknown = || access.denied(Check::Valid, None);
+        let unknown = || access.deny(Check::Valid, None);
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or_else(unknown)?;
-        let mut change = entry.change(&self.guard_wait);
+        let mut change = entry.begin_change(&self.guard_wait);
         if !entry.state().is_valid() {
-            return Err(access.denied(Check::Valid, self.look_up_any(tag)).into());
+            return Err(access.deny(Check::Valid, self.look_up_any(tag)).into());
         }
-        // A region for send-queue registrations cannot be changed by call: its requests rely on the next tag.
+        // A region for send-queue registrations cannot be changed here: posted requests already name its next tag.
         if entry.body().kind != Kind::Region || change.control.reusable {
-            return Err(change.denied(&access, Check::Kind).into());
+            return Err(change.deny(&access, Check::Kind).into());
         }
         if change.tag(index) != tag {
-            return Err(change.denied(&access, Check::Instance).into());
+            return Err(change.deny(&access, Check::Instance).into());
         }
         let windows = change.control.windows;
         if windows != 0 {
@@ -77,11 +78,12 @@ impl Table {
             change.publish(instance_of(tag), body);
             return Ok(tag);
         }
-        let (next, next_entry) = self.slab.take()?;
+        // Take the new entry before revoking the old one: if the table is full, the region stays unchanged.
+        let (next_index, next_entry) = self.slab.take()?;
         change.revoke();
         change.release();
         drop(change);
         self.slab.release(index);
-        Ok(self.publish_at(next, next_entry, body))
+        Ok(self.publish_at(next_index, next_entry, body))
     }
 }

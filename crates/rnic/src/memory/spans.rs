@@ -1,24 +1,24 @@
-//! The address ranges of an access: produced by a translation, consumed by the link and the host.
+//! The list of address ranges of an access: produced by a translation, consumed by the link and the host.
 
 use crate::host::{Host, Span};
 use smallvec::SmallVec;
 use std::ops::Deref;
 
-/// A list of spans. Most accesses have one, and up to two need no allocation.
+/// A list of spans. Most accesses have one span; lists of up to two are stored without allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spans {
     list: SmallVec<[Span; 2]>,
-    /// Some of the memory may not be mapped.
+    /// Whether some of the memory may not be mapped.
     unverified: bool,
 }
 
 impl Spans {
-    /// An empty list.
+    /// Creates an empty list.
     pub fn new() -> Self {
         Self { list: SmallVec::new(), unverified: false }
     }
 
-    /// Appends a span. A span that begins where the last one ends extends it; an empty span is ignored.
+    /// Appends a span. A span that begins where the last span ends is merged with it; an empty span is ignored.
     #[inline]
     pub fn push(&mut self, span: Span) {
         if span.len == 0 {
@@ -39,7 +39,7 @@ impl Spans {
         self.unverified = true;
     }
 
-    /// Whether all of the memory is mapped now.
+    /// Returns whether all of the memory is mapped now. Asks the host only if some of the memory may not be.
     pub fn are_mapped(&self, host: &dyn Host) -> bool {
         !self.unverified || self.list.iter().all(|span| host.is_mapped(*span))
     }
@@ -49,7 +49,7 @@ impl Spans {
         *self = Self::new();
     }
 
-    /// Total length of all spans in bytes.
+    /// Returns the total length of all spans in bytes.
     pub fn bytes(&self) -> usize {
         self.list.iter().map(|span| span.len).sum()
     }

@@ -1,7 +1,8 @@
-//! Registration, by call and by send-queue request, and deregistration.
+//! The [`Table`] of registered memory: registration by call and by send-queue request, invalidation and
+//! deregistration.
 //!
-//! The cost of each operation does not depend on the number of entries or the length of the memory: nothing
-//! is pinned, nothing is copied.
+//! The cost of each operation does not depend on the number of entries or the length of the memory, because
+//! memory is neither pinned nor copied.
 
 use super::access::{Access, Kinds};
 use super::entry::{Body, Change, Control, Entry, GuardWait, State};
@@ -17,23 +18,27 @@ use ironwarp_wire::Tag;
 use std::fmt;
 use std::sync::Arc;
 
-/// Size limit and policy of a table.
+/// The maximum size and the access policy of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Maximum number of entries, capped at 16,777,214. Storage grows as needed.
     pub entries: usize,
-    /// Whether peers can access windows only (requirement M9).
+    /// Whether peers can access only windows, not regions (requirement M9).
     pub strict: bool,
 }
 
 /// The translation and protection table of an adapter.
 pub struct Table {
+    /// The entries.
     pub(super) slab: Slab,
+    /// Where revocations wait for guards.
     pub(super) guard_wait: GuardWait,
+    /// The registrations in progress.
     pub(super) pending: Pending,
+    /// Whether peers can access only windows.
     strict: bool,
-    /// Number of messages that have claimed one-touch memory; each claim gets the next number.
-    pub(super) touches: AtomicU64,
+    /// Number of messages that have claimed one-touch memory. Each claim is identified by the next number.
+    pub(super) claims: AtomicU64,
 }
 
 impl Table {
@@ -44,61 +49,61 @@ impl Table {
             guard_wait: GuardWait::default(),
             pending: Pending::default(),
             strict: limits.strict,
-            touches: AtomicU64::new(0),
+            claims: AtomicU64::new(0),
         }
     }
 
-    /// Registers memory by call. All of it must be mapped.
+    /// Registers memory at once and returns its tag. All of the memory must be mapped.
     pub fn register(&self, host: &dyn Host, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         memory.check(host)?;
         self.publish_new(memory.into_body(domain))
     }
 
-    /// Registers memory that need not be mapped yet and may be mapped and unmapped later (on-demand paging).
-    /// It may cover the whole address space.
+    /// Registers memory that need not be mapped (on-demand paging), and returns its tag. The program may map and
+    /// unmap the memory at any time. The memory may cover the whole address space.
     pub fn register_on_demand(&self, domain: Domain, memory: Memory) -> Result<Tag, RegisterError> {
         memory.check_shape()?;
         self.publish_new(memory.into_body(domain))
     }
 
-    /// Registers the memory of an existing region again, with a tag, domain, start and rights of its own.
-    /// Both use one translation (requirement M5). The new region is not one-touch, even if the existing one
-    /// is.
+    /// Registers the memory of the region `tag` once more, and returns the tag of the new region. The new region
+    /// has its own domain, start and rights; both regions use one translation (requirement M5). The new region is
+    /// not one-touch, even if the existing region is.
     pub fn share(&self, tag: Tag, domain: Domain, start: u64, rights: Rights) -> Result<Tag, RegisterError> {
         // The region may be in any domain: the caller is the program that owns both domains.
         let access = Access { qp: None, ..Access::to_change(tag, Stream { domain, qp: 0 }) };
         let Some((guard, state)) = self.guard(tag) else {
-            return Err(self.refusal(&access).into());
+            return Err(self.explain_refusal(&access).into());
         };
         let body = guard.entry().body().clone();
-        let denied = |check| access.denied(check, Some(guard.entry().info(&body, index_of(tag), state)));
+        let deny = |check| access.deny(check, Some(guard.entry().describe(&body, index_of(tag), state)));
         if body.kind != Kind::Region {
-            return Err(denied(Check::Kind).into());
+            return Err(deny(Check::Kind).into());
         }
         if instance_of(tag) != state.instance() {
-            return Err(denied(Check::Instance).into());
+            return Err(deny(Check::Instance).into());
         }
         check_range(start, body.len)?;
         check_rights(rights)?;
         self.publish_new(Body { domain, start, rights, one_touch: false, ..body })
     }
 
-    /// Allocates an entry for registrations by send-queue request (requirement M6). Its tag is known at once;
-    /// it becomes valid when [`fill`](Self::fill) executes the request.
+    /// Allocates an entry for registrations by send-queue request (requirement M6), and returns its tag. The tag
+    /// becomes valid when [`fill`](Self::fill) executes such a request.
     pub fn allocate(&self, domain: Domain) -> Result<Tag, RegisterError> {
         self.allocate_new(Body { kind: Kind::Region, domain, ..Body::default() })
     }
 
-    /// Allocates an unbound window.
+    /// Allocates an unbound window and returns its tag.
     pub fn allocate_window(&self, domain: Domain) -> Result<Tag, RegisterError> {
         self.allocate_new(Body { kind: Kind::Window, domain, ..Body::default() })
     }
 
-    /// Executes a registration by send-queue request of this stream. `tag` becomes valid. It
-    /// must be the tag that [`allocate`](Self::allocate) returned the first time, and the [`next_tag`] of the
-    /// previous tag after each invalidation.
+    /// Executes a registration that was posted to the send queue of `stream`: gives an allocated entry its memory
+    /// and makes `tag` valid. The first time, `tag` must be the one that [`allocate`](Self::allocate) returned;
+    /// after each invalidation, it must be the [`next_tag`] of the previous one.
     ///
-    /// All streams of the domain can use the region; only the peer of this stream can invalidate it.
+    /// All streams of the domain can use the region; only the peer of `stream` can invalidate it.
     pub fn fill(
         &self,
         host: &dyn Host,
@@ -113,55 +118,57 @@ impl Table {
             kinds: Kinds::Only(Kind::Region),
             ..Access::to_change(tag, stream)
         };
-        let mut change = self.change(&access)?;
-        let due = change.next_registration_tag(index_of(tag));
+        let mut change = self.begin_change(&access)?;
+        let expected = change.next_registration_tag(index_of(tag));
         if change.entry.state().is_valid() || change.entry.state().is_pending() {
-            return Err(change.denied(&access, Check::Idle).into());
+            return Err(change.deny(&access, Check::Idle).into());
         }
-        if tag != due {
-            return Err(change.denied(&access, Check::Instance).into());
+        if tag != expected {
+            return Err(change.deny(&access, Check::Instance).into());
         }
         memory.check(host)?;
-        change.revoke(); // one-touch memory may be invalid while a guard is still held
+        // The entry is already invalid, but `Entry::invalidate_now` does not wait for guards: wait for them here.
+        change.revoke();
         change.control.invalidator = Some(stream.qp);
         change.publish(instance_of(tag), memory.into_body(stream.domain));
         Ok(())
     }
 
-    /// Executes a local invalidation: the entry stays allocated, to be filled or bound again, but can no
-    /// longer be accessed. It need not be valid. Waits for guards.
+    /// Executes an invalidation that was posted to the send queue of `stream`. The entry can no longer be accessed
+    /// but stays allocated, to be filled or bound again. An entry that is not valid is accepted, too. Waits for
+    /// guards.
     pub fn invalidate(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
         let access = Access::to_change(tag, stream);
-        let mut change = self.change_of(&access)?;
+        let mut change = self.begin_change_of_instance(&access)?;
         self.invalidate_entry(&mut change, &access)
     }
 
-    /// Executes the invalidation that a remote Send with Invalidate requests (requirement M12). Waits for
-    /// guards.
+    /// Executes the invalidation that the peer of `stream` requests by a Send with Invalidate (requirement M12).
+    /// Waits for guards.
     ///
     /// The tag must be valid and belong to this stream (RFC 5040 §7.2). If several peers could invalidate a
-    /// tag, one could take it away from another (RFC 5042 §6.4.5). Therefore at most one stream's peer may:
-    /// that of the stream a window is bound to, or of the stream that registered the region by send-queue
-    /// request.
+    /// tag, one peer could make the tag invalid for another (RFC 5042 §6.4.5). Therefore at most one peer can:
+    /// the peer of the stream that a window is bound to, or of the stream that registered the region by
+    /// send-queue request.
     pub fn invalidate_remotely(&self, stream: Stream, tag: Tag) -> Result<(), Denied> {
         let access = Access { kinds: self.remote_kinds(), ..Access::to_change(tag, stream) };
-        let mut change = self.change_of(&access)?;
+        let mut change = self.begin_change_of_instance(&access)?;
         if !change.entry.state().is_valid() {
-            return Err(change.denied(&access, Check::Valid));
+            return Err(change.deny(&access, Check::Valid));
         }
         match change.control.invalidator {
-            None => Err(change.denied(&access, Check::Invalidate)),
-            Some(qp) if qp != stream.qp => Err(change.denied(&access, Check::Stream)),
+            None => Err(change.deny(&access, Check::Invalidate)),
+            Some(qp) if qp != stream.qp => Err(change.deny(&access, Check::Stream)),
             Some(_) => self.invalidate_entry(&mut change, &access),
         }
     }
 
-    /// Deregisters a region or deallocates a window, valid or not. Waits for guards: when it returns, nothing
-    /// accesses the memory through the tag any more.
+    /// Deregisters a region or deallocates a window, valid or not. Waits for guards: after the call returns, no
+    /// byte is read or written through the tag any more.
     pub fn deregister(&self, tag: Tag) -> Result<(), DeregisterError> {
         let index = index_of(tag);
         let entry = self.slab.entry(index).ok_or(DeregisterError::Unknown(tag))?;
-        let mut change = entry.change(&self.guard_wait);
+        let mut change = entry.begin_change(&self.guard_wait);
         if !entry.state().is_taken() || change.tag(index) != tag {
             return Err(DeregisterError::Unknown(tag));
         }
@@ -175,124 +182,133 @@ impl Table {
         change.release();
         drop(change);
         if pending {
-            self.pending.cleared(tag);
+            self.pending.remove(tag);
         }
         self.slab.release(index);
         Ok(())
     }
 
-    /// Looks up a tag. Returns `None` if it is stale.
+    /// Returns the description of the entry that `tag` names. `None` if the entry is free or `tag` is stale.
     pub fn look_up(&self, tag: Tag) -> Option<EntryInfo> {
         self.look_up_any(tag).filter(|info| info.tag == tag)
     }
 
-    /// The current tag of the entry that `tag` names: `tag` itself, or another instance.
+    /// Returns the current tag of the entry that `tag` names: `tag` itself, or another instance if `tag` is stale.
+    /// `None` if the entry is free.
     pub fn current_tag(&self, tag: Tag) -> Option<Tag> {
         self.look_up_any(tag).map(|info| info.tag)
     }
 
-    /// The tag that the next registration by send-queue request must give the entry that `tag` names.
+    /// Returns the tag that the next send-queue registration of the entry named by `tag` must name. `None` if there
+    /// is no such entry.
     pub fn next_registration_tag(&self, tag: Tag) -> Option<Tag> {
         let entry = self.slab.entry(index_of(tag))?;
-        Some(entry.change(&self.guard_wait).next_registration_tag(index_of(tag)))
+        Some(entry.begin_change(&self.guard_wait).next_registration_tag(index_of(tag)))
     }
 
-    /// Number of entries in use.
+    /// Returns the number of entries in use.
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// Whether no entry is in use.
+    /// Returns whether no entry is in use.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 }
 
 impl Table {
+    /// Returns whether peers can access only windows.
     pub(super) fn is_strict(&self) -> bool {
         self.strict
     }
 
-    /// Takes a guard on the entry with the index of this tag, if it is valid.
+    /// Takes a guard on the entry with the index of `tag`, and returns it with the state of the entry. `None` if
+    /// the entry is not valid. Does not check the instance.
     #[inline]
     pub(super) fn guard(&self, tag: Tag) -> Option<(Guard<'_>, State)> {
         self.slab.entry(index_of(tag))?.guard(&self.guard_wait)
     }
 
-    /// Looks up the entry with the index of this tag, ignoring the instance. Does not wait for guards, so
-    /// that a thread that holds one may call it.
+    /// Returns the description of the entry with the index of `tag`, whatever its instance. `None` if the entry is
+    /// free. Does not wait for guards: a thread that holds a guard may call this.
     pub(super) fn look_up_any(&self, tag: Tag) -> Option<EntryInfo> {
         let entry = self.slab.entry(index_of(tag))?;
+        // Body before state: `Change::store` writes both with the body locked, so they belong together.
         let body = entry.body();
         let state = entry.state();
-        state.is_taken().then(|| entry.info(&body, index_of(tag), state))
+        state.is_taken().then(|| entry.describe(&body, index_of(tag), state))
     }
 
-    /// Locks the entry for a change by a stream, after checking that it is allocated and of the right kind,
-    /// domain and stream.
-    pub(super) fn change(&self, access: &Access) -> Result<Change<'_>, Denied> {
-        let entry = self.slab.entry(index_of(access.tag)).ok_or_else(|| access.denied(Check::Valid, None))?;
-        let change = entry.change(&self.guard_wait);
+    /// Locks the entry that `access` names, to change it. Checks that the entry is allocated and that kind, domain
+    /// and stream match; does not check the instance of the tag.
+    pub(super) fn begin_change(&self, access: &Access) -> Result<Change<'_>, Denied> {
+        let entry = self.slab.entry(index_of(access.tag)).ok_or_else(|| access.deny(Check::Valid, None))?;
+        let change = entry.begin_change(&self.guard_wait);
         if !entry.state().is_taken() {
-            return Err(access.denied(Check::Valid, None));
+            return Err(access.deny(Check::Valid, None));
         }
         let checked = access.check_owner(&entry.body());
-        checked.map_err(|check| change.denied(access, check))?;
+        checked.map_err(|check| change.deny(access, check))?;
         Ok(change)
     }
 
-    /// Locks the entry for a change by a stream, as [`change`](Self::change) does, and also checks the
-    /// instance.
-    pub(super) fn change_of(&self, access: &Access) -> Result<Change<'_>, Denied> {
-        let change = self.change(access)?;
+    /// Locks the entry that `access` names, as [`begin_change`](Self::begin_change) does, and also checks the
+    /// instance of the tag.
+    pub(super) fn begin_change_of_instance(&self, access: &Access) -> Result<Change<'_>, Denied> {
+        let change = self.begin_change(access)?;
         if change.tag(index_of(access.tag)) != access.tag {
-            return Err(change.denied(access, Check::Instance));
+            return Err(change.deny(access, Check::Instance));
         }
         Ok(change)
     }
 
+    /// Makes a locked entry invalid, if an entry of its kind can be invalidated and no window is bound to it.
     fn invalidate_entry(&self, change: &mut Change<'_>, access: &Access) -> Result<(), Denied> {
         if !change.control.reusable {
-            return Err(change.denied(access, Check::Invalidate));
+            return Err(change.deny(access, Check::Invalidate));
         }
         if change.control.windows != 0 {
-            return Err(change.denied(access, Check::Windows));
+            return Err(change.deny(access, Check::Windows));
         }
-        self.empty(change, access.tag);
+        self.clear_entry(change, access.tag);
         Ok(())
     }
 
-    /// Makes the entry invalid but keeps its tag allocated. Waits for guards.
-    pub(super) fn empty(&self, change: &mut Change<'_>, tag: Tag) {
+    /// Makes the entry invalid and removes its memory, but keeps its tag allocated. Waits for guards.
+    pub(super) fn clear_entry(&self, change: &mut Change<'_>, tag: Tag) {
         change.revoke();
         self.unbind(change);
-        let emptied = change.entry.body().emptied();
+        let emptied = change.entry.body().without_memory();
         change.allocate(instance_of(tag), emptied);
     }
 
-    /// If this is a bound window, detaches it from its region. It must have been revoked.
+    /// Detaches a bound window from its region; does nothing for other entries. The entry must have been revoked.
     pub(super) fn unbind(&self, change: &mut Change<'_>) {
         let Some(region) = change.control.region.take() else { return };
         let region = self.slab.entry(region).expect("a bound window has a region");
-        region.change(&self.guard_wait).control.windows -= 1;
+        region.begin_change(&self.guard_wait).control.windows -= 1;
     }
 
+    /// Takes a free entry, makes it valid with this body and returns its tag.
     fn publish_new(&self, body: Body) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
         Ok(self.publish_at(index, entry, body))
     }
 
-    /// Makes an unused entry valid.
+    /// Makes a free entry valid with this body and returns its tag.
     pub(super) fn publish_at(&self, index: u32, entry: &Entry, body: Body) -> Tag {
-        let mut change = entry.change(&self.guard_wait);
+        let mut change = entry.begin_change(&self.guard_wait);
         let tag = change.tag(index);
         change.publish(instance_of(tag), body);
         tag
     }
 
+    /// Takes a free entry and returns its tag. The entry is not valid yet, and can be invalidated without being
+    /// deregistered.
     fn allocate_new(&self, body: Body) -> Result<Tag, RegisterError> {
         let (index, entry) = self.slab.take()?;
-        let mut change = entry.change(&self.guard_wait);
+        let mut change = entry.begin_change(&self.guard_wait);
         let tag = change.tag(index);
         *change.control = Control { reusable: true, ..Control::default() };
         change.allocate(instance_of(tag), body);
@@ -301,7 +317,7 @@ impl Table {
 }
 
 impl Access {
-    /// Describes a request that changes an entry and accesses no bytes.
+    /// Describes a request of `stream` that changes an entry of any kind and accesses no bytes.
     pub(super) fn to_change(tag: Tag, stream: Stream) -> Self {
         let Stream { domain, qp } = stream;
         let need = Rights::empty();
@@ -310,38 +326,41 @@ impl Access {
 }
 
 impl Change<'_> {
-    /// The tag that the next registration must give the entry.
+    /// Returns the tag that the next send-queue registration must name: the current tag if it was never valid, else
+    /// the next one.
     fn next_registration_tag(&self, index: u32) -> Tag {
         let current = self.tag(index);
         if self.control.used { next_tag(current) } else { current }
     }
 
-    /// The current tag of the entry.
+    /// Returns the current tag of the entry, which has this index.
     pub(super) fn tag(&self, index: u32) -> Tag {
         tag_of(index, self.entry.state().instance())
     }
 
-    pub(super) fn denied(&self, access: &Access, check: Check) -> Denied {
-        let info = self.entry.info(&self.entry.body(), index_of(access.tag), self.entry.state());
-        access.denied(check, Some(info))
+    /// Creates the error for a request that failed `check` on this entry.
+    pub(super) fn deny(&self, access: &Access, check: Check) -> Denied {
+        let info = self.entry.describe(&self.entry.body(), index_of(access.tag), self.entry.state());
+        access.deny(check, Some(info))
     }
 }
 
 impl Memory {
+    /// Checks that the memory can be registered: its parameters are valid and all of it is mapped.
     pub(super) fn check(&self, host: &dyn Host) -> Result<(), RegisterError> {
         self.check_shape()?;
         let Self { len, ref translation, .. } = *self;
         let mut spans = Spans::new();
         let translated = translation.len();
         let bytes = usize::try_from(len).map_err(|_| RegisterError::TooLong { len, translated })?;
-        translation.spans(0, bytes, &mut spans);
+        translation.append_spans(0, bytes, &mut spans);
         match spans.iter().find(|&&span| !host.is_mapped(span)) {
             Some(&span) => Err(RegisterError::Unmapped(span)),
             None => Ok(()),
         }
     }
 
-    /// Checks everything that does not depend on what is mapped.
+    /// Checks length, range and rights, but not whether the memory is mapped.
     fn check_shape(&self) -> Result<(), RegisterError> {
         let Self { start, len, rights, one_touch, ref translation } = *self;
         if len == 0 {
@@ -359,6 +378,7 @@ impl Memory {
         Ok(())
     }
 
+    /// Turns the parameters of a registration into the body of an entry.
     pub(super) fn into_body(self, domain: Domain) -> Body {
         let Self { start, len, rights, one_touch, translation } = self;
         Body {
@@ -375,12 +395,13 @@ impl Memory {
     }
 }
 
+/// Checks that the offsets of the memory fit 64 bits.
 fn check_range(start: u64, len: u64) -> Result<(), RegisterError> {
     start.checked_add(len).map(|_| ()).ok_or(RegisterError::Wrap { start, len })
 }
 
-/// Remote write access implies local write access, as verbs demand: the program must have the right that it
-/// grants.
+/// Checks that remote write and atomic access come with local write access, as verbs require: a program can grant
+/// only rights that it has itself.
 fn check_rights(rights: Rights) -> Result<(), RegisterError> {
     let writes = rights.intersects(Rights::REMOTE_WRITE | Rights::REMOTE_ATOMIC);
     if writes && !rights.contains(Rights::LOCAL_WRITE) {

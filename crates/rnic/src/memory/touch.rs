@@ -1,49 +1,50 @@
-//! One-touch memory (requirement M10): it serves a single remote message and then becomes invalid, without
-//! the peer being told.
+//! One-touch memory (requirement M10): memory that serves a single remote message and then becomes invalid. The
+//! peer is not notified.
 //!
-//! `admit.rs` calls this for every remote access to such memory. The stream calls it when the message has
-//! ended: a Write with its last segment, a Read or an atomic operation with the end of its response.
+//! `admit.rs` calls [`Table::claim_touch`] for every remote access to such memory. The stream calls
+//! [`Table::end_touch`] when the message has ended: a Write with its last segment, a Read or an atomic operation
+//! with the end of its response.
 //!
-//! [`decide`] is the table of the requirement. It looks only at the segment that ends a message, so by itself
-//! it would let a second message write all but its last segment. Therefore the first segment [claims](Touch)
-//! the memory, and segments of other messages are refused from then on. Segments may overtake each other:
-//! never on streams over TCP, but `sim` simulates it.
+//! [`decide`] is the decision table of the requirement. The table considers only the last segment of a message, so
+//! by itself it would let a second message write all segments but the last. Therefore the first segment of a
+//! message [claims](Touch) the memory, and segments of other messages are refused from then on. Segments arrive
+//! out of order only in `sim`, never over TCP.
 
 use super::entry::Entry;
 use super::{Check, Table, index_of};
 use crate::sync::atomic::Ordering;
 use ironwarp_wire::Tag;
 
-/// Where the end of a segment is in the byte stream that carries it.
+/// The position of the end of a segment in the byte stream, relative to the bytes that have arrived.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Position {
-    /// All bytes before it have arrived. Always the case on a TCP socket.
+    /// All bytes before the end have arrived. Always the case on a TCP socket.
     #[default]
     InOrder,
-    /// Bytes before it are missing, and it is within the receive window.
+    /// Some bytes before the end are missing, and the end is within the receive window.
     Within,
-    /// It is outside the receive window.
+    /// The end is outside the receive window.
     Outside,
 }
 
-/// What to do with a segment.
+/// The treatment of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
     /// Place the payload.
     Place,
     /// Place the payload and invalidate the memory.
     PlaceAndInvalidate,
-    /// Place the payload and mark the memory as touched: it becomes invalid when all bytes before have
-    /// arrived.
+    /// Place the payload and mark the memory as touched: the memory becomes invalid when all bytes before the end
+    /// of the segment have arrived.
     PlaceAndTouch,
     /// Invalidate the memory and terminate the stream.
     InvalidateAndTerminate,
-    /// Drop the segment; it will be sent again.
+    /// Drop the segment: TCP will retransmit it.
     Drop,
 }
 
-/// The decision table of requirement M10. `last`: the segment is the last of its message; `one_touch`: the
-/// memory is one-touch; `touched`: another message has touched it.
+/// Returns the treatment of a segment by the decision table of requirement M10. `last`: the segment is the last of
+/// its message. `one_touch`: the memory is one-touch. `touched`: another message has touched the memory.
 pub const fn decide(last: bool, one_touch: bool, touched: bool, position: Position) -> Verdict {
     match (last, one_touch, touched, position) {
         (false, ..) | (true, false, ..) => Verdict::Place,
@@ -54,44 +55,43 @@ pub const fn decide(last: bool, one_touch: bool, touched: bool, position: Positi
     }
 }
 
-/// The one-touch memory that a remote message has claimed. Created when the message begins, kept until it has
-/// ended.
+/// The claim of a remote message on one-touch memory, empty until the message accesses such memory. Created when the
+/// message begins and kept until it has ended.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Touch {
-    /// The number of the message if it has claimed one-touch memory, else zero. Unique among the claims of
-    /// the table. As segments arrive in order, this is all that needs to be stored of the sequence
-    /// (requirement M3).
+    /// The number of the message, unique among the claims of the table. Zero if the message has not claimed memory.
+    /// As segments arrive in order, the sequence of requirement M3 needs no further state.
     number: u64,
-    /// The memory that it claimed. A message names a single tag.
+    /// The tag of the claimed memory. A message names a single tag.
     tag: Tag,
     /// Whether the current segment is the last of the message.
     last: bool,
-    /// Where the current segment is in its stream.
+    /// The position of the current segment in the byte stream.
     position: Position,
 }
 
 impl Touch {
-    /// The touch of a message of one segment, such as a request.
+    /// Creates the touch of a message of one segment, such as a Read Request.
     pub const fn for_request() -> Self {
         Self { number: 0, tag: Tag(0), last: true, position: Position::InOrder }
     }
 
-    /// Starts the next segment of the message, which arrived in order.
+    /// Starts the next segment of the message, which arrived in order. `last`: the segment is the last of the message.
     #[inline]
     pub fn start_segment(&mut self, last: bool) {
         self.start_segment_at(last, Position::InOrder);
     }
 
-    /// Starts a segment of the message at any position. If the last segment arrives before others, call this
-    /// again for it, with [`Position::InOrder`], when all bytes up to its end have arrived: then it
+    /// Starts a segment of the message at any position. If the last segment arrives before others, call this again
+    /// for the last segment, with [`Position::InOrder`], when all bytes up to its end have arrived: then the message
     /// [is complete](Self::is_complete).
     #[inline]
     pub fn start_segment_at(&mut self, last: bool, position: Position) {
         (self.last, self.position) = (last, position);
     }
 
-    /// Whether the message has claimed memory and ends with the current segment, so that the claim has to be
-    /// [ended](Table::end_touch).
+    /// Returns whether the message has claimed memory and ends with the current segment, so that the claim has to
+    /// be [ended](Table::end_touch).
     #[inline]
     pub fn is_complete(&self) -> bool {
         let claimed = self.number != 0;
@@ -100,29 +100,30 @@ impl Touch {
 }
 
 impl Table {
-    /// Invalidates the memory that a message has claimed, because the message has ended. Waits for guards,
-    /// which can only be local: no other peer has one.
+    /// Invalidates the memory that a message has claimed. Called when the message has ended. Waits for guards, which
+    /// only local requests can hold: other remote messages are refused.
     pub fn end_touch(&self, message: Touch) {
         let Some(entry) = self.slab.entry(index_of(message.tag)) else { return };
-        let mut change = entry.change(&self.guard_wait);
-        // The program may have deregistered it before.
+        let mut change = entry.begin_change(&self.guard_wait);
+        // The program may have deregistered the memory, and another message may have claimed the entry since.
         if entry.claimed_by() == message.number {
-            self.empty(&mut change, message.tag);
+            self.clear_entry(&mut change, message.tag);
         }
     }
 
-    /// Claims one-touch memory for a message that passed all other checks.
+    /// Claims one-touch memory for a message that passed all other checks. Returns [`Check::Touched`] if another
+    /// message has claimed the memory; the last segment of such a message also makes the memory invalid.
     #[cold]
-    pub(super) fn touch(&self, entry: &Entry, tag: Tag, message: &mut Touch) -> Result<(), Check> {
+    pub(super) fn claim_touch(&self, entry: &Entry, tag: Tag, message: &mut Touch) -> Result<(), Check> {
         let claimed = message.number != 0;
         assert!(!claimed || message.tag == tag, "a message names a single tag");
-        let number = if claimed { message.number } else { self.touches.fetch_add(1, Ordering::Relaxed) + 1 };
+        let number = if claimed { message.number } else { self.claims.fetch_add(1, Ordering::Relaxed) + 1 };
         if entry.claim(number) {
             *message = Touch { number, tag, ..*message };
             return Ok(());
         }
         if decide(message.last, true, true, message.position) == Verdict::InvalidateAndTerminate {
-            entry.invalidate_now();
+            entry.invalidate_now(); // not a revocation: this thread holds a guard
         }
         Err(Check::Touched)
     }

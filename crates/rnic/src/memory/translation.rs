@@ -1,69 +1,65 @@
-//! Translation of offsets to addresses (requirement M3): a contiguous range, pages of one size, or buffers of
-//! any length.
+//! Translation of offsets to addresses (requirement M3): to a contiguous range, to pages of one size, or to buffers
+//! of any length.
 //!
-//! Ranges are checked in `access.rs` before. A translation has no rights: several entries of the table may
-//! share one (requirement M5).
+//! Ranges must have been checked in `access.rs` before they are translated. A translation has no rights, so several
+//! entries of the table may share one (requirement M5).
 
 use super::Spans;
 use crate::host::{Held, Host, Span, Unmapped};
 use std::fmt;
 use std::sync::Arc;
 
-/// Translates the offsets of a region to addresses.
+/// Translates offsets to addresses. An offset counts bytes from the beginning of the memory.
 pub struct Translation {
+    /// How the memory is laid out.
     form: Form,
     /// Length in bytes.
     len: u64,
-    /// The memory itself, if the translation keeps it alive.
+    /// The memory itself, if the translation keeps it alive. Then it is always mapped.
     held: Option<Arc<dyn Held>>,
 }
 
+/// The layout of the memory behind a translation.
 enum Form {
-    Direct {
-        addr: u64,
-    },
-    /// First-order indirect: a table of pages.
-    Pages {
-        layout: Layout,
-        pages: Box<[u64]>,
-    },
-    /// Second-order indirect: a table of page tables, each but the last with `1 << order` pages.
-    PageTables {
-        layout: Layout,
-        order: u32,
-        tables: Box<[Box<[u64]>]>,
-    },
-    /// Separate buffers, sorted by their end offset.
+    /// Contiguous bytes that start at `addr`.
+    Direct { addr: u64 },
+    /// First-order indirect: a table of page addresses.
+    Pages { layout: Layout, pages: Box<[u64]> },
+    /// Second-order indirect: a table of page tables. Each but the last lists `1 << order` pages.
+    PageTables { layout: Layout, order: u32, tables: Box<[Box<[u64]>]> },
+    /// Separate buffers, in the order of their offsets.
     Buffers(Box<[Buffer]>),
 }
 
-/// How to interpret a page table.
+/// The size of the pages, and where the memory starts in the first of them.
 #[derive(Clone, Copy, Debug)]
 struct Layout {
     size: PageSize,
-    /// Offset of the first byte within the first page.
+    /// Offset of the memory's first byte within the first page.
     first: u64,
 }
 
+/// One of several buffers. It starts where the previous one ends.
 #[derive(Clone, Copy, Debug)]
 struct Buffer {
-    /// The offset just past its last byte.
+    /// The offset just past the last byte.
     end: u64,
-    /// The address just past its last byte.
+    /// The address just past the last byte.
     end_addr: u64,
 }
 
 /// The size of a page: a power of two from 4 KiB to 256 MiB (requirement M3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PageSize {
+    /// The binary logarithm of the size.
     order: u32,
 }
 
-/// Addresses that do not form a valid translation.
+/// Why addresses do not form a valid translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TranslationError {
-    /// The length, or that of a part, is zero.
+    /// The memory, or a part of it, has length zero.
     #[error("cannot register memory of length zero")]
     Empty,
     /// A part extends past the end of the address space.
@@ -87,7 +83,8 @@ pub enum TranslationError {
         /// The offset of the first byte.
         first: u64,
     },
-    /// The tables differ in length, or the length is not a power of two. Only the last may be shorter.
+    /// A page table differs in length from the first, or that length is not a power of two. Only the last may be
+    /// shorter.
     #[error("page table {table} differs in length from the first, or that length is not a power of two")]
     Shape {
         /// The index of the table.
@@ -96,13 +93,13 @@ pub enum TranslationError {
 }
 
 impl PageSize {
-    /// Creates a page size, if `bytes` is a valid one.
+    /// Creates a page size. `None` if `bytes` is not a power of two from 4 KiB to 256 MiB.
     pub const fn new(bytes: u64) -> Option<Self> {
         let order = bytes.trailing_zeros();
         if bytes.is_power_of_two() && order >= 12 && order <= 28 { Some(Self { order }) } else { None }
     }
 
-    /// The size in bytes.
+    /// Returns the size in bytes.
     pub const fn bytes(self) -> u64 {
         1 << self.order
     }
@@ -130,8 +127,8 @@ impl Translation {
         Ok(Self { form: Form::Pages { layout, pages: pages.into() }, len, held: None })
     }
 
-    /// Creates a translation to pages listed in a table of tables, so that no table is long. All tables but
-    /// the last have the same length, a power of two.
+    /// Creates a translation to pages that are listed in several page tables, from byte `first` of the first page to
+    /// the end of the last. All tables but the last must have the same length, a power of two.
     pub fn page_tables(size: PageSize, first: u64, tables: Vec<Vec<u64>>) -> Result<Self, TranslationError> {
         let layout = Layout { size, first };
         let table_len = tables.first().ok_or(TranslationError::Empty)?.len();
@@ -146,6 +143,7 @@ impl Translation {
             pages += entries.len();
         }
         let len = layout.len(pages)?;
+        // A single table may have any length.
         let order = table_len.next_power_of_two().trailing_zeros();
         let tables = tables.into_iter().map(Vec::into_boxed_slice).collect();
         Ok(Self { form: Form::PageTables { layout, order, tables }, len, held: None })
@@ -166,25 +164,25 @@ impl Translation {
         Ok(Self { form: Form::Buffers(list.into()), len, held: None })
     }
 
-    /// Keeps the memory alive, and copies through `held` instead of the host. `held` must be the memory that
-    /// these addresses name.
+    /// Makes the translation keep `held` alive, and copy through `held` instead of the host. `held` must be the memory
+    /// that the addresses of the translation name.
     #[must_use]
     pub fn hold(self, held: Arc<dyn Held>) -> Self {
         Self { held: Some(held), ..self }
     }
 
-    /// The length in bytes; never zero.
+    /// Returns the length in bytes, which is never zero.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> u64 {
         self.len
     }
 
-    /// Appends the address ranges of `len` bytes from `offset`, merging adjacent ones.
+    /// Appends the address ranges of the `len` bytes at `offset` to `spans`, merging adjacent ranges.
     ///
     /// # Panics
     /// If the range exceeds the translation, which means that it was not checked.
     #[inline]
-    pub fn spans(&self, offset: u64, len: usize, spans: &mut Spans) {
+    pub fn append_spans(&self, offset: u64, len: usize, spans: &mut Spans) {
         let end = offset.checked_add(len as u64);
         assert!(
             end.is_some_and(|end| end <= self.len),
@@ -196,11 +194,11 @@ impl Translation {
         if let Form::Direct { addr } = self.form {
             spans.push(Span { addr: addr + offset, len });
         } else {
-            self.indirect_spans(offset, len, spans);
+            self.append_indirect_spans(offset, len, spans);
         }
     }
 
-    /// Copies the bytes starting at `offset` to `into`.
+    /// Copies the bytes at `offset` to `into`, all of which is filled.
     ///
     /// # Panics
     /// If the range exceeds the translation, which means that it was not checked.
@@ -211,11 +209,11 @@ impl Translation {
                 held.read(offset, into);
                 Ok(())
             }
-            None => host.gather(&self.all_spans(offset, into.len()), into),
+            None => host.gather(&self.collect_spans(offset, into.len()), into),
         }
     }
 
-    /// Copies `from` to the bytes starting at `offset`.
+    /// Copies all of `from` to the bytes at `offset`.
     ///
     /// # Panics
     /// If the range exceeds the translation, which means that it was not checked.
@@ -226,33 +224,35 @@ impl Translation {
                 held.write(offset, from);
                 Ok(())
             }
-            None => host.scatter(from, &self.all_spans(offset, from.len())),
+            None => host.scatter(from, &self.collect_spans(offset, from.len())),
         }
     }
 
-    fn all_spans(&self, offset: u64, len: usize) -> Spans {
+    /// Returns the address ranges of the `len` bytes at `offset`.
+    fn collect_spans(&self, offset: u64, len: usize) -> Spans {
         let mut spans = Spans::new();
-        self.spans(offset, len, &mut spans);
+        self.append_spans(offset, len, &mut spans);
         spans
     }
 
-    fn indirect_spans(&self, mut offset: u64, mut len: usize, spans: &mut Spans) {
+    /// Appends the address ranges of the `len` bytes at `offset`, for any form.
+    fn append_indirect_spans(&self, mut offset: u64, mut len: usize, spans: &mut Spans) {
         while len > 0 {
-            let (addr, run) = self.run(offset);
-            let taken = usize::try_from(run).map_or(len, |run| run.min(len));
+            let (addr, contiguous) = self.contiguous_at(offset);
+            let taken = usize::try_from(contiguous).map_or(len, |contiguous| contiguous.min(len));
             spans.push(Span { addr, len: taken });
             offset += taken as u64;
             len -= taken;
         }
     }
 
-    /// Returns the address of the byte at `offset`, and the number of contiguous bytes there, at least one.
-    fn run(&self, offset: u64) -> (u64, u64) {
+    /// Returns the address of the byte at `offset`, and the number of contiguous bytes from there, at least one.
+    fn contiguous_at(&self, offset: u64) -> (u64, u64) {
         match &self.form {
             Form::Direct { addr } => (addr + offset, self.len - offset),
-            Form::Pages { layout, pages } => layout.run(offset, |page| pages[page]),
+            Form::Pages { layout, pages } => layout.contiguous_at(offset, |page| pages[page]),
             Form::PageTables { layout, order, tables } => {
-                layout.run(offset, |page| tables[page >> order][page & ((1 << order) - 1)])
+                layout.contiguous_at(offset, |page| tables[page >> order][page & ((1 << order) - 1)])
             }
             Form::Buffers(buffers) => {
                 let buffer = buffers[buffers.partition_point(|buffer| buffer.end <= offset)];
@@ -264,12 +264,13 @@ impl Translation {
 }
 
 impl Layout {
-    /// Checks the pages and the offset of the first byte; returns the length of the translation.
+    /// Checks the pages and the offset of the first byte, and returns the length of the translation.
     fn check(self, pages: &[u64]) -> Result<u64, TranslationError> {
         self.check_pages(pages)?;
         self.len(pages.len())
     }
 
+    /// Checks that there are pages, aligned to their size and within the address space.
     fn check_pages(self, pages: &[u64]) -> Result<(), TranslationError> {
         if pages.is_empty() {
             return Err(TranslationError::Empty);
@@ -283,6 +284,7 @@ impl Layout {
         Ok(())
     }
 
+    /// Checks the offset of the first byte, and returns the length of a translation to this number of pages.
     fn len(self, pages: usize) -> Result<u64, TranslationError> {
         if self.first >= self.size.bytes() {
             return Err(TranslationError::FirstByte { first: self.first });
@@ -291,7 +293,8 @@ impl Layout {
         Ok(bytes - self.first)
     }
 
-    fn run(self, offset: u64, page_addr: impl FnOnce(usize) -> u64) -> (u64, u64) {
+    /// Returns the address of the byte at `offset`, and the number of bytes from there to the end of its page.
+    fn contiguous_at(self, offset: u64, page_addr: impl FnOnce(usize) -> u64) -> (u64, u64) {
         let at = self.first + offset;
         let within = at & (self.size.bytes() - 1);
         #[expect(clippy::cast_possible_truncation, reason = "a page index is within a table in memory")]
@@ -300,8 +303,8 @@ impl Layout {
     }
 }
 
-/// The address just past the last byte. Memory that ends exactly at the end of the address space is refused
-/// too, for simplicity.
+/// Returns the address just past the last byte. Memory that ends exactly at the end of the address space is refused,
+/// too, because this address would not fit 64 bits.
 fn end_of(addr: u64, len: u64) -> Result<u64, TranslationError> {
     if len == 0 {
         return Err(TranslationError::Empty);

@@ -1,7 +1,7 @@
-//! Memory windows: part of a region, opened to one peer or to all peers of the domain, and closed again
-//! without affecting the region.
+//! Memory windows: binding and unbinding. A window gives one peer, or all peers of the domain, access to part of a
+//! region, and can be unbound without affecting the region.
 //!
-//! A window is an entry of the table like a region (`table.rs` allocates and deregisters it) and uses the
+//! A window has an entry in the table, as a region does (`table.rs` allocates and deregisters it), and uses the
 //! translation of its region. A region cannot be deregistered while windows are bound to it.
 
 use super::access::{Access, Kinds};
@@ -20,7 +20,8 @@ pub struct Binding {
     pub len: u64,
     /// The rights of peers. Local rights are ignored.
     pub rights: Rights,
-    /// Whether it serves a single remote message and is closed when that message has ended (requirement M10).
+    /// Whether the window serves a single remote message and becomes invalid when that message has ended
+    /// (requirement M10).
     pub one_touch: bool,
     /// Whether peers name the first byte by offset 0 instead of `at`.
     pub zero_based: bool,
@@ -31,34 +32,34 @@ pub struct Binding {
 /// Which peers may use a window: the two associations of RFC 5041 §8.2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Scope {
-    /// Only the peer of the stream that binds it, which may also invalidate it (verbs: a window of type 2).
+    /// Only the peer of the stream that binds the window. This peer may also invalidate the window (verbs: type 2).
     Stream,
-    /// The peers of all streams of the domain; none of them may invalidate it (verbs: type 1).
+    /// The peers of all streams of the domain. None of them may invalidate the window (verbs: type 1).
     Domain,
 }
 
 impl Table {
-    /// Executes a binding. `window` is the current tag of the window; the new tag, its [`next_tag`],
-    /// is returned. A previous binding is revoked, which waits for guards. If a check fails, the window is
-    /// unchanged.
+    /// Binds a window to part of a region, and returns its new tag, which is the [`next_tag`] of `window`, the
+    /// current one. Revokes the previous binding, which waits for guards. If a check fails, the window is unchanged.
     ///
-    /// A `len` of 0 unbinds the window and ignores the rest of the binding.
+    /// A `len` of 0 unbinds the window; the other fields of the binding are then ignored.
     pub fn bind(&self, stream: Stream, window: Tag, binding: Binding) -> Result<Tag, Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(window, stream) };
-        let change = self.change_of(&access)?;
+        let change = self.begin_change_of_instance(&access)?;
         let tag = next_tag(window);
         self.bind_entry(stream, change, tag, &binding)?;
         Ok(tag)
     }
 
-    /// Executes a binding whose instance the consumer has chosen: `tag` becomes the tag of the window,
-    /// whatever it is now (verbs: a window of type 2).
+    /// Binds a window as [`bind`](Self::bind) does, but with an instance that the program has chosen: `tag` becomes
+    /// the tag of the window, whatever instance the window has now (verbs: a window of type 2).
     pub fn bind_as(&self, stream: Stream, tag: Tag, binding: Binding) -> Result<(), Denied> {
         let access = Access { kinds: Kinds::Only(Kind::Window), ..Access::to_change(tag, stream) };
-        let change = self.change(&access)?;
+        let change = self.begin_change(&access)?;
         self.bind_entry(stream, change, tag, &binding)
     }
 
+    /// Binds or unbinds the window whose entry is locked by `change`, and gives it the tag `tag`.
     fn bind_entry(
         &self,
         stream: Stream,
@@ -66,7 +67,8 @@ impl Table {
         tag: Tag,
         binding: &Binding,
     ) -> Result<(), Denied> {
-        // Attach to the new region before detaching from the old one: they may be the same.
+        // Attach first: if that fails, the old binding stays. This also counts the window twice, for a moment, if it
+        // stays on the same region.
         let body = if binding.len == 0 { None } else { Some(self.attach(stream, binding)?) };
         change.revoke();
         self.unbind(&mut change);
@@ -75,34 +77,34 @@ impl Table {
             change.control.invalidator = body.qp;
             change.publish(instance_of(tag), body);
         } else {
-            let emptied = change.entry.body().emptied();
+            let emptied = change.entry.body().without_memory();
             change.allocate(instance_of(tag), emptied);
         }
         Ok(())
     }
 
-    /// Checks the region (requirement M8, a to g), counts the window on it, and returns the body for the
-    /// window.
+    /// Checks that the window may be bound to the region (requirement M8, a to g), increments the region's number of
+    /// windows, and returns the body for the window.
     ///
-    /// The caller holds the lock of its window while this takes that of the region; no thread takes them in
-    /// the other order.
+    /// The caller holds the lock of the window's entry while this takes the lock of the region's entry; no thread
+    /// takes the two in the other order.
     fn attach(&self, stream: Stream, binding: &Binding) -> Result<Body, Denied> {
         let &Binding { region, at, len, rights, one_touch, zero_based, scope } = binding;
         let access = Access {
             offset: at,
             len,
-            need: needed_of_region(rights),
+            need: required_region_rights(rights),
             kinds: Kinds::Only(Kind::Region),
             ..Access::to_change(region, stream)
         };
-        let mut change = self.change(&access)?;
+        let mut change = self.begin_change(&access)?;
         let state = change.entry.state();
         if !state.is_valid() {
             drop(change);
-            return Err(self.refusal(&access));
+            return Err(self.explain_refusal(&access));
         }
         let checked = access.check(&change.entry.body(), state);
-        let within = checked.map_err(|check| change.denied(&access, check))?;
+        let within = checked.map_err(|check| change.deny(&access, check))?;
         change.control.windows += 1;
         let body = change.entry.body();
         Ok(Body {
@@ -119,9 +121,9 @@ impl Table {
     }
 }
 
-/// The rights that the region must have for such a window: remote access through a window counts as access by
-/// the program.
-fn needed_of_region(rights: Rights) -> Rights {
+/// Returns the rights that a region must have for a window with these rights. The region needs local rights only,
+/// because remote access through a window counts as access by the program.
+fn required_region_rights(rights: Rights) -> Rights {
     let mut needed = Rights::BIND;
     if rights.intersects(Rights::REMOTE_READ | Rights::REMOTE_ATOMIC) {
         needed |= Rights::LOCAL_READ;

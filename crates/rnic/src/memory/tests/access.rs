@@ -1,20 +1,22 @@
-//! The order of the checks of an access: start with one in which everything is wrong, and correct one check
-//! at a time.
+//! The order of the checks of an access. The tests start with an access that fails all checks, and correct one
+//! parameter at a time.
 
 use super::super::{Binding, Check, Denied, Limits, Rights, Scope, Spans, Table};
 use super::*;
 use ironwarp_wire::{Cause, Protection, TaggedBuffer};
 
 const WRITE: Rights = Rights::LOCAL_WRITE;
+/// An offset at which an access of 4 bytes exceeds 64 bits.
 const WRAPPING: u64 = u64::MAX - 1;
+/// The offset just past the memory.
 const BEHIND: u64 = ADDR + LEN;
 
 #[test]
 fn local_checks_come_in_order() {
     let table = table();
-    let tag = region(&table, Rights::LOCAL_READ);
+    let tag = register(&table, Rights::LOCAL_READ);
     let window = table.allocate_window(HOME).unwrap();
-    let host_region = region(&table, Rights::LOCAL_READ | Rights::BIND);
+    let host_region = register(&table, Rights::LOCAL_READ | Rights::BIND);
     let idle = table.allocate(HOME).unwrap();
 
     for nothing in [Tag(0), Tag(0xff), Tag(u32::MAX), Tag(99 << 8), other_instance(idle), window] {
@@ -29,13 +31,13 @@ fn local_checks_come_in_order() {
     assert_eq!(local_denied(&table, HOME, tag, WRAPPING, 4, WRITE), Check::Wrap);
     assert_eq!(local_denied(&table, HOME, tag, BEHIND, 4, WRITE), Check::Range);
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 4, WRITE), Check::Right);
-    assert_eq!(local(&table, tag, ADDR, 4, Rights::LOCAL_READ), [Span { addr: ADDR, len: 4 }]);
+    assert_eq!(local_spans(&table, tag, ADDR, 4, Rights::LOCAL_READ), [Span { addr: ADDR, len: 4 }]);
 }
 
 #[test]
 fn remote_checks_come_in_order() {
     let table = table();
-    let host_region = region(&table, Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::BIND);
+    let host_region = register(&table, Rights::LOCAL_READ | Rights::LOCAL_WRITE | Rights::BIND);
     let unbound = table.allocate_window(HOME).unwrap();
     let need = Rights::REMOTE_WRITE;
 
@@ -49,17 +51,23 @@ fn remote_checks_come_in_order() {
     assert_eq!(remote_denied(&table, STREAM, place(tag, WRAPPING), 4, need), Check::Wrap);
     assert_eq!(remote_denied(&table, STREAM, place(tag, BEHIND), 4, need), Check::Range);
     assert_eq!(remote_denied(&table, STREAM, place(tag, ADDR), 4, need), Check::Right);
-    let spans = remote(&table, STREAM, place(tag, ADDR), 4, Rights::REMOTE_READ);
+    let spans = remote_spans(&table, STREAM, place(tag, ADDR), 4, Rights::REMOTE_READ);
     assert_eq!(spans, [Span { addr: ADDR, len: 4 }]);
 }
 
 #[test]
 fn the_range_is_exact_at_both_ends() {
     let table = table();
-    let tag = region(&table, Rights::LOCAL_READ);
+    let tag = register(&table, Rights::LOCAL_READ);
     let check = |at, len| local_denied(&table, HOME, tag, at, len, Rights::LOCAL_READ);
-    assert_eq!(local(&table, tag, ADDR, 0x1000, Rights::LOCAL_READ), [Span { addr: ADDR, len: 0x1000 }]);
-    assert_eq!(local(&table, tag, BEHIND - 1, 1, Rights::LOCAL_READ), [Span { addr: BEHIND - 1, len: 1 }]);
+    assert_eq!(
+        local_spans(&table, tag, ADDR, 0x1000, Rights::LOCAL_READ),
+        [Span { addr: ADDR, len: 0x1000 }]
+    );
+    assert_eq!(
+        local_spans(&table, tag, BEHIND - 1, 1, Rights::LOCAL_READ),
+        [Span { addr: BEHIND - 1, len: 1 }]
+    );
     assert_eq!(check(ADDR, 0x1001), Check::Range);
     assert_eq!(check(ADDR - 1, 1), Check::Range);
     assert_eq!(check(ADDR - 1, 0x1001), Check::Range);
@@ -78,7 +86,7 @@ fn every_right_is_its_own() {
     for given in all.iter() {
         // Some rights can only be registered together with the local write right.
         let with = given | Rights::LOCAL_WRITE;
-        let tag = region(&table, with);
+        let tag = register(&table, with);
         for need in all.iter() {
             let result = table.admit_local(HOME, tag, ADDR, 1, need, &mut Spans::new()).map(drop);
             match result {
@@ -89,7 +97,7 @@ fn every_right_is_its_own() {
         }
         table.deregister(tag).unwrap();
     }
-    let tag = region(&table, Rights::LOCAL_READ);
+    let tag = register(&table, Rights::LOCAL_READ);
     let both = Rights::LOCAL_READ | Rights::LOCAL_WRITE;
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, both), Check::Right);
 }
@@ -99,18 +107,18 @@ fn strict_mode_opens_only_windows_to_peers() {
     let rights = Rights::LOCAL_READ | Rights::REMOTE_READ | Rights::BIND;
     for strict in [false, true] {
         let table = Table::new(Limits { entries: 10, strict }, cipher());
-        let tag = region(&table, rights);
+        let tag = register(&table, rights);
         let window = table.allocate_window(HOME).unwrap();
         let window = table.bind(STREAM, window, whole(tag, Rights::REMOTE_READ)).unwrap();
-        let spans = remote(&table, STREAM, place(window, ADDR), 4, Rights::REMOTE_READ);
+        let spans = remote_spans(&table, STREAM, place(window, ADDR), 4, Rights::REMOTE_READ);
         assert_eq!(spans, [Span { addr: ADDR, len: 4 }]);
         if strict {
             let check = remote_denied(&table, STRANGER, place(tag, WRAPPING), 4, Rights::REMOTE_READ);
             assert_eq!(check, Check::Kind);
         } else {
-            remote(&table, NEIGHBOUR, place(tag, ADDR), 4, Rights::REMOTE_READ);
+            remote_spans(&table, NEIGHBOUR, place(tag, ADDR), 4, Rights::REMOTE_READ);
         }
-        local(&table, tag, ADDR, 4, Rights::LOCAL_READ);
+        local_spans(&table, tag, ADDR, 4, Rights::LOCAL_READ);
     }
 }
 
@@ -119,14 +127,14 @@ fn a_zero_based_region_is_reached_by_offsets() {
     let table = table();
     let memory = Memory { start: 0, ..memory(Rights::LOCAL_READ) };
     let tag = table.register(&ALL, HOME, memory).unwrap();
-    assert_eq!(local(&table, tag, 0x10, 4, Rights::LOCAL_READ), [Span { addr: ADDR + 0x10, len: 4 }]);
+    assert_eq!(local_spans(&table, tag, 0x10, 4, Rights::LOCAL_READ), [Span { addr: ADDR + 0x10, len: 4 }]);
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 4, Rights::LOCAL_READ), Check::Range);
 }
 
 #[test]
 fn spans_of_several_accesses_gather_in_one_list() {
     let table = table();
-    let tag = region(&table, Rights::LOCAL_READ);
+    let tag = register(&table, Rights::LOCAL_READ);
     let mut spans = Spans::new();
     let guards: Vec<_> = [(0, 8), (8, 8), (64, 8)]
         .map(|(at, len)| {
@@ -143,7 +151,7 @@ fn spans_of_several_accesses_gather_in_one_list() {
 #[test]
 fn a_denial_knows_what_answers_it_and_says_why() {
     let table = table();
-    let tag = region(&table, Rights::LOCAL_READ);
+    let tag = register(&table, Rights::LOCAL_READ);
     let deny = |tag, at, need| table.admit_local(HOME, tag, at, 4, need, &mut Spans::new()).unwrap_err();
     let denial = deny(tag, ADDR, WRITE);
     assert_eq!(
@@ -183,6 +191,7 @@ fn a_denial_knows_what_answers_it_and_says_why() {
     assert_eq!(Denied::invalidate_cause(), Cause::Protection(Protection::Invalidate));
 }
 
+/// Describes the binding of a window to a whole region.
 fn whole(region: Tag, rights: Rights) -> Binding {
     Binding { region, at: ADDR, len: LEN, rights, one_touch: false, zero_based: false, scope: Scope::Stream }
 }

@@ -1,6 +1,6 @@
-//! Tags that cannot be guessed (RFC 5042 §6.1).
+//! Tests that tags cannot be guessed (RFC 5042 §6.1).
 
-use super::super::slab::RESERVE;
+use super::super::slab::MIN_FREE_INDICES;
 use super::super::{RegisterError, index_of};
 use super::*;
 use crate::fault::Rng;
@@ -9,8 +9,9 @@ use std::collections::{HashMap, HashSet};
 
 const READ: Rights = Rights::LOCAL_READ;
 
+/// Registers `count` regions and returns their tags.
 fn tags(table: &Table, count: usize) -> Vec<Tag> {
-    (0..count).map(|_| region(table, READ)).collect()
+    (0..count).map(|_| register(table, READ)).collect()
 }
 
 #[test]
@@ -44,7 +45,7 @@ fn tags_of_one_adapter_are_not_those_of_another() {
     assert!(other.iter().all(|tag| !one.contains(tag)));
 }
 
-/// The chance of a guess is the share of valid tags among all 2³².
+/// The probability that a guess is right is the share of valid tags among all 2³².
 #[test]
 fn guesses_hit_as_often_as_chance_has_it() {
     const REGIONS: usize = 200_000;
@@ -65,15 +66,15 @@ fn guesses_hit_as_often_as_chance_has_it() {
 fn indices_are_not_used_again_in_the_same_order() {
     let table = table_of(10_000);
     let mut indices = Vec::new();
-    for _ in 0..4 * RESERVE {
-        let tag = region(&table, READ);
+    for _ in 0..4 * MIN_FREE_INDICES {
+        let tag = register(&table, READ);
         indices.push(index_of(tag));
         table.deregister(tag).unwrap();
     }
     let mut successor = HashMap::new();
     let predicted =
         indices.windows(2).filter(|pair| successor.insert(pair[0], pair[1]) == Some(pair[1])).count();
-    assert!(predicted < RESERVE / 50, "{predicted} of {} could be predicted", 3 * RESERVE);
+    assert!(predicted < MIN_FREE_INDICES / 50, "{predicted} of {} could be predicted", 3 * MIN_FREE_INDICES);
 }
 
 /// With these keys, the slot of a reserved index is among the first thousand.

@@ -1,4 +1,4 @@
-//! Helpers for the tests of the table.
+//! Unit tests of the memory table, and helpers that they share.
 
 mod access;
 mod guessing;
@@ -15,17 +15,22 @@ use ironwarp_wire::{Place, Tag};
 use std::ops::Range;
 use std::sync::{Arc, LazyLock};
 
+/// The domain of the memory that most tests use.
 const HOME: Domain = Domain(1);
+/// Another domain.
 const AWAY: Domain = Domain(2);
+/// The stream that most tests use.
 const STREAM: Stream = Stream { domain: HOME, qp: 7 };
+/// Another stream of the same domain.
 const NEIGHBOUR: Stream = Stream { domain: HOME, qp: 8 };
+/// A stream of another domain.
 const STRANGER: Stream = Stream { domain: AWAY, qp: 7 };
 
 /// Address of the memory that most tests use.
 const ADDR: u64 = 0x10_0000;
 const LEN: u64 = 0x1000;
 
-/// A program with this address range mapped. The table must not copy anything.
+/// A host with this address range mapped. Copying panics, because the table must not copy.
 #[derive(Debug)]
 struct Mapped(Range<u64>);
 
@@ -49,21 +54,24 @@ fn table() -> Table {
     table_of(100)
 }
 
+/// Creates a table with this maximum number of entries.
 fn table_of(entries: usize) -> Table {
     Table::new(Limits { entries, strict: false }, cipher())
 }
 
-/// A cipher that is the same in every test and every run.
+/// Returns a cipher that is the same in every test and every run.
 fn cipher() -> Arc<TagCipher> {
     static CIPHER: LazyLock<Arc<TagCipher>> = LazyLock::new(|| TagCipher::new([0; 16]));
     Arc::clone(&CIPHER)
 }
 
+/// Describes `LEN` bytes at `ADDR` with these rights.
 fn memory(rights: Rights) -> Memory {
     Memory::direct(ADDR, LEN, rights).unwrap()
 }
 
-fn region(table: &Table, rights: Rights) -> Tag {
+/// Registers `LEN` bytes at `ADDR` with these rights in `HOME`.
+fn register(table: &Table, rights: Rights) -> Tag {
     table.register(&ALL, HOME, memory(rights)).unwrap()
 }
 
@@ -71,8 +79,8 @@ fn place(tag: Tag, offset: u64) -> Place {
     Place { tag, offset }
 }
 
-/// Returns the check by which an access is denied, after checking that no span was returned.
-fn denied(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
+/// Returns the check that `access` fails, and asserts that the access appended no span.
+fn failed_check(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
     let before = Span { addr: 1, len: 1 };
     let mut spans = Spans::new();
     spans.push(before);
@@ -81,28 +89,33 @@ fn denied(access: impl FnOnce(&mut Spans) -> Result<(), Denied>) -> Check {
     denied.check
 }
 
+/// Returns the check that an access of a work request fails.
 fn local_denied(table: &Table, domain: Domain, tag: Tag, at: u64, len: usize, need: Rights) -> Check {
-    denied(|spans| table.admit_local(domain, tag, at, len, need, spans).map(drop))
+    failed_check(|spans| table.admit_local(domain, tag, at, len, need, spans).map(drop))
 }
 
+/// Returns the check that an access of a remote message fails.
 fn remote_denied(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Check {
-    denied(|spans| table.admit_remote(stream, place, len, need, spans, &mut Touch::for_request()).map(drop))
+    failed_check(|spans| {
+        table.admit_remote(stream, place, len, need, spans, &mut Touch::for_request()).map(drop)
+    })
 }
 
-/// Returns the address ranges of an access that must succeed.
-fn local(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Vec<Span> {
+/// Returns the address ranges of a work request's access, which must succeed.
+fn local_spans(table: &Table, tag: Tag, at: u64, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
     drop(table.admit_local(HOME, tag, at, len, need, &mut spans).unwrap());
     spans.to_vec()
 }
 
-fn remote(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Vec<Span> {
+/// Returns the address ranges of a remote message's access, which must succeed.
+fn remote_spans(table: &Table, stream: Stream, place: Place, len: usize, need: Rights) -> Vec<Span> {
     let mut spans = Spans::new();
     drop(table.admit_remote(stream, place, len, need, &mut spans, &mut Touch::for_request()).unwrap());
     spans.to_vec()
 }
 
-/// A tag with another instance of the same entry.
+/// Returns a tag with another instance of the same entry.
 fn other_instance(tag: Tag) -> Tag {
     Tag(tag.0 ^ 0x80)
 }

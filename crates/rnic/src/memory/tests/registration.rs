@@ -1,6 +1,6 @@
 //! Registration by call and by send-queue request, sharing, invalidation, and reuse of tags.
 
-use super::super::slab::{RESERVE, Slab};
+use super::super::slab::{MIN_FREE_INDICES, Slab};
 use super::super::{DeregisterError, EntryInfo, Kind, RegisterError, Translation, index_of, next_tag};
 use super::*;
 use std::collections::HashSet;
@@ -11,21 +11,21 @@ const READ: Rights = Rights::LOCAL_READ;
 #[test]
 fn what_cannot_be_registered() {
     let table = table();
-    let register = |host: &Mapped, memory| table.register(host, HOME, memory).unwrap_err();
+    let refuse = |host: &Mapped, memory| table.register(host, HOME, memory).unwrap_err();
     let good = memory(READ);
-    assert_eq!(register(&ALL, Memory { len: 0, ..good.clone() }), RegisterError::Empty);
+    assert_eq!(refuse(&ALL, Memory { len: 0, ..good.clone() }), RegisterError::Empty);
     assert_eq!(
-        register(&ALL, Memory { len: LEN + 1, ..good.clone() }),
+        refuse(&ALL, Memory { len: LEN + 1, ..good.clone() }),
         RegisterError::TooLong { len: LEN + 1, translated: LEN }
     );
     let start = u64::MAX - LEN + 1;
-    assert_eq!(register(&ALL, Memory { start, ..good.clone() }), RegisterError::Wrap { start, len: LEN });
+    assert_eq!(refuse(&ALL, Memory { start, ..good.clone() }), RegisterError::Wrap { start, len: LEN });
     for right in [Rights::REMOTE_WRITE, Rights::REMOTE_ATOMIC] {
-        assert_eq!(register(&ALL, memory(READ | right)), RegisterError::Rights(READ | right));
-        table.deregister(region(&table, right | Rights::LOCAL_WRITE)).unwrap();
+        assert_eq!(refuse(&ALL, memory(READ | right)), RegisterError::Rights(READ | right));
+        table.deregister(register(&table, right | Rights::LOCAL_WRITE)).unwrap();
     }
     let span = Span { addr: ADDR, len: 0x1000 };
-    assert_eq!(register(&Mapped(ADDR..ADDR + LEN - 1), good.clone()), RegisterError::Unmapped(span));
+    assert_eq!(refuse(&Mapped(ADDR..ADDR + LEN - 1), good.clone()), RegisterError::Unmapped(span));
     assert_eq!(table.len(), 0);
     table.register(&Mapped(ADDR..ADDR + LEN), HOME, good.clone()).unwrap();
     table.register(&ALL, HOME, Memory { start: start - 1, ..good }).unwrap();
@@ -50,7 +50,7 @@ fn every_part_must_be_mapped_but_only_what_is_registered() {
 #[test]
 fn a_full_table_says_so() {
     let table = table_of(2);
-    let first = region(&table, READ);
+    let first = register(&table, READ);
     let second = table.allocate(HOME).unwrap();
     let full = RegisterError::Full { entries: 2 };
     assert_eq!(table.register(&ALL, HOME, memory(READ)), Err(full));
@@ -67,7 +67,7 @@ fn an_old_tag_is_not_honoured_when_its_index_is_used_again() {
     let table = table_of(1);
     let mut old: Vec<Tag> = Vec::new();
     for _ in 0..=u8::MAX {
-        let tag = region(&table, READ);
+        let tag = register(&table, READ);
         if let Some(&last) = old.last() {
             assert_eq!(tag, next_tag(last));
         }
@@ -76,28 +76,28 @@ fn an_old_tag_is_not_honoured_when_its_index_is_used_again() {
             assert_eq!(table.look_up(old), None);
             assert_eq!(table.deregister(old), Err(DeregisterError::Unknown(old)));
         }
-        local(&table, tag, ADDR, 1, READ);
+        local_spans(&table, tag, ADDR, 1, READ);
         table.deregister(tag).unwrap();
         assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, READ), Check::Valid);
         assert_eq!(table.deregister(tag), Err(DeregisterError::Unknown(tag)));
         old.push(tag);
     }
-    // With one free index, the worst case, eight bits of instance are all there is.
-    assert_eq!(region(&table, READ), old[0]);
+    // In the worst case, with one free index, only the eight bits of the instance change.
+    assert_eq!(register(&table, READ), old[0]);
 }
 
 #[test]
 fn tags_come_back_late() {
     let table = table_of(1_000_000);
-    let rounds = RESERVE / 2 * 256;
+    let rounds = MIN_FREE_INDICES / 2 * 256;
     let mut seen = HashSet::new();
     for _ in 0..rounds {
-        let tag = region(&table, READ);
+        let tag = register(&table, READ);
         assert!(seen.insert(tag), "{tag} after {} registrations", seen.len());
         table.deregister(tag).unwrap();
     }
     let indices: HashSet<_> = seen.iter().map(|&tag| index_of(tag)).collect();
-    assert!(indices.len() <= RESERVE + 1, "the table grew to {}", indices.len());
+    assert!(indices.len() <= MIN_FREE_INDICES + 1, "the table grew to {}", indices.len());
 }
 
 #[test]
@@ -119,7 +119,7 @@ fn a_million_entries() {
     assert_eq!(table.len(), 1_000_000);
     assert!(table.register(&ALL, HOME, memory(READ)).is_err());
     for (start, &tag) in tags.iter().enumerate().step_by(997) {
-        assert_eq!(local(&table, tag, start as u64, 1, READ), [Span { addr: ADDR, len: 1 }]);
+        assert_eq!(local_spans(&table, tag, start as u64, 1, READ), [Span { addr: ADDR, len: 1 }]);
     }
     for tag in tags {
         table.deregister(tag).unwrap();
@@ -130,17 +130,17 @@ fn a_million_entries() {
 #[test]
 fn more_entries_than_a_tag_can_name_are_not_promised() {
     for entries in [(1 << 24) - 2, 1 << 24, usize::MAX] {
-        assert_eq!(Slab::new(entries, cipher()).entries, (1 << 24) - 2);
+        assert_eq!(Slab::new(entries, cipher()).max_entries, (1 << 24) - 2);
     }
     let table = table_of(usize::MAX);
-    local(&table, region(&table, READ), ADDR, 1, READ);
+    local_spans(&table, register(&table, READ), ADDR, 1, READ);
     assert_eq!(local_denied(&table, HOME, Tag(u32::MAX), 0, 1, READ), Check::Valid);
 }
 
 #[test]
 fn regions_share_a_translation_and_nothing_else() {
     let table = table();
-    let tag = region(&table, READ | Rights::LOCAL_WRITE);
+    let tag = register(&table, READ | Rights::LOCAL_WRITE);
     let shared = table.share(tag, AWAY, 0, READ).unwrap();
     let info = EntryInfo {
         tag: shared,
@@ -187,7 +187,7 @@ fn a_translation_lives_as_long_as_an_entry_needs_it() {
     assert!(translation.upgrade().is_none());
 }
 
-/// Calls `fill` and returns the check that failed, if any.
+/// Executes a registration by send-queue request, and returns the check that failed, if any.
 fn fill(table: &Table, stream: Stream, tag: Tag) -> Result<(), Check> {
     table.fill(&ALL, stream, tag, memory(READ)).map_err(|error| match error {
         RegisterError::Denied(denied) => denied.check,
@@ -211,10 +211,10 @@ fn registration_by_send_queue_request() {
     assert!(matches!(unmapped, RegisterError::Unmapped(_)));
 
     assert_eq!(fill(&table, STREAM, tag), Ok(()));
-    assert_eq!(local(&table, tag, ADDR, 1, READ), [Span { addr: ADDR, len: 1 }]);
+    assert_eq!(local_spans(&table, tag, ADDR, 1, READ), [Span { addr: ADDR, len: 1 }]);
     assert_eq!(fill(&table, STREAM, tag), Err(Check::Idle));
     assert_eq!(fill(&table, STREAM, next_tag(tag)), Err(Check::Idle));
-    assert_eq!(fill(&table, STREAM, region(&table, READ)), Err(Check::Idle));
+    assert_eq!(fill(&table, STREAM, register(&table, READ)), Err(Check::Idle));
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn after_an_invalidation_the_next_tag_is_filled() {
         let old = tag;
         tag = next_tag(tag);
         fill(&table, STREAM, tag).unwrap();
-        local(&table, tag, ADDR, 1, READ);
+        local_spans(&table, tag, ADDR, 1, READ);
         assert_eq!(local_denied(&table, HOME, old, ADDR, 1, READ), Check::Instance);
         table.invalidate(STREAM, tag).unwrap();
         tag = next_tag(tag);
@@ -254,8 +254,8 @@ fn local_invalidation_is_checked() {
     assert_eq!(check(STREAM, Tag(0)), Check::Valid);
     assert_eq!(check(STRANGER, other_instance(tag)), Check::Domain);
     assert_eq!(check(STREAM, other_instance(tag)), Check::Instance);
-    assert_eq!(check(STREAM, region(&table, READ)), Check::Invalidate);
-    local(&table, tag, ADDR, 1, READ);
+    assert_eq!(check(STREAM, register(&table, READ)), Check::Invalidate);
+    local_spans(&table, tag, ADDR, 1, READ);
 }
 
 #[test]
@@ -269,8 +269,8 @@ fn remote_invalidation_is_checked() {
     assert_eq!(check(STRANGER, other_instance(tag)), Check::Domain);
     assert_eq!(check(STREAM, other_instance(tag)), Check::Instance);
     assert_eq!(check(NEIGHBOUR, tag), Check::Stream);
-    assert_eq!(check(STREAM, region(&table, READ)), Check::Invalidate);
-    local(&table, tag, ADDR, 1, READ);
+    assert_eq!(check(STREAM, register(&table, READ)), Check::Invalidate);
+    local_spans(&table, tag, ADDR, 1, READ);
 
     table.invalidate_remotely(STREAM, tag).unwrap();
     assert_eq!(local_denied(&table, HOME, tag, ADDR, 1, READ), Check::Valid);

@@ -10,7 +10,7 @@ const ROUNDS: usize = 2_000;
 const READERS: usize = 2;
 const READ: Rights = Rights::REMOTE_READ;
 
-/// The state of the memory of one round. Each round uses another address.
+/// What the threads know about the memory of one round. Each round uses another address.
 #[derive(Default)]
 struct Round {
     revoked: AtomicBool,
@@ -18,38 +18,38 @@ struct Round {
     uses: AtomicU32,
 }
 
-/// Ends the stress test when dropped, so that a failure does not leave other threads running.
-struct Over<'a>(&'a AtomicBool);
+/// Stops all threads of a stress test when dropped, so that they end if one of them panics.
+struct StopOnDrop<'a>(&'a AtomicBool);
 
-impl Drop for Over<'_> {
+impl Drop for StopOnDrop<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Relaxed);
     }
 }
 
-/// Readers access the current tag in a tight loop, while `open` and `close` create and revoke one tag after
-/// another.
-fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
+/// Runs readers that access the current tag in a tight loop, while this thread creates one tag after another with
+/// `open` and revokes it with `close`. Asserts that no tag is in use after it was revoked.
+fn stress(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
     let rounds: Vec<Round> = (0..ROUNDS).map(|_| Round::default()).collect();
     let current = AtomicU32::new(0);
-    let over = AtomicBool::new(false);
+    let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         for _ in 0..READERS {
             scope.spawn(|| {
-                let _over = Over(&over);
-                while !over.load(Ordering::Relaxed) {
-                    read(table, Tag(current.load(Ordering::Relaxed)), &rounds);
+                let _stop = StopOnDrop(&stop);
+                while !stop.load(Ordering::Relaxed) {
+                    read_once(table, Tag(current.load(Ordering::Relaxed)), &rounds);
                     // There may be more threads than CPUs.
                     thread::yield_now();
                 }
             });
         }
-        let _over = Over(&over);
+        let _stop = StopOnDrop(&stop);
         for (number, round) in rounds.iter().enumerate() {
             let tag = open(ADDR + number as u64 * LEN);
             current.store(tag.0, Ordering::Relaxed);
             while round.uses.load(Ordering::Relaxed) == 0 {
-                assert!(!over.load(Ordering::Relaxed), "a reader failed");
+                assert!(!stop.load(Ordering::Relaxed), "a reader failed");
                 thread::yield_now();
             }
             close(tag);
@@ -59,7 +59,8 @@ fn storm(table: &Table, open: impl Fn(u64) -> Tag, close: impl Fn(Tag)) {
     });
 }
 
-fn read(table: &Table, tag: Tag, rounds: &[Round]) {
+/// Accesses the memory of a tag, if the tag is valid, and asserts that it is not revoked meanwhile.
+fn read_once(table: &Table, tag: Tag, rounds: &[Round]) {
     let mut spans = Spans::new();
     let Ok(guard) = table.admit_remote(STREAM, place(tag, 0), 8, READ, &mut spans, &mut Touch::for_request())
     else {
@@ -84,7 +85,7 @@ fn zero_based(addr: u64) -> Memory {
 #[test]
 fn deregistration_is_final() {
     let table = table();
-    storm(
+    stress(
         &table,
         |addr| table.register(&ALL, HOME, zero_based(addr)).unwrap(),
         |tag| table.deregister(tag).unwrap(),
@@ -106,7 +107,7 @@ fn reregistration_is_final() {
         region.store(tag.0, Ordering::Relaxed);
         tag
     };
-    storm(
+    stress(
         &table,
         |addr| becomes(zero_based(addr)),
         |_| {
@@ -119,7 +120,7 @@ fn reregistration_is_final() {
 #[test]
 fn invalidation_is_final() {
     let table = table();
-    storm(
+    stress(
         &table,
         |addr| {
             let tag = table.allocate(HOME).unwrap();
@@ -152,7 +153,7 @@ fn a_new_binding_ends_the_old_one() {
         window.store(bound.0, Ordering::Relaxed);
         bound
     };
-    storm(
+    stress(
         &table,
         |addr| {
             let tag = table.register(&ALL, HOME, zero_based(addr)).unwrap();
@@ -169,7 +170,7 @@ fn a_new_binding_ends_the_old_one() {
 #[test]
 fn revocation_waits_for_every_guard_of_a_thread() {
     let table = table();
-    let tag = region(&table, READ);
+    let tag = register(&table, READ);
     let take = || {
         table.admit_remote(STREAM, place(tag, ADDR), 8, READ, &mut Spans::new(), &mut Touch::for_request())
     };

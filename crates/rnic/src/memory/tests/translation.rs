@@ -1,4 +1,4 @@
-//! Translations, compared with a list of the address of every byte.
+//! Tests of translations, by comparison with a list of the address of every byte.
 
 use super::super::{PageSize, Spans, Translation, TranslationError};
 use crate::host::Span;
@@ -10,26 +10,27 @@ fn page_size() -> PageSize {
     PageSize::new(PAGE).unwrap()
 }
 
-/// Checks that a sub-range translates to the right addresses, in as few spans as possible.
+/// Checks that a part of `translation` translates to the right addresses, in as few spans as possible. `bytes` are the
+/// addresses of all bytes. `from` and `to` may be any numbers: the part is derived from them.
 fn assert_maps(translation: &Translation, bytes: &[u64], from: usize, to: usize) {
     assert_eq!(translation.len(), bytes.len() as u64);
     let (from, to) = (from.min(to) % (bytes.len() + 1), from.max(to) % (bytes.len() + 1));
     let (from, to) = (from.min(to), from.max(to));
     let mut spans = Spans::new();
-    translation.spans(from as u64, to - from, &mut spans);
+    translation.append_spans(from as u64, to - from, &mut spans);
     let found: Vec<u64> = spans.iter().flat_map(|span| span.addr..span.addr + span.len as u64).collect();
     assert_eq!(found, bytes[from..to]);
     let breaks = bytes[from..to].windows(2).filter(|pair| pair[0] + 1 != pair[1]).count();
     assert_eq!(spans.len(), if from == to { 0 } else { breaks + 1 });
 }
 
-/// The addresses of the bytes of pages, from the first byte on.
+/// Returns the address of every byte of these pages, from byte `first` of the first page on.
 fn bytes_of_pages(pages: &[u64], first: u64) -> Vec<u64> {
     let first = usize::try_from(first).unwrap();
     pages.iter().flat_map(|&page| page..page + PAGE).skip(first).collect()
 }
 
-/// Page addresses, some of them next to each other.
+/// Generates page addresses, some of them next to each other.
 fn pages() -> impl Strategy<Value = Vec<u64>> {
     prop::collection::vec((1_u64..8).prop_map(|page| page * PAGE), 1..6)
 }
@@ -73,7 +74,7 @@ fn page_sizes_from_4_kib_to_256_mib() {
     let large = PageSize::new(1 << 28).unwrap();
     let translation = Translation::pages(large, 5, vec![3 << 28, 1 << 28]).unwrap();
     let mut spans = Spans::new();
-    translation.spans((1 << 28) - 6, 2, &mut spans);
+    translation.append_spans((1 << 28) - 6, 2, &mut spans);
     assert_eq!(*spans, [Span { addr: (4 << 28) - 1, len: 1 }, Span { addr: 1 << 28, len: 1 }]);
 }
 
@@ -116,5 +117,5 @@ fn what_is_no_translation() {
 #[test]
 #[should_panic(expected = "range outside of the translation: it was not checked")]
 fn a_range_that_was_not_checked_is_caught() {
-    Translation::direct(0, 8).unwrap().spans(8, 1, &mut Spans::new());
+    Translation::direct(0, 8).unwrap().append_spans(8, 1, &mut Spans::new());
 }

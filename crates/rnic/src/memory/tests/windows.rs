@@ -1,4 +1,4 @@
-//! Windows: what can be bound, who can use it, and how a binding ends.
+//! Windows: what can be bound, which streams can use a window, and how a binding ends.
 
 use super::super::{Binding, DeregisterError, RegisterError, Scope, next_tag};
 use super::*;
@@ -7,6 +7,7 @@ const READ: Rights = Rights::REMOTE_READ;
 const BINDABLE: Rights =
     Rights::LOCAL_READ.union(Rights::LOCAL_WRITE).union(Rights::REMOTE_READ).union(Rights::BIND);
 
+/// Describes the binding of a window to part of a region.
 fn part(region: Tag) -> Binding {
     Binding {
         region,
@@ -19,6 +20,7 @@ fn part(region: Tag) -> Binding {
     }
 }
 
+/// Describes the request to unbind a window.
 fn unbind(region: Tag) -> Binding {
     Binding { len: 0, ..part(region) }
 }
@@ -26,12 +28,12 @@ fn unbind(region: Tag) -> Binding {
 #[test]
 fn a_window_opens_its_part_of_the_region_and_no_more() {
     let table = table();
-    let region = region(&table, BINDABLE);
+    let region = register(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let bound = table.bind(STREAM, window, part(region)).unwrap();
     assert_eq!(bound, next_tag(window));
     let at = ADDR + 0x100;
-    assert_eq!(remote(&table, STREAM, place(bound, at), 0x10, READ), [Span { addr: at, len: 0x10 }]);
+    assert_eq!(remote_spans(&table, STREAM, place(bound, at), 0x10, READ), [Span { addr: at, len: 0x10 }]);
     for (at, len) in [(at - 1, 1), (at, 0x11), (at + 0x10, 1)] {
         assert_eq!(remote_denied(&table, STREAM, place(bound, at), len, READ), Check::Range);
     }
@@ -40,7 +42,7 @@ fn a_window_opens_its_part_of_the_region_and_no_more() {
 
     let zero_based = Binding { zero_based: true, scope: Scope::Domain, ..part(region) };
     let rebound = table.bind(STREAM, bound, zero_based).unwrap();
-    assert_eq!(remote(&table, NEIGHBOUR, place(rebound, 1), 2, READ), [Span { addr: at + 1, len: 2 }]);
+    assert_eq!(remote_spans(&table, NEIGHBOUR, place(rebound, 1), 2, READ), [Span { addr: at + 1, len: 2 }]);
     assert_eq!(remote_denied(&table, NEIGHBOUR, place(rebound, at), 1, READ), Check::Range);
     assert_eq!(remote_denied(&table, STRANGER, place(rebound, 0), 1, READ), Check::Domain);
     assert_eq!(remote_denied(&table, STREAM, place(bound, 0), 1, READ), Check::Instance);
@@ -55,7 +57,7 @@ fn a_window_of_a_zero_based_region_and_of_a_window_sized_to_it() {
     let all = Binding { at: 0, len: LEN, ..part(region) };
     let bound = table.bind(STREAM, window, all).unwrap();
     assert_eq!(
-        remote(&table, STREAM, place(bound, LEN - 1), 1, READ),
+        remote_spans(&table, STREAM, place(bound, LEN - 1), 1, READ),
         [Span { addr: ADDR + LEN - 1, len: 1 }]
     );
 }
@@ -63,7 +65,7 @@ fn a_window_of_a_zero_based_region_and_of_a_window_sized_to_it() {
 #[test]
 fn binding_is_checked_and_a_refusal_changes_nothing() {
     let table = table();
-    let bindable = region(&table, BINDABLE);
+    let bindable = register(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let window = table.bind(STREAM, window, part(bindable)).unwrap();
     let check = |stream, window, binding| {
@@ -91,7 +93,7 @@ fn binding_is_checked_and_a_refusal_changes_nothing() {
     let away = table.register(&ALL, AWAY, memory(Rights::LOCAL_READ)).unwrap();
     let stale = other_instance(away);
     assert_eq!(check(STREAM, window, Binding { region: stale, ..wrong }), (Check::Domain, stale));
-    let region = region(&table, Rights::LOCAL_READ);
+    let region = register(&table, Rights::LOCAL_READ);
     let stale = other_instance(region);
     assert_eq!(check(STREAM, window, Binding { region: stale, ..wrong }), (Check::Instance, stale));
     let wrong = Binding { region, ..wrong };
@@ -104,7 +106,7 @@ fn binding_is_checked_and_a_refusal_changes_nothing() {
     assert_eq!(check(STREAM, window, wrong), (Check::Bind, region));
 
     // The window stayed bound throughout, and was counted on no other region.
-    remote(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
+    remote_spans(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
     table.deregister(region).unwrap();
     let busy = DeregisterError::Busy { tag: bindable, windows: 2 };
     assert_eq!(table.deregister(bindable), Err(busy));
@@ -120,7 +122,7 @@ fn a_window_needs_the_local_rights_of_its_region() {
     ];
     for (rights, needed) in cases {
         for has in [Rights::empty(), Rights::LOCAL_READ, Rights::LOCAL_WRITE, needed] {
-            let region = region(&table, has | Rights::BIND);
+            let region = register(&table, has | Rights::BIND);
             let window = table.allocate_window(HOME).unwrap();
             let result = table.bind(STREAM, window, Binding { rights, ..part(region) });
             match result {
@@ -133,7 +135,7 @@ fn a_window_needs_the_local_rights_of_its_region() {
         }
     }
     // A window ignores local rights.
-    let region = region(&table, BINDABLE);
+    let region = register(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let bound = table.bind(STREAM, window, Binding { rights: Rights::all(), ..part(region) }).unwrap();
     assert_eq!(table.look_up(bound).map(|info| info.rights), Some(Rights::REMOTE));
@@ -142,14 +144,14 @@ fn a_window_needs_the_local_rights_of_its_region() {
 #[test]
 fn a_region_waits_for_its_windows() {
     let table = table();
-    let region = region(&table, BINDABLE);
+    let region = register(&table, BINDABLE);
     let [a, b, c] = [(); 3].map(|()| {
         let window = table.allocate_window(HOME).unwrap();
         table.bind(STREAM, window, part(region)).unwrap()
     });
     let windows = |n| Err(DeregisterError::Busy { tag: region, windows: n });
     assert_eq!(table.deregister(region), windows(3));
-    // Bound again to the same region, it is still counted once.
+    // A window that is bound again to the same region is still counted once.
     let a = table.bind(STREAM, a, part(region)).unwrap();
     assert_eq!(table.deregister(region), windows(3));
     let a = table.bind(STREAM, a, unbind(Tag(0))).unwrap();
@@ -169,19 +171,19 @@ fn a_region_waits_for_its_windows() {
 #[test]
 fn a_window_that_moves_lets_its_old_region_go() {
     let table = table();
-    let [old, new] = [(); 2].map(|()| region(&table, BINDABLE));
+    let [old, new] = [(); 2].map(|()| register(&table, BINDABLE));
     let window = table.allocate_window(HOME).unwrap();
     let window = table.bind(STREAM, window, part(old)).unwrap();
     let window = table.bind(STREAM, window, part(new)).unwrap();
     table.deregister(old).unwrap();
     assert_eq!(table.deregister(new), Err(DeregisterError::Busy { tag: new, windows: 1 }));
-    remote(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
+    remote_spans(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
 }
 
 #[test]
 fn only_the_peer_of_its_stream_invalidates_a_window() {
     let table = table();
-    let region = region(&table, BINDABLE);
+    let region = register(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let check = |stream, tag| table.invalidate_remotely(stream, tag).unwrap_err().check;
     assert_eq!(check(STREAM, window), Check::Valid);
@@ -209,7 +211,7 @@ fn a_region_with_windows_is_not_invalidated() {
     let window = table.bind(STREAM, window, part(region)).unwrap();
     assert_eq!(table.invalidate(STREAM, region).unwrap_err().check, Check::Windows);
     assert_eq!(table.invalidate_remotely(STREAM, region).unwrap_err().check, Check::Windows);
-    remote(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
+    remote_spans(&table, STREAM, place(window, ADDR + 0x100), 1, READ);
     table.invalidate(STREAM, window).unwrap();
     table.invalidate_remotely(STREAM, region).unwrap();
     let error = table.share(region, HOME, 0, READ).unwrap_err();
@@ -219,24 +221,24 @@ fn a_region_with_windows_is_not_invalidated() {
 #[test]
 fn a_window_cannot_be_shared() {
     let table = table();
-    let region = region(&table, BINDABLE);
+    let region = register(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let window = table.bind(STREAM, window, part(region)).unwrap();
     let error = table.share(window, HOME, 0, READ).unwrap_err();
     assert!(matches!(error, RegisterError::Denied(denied) if denied.check == Check::Kind));
 }
 
-/// Windows of type 2 (verbs): the consumer chooses the instance, and need not know the previous one.
+/// Windows of type 2 (verbs): the program chooses the instance, and need not know the previous one.
 #[test]
 fn a_window_gets_the_instance_that_its_consumer_chose() {
     let table = table();
-    let region = region(&table, BINDABLE);
+    let region = register(&table, BINDABLE);
     let window = table.allocate_window(HOME).unwrap();
     let at = ADDR + 0x100;
     let mut before = window;
     for chosen in [Tag(window.0 ^ 0x5a), Tag(window.0 ^ 0x3c)] {
         table.bind_as(STREAM, chosen, part(region)).unwrap();
-        assert_eq!(remote(&table, STREAM, place(chosen, at), 1, READ), [Span { addr: at, len: 1 }]);
+        assert_eq!(remote_spans(&table, STREAM, place(chosen, at), 1, READ), [Span { addr: at, len: 1 }]);
         assert_eq!(remote_denied(&table, STREAM, place(before, at), 1, READ), Check::Instance);
         before = chosen;
     }
