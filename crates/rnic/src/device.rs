@@ -190,7 +190,7 @@ impl Device {
     }
 
     fn create_numbered_handler(&self, id: HandlerId, wake: Box<dyn Wake>) -> Arc<CompletionHandler> {
-        let interrupt = self.routing.interrupt(id.0, wake.into());
+        let interrupt = self.routing.create_interrupt(id.0, wake.into());
         CompletionHandler::new(id, Box::new(interrupt), Some(self.events()))
     }
 

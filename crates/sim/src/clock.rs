@@ -126,7 +126,7 @@ impl Timers {
         drop(started); // the callback may start another one
         let reminder = reminder.upgrade()?;
         if let Some(moderated) = reminder.of.upgrade() {
-            moderated.expired();
+            moderated.on_timer();
         }
         Some(reminder.name)
     }
@@ -180,7 +180,7 @@ mod tests {
     struct Count(Mutex<u32>);
 
     impl Moderated for Count {
-        fn expired(&self) {
+        fn on_timer(&self) {
             *lock(&self.0) += 1;
         }
     }

@@ -139,7 +139,7 @@ impl Timer for LaneTimer {
         let this = Weak::clone(&self.this);
         self.lane.call_at(Instant::now() + after, move || {
             if let Some(moderated) = this.upgrade().and_then(|timer| timer.moderated.upgrade()) {
-                moderated.expired();
+                moderated.on_timer();
             }
         });
     }

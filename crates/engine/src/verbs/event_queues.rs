@@ -90,7 +90,7 @@ impl EventQueues {
         }
         let wake = EventFdWake::new()?;
         queues.vectors.insert(vector, wake.clone());
-        self.device.routing().connect(vector, Arc::new(wake.clone()));
+        self.device.routing().connect_vector(vector, Arc::new(wake.clone()));
         Ok(wake)
     }
 

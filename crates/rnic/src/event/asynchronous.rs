@@ -157,7 +157,7 @@ impl AsyncEvents {
             let number = u16::try_from(queue.queue().number())
                 .expect("the number was a `u16` when the queue was created");
             if deferred.0.get().is_none()
-                && deferred.0.set(self.routing.interrupt(number, Arc::clone(&wake))).is_ok()
+                && deferred.0.set(self.routing.create_interrupt(number, Arc::clone(&wake))).is_ok()
             {
                 queue.open();
             }

@@ -103,7 +103,7 @@ impl CompletionHandler {
 
 impl Moderated for CompletionHandler {
     /// Called when the interval of [`moderate`](Self::moderate) is over.
-    fn expired(&self) {
-        self.consumer.queue().expired();
+    fn on_timer(&self) {
+        self.consumer.queue().on_timer();
     }
 }

@@ -216,7 +216,7 @@ impl EventQueue {
     }
 
     /// Called when the moderation timer expires.
-    pub fn expired(&self) {
+    pub fn on_timer(&self) {
         let _writer = lock(&self.writer);
         self.update(Register::expired);
         self.fire_if_ahead();

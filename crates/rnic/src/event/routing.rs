@@ -51,14 +51,14 @@ impl Routing {
     }
 
     /// Connects a vector: `wake` is signalled while there are events in queues that have this vector.
-    pub fn connect(&self, vector: Vector, wake: Arc<dyn Wake>) {
+    pub fn connect_vector(&self, vector: Vector, wake: Arc<dyn Wake>) {
         let mut state = lock(&self.state);
         state.vectors.insert(vector, wake);
         state.apply();
     }
 
     /// Creates the interrupt of a queue, which always wakes `own`.
-    pub fn interrupt(&self, queue: u16, own: Arc<dyn Wake>) -> Arc<Interrupt> {
+    pub fn create_interrupt(&self, queue: u16, own: Arc<dyn Wake>) -> Arc<Interrupt> {
         let interrupt = Arc::new(Interrupt { own, raised: Mutex::default() });
         let mut state = lock(&self.state);
         state.interrupts.insert(queue, Arc::downgrade(&interrupt));
@@ -147,10 +147,10 @@ mod tests {
     fn an_interrupt_that_was_raised_goes_along_when_the_map_changes() {
         let routing = Routing::new(2);
         let [own, first, second] = [(); 3].map(|()| Arc::<Count>::default());
-        let interrupt = routing.interrupt(super::super::map::LANE_QUEUE, Arc::<Count>::clone(&own));
+        let interrupt = routing.create_interrupt(super::super::map::LANE_QUEUE, Arc::<Count>::clone(&own));
         interrupt.signal();
-        routing.connect(Vector::Message(1), Arc::<Count>::clone(&first));
-        routing.connect(Vector::Message(2), Arc::<Count>::clone(&second));
+        routing.connect_vector(Vector::Message(1), Arc::<Count>::clone(&first));
+        routing.connect_vector(Vector::Message(2), Arc::<Count>::clone(&second));
         assert_eq!(of([&own, &first, &second]), [1, 1, 0], "raised before the vector was connected");
         let mut map = routing.map();
         let route = Route { vector: Vector::Message(2), ..map.route(Code::Completion, 0) };
@@ -166,8 +166,8 @@ mod tests {
         let routing = Routing::new(2);
         routing.set_map(EventMap::new(Shape::ByQueue, 2, 1));
         let vector = Arc::<Count>::default();
-        routing.connect(Vector::Message(0), Arc::<Count>::clone(&vector));
-        let queue = |number| routing.interrupt(number, Arc::<Count>::default());
+        routing.connect_vector(Vector::Message(0), Arc::<Count>::clone(&vector));
+        let queue = |number| routing.create_interrupt(number, Arc::<Count>::default());
         let queues = [queue(0), queue(1), queue(super::super::map::LANE_QUEUE)];
         queues.iter().for_each(Wake::signal);
         assert_eq!(of([&vector]), [3]);

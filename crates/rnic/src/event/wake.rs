@@ -26,7 +26,7 @@ impl<W: Wake + ?Sized> Wake for Arc<W> {
 
 /// A timer for moderation. The device itself has no clock.
 pub trait Timer: Send + Sync + fmt::Debug {
-    /// Calls [`Moderated::expired`] once after this time, unless the timer is dropped before because the
+    /// Calls [`Moderated::on_timer`] once after this time, unless the timer is dropped before because the
     /// moderation has changed.
     fn start(&self, after: Duration);
 }
@@ -34,5 +34,5 @@ pub trait Timer: Send + Sync + fmt::Debug {
 /// An object whose events are moderated by a [`Timer`].
 pub trait Moderated: Send + Sync + fmt::Debug {
     /// Called when the time that was [started](Timer::start) is over.
-    fn expired(&self);
+    fn on_timer(&self);
 }

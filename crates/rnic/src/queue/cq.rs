@@ -315,7 +315,7 @@ impl Cq {
 
 impl Moderated for Cq {
     /// The time of [`moderate`](Cq::moderate) has passed.
-    fn expired(&self) {
+    fn on_timer(&self) {
         let mut ring = lock(&self.ring);
         let held = ring.held.as_mut().is_some_and(ModerationState::on_timer);
         self.raise_if_held(ring, held);

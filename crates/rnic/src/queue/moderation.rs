@@ -13,7 +13,7 @@ pub struct Moderation {
     pub count: usize,
     /// Time after the first completion that raises an event. Zero means no limit.
     pub period: Duration,
-    /// What calls [`Moderated::expired`](crate::event::Moderated::expired) after that time.
+    /// What calls [`Moderated::on_timer`](crate::event::Moderated::on_timer) after that time.
     pub timer: Arc<dyn Timer>,
 }
 

@@ -143,7 +143,7 @@ fn expiry_against_writing_and_arming() {
         assert_eq!((vector.wakes(), take_all(&mut reader)), (1, vec![1]));
         let writer = writer(&queue, 2..3);
         let expiry = queue.clone();
-        let expiry = thread::spawn(move || expiry.expired());
+        let expiry = thread::spawn(move || expiry.on_timer());
         reader.arm();
         writer.join().unwrap();
         expiry.join().unwrap();

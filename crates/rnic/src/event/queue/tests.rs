@@ -159,9 +159,9 @@ fn the_moderation_timer_holds_the_wake_back_and_not_the_event() {
     reader.arm();
     queue.post(event(2)).unwrap();
     assert_eq!((queue.state(), vector.wakes()), (QueueState::Armed, 1), "the timer is running");
-    queue.expired();
+    queue.on_timer();
     assert_eq!((queue.state(), vector.wakes(), timers()), (QueueState::Unarmed, 2, 2));
-    queue.expired();
+    queue.on_timer();
     assert_eq!(take_all(&mut reader), [2]);
     reader.arm();
     queue.post(event(3)).unwrap();

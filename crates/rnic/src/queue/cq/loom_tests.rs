@@ -211,7 +211,7 @@ fn expiry_against_the_last_that_was_waited_for() {
         assert!(!cq.arm(Arm::Next));
         cq.push(completion(1, 0)).unwrap();
         let other = pusher(&cq, 1, 1..2);
-        cq.expired();
+        cq.on_timer();
         other.join().unwrap();
         assert_eq!((count.events(), cq.is_armed()), (1, false));
     });
@@ -227,7 +227,7 @@ fn the_end_of_moderation_against_push() {
         let other = pusher(&cq, 1, 0..1);
         cq.moderate(None);
         other.join().unwrap();
-        cq.expired();
+        cq.on_timer();
         assert_eq!((count.events(), poll(&cq)), (1, 1));
     });
 }

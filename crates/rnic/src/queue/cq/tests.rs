@@ -363,14 +363,14 @@ fn an_event_waits_for_a_time_and_no_longer() {
     cq.push(plain(1)).unwrap();
     cq.push(plain(2)).unwrap();
     assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (0, 1), "started by the first alone");
-    cq.expired();
+    cq.on_timer();
     assert_eq!(events.events(), 1);
-    cq.expired();
+    cq.on_timer();
     assert_eq!(events.events(), 1, "nothing waits any more");
     assert!(cq.arm(Arm::Next), "what was not polled is still there");
     cq.push(plain(3)).unwrap();
     assert_eq!((events.events(), clock.0.load(Ordering::Relaxed)), (1, 2));
-    cq.expired();
+    cq.on_timer();
     assert_eq!(events.events(), 2);
 }
 
@@ -389,7 +389,7 @@ fn errors_and_the_end_of_moderation_do_not_wait() {
     let (cq, events, _) = moderated(9, PERIOD);
     assert!(!cq.arm(Arm::Solicited));
     cq.push(plain(1)).unwrap();
-    cq.expired();
+    cq.on_timer();
     assert_eq!(events.events(), 0, "it is not for this one");
     cq.push(flushed(2)).unwrap();
     assert_eq!(events.events(), 1);
