@@ -1,4 +1,4 @@
-//! Completions: what a consumer learns about a work request that is done (a CQE).
+//! Completions: the entries of a completion queue (CQEs), each of which reports how a work request ended.
 
 use crate::error::QpError;
 use crate::status::Status;
@@ -17,9 +17,9 @@ pub struct Completion {
     pub opcode: Opcode,
     /// Number of bytes received or read. Undefined unless the request succeeded.
     pub byte_len: u32,
-    /// The number of the queue pair.
+    /// The number of the queue pair that the request belongs to.
     pub qp: u32,
-    /// Receives only: the sender asked to wake the consumer (requirement N8).
+    /// Receives only: the sender requested a solicited event (requirement N8).
     pub solicited: bool,
     /// Receives only: the local tag that the message invalidated (Send with Invalidate).
     pub invalidated: Option<Tag>,
@@ -27,26 +27,28 @@ pub struct Completion {
     pub immediate: Option<u32>,
     /// Receives of datagrams only: the sender. The first 40 bytes of the buffer are the GRH.
     pub sender: Option<Sender>,
-    /// When it was added, by the clock of its queue; zero if the queue has none.
+    /// When the completion was added, by the clock of its queue. Zero if the queue has no clock.
     #[doc(hidden)]
     pub time: u64,
     /// Why the request failed. Shared by all requests that one error ended.
     pub cause: Option<Arc<QpError>>,
 }
 
-// Polling copies it, and completion queues hold many: it must fit one cache line.
+// Polling copies completions, and completion queues hold many: one must fit a cache line.
 const _: () = assert!(size_of::<Completion>() <= 64);
 
-/// A failed request, as its completion.
+/// The error of a request that failed, with its completion.
 #[derive(Clone, Debug, thiserror::Error)]
 #[error("{:?} request {} failed: {}{}", .0.opcode, WrId(.0.wr_id), .0.status, why(.0))]
 pub struct RequestError(pub Completion);
 
+/// Formats the cause of a failure for an error message. Empty if there is none.
 fn why(completion: &Completion) -> String {
     completion.cause.as_ref().map_or_else(String::new, |cause| format!(": {cause}"))
 }
 
-/// An identifier in the form in which a program would write it: as a counter or as an address.
+/// Prints the identifier of a work request as a program would write it: small ones, probably counters, in decimal, and
+/// large ones, probably addresses, in hexadecimal.
 #[derive(Clone, Copy, Debug)]
 pub struct WrId(pub u64);
 
@@ -71,7 +73,7 @@ impl Completion {
         if self.status == Status::Success { Ok(self) } else { Err(RequestError(self)) }
     }
 
-    /// The completion of a request that succeeded.
+    /// Creates the completion of a request that succeeded.
     #[doc(hidden)]
     pub const fn succeeded(wr_id: u64, opcode: Opcode, qp: u32, byte_len: u32) -> Self {
         let (status, cause) = (Status::Success, None);
@@ -80,13 +82,14 @@ impl Completion {
         Self { wr_id, status, opcode, byte_len, qp, solicited, invalidated, immediate, sender, time, cause }
     }
 
-    /// The completion of a request that failed.
+    /// Creates the completion of a request that failed.
     #[doc(hidden)]
     pub fn failed(wr_id: u64, opcode: Opcode, qp: u32, status: Status, cause: Option<Arc<QpError>>) -> Self {
         Self { status, cause, ..Self::succeeded(wr_id, opcode, qp, 0) }
     }
 
-    /// Whether it wakes a consumer that waits for solicited completions. Errors do as well (requirement N8).
+    /// Whether the completion raises the event of a queue that is armed for solicited completions: it is solicited, or
+    /// reports an error (requirement N8).
     #[doc(hidden)]
     pub fn raises_solicited_event(&self) -> bool {
         self.solicited || self.status != Status::Success
@@ -96,7 +99,7 @@ impl Completion {
 /// The sender of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sender {
-    /// The number of its queue pair.
+    /// The number of the sender's queue pair.
     pub qp: u32,
     /// The service level of the datagram.
     pub service_level: u8,
@@ -124,7 +127,7 @@ pub enum Opcode {
     Invalidate,
     /// A receive that was used by a Send.
     Receive,
-    /// A receive that was used by a Write with Immediate. The data is where the Write placed it.
+    /// A receive that was used by a Write with Immediate. The Write has placed the data, not the receive.
     ReceiveWrite,
     /// Deregistration through a control queue (requirement X6). The operations below also go through one.
     Deregister,
@@ -141,9 +144,10 @@ pub enum Opcode {
 /// When a Send or a Write completes (requirement P2).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Completes {
-    /// When the link has taken it, as iWARP defines.
+    /// When the link has taken the last byte of the message, as iWARP defines.
     #[default]
     WhenSent,
-    /// When the peer has placed it. If the peer fails to, the request fails with the peer's error.
+    /// When the peer has acknowledged that the message is placed. If the peer cannot place the message, the request
+    /// fails with the peer's error.
     WhenAcknowledged,
 }

@@ -1,12 +1,11 @@
-//! The completion queue: the stream adds completions, the consumer polls them.
+//! The completion queue: streams add completions, the consumer polls them.
 //!
-//! If the consumer has armed the queue, it gets one event through its [`CompletionHandler`].
+//! A consumer that has armed the queue gets one event through the queue's [`CompletionHandler`].
 //!
-//! One lock protects the completions and the arming, so that "there is a completion" and "an event is due" are
-//! decided together. The event is raised after that lock was released (requirement N9), so that the thread it
-//! wakes finds the completion and does not contend for the lock. A second lock, taken only to raise an event or
-//! to move the queue to another handler, prevents an event from reaching a handler that the queue has left
-//! (requirement N4).
+//! The lock `ring` protects the completions and the arming, so that a completion is added and its event is found to be
+//! due in one step. The event is raised after `ring` was released (requirement N9): the woken thread finds the
+//! completion and does not contend for the lock. The lock `target`, taken only to raise an event or to move the queue
+//! to another handler, prevents an event from reaching a handler that the queue has left (requirement N4).
 
 use super::moderation::{EventDecision, Moderation, ModerationState};
 use super::{Completion, Status};
@@ -18,10 +17,10 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-/// The completions that raise an event (requirement N8).
+/// Which completion raises the event of an armed queue (requirement N8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Arm {
-    /// The next solicited completion, or an error.
+    /// The next completion that is solicited or reports an error.
     Solicited,
     /// The next completion.
     Next,
@@ -32,50 +31,60 @@ pub enum Arm {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("completion queue {cq} overflowed: create it with room for all outstanding requests")]
 pub struct Overrun {
-    /// The queue.
+    /// The number of the queue.
     pub cq: u32,
 }
 
 /// A completion queue.
 #[derive(Debug)]
 pub struct Cq {
+    /// The number by which events name the queue.
     id: u32,
-    /// What a poll finds: the number of completions, and [`OVERRUN`]. Written with `ring` locked.
+    /// The number of completions, plus [`OVERRUN`] after an overrun. Lets a poll of an empty queue return without the
+    /// lock. Written with `ring` locked.
     ready: AtomicUsize,
     /// Equals `ring.armed.is_some()`, for readers that need only a hint. Written with `ring` locked.
     armed: AtomicBool,
     ring: Mutex<Ring>,
     target: Mutex<EventTarget>,
-    /// Number of threads that sleep on the queue, and what wakes them.
+    /// Number of threads that sleep on the queue.
     sleepers: AtomicUsize,
+    /// Wakes the threads that sleep on the queue. Empty until set.
     alarm: OnceLock<Arc<dyn Wake>>,
-    /// Where an overrun is reported.
+    /// Where an overrun is reported. Empty until set.
     reports: OnceLock<Arc<AsyncEvents>>,
 }
 
-/// Set in `ready` after a completion was lost.
+/// The bit of `ready` that is set after a completion was lost.
 const OVERRUN: usize = 1 << (usize::BITS - 1);
 
+/// The completions of a queue, and the arming.
 #[derive(Debug)]
 struct Ring {
+    /// Maximum number of completions.
     capacity: usize,
+    /// The completions to be polled, the oldest first.
     completions: VecDeque<Completion>,
-    /// Number of completions that wake a consumer that waits for solicited ones.
+    /// Number of `completions` that raise the event of a queue armed with [`Arm::Solicited`].
     waking: usize,
+    /// The completion that raises an event. `None` if the queue is not armed.
     armed: Option<Arm>,
+    /// A completion was lost.
     overrun: bool,
-    /// The clock for the times of completions.
+    /// The clock for the times of completions. `None` if they need none.
     clock: Option<fn() -> u64>,
-    /// Moderation of events.
-    held: Option<ModerationState>,
+    /// The events that moderation holds back. `None` without moderation.
+    moderation: Option<ModerationState>,
 }
 
+/// Where the events of a queue go.
 #[derive(Debug, Default)]
 struct EventTarget {
+    /// `None` if the queue has no handler.
     handler: Option<Arc<CompletionHandler>>,
-    /// The last event that the handler got.
+    /// The last event that the handler got. While that is not taken, another event would be redundant.
     last: Option<Ticket>,
-    /// An event is due, but there is no handler. The next handler gets it.
+    /// An event was raised while there was no handler. The next handler gets it.
     event_pending: bool,
     /// The queue is shut down: no events are raised.
     closed: bool,
@@ -96,7 +105,7 @@ impl Cq {
                 armed: None,
                 overrun: false,
                 clock: None,
-                held: None,
+                moderation: None,
             }),
             target: Mutex::new(EventTarget::default()),
             sleepers: AtomicUsize::new(0),
@@ -120,17 +129,18 @@ impl Cq {
         let _ = self.reports.set(Arc::clone(reports));
     }
 
-    /// Registers a thread that is about to sleep until there is something to poll: from now on every completion
-    /// wakes it. Existing completions do not, so call [`is_ready`](Self::is_ready) afterwards.
-    /// Independent of [`arm`](Self::arm), which belongs to the consumer.
+    /// Registers a thread that is about to sleep until [`is_ready`](Self::is_ready) returns true: from now on every new
+    /// completion wakes the thread. Existing completions do not, so call `is_ready` before sleeping. Sleeping is
+    /// independent of [`arm`](Self::arm), which belongs to the consumer.
     pub fn begin_sleep(&self) {
         self.sleepers.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a poll would find something. If not, a thread that called [`begin_sleep`](Self::begin_sleep)
-    /// before is woken by the next completion.
+    /// Whether a poll would return a completion or an overrun. If not, the next completion wakes every thread that has
+    /// called [`begin_sleep`](Self::begin_sleep).
     pub fn is_ready(&self) -> bool {
-        // With the lock: a completion was added before this, or its thread sees the sleeper.
+        // With the lock, so that no completion is missed: either it was added before, or the thread that adds it takes
+        // the lock later and therefore sees the sleeper.
         let ring = lock(&self.ring);
         !ring.completions.is_empty() || ring.overrun
     }
@@ -140,7 +150,7 @@ impl Cq {
         self.sleepers.fetch_sub(1, Ordering::AcqRel);
     }
 
-    /// The number that events name it by.
+    /// The number by which events name the queue.
     pub fn id(&self) -> u32 {
         self.id
     }
@@ -168,23 +178,23 @@ impl Cq {
         self.push_batch().push(completion)
     }
 
-    /// Appends any number of completions under one lock, which is taken for the first of them.
+    /// Returns an object that appends any number of completions and locks the queue only once, for the first of them.
     pub(crate) fn push_batch(&self) -> PushBatch<'_> {
-        PushBatch { cq: self, ring: None, due: false, lost: false, timer: None }
+        PushBatch { cq: self, ring: None, due: false, first_overrun: false, timer: None }
     }
 
-    /// Takes up to `most` completions, the oldest first, and returns their number. Calls `each` with the queue
-    /// locked.
+    /// Takes up to `max` completions, the oldest first, calls `each` with each of them while the queue is locked, and
+    /// returns their number.
     ///
     /// After an overrun, the completions from before it are returned first; then every call fails.
-    pub fn poll(&self, most: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
+    pub fn poll(&self, max: usize, mut each: impl FnMut(Completion)) -> Result<usize, Overrun> {
         match self.ready.load(Ordering::Relaxed) {
             0 => return Ok(0),
             OVERRUN => return Err(Overrun { cq: self.id }),
             _ => {}
         }
         let mut ring = lock(&self.ring);
-        let n = most.min(ring.completions.len());
+        let n = max.min(ring.completions.len());
         for _ in 0..n {
             let Some(completion) = ring.completions.pop_front() else { break };
             ring.waking -= usize::from(completion.raises_solicited_event());
@@ -194,16 +204,17 @@ impl Cq {
         Ok(n)
     }
 
-    /// Requests one event for the next completion of this kind. Returns whether there already is such a
-    /// completion: it may not raise an event, so the caller must poll again. The queue is armed in either case.
+    /// Arms the queue: requests one event for the next completion of this kind. Returns whether the queue already holds
+    /// such a completion, or has overrun. Existing completions raise no event, so the caller must poll again. The queue
+    /// is armed in either case.
     ///
-    /// If the queue is armed again before the event was raised, there is still one event, for whichever
-    /// completion comes first. If it is armed again before the event was taken from the handler, that event
-    /// serves both: the thread that takes it finds all completions.
+    /// If the queue is armed twice before an event was raised, there is one event, for whichever completion comes
+    /// first. If the queue is armed again before an event was taken from the handler, that event serves both arms:
+    /// the thread that takes it finds all completions.
     #[must_use = "a completion that came before the queue was armed raises no event"]
     pub fn arm(&self, arm: Arm) -> bool {
         let mut ring = lock(&self.ring);
-        ring.armed = ring.armed.max(Some(arm));
+        ring.armed = ring.armed.max(Some(arm)); // `Next` includes `Solicited`
         self.armed.store(true, Ordering::Relaxed);
         let has_matching = match arm {
             Arm::Next => !ring.completions.is_empty(),
@@ -212,14 +223,15 @@ impl Cq {
         has_matching || ring.overrun
     }
 
-    /// Makes events wait for more completions, or for a time (requirement I10). `None` ends that, and raises an
-    /// event that waits.
-    pub fn moderate(&self, by: Option<Moderation>) {
+    /// Sets the moderation of events, which holds an event back for more completions or for a time (requirement I10).
+    /// `None` ends moderation. Raises the event that the previous moderation held back, if any.
+    pub fn moderate(&self, settings: Option<Moderation>) {
         let mut ring = lock(&self.ring);
-        let before = std::mem::replace(&mut ring.held, by.map(ModerationState::new));
-        self.raise_if_held(ring, before.is_some_and(|held| held.holds_event()));
+        let before = std::mem::replace(&mut ring.moderation, settings.map(ModerationState::new));
+        self.raise_if_held(ring, before.is_some_and(|moderation| moderation.holds_event()));
     }
 
+    /// Unlocks the queue, and raises the event that moderation `held` back, unless the queue is no longer armed.
     fn raise_if_held(&self, mut ring: MutexGuard<'_, Ring>, held: bool) {
         let due = held && ring.armed.take().is_some();
         if due {
@@ -231,7 +243,8 @@ impl Cq {
         }
     }
 
-    /// Whether a requested event is still to come: the thread that armed the queue sleeps, or is about to.
+    /// Whether the queue is armed and its event was not raised yet: the thread that armed the queue sleeps, or is about
+    /// to sleep.
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Relaxed)
     }
@@ -241,8 +254,8 @@ impl Cq {
         lock(&self.ring).capacity
     }
 
-    /// Changes the maximum number of completions. Keeps existing completions and the arming. Fails if there are
-    /// more completions than that.
+    /// Changes the maximum number of completions to `capacity`. Keeps existing completions and the arming. Fails if the
+    /// queue holds more than `capacity` completions.
     pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
         let mut completions = VecDeque::with_capacity(capacity);
         let mut ring = lock(&self.ring);
@@ -256,12 +269,12 @@ impl Cq {
         ring.capacity = capacity;
         completions.append(&mut ring.completions);
         std::mem::swap(&mut ring.completions, &mut completions);
-        drop(ring); // before the memory is freed
+        drop(ring); // unlock before the old ring, now in `completions`, is freed
         Ok(())
     }
 
-    /// Removes the completions of a queue pair that were not polled, and returns their number. The queue pair is
-    /// being reset or destroyed, and adds no more.
+    /// Removes the completions of the queue pair `qp` that were not polled, and returns their number. For a queue pair
+    /// that is being reset or destroyed, and adds no more.
     pub fn purge(&self, qp: u32) -> usize {
         let mut ring = lock(&self.ring);
         let before = ring.completions.len();
@@ -272,18 +285,18 @@ impl Cq {
         before - ring.completions.len()
     }
 
-    /// Whether a request of this queue pair has succeeded whose completion was not polled yet.
+    /// Whether the queue holds the completion of a request of `qp` that succeeded.
     pub(crate) fn has_success_of(&self, qp: u32) -> bool {
         let of = |completion: &Completion| completion.qp == qp && completion.status == Status::Success;
         lock(&self.ring).completions.iter().any(of)
     }
 
-    /// The current handler.
+    /// The identifier of the current handler, if there is one.
     pub fn handler(&self) -> Option<HandlerId> {
         lock(&self.target).handler.as_ref().map(|handler| handler.id())
     }
 
-    /// Moves the queue to another handler, or to none (*Modify CQ*, requirement N4). It stays armed.
+    /// Moves the queue to another handler, or to none (*Modify CQ*, requirement N4). The queue stays armed.
     ///
     /// After this has returned, the old handler gets no more events, but keeps those it already got. A due event
     /// goes to the new handler; if there is none, it is kept for the next one.
@@ -302,8 +315,8 @@ impl Cq {
         }
     }
 
-    /// Removes the events that were not taken, and raises no more (requirement N11). Completions can still be
-    /// polled.
+    /// Removes the events of this queue that were not taken from its handler, and raises no more (requirement N11).
+    /// Completions can still be polled.
     pub fn shut_down(&self) {
         let mut target = lock(&self.target);
         let target = std::mem::replace(&mut *target, EventTarget { closed: true, ..EventTarget::default() });
@@ -317,20 +330,22 @@ impl Moderated for Cq {
     /// The time of [`moderate`](Cq::moderate) has passed.
     fn on_timer(&self) {
         let mut ring = lock(&self.ring);
-        let held = ring.held.as_mut().is_some_and(ModerationState::on_timer);
+        let held = ring.moderation.as_mut().is_some_and(ModerationState::on_timer);
         self.raise_if_held(ring, held);
     }
 }
 
-/// Appends completions together. When dropped, it unlocks the queue and wakes threads that wait for one of them.
+/// Appends completions to a queue. When dropped, it unlocks the queue, raises the event that is due, and wakes threads
+/// that sleep on the queue.
 pub(crate) struct PushBatch<'c> {
     cq: &'c Cq,
+    /// The locked queue. `None` before the first completion.
     ring: Option<MutexGuard<'c, Ring>>,
     /// An event is due.
     due: bool,
-    /// The queue overflowed for the first time.
-    lost: bool,
-    /// An event is held back, and this timer has to be started.
+    /// The queue overflowed, and had not overflowed before.
+    first_overrun: bool,
+    /// Set if moderation holds an event back: the timer to start, and its period.
     timer: Option<(Duration, Arc<dyn Timer>)>,
 }
 
@@ -339,7 +354,7 @@ impl PushBatch<'_> {
     pub(crate) fn push(&mut self, completion: Completion) -> Result<(), Overrun> {
         let ring = self.ring.get_or_insert_with(|| lock(&self.cq.ring));
         let (wakes, failed) = (completion.raises_solicited_event(), completion.status != Status::Success);
-        let overrun = ring.overrun;
+        let overrun_before = ring.overrun;
         let pushed = ring.push(completion, wakes);
         if ring.is_due(wakes || pushed.is_err()) {
             match ring.decide_event(failed || pushed.is_err()) {
@@ -351,7 +366,7 @@ impl PushBatch<'_> {
                 EventDecision::Hold => {}
             }
         }
-        self.lost |= pushed.is_err() && !overrun;
+        self.first_overrun |= pushed.is_err() && !overrun_before;
         pushed.map_err(|Full| Overrun { cq: self.cq.id })
     }
 }
@@ -361,7 +376,7 @@ impl Drop for PushBatch<'_> {
         let Some(ring) = self.ring.take() else { return };
         let cq = self.cq;
         cq.ready.store(ring.ready(), Ordering::Relaxed);
-        drop(ring);
+        drop(ring); // before the event is raised (requirement N9)
         if let Some((period, timer)) = self.timer.take() {
             timer.start(period);
         }
@@ -373,19 +388,19 @@ impl Drop for PushBatch<'_> {
         {
             alarm.signal();
         }
-        if let (true, Some(reports)) = (self.lost, cq.reports.get()) {
+        if let (true, Some(reports)) = (self.first_overrun, cq.reports.get()) {
             reports.raise(AsyncEvent::CqError(cq.id));
         }
     }
 }
 
-/// A completion queue cannot be resized to so few completions.
+/// A completion queue cannot be resized: it holds more completions than the requested size, or that is zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "cannot resize completion queue {cq} to {capacity}: it holds {waiting} completions, and the minimum is 1"
 )]
 pub struct TooSmall {
-    /// The queue.
+    /// The number of the queue.
     pub cq: u32,
     /// The requested size.
     pub capacity: usize,
@@ -397,8 +412,9 @@ pub struct TooSmall {
 struct Full;
 
 impl Ring {
+    /// Appends a completion. `wakes` tells whether it raises an event for solicited completions.
     fn push(&mut self, mut completion: Completion, wakes: bool) -> Result<(), Full> {
-        // After an overrun there may be room again, but later completions would hide that some are missing.
+        // Fail even if there is room again after an overrun: later completions would hide that some are missing.
         if self.overrun || self.completions.len() == self.capacity {
             self.overrun = true;
             return Err(Full);
@@ -411,33 +427,36 @@ impl Ring {
         Ok(())
     }
 
+    /// Computes the value of [`Cq::ready`].
     fn ready(&self) -> usize {
         self.completions.len() | if self.overrun { OVERRUN } else { 0 }
     }
 
-    /// Whether an event is due for a completion.
+    /// Whether the queue is armed for a completion. `wakes` tells whether that is solicited or reports an error.
     fn is_due(&self, wakes: bool) -> bool {
         self.armed.is_some_and(|arm| arm == Arm::Next || wakes)
     }
 
-    /// Raises the event, or holds it back. Raising disarms: one event for each arming (requirement I2).
+    /// Decides whether the event that is due is raised now or held back, and disarms the queue if it is raised: there
+    /// is one event for each arming (requirement I2). Moderation does not hold the event of a failure back.
     fn decide_event(&mut self, failed: bool) -> EventDecision {
-        let fate = match &mut self.held {
+        let decision = match &mut self.moderation {
             None => EventDecision::Raise,
-            Some(held) if failed => {
-                held.reset_count();
+            Some(moderation) if failed => {
+                moderation.reset_count();
                 EventDecision::Raise
             }
-            Some(held) => held.count_completion(),
+            Some(moderation) => moderation.count_completion(),
         };
-        if let EventDecision::Raise = fate {
+        if let EventDecision::Raise = decision {
             self.armed = None;
         }
-        fate
+        decision
     }
 }
 
 impl EventTarget {
+    /// Raises an event of the queue `cq` at its handler, or keeps the event for the next handler.
     fn raise(&mut self, cq: u32) {
         match &self.handler {
             Some(handler) => handler.raise(cq, &mut self.last),

@@ -1,4 +1,4 @@
-//! An entry of the send queue: a request that was posted and has not completed.
+//! The entries of the send queue: requests that were posted and have not completed.
 
 use super::{Completion, Data, Opcode, Operation, Status, WorkRequest};
 use crate::error::{PostError, QpError};
@@ -6,18 +6,20 @@ use ironwarp_wire::{AtomicOp, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// A request that was posted and has not completed.
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) request: WorkRequest,
-    /// The number of its message within the request class. It is delivered when this many were acknowledged.
+    /// The number of its last message within the request class, counted from one. The peer has delivered the message
+    /// when it has acknowledged this many. Zero until the request is started.
     pub(super) number: u64,
-    /// Its message sequence number, if it is on queue 0 or 1.
+    /// The DDP message sequence number of its message. Meaningless for a Write without immediate data, which has none.
     pub(super) msn: u32,
-    /// The link has taken all of it.
+    /// The link has taken the last byte of its message.
     pub(super) sent: bool,
-    /// A Read was answered, or a local operation was executed.
+    /// The Read was answered, or the local operation was executed. Not used for Sends and Writes.
     pub(super) done: bool,
-    /// It will never be started. The next element of [`Refusals::ends`] says how it ends.
+    /// The request will never be started. Its status is the next element of [`Refusals::ends`].
     pub(super) refused: bool,
 }
 
@@ -25,43 +27,45 @@ pub(super) struct Entry {
 #[derive(Clone, Debug)]
 pub(crate) struct OutstandingRead {
     pub(crate) kind: ReadKind,
-    /// The sequence number of the work request. `None` for a Read of the adapter itself, which requests no data.
+    /// The sequence number of the work request. `None` for a probe: an empty Read of the adapter itself.
     pub(crate) entry: Option<u64>,
     /// Number of messages that the response acknowledges, because they were delivered before it (RFC 5040 §5.5).
     pub(crate) number: u64,
-    /// The sink named in the request, if any.
+    /// The sink named in the request. Default for Read V2 and Atomic Requests, which name none.
     pub(crate) sink: Place,
+    /// Number of bytes requested. Zero for Atomic Requests.
     pub(crate) len: u32,
-    /// Number of bytes received.
+    /// Number of bytes of the response that have arrived in complete segments.
     pub(crate) received: u32,
 }
 
-/// The kind of request.
+/// The kind of a request that the peer answers with a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ReadKind {
     Read,
     /// Read V2: the request does not name the sink (requirement X4).
     ReadV2,
-    /// With this identifier, which the response returns (RFC 7306 §5.2).
+    /// An atomic operation with this identifier, which the response repeats (RFC 7306 §5.2).
     Atomic(u32),
 }
 
-/// Requests that were refused, and those flushed because of that. Allocated when first needed.
+/// The requests that were refused or are flushed after a refused registration. Allocated when first needed.
 #[derive(Debug, Default)]
 pub(super) struct Refusals {
-    /// Why posted requests are flushed. `None` after the consumer has moved the queue pair back.
+    /// Why newly posted requests are flushed. `None` after the consumer has moved the queue pair back to ready-to-send.
     pub(super) refusing: Option<Arc<QpError>>,
-    /// How the refused requests that are not complete yet will end, in order.
+    /// The status and cause of each entry that is marked as refused, in order.
     pub(super) ends: VecDeque<(Status, Arc<QpError>)>,
 }
 
 impl Entry {
+    /// Creates the entry of a request that is not started.
     pub(super) fn new(request: WorkRequest) -> Self {
         Self { request, number: 0, msn: 0, sent: false, done: false, refused: false }
     }
 }
 
-/// Checks a request without looking up memory.
+/// Checks whether a request may be posted: the number of its elements, and its length. Memory is checked later.
 pub(super) fn check_request(request: &WorkRequest, max_sges: usize) -> Result<(), PostError> {
     if let Data::Memory(sges) = &request.data
         && sges.as_slice().len() > max_sges
@@ -86,6 +90,7 @@ pub(crate) const MAX_MESSAGE: u32 = 1 << 31;
 /// Length of the result of an atomic operation.
 const ATOMIC_LEN: u64 = 8;
 
+/// Returns the opcode for the completion of a request.
 const fn opcode_of(request: &WorkRequest) -> Opcode {
     match request.operation {
         Operation::Send { .. } => Opcode::Send,
@@ -99,6 +104,7 @@ const fn opcode_of(request: &WorkRequest) -> Opcode {
     }
 }
 
+/// Creates the completion of a request that failed with this status, for this reason.
 pub(super) fn failed_completion(
     request: &WorkRequest,
     qp: u32,
@@ -107,6 +113,7 @@ pub(super) fn failed_completion(
     Completion::failed(request.id, opcode_of(request), qp, *status, Some(Arc::clone(cause)))
 }
 
+/// Creates the completion of a request that succeeded.
 pub(super) fn success_completion(request: &WorkRequest, qp: u32) -> Completion {
     let byte_len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
     Completion::succeeded(request.id, opcode_of(request), qp, byte_len)

@@ -1,12 +1,12 @@
-//! Inline data (requirement X5): the data of a small message is stored in its work request, so that both are
-//! passed on with one copy and one doorbell. Longer data is copied to a separate allocation when the request is
-//! created.
+//! Inline data (requirement X5): the payload of a message, copied when its work request is created. Up to 30 bytes are
+//! stored in the request itself; longer data gets an allocation of its own.
 
 use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Number of bytes that fit into a request without making it larger: it has room for two scatter/gather elements.
+/// Maximum number of bytes stored in the request itself. They take no more room than the two scatter/gather elements
+/// that a request can hold instead.
 const MAX_EMBEDDED: usize = 30;
 
 /// Bytes that were copied when the request was created. They need no region, and their source can be reused at
@@ -16,29 +16,34 @@ pub struct InlineData(Form);
 
 #[derive(Clone)]
 enum Form {
-    /// The bytes, and how many of them are used.
-    Here([u8; MAX_EMBEDDED], u8),
-    Apart(Arc<[u8]>),
+    /// Stored in the request: the bytes, and how many of them are used.
+    Embedded([u8; MAX_EMBEDDED], u8),
+    /// Stored in an allocation.
+    Allocated(Arc<[u8]>),
 }
 
 impl From<&[u8]> for InlineData {
     #[inline]
     fn from(bytes: &[u8]) -> Self {
-        let mut here = [0; MAX_EMBEDDED];
-        match here.get_mut(..bytes.len()) {
-            Some(place) => {
-                place.copy_from_slice(bytes);
+        let mut embedded = [0; MAX_EMBEDDED];
+        match embedded.get_mut(..bytes.len()) {
+            Some(used) => {
+                used.copy_from_slice(bytes);
                 #[expect(clippy::cast_possible_truncation, reason = "at most MAX_EMBEDDED")]
-                Self(Form::Here(here, bytes.len() as u8))
+                Self(Form::Embedded(embedded, bytes.len() as u8))
             }
-            None => Self(Form::Apart(bytes.into())),
+            None => Self(Form::Allocated(bytes.into())),
         }
     }
 }
 
 impl From<Vec<u8>> for InlineData {
     fn from(bytes: Vec<u8>) -> Self {
-        if bytes.len() <= MAX_EMBEDDED { bytes.as_slice().into() } else { Self(Form::Apart(bytes.into())) }
+        if bytes.len() <= MAX_EMBEDDED {
+            bytes.as_slice().into()
+        } else {
+            Self(Form::Allocated(bytes.into()))
+        }
     }
 }
 
@@ -48,8 +53,8 @@ impl Deref for InlineData {
     #[inline]
     fn deref(&self) -> &[u8] {
         match &self.0 {
-            Form::Here(bytes, len) => &bytes[..usize::from(*len)],
-            Form::Apart(bytes) => bytes,
+            Form::Embedded(bytes, len) => &bytes[..usize::from(*len)],
+            Form::Allocated(bytes) => bytes,
         }
     }
 }
@@ -70,7 +75,7 @@ mod tests {
         for len in 0..=bytes.len() {
             let (copied, moved) = (InlineData::from(&bytes[..len]), InlineData::from(bytes[..len].to_vec()));
             assert_eq!((&*copied, &*moved), (&bytes[..len], &bytes[..len]));
-            assert_eq!(matches!(copied.0, Form::Here(..)), len <= MAX_EMBEDDED, "{len}");
+            assert_eq!(matches!(copied.0, Form::Embedded(..)), len <= MAX_EMBEDDED, "{len}");
         }
     }
 }

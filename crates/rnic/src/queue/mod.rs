@@ -1,8 +1,8 @@
-//! The queues a consumer sees: work requests go in, completions come out.
+//! The queues of the verbs: send and receive queues, shared ones, and completion queues.
 //!
-//! `request.rs` defines work requests; `send.rs`, `receive.rs`, `shared.rs` and `shared_send.rs` hold those that
-//! are posted; a request that is done becomes a [`Completion`] in a [`Cq`]. The stream takes requests in order
-//! and completes them in order.
+//! `request.rs` defines work requests. `send.rs`, `receive.rs`, `shared.rs` and `shared_send.rs` hold those that are
+//! posted. A request that is done becomes a [`Completion`] in a [`Cq`]. The stream takes requests in order and
+//! completes them in order.
 
 mod completion;
 mod cq;

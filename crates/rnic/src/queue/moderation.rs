@@ -1,5 +1,5 @@
-//! Moderation of a completion queue (requirement I10): an event may wait for a number of completions, or for a
-//! time after the first of them. Completions can be polled meanwhile; only the wakeup waits.
+//! Moderation of the events of a completion queue (requirement I10): an event is held back until a number of
+//! completions has arrived, or until some time after the first of them. Completions can be polled meanwhile.
 
 use crate::broken;
 use crate::event::Timer;
@@ -13,26 +13,29 @@ pub struct Moderation {
     pub count: usize,
     /// Time after the first completion that raises an event. Zero means no limit.
     pub period: Duration,
-    /// What calls [`Moderated::on_timer`](crate::event::Moderated::on_timer) after that time.
+    /// Calls [`Moderated::on_timer`](crate::event::Moderated::on_timer) after that time.
     pub timer: Arc<dyn Timer>,
 }
 
-/// State of the moderation.
+/// The moderation of one queue, and the event that it holds back.
 #[derive(Debug)]
 pub(super) struct ModerationState {
     settings: Moderation,
-    /// Number of completions since the last event.
+    /// Number of completions since the last event for which the queue was armed. An event is held back while it is not
+    /// zero.
     count: usize,
     /// Whether the timer runs.
     timer_running: bool,
 }
 
-/// What happens to an event that is due.
+/// What to do with an event that is due.
 #[derive(Debug)]
 pub(super) enum EventDecision {
+    /// Raise the event now.
     Raise,
-    /// It is held back, and the timer has to be started.
+    /// Hold the event back, and start this timer with this period.
     StartTimer(Duration, Arc<dyn Timer>),
+    /// Hold the event back. The timer runs already, or there is none.
     Hold,
 }
 
@@ -41,7 +44,7 @@ impl ModerationState {
         Self { settings, count: 0, timer_running: false }
     }
 
-    /// Counts a completion for which an event is due.
+    /// Counts a completion for which an event is due, and decides whether to raise the event.
     pub(super) fn count_completion(&mut self) -> EventDecision {
         self.count += 1;
         if self.count >= self.settings.count {
@@ -58,12 +61,12 @@ impl ModerationState {
         EventDecision::StartTimer(self.settings.period, Arc::clone(&self.settings.timer))
     }
 
-    /// An error was added, which is never held back.
+    /// Forgets the event that is held back, because it is raised for an error, which is never held back.
     pub(super) fn reset_count(&mut self) {
         self.count = 0;
     }
 
-    /// The timer has expired. Returns whether an event was held back.
+    /// Handles the expiry of the timer. Returns whether an event was held back, which is to be raised now.
     pub(super) fn on_timer(&mut self) -> bool {
         self.timer_running = false;
         std::mem::take(&mut self.count) > 0

@@ -1,15 +1,17 @@
-//! The queue pair behind a queue, as the queue sees it.
+//! The trait by which shared queues call the queue pairs that use them.
 
 use std::fmt;
 
 /// A queue pair that a shared queue calls back.
 pub(crate) trait QueueOwner: Send + Sync + fmt::Debug {
-    /// A shared receive queue has taken the queue pair off its list. Called with the queue locked.
+    /// Called when the shared receive queue `srq` has removed the queue pair from its list of waiting queue pairs. The
+    /// queue is locked.
     fn on_unlisted(&self, srq: u32);
 
-    /// A receive was posted that a message of the queue pair may have waited for.
+    /// Called after a receive was posted for which a message of the queue pair may have waited.
     fn on_receive_posted(&self);
 
-    /// A completion of a shared send queue found no room in its completion queue (requirement I5).
+    /// Called when a completion of the queue pair, delivered by its shared send queue, did not fit into the completion
+    /// queue (requirement I5).
     fn on_completion_lost(&self);
 }

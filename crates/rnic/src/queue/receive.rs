@@ -1,4 +1,4 @@
-//! The receive queue: buffers for arriving messages, used in the order of posting.
+//! The receive queue of a queue pair: posted buffers for arriving messages, used in the order of posting.
 
 use super::{Completion, Cq, Opcode, ReceiveRequest, Status};
 use crate::error::{PostError, QpError};
@@ -11,9 +11,11 @@ use std::sync::Arc;
 pub(crate) struct ReceiveQueue {
     /// The protection domain of the buffers.
     domain: Domain,
-    /// Maximum number of receives, and of elements of each. `u32`, to keep queue pairs small.
+    /// Maximum number of receives. `u32`, to keep queue pairs small.
     capacity: u32,
+    /// Maximum number of scatter/gather elements of a receive. `u32`, to keep queue pairs small.
     max_sges: u32,
+    /// The receives, the oldest first.
     posted: VecDeque<ReceiveRequest>,
 }
 
@@ -25,29 +27,33 @@ pub(crate) struct Receive {
     pub(crate) room: u64,
     /// The protection domain of the buffers.
     pub(crate) domain: Domain,
-    /// Its completion queue, if it differs from the queue pair's.
+    /// The completion queue for this receive. `None` for the receive completion queue of the queue pair.
     pub(crate) cq: Option<Arc<Cq>>,
 }
 
 impl ReceiveQueue {
+    /// Creates an empty queue.
     pub(crate) fn new(domain: Domain, capacity: usize, max_sges: usize) -> Self {
         let (capacity, max_sges) = (saturate(capacity), saturate(max_sges));
         Self { domain, capacity, max_sges, posted: VecDeque::new() }
     }
 
+    /// Maximum number of receives.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity as usize
     }
 
+    /// Maximum number of scatter/gather elements of a receive.
     pub(crate) fn max_sges(&self) -> usize {
         self.max_sges as usize
     }
 
+    /// Number of receives posted.
     pub(crate) fn len(&self) -> usize {
         self.posted.len()
     }
 
-    /// Changes the maximum number of receives. Fails if more are posted.
+    /// Changes the maximum number of receives. Fails if more than `capacity` are posted.
     pub(crate) fn resize(&mut self, capacity: usize) -> Result<(), PostError> {
         if self.posted.len() > capacity {
             return Err(PostError::Full { capacity });
@@ -56,6 +62,7 @@ impl ReceiveQueue {
         Ok(())
     }
 
+    /// Appends a receive. Fails if it has too many elements, or if the queue is full.
     pub(crate) fn post(&mut self, request: ReceiveRequest) -> Result<(), PostError> {
         let sges = request.buffers.as_slice().len();
         if sges > self.max_sges() {
@@ -68,12 +75,12 @@ impl ReceiveQueue {
         Ok(())
     }
 
-    /// Takes the receive for a message that begins, if it is `ready`.
+    /// Takes the oldest receive, for a message that begins, if `ready` returns true for it.
     pub(crate) fn take_if(&mut self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
         if self.posted.front().is_some_and(ready) { self.take() } else { None }
     }
 
-    /// Takes the receive for a message that begins.
+    /// Takes the oldest receive, for a message that begins.
     pub(crate) fn take(&mut self) -> Option<Receive> {
         let request = self.posted.pop_front()?;
         let room = request.buffers.len();
@@ -85,18 +92,18 @@ impl ReceiveQueue {
         self.posted.clear();
     }
 
-    /// Removes all receives and returns them as flushed completions.
+    /// Removes all receives, and returns a flushed completion for each of them.
     pub(crate) fn flush(&mut self, qp: u32, cause: &Arc<QpError>) -> Vec<Completion> {
         self.posted.drain(..).map(|request| flushed_completion(&request, qp, cause)).collect()
     }
 }
 
-/// Saturates: 2^32 entries are never posted.
+/// Converts a count to `u32`. Saturates, which is harmless: 2^32 entries are never posted.
 pub(super) fn saturate(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-/// The completion of a receive that was flushed.
+/// Creates the completion of a receive that is flushed.
 pub(crate) fn flushed_completion(request: &ReceiveRequest, qp: u32, cause: &Arc<QpError>) -> Completion {
     Completion::failed(request.id, Opcode::Receive, qp, Status::Flushed, Some(Arc::clone(cause)))
 }

@@ -1,4 +1,4 @@
-//! Work requests: what a consumer posts.
+//! Work requests, as a consumer posts them to send and receive queues.
 
 use super::InlineData;
 use crate::memory::{Binding, Memory};
@@ -8,7 +8,7 @@ use std::sync::Arc;
 /// An element of a scatter/gather list: a range of registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sge {
-    /// The region (lkey).
+    /// The tag of the region (lkey).
     pub tag: Tag,
     /// The address within the region: usually a virtual address.
     pub addr: u64,
@@ -17,6 +17,7 @@ pub struct Sge {
 }
 
 impl Sge {
+    /// Returns tag and address as a place.
     pub(crate) fn place(&self) -> Place {
         Place { tag: self.tag, offset: self.addr }
     }
@@ -73,13 +74,14 @@ impl Sges {
         self.len() == 0
     }
 
-    /// The place that names the whole list: in a Read Request, whose sink the peer copies into its response, and
-    /// in error messages.
+    /// Returns the place of the first element, which names the whole list: as the sink of a Read Request, which the
+    /// peer repeats in its response, and in error messages. Default if the list is empty.
     pub(crate) fn place(&self) -> Place {
         self.as_slice().first().map_or(Place::default(), Sge::place)
     }
 
-    /// Calls `each`, in order, for the parts of elements that hold the `len` bytes at `offset`.
+    /// Calls `each`, in order, for the parts of elements that hold the `len` bytes from `offset` on, counted from the
+    /// first byte of the list. Stops at the first error.
     pub(crate) fn range<E>(
         &self,
         offset: u64,
@@ -105,7 +107,7 @@ impl Sges {
     }
 }
 
-/// The payload of a Send or Write, or the sink of a Read.
+/// The payload of a Send or Write, or the sink of a Read or atomic operation.
 #[derive(Clone, Debug)]
 pub enum Data {
     /// Registered memory.
@@ -136,18 +138,19 @@ impl Data {
 /// The operation of a work request.
 #[derive(Clone, Debug)]
 pub enum Operation {
-    /// A message for the peer's next receive. Can invalidate a remote tag (requirement M12).
+    /// Sends a message for the peer's next receive. Can invalidate a remote tag (requirement M12).
     Send {
-        /// The remote tag to invalidate.
+        /// The remote tag to invalidate, if any.
         invalidate: Option<Tag>,
     },
-    /// RDMA Write to remote memory.
+    /// RDMA Write to this place in remote memory.
     Write(Place),
-    /// RDMA Read of remote memory.
+    /// RDMA Read from this place in remote memory.
     Read(Place),
-    /// An atomic operation on a remote 64-bit word (RFC 7306 §5). Its old value is stored in the data.
+    /// An atomic operation on a remote 64-bit word (RFC 7306 §5). The old value of the word is stored in the memory of
+    /// [`WorkRequest::data`].
     Atomic {
-        /// The word.
+        /// The place of the word.
         target: Place,
         /// The operation.
         op: AtomicOp,
@@ -166,19 +169,19 @@ pub enum Operation {
         /// What the window covers.
         binding: Binding,
     },
-    /// Registers memory with a tag that was allocated before (requirement M6).
+    /// Registers memory under a tag that was allocated before (requirement M6).
     Register {
-        /// The tag. Later requests may use it.
+        /// The tag. Requests posted after this one may use it.
         tag: Tag,
         /// The memory.
         memory: Memory,
     },
-    /// Invalidates a region or a window.
+    /// Invalidates the local region or window with this tag.
     Invalidate(Tag),
 }
 
 impl Operation {
-    /// Whether the adapter executes it without sending anything.
+    /// Whether the adapter executes the operation without sending anything.
     pub(crate) const fn is_local(&self) -> bool {
         matches!(self, Self::Bind { .. } | Self::BindAs { .. } | Self::Register { .. } | Self::Invalidate(_))
     }
@@ -191,15 +194,15 @@ pub struct WorkRequest {
     pub id: u64,
     /// The operation.
     pub operation: Operation,
-    /// Its payload or sink.
+    /// Payload of a Send or Write, sink of a Read or atomic operation. Empty for local operations.
     pub data: Data,
-    /// Whether success is reported. Failure always is.
+    /// Whether the request gets a completion if it succeeds. If it fails, it always gets one.
     pub signaled: bool,
-    /// Whether it waits for all earlier Reads and atomic operations.
+    /// Whether the request waits until all earlier Reads and atomic operations are complete.
     pub fence: bool,
-    /// Whether a message that uses a receive wakes the remote program (requirement N8).
+    /// Whether the completion of the remote receive is solicited (requirement N8).
     pub solicited: bool,
-    /// Immediate data for the remote completion, of a Send or of a Write, which then uses a receive.
+    /// Immediate data for the remote completion of a Send or Write. A Write with immediate data uses a remote receive.
     pub immediate: Option<u32>,
     /// XRC: the number of the remote shared receive queue. Otherwise zero.
     pub srq: u32,

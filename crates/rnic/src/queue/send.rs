@@ -1,11 +1,15 @@
-//! The send queue: work requests from post to completion, in order.
+//! The send queue of a queue pair: keeps work requests from post to completion, in order.
 //!
-//! The tx half takes requests from the front and reports which of them the link has taken; the rx half reports
-//! what the peer has acknowledged and which Reads were answered. The thread that completes the oldest request
-//! also completes those after it that were only waiting for their turn: completions have the order of posting.
+//! The tx half starts requests in order and reports which of them the link has taken. The rx half reports how many
+//! messages the peer has acknowledged and which Reads were answered. Completions have the order of posting, so a
+//! request that is done may have to wait for an older one. The thread that completes the older one completes both.
 //!
-//! Whatever the peer can answer is recorded *before* it is sent, because the answer may arrive before the
-//! sender's next instruction, and rolled back if it was not sent after all.
+//! Every request that the peer can answer is recorded *before* it is sent, because the answer may arrive before the
+//! sender's next instruction. If the link did not take the request, the record is rolled back.
+//!
+//! Three numbers identify a request: `seq` counts the requests of this queue from zero, `number` counts the messages
+//! of the request class (Write, Send, Immediate Data, Read and Atomic Request) from one, and `msn` is the message
+//! sequence number of DDP.
 
 mod ending;
 mod find;
@@ -21,40 +25,47 @@ use crate::error::{PostError, QpError};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Requests that are not complete, and the Reads among them that are not answered.
+/// The send queue of one queue pair: its requests that are not complete, and the Reads that are not answered.
 #[derive(Debug)]
 pub(crate) struct SendQueue {
-    /// Maximum number of requests, and of elements of each. `u32`, to keep queue pairs small.
+    /// Maximum number of requests. `u32`, to keep queue pairs small. Zero if a shared send queue feeds this queue.
     capacity: u32,
+    /// Maximum number of scatter/gather elements of a request. `u32`, to keep queue pairs small.
     max_sges: u32,
+    /// When Sends and Writes complete.
     completes: Completes,
     /// The sequence number of `entries[0]`.
     first: u64,
+    /// The requests that are not complete, in the order of posting.
     entries: VecDeque<Entry>,
-    /// Reads that the peer has not answered, in order (RFC 5040 §5.2).
+    /// Read and Atomic Requests that the peer has not answered. It answers them in order (RFC 5040 §5.2).
     reads: VecDeque<OutstandingRead>,
-    /// Number of messages of the request class that were passed to the link, or are about to be.
+    /// Number of messages of the request class that the peer may acknowledge: they were passed to the link, or are
+    /// about to be.
     acknowledgeable: u64,
-    /// Number of messages that the peer has acknowledged.
+    /// Number of messages of the request class that the peer has acknowledged.
     acknowledged: u64,
-    /// Messages are being passed to the link: what was sent is known when the call returns.
+    /// A call to the link is in progress: which messages were sent is known when the call returns.
     sending: bool,
-    /// Set if the stream failed during that call: the requests complete once it is known what was sent.
+    /// Set if the stream failed during a call to the link. The requests complete after the call.
     failure: Option<Box<Failure>>,
     /// The stream failed.
     failed: bool,
-    /// A registration was refused (requirement M7).
+    /// Requests that were refused (requirement M7). `None` until a registration is refused for the first time.
     refusals: Option<Box<Refusals>>,
-    /// The receives are to be flushed when the requests are complete, the one in use first.
+    /// Set if the receives have to be flushed once the requests are complete. The inner option is the receive in use
+    /// by a message, which is flushed first.
     flush: Option<Box<Option<Receive>>>,
-    /// The requests come from a shared send queue (requirement X7).
+    /// The shared send queue that the requests come from (requirement X7). `None` if the queue pair has its own queue.
     feed: Option<Box<Feed>>,
 }
 
 /// The failure of a stream whose requests have not completed yet.
 #[derive(Debug)]
 struct Failure {
+    /// The request that caused the failure. `None` if no request did.
     blamed: Option<BlamedRequest>,
+    /// Why the stream failed.
     cause: Arc<QpError>,
 }
 
@@ -64,10 +75,13 @@ struct Failure {
 pub(crate) struct BlamedRequest {
     /// Sequence number of the request in its send queue.
     pub(crate) seq: u64,
+    /// The status with which the request completes.
     pub(crate) status: Status,
 }
 
 impl SendQueue {
+    /// Creates an empty queue. `shared` is the shared send queue that feeds it, if any, with the queue pair of this
+    /// queue.
     pub(crate) fn new(
         capacity: usize,
         max_sges: usize,
@@ -93,7 +107,7 @@ impl SendQueue {
         }
     }
 
-    /// Posts all of `requests`, or none.
+    /// Appends all of `requests`, or none.
     pub(crate) fn post(&mut self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         let before = self.entries.len();
         let posted = requests.into_iter().try_for_each(|request| {
@@ -110,7 +124,8 @@ impl SendQueue {
         posted
     }
 
-    /// The error for a request that does not fit. A queue fed by a shared send queue holds no requests itself.
+    /// Returns the error for a request that does not fit. A queue that a shared send queue feeds has capacity zero, so
+    /// every post that bypasses the shared send queue ends here.
     #[cold]
     fn full_error(&self) -> PostError {
         match &self.feed {
@@ -119,7 +134,8 @@ impl SendQueue {
         }
     }
 
-    /// Posts all of `requests`, or none, from a shared send queue.
+    /// Appends all of `requests`, or none, which were posted to the shared send queue `from`. Fails if `from` does not
+    /// feed this queue.
     pub(crate) fn post_shared(
         &mut self,
         from: &SharedSendQueue,
@@ -128,6 +144,7 @@ impl SendQueue {
         let Some(feed) = self.feed.as_mut().filter(|feed| std::ptr::eq(&*feed.queue, from)) else {
             return Err(PostError::OtherSendQueue);
         };
+        // Without a ring, which the shared send queue lends while there are requests, the capacity is zero.
         if self.entries.capacity() == 0 {
             (self.entries, feed.numbers) = feed.queue.lend_ring();
         }
@@ -146,7 +163,7 @@ impl SendQueue {
         posted
     }
 
-    /// Returns the ring to the shared send queue, which lends it while there are requests.
+    /// Returns the ring to the shared send queue if no request is left in it. Does nothing without a shared send queue.
     fn return_ring(&mut self) {
         if let Some(feed) = &mut self.feed
             && self.entries.is_empty()
@@ -157,7 +174,8 @@ impl SendQueue {
         }
     }
 
-    /// Suppresses completions on a shared send queue.
+    /// Drops all completions of this queue pair that its shared send queue has not delivered yet, and suppresses those
+    /// to come. Does nothing without a shared send queue.
     pub(crate) fn suppress_completions(&mut self, qp: u32) {
         if let Some(feed) = &mut self.feed {
             feed.suppressed = true;
@@ -170,78 +188,81 @@ impl SendQueue {
         self.entries.len()
     }
 
-    /// The request with this sequence number, if it was posted.
+    /// Returns the request with this sequence number. `None` if it was not posted yet, or is complete.
     pub(crate) fn request(&self, seq: u64) -> Option<&WorkRequest> {
         self.entries.get(self.index(seq)?).map(|entry| &entry.request)
     }
 
-    /// Number of outstanding Reads, including those of the adapter itself: they share the peer's IRD.
+    /// Number of Read and Atomic Requests that the peer has not answered, including probes, which the adapter sends by
+    /// itself: all of them count against the peer's IRD.
     pub(crate) fn outstanding_reads(&self) -> usize {
         self.reads.len()
     }
 
-    /// Whether a Read of the consumer is outstanding, for which a fence waits.
+    /// Whether a Read or atomic operation that the consumer posted is outstanding. A fenced request waits for it.
     pub(crate) fn has_consumer_read(&self) -> bool {
         self.reads.iter().any(|read| read.entry.is_some())
     }
 
-    /// The Read whose response is due.
+    /// Returns the oldest Read or Atomic Request that was not answered: the peer's next response belongs to it.
     pub(crate) fn oldest_read(&mut self) -> Option<&mut OutstandingRead> {
         self.reads.front_mut()
     }
 
-    /// The buffers of the consumer for the response to a Read.
+    /// Returns the buffers that the consumer posted for the response to `read`. `None` for a probe, or if the stream
+    /// failed and the request is gone.
     pub(crate) fn sink(&self, read: &OutstandingRead) -> Option<&Data> {
         read.entry.and_then(|seq| self.request(seq)).map(|request| &request.data)
     }
 
-    /// Number of messages of the request class that the peer may have seen.
+    /// Number of messages of the request class that the peer may acknowledge.
     pub(crate) fn acknowledgeable(&self) -> u64 {
         self.acknowledgeable
     }
 
-    /// Messages are about to be sent: the peer may acknowledge up to `number` of them.
+    /// Sets the number of messages of the request class that the peer may acknowledge. Called before they are sent, and
+    /// with a lower number after messages were rolled back.
     pub(crate) fn set_acknowledgeable(&mut self, number: u64) {
         self.acknowledgeable = number;
     }
 
-    /// A Read Request is about to be sent.
+    /// Records a Read or Atomic Request that is about to be sent.
     pub(crate) fn add_outstanding_read(&mut self, read: OutstandingRead) {
         self.reads.push_back(read);
     }
 
-    /// The last `n` Read Requests were not sent after all.
+    /// Removes the last `n` Read and Atomic Requests from the record, because the link did not take them.
     pub(crate) fn roll_back_reads(&mut self, n: usize) {
-        // If the stream failed meanwhile, there are none.
+        // Saturates: if the stream failed meanwhile, the list is empty.
         self.reads.truncate(self.reads.len().saturating_sub(n));
     }
 
-    /// Sets the number and the message sequence number of a request's message.
+    /// Assigns the number and the message sequence number of its message to the request `seq`.
     pub(crate) fn assign_number(&mut self, seq: u64, number: u64, msn: u32) {
         if let Some(entry) = self.entry(seq) {
             (entry.number, entry.msn) = (number, msn);
         }
     }
 
-    /// Starts up to `most` requests, from `seq` on, for as long as `begin` returns number and message sequence
-    /// number. Returns whether all posted requests were started.
+    /// Starts up to `max` requests, from `seq` on, until `begin` returns `None`. `begin` returns the number and the
+    /// message sequence number of the request's message. Returns whether all posted requests were started.
     pub(crate) fn begin_several(
         &mut self,
         seq: u64,
-        most: usize,
+        max: usize,
         mut begin: impl FnMut(&WorkRequest) -> Option<(u64, u32)>,
     ) -> bool {
         let Some(first) = self.index(seq) else { return false };
         let mut entries = self.entries.iter_mut().skip(first);
-        for entry in entries.by_ref().take(most) {
+        for entry in entries.by_ref().take(max) {
             let Some((number, msn)) = begin(&entry.request) else { return false };
             (entry.number, entry.msn) = (number, msn);
         }
         entries.next().is_none()
     }
 
-    /// The messages of this request and those after it were not sent after all. Other messages may get their
-    /// numbers, and be acknowledged, before they are sent.
+    /// Takes the numbers of the request `seq` and of all later requests back, because their messages were not sent.
+    /// Other messages may get the same numbers and be acknowledged first.
     pub(crate) fn roll_back_numbers(&mut self, seq: u64) {
         let begun = usize::try_from(seq.saturating_sub(self.first)).unwrap_or(usize::MAX);
         for entry in self.entries.iter_mut().skip(begun) {
@@ -249,7 +270,7 @@ impl SendQueue {
         }
     }
 
-    /// The link has taken all of a request's message.
+    /// Marks the request `seq` as sent: the link has taken the last byte of its message.
     pub(crate) fn mark_sent(&mut self, seq: u64) {
         if let Some(index) = self.index(seq)
             && let Some(entry) = self.entries.get_mut(index)
@@ -261,7 +282,7 @@ impl SendQueue {
         }
     }
 
-    /// A local operation was executed.
+    /// Marks the request `seq` as done: a local operation, which sends nothing, was executed.
     pub(crate) fn mark_executed(&mut self, seq: u64) {
         self.mark_sent(seq);
         if let Some(entry) = self.entry(seq) {
@@ -269,7 +290,8 @@ impl SendQueue {
         }
     }
 
-    /// The oldest Read was answered in full.
+    /// Removes the oldest outstanding Read or Atomic Request, which was answered in full, and marks its work request as
+    /// done. The response also acknowledges all messages before the request.
     pub(crate) fn complete_oldest_read(&mut self) {
         let Some(read) = self.reads.pop_front() else { return };
         if let Some(entry) = read.entry.and_then(|seq| self.entry(seq)) {
@@ -278,23 +300,24 @@ impl SendQueue {
         self.acknowledge(read.number);
     }
 
-    /// Number of messages that the peer has acknowledged.
+    /// Number of messages of the request class that the peer has acknowledged.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
-    /// The peer has acknowledged `number` messages.
+    /// Records that the peer has delivered the first `number` messages. A lower number than before has no effect.
     pub(crate) fn acknowledge(&mut self, number: u64) {
         self.acknowledged = self.acknowledged.max(number);
     }
 
-    /// Whether some of the `sent` messages complete by an acknowledgement that no outstanding Read will bring.
+    /// Whether some of the `sent` messages complete when they are acknowledged, and no outstanding Read follows them
+    /// whose response would acknowledge them.
     pub(crate) fn needs_probe(&self, sent: u64) -> bool {
         let covered = self.reads.back().map_or(self.acknowledged, |read| read.number);
         self.completes == Completes::WhenAcknowledged && sent > covered.max(self.acknowledged)
     }
 
-    /// Changes when requests complete: the capabilities of the peer are known only after it has connected.
+    /// Sets when Sends and Writes complete. It depends on the peer's capabilities, which arrive after connecting.
     pub(crate) fn set_completes(&mut self, completes: Completes) {
         self.completes = completes;
     }
@@ -304,12 +327,13 @@ impl SendQueue {
         self.entries.is_empty() && self.reads.is_empty()
     }
 
-    /// Whether all requests before this one are complete.
+    /// Whether all requests before `seq` are complete.
     pub(crate) fn is_complete_before(&self, seq: u64) -> bool {
         self.first >= seq
     }
 
-    /// Completes the requests whose turn has come.
+    /// Removes the requests at the front that are done, and calls `complete` with the completion of each that needs
+    /// one.
     pub(crate) fn retire(&mut self, qp: u32, mut complete: impl FnMut(Completion)) {
         while let Some(entry) = self.entries.front()
             && self.is_complete(entry)
@@ -325,8 +349,8 @@ impl SendQueue {
         self.return_ring();
     }
 
-    /// Completes empty Writes at the front. They have no effect; all that they ask is whether everything before
-    /// them was delivered, and the peer has said so.
+    /// Completes empty Writes at the front with success. An empty Write has no effect; a program posts one to learn
+    /// whether all messages before it were delivered, and the peer has acknowledged these.
     pub(crate) fn retire_empty_writes(&mut self, qp: u32, mut complete: impl FnMut(Completion)) {
         let is_empty = |request: &WorkRequest| {
             matches!(request.operation, Operation::Write(_))
@@ -346,6 +370,7 @@ impl SendQueue {
         self.return_ring();
     }
 
+    /// Completes a request of a refused registration, or of a shared send queue.
     #[cold]
     fn retire_refused_or_shared(&mut self, qp: u32, entry: &Entry, mut complete: impl FnMut(Completion)) {
         let completion = self.take_completion(qp, entry);
@@ -355,11 +380,13 @@ impl SendQueue {
         }
     }
 
+    /// Whether a request is done, so that it completes once all older requests have.
     fn is_complete(&self, entry: &Entry) -> bool {
         if entry.refused {
             return true;
         }
-        // Acknowledged messages were sent, even if the sender has not recorded it yet.
+        // An acknowledged message was sent, even if the sending thread has not set `sent` yet. Number zero is
+        // unassigned.
         let delivered = entry.number > 0 && entry.number <= self.acknowledged;
         match entry.request.operation {
             Operation::Read(_) | Operation::Atomic { .. } => entry.sent && entry.done,
@@ -368,18 +395,20 @@ impl SendQueue {
         }
     }
 
+    /// Returns the request `seq`. `None` if it was not posted yet, or is complete.
     fn entry(&mut self, seq: u64) -> Option<&mut Entry> {
         let index = self.index(seq)?;
         self.entries.get_mut(index)
     }
 
+    /// Returns the index of the request `seq` in `entries`, which may be beyond its end. `None` if it is complete.
     fn index(&self, seq: u64) -> Option<usize> {
         usize::try_from(seq.checked_sub(self.first)?).ok()
     }
 }
 
 impl Drop for SendQueue {
-    /// Requests that never complete must not occupy a shared send queue.
+    /// Releases the room that unfinished requests occupy in the shared send queue.
     fn drop(&mut self) {
         if let Some(feed) = &mut self.feed {
             self.entries.iter().for_each(|entry| feed.finish(entry, None));

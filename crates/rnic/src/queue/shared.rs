@@ -1,10 +1,10 @@
 //! Shared receive queues, which supply many queue pairs with receives, and XRC domains, in which the sender of a
 //! message names the shared receive queue.
 //!
-//! If the queue is empty, a message waits in its stream, as it does for a receive of the queue pair itself. The
-//! queue pair is listed here, and driven when a receive is posted. A queue pair looks for a receive again after
-//! it was listed, and a thread that posts looks at the list afterwards, both with the queue locked: one of the
-//! two sees the other.
+//! If the queue is empty, a message waits in its stream, as it does for a receive of the queue pair itself. The queue
+//! lists the waiting queue pair, and has it driven when a receive is posted. No receive is missed: a queue pair tries
+//! to take a receive again after it was listed, and a thread that posts a receive reads the list afterwards, both with
+//! the queue locked. Whichever comes second sees what the first has done.
 
 use super::receive::{Receive, ReceiveQueue};
 use super::{Cq, QueueOwner, ReceiveRequest};
@@ -19,20 +19,24 @@ use std::sync::{Arc, Weak};
 /// A shared receive queue (SRQ).
 #[derive(Debug)]
 pub struct SharedReceiveQueue {
+    /// The number of the queue.
     id: u32,
+    /// Where the limit event is raised.
     events: Arc<AsyncEvents>,
+    /// The protection domain of the buffers.
     domain: Domain,
-    /// The completion queue of its receives. `None` for that of the queue pair that uses a receive.
+    /// The completion queue for the receives. `None` for the completion queue of the queue pair that uses a receive.
     cq: Option<Arc<Cq>>,
     inner: Mutex<Inner>,
 }
 
+/// The state of the queue that the lock protects.
 #[derive(Debug)]
 struct Inner {
     queue: ReceiveQueue,
-    /// An event is raised when fewer receives than this are left. Zero for none.
+    /// The limit event is raised when fewer receives than this are left. Zero if no event is requested.
     limit: usize,
-    /// Queue pairs with a message that waits for a receive.
+    /// Queue pairs with a message that waits for a receive, in the order in which they began to wait.
     waiting: VecDeque<Weak<dyn QueueOwner>>,
 }
 
@@ -52,7 +56,8 @@ pub struct SrqStatus {
     pub depth: usize,
     /// Maximum number of scatter/gather elements of a receive.
     pub max_sges: usize,
-    /// An event is raised when fewer receives than this are left. Zero after it was raised.
+    /// The limit event is raised when fewer receives than this are left. Zero if no event is requested, or after it was
+    /// raised.
     pub limit: usize,
     /// Number of receives posted.
     pub posted: usize,
@@ -77,7 +82,7 @@ impl SharedReceiveQueue {
         self.id
     }
 
-    /// Posts a receive. A message that waits for one continues.
+    /// Appends a receive, and drives the queue pairs with a message that waits for a receive.
     pub fn post(&self, request: ReceiveRequest) -> Result<(), PostError> {
         let mut inner = lock(&self.inner);
         inner.queue.post(request)?;
@@ -86,8 +91,8 @@ impl SharedReceiveQueue {
         if broken::is("waiter") {
             return Ok(());
         }
-        // Each queue pair is called once. It waits again if another one was faster, or if a fault withholds the
-        // receive.
+        // A queue pair that gets no receive, because another one was faster or an injected fault withholds it, is
+        // listed again. The count ends the loop then.
         for _ in 0..waiting {
             let Some(qp) = self.pop_waiter() else { break };
             qp.on_receive_posted();
@@ -95,7 +100,7 @@ impl SharedReceiveQueue {
         Ok(())
     }
 
-    /// Takes the queue pair that has waited longest off the list, if there is a receive for it.
+    /// Removes the queue pair that has waited longest from the list and returns it, if there is a receive for it.
     fn pop_waiter(&self) -> Option<Arc<dyn QueueOwner>> {
         let mut inner = lock(&self.inner);
         while inner.queue.len() > 0 {
@@ -108,12 +113,13 @@ impl SharedReceiveQueue {
         None
     }
 
-    /// Changes the maximum number of receives. Fails if more are posted.
+    /// Changes the maximum number of receives. Fails if more than `depth` are posted.
     pub fn resize(&self, depth: usize) -> Result<(), PostError> {
         lock(&self.inner).queue.resize(depth)
     }
 
-    /// Requests one event for when fewer than `limit` receives are left (SRQ limit reached). Zero requests none.
+    /// Requests one event (SRQ limit reached), which is raised when fewer than `limit` receives are left. Zero cancels
+    /// the request.
     pub fn set_limit(&self, limit: usize) {
         let mut inner = lock(&self.inner);
         inner.limit = limit;
@@ -133,16 +139,17 @@ impl SharedReceiveQueue {
         }
     }
 
-    /// Takes the receive for a message that begins.
+    /// Takes the oldest receive, for a message that begins.
     pub(crate) fn take(&self) -> Option<Receive> {
         self.take_with(ReceiveQueue::take)
     }
 
-    /// Takes the receive for a message that begins, if it is `ready`.
+    /// Takes the oldest receive, for a message that begins, if `ready` returns true for it.
     pub(crate) fn take_if(&self, ready: impl FnOnce(&ReceiveRequest) -> bool) -> Option<Receive> {
         self.take_with(|queue| queue.take_if(ready))
     }
 
+    /// Takes a receive with `take`, and raises the limit event if it is due.
     fn take_with(&self, take: impl FnOnce(&mut ReceiveQueue) -> Option<Receive>) -> Option<Receive> {
         let mut inner = lock(&self.inner);
         let receive = take(&mut inner.queue)?;
@@ -152,7 +159,7 @@ impl SharedReceiveQueue {
         Some(Receive { cq: self.cq.clone(), ..receive })
     }
 
-    /// Lists a queue pair with a message that waits for a receive, unless it is listed already.
+    /// Adds a queue pair with a message that waits for a receive to the list, unless it is listed already.
     pub(crate) fn add_waiter(&self, qp: Weak<dyn QueueOwner>) {
         let mut inner = lock(&self.inner);
         if !inner.waiting.iter().any(|known| known.ptr_eq(&qp)) {
@@ -160,6 +167,7 @@ impl SharedReceiveQueue {
         }
     }
 
+    /// Raises the limit event if it is `due`. Called without the lock.
     fn raise_limit_event_if(&self, due: bool) {
         if due {
             self.events.raise(AsyncEvent::SrqLimitReached(self.id));
@@ -175,7 +183,7 @@ impl Drop for SharedReceiveQueue {
 }
 
 impl Inner {
-    /// Whether the event is due. Returns true once.
+    /// Returns whether the limit event is due, and clears the request for it if so.
     fn take_limit_event(&mut self) -> bool {
         let low = self.queue.len() < self.limit;
         if low {
@@ -204,12 +212,13 @@ impl XrcDomain {
         queues.insert(srq.id, Arc::downgrade(srq));
     }
 
+    /// Returns the queue with this number, if it is in the domain.
     pub(crate) fn find(&self, srq: u32) -> Option<Arc<SharedReceiveQueue>> {
         lock(&self.queues).get(&srq)?.upgrade()
     }
 
-    /// The protection domains of its queues: peers can access memory of any of them. (In InfiniBand, a Write also
-    /// names a queue.)
+    /// Returns the protection domains of all queues of the XRC domain, without duplicates. Peers can access memory of
+    /// any of them, because a Write does not name a queue, unlike in InfiniBand.
     pub(crate) fn domains(&self) -> Vec<Domain> {
         let queues = lock(&self.queues);
         let mut domains: Vec<_> = queues.values().filter_map(|srq| Some(srq.upgrade()?.domain)).collect();

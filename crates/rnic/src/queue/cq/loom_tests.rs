@@ -1,4 +1,4 @@
-//! Every order of events.
+//! Model checks of the completion queue with loom, which runs every interleaving of the threads.
 
 use super::super::Opcode;
 use super::*;
@@ -7,7 +7,7 @@ use std::cell::Cell;
 
 const ID: u32 = 7;
 
-/// A wake that nobody looks at.
+/// A wake without effect: the tests poll the handler.
 #[derive(Debug)]
 struct Silent;
 
@@ -16,7 +16,7 @@ impl Wake for Silent {
     fn consume(&self) {}
 }
 
-/// A handler, and how many events were taken from it.
+/// A handler, and the number of events taken from it so far.
 struct Count(Arc<CompletionHandler>, Cell<usize>);
 
 impl Count {
@@ -24,7 +24,7 @@ impl Count {
         Self(CompletionHandler::new(HandlerId(2), Box::new(Silent), None), Cell::new(0))
     }
 
-    /// Takes what is there, and tells how many there were so far.
+    /// Takes all events from the handler, and returns how many were taken since the start of the test.
     fn events(&self) -> usize {
         while self.0.try_next().is_some() {
             self.1.set(self.1.get() + 1);
@@ -33,6 +33,7 @@ impl Count {
     }
 }
 
+/// Creates a queue with a handler.
 fn cq(capacity: usize) -> (Arc<Cq>, Count) {
     let (cq, count) = (Arc::new(Cq::new(ID, capacity)), Count::new());
     cq.set_handler(Some(count.0.clone()));
@@ -43,7 +44,7 @@ fn completion(qp: u32, wr_id: u64) -> Completion {
     Completion { solicited: true, ..Completion::succeeded(wr_id, Opcode::Receive, qp, 0) }
 }
 
-/// A thread that pushes these, one after another.
+/// Spawns a thread that pushes these completions, one after another.
 fn pusher(cq: &Arc<Cq>, qp: u32, wr_ids: std::ops::Range<u64>) -> thread::JoinHandle<()> {
     let cq = cq.clone();
     thread::spawn(move || wr_ids.for_each(|wr_id| cq.push(completion(qp, wr_id)).expect("there is room")))
@@ -53,7 +54,8 @@ fn poll(cq: &Cq) -> usize {
     cq.poll(9, |_| ()).expect("it did not overrun")
 }
 
-/// The consumer's loop is poll, arm, poll if `arm` says so, else sleep: it never sleeps over a completion.
+/// A consumer polls, arms, and then polls again if `arm` returned true, or sleeps if it returned false. It must not
+/// sleep while there is a completion.
 #[test]
 fn arm_against_push() {
     for arm in [Arm::Next, Arm::Solicited] {
@@ -72,7 +74,7 @@ fn arm_against_push() {
     }
 }
 
-/// Requirement N9: whoever sees the event finds the completion.
+/// Requirement N9: a thread that sees the event finds the completion.
 #[test]
 fn an_event_finds_its_completion() {
     loom::model(|| {
@@ -86,7 +88,7 @@ fn an_event_finds_its_completion() {
     });
 }
 
-/// Two completions, one arm: one event.
+/// Two completions after one arm raise one event.
 #[test]
 fn two_push_one_event() {
     loom::model(|| {
@@ -113,7 +115,7 @@ fn push_against_poll() {
     });
 }
 
-/// Requirement N4: one event, and none to the old handler once the queue has left it.
+/// Requirement N4: there is one event, and the old handler gets none once the queue has left it.
 #[test]
 fn move_against_push() {
     loom::model(|| {
@@ -145,8 +147,8 @@ fn move_by_way_of_none_against_push() {
     });
 }
 
-/// An event that was not taken does for the next as well; but one that was taken does not, though its taker found nothing
-/// when it polled.
+/// An event that was not taken serves the next arm as well. An event that was taken does not, even if the thread that
+/// took it found no completion when it polled.
 #[test]
 fn an_event_is_not_mistaken_for_one_that_was_taken() {
     loom::model(|| {
@@ -163,7 +165,7 @@ fn an_event_is_not_mistaken_for_one_that_was_taken() {
     });
 }
 
-/// Requirement N4 and the verb *resize*: what waits and what comes stays, and so does the arming.
+/// Requirement N4 and the verb *resize*: existing and new completions are kept, and so is the arming.
 #[test]
 fn resize_against_push() {
     loom::model(|| {
@@ -177,7 +179,8 @@ fn resize_against_push() {
     });
 }
 
-/// One of two finds no room. Its stream is told, and so is the consumer, whether it sleeps, is about to, or polls.
+/// If the second completion does not fit, `push` fails, and the consumer learns of the overrun by the event, when it
+/// arms, and when it polls.
 #[test]
 fn overrun_is_never_silent() {
     loom::model(|| {
@@ -202,7 +205,7 @@ impl Timer for NoClock {
     fn start(&self, _: Duration) {}
 }
 
-/// The time is over when the last completion that the event waits for comes: there is one event all the same.
+/// The timer expires while the last completion for which the event is held back is pushed: there is still one event.
 #[test]
 fn expiry_against_the_last_that_was_waited_for() {
     loom::model(|| {
@@ -217,7 +220,7 @@ fn expiry_against_the_last_that_was_waited_for() {
     });
 }
 
-/// Moderation ends while the event waits, and another completion comes.
+/// Moderation ends while a completion is pushed: there is one event, whether or not it was held back.
 #[test]
 fn the_end_of_moderation_against_push() {
     loom::model(|| {

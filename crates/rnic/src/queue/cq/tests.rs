@@ -1,4 +1,4 @@
-//! One thread, and many.
+//! Tests of the completion queue, with one thread and with many.
 
 use super::super::{Opcode, Status};
 use super::*;
@@ -8,7 +8,7 @@ use std::thread;
 
 const ID: u32 = 7;
 
-/// A wake that nobody looks at.
+/// A wake without effect: the tests poll the handler.
 #[derive(Debug)]
 struct Silent;
 
@@ -17,7 +17,7 @@ impl Wake for Silent {
     fn consume(&self) {}
 }
 
-/// A handler, and how many events were taken from it.
+/// A handler, and the number of events taken from it so far.
 #[derive(Debug)]
 struct Count(Arc<CompletionHandler>, Cell<u32>);
 
@@ -26,7 +26,7 @@ impl Count {
         Self(CompletionHandler::new(HandlerId(2), Box::new(Silent), None), Cell::new(0))
     }
 
-    /// Takes what is there, and tells how many there were so far.
+    /// Takes all events from the handler, and returns how many were taken since the start of the test.
     fn events(&self) -> u32 {
         while let Some(event) = self.0.try_next() {
             assert_eq!(event.cq, ID);
@@ -36,6 +36,7 @@ impl Count {
     }
 }
 
+/// Creates a queue with a handler.
 fn cq(capacity: usize) -> (Cq, Count) {
     let (cq, count) = (Cq::new(ID, capacity), Count::new());
     cq.set_handler(Some(count.0.clone()));
@@ -54,9 +55,10 @@ fn flushed(wr_id: u64) -> Completion {
     Completion::failed(wr_id, Opcode::Receive, 1, Status::Flushed, None)
 }
 
-fn poll(cq: &Cq, most: usize) -> Result<Vec<u64>, Overrun> {
+/// Polls up to `max` completions, and returns their request identifiers.
+fn poll(cq: &Cq, max: usize) -> Result<Vec<u64>, Overrun> {
     let mut ids = Vec::new();
-    let n = cq.poll(most, |completion| ids.push(completion.wr_id))?;
+    let n = cq.poll(max, |completion| ids.push(completion.wr_id))?;
     assert_eq!(n, ids.len());
     Ok(ids)
 }
@@ -320,7 +322,7 @@ fn completions_have_the_time_at_which_they_came() {
     assert_eq!(times, [0, 42]);
 }
 
-/// A clock that is never started by itself, and counts how often it was asked to.
+/// A timer that never expires by itself. Counts how often it was started.
 #[derive(Debug, Default)]
 struct Clock(AtomicUsize);
 
@@ -333,6 +335,7 @@ impl Timer for Clock {
 
 const PERIOD: Duration = Duration::from_micros(50);
 
+/// Creates a queue whose events are moderated, with its handler and its timer.
 fn moderated(count: usize, period: Duration) -> (Cq, Count, Arc<Clock>) {
     let (cq, events) = cq(16);
     let clock = Arc::<Clock>::default();

@@ -1,4 +1,7 @@
-//! How the requests of a send queue end when their stream fails.
+//! Completes the requests of a send queue when their stream fails.
+//!
+//! If the stream fails while another thread passes messages to the link, the requests complete after that call,
+//! because only then is it known which of them were sent. The receives are flushed after the requests.
 
 use super::{BlamedRequest, Failure, SendQueue};
 use crate::error::QpError;
@@ -7,19 +10,21 @@ use crate::queue::{Completion, Receive, Status};
 use std::sync::Arc;
 
 impl SendQueue {
-    /// The peer refused this request. It works in order, so it has delivered all requests before it.
+    /// Acknowledges all messages before the request `seq`, which the peer refused. The peer works in order, so it has
+    /// delivered them.
     pub(crate) fn acknowledge_before(&mut self, seq: u64) {
         if let Some(number) = self.entry(seq).map(|entry| entry.number) {
             self.acknowledge(number.saturating_sub(1));
         }
     }
 
-    /// Messages are about to be passed to the link.
+    /// Marks the begin of a call that passes messages to the link.
     pub(crate) fn begin_sending(&mut self) {
         self.sending = true;
     }
 
-    /// What was sent is known. If the stream failed meanwhile, all requests complete now.
+    /// Marks the end of a call that passed messages to the link. If the stream failed meanwhile, completes all
+    /// requests.
     pub(crate) fn end_sending(&mut self, qp: u32, complete: impl FnMut(Completion)) {
         self.sending = false;
         if let Some(Failure { blamed, cause }) = self.failure.take().map(|failure| *failure) {
@@ -27,9 +32,9 @@ impl SendQueue {
         }
     }
 
-    /// The stream failed: completes all requests, as soon as it is known what was sent. The request `blamed` gets
-    /// its status; of the others, those that were done and waited for their turn succeed, and the rest are
-    /// flushed.
+    /// Completes all requests because the stream failed, or has [`end_sending`](Self::end_sending) complete them if a
+    /// call to the link is in progress. The request `blamed` gets its own status. Of the others, those that are done
+    /// succeed if they precede every failure, and the rest are flushed.
     pub(crate) fn fail(
         &mut self,
         qp: u32,
@@ -46,8 +51,9 @@ impl SendQueue {
         }
     }
 
-    /// Whether the receives can be flushed now. If not, requests still have to complete first: a program expects
-    /// the request that is to blame before everything that follows from its failure.
+    /// Returns whether the receives can be flushed now. If requests have to complete first, takes the receive
+    /// `in_use` for [`take_due_flush`](Self::take_due_flush) and returns false: a program expects the completion of
+    /// the request that is to blame before those that follow from its failure.
     pub(crate) fn may_flush_or_defer(&mut self, in_use: &mut Option<Receive>) -> bool {
         if self.failed && self.failure.is_none() {
             return true;
@@ -59,12 +65,14 @@ impl SendQueue {
         false
     }
 
-    /// Returns the flush that had to wait, if it can be done now.
+    /// Returns the deferred flush of the receives, if there is one and the requests are complete. The inner option is
+    /// the receive in use, if any.
     pub(crate) fn take_due_flush(&mut self) -> Option<Option<Receive>> {
         let flush = if self.failed && self.failure.is_none() { self.flush.take() } else { None };
         flush.map(|in_use| *in_use)
     }
 
+    /// Completes all requests, in order, and forgets the outstanding Reads.
     fn complete_all(
         &mut self,
         qp: u32,

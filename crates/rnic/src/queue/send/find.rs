@@ -1,4 +1,4 @@
-//! Finds the request that a Terminate is about.
+//! Finds the request that a Terminate of the peer refers to. All functions return a sequence number.
 
 use super::SendQueue;
 use crate::queue::Operation;
@@ -6,8 +6,8 @@ use crate::queue::entry::Entry;
 use ironwarp_wire::{Place, ReadRequest};
 
 impl SendQueue {
-    /// The request with this message sequence number: a Read or atomic operation if `read`, else a Send or Write
-    /// with Immediate.
+    /// Finds the request with this message sequence number: a Read or atomic operation if `read` is true, else a Send
+    /// or a Write with Immediate.
     pub(crate) fn find_msn(&self, msn: u32, read: bool) -> Option<u64> {
         self.find(|entry| {
             entry.msn == msn
@@ -21,14 +21,14 @@ impl SendQueue {
         })
     }
 
-    /// The Read that sent this request, or of which this request is the rest. It is not answered yet. Responses
-    /// come in order: if several requested the same, it is the oldest.
-    pub(crate) fn find_read(&self, asked: &ReadRequest) -> Option<u64> {
+    /// Finds the oldest unanswered Read whose range contains the start of `returned`, the Read Request in a
+    /// Terminate: a peer returns the whole request, or the part that it has not served.
+    pub(crate) fn find_read(&self, returned: &ReadRequest) -> Option<u64> {
         self.find(|entry| match entry.request.operation {
             Operation::Read(source) => {
-                source.tag == asked.source.tag
+                source.tag == returned.source.tag
                     && (source.offset..=source.offset.saturating_add(entry.request.data.len()))
-                        .contains(&asked.source.offset)
+                        .contains(&returned.source.offset)
                     && entry.number > 0
                     && !entry.done
             }
@@ -36,9 +36,8 @@ impl SendQueue {
         })
     }
 
-    /// The oldest Write that covers this place and is not acknowledged. A peer that acknowledges does so before
-    /// it terminates the stream, so it is the first that is not acknowledged, even if others cover the place as
-    /// well.
+    /// Finds the oldest Write that covers `place` and is not acknowledged. Later Writes may cover `place` as well,
+    /// but a peer acknowledges all delivered messages before it sends the Terminate, so the oldest one failed.
     pub(crate) fn find_write(&self, place: Place) -> Option<u64> {
         self.find(|entry| match entry.request.operation {
             Operation::Write(to) => {
@@ -51,12 +50,13 @@ impl SendQueue {
         })
     }
 
-    /// The oldest request that is not complete.
+    /// Returns the oldest request that is not complete.
     pub(crate) fn oldest(&self) -> Option<u64> {
         (!self.entries.is_empty()).then_some(self.first)
     }
 
-    fn find(&self, wanted: impl Fn(&Entry) -> bool) -> Option<u64> {
-        (self.first..).zip(&self.entries).find(|(_, entry)| wanted(entry)).map(|(seq, _)| seq)
+    /// Finds the oldest request for which `matches` returns true.
+    fn find(&self, matches: impl Fn(&Entry) -> bool) -> Option<u64> {
+        (self.first..).zip(&self.entries).find(|(_, entry)| matches(entry)).map(|(seq, _)| seq)
     }
 }

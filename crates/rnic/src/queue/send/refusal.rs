@@ -1,6 +1,6 @@
-//! A refused registration by work request on a queue pair that survives it (requirement M7, the reactive option):
-//! the registration fails in its turn, the requests after it are flushed, and so are those posted until the
-//! consumer moves the queue pair back.
+//! Handles a refused registration by work request on a queue pair that survives the refusal (requirement M7, the
+//! reactive option). The registration fails in its turn. Requests after it are flushed, and so are those that are
+//! posted until the consumer moves the queue pair back to ready-to-send.
 
 use super::SendQueue;
 use crate::error::QpError;
@@ -9,12 +9,13 @@ use crate::queue::{Completion, Status};
 use std::sync::Arc;
 
 impl SendQueue {
-    /// The request `seq` was refused. Returns the sequence number of the next request to be posted.
+    /// Marks the request `seq` as refused, and all later ones as flushed. From now on, posted requests are flushed as
+    /// well. Returns the sequence number of the next request to be posted.
     pub(crate) fn refuse(&mut self, seq: u64, status: Status, cause: &Arc<QpError>) -> u64 {
         let at = self.index(seq);
         let refusals = self.refusals.get_or_insert_default();
         refusals.refusing = Some(Arc::clone(cause));
-        // If the stream failed meanwhile, all requests are gone.
+        // There is no entry if the stream failed meanwhile: all requests are complete.
         if let Some(entry) = at.and_then(|at| self.entries.get_mut(at)) {
             entry.refused = true;
             refusals.ends.push_back((status, Arc::clone(cause)));
@@ -29,8 +30,8 @@ impl SendQueue {
         self.refusals.as_ref().is_some_and(|refusals| refusals.refusing.is_some())
     }
 
-    /// If posted requests are flushed, marks those after the last refused one as flushed. (If no refused request
-    /// is left, neither is any that was posted before it.)
+    /// Marks the requests after the last refused one as flushed, if posted requests are to be flushed. If no entry is
+    /// marked as refused, that covers all entries: those before the refused request are complete.
     #[cold]
     pub(crate) fn flush_posted(&mut self) {
         let Some(Refusals { refusing: Some(cause), ends }) = self.refusals.as_deref_mut() else { return };
@@ -41,21 +42,23 @@ impl SendQueue {
         }
     }
 
-    /// The consumer has moved the queue pair back: requests posted from now on are executed.
+    /// Stops flushing posted requests: those posted from now on are executed. Called when the consumer has moved the
+    /// queue pair back to ready-to-send, or when the stream fails.
     pub(crate) fn stop_refusing(&mut self) {
         if let Some(refusals) = &mut self.refusals {
             refusals.refusing = None;
         }
     }
 
-    /// The first request to execute then. The requests before it are complete, refused or flushed, except for
-    /// some that wait for their response: these are before all refused ones.
+    /// Returns the sequence number after the last refused request: the first to execute once the consumer has moved the
+    /// queue pair back. Requests before the refused ones may still wait for a response.
     pub(crate) fn first_unrefused(&self) -> u64 {
         let last = self.entries.iter().rposition(|entry| entry.refused);
         self.first + last.map_or(0, |last| last as u64 + 1)
     }
 
-    /// The completion of a request that is done, if one is due. Requests are done in order.
+    /// Returns the completion of a request that is removed from the queue. `None` if it succeeded and is not signaled.
+    /// Must be called in the order of the requests, because the statuses of refused ones are stored in that order.
     pub(super) fn take_completion(&mut self, qp: u32, entry: &Entry) -> Option<Completion> {
         let refusals = if entry.refused { self.refusals.as_mut() } else { None };
         match refusals.and_then(|refusals| refusals.ends.pop_front()) {
