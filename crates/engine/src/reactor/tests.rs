@@ -4,7 +4,11 @@ use super::command::Command;
 use super::source::{EventSource, Rearm};
 use crate::config::Config;
 use crate::sys::testing::close_all;
-use crate::{CompletionQueue, ConnectOptions, Engine, Listener, QueuePair, QueuePairAttributes, WaitError};
+use crate::sys::thread::Thread;
+use crate::{
+    Class, CompletionQueue, ConnectOptions, ConnectionEvent, ConnectionEventKind, Engine, EventSink,
+    Listener, QueuePair, QueuePairAttributes, QueuePairOptions, WaitError,
+};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::AsyncEvent;
 use ironwarp_rnic::queue::{Completion, Data, Operation, ReceiveRequest, Sges, Status, WorkRequest};
@@ -12,6 +16,7 @@ use ironwarp_testkit::child::in_child;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
+use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
 /// Longer than anything here takes on a busy machine.
@@ -134,4 +139,51 @@ fn a_program_that_closes_our_descriptors() {
     for file in &files {
         assert!(file.metadata().is_ok(), "a file of the program was closed");
     }
+}
+
+/// Reports that a connection was made, and holds the thread that made it until another thread has ended.
+#[derive(Debug)]
+struct HoldConnected {
+    connected: SyncSender<()>,
+    until_ended: Thread,
+}
+
+impl EventSink<ConnectionEvent> for HoldConnected {
+    fn send(&self, event: ConnectionEvent) {
+        if let ConnectionEventKind::Connected(_) = event.kind {
+            self.connected.send(()).unwrap();
+            while self.until_ended.exists() {
+                std::thread::yield_now();
+            }
+        }
+    }
+}
+
+/// One lane makes a connection while the adapter is closed, and the lane that should serve the connection has already ended.
+#[test]
+fn a_connection_made_while_the_adapter_closes_is_closed() {
+    let far = Engine::new(Config::default()).unwrap();
+    let far_cq = far.create_cq(16).unwrap();
+    let far_pair = far.create_qp(QueuePairAttributes::new(far.device().allocate_domain(), &far_cq)).unwrap();
+    let listener = far.listen("127.0.0.1:0".parse().unwrap()).unwrap();
+
+    let near = Engine::new(Config::default()).unwrap();
+    let (cq, handler) = (near.create_cq(16).unwrap(), near.create_handler().unwrap());
+    handler.set_class(Class::LowLatency).unwrap();
+    cq.set_handler(Some(&handler)); // another lane than those that do handshakes
+    let until_ended = near.steering().lane(near.steering().lanes()).unwrap().handle().await_thread();
+    let (connected, is_connected) = sync_channel(1);
+    let options = QueuePairOptions {
+        events: Some(Arc::new(HoldConnected { connected, until_ended })),
+        ..QueuePairOptions::default()
+    };
+    let attributes = QueuePairAttributes::new(near.device().allocate_domain(), &cq);
+    let pair = near.create_qp_with(attributes, options).unwrap();
+    near.connect(&pair, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
+    let incoming = listener.incoming().wait(PATIENCE).unwrap();
+    incoming.accept(&far_pair, far.terms(None, None), &[]).unwrap();
+    far_pair.wait_connected(PATIENCE).unwrap();
+    is_connected.recv_timeout(PATIENCE).unwrap();
+    drop((pair, cq, handler, near));
+    assert!(far_pair.wait_closed(PATIENCE), "the connection was forgotten");
 }

@@ -67,7 +67,8 @@ pub struct Steering {
     lanes: OnceLock<Vec<Arc<Lane>>>,
     /// The lane for low-latency completion queues (requirement N6), once there is one. It is not in the table.
     low_latency: OnceLock<Arc<Lane>>,
-    threads: Mutex<Vec<JoinHandle<()>>>,
+    /// The threads of the lanes; `None` once they were told to stop, after which no lane starts.
+    threads: Mutex<Option<Vec<JoinHandle<()>>>>,
     device: Arc<Device>,
     /// Called with the default lane when the lanes start.
     on_start: OnStart,
@@ -94,7 +95,7 @@ impl Steering {
             count,
             lanes: OnceLock::new(),
             low_latency: OnceLock::new(),
-            threads: Mutex::default(),
+            threads: Mutex::new(Some(Vec::new())),
             device: Arc::clone(device),
             on_start: Box::new(on_start),
             stopped: Mutex::new(false),
@@ -156,6 +157,12 @@ impl Steering {
     }
 
     // --- Moving connections ---
+
+    /// Whether the lanes were told to stop. A lane that is told later disconnects every connection that was in its poll sets before
+    /// this returned false.
+    pub(crate) fn is_stopped(&self) -> bool {
+        *lock(&self.stopped)
+    }
 
     /// Moves a connection to the lane that its completion queue and its addresses lead to, if it is on another.
     pub(crate) fn steer(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
@@ -300,6 +307,7 @@ impl Steering {
         }
         self.started()?;
         let mut threads = lock(&self.threads);
+        let threads = threads.as_mut().ok_or_else(stopped)?;
         if let Some(lane) = self.low_latency.get() {
             return Ok(lane); // another thread was first
         }
@@ -321,6 +329,7 @@ impl Steering {
     #[cold]
     fn start(self: &Arc<Self>) -> io::Result<()> {
         let mut threads = lock(&self.threads);
+        let threads = threads.as_mut().ok_or_else(stopped)?;
         if self.lanes.get().is_none() {
             let started: io::Result<Vec<_>> = (0..self.count).map(|lane| self.start_lane(lane)).collect();
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
@@ -347,15 +356,21 @@ impl Steering {
     /// Ends the lanes when all connections are closed, or after this much time.
     pub(crate) fn stop(&self, within: Duration) {
         *lock(&self.stopped) = true;
+        // Without the lock while it waits: a lane that needs it to start another would never end.
+        let threads = lock(&self.threads).take();
         self.all_lanes().for_each(|lane| lane.handle().submit(Command::Stop(within)));
         let me = std::thread::current().id();
-        for thread in lock(&self.threads).drain(..) {
+        for thread in threads.into_iter().flatten() {
             // A lane may be the last to hold the adapter; it cannot wait for itself.
             if thread.thread().id() != me && thread.join().is_err() {
                 tracing::error!("a lane's thread panicked");
             }
         }
     }
+}
+
+fn stopped() -> io::Error {
+    io::Error::other("the adapter is being closed")
 }
 
 /// Leaves out the key, which is a secret.

@@ -111,7 +111,8 @@ impl<P: Owner> Connection<P> {
     ) -> Result<(), ConnectError> {
         let connection = Self::begin(pair, link, established, early)?;
         connection.drive_all();
-        if pair.device().events().is_stopped() {
+        // The lane that is to serve the connection may have ended before the connection was in its poll set.
+        if pair.device().events().is_stopped() || pair.receive_cq().steering().is_stopped() {
             connection.cut(QpError::Stopped);
         }
         if pair.is_given_up() {
