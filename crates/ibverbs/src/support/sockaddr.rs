@@ -9,7 +9,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 // SAFETY: structures of integers.
 unsafe impl Zeroed for rdma_sockaddr {}
 
-/// Converts a C address. Only IPv4 and IPv6 are supported.
+/// Converts a C address. Only IPv4 and IPv6 are supported. The flow information of IPv6 is not swapped: both
+/// `sin6_flowinfo` and the standard library have it in network byte order.
 ///
 /// # Safety
 /// `addr` is NULL, or as long as its family requires.
@@ -70,5 +71,33 @@ pub(crate) fn c_len(addr: &SocketAddr) -> usize {
     match addr {
         SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),
         SocketAddr::V6(_) => size_of::<libc::sockaddr_in6>(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn round_trip(addr: SocketAddr) -> SocketAddr {
+        let c = to_c(addr);
+        // SAFETY: a local structure, which is long enough for both families.
+        unsafe { from_c((&raw const c).cast()) }.unwrap()
+    }
+
+    #[test]
+    fn every_field_survives_the_conversion_to_c_and_back() {
+        let v6 = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 7471, 0x0102_0304, 5);
+        assert_eq!(round_trip(v6.into()), v6.into());
+        let v4 = SocketAddrV4::new(Ipv4Addr::new(10, 1, 2, 3), 7471);
+        assert_eq!(round_trip(v4.into()), v4.into());
+    }
+
+    /// The standard library passes `flowinfo` to the kernel as it is, so a program's value must not be swapped.
+    #[test]
+    fn flow_information_keeps_its_byte_order() {
+        let network_order = 0x000a_bcde_u32.to_be();
+        let c = to_c(SocketAddrV6::new(Ipv6Addr::LOCALHOST, 1, network_order, 0).into());
+        // SAFETY: written as an IPv6 address just now.
+        assert_eq!(unsafe { c.sin6 }.sin6_flowinfo, network_order);
     }
 }
