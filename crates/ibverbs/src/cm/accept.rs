@@ -1,11 +1,11 @@
-//! The passive end of a connection: accepting or rejecting the request of a peer.
+//! Accepts or rejects the request of a peer (`rdma_accept`, `rdma_reject`): the passive side of a connection.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::connect::{ConnectParams, side_channel, with_header};
+use super::connect::{ConnectParams, create_side_channel, with_header};
 use super::device::CmDevice;
 use super::id::Id;
 use super::state::{Link, Phase, Purpose, Shared};
-use super::synchronous::complete;
+use super::synchronous::wait_if_synchronous;
 use super::watch;
 use crate::abi::*;
 use crate::objects::qp::Qp;
@@ -21,105 +21,112 @@ use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Status of a SIDR reply that rejects a lookup.
+/// Status of a reply to a lookup (SIDR on InfiniBand) that rejects it.
 const SIDR_REJECT: u32 = 2;
 
-/// How long to wait for an answer to be sent. It is sent at once, unless the host is stuck.
-const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long to wait until a rejection is sent. That takes no time, unless the host is stuck.
+const REJECT_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Accepts the request of a peer with the parameters of the program. The default depths are those that the peer
+/// requested.
+///
 /// # Safety
 /// `param` is NULL or valid.
 unsafe fn accept(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    let otherwise = id.shared().lock().depths;
-    // SAFETY: guaranteed by the caller.
-    let wanted = unsafe { ConnectParams::read(id, param, otherwise)? };
+    let requested = id.shared().lock().depths;
+    // SAFETY: NULL or valid, by the caller's contract.
+    let params = unsafe { ConnectParams::read(id, param, requested)? };
     let qp = id.qp()?;
     let request = {
         let mut state = id.shared().lock();
         let request = state.request.take().ok_or(Errno::INVALID)?;
-        state.depths = wanted.depths;
+        state.depths = params.depths;
         request
     };
-    id.note_connection(&wanted.header);
+    id.record_connection(&params.header);
     if let Some(qp) = &qp {
-        watch::follow(qp, id.shared());
+        watch::redirect_events(qp, id.shared());
     }
     match (request.header, qp) {
-        _ if id.is_datagram() => answer_lookup(id, request.incoming, &wanted),
-        (None, Some(qp)) => accept_managed(id, request.incoming, &qp, &wanted),
+        _ if id.is_datagram() => answer_lookup(id, request.incoming, &params),
+        (None, Some(qp)) => accept_managed(id, request.incoming, &qp, &params),
         (None, None) => {
             // The peer sent a standard Request, which has no room for a queue pair number.
             report::log_missing_qp(request.incoming.peer());
             Err(Errno::INVALID)
         }
-        (Some(peer), qp) => accept_side_channel(id, request.incoming, peer, qp.as_deref(), &wanted),
+        (Some(peer), qp) => accept_side_channel(id, request.incoming, peer, qp.as_deref(), &params),
     }
     .inspect_err(|_| id.shared().lock().phase = Phase::Failed)
 }
 
-/// Accepts the connection with the queue pair of the id.
-fn accept_managed(id: &Id, incoming: Incoming, qp: &Qp, wanted: &ConnectParams) -> Result<(), Errno> {
+/// Accepts the connection for the queue pair of the id, whose messages it will carry.
+fn accept_managed(id: &Id, incoming: Incoming, qp: &Qp, params: &ConnectParams) -> Result<(), Errno> {
     let engine = id.device()?.context.engine();
     let pair = qp.stream().ok_or(Errno::INVALID)?;
-    // What the program posts from now on waits for the connection.
+    // From now on the program may post sends, which are sent once the connection is established.
     pair.modify(QpState::ReadyToReceive)?;
     pair.modify(QpState::ReadyToSend)?;
-    begin(id, pair, Purpose::Managed);
-    let terms = engine.terms(wanted.depths.ird(), wanted.depths.ord());
-    incoming.accept(pair, terms, &wanted.private_data).map_err(|error| Errno::from(&error))
+    set_accepting(id, pair, Purpose::Managed);
+    let terms = engine.terms(params.depths.ird(), params.depths.ord());
+    incoming.accept(pair, terms, &params.private_data).map_err(|error| Errno::from(&error))
 }
 
-fn begin(id: &Id, pair: &Arc<QueuePair>, purpose: Purpose) {
+/// Stores the connection that is being accepted in the state of the id. Must happen before the connection is
+/// accepted, because its events refer to that state.
+fn set_accepting(id: &Id, pair: &Arc<QueuePair>, purpose: Purpose) {
     let mut state = id.shared().lock();
     state.link = Some(Link { pair: Arc::clone(pair), purpose });
     state.phase = Phase::Accepting;
 }
 
-/// Answers a lookup with the number of a UD queue pair. That is a rejection with private data, not a
-/// connection.
-fn answer_lookup(id: &Id, incoming: Incoming, wanted: &ConnectParams) -> Result<(), Errno> {
-    let header = CmHeader { kind: CmKind::Found, qkey: RDMA_UDP_QKEY, ..wanted.header };
+/// Answers a lookup with the number of a UD queue pair, in the private data of a rejection: no connection is
+/// needed.
+fn answer_lookup(id: &Id, incoming: Incoming, params: &ConnectParams) -> Result<(), Errno> {
+    let header = CmHeader { kind: CmKind::Found, qkey: RDMA_UDP_QKEY, ..params.header };
     id.shared().lock().phase = Phase::Connected;
-    answer(incoming, &with_header(&header, &wanted.private_data))
+    send_rejection(incoming, &with_header(&header, &params.private_data))
 }
 
-/// Sends a rejection with private data. It has been sent when this returns, because the program may exit
+/// Rejects a request, with private data. Returns after the rejection was sent, because the program may exit
 /// next.
-fn answer(incoming: Incoming, private_data: &[u8]) -> Result<(), Errno> {
-    incoming.reject_and_wait(private_data, ANSWER_TIMEOUT).map_err(|error| Errno::from(&error))
+fn send_rejection(incoming: Incoming, private_data: &[u8]) -> Result<(), Errno> {
+    incoming.reject_and_wait(private_data, REJECT_TIMEOUT).map_err(|error| Errno::from(&error))
 }
 
-/// Accepts a side channel: one of the two programs connects its queue pair itself, so both ends exchange
-/// numbers. A queue pair of the id is connected by number.
+/// Accepts a side channel, through which the two ends exchange the numbers of their queue pairs, because the
+/// peer's program connects its queue pair itself. If this id has a queue pair, connects that by number.
 fn accept_side_channel(
     id: &Id,
     incoming: Incoming,
     peer: CmHeader,
     qp: Option<&Qp>,
-    wanted: &ConnectParams,
+    params: &ConnectParams,
 ) -> Result<(), Errno> {
     let engine = id.device()?.context.engine();
-    let pair = side_channel(engine, id.shared())?;
-    let mut header = wanted.header;
-    // Before the queue pair is connected, and before the peer learns that it may use the secret.
+    let pair = create_side_channel(engine, id.shared())?;
+    let mut header = params.header;
+    // This end must have the secret before its queue pair is connected, and before the peer learns that it
+    // may use the secret.
     header.keeps_secret = peer
         .secret
         .is_some_and(|secret| report::find_pair(header.qpn).is_some_and(|own| own.keep_secret(secret)));
     let purpose = match qp {
         None => Purpose::SideChannel,
         Some(qp) => {
-            bring_up(id.shared(), qp.stream().ok_or(Errno::INVALID)?, peer.qpn)?;
+            connect_by_number(id.shared(), qp.stream().ok_or(Errno::INVALID)?, peer.qpn)?;
             Purpose::ManagedBySideChannel
         }
     };
-    begin(id, &pair, purpose);
-    let terms = engine.terms(wanted.depths.ird(), wanted.depths.ord());
-    let reply = with_header(&header, &wanted.private_data);
+    set_accepting(id, &pair, purpose);
+    let terms = engine.terms(params.depths.ird(), params.depths.ord());
+    let reply = with_header(&header, &params.private_data);
     incoming.accept(&pair, terms, &reply).map_err(|error| Errno::from(&error))
 }
 
-/// Connects the queue pair of the id to one that the peer's program connects itself.
-fn bring_up(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
+/// Connects the queue pair of the id by GID and QPN to the queue pair `peer`, which the peer's program connects
+/// itself.
+fn connect_by_number(id: &Shared, pair: &Arc<QueuePair>, peer: u32) -> Result<(), Errno> {
     let engine = CmDevice::get()?.context.engine();
     let (local, remote, depths) = {
         let state = id.lock();
@@ -145,17 +152,20 @@ pub unsafe extern "C-unwind" fn rdma_accept(id: *mut rdma_cm_id, param: *mut rdm
     minus_one!(accepted)
 }
 
+/// Accepts the request of a peer. If the id is synchronous, waits until the connection is established; the
+/// thread may be cancelled while it waits.
+///
 /// # Safety
 /// `param` is NULL or valid.
 unsafe fn accept_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    let datagram = without_cancellation(|| -> Result<bool, Errno> {
+    let is_datagram = without_cancellation(|| -> Result<bool, Errno> {
         let id = find::<Id>(c)?;
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: NULL or valid, by the caller's contract.
         unsafe { accept(&id, param)? };
         Ok(id.is_datagram())
     })?;
-    // No event follows the answer to a lookup.
-    if datagram { Ok(()) } else { complete(c) }
+    // The answer to a lookup leads to no event.
+    if is_datagram { Ok(()) } else { wait_if_synchronous(c) }
 }
 
 #[unsafe(no_mangle)]
@@ -164,13 +174,16 @@ pub unsafe extern "C" fn rdma_reject(id: *mut rdma_cm_id, data: *const c_void, l
     minus_one!(unsafe { reject(id, data, len) })
 }
 
-/// Rejects a request for a reason that concerns enhanced connection establishment.
+/// Rejects a request because of its options of enhanced connection establishment (ECE). The peer is not told
+/// this reason.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_reject_ece(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> c_int {
     // SAFETY: NULL, or valid by the caller's contract.
     minus_one!(unsafe { reject(id, data, len) })
 }
 
+/// Rejects the request of a peer, or the response of a peer to a request of this end, with private data.
+///
 /// # Safety
 /// `data` is NULL or has `len` bytes.
 unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<(), Errno> {
@@ -178,7 +191,7 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<()
     let data = match data.is_null() {
         true if len > 0 => return Err(Errno::INVALID),
         true => &[][..],
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: not NULL, and `len` bytes by the caller's contract.
         false => unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) },
     };
     let (request, link) = {
@@ -194,10 +207,10 @@ unsafe fn reject(id: *mut rdma_cm_id, data: *const c_void, len: u8) -> Result<()
         link.pair.disconnect();
     }
     let Some(request) = request else { return Ok(()) };
-    let lookup = request.header.is_some_and(|header| header.kind == CmKind::Lookup);
-    let said = match lookup {
+    let is_lookup = request.header.is_some_and(|header| header.kind == CmKind::Lookup);
+    let private_data = match is_lookup {
         true => with_header(&CmHeader { status: SIDR_REJECT, ..CmHeader::new(CmKind::Found, 0) }, data),
         false => data.to_vec(),
     };
-    answer(request.incoming, &said)
+    send_rejection(request.incoming, &private_data)
 }

@@ -1,12 +1,12 @@
-//! Addresses of connections, and the source address for a destination.
+//! Conversions of addresses, and the choice of the source address for a destination.
 
 use crate::abi::{Zeroed, ibv_ah_attr, ibv_gid};
 use crate::support::errno::Errno;
 use ironwarp_engine::gid::{Gid, GidTable};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 
-/// Converts an IPv4-mapped IPv6 address to IPv4.
-pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
+/// Converts an IPv4-mapped IPv6 address to IPv4. Returns other addresses unchanged.
+pub(super) fn to_canonical(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
             Some(v4) => SocketAddr::new(v4.into(), v6.port()),
@@ -16,32 +16,32 @@ pub(super) fn canonical(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// The unspecified address of the same family, with port 0.
-pub(super) fn unspecified(like: &SocketAddr) -> SocketAddr {
+/// The unspecified address of the same family as `like`, with port 0.
+fn unspecified(like: &SocketAddr) -> SocketAddr {
     match like {
         SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
         SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
     }
 }
 
-/// The address of this host that routes to `to` start from, with port 0.
+/// Finds the address of this host that the kernel's route to `to` uses as its source. The port is 0.
 pub(super) fn source_for(to: SocketAddr) -> Result<SocketAddr, Errno> {
-    let probe = UdpSocket::bind(unspecified(&to))?;
-    // Nothing is sent: connecting a datagram socket only looks up the route. Not every kernel accepts port 0.
+    let socket = UdpSocket::bind(unspecified(&to))?;
+    // Connecting a datagram socket only looks up the route, and sends nothing. Not every kernel accepts port 0.
     let mut at = to;
     if at.port() == 0 {
         at.set_port(1);
     }
-    probe.connect(at)?;
-    let mut from = probe.local_addr()?;
+    socket.connect(at)?;
+    let mut from = socket.local_addr()?;
     from.set_port(0);
     Ok(from)
 }
 
-/// The address handle attributes for the path from an address of this host to a peer.
-pub(super) fn handle(local: IpAddr, remote: IpAddr, traffic_class: u8) -> Result<ibv_ah_attr, Errno> {
+/// Returns the address handle attributes of the path from an address of this host to a peer.
+pub(super) fn address_handle(local: IpAddr, remote: IpAddr, traffic_class: u8) -> Result<ibv_ah_attr, Errno> {
     let own = GidTable::of_process().find(Gid::from(local))?;
-    // An address such as 127.0.0.2 is not in the table, but any entry leads to the same host.
+    // An address such as 127.0.0.2 is not in the GID table. The first entry belongs to this host as well.
     let index = own.map_or(0, |own| own.index);
     let mut attr = ibv_ah_attr::zeroed();
     attr.grh.dgid = ibv_gid { raw: Gid::from(remote).to_bytes() };

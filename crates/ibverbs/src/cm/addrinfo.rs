@@ -1,4 +1,4 @@
-//! Resolving names and services, with the resolver of the C library.
+//! `rdma_getaddrinfo`: resolves host and service names with the resolver of the C library.
 #![expect(unsafe_code, reason = "entry points of the C ABI, and the C library's lists")]
 
 use super::address;
@@ -9,15 +9,18 @@ use crate::support::sockaddr;
 use std::ffi::{c_char, c_int};
 use std::ptr;
 
-/// Copies a C address into memory of the C allocator. NULL stays NULL.
+/// Copies a C address into memory from malloc. Returns NULL for NULL.
 ///
 /// # Safety
 /// `addr` is NULL or has `len` bytes.
-unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut libc::sockaddr, Errno> {
+unsafe fn copy_sockaddr(
+    addr: *const libc::sockaddr,
+    len: libc::socklen_t,
+) -> Result<*mut libc::sockaddr, Errno> {
     if addr.is_null() || len == 0 {
         return Ok(ptr::null_mut());
     }
-    // SAFETY: guaranteed by the caller. The new memory has the same length.
+    // SAFETY: `addr` has `len` bytes by the caller's contract, and so has the new memory.
     unsafe {
         let to = libc::malloc(len as usize);
         if to.is_null() {
@@ -28,28 +31,29 @@ unsafe fn copy(addr: *const libc::sockaddr, len: libc::socklen_t) -> Result<*mut
     }
 }
 
-/// Converts the hints to those of `getaddrinfo`.
-fn question(hints: &rdma_addrinfo) -> libc::addrinfo {
-    // SAFETY: integers and pointers.
-    let mut ask: libc::addrinfo = unsafe { std::mem::zeroed() };
+/// Converts the hints of `rdma_getaddrinfo` to those of `getaddrinfo`.
+fn resolver_hints(hints: &rdma_addrinfo) -> libc::addrinfo {
+    // SAFETY: the structure has only integers and pointers, for which zeros are valid.
+    let mut converted: libc::addrinfo = unsafe { std::mem::zeroed() };
     if hints.ai_flags & RAI_PASSIVE != 0 {
-        ask.ai_flags |= libc::AI_PASSIVE;
+        converted.ai_flags |= libc::AI_PASSIVE;
     }
     if hints.ai_flags & RAI_NUMERICHOST != 0 {
-        ask.ai_flags |= libc::AI_NUMERICHOST;
+        converted.ai_flags |= libc::AI_NUMERICHOST;
     }
     if hints.ai_flags & RAI_FAMILY != 0 || hints.ai_family != 0 {
-        ask.ai_family = hints.ai_family;
+        converted.ai_family = hints.ai_family;
     }
-    ask.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
+    converted.ai_socktype = match hints.ai_qp_type.cast_unsigned() {
         IBV_QPT_UD => libc::SOCK_DGRAM,
         _ if hints.ai_port_space.cast_unsigned() == RDMA_PS_UDP => libc::SOCK_DGRAM,
         _ => libc::SOCK_STREAM,
     };
-    ask
+    converted
 }
 
-/// Derives the type of queue pair from the port space, or the reverse.
+/// Sets the type of queue pair and the port space, if the program left one or both at zero: the first from
+/// the second, then the second from the first.
 fn complete_kind(info: &mut rdma_addrinfo) {
     if info.ai_qp_type == 0 {
         let datagrams = info.ai_port_space.cast_unsigned() == RDMA_PS_UDP;
@@ -61,7 +65,8 @@ fn complete_kind(info: &mut rdma_addrinfo) {
     }
 }
 
-/// Calls the resolver. Fails with its error code, which is negative.
+/// Calls the resolver, and stores the first address that it finds in `info`: as the source if the hints have
+/// RAI_PASSIVE, otherwise as the destination. Fails with the error code of the resolver, which is negative.
 ///
 /// # Safety
 /// `node` and `service` are NULL or C strings.
@@ -71,18 +76,18 @@ unsafe fn resolve(
     hints: &rdma_addrinfo,
     info: &mut rdma_addrinfo,
 ) -> Result<(), c_int> {
-    let ask = question(hints);
-    let mut found = ptr::null_mut();
-    // SAFETY: guaranteed by the caller, and local variables.
-    let failed = unsafe { libc::getaddrinfo(node, service, &raw const ask, &raw mut found) };
-    if failed != 0 {
-        return Err(failed);
+    let hints_of_resolver = resolver_hints(hints);
+    let mut list = ptr::null_mut();
+    // SAFETY: NULL or C strings by the caller's contract, and two local variables.
+    let error = unsafe { libc::getaddrinfo(node, service, &raw const hints_of_resolver, &raw mut list) };
+    if error != 0 {
+        return Err(error);
     }
-    // SAFETY: the resolver succeeded, so there is at least one entry.
+    // SAFETY: the resolver succeeded, so the list has at least one entry, which is valid until it is freed.
     unsafe {
-        let first = &*found;
+        let first = &*list;
         info.ai_family = first.ai_family;
-        let addr = copy(first.ai_addr, first.ai_addrlen);
+        let addr = copy_sockaddr(first.ai_addr, first.ai_addrlen);
         let name =
             if first.ai_canonname.is_null() { ptr::null_mut() } else { libc::strdup(first.ai_canonname) };
         if hints.ai_flags & RAI_PASSIVE != 0 {
@@ -94,14 +99,17 @@ unsafe fn resolve(
             info.ai_dst_len = first.ai_addrlen;
             info.ai_dst_canonname = name;
         }
-        libc::freeaddrinfo(found);
+        libc::freeaddrinfo(list);
         if addr.is_err() { Err(libc::EAI_MEMORY) } else { Ok(()) }
     }
 }
 
+/// Fills in `info`: the destination and source addresses, the type of queue pair and the port space. Fails with
+/// an error code of the resolver.
+///
 /// # Safety
 /// As for [`rdma_getaddrinfo`].
-unsafe fn answer(
+unsafe fn fill_info(
     node: *const c_char,
     service: *const c_char,
     hints: &rdma_addrinfo,
@@ -113,16 +121,18 @@ unsafe fn answer(
     info.ai_qp_type = hints.ai_qp_type;
     info.ai_port_space = hints.ai_port_space;
     if node.is_null() && service.is_null() {
-        // SAFETY: guaranteed by the caller, here and below.
-        info.ai_dst_addr = unsafe { copy(hints.ai_dst_addr, hints.ai_dst_len) }.map_err(no_memory)?;
+        // SAFETY: the hints contain NULL or an address of this length, by the caller's contract.
+        info.ai_dst_addr =
+            unsafe { copy_sockaddr(hints.ai_dst_addr, hints.ai_dst_len) }.map_err(no_memory)?;
         info.ai_dst_len = if info.ai_dst_addr.is_null() { 0 } else { hints.ai_dst_len };
     } else {
-        // SAFETY: as above.
+        // SAFETY: NULL or C strings, by the caller's contract.
         unsafe { resolve(node, service, hints, info)? };
     }
     if info.ai_src_addr.is_null() {
-        // SAFETY: as above.
-        info.ai_src_addr = unsafe { copy(hints.ai_src_addr, hints.ai_src_len) }.map_err(no_memory)?;
+        // SAFETY: the hints contain NULL or an address of this length, by the caller's contract.
+        info.ai_src_addr =
+            unsafe { copy_sockaddr(hints.ai_src_addr, hints.ai_src_len) }.map_err(no_memory)?;
         info.ai_src_len = if info.ai_src_addr.is_null() { 0 } else { hints.ai_src_len };
     }
     complete_kind(info);
@@ -132,29 +142,30 @@ unsafe fn answer(
     Ok(())
 }
 
-/// Adds the source address, unless the program gave one or there is no route yet.
+/// Adds the source address of the route to the destination, unless `info` has a source address. Leaves it out
+/// if there is no destination, or no route to it.
 fn add_source(info: &mut rdma_addrinfo) {
     if !info.ai_src_addr.is_null() || info.ai_dst_addr.is_null() {
         return;
     }
-    // SAFETY: a complete address of the resolver or a copy of one.
+    // SAFETY: a copy of an address of the resolver, or of one of the program, as long as its family requires.
     let Ok(to) = (unsafe { sockaddr::from_c(info.ai_dst_addr) }) else { return };
     if let Ok(from) = address::source_for(to) {
         let (c, len) = (sockaddr::to_c(from), sockaddr::c_len(&from));
         let len = libc::socklen_t::try_from(len).unwrap_or_default();
-        // SAFETY: the address has that length.
-        if let Ok(addr) = unsafe { copy((&raw const c).cast(), len) } {
+        // SAFETY: `c` is a local address of `len` bytes.
+        if let Ok(addr) = unsafe { copy_sockaddr((&raw const c).cast(), len) } {
             info.ai_src_addr = addr;
             info.ai_src_len = len;
         }
     }
 }
 
-/// A list that is not yet handed to the program.
+/// A result of `rdma_getaddrinfo` that the program does not have yet. Dropping it frees the list.
 #[derive(Debug)]
 pub(super) struct AddrInfoList(*mut rdma_addrinfo);
 
-// SAFETY: the list has a single owner.
+// SAFETY: the list has one owner, and its memory is not bound to a thread.
 unsafe impl Send for AddrInfoList {}
 
 impl AddrInfoList {
@@ -171,12 +182,13 @@ impl AddrInfoList {
 
 impl Drop for AddrInfoList {
     fn drop(&mut self) {
-        // SAFETY: as above.
+        // SAFETY: the list came from `rdma_getaddrinfo`, and this is its only owner.
         unsafe { rdma_freeaddrinfo(self.0) };
     }
 }
 
-/// Returns 0, -1 with errno set, or the error code of the resolver.
+/// Resolves a name or service, or completes the addresses in the hints. Returns 0, -1 with errno set, or the
+/// error code of the resolver.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -193,21 +205,21 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
             Errno::UNSUPPORTED.because("RAI_SA is not supported: there is no subnet administrator")
         ));
     }
-    let none = rdma_addrinfo::zeroed();
+    let no_hints = rdma_addrinfo::zeroed();
     // SAFETY: NULL, or valid by the caller's contract.
-    let hints = unsafe { hints.as_ref() }.unwrap_or(&none);
+    let hints = unsafe { hints.as_ref() }.unwrap_or(&no_hints);
     let mut info = Box::new(rdma_addrinfo::zeroed());
-    // SAFETY: guaranteed by the caller.
-    let answered = unsafe { answer(node, service, hints, &mut info) };
+    // SAFETY: the arguments of this call, whose contract is the same.
+    let filled = unsafe { fill_info(node, service, hints, &mut info) };
     let info = Box::into_raw(info);
-    match answered {
+    match filled {
         Ok(()) => {
             // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(result, info) };
             0
         }
         Err(code) => {
-            // SAFETY: allocated above.
+            // SAFETY: made from a box just now, and the program does not have it.
             unsafe { rdma_freeaddrinfo(info) };
             code
         }
@@ -218,7 +230,8 @@ pub unsafe extern "C" fn rdma_getaddrinfo(
 pub unsafe extern "C" fn rdma_freeaddrinfo(info: *mut rdma_addrinfo) {
     let mut next = info;
     while !next.is_null() {
-        // SAFETY: allocated by `rdma_getaddrinfo`.
+        // SAFETY: by the caller's contract, `rdma_getaddrinfo` made it from a box, and allocated what it
+        // points to with malloc.
         unsafe {
             let info = Box::from_raw(next);
             libc::free(info.ai_src_addr.cast());

@@ -1,4 +1,5 @@
-//! Attributes that connect a queue pair to its peer: for programs that connect their own, and for queries.
+//! The attributes that connect a queue pair to its peer. `rdma_init_qp_attr` returns them to programs that connect
+//! a queue pair of their own. They are also recorded in the queue pair of an id, for `ibv_query_qp`.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::Id;
@@ -10,14 +11,18 @@ use std::ffi::c_int;
 
 /// Default acknowledgement timeout, in the encoding of verbs: about two seconds.
 const ACK_TIMEOUT: u8 = 19;
-/// Maximum retry count of verbs. For RNR retries it means forever.
-const RETRIES: u8 = 7;
-/// RNR timer in the encoding of verbs: the longest, as in Linux.
-const RNR_TIMER: u8 = 0;
+/// Maximum retry count of verbs. As an RNR retry count, it means forever.
+const MAX_RETRIES: u8 = 7;
+/// The longest RNR timer, 655 ms, in the encoding of verbs. Linux sets the same.
+const MAX_RNR_TIMER: u8 = 0;
+/// Access flags of a connected queue pair.
+const ACCESS: u32 =
+    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
 impl Id {
-    /// Records the attributes of the connection in the queue pair, for queries.
-    pub(super) fn note_connection(&self, header: &CmHeader) {
+    /// Records the attributes of the connection in the queue pair of the id, for queries. Does nothing if the id
+    /// has no queue pair.
+    pub(super) fn record_connection(&self, header: &CmHeader) {
         let Ok(Some(qp)) = self.qp() else { return };
         let state = self.shared().lock();
         let address = state.address_handle();
@@ -33,8 +38,8 @@ impl Id {
             attr.timeout = timeout;
             attr.retry_cnt = header.retry_count;
             attr.rnr_retry = header.rnr_retry_count;
-            attr.min_rnr_timer = RNR_TIMER;
-            attr.qp_access_flags = access();
+            attr.min_rnr_timer = MAX_RNR_TIMER;
+            attr.qp_access_flags = ACCESS;
             if let Ok(address) = address {
                 attr.ah_attr = address;
             }
@@ -42,12 +47,9 @@ impl Id {
     }
 }
 
-fn access() -> u32 {
-    IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC
-}
-
-/// Sets the attributes for the transition to `attr.qp_state`, and returns their mask.
-fn init(id: &Id, attr: &mut ibv_qp_attr) -> Result<u32, Errno> {
+/// Sets the attributes for the transition to `attr.qp_state`, and returns the mask that names them
+/// (`ibv_qp_attr_mask`).
+fn set_attributes(id: &Id, attr: &mut ibv_qp_attr) -> Result<u32, Errno> {
     let state = id.shared().lock();
     let mut mask = IBV_QP_STATE;
     match attr.qp_state {
@@ -59,7 +61,7 @@ fn init(id: &Id, attr: &mut ibv_qp_attr) -> Result<u32, Errno> {
                 attr.qkey = RDMA_UDP_QKEY;
                 mask |= IBV_QP_QKEY;
             } else {
-                attr.qp_access_flags = access();
+                attr.qp_access_flags = ACCESS;
                 mask |= IBV_QP_ACCESS_FLAGS;
             }
         }
@@ -70,7 +72,7 @@ fn init(id: &Id, attr: &mut ibv_qp_attr) -> Result<u32, Errno> {
             attr.dest_qp_num = state.peer.map_or(0, |peer| peer.qpn);
             attr.rq_psn = 0;
             attr.max_dest_rd_atomic = state.depths.responder;
-            attr.min_rnr_timer = RNR_TIMER;
+            attr.min_rnr_timer = MAX_RNR_TIMER;
             mask |= IBV_QP_AV
                 | IBV_QP_PATH_MTU
                 | IBV_QP_DEST_QPN
@@ -85,9 +87,9 @@ fn init(id: &Id, attr: &mut ibv_qp_attr) -> Result<u32, Errno> {
         IBV_QPS_RTS => {
             attr.sq_psn = 0;
             attr.timeout = state.options.ack_timeout.unwrap_or(ACK_TIMEOUT);
-            attr.retry_cnt = RETRIES;
-            // Whatever the peer asked for: TCP makes a message wait, and nothing is sent again.
-            attr.rnr_retry = RETRIES;
+            attr.retry_cnt = MAX_RETRIES;
+            // Independent of the RNR retry count of the peer: messages wait for a receive, and are not sent again.
+            attr.rnr_retry = MAX_RETRIES;
             attr.max_rd_atomic = state.depths.initiator;
             mask |= IBV_QP_SQ_PSN
                 | IBV_QP_TIMEOUT
@@ -109,9 +111,9 @@ pub unsafe extern "C" fn rdma_init_qp_attr(
     // SAFETY: NULL, or valid by the caller's contract.
     let Some(attr) = (unsafe { attr.as_mut() }) else { return minus_one!(Err(Errno::null("attr"))) };
     minus_one!(find::<Id>(id).and_then(|id| {
-        let found = init(&id, attr)?;
+        let set = set_attributes(&id, attr)?;
         // SAFETY: NULL, or valid by the caller's contract.
-        unsafe { put(mask, found.cast_signed()) };
+        unsafe { put(mask, set.cast_signed()) };
         Ok(())
     }))
 }

@@ -1,9 +1,9 @@
-//! The active end of a connection, and closing connections.
+//! Connects an id to a peer (`rdma_connect`) and disconnects it (`rdma_disconnect`).
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::Id;
 use super::state::{Attempt, Depths, Phase, Purpose, Shared};
-use super::synchronous::complete;
+use super::synchronous::wait_if_synchronous;
 use super::watch::{self, Watch};
 use crate::abi::*;
 use crate::support::cancel::without_cancellation;
@@ -19,41 +19,47 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// How long to redial a peer that does not listen yet. Some programs tell their peer a port just before they
-/// listen there, and do not survive a rejection.
+/// listen on that port, and abort if their connection is rejected.
 const REDIAL_PERIOD: Duration = Duration::from_secs(1);
-/// Pause before the first redial. It doubles each time.
+/// Pause before the first redial. Each further pause is twice as long.
 const FIRST_PAUSE: Duration = Duration::from_millis(2);
 
-/// Parameters of a connection.
+/// Parameters that the program gave for a connection (`rdma_conn_param`).
 #[derive(Clone, Debug)]
 pub(super) struct ConnectParams {
+    /// Private data of the program.
     pub(super) private_data: Vec<u8>,
     pub(super) depths: Depths,
+    /// The parameters for which MPA startup frames have no field. The peer gets them only through a side
+    /// channel or a lookup.
     pub(super) header: CmHeader,
 }
 
 impl ConnectParams {
-    /// Reads the program's parameters, with `otherwise` as the default of the depths.
+    /// Reads the parameters of the program. If `param` is NULL, the depths are `default_depths`, and everything
+    /// else has the defaults of librdmacm. EINVAL if a depth exceeds the maximum of the device.
     ///
     /// # Safety
     /// `param` is NULL or valid.
     pub(super) unsafe fn read(
         id: &Id,
         param: *const rdma_conn_param,
-        otherwise: Depths,
+        default_depths: Depths,
     ) -> Result<Self, Errno> {
-        let max = id.device()?.depth();
+        let max = id.device()?.max_depth();
         let qp = id.qp()?;
         let mut header = CmHeader::new(CmKind::Pair, qp.as_ref().map_or(0, |qp| qp.number()));
         header.srq = qp.as_ref().is_some_and(|qp| !qp.init().srq.is_null());
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: NULL or valid, by the caller's contract.
         let Some(param) = (unsafe { param.as_ref() }) else {
+            // Without a queue pair of the id, the program must give the number of its own.
             if qp.is_none() {
                 return Err(Errno::INVALID);
             }
-            return Ok(Self { private_data: Vec::new(), depths: otherwise.at_most(max), header });
+            return Ok(Self { private_data: Vec::new(), depths: default_depths.at_most(max), header });
         };
-        let too_many = |wanted: u8| wanted > max && wanted != u8::MAX;
+        // 255 (RDMA_MAX_RESP_RES, RDMA_MAX_INIT_DEPTH) means the maximum of the device.
+        let too_many = |depth: u8| depth > max && depth != u8::MAX;
         if !id.is_datagram() && (too_many(param.responder_resources) || too_many(param.initiator_depth)) {
             return Err(Errno::INVALID);
         }
@@ -62,28 +68,28 @@ impl ConnectParams {
         let private_data = match param.private_data.is_null() {
             true if len > 0 => return Err(Errno::INVALID),
             true => Vec::new(),
-            // SAFETY: it has that many bytes by the caller's contract.
+            // SAFETY: not NULL, and `private_data_len` bytes by the caller's contract.
             false => unsafe { std::slice::from_raw_parts(param.private_data.cast::<u8>(), len) }.to_vec(),
         };
-        header.retry_count = param.retry_count & 7;
+        header.retry_count = param.retry_count & 7; // 3 bits on InfiniBand
         header.rnr_retry_count = param.rnr_retry_count & 7;
         header.flow_control = param.flow_control != 0;
         if qp.is_none() {
-            header.qpn = param.qp_num & 0xff_ffff;
+            header.qpn = param.qp_num & 0xff_ffff; // QPNs are 24 bits wide
             header.srq = param.srq != 0;
         }
         Ok(Self { private_data, depths: depths.at_most(max), header })
     }
 }
 
-/// The private data of a side channel: the header, then the data of the program.
+/// Prepends the header to the private data of the program, as a side channel or a lookup sends it.
 pub(super) fn with_header(header: &CmHeader, data: &[u8]) -> Vec<u8> {
     [&header.emit()[..], data].concat()
 }
 
-/// Creates a queue pair for a side channel: a connection that carries no messages, but says which two queue
-/// pairs belong together.
-pub(super) fn side_channel(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueuePair>, Errno> {
+/// Creates a queue pair for a side channel or a lookup: a connection that carries no messages, only private
+/// data in its startup frames.
+pub(super) fn create_side_channel(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc<QueuePair>, Errno> {
     let cq = engine.create_cq(2)?;
     let attributes = QueuePairAttributes {
         send_depth: 1,
@@ -94,31 +100,33 @@ pub(super) fn side_channel(engine: &Arc<Engine>, id: &Arc<Shared>) -> Result<Arc
     Ok(engine.create_qp_with(attributes, options)?)
 }
 
+/// Starts to connect an id. The result is an event.
+///
 /// # Safety
 /// `param` is NULL or valid.
 unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
     let device = id.device()?;
     let engine = device.context.engine();
     let max = Depths { initiator: u8::MAX, responder: u8::MAX };
-    // SAFETY: guaranteed by the caller.
-    let mut wanted = unsafe { ConnectParams::read(id, param, max)? };
+    // SAFETY: NULL or valid, by the caller's contract.
+    let mut params = unsafe { ConnectParams::read(id, param, max)? };
     let (pair, purpose) = match id.qp()? {
-        _ if id.is_datagram() => (side_channel(engine, id.shared())?, Purpose::Lookup),
-        None => (side_channel(engine, id.shared())?, Purpose::SideChannel),
+        _ if id.is_datagram() => (create_side_channel(engine, id.shared())?, Purpose::Lookup),
+        None => (create_side_channel(engine, id.shared())?, Purpose::SideChannel),
         Some(qp) => {
-            watch::follow(&qp, id.shared());
+            watch::redirect_events(&qp, id.shared());
             (Arc::clone(qp.stream().ok_or(Errno::INVALID)?), Purpose::Managed)
         }
     };
     let private_data = match purpose {
-        Purpose::Managed => wanted.private_data.clone(),
+        Purpose::Managed => params.private_data.clone(),
         Purpose::Lookup => {
-            wanted.header.kind = CmKind::Lookup;
-            with_header(&wanted.header, &wanted.private_data)
+            params.header.kind = CmKind::Lookup;
+            with_header(&params.header, &params.private_data)
         }
         _ => {
-            wanted.header.secret = report::find_pair(wanted.header.qpn).and_then(|own| own.new_secret());
-            with_header(&wanted.header, &wanted.private_data)
+            params.header.secret = report::find_pair(params.header.qpn).and_then(|own| own.new_secret());
+            with_header(&params.header, &params.private_data)
         }
     };
     let port_space = id.port_space();
@@ -127,34 +135,34 @@ unsafe fn connect(id: &Id, param: *const rdma_conn_param) -> Result<(), Errno> {
         if state.phase != Phase::RouteResolved {
             return Err(Errno::INVALID);
         }
-        // The connection comes from the TCP port of the id, which may differ from its RDMA port.
-        let from = state.bound.take().and_then(|bound| bound.local_addr().ok()).map(|bound| bound.port());
+        // Dial from the TCP port that the id has bound, which may differ from the RDMA port in `local`.
+        let tcp_port = state.bound.take().and_then(|bound| bound.local_addr().ok()).map(|bound| bound.port());
         let from = state.local.map(|mut local| {
-            local.set_port(from.unwrap_or(local.port()));
+            local.set_port(tcp_port.unwrap_or(local.port()));
             local
         });
         let options = ConnectOptions {
             from,
             port_space: Some(port_space),
             private_data,
-            ird: wanted.depths.ird(),
-            ord: wanted.depths.ord(),
+            ird: params.depths.ird(),
+            ord: params.depths.ord(),
             ..ConnectOptions::default()
         };
         let attempt = Attempt {
             pair,
             to: state.remote.ok_or(Errno::INVALID)?,
             options,
-            until: Instant::now() + REDIAL_PERIOD,
-            pause: FIRST_PAUSE,
+            redial_until: Instant::now() + REDIAL_PERIOD,
+            redial_pause: FIRST_PAUSE,
             purpose,
         };
-        state.depths = wanted.depths;
+        state.depths = params.depths;
         state.attempt = Some(attempt.clone());
         state.phase = Phase::Connecting;
         attempt
     };
-    id.note_connection(&wanted.header);
+    id.record_connection(&params.header);
     engine.connect(&attempt.pair, attempt.to, &attempt.options).map_err(|error| {
         let mut state = id.shared().lock();
         state.attempt = None;
@@ -170,15 +178,18 @@ pub unsafe extern "C-unwind" fn rdma_connect(id: *mut rdma_cm_id, param: *mut rd
     minus_one!(connected)
 }
 
+/// Connects an id. If the id is synchronous, waits for the result; the thread may be cancelled while it waits.
+///
 /// # Safety
 /// `param` is NULL or valid.
 unsafe fn connect_and_wait(c: *mut rdma_cm_id, param: *const rdma_conn_param) -> Result<(), Errno> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: NULL or valid, by the caller's contract.
     without_cancellation(|| find::<Id>(c).and_then(|id| unsafe { connect(&id, param) }))?;
-    complete(c)
+    wait_if_synchronous(c)
 }
 
-/// The program has connected its own queue pair to that of the peer.
+/// Completes a connection whose queue pair the program has connected itself, after
+/// RDMA_CM_EVENT_CONNECT_RESPONSE.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     minus_one!(find::<Id>(id).and_then(|id| {
@@ -192,7 +203,8 @@ pub extern "C" fn rdma_establish(id: *mut rdma_cm_id) -> c_int {
     }))
 }
 
-/// The program received a message before the connection was reported. TCP does not let that happen.
+/// Does nothing but check its arguments. Programs call this if a message arrived before the connection was
+/// reported as established, which cannot happen over TCP.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int {
     let known = matches!(event, IBV_EVENT_COMM_EST | IBV_EVENT_PATH_MIG);
@@ -205,19 +217,22 @@ pub extern "C-unwind" fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int {
     minus_one!(disconnected)
 }
 
+/// Disconnects an id. If the id is synchronous, waits for the event; the thread may be cancelled while it waits.
 fn disconnect_and_wait(c: *mut rdma_cm_id) -> Result<(), Errno> {
     without_cancellation(|| find::<Id>(c).and_then(|id| disconnect(&id)))?;
-    complete(c)
+    wait_if_synchronous(c)
 }
 
+/// Closes the connection of an id, and its queue pair if that has a connection of its own. EINVAL if the id
+/// has no connection, or is for datagrams.
 fn disconnect(id: &Id) -> Result<(), Errno> {
     let link = {
         let state = id.shared().lock();
-        let has_been = matches!(
+        let has_connection = matches!(
             state.phase,
             Phase::Accepting | Phase::Responded | Phase::Connected | Phase::Disconnected
         );
-        if !has_been || id.is_datagram() {
+        if !has_connection || id.is_datagram() {
             return Err(Errno::INVALID);
         }
         state.link.clone().ok_or(Errno::INVALID)?

@@ -1,4 +1,4 @@
-//! Events that the program has taken and not acknowledged yet.
+//! Events that the program has taken and not acknowledged yet (`rdma_cm_event`).
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 use super::state::Shared;
@@ -12,18 +12,20 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Delivered {
     c: CCell<rdma_cm_event>,
+    /// State of the id that counts this event as not acknowledged.
     about: Arc<Shared>,
     /// The private data that the C structure points to.
     _private_data: Box<[u8]>,
 }
 
-// SAFETY: the C structure comes first, and is not written after it was published.
+// SAFETY: the C structure is the first field of a `repr(C)` structure. It is not written after `publish`.
 unsafe impl CObject for Delivered {
     type C = rdma_cm_event;
 }
 
 impl Delivered {
-    /// Hands an event to the program. The C structure points to `private_data`.
+    /// Creates the event that the program gets. The C structure points to `private_data`, which lives until the
+    /// event is acknowledged.
     pub(super) fn publish(
         c: rdma_cm_event,
         about: Arc<Shared>,
@@ -33,7 +35,7 @@ impl Delivered {
     }
 }
 
-/// Acknowledges and frees an event.
+/// Acknowledges an event, which frees it. EINVAL if the program has acknowledged it already.
 pub(super) fn acknowledge(event: *mut rdma_cm_event) -> Result<(), Errno> {
     let event = destroy_object::<Delivered>(event)?;
     event.about.acknowledge();

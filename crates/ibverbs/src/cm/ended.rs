@@ -1,4 +1,5 @@
-//! Connections that ended.
+//! Reports the end of connections to the program: RDMA_CM_EVENT_DISCONNECTED, and on RoCE later
+//! RDMA_CM_EVENT_TIMEWAIT_EXIT. Runs on lanes.
 
 use super::device::CmDevice;
 use super::state::{Event, Param, Phase, Shared};
@@ -7,26 +8,30 @@ use crate::support::persona::is_iwarp;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long the end of a connection is withheld from a program that has not polled all completions, and how
-/// often that is checked.
-const END_DELAY: Duration = Duration::from_millis(50);
+/// Maximum time for which the end of a connection is withheld from a program that has not polled all
+/// completions.
+const MAX_END_DELAY: Duration = Duration::from_millis(50);
+/// Interval between the checks whether the program has polled all completions.
 const END_CHECK_INTERVAL: Duration = Duration::from_millis(1);
-/// How long after the end the last packets could still arrive, on Ethernet.
+/// Time between RDMA_CM_EVENT_DISCONNECTED and RDMA_CM_EVENT_TIMEWAIT_EXIT. On RoCE, late packets of the
+/// connection could arrive meanwhile.
 const TIME_WAIT: Duration = Duration::from_secs(2);
 
-/// A connection ended.
-pub(super) fn ended(id: &Arc<Shared>, qp: u32) {
-    report_end(id, qp, Instant::now() + END_DELAY);
+/// Reports the end of the connection of the queue pair `qp`, as soon as the program has polled its completions.
+pub(super) fn on_ended(id: &Arc<Shared>, qp: u32) {
+    report_end(id, qp, Instant::now() + MAX_END_DELAY);
 }
 
 /// Reports the end of a connection once the program has polled all successful completions, or at the
-/// deadline.
+/// deadline. Until then it calls itself again from a timer. A connection that ends before it was reported as
+/// established is only marked: `on_connected` reports both.
 ///
-/// Hardware delivers completions within microseconds, and the end within milliseconds. Programs rely on that:
-/// libfabric closes its endpoint at the end, and then never polls the completions that were left.
+/// Hardware delivers completions within microseconds, and the end of a connection within milliseconds. Programs
+/// rely on that order: libfabric closes its endpoint when the connection ends, and does not poll the completions
+/// that are left.
 fn report_end(id: &Arc<Shared>, qp: u32, deadline: Instant) {
     let mut state = id.lock();
-    if !state.is_about(qp) {
+    if !state.is_current(qp) {
         return;
     }
     match state.phase {
@@ -35,9 +40,9 @@ fn report_end(id: &Arc<Shared>, qp: u32, deadline: Instant) {
                 && state.link.as_ref().is_some_and(|link| link.pair.qp().has_unpolled()) =>
         {
             drop(state);
-            let about = Arc::downgrade(id);
+            let id = Arc::downgrade(id);
             let call = move || {
-                if let Some(id) = about.upgrade() {
+                if let Some(id) = id.upgrade() {
                     report_end(&id, qp, deadline);
                 }
             };
@@ -62,13 +67,13 @@ fn report_end(id: &Arc<Shared>, qp: u32, deadline: Instant) {
     }
 }
 
-/// Reports that the queue pair may be reused, some time after the connection ended.
+/// Schedules RDMA_CM_EVENT_TIMEWAIT_EXIT, which tells the program that the queue pair may be reused.
 fn schedule_timewait_exit(id: &Arc<Shared>) {
-    let about = Arc::downgrade(id);
+    let id = Arc::downgrade(id);
     let call = move || {
-        let Some(id) = about.upgrade() else { return };
-        let over = id.lock().phase == Phase::Disconnected;
-        if over {
+        let Some(id) = id.upgrade() else { return };
+        let still_disconnected = id.lock().phase == Phase::Disconnected; // not destroyed meanwhile
+        if still_disconnected {
             id.push(RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
         }
     };

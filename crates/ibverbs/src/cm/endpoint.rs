@@ -1,4 +1,5 @@
-//! Endpoints: synchronous ids with everything they need, created in one call.
+//! Endpoints: synchronous ids that `rdma_create_ep` creates, resolves or binds, and gives a queue pair in one
+//! call.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::{Id, Kind, destroy};
@@ -12,6 +13,9 @@ use crate::support::object::{CObject, find, put};
 use std::ffi::c_int;
 use std::ptr;
 
+/// Prepares a new id as `info` says. A passive id is bound, and keeps the attributes of the queue pairs for its
+/// peers. An active one gets a resolved address and route, and a queue pair if `init` is not NULL.
+///
 /// # Safety
 /// `info` is valid, and `init` is NULL or valid.
 unsafe fn prepare(
@@ -20,12 +24,13 @@ unsafe fn prepare(
     pd: *mut ibv_pd,
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
-    // SAFETY: guaranteed by the caller, here and below.
+    // SAFETY: `info` is valid by the caller's contract.
     let (flags, qp_type, from, to) = unsafe {
         ((*info).ai_flags, (*info).ai_qp_type.cast_unsigned(), (*info).ai_src_addr, (*info).ai_dst_addr)
     };
     if flags & RAI_PASSIVE != 0 {
-        // SAFETY: as above; the program's structure.
+        // SAFETY: the address in `info` and `init` are NULL or valid by the caller's contract. `id` keeps its
+        // structure alive, and no other call knows the id yet.
         unsafe {
             if rdma_bind_addr(c, from) != 0 {
                 return Err(std::io::Error::last_os_error().into());
@@ -41,11 +46,11 @@ unsafe fn prepare(
         }
         return Ok(());
     }
-    // SAFETY: as above.
+    // SAFETY: the addresses in `info` are NULL or valid by the caller's contract.
     unsafe { resolve_addresses(c, from, to)? };
     resolve_route(c)?;
     if !init.is_null() {
-        // SAFETY: as above.
+        // SAFETY: not NULL, and valid by the caller's contract.
         unsafe {
             (*init).qp_type = qp_type;
             without_cancellation(|| create_simple(c, pd, init))?;
@@ -68,25 +73,26 @@ pub unsafe extern "C-unwind" fn rdma_create_ep(
     let (port_space, qp_type) =
         unsafe { ((*info).ai_port_space.cast_unsigned(), (*info).ai_qp_type.cast_unsigned()) };
     let new = || Id::new(ptr::null_mut(), ptr::null_mut(), Kind { port_space, qp_type }).map(|id| id.c());
-    let made = match without_cancellation(new) {
-        Ok(made) => made,
+    let created = match without_cancellation(new) {
+        Ok(created) => created,
         Err(errno) => return minus_one!(Err(errno)),
     };
-    // SAFETY: as above.
-    let prepared = unsafe { prepare(made, info, pd, init) };
+    // SAFETY: `info` is not NULL, and both are valid by the caller's contract.
+    let prepared = unsafe { prepare(created, info, pd, init) };
     match prepared {
         Ok(()) => {
-            // SAFETY: not NULL, and valid by the caller's contract.
-            unsafe { put(id, made) };
+            // SAFETY: not NULL, and valid for a write by the caller's contract.
+            unsafe { put(id, created) };
             0
         }
         Err(errno) => {
-            destroy_all(made);
+            destroy_all(created);
             minus_one!(Err(errno))
         }
     }
 }
 
+/// Destroys an id with its queue pair and its shared receive queue. Sets errno on failure.
 fn destroy_all(c: *mut rdma_cm_id) {
     let _guard = CancelGuard::new();
     let Ok(id) = find::<Id>(c) else { return };
@@ -107,7 +113,7 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     if id.is_null() {
         return minus_one!(Err(Errno::null("id")));
     }
-    match next_request(listen) {
+    match wait_request(listen) {
         Ok(new) => {
             // SAFETY: not NULL, and valid by the caller's contract.
             unsafe { put(id, new) };
@@ -117,26 +123,30 @@ pub unsafe extern "C-unwind" fn rdma_get_request(listen: *mut rdma_cm_id, id: *m
     }
 }
 
-/// Waits for the next request of a peer. The thread may be cancelled here.
-fn next_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
+/// Waits for the next request of a peer, and returns the new id for it, with a queue pair if the listening
+/// endpoint has attributes for one. EINVAL if the listening id is not synchronous. The thread may be cancelled
+/// while it waits.
+fn wait_request(listen: *mut rdma_cm_id) -> Result<*mut rdma_cm_id, Errno> {
     let (listener, event) = wait_event(listen)?.ok_or(Errno::INVALID)?;
-    // SAFETY: the event was just taken, and no other call uses these structures meanwhile.
+    // SAFETY: `listener` keeps its structure alive, and calls on one id take turns (see `Id`). The event and its
+    // id are valid until the event is acknowledged, which only a later call on one of the ids does.
     unsafe {
-        let keep = |errno| {
+        // The listening id keeps the event of a failed call until the next call.
+        let fail = |errno| {
             (*listener.c()).event = event;
             Err(errno)
         };
         if (*event).status != 0 {
-            return keep(Errno((*event).status.abs()));
+            return fail(Errno((*event).status.abs()));
         }
         if (*event).event != RDMA_CM_EVENT_CONNECT_REQUEST {
-            return keep(Errno::INVALID);
+            return fail(Errno::INVALID);
         }
         let new = (*event).id;
         if let Some(mut init) = *listener.template.get()
             && let Err(errno) = without_cancellation(|| create_simple(new, (*listener.c()).pd, &raw mut init))
         {
-            return keep(errno);
+            return fail(errno);
         }
         (*new).event = event;
         Ok(new)

@@ -1,7 +1,7 @@
-//! Connections that were established.
+//! Reports connections that the adapter has established to the program. Runs on lanes.
 
-use super::address::canonical;
-use super::ended::ended;
+use super::address::to_canonical;
+use super::ended::on_ended;
 use super::state::{Attempt, Connection, Depths, Event, Link, Param, Phase, Purpose, Shared, State};
 use crate::abi::*;
 use crate::support::persona::is_iwarp;
@@ -10,40 +10,43 @@ use ironwarp_engine::{ConnectError, Established, QueuePair};
 use ironwarp_wire::private::{CmHeader, Unreadable};
 use std::sync::Arc;
 
-/// A connection was established.
-pub(super) fn connected(id: &Arc<Shared>, qp: u32, established: &Established) {
+/// Updates the state of an id after the connection of the queue pair `qp` was established, and queues the event.
+/// If the connection has ended meanwhile, or cannot be used, closes it.
+pub(super) fn on_connected(id: &Arc<Shared>, qp: u32, established: &Established) {
     let mut state = id.lock();
-    if !state.is_about(qp) {
+    if !state.is_current(qp) {
         return;
     }
     let mut unusable = None;
     match state.phase {
         Phase::Connecting => {
             let Some(attempt) = state.attempt.take() else { return };
-            state.local = Some(canonical(established.local));
-            if let Err(pair) = answered(id, &mut state, attempt, established) {
+            state.local = Some(to_canonical(established.local));
+            if let Err(pair) = on_accepted(id, &mut state, attempt, established) {
                 unusable = Some(pair);
             }
         }
         Phase::Accepting => {
             state.phase = Phase::Connected;
-            let param = Param::Connection(agreed(&state, established));
+            let param = Param::Connection(event_param(&state, established));
             state.queue.push(Event::new(id, RDMA_CM_EVENT_ESTABLISHED, param, &[]));
         }
         _ => return,
     }
-    let over = std::mem::take(&mut state.ended_early) && unusable.is_none();
-    drop(state);
+    // The end of a connection that failed is not reported.
+    let report_end = std::mem::take(&mut state.ended_early) && unusable.is_none();
+    drop(state); // before the adapter is called, which may call back
     if let Some(pair) = unusable {
         pair.disconnect();
     }
-    if over {
-        ended(id, qp);
+    if report_end {
+        on_ended(id, qp);
     }
 }
 
-/// The peer accepted. Fails with a connection that cannot be used.
-fn answered(
+/// Updates the state of an id after the peer has accepted its connection, and queues the event. Fails if the
+/// reply of the peer cannot be read: the error is the queue pair to disconnect.
+fn on_accepted(
     id: &Arc<Shared>,
     state: &mut State,
     attempt: Attempt,
@@ -55,7 +58,7 @@ fn answered(
     match (purpose, reply) {
         (Purpose::Managed, _) => {
             state.phase = Phase::Connected;
-            let param = Param::Connection(agreed(state, established));
+            let param = Param::Connection(event_param(state, established));
             state.queue.push(Event::new(id, RDMA_CM_EVENT_ESTABLISHED, param, &established.private_data));
             Ok(())
         }
@@ -64,22 +67,22 @@ fn answered(
             if header.keeps_secret {
                 keep_secret(&options.private_data);
             }
-            let mut of = agreed(state, established);
-            of.qpn = header.qpn;
-            of.rnr_retry_count = header.rnr_retry_count;
-            of.flow_control = header.flow_control;
-            of.srq = header.srq;
-            // iWARP has no such event, so programs do not answer it.
-            let waits = !is_iwarp();
-            let (phase, kind) = match waits {
-                true => (Phase::Responded, RDMA_CM_EVENT_CONNECT_RESPONSE),
-                false => (Phase::Connected, RDMA_CM_EVENT_ESTABLISHED),
+            let mut param = event_param(state, established);
+            param.qpn = header.qpn;
+            param.rnr_retry_count = header.rnr_retry_count;
+            param.flow_control = header.flow_control;
+            param.srq = header.srq;
+            // On RoCE, the program connects its queue pair now and calls `rdma_establish`. On iWARP there is no
+            // such step.
+            let (phase, kind) = match is_iwarp() {
+                true => (Phase::Connected, RDMA_CM_EVENT_ESTABLISHED),
+                false => (Phase::Responded, RDMA_CM_EVENT_CONNECT_RESPONSE),
             };
             state.phase = phase;
-            state.queue.push(Event::new(id, kind, Param::Connection(of), data));
+            state.queue.push(Event::new(id, kind, Param::Connection(param), data));
             Ok(())
         }
-        // The peer did not understand the request.
+        // A side channel whose reply has no valid header, or a lookup that was accepted instead of answered.
         (_, reply) => {
             let why = reply.err().unwrap_or(Unreadable::Foreign);
             report::log_connect_failure(established.peer, &ConnectError::OtherRelease(why));
@@ -93,7 +96,8 @@ fn answered(
     }
 }
 
-/// Keeps the secret that the Request offered, because the peer keeps it as well.
+/// Stores the secret that the private data of this end's request offered in the queue pair that it names. The
+/// peer has stored the same secret.
 fn keep_secret(request: &[u8]) {
     if let Ok((CmHeader { qpn, secret: Some(secret), .. }, _)) = CmHeader::parse(request)
         && let Some(own) = report::find_pair(qpn)
@@ -102,16 +106,17 @@ fn keep_secret(request: &[u8]) {
     }
 }
 
-/// The parameters of the event. The kernel's iWARP swaps the two depths.
-fn agreed(state: &State, established: &Established) -> Connection {
-    let (ird, ord) = (Depths::number(established.agreed.ird), Depths::number(established.agreed.ord));
+/// Returns the parameters of RDMA_CM_EVENT_ESTABLISHED, with the depths that both ends have agreed on.
+fn event_param(state: &State, established: &Established) -> Connection {
+    let (ird, ord) = (Depths::saturate(established.agreed.ird), Depths::saturate(established.agreed.ord));
     let iwarp = is_iwarp();
+    // As in the kernel, whose connection manager for iWARP reports the two depths swapped.
     let (initiator, responder) = if iwarp { (ird, ord) } else { (ord, ird) };
     Connection {
         depths: Depths { initiator, responder },
         flow_control: !iwarp,
         retry_count: 0,
-        rnr_retry_count: if iwarp { 0 } else { 7 },
+        rnr_retry_count: if iwarp { 0 } else { 7 }, // 7: forever
         srq: false,
         qpn: state.peer.map_or(0, |peer| peer.qpn),
     }

@@ -1,8 +1,8 @@
-//! Taking events, which converts them to C. The request of a peer becomes an id here, on the program's
-//! thread.
+//! Takes events from channels (`rdma_get_cm_event`) and converts them to C. When the program takes the request
+//! of a peer, an id is created for it, on the thread of the program.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::channel::{CmChannel, was_left};
+use super::channel::{CmChannel, is_abandoned_reader};
 use super::delivered::{Delivered, acknowledge};
 use super::id::{Id, Kind};
 use super::state::{Connection, Datagram, Event, Param, Phase, Request, Shared};
@@ -15,50 +15,54 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-/// Waits for the next event of a channel. The program may cancel the thread here: nothing with a destructor
-/// is alive, here and in the callers, and the channel is looked up again afterwards.
+/// Waits for the next event of a channel, and takes it. The program may cancel the thread while it waits:
+/// nothing with a destructor is alive then, here and in the callers, and the channel is looked up again
+/// afterwards.
 pub(super) fn next_event(c: *mut rdma_event_channel) -> Result<*mut rdma_cm_event, Errno> {
     loop {
         let fd = match without_cancellation(|| find::<CmChannel>(c).map(|channel| channel.fd())) {
             Ok(fd) => fd,
-            Err(_) if was_left(c) => return Err(wait_for_signal()),
+            Err(_) if is_abandoned_reader(c) => return Err(wait_for_signal()),
             Err(errno) => return Err(errno),
         };
         wait(fd)?;
-        if let Some(event) =
-            without_cancellation(|| find::<CmChannel>(c).ok().and_then(|channel| take(&channel)))
-        {
+        // Another thread may have taken the event first, or destroyed the channel: then start over.
+        let take = || find::<CmChannel>(c).ok().and_then(|channel| take_event(&channel));
+        if let Some(event) = without_cancellation(take) {
             return Ok(event);
         }
     }
 }
 
-fn take(channel: &CmChannel) -> Option<*mut rdma_cm_event> {
-    let event = deliver(channel.next()?)?;
-    channel.note_reader();
+/// Takes the oldest event of a channel. Returns `None` if there is none, or if it was the request of a peer for
+/// which no id could be created.
+fn take_event(channel: &CmChannel) -> Option<*mut rdma_cm_event> {
+    let event = deliver(channel.take_next()?)?;
+    channel.record_reader();
     Some(event)
 }
 
-/// Converts an event to C. Returns `None` for the request of a peer that could not become an id.
-pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
+/// Converts an event to a C structure that the program must acknowledge, and creates the id for the request of
+/// a peer. Returns `None` if that id cannot be created.
+fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
     let Event { about, kind, status, param, private_data, request } = event;
     let mut id = about.c() as *mut rdma_cm_id;
     let mut listener = ptr::null_mut();
     if let Some(request) = request {
         listener = id;
-        match requested(&about, request, &param) {
+        match create_requested_id(&about, request, &param) {
             Ok(new) => id = new,
             Err(errno) => {
                 tracing::error!(errno = errno.0, "failed to create an id for a connection request");
-                about.acknowledge();
+                about.acknowledge(); // the program will not, because it does not get the event
                 return None;
             }
         }
     }
     if matches!(kind, RDMA_CM_EVENT_ESTABLISHED | RDMA_CM_EVENT_CONNECT_RESPONSE)
-        && let Ok(id) = Id::at(&about)
+        && let Ok(id) = Id::find_by_state(&about)
     {
-        id.publish_local(); // the port is known by now
+        id.publish_local(); // the kernel has chosen the local port by now
     }
     let len = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
     let data = if len == 0 { ptr::null() } else { private_data.as_ptr().cast() };
@@ -79,34 +83,36 @@ pub(super) fn deliver(event: Event) -> Option<*mut rdma_cm_event> {
         }
         Param::Argument(argument) => c.param.arg = argument,
         Param::Connection(_) | Param::None => {
-            let of = if let Param::Connection(of) = param { of } else { Connection::default() };
+            let conn = if let Param::Connection(conn) = param { conn } else { Connection::default() };
             c.param.conn = rdma_conn_param {
                 private_data: data,
                 private_data_len: len,
-                responder_resources: of.depths.responder,
-                initiator_depth: of.depths.initiator,
-                flow_control: of.flow_control.into(),
-                retry_count: of.retry_count,
-                rnr_retry_count: of.rnr_retry_count,
-                srq: of.srq.into(),
-                qp_num: of.qpn,
+                responder_resources: conn.depths.responder,
+                initiator_depth: conn.depths.initiator,
+                flow_control: conn.flow_control.into(),
+                retry_count: conn.retry_count,
+                rnr_retry_count: conn.rnr_retry_count,
+                srq: conn.srq.into(),
+                qp_num: conn.qpn,
             };
         }
     }
     Some(Delivered::publish(c, about, private_data))
 }
 
-/// Creates the id for the request of a peer.
-fn requested(about: &Shared, request: Request, param: &Param) -> Result<*mut rdma_cm_id, Errno> {
-    let listener = Id::at(about)?;
+/// Creates the id for the request of a peer. The id inherits the channel, context and kind of the listening id,
+/// and keeps the request until the program accepts or rejects it.
+fn create_requested_id(listener: &Shared, request: Request, param: &Param) -> Result<*mut rdma_cm_id, Errno> {
+    let listener = Id::find_by_state(listener)?;
     let (local, remote) = (request.incoming.local(), request.incoming.peer());
     let peer = request.header;
-    // SAFETY: the structure of the listening id, which no other call changes meanwhile.
+    // SAFETY: `listener` keeps its structure alive. After creation only `rdma_migrate_id` writes these fields,
+    // and the program must not call that while another thread takes events of the id.
     let (channel, context, port_space, qp_type) = unsafe {
         let c = listener.c();
         ((*c).channel, (*c).context, (*c).ps, (*c).qp_type)
     };
-    // Each synchronous id has a channel of its own.
+    // Each synchronous id has a channel of its own, which `Id::new` creates if it gets NULL.
     let channel = if listener.is_synchronous() { ptr::null_mut() } else { channel };
     let id = Id::new(channel, context, Kind { port_space, qp_type })?;
     {
@@ -125,7 +131,8 @@ fn requested(about: &Shared, request: Request, param: &Param) -> Result<*mut rdm
     Ok(id.c())
 }
 
-/// Puts an event of the program into the channel of an id, which wakes the thread that waits there.
+/// Queues an event of the program in the channel of an id, which wakes a thread that waits for events. EINVAL
+/// unless the event is RDMA_CM_EVENT_USER.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_write_cm_event(
     id: *mut rdma_cm_id,
@@ -161,7 +168,7 @@ pub unsafe extern "C-unwind" fn rdma_get_cm_event(
     }
     match next_event(channel) {
         Ok(next) => {
-            // SAFETY: not NULL, and valid by the caller's contract.
+            // SAFETY: not NULL, and valid for a write by the caller's contract.
             unsafe { put(event, next) };
             0
         }

@@ -1,4 +1,5 @@
-//! Connections that were not established.
+//! Handles connections that the adapter failed to establish: redials, or reports the failure to the program.
+//! Also handles the answers to lookups, which arrive as rejections. Runs on lanes.
 
 use super::device::CmDevice;
 use super::state::{Datagram, Event, Param, Phase, Purpose, Shared, State};
@@ -14,25 +15,26 @@ use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Status of InfiniBand's connection manager if no program listens.
+/// Reject reason of InfiniBand's connection manager if no program listens.
 const INVALID_SERVICE_ID: i32 = 8;
-/// Status of InfiniBand's connection manager if a program rejects.
+/// Reject reason of InfiniBand's connection manager if the program rejects.
 const CONSUMER_DEFINED: i32 = 28;
 /// Maximum pause before a redial.
-const LAST_PAUSE: Duration = Duration::from_millis(64);
+const MAX_PAUSE: Duration = Duration::from_millis(64);
 
-/// A connection was not established.
-pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
+/// Handles the failure to establish the connection of the queue pair `qp`: redials if the peer does not listen
+/// yet, evaluates the answer to a lookup, or reports the failure.
+pub(super) fn on_failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
     let mut state = id.lock();
-    if !state.is_about(qp) {
+    if !state.is_current(qp) {
         return;
     }
     let pair = match state.phase {
         Phase::Connecting => {
             let Some(attempt) = &mut state.attempt else { return };
-            if is_refused(error) && Instant::now() < attempt.until {
-                let pause = attempt.pause;
-                attempt.pause = (2 * pause).min(LAST_PAUSE);
+            if is_refused(error) && Instant::now() < attempt.redial_until {
+                let pause = attempt.redial_pause;
+                attempt.redial_pause = (2 * pause).min(MAX_PAUSE);
                 drop(state);
                 return redial_after(id, pause);
             }
@@ -43,7 +45,7 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
             };
             match (attempt.purpose, CmHeader::parse(private_data)) {
                 (Purpose::Lookup, Ok((header, data))) if header.kind == CmKind::Found => {
-                    return found(id, &mut state, header, data);
+                    return on_lookup_answer(id, &mut state, header, data);
                 }
                 _ => {}
             }
@@ -60,7 +62,7 @@ pub(super) fn failed(id: &Arc<Shared>, qp: u32, error: &ConnectError) {
     }
 }
 
-/// Flushes what was posted, then tells the program.
+/// Moves the queue pair to the error state, which flushes its requests, then reports the failure.
 fn give_up(
     id: &Arc<Shared>,
     mut state: std::sync::MutexGuard<'_, State>,
@@ -69,16 +71,17 @@ fn give_up(
     private_data: &[u8],
 ) {
     state.phase = Phase::Failed;
-    drop(state);
+    drop(state); // before the adapter is called, which may call back
     let _ = pair.modify(QpState::Error);
     id.push_event(Event { status: reason.status, ..Event::new(id, reason.event, Param::None, private_data) });
 }
 
+/// Whether no process listens on the TCP port.
 fn is_refused(error: &ConnectError) -> bool {
     matches!(error, ConnectError::System(error) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-/// Why a connection was not established, as the program is told.
+/// The event and status that report a failure to the program.
 struct Reason {
     event: rdma_cm_event_type,
     status: i32,
@@ -86,17 +89,17 @@ struct Reason {
 
 impl From<&ConnectError> for Reason {
     fn from(error: &ConnectError) -> Self {
-        let (by_program, by_nobody) = match config().persona {
+        let (rejected, not_listening) = match config().persona {
             Persona::Roce => (CONSUMER_DEFINED, INVALID_SERVICE_ID),
             Persona::Iwarp => (-libc::ECONNREFUSED, -libc::ECONNREFUSED),
         };
         let (event, status) = match error {
-            ConnectError::Rejected { .. } => (RDMA_CM_EVENT_REJECTED, by_program),
-            ConnectError::Closed | ConnectError::Elsewhere => (RDMA_CM_EVENT_REJECTED, by_nobody),
+            ConnectError::Rejected { .. } => (RDMA_CM_EVENT_REJECTED, rejected),
+            ConnectError::Closed | ConnectError::Elsewhere => (RDMA_CM_EVENT_REJECTED, not_listening),
             ConnectError::TimedOut => (RDMA_CM_EVENT_UNREACHABLE, -libc::ETIMEDOUT),
             ConnectError::System(system) => match system.kind() {
                 io::ErrorKind::ConnectionRefused | io::ErrorKind::ConnectionReset => {
-                    (RDMA_CM_EVENT_REJECTED, by_nobody)
+                    (RDMA_CM_EVENT_REJECTED, not_listening)
                 }
                 _ => (RDMA_CM_EVENT_UNREACHABLE, -Errno::from(error).0),
             },
@@ -106,8 +109,9 @@ impl From<&ConnectError> for Reason {
     }
 }
 
-/// A lookup found the number and key of a UD queue pair.
-fn found(id: &Arc<Shared>, state: &mut State, header: CmHeader, private_data: &[u8]) {
+/// Reports the answer to a lookup: RDMA_CM_EVENT_ESTABLISHED with the number and Q_Key of a UD queue pair, or
+/// RDMA_CM_EVENT_UNREACHABLE with the status of the peer.
+fn on_lookup_answer(id: &Arc<Shared>, state: &mut State, header: CmHeader, private_data: &[u8]) {
     if header.status != 0 {
         state.phase = Phase::Failed;
         let status = i32::try_from(header.status).unwrap_or(i32::MAX);
@@ -123,23 +127,24 @@ fn found(id: &Arc<Shared>, state: &mut State, header: CmHeader, private_data: &[
     state.queue.push(Event::new(id, RDMA_CM_EVENT_ESTABLISHED, param, private_data));
 }
 
-/// Redials after a pause, unless the program has given up.
+/// Schedules a redial after a pause. The redial does nothing if the program has destroyed the id by then.
 fn redial_after(id: &Arc<Shared>, pause: Duration) {
-    let again = Arc::downgrade(id);
+    let id = Arc::downgrade(id);
     let call = move || {
-        if let Some(id) = again.upgrade() {
+        if let Some(id) = id.upgrade() {
             redial(&id);
         }
     };
-    let later = CmDevice::get().and_then(|device| {
+    let scheduled = CmDevice::get().and_then(|device| {
         device.context.engine().call_at(Instant::now() + pause, call)?;
         Ok(())
     });
-    if let Err(errno) = later {
+    if let Err(errno) = scheduled {
         tracing::error!(errno = errno.0, "failed to schedule a redial");
     }
 }
 
+/// Dials the peer again, if the id is still connecting.
 fn redial(id: &Arc<Shared>) {
     let attempt = {
         let state = id.lock();
@@ -150,6 +155,6 @@ fn redial(id: &Arc<Shared>) {
     };
     let Ok(device) = CmDevice::get() else { return };
     if let Err(error) = device.context.engine().connect(&attempt.pair, attempt.to, &attempt.options) {
-        failed(id, attempt.pair.id(), &error);
+        on_failed(id, attempt.pair.id(), &error);
     }
 }

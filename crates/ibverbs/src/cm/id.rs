@@ -1,13 +1,14 @@
-//! Ids. Their state is in `state.rs`.
+//! Creates, migrates and destroys ids (`rdma_cm_id`), and fills in their C structures. What the connection of
+//! an id does is in `state.rs`.
 //!
-//! An id without a channel of the program is synchronous: it has a channel of its own, and each call waits
-//! for the event that it leads to.
+//! An id that the program creates without an event channel is synchronous: the id has a channel of its own,
+//! and each call waits for the event that reports its result.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::address;
 use super::channel::{self, CmChannel};
 use super::delivered::acknowledge;
-use super::device::{CmDevice, View};
+use super::device::{CmDevice, LegacyDevice};
 use super::state::{Phase, Shared};
 use crate::abi::*;
 use crate::objects::qp::Qp;
@@ -24,35 +25,41 @@ use std::ptr;
 use std::sync::Arc;
 
 /// An id.
+///
+/// librdmacm requires that calls on one id take turns. The SAFETY comments of this folder rely on that: a
+/// call on an id is the only one that reads or writes its cells.
 #[repr(C)]
 #[derive(Debug)]
 pub(super) struct Id {
     c: CCell<rdma_cm_id>,
     legacy: CCell<LegacyFields>,
     shared: Arc<Shared>,
-    /// Attributes of the queue pairs that an endpoint creates for its peers.
+    /// For a listening id that `rdma_create_ep` created: the attributes with which `rdma_get_request` creates
+    /// a queue pair for each peer. `None` if the program gave none.
     pub(super) template: CCell<Option<ibv_qp_init_attr>>,
 }
 
-/// The fields after an id that code of rdma-core 44 (rsockets) reads and writes.
+/// The private fields that follow `rdma_cm_id` in librdmacm of rdma-core 44. Its rsockets code accesses them,
+/// so they have the same layout here.
 #[repr(C)]
 #[derive(Debug)]
 struct LegacyFields {
-    device: *const View,
+    device: *const LegacyDevice,
     connect: *mut c_void,
     connect_len: usize,
     events_completed: c_int,
     connect_error: c_int,
+    /// Not zero if the id is synchronous.
     synchronous: c_int,
 }
 
-// SAFETY: the C structure comes first. Calls with this id write to it and to the other cells, and librdmacm
-// requires that they take turns.
+// SAFETY: the C structure is the first field of a `repr(C)` structure. Calls on one id take turns (see `Id`),
+// so the accesses to its cells do not race.
 unsafe impl CObject for Id {
     type C = rdma_cm_id;
 }
 
-/// The kind of connection that an id is for.
+/// The port space of an id, and the type of its queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Kind {
     pub(super) port_space: rdma_port_space,
@@ -60,6 +67,7 @@ pub(super) struct Kind {
 }
 
 impl Kind {
+    /// The kind that a port space implies: UD for datagrams, RC for everything else.
     pub(super) fn of(port_space: rdma_port_space) -> Self {
         let datagrams = matches!(port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
         Self { port_space, qp_type: if datagrams { IBV_QPT_UD } else { IBV_QPT_RC } }
@@ -67,7 +75,7 @@ impl Kind {
 }
 
 impl Id {
-    /// Creates an id. Without a channel it is synchronous.
+    /// Creates an id. If `channel` is NULL, the id is synchronous and gets a channel of its own.
     pub(super) fn new(
         channel: *mut rdma_event_channel,
         context: *mut c_void,
@@ -95,8 +103,8 @@ impl Id {
         Ok(id)
     }
 
-    /// The id with this state, unless the program has destroyed it.
-    pub(super) fn at(shared: &Shared) -> Result<Arc<Self>, Errno> {
+    /// Finds the id that this state belongs to. EINVAL if the program has destroyed the id.
+    pub(super) fn find_by_state(shared: &Shared) -> Result<Arc<Self>, Errno> {
         find(shared.c() as *const rdma_cm_id)
     }
 
@@ -105,28 +113,29 @@ impl Id {
     }
 
     pub(super) fn is_synchronous(&self) -> bool {
-        // SAFETY: a field that rsockets may have written.
+        // SAFETY: `self` keeps the cell alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.legacy.get()).synchronous != 0 }
     }
 
     fn set_synchronous(&self, synchronous: bool) {
-        // SAFETY: as above.
+        // SAFETY: `self` keeps the cell alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.legacy.get()).synchronous = synchronous.into() };
     }
 
-    /// Its queue pair, if it has one.
+    /// The queue pair of the id, or `None` if the id has none. EINVAL if the program has destroyed the queue
+    /// pair by other means than `rdma_destroy_qp`.
     pub(super) fn qp(&self) -> Result<Option<Arc<Qp>>, Errno> {
-        // SAFETY: the program's structure, alive during the call.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         let qp = unsafe { (*self.c()).qp };
         if qp.is_null() { Ok(None) } else { find::<Qp>(qp).map(Some) }
     }
 
     pub(super) fn qp_type(&self) -> ibv_qp_type {
-        // SAFETY: the program's structure, alive during the call.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.c()).qp_type }
     }
 
-    /// The port space of its port.
+    /// The space that the RDMA port of the id is in: datagram and stream ports are numbered independently.
     pub(super) fn port_space(&self) -> PortSpace {
         match self.shared.lock().port_space {
             RDMA_PS_UDP | RDMA_PS_IPOIB => PortSpace::Datagram,
@@ -138,20 +147,20 @@ impl Id {
         self.qp_type() == IBV_QPT_UD
     }
 
-    /// The device. EINVAL unless the id has an address of it.
+    /// The device that the id is bound to. EINVAL if the id is not bound to a device yet.
     pub(super) fn device(&self) -> Result<&'static CmDevice, Errno> {
-        // SAFETY: the program's structure, alive during the call.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         if unsafe { (*self.c()).verbs.is_null() } {
             return Err(Errno::INVALID);
         }
         CmDevice::get()
     }
 
-    /// Binds the id to the device.
+    /// Binds the id to the device: sets its context, port and, unless the program gave one, protection domain.
     pub(super) fn set_device(&self) -> Result<(), Errno> {
         let device = CmDevice::get()?;
         let c = self.c();
-        // SAFETY: the program's structure, which no other call uses meanwhile.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe {
             if (*c).verbs.is_null() {
                 (*c).verbs = device.context.c();
@@ -160,24 +169,25 @@ impl Id {
                     (*c).pd = device.pd.c();
                 }
             }
-            (*self.legacy.get()).device = device.view();
+            (*self.legacy.get()).device = device.legacy();
         }
         Ok(())
     }
 
+    /// Sets the local address, in the state and in the C structure.
     pub(super) fn set_local(&self, local: SocketAddr) {
-        let local = address::canonical(local);
+        let local = address::to_canonical(local);
         self.shared.lock().local = Some(local);
-        // SAFETY: the program's structure, which no other call uses meanwhile.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe {
             let addr = &raw mut (*self.c()).route.addr;
             (*addr).src = sockaddr::to_c(local);
             (*addr).addr.sgid = ibv_gid { raw: Gid::from(local.ip()).to_bytes() };
-            (*addr).addr.pkey = 0xffff;
+            (*addr).addr.pkey = 0xffff; // the default partition
         }
     }
 
-    /// Copies the local address of the connection to the C structure.
+    /// Copies the local address from the state, where a lane has set it, to the C structure.
     pub(super) fn publish_local(&self) {
         let local = self.shared.lock().local;
         if let Some(local) = local {
@@ -185,10 +195,11 @@ impl Id {
         }
     }
 
+    /// Sets the address of the peer, in the state and in the C structure.
     pub(super) fn set_remote(&self, remote: SocketAddr) {
-        let remote = address::canonical(remote);
+        let remote = address::to_canonical(remote);
         self.shared.lock().remote = Some(remote);
-        // SAFETY: the program's structure, which no other call uses meanwhile.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe {
             let addr = &raw mut (*self.c()).route.addr;
             (*addr).dst = sockaddr::to_c(remote);
@@ -196,7 +207,7 @@ impl Id {
         }
     }
 
-    /// Sets both addresses of the request of a peer.
+    /// Sets both addresses, the device and the path of an id that is created for the request of a peer.
     pub(super) fn set_addresses(&self, local: SocketAddr, remote: SocketAddr) -> Result<(), Errno> {
         self.set_local(local);
         self.set_remote(remote);
@@ -205,12 +216,15 @@ impl Id {
         Ok(())
     }
 
-    /// Sets the path of the route, as an adapter on Ethernet describes it. iWARP has none.
+    /// Sets the path record of the route to that of a RoCE adapter, unless the route has one. Does nothing if
+    /// the persona is iWARP, which has no path records.
     pub(super) fn set_path(&self) {
+        /// Selector of a path record that says that the value is neither a minimum nor a maximum.
+        const EXACTLY: u8 = 2;
         if is_iwarp() {
             return;
         }
-        // SAFETY: the program's structure, which no other call uses meanwhile.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         let route = unsafe { &mut (*self.c()).route };
         if route.path_rec.is_null() {
             let mut path = ibv_sa_path_rec::zeroed();
@@ -221,26 +235,27 @@ impl Id {
             path.reversible = 1;
             path.numb_path = 1;
             path.pkey = 0xffff;
-            path.mtu_selector = 2; // exactly
+            path.mtu_selector = EXACTLY;
             path.mtu = u8::try_from(IBV_MTU_4096).unwrap_or_default();
-            path.rate_selector = 2;
+            path.rate_selector = EXACTLY;
             path.rate = 16; // 100 Gb/s
-            path.packet_life_time_selector = 2;
-            path.packet_life_time = 18;
+            path.packet_life_time_selector = EXACTLY;
+            path.packet_life_time = 18; // 4.096 µs · 2^18, about a second
             route.path_rec = Box::into_raw(Box::new(path));
             route.num_paths = 1;
         }
     }
 
-    /// The channel of its events.
+    /// The channel that the events of the id go to.
     pub(super) fn channel(&self) -> *mut rdma_event_channel {
-        // SAFETY: the program's structure, alive during the call.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         unsafe { (*self.c()).channel }
     }
 
-    /// Acknowledges the event that a synchronous id keeps until its next call.
+    /// Acknowledges the event of the last call on a synchronous id. The id keeps that event for the program
+    /// until the next call.
     pub(super) fn acknowledge_last_event(&self) {
-        // SAFETY: the program's structure, which no other call uses meanwhile.
+        // SAFETY: `self` keeps the structure alive, and calls on one id take turns (see `Id`).
         let event = unsafe { std::mem::replace(&mut (*self.c()).event, ptr::null_mut()) };
         if !event.is_null() {
             let _ = acknowledge(event);
@@ -252,7 +267,7 @@ impl Drop for Id {
     fn drop(&mut self) {
         let path = self.c.get_mut().route.path_rec;
         if !path.is_null() {
-            // SAFETY: allocated by `set_path`, and freed only here.
+            // SAFETY: `set_path` made the pointer from a box, and nothing else frees it.
             drop(unsafe { Box::from_raw(path) });
         }
     }
@@ -269,10 +284,10 @@ pub unsafe extern "C" fn rdma_create_id(
         return minus_one!(Err(Errno::null("id")));
     }
     let known = matches!(port_space, RDMA_PS_TCP | RDMA_PS_UDP | RDMA_PS_IB | RDMA_PS_IPOIB);
-    let made = if known { Id::new(channel, context, Kind::of(port_space)) } else { Err(Errno::INVALID) };
-    minus_one!(made.map(|made| {
-        // SAFETY: not NULL, and valid by the caller's contract.
-        unsafe { put(id, made.c()) };
+    let created = if known { Id::new(channel, context, Kind::of(port_space)) } else { Err(Errno::INVALID) };
+    minus_one!(created.map(|created| {
+        // SAFETY: not NULL, and valid for a write by the caller's contract.
+        unsafe { put(id, created.c()) };
     }))
 }
 
@@ -285,21 +300,18 @@ pub extern "C" fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int {
     }
 }
 
+/// Destroys an id: stops listening, disconnects, drops the events that the program has not taken, and waits
+/// until the program has acknowledged those that it has.
 pub(super) fn destroy(c: *mut rdma_cm_id) -> Result<(), Errno> {
     let id = begin_destroy::<Id>(c)?;
     let shared = id.shared();
-    let (queue, parts) = {
-        let mut state = shared.lock();
-        state.phase = Phase::Destroyed;
-        let parts = (
-            (state.bound.take(), state.listening.take(), state.request.take()),
-            (state.attempt.take(), state.link.take()),
-        );
-        (Arc::clone(&state.queue), parts)
-    };
-    let (of_listener, (attempt, link)) = parts;
-    drop(of_listener); // rejects peers that wait there
-    let pairs = [attempt.map(|attempt| attempt.pair), link.map(|link| link.pair)];
+    let mut state = shared.lock();
+    state.phase = Phase::Destroyed;
+    let passive = (state.bound.take(), state.listening.take(), state.request.take());
+    let pairs = [state.attempt.take().map(|attempt| attempt.pair), state.link.take().map(|link| link.pair)];
+    let queue = Arc::clone(&state.queue);
+    drop(state); // before the adapter is called, which may call back
+    drop(passive); // rejects peers that have not been accepted
     pairs.into_iter().flatten().for_each(|pair| pair.disconnect());
     drop(queue.extract(|event| Arc::ptr_eq(&event.about, shared)));
     id.acknowledge_last_event();
@@ -314,7 +326,8 @@ pub extern "C" fn rdma_migrate_id(id: *mut rdma_cm_id, channel: *mut rdma_event_
     minus_one!(migrate(id, channel))
 }
 
-/// Moves an id and its events to another channel. With NULL it becomes synchronous.
+/// Moves an id and the events that the program has not taken to the channel `to`. If `to` is NULL, the id
+/// becomes synchronous. Waits until the program has acknowledged the events that it has taken.
 fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<(), Errno> {
     let id = find::<Id>(id)?;
     let (before, was_synchronous) = (id.channel(), id.is_synchronous());
@@ -329,10 +342,10 @@ fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<(), Errno
             .into_iter()
             .for_each(|event| state.queue.push(event));
     }
-    // SAFETY: the program's structure, which no other call uses meanwhile.
+    // SAFETY: `id` keeps the structure alive, and calls on one id take turns (see `Id`).
     unsafe { (*id.c()).channel = channel.c() };
     id.set_synchronous(to.is_null());
-    // Events that the old channel delivered must be acknowledged first.
+    // As in librdmacm: the caller may destroy the old channel next.
     id.shared().wait_for_acknowledgements();
     if was_synchronous {
         channel::destroy(before)?;
@@ -340,12 +353,14 @@ fn migrate(id: *mut rdma_cm_id, to: *mut rdma_event_channel) -> Result<(), Errno
     Ok(())
 }
 
+/// Returns the local port in network byte order, or 0 if the id is not bound.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_get_src_port(id: *mut rdma_cm_id) -> u16 {
     let local = find::<Id>(id).ok().and_then(|id| id.shared().lock().local);
     local.map_or(0, |local| local.port().to_be())
 }
 
+/// Returns the port of the peer in network byte order, or 0 if the id has no peer.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_get_dst_port(id: *mut rdma_cm_id) -> u16 {
     let remote = find::<Id>(id).ok().and_then(|id| id.shared().lock().remote);

@@ -1,4 +1,4 @@
-//! Requests of peers that want to connect to an id.
+//! Queues the connection requests of peers as events of the listening id. Runs on lanes.
 
 use super::device::CmDevice;
 use super::state::{Connection, Datagram, Depths, Event, Param, Phase, Request, Shared};
@@ -9,56 +9,56 @@ use ironwarp_engine::Incoming;
 use ironwarp_wire::private::{CmHeader, CmKind, Unreadable};
 use std::sync::Arc;
 
-/// Queues the request of a peer, or drops it, which rejects it.
-pub(super) fn requested(id: &Arc<Shared>, incoming: Incoming) {
+/// Queues RDMA_CM_EVENT_CONNECT_REQUEST for the request of a peer. Drops the request, which rejects it, if its
+/// header is invalid or it does not fit the port space of the listening id.
+pub(super) fn on_request(id: &Arc<Shared>, incoming: Incoming) {
     let data = incoming.private_data();
     let (header, data) = match CmHeader::parse(data) {
         Ok((header, data)) => (Some(header), data),
-        Err(Unreadable::Foreign) => (None, data),
+        Err(Unreadable::Foreign) => (None, data), // a standard request: all of it is data of the program
         Err(why) => return report::log_rejected_peer(incoming.peer(), why),
     };
     let private_data: Box<[u8]> = data.into();
     let state = id.lock();
-    let datagrams = matches!(state.port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
-    let lookup = header.is_some_and(|header| header.kind == CmKind::Lookup);
-    let known = header.is_none_or(|header| matches!(header.kind, CmKind::Pair | CmKind::Lookup));
-    if state.phase != Phase::Listening || datagrams != lookup || !known {
+    let for_datagrams = matches!(state.port_space, RDMA_PS_UDP | RDMA_PS_IPOIB);
+    let is_lookup = header.is_some_and(|header| header.kind == CmKind::Lookup);
+    let is_request = header.is_none_or(|header| matches!(header.kind, CmKind::Pair | CmKind::Lookup));
+    if state.phase != Phase::Listening || for_datagrams != is_lookup || !is_request {
         tracing::debug!(peer = %incoming.peer(), "dropped a connection request of the wrong kind");
         return;
     }
-    let param = if lookup {
+    let param = if is_lookup {
         Param::Datagram(Datagram { address: ibv_ah_attr::zeroed(), qpn: 0, qkey: 0 })
     } else {
-        let depths = incoming.depths();
-        // A depth that the peer did not state has no limit.
-        let depth = |depth: Option<u16>| depth.map_or(u8::MAX, Depths::number);
-        let mut of = Connection {
-            depths: Depths { initiator: depth(depths.ird), responder: depth(depths.ord) },
-            ..Connection::default()
-        };
-        of.depths = of.depths.at_most(CmDevice::get().map_or(u8::MAX, CmDevice::depth));
-        if let Some(header) = header.or_else(|| defaults().map(|kind| CmHeader::new(kind, 0))) {
-            of.flow_control = header.flow_control;
-            of.retry_count = header.retry_count;
-            of.rnr_retry_count = header.rnr_retry_count;
-            of.srq = header.srq;
-            of.qpn = header.qpn;
-        }
-        Param::Connection(of)
+        Param::Connection(request_param(&incoming, header))
     };
-    let request = Some(Request { incoming, header });
-    let request = Event {
+    state.queue.push(Event {
         about: Arc::clone(id),
         kind: RDMA_CM_EVENT_CONNECT_REQUEST,
         status: 0,
         param,
         private_data,
-        request,
-    };
-    state.queue.push(request);
+        request: Some(Request { incoming, header }),
+    });
 }
 
-/// RoCE reports retry counts, while iWARP has none.
-fn defaults() -> Option<CmKind> {
-    (!is_iwarp()).then_some(CmKind::Pair)
+/// Returns the parameters of RDMA_CM_EVENT_CONNECT_REQUEST. The depths are those of this end: its initiator depth
+/// is the IRD of the peer.
+fn request_param(incoming: &Incoming, header: Option<CmHeader>) -> Connection {
+    let requested = incoming.depths();
+    // If the peer did not state a depth, only the device limits it.
+    let depth = |depth: Option<u16>| depth.map_or(u8::MAX, Depths::saturate);
+    let depths = Depths { initiator: depth(requested.ird), responder: depth(requested.ord) };
+    let max = CmDevice::get().map_or(u8::MAX, CmDevice::max_depth);
+    let mut param = Connection { depths: depths.at_most(max), ..Connection::default() };
+    // A standard request has no header. RoCE then reports the default retry counts, while iWARP has none.
+    let default_header = || (!is_iwarp()).then(|| CmHeader::new(CmKind::Pair, 0));
+    if let Some(header) = header.or_else(default_header) {
+        param.flow_control = header.flow_control;
+        param.retry_count = header.retry_count;
+        param.rnr_retry_count = header.rnr_retry_count;
+        param.srq = header.srq;
+        param.qpn = header.qpn;
+    }
+    param
 }

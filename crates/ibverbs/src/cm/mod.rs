@@ -1,5 +1,5 @@
-//! librdmacm: ids, their events, and how they are connected. The transport is TCP: the MPA startup frames carry what
-//! InfiniBand's connection manager sends in messages of its own.
+//! librdmacm: ids, their events, and their connections. The transport is TCP: the MPA startup frames carry the
+//! parameters that InfiniBand's connection manager sends in messages of its own.
 //!
 //! ```text
 //!  active                                                     passive
@@ -11,19 +11,19 @@
 //!
 //! | file | for |
 //! |---|---|
-//! | `address`, `addrinfo` | addresses of C; names and services |
-//! | `queue`, `state` | the events and the state of an id, shared with the threads of lanes |
+//! | `address`, `addrinfo` | conversions of addresses; resolving names and services |
+//! | `queue`, `state` | the events and the state of an id, shared with lanes |
 //! | `device` | the context that all ids of a process share |
 //! | `channel`, `delivered` | event channels; events until they are acknowledged |
 //! | `id`, `option` | ids and their options |
-//! | `event`, `synchronous` | taking events; ids whose calls wait for them |
-//! | `incoming`, `established`, `failed`, `ended` | what becomes of a connection |
+//! | `event`, `synchronous` | taking events; calls that wait for their event |
+//! | `incoming`, `established`, `failed`, `ended` | turn connection events of the adapter into events of ids |
 //! | `watch` | dispatches connection events of the adapter to these |
-//! | `resolve`, `resolve_addrinfo` | the route to a peer, or the port that peers connect to |
+//! | `resolve`, `resolve_addrinfo` | binding, listening, resolving addresses and routes; resolving names for an id |
 //! | `port_conflict` | TCP sockets of the program at the ports of ids |
-//! | `connect`, `accept` | the two ends of a connection, and closing it |
-//! | `qp`, `attr` | queue pairs and shared receive queues of ids; attributes for a program that connects its own |
-//! | `endpoint` | calls that do several steps at once |
+//! | `connect`, `accept` | the active and the passive side of a connection; disconnecting |
+//! | `qp`, `attr` | queue pairs and shared receive queues of ids; attributes for programs that connect their own |
+//! | `endpoint` | calls that combine several steps |
 //! | `multicast` | functions that are not supported |
 
 mod accept;

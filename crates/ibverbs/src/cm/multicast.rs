@@ -1,5 +1,5 @@
-//! Multicast groups and enhanced connection establishment (ECE). TCP carries neither: joining a group fails
-//! with EOPNOTSUPP, and the options of ECE are not sent.
+//! Functions for multicast groups and enhanced connection establishment (ECE), which TCP does not carry: joining
+//! a group fails with EOPNOTSUPP, and the options of ECE are not sent.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::Id;
@@ -8,7 +8,8 @@ use crate::support::errno::{Errno, minus_one};
 use crate::support::object::{find, put};
 use std::ffi::{c_int, c_void};
 
-fn unsupported(id: *mut rdma_cm_id) -> c_int {
+/// Fails with EOPNOTSUPP, or with EINVAL if the id is not valid.
+fn fail_unsupported(id: *mut rdma_cm_id) -> c_int {
     minus_one!(find::<Id>(id).and(Err(Errno::UNSUPPORTED)))
 }
 
@@ -18,7 +19,7 @@ pub extern "C" fn rdma_join_multicast(
     _addr: *mut libc::sockaddr,
     _context: *mut c_void,
 ) -> c_int {
-    unsupported(id)
+    fail_unsupported(id)
 }
 
 #[unsafe(no_mangle)]
@@ -27,28 +28,28 @@ pub extern "C" fn rdma_join_multicast_ex(
     _attr: *mut rdma_cm_join_mc_attr_ex,
     _context: *mut c_void,
 ) -> c_int {
-    unsupported(id)
+    fail_unsupported(id)
 }
 
-/// Always fails, because no group can be joined.
+/// Fails with EADDRNOTAVAIL: the id has joined no group.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_leave_multicast(id: *mut rdma_cm_id, _addr: *mut libc::sockaddr) -> c_int {
     minus_one!(find::<Id>(id).and(Err(Errno(libc::EADDRNOTAVAIL))))
 }
 
-/// Accepts the options of this end, but does not send them.
+/// Does nothing but check its arguments: the options of this end are not sent.
 #[unsafe(no_mangle)]
 pub extern "C" fn rdma_set_local_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    let given = if ece.is_null() { Err(Errno::INVALID) } else { Ok(()) };
-    minus_one!(find::<Id>(id).and(given))
+    let argument = if ece.is_null() { Err(Errno::INVALID) } else { Ok(()) };
+    minus_one!(find::<Id>(id).and(argument))
 }
 
-/// Returns zeros, because the peer sends no options.
+/// Sets the options of the peer to zeros, because the peer sends none.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_get_remote_ece(id: *mut rdma_cm_id, ece: *mut ibv_ece) -> c_int {
-    let given = if ece.is_null() { Err(Errno::INVALID) } else { Ok(()) };
-    minus_one!(find::<Id>(id).and(given).map(|()| {
-        // SAFETY: not NULL, and valid by the caller's contract.
+    let argument = if ece.is_null() { Err(Errno::INVALID) } else { Ok(()) };
+    minus_one!(find::<Id>(id).and(argument).map(|()| {
+        // SAFETY: not NULL, and valid for a write by the caller's contract.
         unsafe { put(ece, ibv_ece::zeroed()) };
     }))
 }

@@ -1,5 +1,6 @@
-//! Queue pairs and shared receive queues of ids. If the program gives no completion queues, an id creates its
-//! own, each with a channel.
+//! Creates and destroys the queue pair and the shared receive queue of an id (`rdma_create_qp`,
+//! `rdma_create_srq`). If the program gives no completion queues, they are created as well, each with a
+//! completion channel.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::id::Id;
@@ -19,16 +20,17 @@ use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
 
-/// Converts the result of an entry point that returns NULL and sets errno.
-fn made<T>(object: *mut T) -> Result<*mut T, Errno> {
+/// Converts the result of an entry point that returns NULL and sets errno on failure.
+fn check<T>(object: *mut T) -> Result<*mut T, Errno> {
     if object.is_null() { Err(std::io::Error::last_os_error().into()) } else { Ok(object) }
 }
 
-/// Creates a completion queue for one direction of a queue pair.
+/// Creates a completion channel and a completion queue of `size` entries, and stores them in the C structure of
+/// the id. Does nothing if `size` is zero.
 ///
 /// # Safety
-/// The pointers are fields of the C structure of `id`.
-unsafe fn own_cq(
+/// `channel` and `cq` point to fields of the C structure of `id`.
+unsafe fn create_cq(
     id: &Id,
     size: u32,
     channel: *mut *mut ibv_comp_channel,
@@ -38,30 +40,33 @@ unsafe fn own_cq(
         return Ok(());
     }
     let size = c_int::try_from(size).map_err(|_| Errno::INVALID)?;
-    // SAFETY: fields of the program's structure, which no other call uses meanwhile.
+    // SAFETY: fields of the structure of `id`, which is alive. Calls on one id take turns (see `Id`).
     unsafe {
         let context = (*id.c()).verbs;
-        *channel = made(ibv_create_comp_channel(context))?;
-        // Inline code of the headers expects the id in `cq_context`.
-        *cq = made(ibv_create_cq(context, size, id.c().cast(), *channel, 0))?;
+        *channel = check(ibv_create_comp_channel(context))?;
+        // `rdma_get_send_comp` and `rdma_get_recv_comp` of the headers expect the id in `cq_context`.
+        *cq = check(ibv_create_cq(context, size, id.c().cast(), *channel, 0))?;
     }
     Ok(())
 }
 
-fn make_cqs(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
+/// Creates completion queues of the id with these numbers of entries, or none where the number is zero.
+fn create_cqs(id: &Id, send: u32, receive: u32) -> Result<(), Errno> {
     let c = id.c();
-    // SAFETY: the program's structure, which no other call uses meanwhile.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`).
     let both = unsafe {
-        own_cq(id, send, &raw mut (*c).send_cq_channel, &raw mut (*c).send_cq)
-            .and_then(|()| own_cq(id, receive, &raw mut (*c).recv_cq_channel, &raw mut (*c).recv_cq))
+        create_cq(id, send, &raw mut (*c).send_cq_channel, &raw mut (*c).send_cq)
+            .and_then(|()| create_cq(id, receive, &raw mut (*c).recv_cq_channel, &raw mut (*c).recv_cq))
     };
     both.inspect_err(|_| destroy_cqs(id))
 }
 
+/// Destroys the completion queues that the id has created, and their channels.
 fn destroy_cqs(id: &Id) {
     let c = id.c();
-    // SAFETY: the program's structure, which no other call uses meanwhile.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`).
     unsafe {
+        // The program may have set both fields to one object, which is destroyed once.
         let (send, receive) = ((*c).send_cq, (*c).recv_cq);
         for cq in [receive, if send == receive { ptr::null_mut() } else { send }] {
             if !cq.is_null() {
@@ -81,13 +86,16 @@ fn destroy_cqs(id: &Id) {
     }
 }
 
+/// Creates the queue pair of an id. Sets the protection domain, completion queues, shared receive queue and XRC
+/// domain in `attr` to those of the id where the program gave none.
+///
 /// # Safety
 /// `attr` is valid, with the fields that its `comp_mask` names, and room for `pd` and `xrcd`.
-unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
+unsafe fn create_qp(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     let device = id.device()?;
     let c = id.c();
-    // SAFETY: the program's structures, which no other call uses meanwhile. Fields behind the mask as it
-    // names them.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`). `attr` is valid by the
+    // caller's contract; `pd` and `xrcd` are read only if the mask names them.
     unsafe {
         if !(*c).qp.is_null() {
             return Err(Errno::INVALID);
@@ -105,9 +113,11 @@ unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
                 (*attr).comp_mask |= IBV_QP_INIT_ATTR_XRCD;
             }
         } else {
-            let own = |cq: *mut ibv_cq, size: u32| if cq.is_null() { size } else { 0 };
+            let size_of_new = |given: *mut ibv_cq, size: u32| if given.is_null() { size } else { 0 };
             let cap = (*attr).cap;
-            make_cqs(id, own((*attr).send_cq, cap.max_send_wr), own((*attr).recv_cq, cap.max_recv_wr))?;
+            let send_size = size_of_new((*attr).send_cq, cap.max_send_wr);
+            let receive_size = size_of_new((*attr).recv_cq, cap.max_recv_wr);
+            create_cqs(id, send_size, receive_size)?;
             if (*attr).send_cq.is_null() {
                 (*attr).send_cq = (*c).send_cq;
             }
@@ -119,7 +129,7 @@ unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
             }
         }
         let relay = EventRelay::new(Watch::new(id.shared()));
-        let qp = qp_verbs::create_extended(attr, Some(relay)).and_then(|qp| begin(id, qp));
+        let qp = qp_verbs::create_extended(attr, Some(relay)).and_then(|qp| make_ready_if_datagram(id, qp));
         let qp = qp.inspect_err(|_| destroy_cqs(id))?;
         (*c).qp = qp.c();
         (*c).pd = (*attr).pd;
@@ -127,8 +137,9 @@ unsafe fn create(id: &Id, attr: *mut ibv_qp_init_attr_ex) -> Result<(), Errno> {
     Ok(())
 }
 
-/// Makes a UD queue pair ready at once. Others become ready when they are connected.
-fn begin(id: &Id, qp: Arc<Qp>) -> Result<Arc<Qp>, Errno> {
+/// Moves a UD queue pair to the state ready to send, and returns it. Destroys it if that fails. Other types of
+/// queue pairs are returned unchanged: they become ready when they are connected.
+fn make_ready_if_datagram(id: &Id, qp: Arc<Qp>) -> Result<Arc<Qp>, Errno> {
     if !id.is_datagram() {
         return Ok(qp);
     }
@@ -142,8 +153,7 @@ fn begin(id: &Id, qp: Arc<Qp>) -> Result<Arc<Qp>, Errno> {
     ];
     for (state, mask) in steps {
         attr.qp_state = state;
-        let moved = qp.modify(&attr, (IBV_QP_STATE | mask).cast_signed());
-        if let Err(errno) = moved {
+        if let Err(errno) = qp.modify(&attr, (IBV_QP_STATE | mask).cast_signed()) {
             let _ = qp::destroy(qp.c());
             return Err(errno);
         }
@@ -161,6 +171,9 @@ pub unsafe extern "C" fn rdma_create_qp(
     minus_one!(unsafe { create_simple(id, pd, init) })
 }
 
+/// Implements `rdma_create_qp`: creates the queue pair of an id from attributes without extensions. Stores the
+/// granted capacities and the created queues in `init`.
+///
 /// # Safety
 /// `init` is NULL or valid.
 pub(super) unsafe fn create_simple(
@@ -169,17 +182,16 @@ pub(super) unsafe fn create_simple(
     init: *mut ibv_qp_init_attr,
 ) -> Result<(), Errno> {
     let id = find::<Id>(id)?;
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: NULL or valid, by the caller's contract.
     let init = unsafe { init.as_mut() }.ok_or_else(|| Errno::null("qp_init_attr"))?;
     let mut attr = ibv_qp_init_attr_ex::zeroed();
-    let whole = &raw mut attr;
-    // SAFETY: both forms begin with the same fields.
-    unsafe { whole.cast::<ibv_qp_init_attr>().write(*init) };
+    let extended = &raw mut attr;
+    // SAFETY: the extended structure begins with all fields of the basic one, at the same offsets.
+    unsafe { extended.cast::<ibv_qp_init_attr>().write(*init) };
     attr.pd = pd;
     attr.comp_mask = IBV_QP_INIT_ATTR_PD;
-    // SAFETY: a complete structure of this function.
-    unsafe { create(&id, &raw mut attr)? };
-    // Tell the program what was granted and created.
+    // SAFETY: a complete local structure, so it has all fields.
+    unsafe { create_qp(&id, &raw mut attr)? };
     init.cap = attr.cap;
     init.send_cq = attr.send_cq;
     init.recv_cq = attr.recv_cq;
@@ -192,8 +204,8 @@ pub unsafe extern "C" fn rdma_create_qp_ex(id: *mut rdma_cm_id, attr: *mut ibv_q
     if attr.is_null() {
         return minus_one!(Err(Errno::null("attr")));
     }
-    // SAFETY: valid by the caller's contract.
-    minus_one!(find::<Id>(id).and_then(|id| unsafe { create(&id, attr) }))
+    // SAFETY: not NULL, and valid by the caller's contract.
+    minus_one!(find::<Id>(id).and_then(|id| unsafe { create_qp(&id, attr) }))
 }
 
 #[unsafe(no_mangle)]
@@ -203,8 +215,10 @@ pub extern "C" fn rdma_destroy_qp(id: *mut rdma_cm_id) {
     }
 }
 
+/// Destroys the queue pair of an id, if it has one, and the completion queues that the id has created. Sets
+/// errno if the queue pair cannot be destroyed, because `rdma_destroy_qp` returns nothing.
 pub(super) fn destroy_qp(id: &Id) {
-    // SAFETY: the program's structure, which no other call uses meanwhile.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`).
     let qp = unsafe { std::mem::replace(&mut (*id.c()).qp, ptr::null_mut()) };
     if !qp.is_null() {
         if let Err(errno) = qp::destroy(qp) {
@@ -214,13 +228,16 @@ pub(super) fn destroy_qp(id: &Id) {
     }
 }
 
+/// Creates the shared receive queue of an id. Sets the protection domain and, for XRC, the XRC domain and the
+/// completion queue in `attr` to those of the id where the program gave none.
+///
 /// # Safety
 /// `attr` is valid, with the fields that its `comp_mask` names, and room for the rest.
 unsafe fn create_srq(id: &Id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Errno> {
     let device = id.device()?;
     let c = id.c();
-    // SAFETY: the program's structures, which no other call uses meanwhile. Fields behind the mask as it
-    // names them.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`). `attr` is valid by the
+    // caller's contract; its optional fields are read only if the mask names them.
     unsafe {
         if !(*c).srq.is_null() {
             return Err(Errno::INVALID);
@@ -236,12 +253,12 @@ unsafe fn create_srq(id: &Id, attr: *mut ibv_srq_init_attr_ex) -> Result<(), Err
                 (*attr).comp_mask |= IBV_SRQ_INIT_ATTR_XRCD;
             }
             if mask & IBV_SRQ_INIT_ATTR_CQ == 0 || (*attr).cq.is_null() {
-                make_cqs(id, 0, (*attr).attr.max_wr)?;
+                create_cqs(id, 0, (*attr).attr.max_wr)?;
                 (*attr).cq = (*c).recv_cq;
                 (*attr).comp_mask |= IBV_SRQ_INIT_ATTR_CQ;
             }
         }
-        let srq = made(srq::create_srq_ex(device.context.c(), attr));
+        let srq = check(srq::create_srq_ex(device.context.c(), attr));
         (*c).srq = srq.inspect_err(|_| destroy_cqs(id))?;
         (*c).pd = (*attr).pd;
     }
@@ -260,11 +277,10 @@ pub unsafe extern "C" fn rdma_create_srq(
     attr.srq_context = init.srq_context;
     attr.attr = init.attr;
     attr.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-    // SAFETY: the program's structure, alive during the call.
     let qp_type = find::<Id>(id).map(|id| id.qp_type());
     attr.srq_type = if qp_type == Ok(IBV_QPT_XRC_RECV) { IBV_SRQT_XRC } else { IBV_SRQT_BASIC };
     attr.pd = pd;
-    // SAFETY: a complete structure of this function.
+    // SAFETY: a complete local structure, so it has all fields.
     minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(&id, &raw mut attr) }).map(|()| {
         init.attr = attr.attr;
     }))
@@ -275,7 +291,7 @@ pub unsafe extern "C" fn rdma_create_srq_ex(id: *mut rdma_cm_id, attr: *mut ibv_
     if attr.is_null() {
         return minus_one!(Err(Errno::null("attr")));
     }
-    // SAFETY: valid by the caller's contract.
+    // SAFETY: not NULL, and valid by the caller's contract.
     minus_one!(find::<Id>(id).and_then(|id| unsafe { create_srq(&id, attr) }))
 }
 
@@ -286,13 +302,15 @@ pub extern "C" fn rdma_destroy_srq(id: *mut rdma_cm_id) {
     }
 }
 
+/// Destroys the shared receive queue of an id, if it has one, and the completion queues that the id has
+/// created. Sets errno if the queue cannot be destroyed, because `rdma_destroy_srq` returns nothing.
 pub(super) fn destroy_srq(id: &Id) {
-    // SAFETY: the program's structure, which no other call uses meanwhile.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`).
     let srq = unsafe { std::mem::replace(&mut (*id.c()).srq, ptr::null_mut()) };
     if !srq.is_null() {
-        let failed = srq::ibv_destroy_srq(srq);
-        if failed != 0 {
-            Errno(failed).set();
+        let errno = srq::ibv_destroy_srq(srq);
+        if errno != 0 {
+            Errno(errno).set();
         }
         destroy_cqs(id);
     }

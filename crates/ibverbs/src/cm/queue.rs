@@ -1,4 +1,4 @@
-//! A queue of events with a descriptor to wait on.
+//! A queue of events with a descriptor that programs can wait on.
 
 use crate::support::errno::Errno;
 use crate::support::wake::ChannelWake;
@@ -8,10 +8,11 @@ use std::collections::VecDeque;
 use std::os::fd::RawFd;
 use std::sync::{Mutex, MutexGuard};
 
-/// Events that the program has not taken yet. Whenever the lock is free, there are as many signals as events.
+/// Events that the program has not taken yet.
 #[derive(Debug)]
 pub(super) struct EventQueue<E> {
     events: Mutex<VecDeque<E>>,
+    /// Makes the descriptor readable. While `events` is not locked, its count equals the number of events.
     wake: ChannelWake,
 }
 
@@ -32,7 +33,8 @@ impl<E> EventQueue<E> {
         self.wake.signal();
     }
 
-    /// Takes the oldest event. `on_take` runs before the queue is unlocked.
+    /// Takes the oldest event. `on_take` runs before the queue is unlocked, so that [`extract`](Self::extract)
+    /// finds the event either in the queue or already counted.
     pub(super) fn next(&self, on_take: impl FnOnce(&E)) -> Option<E> {
         let mut events = self.events();
         let event = events.pop_front()?;
@@ -41,7 +43,7 @@ impl<E> EventQueue<E> {
         Some(event)
     }
 
-    /// Removes the events that match.
+    /// Removes the events that match, and returns them in order.
     pub(super) fn extract(&self, matches: impl Fn(&E) -> bool) -> Vec<E> {
         let mut events = self.events();
         let (extracted, rest): (Vec<_>, Vec<_>) = std::mem::take(&mut *events).into_iter().partition(matches);

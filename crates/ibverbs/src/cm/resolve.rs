@@ -1,4 +1,5 @@
-//! Resolving the route to a peer, binding and listening.
+//! Binds an id to a port, listens for peers, and resolves the address of a peer and the route to it
+//! (`rdma_bind_addr`, `rdma_listen`, `rdma_resolve_addr`, `rdma_resolve_route`).
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::address::source_for;
@@ -6,7 +7,7 @@ use super::device::CmDevice;
 use super::id::Id;
 use super::port_conflict;
 use super::state::Phase;
-use super::synchronous::complete;
+use super::synchronous::wait_if_synchronous;
 use super::watch::RequestHandler;
 use crate::abi::*;
 use crate::support::cancel::without_cancellation;
@@ -20,10 +21,12 @@ use std::ffi::c_int;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
-/// Minimum backlog. A kernel drops what exceeds a small backlog, and the peer sends it again; here it would
-/// be rejected.
+/// Minimum backlog. The kernel drops requests that exceed a small backlog, and the peer sends them again. This
+/// adapter rejects them, so the backlog must not be small.
 const MIN_BACKLOG: usize = 128;
 
+/// Binds an id to an RDMA port, and to the device unless the address is unspecified. EINVAL if the id is bound
+/// already.
 fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     let options = {
         let state = id.shared().lock();
@@ -48,6 +51,8 @@ fn bind(id: &Id, at: SocketAddr) -> Result<(), Errno> {
     Ok(())
 }
 
+/// Starts to listen. An id that is not bound yet is bound to any port. If the adapter fails to listen, the id is
+/// not bound any more.
 fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     if id.shared().lock().phase == Phase::Idle {
         bind(id, (Ipv4Addr::UNSPECIFIED, 0).into())?;
@@ -61,7 +66,7 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
         state.bound.take().ok_or(Errno::INVALID)?
     };
     let handler = Arc::new(RequestHandler(Arc::downgrade(id.shared())));
-    let backlog = clamped(backlog);
+    let backlog = clamp_backlog(backlog);
     let listening = CmDevice::get()
         .and_then(|device| Ok(device.context.engine().listen_bound(bound, handler, backlog)?));
     let mut state = id.shared().lock();
@@ -75,15 +80,17 @@ fn listen(id: &Id, backlog: c_int) -> Result<(), Errno> {
     Ok(())
 }
 
-/// As in the kernel (`ucma_listen`), zero, a negative or a too large number means the maximum.
-fn clamped(backlog: c_int) -> usize {
+/// Converts the backlog of `rdma_listen` to one between `MIN_BACKLOG` and `MAX_BACKLOG`. As in the kernel
+/// (`ucma_listen`), zero, a negative or a too large number means the maximum.
+fn clamp_backlog(backlog: c_int) -> usize {
     match usize::try_from(backlog) {
         Ok(backlog @ 1..=MAX_BACKLOG) => backlog.max(MIN_BACKLOG),
         _ => MAX_BACKLOG,
     }
 }
 
-/// Finds the source address for a peer, or uses the one that the program gave.
+/// Sets the source and destination addresses of an id, and queues RDMA_CM_EVENT_ADDR_RESOLVED. The source is
+/// the address that the id is bound to, else `from`, else that of the kernel's route to the peer.
 fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errno> {
     let (phase, bound) = {
         let state = id.shared().lock();
@@ -107,11 +114,11 @@ fn resolve(id: &Id, from: Option<SocketAddr>, to: SocketAddr) -> Result<(), Errn
         if from.port() != 0 {
             bind(id, from)?;
         } else {
-            Bound::new(from, BindOptions::default())?; // fails unless it is an address of this host
+            Bound::new(from, BindOptions::default())?; // fails unless `from` is an address of this host
             id.set_local(from);
         }
     }
-    let local = id.shared().lock().local.or(bound);
+    let local = id.shared().lock().local.or(bound); // `bind` or `set_local` above may have set it
     let route = source_for(to)?;
     match local {
         Some(local) if !local.ip().is_unspecified() => {}
@@ -150,6 +157,9 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addr(
     minus_one!(resolved)
 }
 
+/// Resolves the address of a peer. If the id is synchronous, takes the event; the thread may be cancelled while
+/// it waits.
+///
 /// # Safety
 /// The addresses are NULL, or as long as their families require.
 pub(super) unsafe fn resolve_addresses(
@@ -157,12 +167,12 @@ pub(super) unsafe fn resolve_addresses(
     from: *const libc::sockaddr,
     to: *const libc::sockaddr,
 ) -> Result<(), Errno> {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: NULL or long enough, by the caller's contract.
     let to = unsafe { sockaddr::from_c(to)? };
-    // SAFETY: as above.
+    // SAFETY: long enough, by the caller's contract.
     let from = if from.is_null() { None } else { Some(unsafe { sockaddr::from_c(from)? }) };
     without_cancellation(|| find::<Id>(c).and_then(|id| resolve(&id, from, to)))?;
-    complete(c)
+    wait_if_synchronous(c)
 }
 
 #[unsafe(no_mangle)]
@@ -171,7 +181,8 @@ pub extern "C-unwind" fn rdma_resolve_route(id: *mut rdma_cm_id, _timeout: c_int
     minus_one!(resolved)
 }
 
-/// There is one route, known since the address was resolved.
+/// Sets the path of the route, and queues RDMA_CM_EVENT_ROUTE_RESOLVED at once: there is one route, known since
+/// the address was resolved. If the id is synchronous, takes the event.
 pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
     without_cancellation(|| {
         let id = find::<Id>(c)?;
@@ -185,5 +196,5 @@ pub(super) fn resolve_route(c: *mut rdma_cm_id) -> Result<(), Errno> {
         id.shared().push(RDMA_CM_EVENT_ROUTE_RESOLVED, 0);
         Ok(())
     })?;
-    complete(c)
+    wait_if_synchronous(c)
 }

@@ -1,9 +1,9 @@
-//! Resolving names for an id.
+//! Resolves names for an id (`rdma_resolve_addrinfo`, `rdma_query_addrinfo`): the result is kept in the id.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::addrinfo::{AddrInfoList, rdma_getaddrinfo};
 use super::id::Id;
-use super::synchronous::complete;
+use super::synchronous::wait_if_synchronous;
 use crate::abi::*;
 use crate::support::cancel::without_cancellation;
 use crate::support::errno::{Errno, minus_one};
@@ -11,7 +11,8 @@ use crate::support::object::{find, put};
 use std::ffi::{CStr, c_char, c_int};
 use std::ptr;
 
-/// Calls `rdma_getaddrinfo` for an id, and queues an event. This blocks in the resolver, as in librdmacm.
+/// Calls `rdma_getaddrinfo` for an id, and queues RDMA_CM_EVENT_ADDRINFO_RESOLVED. Blocks while the resolver of
+/// the C library works, as in librdmacm.
 #[unsafe(no_mangle)]
 pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     id: *mut rdma_cm_id,
@@ -19,11 +20,14 @@ pub unsafe extern "C-unwind" fn rdma_resolve_addrinfo(
     service: *const c_char,
     hints: *const rdma_addrinfo,
 ) -> c_int {
-    // SAFETY: guaranteed by the caller.
+    // SAFETY: the arguments of this call, whose contract is that of `rdma_getaddrinfo`.
     let resolved = unsafe { resolve_for(id, node, service, hints) };
     minus_one!(resolved)
 }
 
+/// Resolves a name, keeps the result in the id, and queues the event. EBUSY if the id has a result that the
+/// program has not taken. If the id is synchronous, takes the event.
+///
 /// # Safety
 /// As for [`rdma_getaddrinfo`].
 unsafe fn resolve_for(
@@ -34,41 +38,43 @@ unsafe fn resolve_for(
 ) -> Result<(), Errno> {
     without_cancellation(|| {
         let id = find::<Id>(c)?;
-        if id.shared().lock().found.is_some() {
+        if id.shared().lock().addrinfo.is_some() {
             return Err(
                 Errno::BUSY.because("the previous result was not taken yet: call rdma_query_addrinfo first")
             );
         }
         let mut result = ptr::null_mut();
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the contract of this function is that of `rdma_getaddrinfo`, and `result` is local.
         match unsafe { rdma_getaddrinfo(node, service, hints, &raw mut result) } {
             0 => {}
+            // errno is set. Other codes are those of the resolver.
             -1 => return Err(std::io::Error::last_os_error().into()),
             code => {
-                // SAFETY: a static string of the C library.
+                // SAFETY: gai_strerror returns a static C string for every code.
                 let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
                 return Err(Errno(libc::EADDRNOTAVAIL).because(text.to_string_lossy()));
             }
         }
-        id.shared().lock().found = Some(AddrInfoList::new(result));
+        id.shared().lock().addrinfo = Some(AddrInfoList::new(result));
         id.shared().push(RDMA_CM_EVENT_ADDRINFO_RESOLVED, 0);
         Ok(())
     })?;
-    complete(c)
+    wait_if_synchronous(c)
 }
 
-/// Returns the result of `rdma_resolve_addrinfo`, once.
+/// Gives the result of `rdma_resolve_addrinfo` to the program, which frees it. ENOENT if there is none, or the
+/// program has taken it already.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rdma_query_addrinfo(id: *mut rdma_cm_id, info: *mut *mut rdma_addrinfo) -> c_int {
     if info.is_null() {
         return minus_one!(Err(Errno::null("info")));
     }
     minus_one!(find::<Id>(id).and_then(|id| {
-        let found = id.shared().lock().found.take();
-        let found = found
+        let list = id.shared().lock().addrinfo.take();
+        let list = list
             .ok_or_else(|| Errno(libc::ENOENT).because("no result of rdma_resolve_addrinfo for this id"))?;
-        // SAFETY: not NULL, and valid by the caller's contract. The caller frees the list.
-        unsafe { put(info, found.release()) };
+        // SAFETY: not NULL, and valid for a write by the caller's contract.
+        unsafe { put(info, list.release()) };
         Ok(())
     }))
 }

@@ -1,4 +1,5 @@
-//! Synchronous ids, whose calls wait for the event that they lead to.
+//! Waits for the events of synchronous ids: each call on such an id waits for the event that reports its
+//! result.
 #![expect(unsafe_code, reason = "structures of C")]
 
 use super::delivered::acknowledge;
@@ -10,9 +11,9 @@ use crate::support::errno::Errno;
 use crate::support::object::{CObject, find};
 use std::sync::Arc;
 
-/// Waits for the next event of an id. Returns `None` if the id is not synchronous. The thread may be
-/// cancelled here: nothing with a destructor is alive while it waits, and the id is looked up again
-/// afterwards.
+/// Waits for the next event of a synchronous id, and returns it with the id. Returns `None` at once if the id is
+/// not synchronous. The thread may be cancelled while it waits: nothing with a destructor is alive then, and the
+/// id is looked up again afterwards.
 pub(super) fn wait_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdma_cm_event)>, Errno> {
     let channel = without_cancellation(|| {
         find::<Id>(c).map(|id| {
@@ -33,10 +34,13 @@ pub(super) fn wait_event(c: *mut rdma_cm_id) -> Result<Option<(Arc<Id>, *mut rdm
     }
 }
 
-/// Waits for the event that a call leads to, if the id is synchronous. The thread may be cancelled here.
-pub(super) fn complete(c: *mut rdma_cm_id) -> Result<(), Errno> {
+/// Waits for the event that reports the result of a call, if the id is synchronous, and converts it to the
+/// result. The id keeps the event for the program until the next call. The thread may be cancelled while it
+/// waits.
+pub(super) fn wait_if_synchronous(c: *mut rdma_cm_id) -> Result<(), Errno> {
     let Some((id, event)) = wait_event(c)? else { return Ok(()) };
-    // SAFETY: the program's structure, which no other call uses meanwhile. The event was just taken.
+    // SAFETY: `id` keeps its structure alive, and calls on one id take turns (see `Id`). The event is valid until
+    // it is acknowledged, which only a later call on this id does.
     let (kind, status) = unsafe {
         (*id.c()).event = event;
         ((*event).event, (*event).status)
