@@ -52,7 +52,7 @@ impl Context {
         // forbidden, the device cannot be imported.
         let command = memfd_create(persona::name(), MemfdFlags::CLOEXEC);
         let command = command.or_else(|_| eventfd(0, EventfdFlags::CLOEXEC))?;
-        exit::prepare(&engine);
+        exit::register(&engine);
         let events = Arc::new(AsyncEventPort::new(&engine, wake));
         Ok(Self::new(tables, engine, events, command))
     }

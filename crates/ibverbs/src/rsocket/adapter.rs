@@ -15,7 +15,7 @@ pub(super) fn engine() -> Result<&'static Arc<Engine>, Errno> {
     let _alone = lock(&MAKING);
     if ENGINE.get().is_none() {
         let engine = Engine::new(config().clone())?;
-        exit::prepare(&engine);
+        exit::register(&engine);
         forked::watch();
         ENGINE.get_or_init(|| engine);
     }

@@ -29,24 +29,25 @@ impl Errno {
 
     /// Sets the errno of this thread.
     pub(crate) fn set(self) {
-        // SAFETY: the errno of this thread.
+        // SAFETY: the C library returns a pointer to the errno of the calling thread, which no other thread accesses.
         unsafe { *libc::__errno_location() = self.0 };
     }
 }
 
 thread_local! {
-    /// Why the last call of this thread failed, until the call returns to C.
+    /// The error of the call that this thread makes, and the reason for it. Set where the error occurs, and taken
+    /// when the call returns to C.
     static WHY: Cell<Option<(Errno, String)>> = const { Cell::new(None) };
 }
 
 impl Errno {
-    /// Adds the reason, such as which argument is wrong. It is logged when the call returns to C.
+    /// Adds a reason to an error, such as which argument is wrong. The reason is logged when the call returns to C.
     pub(crate) fn because(self, why: impl fmt::Display) -> Self {
         WHY.set(Some((self, why.to_string())));
         self
     }
 
-    /// Prefixes the reason with what it is about.
+    /// Prefixes the reason of this error, if it has one, with what the reason is about.
     pub(crate) fn about(self, what: impl fmt::Display) -> Self {
         match WHY.take() {
             Some((errno, why)) if errno == self => self.because(format_args!("{what}: {why}")),
@@ -54,118 +55,125 @@ impl Errno {
         }
     }
 
-    /// A required argument is NULL.
+    /// Returns EINVAL for a required argument that is NULL.
     pub(crate) fn null(argument: &str) -> Self {
         Self::INVALID.because(format_args!("{argument} is NULL"))
     }
 
     /// Logs that `call` failed, with the reason if one was given.
-    pub(crate) fn reported(self, call: &str) -> Self {
+    pub(crate) fn log(self, call: &str) -> Self {
         let why = WHY.take().filter(|(errno, _)| *errno == self).map(|(_, why)| why);
         report::log_refused_call(call, self.0, why.as_deref());
         self
     }
 }
 
-/// The path of the function that this is used in.
-macro_rules! here {
+/// Evaluates to a path that begins with that of the enclosing function, from which the log derives the name of the
+/// call.
+macro_rules! function_path {
     () => {{
-        fn here() {}
-        std::any::type_name_of_val(&here)
+        fn inner() {}
+        std::any::type_name_of_val(&inner)
     }};
 }
 
-// These macros evaluate their argument while the thread cannot be cancelled, so a call that blocks must be
-// made before.
+// The following macros are the last expression of an entry point. Each evaluates a `Result`, logs an error, and
+// converts the result to what C expects. Cancellation is disabled during the evaluation, so a function that blocks
+// must do so before.
 
-/// Returns an object, or NULL and sets errno.
+/// Evaluates to the pointer in a `Result`, or to NULL after setting errno.
 macro_rules! object {
     ($result:expr $(,)?) => {{
-        let here = $crate::support::errno::here!();
-        $crate::support::cancel::without_cancellation(|| $crate::support::errno::answer_object(here, $result))
+        let path = $crate::support::errno::function_path!();
+        $crate::support::cancel::without_cancellation(|| $crate::support::errno::into_pointer(path, $result))
     }};
 }
 
-/// Returns zero, or the errno.
+/// Evaluates to zero, or to the errno.
 macro_rules! code {
     ($result:expr $(,)?) => {{
-        let here = $crate::support::errno::here!();
-        $crate::support::cancel::without_cancellation(|| $crate::support::errno::answer_code(here, $result))
+        let path = $crate::support::errno::function_path!();
+        $crate::support::cancel::without_cancellation(|| $crate::support::errno::into_code(path, $result))
     }};
 }
 
-/// Returns zero, or the errno, from a call that destroys an object.
-macro_rules! destroyed {
+/// Evaluates to zero or the errno, in a call that destroys an object. An inherited object is not an error.
+macro_rules! destroy_code {
     ($result:expr $(,)?) => {{
-        let here = $crate::support::errno::here!();
+        let path = $crate::support::errno::function_path!();
         $crate::support::cancel::without_cancellation(|| {
-            $crate::support::errno::answer_destroyed(here, $result)
+            $crate::support::errno::into_destroy_code(path, $result)
         })
     }};
 }
 
-/// Returns zero, or the errno and also sets it, because callers of many verbs read it there.
+/// Evaluates to zero, or to the errno after setting it, because callers of some verbs read errno instead.
 macro_rules! code_and_errno {
     ($result:expr $(,)?) => {{
-        let here = $crate::support::errno::here!();
+        let path = $crate::support::errno::function_path!();
         $crate::support::cancel::without_cancellation(|| {
-            $crate::support::errno::answer_code_and_errno(here, $result)
+            $crate::support::errno::into_code_and_errno(path, $result)
         })
     }};
 }
 
-/// Returns zero, or -1 and sets errno.
+/// Evaluates to zero, or to -1 after setting errno.
 macro_rules! minus_one {
     ($result:expr $(,)?) => {{
-        let here = $crate::support::errno::here!();
+        let path = $crate::support::errno::function_path!();
         $crate::support::cancel::without_cancellation(|| {
-            $crate::support::errno::answer_minus_one(here, $result)
+            $crate::support::errno::into_minus_one(path, $result)
         })
     }};
 }
 
-pub(crate) use {code, code_and_errno, destroyed, here, minus_one, object};
+pub(crate) use {code, code_and_errno, destroy_code, function_path, minus_one, object};
 
-pub(crate) fn answer_object<T>(call: &str, result: Result<*mut T, Errno>) -> *mut T {
+/// Returns the pointer, or NULL after setting errno and logging that `call` failed.
+pub(crate) fn into_pointer<T>(call: &str, result: Result<*mut T, Errno>) -> *mut T {
     result.unwrap_or_else(|errno| {
-        errno.reported(call).set();
+        errno.log(call).set();
         ptr::null_mut()
     })
 }
 
-pub(crate) fn answer_code(call: &str, result: Result<(), Errno>) -> c_int {
-    result.map_or_else(|errno| errno.reported(call).0, |()| 0)
+/// Returns zero, or the errno after logging that `call` failed.
+pub(crate) fn into_code(call: &str, result: Result<(), Errno>) -> c_int {
+    result.map_or_else(|errno| errno.log(call).0, |()| 0)
 }
 
-/// An object inherited from the parent process belongs to the parent, so there is nothing to destroy.
-pub(crate) fn answer_destroyed(call: &str, result: Result<(), Errno>) -> c_int {
+/// Returns zero, or the errno after logging that `call` failed. Returns zero for an object that this process
+/// inherited: the object belongs to the parent, so there is nothing to destroy.
+pub(crate) fn into_destroy_code(call: &str, result: Result<(), Errno>) -> c_int {
     match result {
         Err(Errno::INHERITED) => 0,
-        other => answer_code(call, other),
+        other => into_code(call, other),
     }
 }
 
-pub(crate) fn answer_code_and_errno(call: &str, result: Result<(), Errno>) -> c_int {
+/// Returns zero, or the errno after setting it and logging that `call` failed.
+pub(crate) fn into_code_and_errno(call: &str, result: Result<(), Errno>) -> c_int {
     result.map_or_else(
         |errno| {
-            errno.reported(call).set();
+            errno.log(call).set();
             errno.0
         },
         |()| 0,
     )
 }
 
-pub(crate) fn answer_minus_one(call: &str, result: Result<(), Errno>) -> c_int {
+/// Returns zero, or -1 after setting errno and logging that `call` failed.
+pub(crate) fn into_minus_one(call: &str, result: Result<(), Errno>) -> c_int {
     result.map_or_else(
         |errno| {
-            errno.reported(call).set();
+            errno.log(call).set();
             -1
         },
         |()| 0,
     )
 }
 
-/// Returns a number, or -1 and sets errno. For sockets over RDMA, whose failures are not logged.
+/// Returns the number, or -1 after setting errno. For rsockets, whose failures are not logged.
 pub(crate) fn number_or_minus_one(result: Result<c_int, Errno>) -> c_int {
     result.unwrap_or_else(|errno| {
         errno.set();
@@ -182,7 +190,7 @@ impl From<io::Error> for Errno {
     }
 }
 
-/// The errno of the operating system, without a reason.
+/// Returns the errno of a system call that failed, without a reason.
 fn number_of(error: &io::Error) -> Errno {
     let denied = Denied::find(error).map(|denied| denied.errno.raw_os_error());
     Errno(denied.or(error.raw_os_error()).unwrap_or(libc::EIO))
@@ -227,7 +235,7 @@ impl From<ReregisterError> for Errno {
     }
 }
 
-/// No reason: this is the data path, where a full queue is not an error worth logging.
+/// Adds no reason: posting is the data path, and a full queue, which is the common error there, is not worth a text.
 impl From<PostError> for Errno {
     fn from(error: PostError) -> Self {
         match error {

@@ -1,6 +1,6 @@
-//! The end of the process. Programs often exit without destroying anything, so connections are closed here as they are when
-//! their queue pairs are destroyed: what arrived is acknowledged, and what was sent arrives. Modules that have something to
-//! close register a hook. Injected faults are summarised last.
+//! Closes connections when the process exits. Programs often exit without destroying their objects, so an exit handler closes
+//! connections as destroying their queue pairs would: messages that arrived are acknowledged, and messages that were sent arrive.
+//! Modules that have something to close register a hook. The handler ends by logging a summary of the injected faults.
 #![expect(unsafe_code, reason = "the C library calls back at exit")]
 
 use crate::support::report;
@@ -10,46 +10,48 @@ use ironwarp_rnic::sync::lock;
 use std::sync::{Arc, Mutex, Once};
 use std::time::{Duration, Instant};
 
-/// How long to wait for peers to close as well.
+/// How long to wait until peers have closed their ends.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts to close something. The returned function waits until that is done, at most until a deadline.
+/// Starts to close objects of a module. Returns a function that waits until they are closed, or until a deadline.
 pub(crate) type Hook = fn() -> Box<dyn FnOnce(Instant)>;
 
 static HOOKS: Mutex<Vec<Hook>> = Mutex::new(Vec::new());
 
-/// The injected faults of every adapter, and the process that opened it: a forked child inherits none.
+/// The injected faults of every adapter, each with the id of the process that opened the adapter. A forked child inherits the
+/// list, and ignores the entries of its parent.
 static FAULTS: Mutex<Vec<(u32, Arc<Faults>)>> = Mutex::new(Vec::new());
 
-/// Has the hooks run at the end of the process. Called for every adapter: a program that opens none must not
-/// be affected by this library.
-pub(crate) fn prepare(engine: &Engine) {
+/// Registers the exit handler of this library, once, and the injected faults of `engine` for its summary. Called when an adapter
+/// is opened and not when the library is loaded: a program that opens no device must not be affected by this library.
+pub(crate) fn register(engine: &Engine) {
     static ONCE: Once = Once::new();
     if let Some(faults) = engine.device().faults() {
         let mut all = lock(&FAULTS);
         all.push((std::process::id(), Arc::clone(faults)));
     }
     ONCE.call_once(|| {
-        // SAFETY: a function of this library, which is linked so that it is never unloaded.
-        unsafe { libc::atexit(run) };
+        // SAFETY: `on_exit` exists until the process ends, because this library is linked so that it is never unloaded.
+        unsafe { libc::atexit(on_exit) };
     });
 }
 
-/// Adds a hook. The caller makes sure to add it once.
+/// Adds a hook that runs when the process exits. The caller must not add the same hook twice.
 pub(crate) fn add_hook(hook: Hook) {
     lock(&HOOKS).push(hook);
 }
 
-extern "C" fn run() {
+/// Runs the hooks, waits for what they started, and logs the injected faults.
+extern "C" fn on_exit() {
     let deadline = Instant::now() + TIMEOUT;
     let hooks = lock(&HOOKS).clone();
-    // Everything starts to close before anything is waited for.
+    // Start to close everything before waiting, so that connections of all modules close at the same time.
     let waits: Vec<_> = hooks.iter().map(|hook| hook()).collect();
     waits.into_iter().for_each(|wait| wait(deadline));
     report_faults();
 }
 
-/// Logs the sum over all adapters of this process, which have the same plan and seed.
+/// Logs the sum of the injected faults of all adapters of this process, which have the same plan and seed.
 fn report_faults() {
     let all = lock(&FAULTS);
     let mut ours = all.iter().filter(|(process, _)| *process == std::process::id()).map(|(_, faults)| faults);

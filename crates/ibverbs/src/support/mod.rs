@@ -1,16 +1,16 @@
-//! What all other modules build on.
+//! Helpers that all other modules of this crate use.
 //!
 //! | file | for |
 //! |---|---|
-//! | `sync`, `turn` | locks; sequences of calls that one thread makes at a time |
+//! | `turn` | sequences of calls that one thread makes at a time |
 //! | `cancel` | protection from `pthread_cancel` |
 //! | `persona` | the settings, and the kind of adapter that programs see |
-//! | `stderr`, `report` | the log on standard error |
-//! | `errno` | how a C caller learns that a call failed |
+//! | `stderr`, `report` | the log on standard error, and its messages |
+//! | `errno` | error codes, and how each kind of C function returns them |
 //! | `object` | the table of live objects |
-//! | `sockaddr` | addresses of C |
-//! | `wake` | descriptors to wait on |
-//! | `exit` | the end of the process |
+//! | `sockaddr` | conversion of socket addresses |
+//! | `wake` | descriptors of event channels |
+//! | `exit` | closing connections when the process exits |
 
 pub(crate) mod cancel;
 pub(crate) mod errno;

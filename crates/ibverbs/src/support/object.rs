@@ -1,18 +1,19 @@
-//! Objects that C programs hold pointers to. Each begins with the C structure that the headers describe, so
-//! that a pointer to one is a pointer to the other, followed by private fields.
+//! Objects that C programs hold pointers to, and the table in which calls look these pointers up. An object is
+//! the C structure that the headers describe, followed by private fields, so a pointer to the structure is a
+//! pointer to the object.
 //!
 //! Objects are reference-counted ([`Arc`]). The table of live objects holds one reference, and every call
 //! except those of the data path holds another while it runs. NULL, a destroyed object and an object of
 //! another type are therefore EINVAL and not a crash, and an object that one thread destroys stays in memory
-//! until no other thread uses it. The data path trusts the pointer, as every provider does: only
-//! [`find_unchecked`], which is unsafe, returns a reference that the table does not keep alive.
+//! until no other thread uses it. The data path trusts the pointer, as every provider does: it calls
+//! [`find_unchecked`], which is unsafe and the only function that returns an object without holding a reference.
 //!
-//! The table also records which objects depend on which ([`Uses`]), so that none is destroyed before those
-//! that use it.
+//! The table also records which objects depend on which ([`Uses`]). An object that others depend on cannot be
+//! destroyed.
 //!
-//! A forked child has all objects of its parent in memory, but neither the threads that drive them nor the
-//! descriptors. It can create objects of its own. Those it inherited answer EIO, as those of an unplugged
-//! device do, and are destroyed without being touched.
+//! A forked child has all objects of its parent in memory, but not the threads that drive them. The child can
+//! create objects of its own. Calls on inherited objects fail with EIO, as with a device that was unplugged,
+//! and destroying an inherited object does nothing.
 #![expect(unsafe_code, reason = "objects live behind raw pointers, because C holds them")]
 
 use crate::support::errno::Errno;
@@ -28,36 +29,38 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard, Once};
 /// An object that contains a C structure.
 ///
 /// # Safety
-/// A `CCell<Self::C>` is located [`OFFSET`](Self::OFFSET) bytes from its start.
+/// An implementor contains a `CCell<Self::C>` at [`OFFSET`](Self::OFFSET) bytes from its start.
 pub(crate) unsafe trait CObject: Send + Sync + Sized + 'static {
     /// The C structure.
     type C;
-    /// Offset of the C structure.
+    /// Offset of the C structure in the object, in bytes.
     const OFFSET: usize = 0;
-    /// Whether a forked child may use what its parent created.
+    /// Whether a forked child may use an object that its parent created.
     const SURVIVES_FORK: bool = false;
 
-    /// The C structure of this object. C reads and writes it at any time, so no reference to it may exist.
+    /// Returns a pointer to the C structure of this object. Do not turn the pointer into a reference: C reads and
+    /// writes the structure at any time.
     fn c(&self) -> *mut Self::C {
         let start = std::ptr::from_ref(self).cast::<u8>().cast_mut();
-        // SAFETY: within the object, by the contract of the trait.
+        // SAFETY: `OFFSET` is within the object, by the contract of the trait.
         unsafe { start.add(Self::OFFSET) }.cast()
     }
 
-    /// Its key in the table.
+    /// Returns the key of this object in the table of live objects.
     fn key(&self) -> Key {
         self.c() as Key
     }
 }
 
-/// A structure that C, or calls that take turns, may write to at any time. No reference to it may exist meanwhile.
+/// Memory that is written while other threads hold a shared reference to the object around it: by C, or by calls
+/// that take turns ([`Turn`](crate::support::turn::Turn)). Access goes through the pointer from [`get`](Self::get).
 #[repr(transparent)]
 #[derive(Debug, Default)]
 pub(crate) struct CCell<T>(UnsafeCell<T>);
 
-// SAFETY: the content is only accessed through a pointer, in unsafe code that rules out data races.
+// SAFETY: shared access is only possible through the pointer from `get`, in unsafe code that rules out data races.
 unsafe impl<T> Sync for CCell<T> {}
-// SAFETY: as above.
+// SAFETY: the content has no thread affinity: it is plain data, and pointers that C may use from any thread.
 unsafe impl<T> Send for CCell<T> {}
 
 impl<T> CCell<T> {
@@ -65,10 +68,12 @@ impl<T> CCell<T> {
         Self(UnsafeCell::new(value))
     }
 
+    /// Returns a pointer to the content.
     pub(crate) fn get(&self) -> *mut T {
         self.0.get()
     }
 
+    /// Returns a reference to the content, before other threads can reach it.
     pub(crate) fn get_mut(&mut self) -> &mut T {
         self.0.get_mut()
     }
@@ -77,60 +82,70 @@ impl<T> CCell<T> {
 /// The address of an object's C structure.
 type Key = usize;
 
-/// All live objects.
+/// The table of live objects.
 static LIVE: LazyLock<Mutex<HashMap<Key, Entry>>> = LazyLock::new(Mutex::default);
 
+/// A live object, as the table has it.
 #[derive(Debug)]
 struct Entry {
+    /// The reference that keeps the object alive until it is destroyed.
     object: Arc<dyn Any + Send + Sync>,
-    /// Name of the C structure.
+    /// Name of the C structure, for messages.
     name: &'static str,
+    /// The [`GENERATION`] of the process that created the object.
     generation: u32,
     /// Number of objects that depend on this one.
     users: usize,
     /// Objects that this one depends on.
     uses: Box<[Key]>,
-    /// A thread is destroying it: no object may start to depend on it, and no other thread may destroy it.
+    /// Whether a thread is destroying this object. Then no object may start to depend on it, and no other thread
+    /// may destroy it.
     destroying: bool,
 }
 
 impl Entry {
-    /// Whether this process created it, or may use it all the same.
-    fn is_own<T: CObject>(&self) -> bool {
+    /// Returns whether this process may use the object: because it created the object, or because objects of this
+    /// type survive a fork.
+    fn is_usable<T: CObject>(&self) -> bool {
         T::SURVIVES_FORK || self.generation == generation()
     }
 
+    /// Returns the object, or `None` if it has another type.
     fn object<T: CObject>(&self) -> Option<Arc<T>> {
         if self.object.is::<T>() { Arc::clone(&self.object).downcast().ok() } else { None }
     }
 }
 
-fn name<T: CObject>() -> &'static str {
+/// Returns the name of the C structure, for messages. Programs know extended structures by their plain name.
+fn c_name<T: CObject>() -> &'static str {
     let name = std::any::type_name::<T::C>();
     let name = name.rsplit("::").next().unwrap_or(name);
     name.strip_suffix("_ex").unwrap_or(name)
 }
 
-/// Number of forks between the first process and this one. Objects of another generation belong to an
-/// ancestor.
+/// Number of forks between the first process and this one. An object with another generation was created by an
+/// ancestor of this process.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
+/// Returns the generation of this process. Two processes that share objects by fork have different ones.
 pub(crate) fn generation() -> u32 {
     GENERATION.load(Ordering::Relaxed)
 }
 
 type Live = MutexGuard<'static, HashMap<Key, Entry>>;
 
+/// Locks the table of live objects.
 fn live() -> Live {
     lock(&LIVE)
 }
 
 thread_local! {
-    /// The lock of the table, held by a thread while it forks.
+    /// The locked table, while this thread forks. Otherwise `None`.
     static HELD: RefCell<Option<Live>> = const { RefCell::new(None) };
 }
 
-/// Registers fork handlers, once. After a fork the child does not touch objects that the parent created.
+/// Registers fork handlers, once. They increment the generation in the child, and hold the table locked during a
+/// fork, so that the child inherits neither a half-written table nor a lock that no thread of it holds.
 fn watch_forks() {
     extern "C" fn before() {
         let live = live();
@@ -147,13 +162,14 @@ fn watch_forks() {
     ONCE.call_once(|| fork::register_handlers(Some(before), Some(in_parent), Some(in_child)));
 }
 
-/// Adds an object to the table, so that C may hold it.
+/// Adds an object to the table, after which C may hold pointers to it. `uses` names the objects that the new one
+/// depends on.
 pub(crate) fn publish<T: CObject>(object: T, mut uses: Uses) -> Arc<T> {
     watch_forks();
     let object = Arc::new(object);
     let entry = Entry {
         object: Arc::clone(&object) as Arc<dyn Any + Send + Sync>,
-        name: name::<T>(),
+        name: c_name::<T>(),
         generation: generation(),
         users: 0,
         uses: std::mem::take(&mut uses.0).into(),
@@ -163,25 +179,26 @@ pub(crate) fn publish<T: CObject>(object: T, mut uses: Uses) -> Arc<T> {
     object
 }
 
-/// Finds the object that a C pointer refers to. EINVAL if there is none, EIO if the parent process created
-/// it.
+/// Finds the object that a C pointer refers to. Fails with EINVAL if there is no such object, and with EIO if the
+/// parent process created it.
 pub(crate) fn find<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
     find_in::<T>(&mut live(), c).map(|(object, _)| object)
 }
 
-/// Finds the object that a C pointer refers to, even if the parent process created it: for calls that only
-/// read it.
+/// Finds the object that a C pointer refers to, even if the parent process created it: for calls that only read
+/// the object.
 pub(crate) fn find_any<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
     match live().get(&(c as Key)) {
-        Some(entry) => entry.object().ok_or_else(|| unknown::<T>(c, Some(entry.name))),
-        None => Err(unknown::<T>(c, None)),
+        Some(entry) => entry.object().ok_or_else(|| not_found::<T>(c, Some(entry.name))),
+        None => Err(not_found::<T>(c, None)),
     }
 }
 
+/// Does what [`find`] does, in a table that the caller has locked. Also returns the entry of the object.
 fn find_in<T: CObject>(live: &mut Live, c: *const T::C) -> Result<(Arc<T>, &mut Entry), Errno> {
-    let Some(entry) = live.get_mut(&(c as Key)) else { return Err(unknown::<T>(c, None)) };
-    let object = entry.object().ok_or_else(|| unknown::<T>(c, Some(entry.name)))?;
-    if !entry.is_own::<T>() {
+    let Some(entry) = live.get_mut(&(c as Key)) else { return Err(not_found::<T>(c, None)) };
+    let object = entry.object().ok_or_else(|| not_found::<T>(c, Some(entry.name)))?;
+    if !entry.is_usable::<T>() {
         return Err(
             Errno::INHERITED.because("it belongs to the parent process: open the device again after fork")
         );
@@ -189,36 +206,37 @@ fn find_in<T: CObject>(live: &mut Live, c: *const T::C) -> Result<(Arc<T>, &mut 
     Ok((object, entry))
 }
 
-/// A C pointer does not refer to an object of the expected type.
+/// Returns the error for a C pointer that does not refer to an object of type `T`. `found` is the name of the type
+/// that the object has, or `None` if there is no object.
 #[cold]
-fn unknown<T: CObject>(c: *const T::C, found: Option<&'static str>) -> Errno {
-    let wanted = name::<T>();
+fn not_found<T: CObject>(c: *const T::C, found: Option<&'static str>) -> Errno {
+    let expected = c_name::<T>();
     match found {
-        _ if c.is_null() => Errno::null(wanted),
-        Some(name) => Errno::INVALID.because(format_args!("{c:p} is of type {name}, expected {wanted}")),
+        _ if c.is_null() => Errno::null(expected),
+        Some(name) => Errno::INVALID.because(format_args!("{c:p} is of type {name}, expected {expected}")),
         None => Errno::INVALID.because(format_args!(
-            "{c:p} is not a live {wanted}: it was destroyed, or did not come from this library"
+            "{c:p} is not a live {expected}: it was destroyed, or did not come from this library"
         )),
     }
 }
 
-/// The object that a C pointer refers to, without looking it up in the table.
+/// Returns the object that a C pointer refers to, without looking it up in the table.
 ///
 /// # Safety
 /// `c` came from [`publish`] for this type, and no thread destroys the object while the reference is in use.
 /// On the data path both are the duty of the C caller, as with any provider.
 pub(crate) unsafe fn find_unchecked<'o, T: CObject>(c: *const T::C) -> &'o T {
-    // SAFETY: guaranteed by the caller. The C structure is `OFFSET` bytes into the object.
+    // SAFETY: the caller guarantees that `c` is the C structure of a live object, which begins `OFFSET` bytes before.
     unsafe { &*c.cast::<u8>().sub(T::OFFSET).cast::<T>() }
 }
 
-/// All live objects of a type that belong to this process.
+/// Returns all live objects of a type that this process may use.
 pub(crate) fn all<T: CObject>() -> Vec<Arc<T>> {
-    live().values().filter(|entry| entry.is_own::<T>()).filter_map(Entry::object).collect()
+    live().values().filter(|entry| entry.is_usable::<T>()).filter_map(Entry::object).collect()
 }
 
-/// Starts to destroy an object. EBUSY if other objects depend on it, EINVAL if another thread is destroying
-/// it.
+/// Starts to destroy an object, which [`Destroying::finish`] completes. Fails with EBUSY if other objects depend on
+/// this one, and with EINVAL if there is no such object or another thread is destroying it.
 pub(crate) fn begin_destroy<T: CObject>(c: *const T::C) -> Result<Destroying<T>, Errno> {
     let mut live = live();
     let (object, entry) = find_in::<T>(&mut live, c)?;
@@ -234,17 +252,19 @@ pub(crate) fn begin_destroy<T: CObject>(c: *const T::C) -> Result<Destroying<T>,
     }
 }
 
+/// Returns the error for an object that another thread is destroying.
 #[cold]
 fn being_destroyed<T: CObject>(c: *const T::C) -> Errno {
-    Errno::INVALID.because(format_args!("another thread is destroying the {} {c:p}", name::<T>()))
+    Errno::INVALID.because(format_args!("another thread is destroying the {} {c:p}", c_name::<T>()))
 }
 
-/// Destroys an object that needs no other cleanup. Fails like [`begin_destroy`].
+/// Removes an object that needs no cleanup from the table. Fails like [`begin_destroy`].
 pub(crate) fn destroy_object<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
     begin_destroy(c).map(Destroying::finish)
 }
 
-/// Removes an object even if others depend on it. It stays in memory while they hold it.
+/// Removes an object from the table even if other objects depend on it. The object stays in memory as long as
+/// they hold references to it.
 pub(crate) fn remove_object<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno> {
     let mut live = live();
     let (object, entry) = find_in::<T>(&mut live, c)?;
@@ -252,18 +272,19 @@ pub(crate) fn remove_object<T: CObject>(c: *const T::C) -> Result<Arc<T>, Errno>
         return Err(being_destroyed::<T>(c));
     }
     let removed = remove(&mut live, object.key());
-    drop(live); // before `removed`, whose drop may lock the table
+    // In this order: dropping the object may drop others, which lock the table.
+    drop(live);
     drop(removed);
     Ok(object)
 }
 
-/// An object that this thread is destroying. Other threads still find it, because its events have to be
-/// acknowledged. Dropping this without [`finish`](Self::finish) leaves the object alive.
+/// An object that this thread is destroying. Other threads still find the object in the table, because the program
+/// has to acknowledge its events. Dropping a `Destroying` without [`finish`](Self::finish) leaves the object alive.
 #[derive(Debug)]
 pub(crate) struct Destroying<T: CObject>(Arc<T>);
 
 impl<T: CObject> Destroying<T> {
-    /// Removes the object from the table.
+    /// Removes the object from the table and returns it.
     pub(crate) fn finish(self) -> Arc<T> {
         let removed = remove(&mut live(), self.0.key());
         drop(removed);
@@ -281,37 +302,40 @@ impl<T: CObject> Deref for Destroying<T> {
 
 impl<T: CObject> Drop for Destroying<T> {
     fn drop(&mut self) {
-        // After `finish` there is no entry: no other object can have the same address yet.
+        // After `finish` there is no entry, nor can a new object have this address: `self.0` still occupies it.
         if let Some(entry) = live().get_mut(&self.0.key()) {
             entry.destroying = false;
         }
     }
 }
 
-/// Removes an object from the table. The result must be dropped after the table is unlocked.
+/// Removes an object from the table, and its dependencies on others. The caller must drop the returned entry after
+/// it unlocked the table, because dropping an object may lock the table.
 fn remove(live: &mut Live, key: Key) -> Option<Entry> {
     let entry = live.remove(&key)?;
     entry.uses.iter().for_each(|used| release(live, *used));
     Some(entry)
 }
 
-/// Removes one dependency on an object, which may be gone already.
+/// Removes one dependency on the object `key`. Does nothing if [`remove_object`] removed the object before.
 fn release(live: &mut Live, key: Key) {
     if let Some(entry) = live.get_mut(&key) {
         entry.users = entry.users.saturating_sub(1);
     }
 }
 
-/// The objects that a new object depends on. None of them can be destroyed before it.
+/// The objects that a new object depends on. They cannot be destroyed as long as the new object is alive, or this
+/// value, if the new object was never published.
 #[derive(Debug, Default)]
 pub(crate) struct Uses(Vec<Key>);
 
 impl Uses {
+    /// Adds `object` to an empty set. Fails like [`and`](Self::and).
     pub(crate) fn of<T: CObject>(object: &T) -> Result<Self, Errno> {
         Self::default().and(object)
     }
 
-    /// Adds an object. EINVAL if it was destroyed, or is being destroyed.
+    /// Adds an object. Fails with EINVAL if the object was destroyed, or another thread is destroying it.
     pub(crate) fn and<T: CObject>(mut self, object: &T) -> Result<Self, Errno> {
         let key = object.key();
         match live().get_mut(&key) {
@@ -322,7 +346,8 @@ impl Uses {
         Ok(self)
     }
 
-    /// Has `user` depend on this instead of `old`. Dropping this then releases `old`.
+    /// Makes `user` depend on the object in `self` instead of `old`. Then `self` holds the dependency on `old`,
+    /// and releases it when dropped.
     pub(crate) fn exchange<T: CObject, U: CObject>(&mut self, user: &T, old: &U) {
         if let Some(entry) = live().get_mut(&user.key())
             && let Some(used) = entry.uses.iter_mut().find(|used| **used == old.key())

@@ -8,8 +8,8 @@ use crate::support::stderr;
 use ironwarp_engine::config::{Config, Persona};
 use std::sync::OnceLock;
 
-/// The settings from the environment, read by the first call. Invalid settings are logged and keep their
-/// defaults.
+/// Returns the settings of this process. The first call reads them from the environment, and installs the log.
+/// Invalid settings are logged, and keep their defaults.
 pub(crate) fn config() -> &'static Config {
     static CONFIG: OnceLock<Config> = OnceLock::new();
     CONFIG.get_or_init(|| {
@@ -20,20 +20,22 @@ pub(crate) fn config() -> &'static Config {
     })
 }
 
-/// Name of the device, which programs take with `-d`.
+/// Returns the name of the device, which users pass to programs with `-d`.
 pub(crate) fn name() -> &'static str {
     config().name.as_str()
 }
 
-/// Whether programs see an iWARP adapter.
+/// Returns whether programs see an iWARP adapter. Otherwise they see a RoCE adapter.
 pub(crate) fn is_iwarp() -> bool {
     config().persona == Persona::Iwarp
 }
 
+/// Returns the node type that programs see.
 pub(crate) fn node_type() -> ibv_node_type {
     if is_iwarp() { IBV_NODE_RNIC } else { IBV_NODE_CA }
 }
 
+/// Returns the transport type that programs see.
 pub(crate) fn transport() -> ibv_transport_type {
     if is_iwarp() { IBV_TRANSPORT_IWARP } else { IBV_TRANSPORT_IB }
 }

@@ -1,4 +1,4 @@
-//! Conversion of C addresses.
+//! Conversion of socket addresses from and to C.
 #![expect(unsafe_code, reason = "the family of a C address determines its type")]
 
 use crate::abi::{Zeroed, rdma_sockaddr};
@@ -6,28 +6,29 @@ use crate::support::errno::Errno;
 use std::ffi::c_int;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
-// SAFETY: structures of integers.
+// SAFETY: every member of the union is a structure of integers, for which zero bytes are valid.
 unsafe impl Zeroed for rdma_sockaddr {}
 
-/// Converts a C address. Only IPv4 and IPv6 are supported. The flow information of IPv6 is not swapped: both
-/// `sin6_flowinfo` and the standard library have it in network byte order.
+/// Converts a socket address from C. Fails with EINVAL if `addr` is NULL, and with EAFNOSUPPORT if the family is
+/// neither IPv4 nor IPv6. The flow information of IPv6 is not swapped: both `sin6_flowinfo` and the standard library
+/// have it in network byte order.
 ///
 /// # Safety
-/// `addr` is NULL, or as long as its family requires.
+/// `addr` is NULL, or points to an address of the length that its family requires. It need not be aligned.
 pub(crate) unsafe fn from_c(addr: *const libc::sockaddr) -> Result<SocketAddr, Errno> {
     if addr.is_null() {
         return Err(Errno::INVALID);
     }
-    // SAFETY: guaranteed by the caller. Every address begins with its family.
+    // SAFETY: `addr` is not NULL, and every address begins with its family, by the caller's contract.
     match c_int::from(unsafe { (&raw const (*addr).sa_family).read_unaligned() }) {
         libc::AF_INET => {
-            // SAFETY: as above.
+            // SAFETY: an address of this family is a `sockaddr_in`, by the caller's contract.
             let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read_unaligned() };
             let ip = Ipv4Addr::from(u32::from_be(v4.sin_addr.s_addr));
             Ok(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: an address of this family is a `sockaddr_in6`, by the caller's contract.
             let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
             let port = u16::from_be(v6.sin6_port);
@@ -37,7 +38,7 @@ pub(crate) unsafe fn from_c(addr: *const libc::sockaddr) -> Result<SocketAddr, E
     }
 }
 
-/// Converts an address to C.
+/// Converts a socket address to C.
 pub(crate) fn to_c(addr: SocketAddr) -> rdma_sockaddr {
     let mut c = rdma_sockaddr::zeroed();
     match addr {
@@ -62,11 +63,12 @@ pub(crate) fn to_c(addr: SocketAddr) -> rdma_sockaddr {
     c
 }
 
+/// Narrows a family to the type that C addresses have for it.
 fn family(family: c_int) -> libc::sa_family_t {
     libc::sa_family_t::try_from(family).unwrap_or_default()
 }
 
-/// Length of the C address.
+/// Returns the length of the C form of `addr`, in bytes.
 pub(crate) fn c_len(addr: &SocketAddr) -> usize {
     match addr {
         SocketAddr::V4(_) => size_of::<libc::sockaddr_in>(),

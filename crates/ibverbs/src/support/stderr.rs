@@ -1,4 +1,4 @@
-//! The log of a C program: each event is a line on standard error.
+//! Writes the log of a C program: one line on standard error for each event of `tracing`.
 
 use ironwarp_engine::config::LogLevel;
 use std::fmt::{self, Write as _};
@@ -7,7 +7,8 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Writes events of this level and more severe ones from now on, unless the program has installed a subscriber of its own.
+/// Installs the subscriber that writes events of `level` and more severe ones. Does nothing at level `off`, or if the process
+/// already has a subscriber.
 pub(crate) fn install(level: LogLevel) {
     static ONCE: Once = Once::new();
     let level = match level {
@@ -19,11 +20,12 @@ pub(crate) fn install(level: LogLevel) {
         LogLevel::Trace => Level::TRACE,
     };
     ONCE.call_once(|| {
+        // Fails if the program, which may contain Rust code, has installed a subscriber of its own.
         let _ = tracing::subscriber::set_global_default(StderrSubscriber(level));
     });
 }
 
-/// Writes each event as a line: `ironwarp: message (name value, …)`.
+/// Writes each event up to a level as a line: `ironwarp: message (name value, …)`.
 #[derive(Debug)]
 struct StderrSubscriber(Level);
 
@@ -37,13 +39,14 @@ impl Subscriber for StderrSubscriber {
         event.record(&mut line);
         let Line { message, fields } = line;
         let fields = if fields.is_empty() { fields } else { format!(" ({fields})") };
-        // One call, so that lines of several processes do not mix.
+        // Written by one call, so that lines of several processes do not mix.
         let text = format!("ironwarp: {message}{fields}\n");
-        // Not through the standard library, whose lock a child may have inherited taken, nor through the C library, where the
-        // program may cancel the thread.
+        // Not by the standard library: a forked child may have inherited its lock while another thread held it. Not by the C
+        // library: its write is a cancellation point.
         let _ = rustix::io::retry_on_intr(|| rustix::io::write(std::io::stderr(), text.as_bytes()));
     }
 
+    // Spans are disabled by `enabled`, so the methods for spans are never called.
     fn new_span(&self, _: &Attributes<'_>) -> Id {
         Id::from_u64(1)
     }
@@ -54,9 +57,11 @@ impl Subscriber for StderrSubscriber {
     fn exit(&self, _: &Id) {}
 }
 
+/// The parts of a line, collected from the fields of an event.
 #[derive(Default)]
 struct Line {
     message: String,
+    /// The other fields, as `name value, name value`.
     fields: String,
 }
 

@@ -1,15 +1,18 @@
-//! Turns: sequences of calls, from a first to a last one, that one thread at a time makes. The extended interfaces consist of
-//! such sequences. Threads that share a queue pair or a completion queue wait for each other between start and end.
+//! A lock that one call takes and a later call releases. The extended interfaces of queue pairs and completion queues consist of
+//! sequences such as `start_poll`, `next_poll`, `end_poll`: while one thread is between start and end, other threads wait at their
+//! start.
 
 use ironwarp_rnic::sync::{self, lock};
 use std::sync::{Condvar, Mutex};
 
-/// The right to make a sequence of calls.
+/// The right to make a sequence of calls on one object, which one thread has at a time.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
-    /// The program promised that threads never meet here, so no thread waits.
+    /// Whether the program promised that one thread at a time uses the object. Then taking a turn never waits.
     single_threaded: bool,
+    /// Whether a thread has the turn.
     taken: Mutex<bool>,
+    /// Signalled when `taken` becomes false.
     free: Condvar,
 }
 
@@ -18,7 +21,7 @@ impl Turn {
         Self { single_threaded, ..Self::default() }
     }
 
-    /// Waits until no other thread has it, and takes it.
+    /// Waits until no other thread has the turn, and takes it.
     pub(crate) fn take(&self) {
         if self.single_threaded {
             return;
@@ -30,8 +33,9 @@ impl Turn {
         *taken = true;
     }
 
-    /// Gives it back. Harmless if this thread does not have it.
-    pub(crate) fn give_back(&self) {
+    /// Ends the turn, so that another thread can take it. A program that calls the end of a sequence without its
+    /// start may end the turn of another thread, which is undefined in the C interface as well.
+    pub(crate) fn release(&self) {
         if !self.single_threaded {
             *lock(&self.taken) = false;
             self.free.notify_one();
@@ -55,7 +59,7 @@ mod tests {
                         assert!(!inside.swap(true, Ordering::Relaxed));
                         rounds.fetch_add(1, Ordering::Relaxed);
                         inside.store(false, Ordering::Relaxed);
-                        turn.give_back();
+                        turn.release();
                     }
                 });
             }

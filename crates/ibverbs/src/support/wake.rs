@@ -1,10 +1,10 @@
-//! The descriptor of a channel. C programs wait on it with poll or epoll, make it non-blocking, or block in a
-//! thread that they cancel or interrupt.
+//! The descriptor of an event channel. C programs wait on the descriptor with poll or epoll, make it non-blocking,
+//! or block on it in a thread that they cancel or interrupt.
 //!
-//! It is one end of a socket pair, with one byte to read for each event, and blocking until the program
-//! changes that. A thread waits by peeking at the byte, so that signals, cancellation and O_NONBLOCK work as
-//! they do with the kernel's channels, and a cancelled thread consumes nothing. As with those, the descriptor
-//! is never writable: programs that wait for any event (libiscsi) would take that for a failure.
+//! The descriptor is one end of a socket pair, with one byte to read for each event. It is blocking unless the
+//! program changes that. A thread waits by peeking at the byte: signals, cancellation and O_NONBLOCK then work as
+//! with the kernel's channels, and a cancelled thread consumes nothing. The descriptor is never writable, like
+//! those of the kernel's channels: programs that wait for any poll event (libiscsi) take POLLOUT for a failure.
 #![expect(unsafe_code, reason = "the recv and poll of the C library, where a program may cancel the thread")]
 
 use crate::support::errno::Errno;
@@ -17,29 +17,36 @@ use std::ffi::{c_int, c_void};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 
-/// A semaphore with a descriptor.
+/// A semaphore with a descriptor: the count of pending events is the number of bytes that can be read from it.
 #[derive(Clone, Debug)]
 pub(crate) struct ChannelWake(Arc<Ends>);
 
+/// The two ends of the socket pair.
 #[derive(Debug)]
 struct Ends {
+    /// The end that the program waits on. Bytes are read from it.
     program: OwnedFd,
-    ours: OwnedFd,
-    /// Events whose bytes did not fit into the socket. They are sent when others have been consumed.
+    /// The end that signals events. Bytes are written to it.
+    signaller: OwnedFd,
+    /// Number of events whose bytes did not fit into the socket. Each is sent after another event was consumed.
     backlog: Mutex<u64>,
 }
 
 impl ChannelWake {
+    /// Creates a descriptor without events.
     pub(crate) fn new() -> Result<Self, Errno> {
-        let (program, ours) =
+        let (program, signaller) =
             rustix::net::socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC, None)
                 .map_err(|errno| Denied::from_errno("socketpair", errno))?;
-        let ends = Ends { program, ours, backlog: Mutex::default() };
-        sockopt::set_socket_send_buffer_size(&ends.program, 0)?; // the minimum
-        while send(&ends.program) {}
+        let ends = Ends { program, signaller, backlog: Mutex::default() };
+        // Nothing reads from `signaller`. A full send buffer, the smallest that the kernel allows, keeps the
+        // program's end from becoming writable.
+        sockopt::set_socket_send_buffer_size(&ends.program, 0)?;
+        while send_byte(&ends.program) {}
         Ok(Self(Arc::new(ends)))
     }
 
+    /// Returns the descriptor that the program waits on.
     pub(crate) fn fd(&self) -> RawFd {
         self.0.program.as_raw_fd()
     }
@@ -54,55 +61,57 @@ impl Ends {
 impl Wake for ChannelWake {
     fn signal(&self) {
         let mut backlog = self.0.backlog();
-        if *backlog > 0 || !send(&self.0.ours) {
+        if *backlog > 0 || !send_byte(&self.0.signaller) {
             *backlog += 1;
         }
     }
 
     fn consume(&self) {
         let mut backlog = self.0.backlog();
-        // There is a byte to consume, whether or not the program made the descriptor non-blocking.
+        // DONTWAIT only avoids a hang: the caller consumes an event, so there is a byte.
         let _ = retry_on_intr(|| rustix::net::recv(&self.0.program, &mut [0_u8], RecvFlags::DONTWAIT));
-        if *backlog > 0 && send(&self.0.ours) {
+        if *backlog > 0 && send_byte(&self.0.signaller) {
             *backlog -= 1;
         }
     }
 }
 
-/// Sends one byte to the other end. Returns false if there is no room. This is a bare system call, not a
-/// cancellation point, and so is the `recv` above.
-fn send(from: &OwnedFd) -> bool {
+/// Sends one byte to the other end. Returns false if there is no room. Rustix makes the system call directly, so
+/// this is not a cancellation point, and neither is the `recv` in `consume`.
+fn send_byte(from: &OwnedFd) -> bool {
     retry_on_intr(|| rustix::net::send(from, &[0], SendFlags::DONTWAIT | SendFlags::NOSIGNAL)).is_ok()
 }
 
+// Functions of the C library, which are cancellation points. Cancellation unwinds the thread through them.
 unsafe extern "C-unwind" {
     fn recv(fd: c_int, buffer: *mut c_void, len: usize, flags: c_int) -> isize;
     fn poll(fds: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
 }
 
-/// Waits until there is an event. The caller takes it, and waits again if another thread was faster. Fails
-/// like a read from the descriptor of a kernel channel: EAGAIN if the program made it non-blocking, EINTR
-/// after a signal. The thread may be cancelled here, so nothing with a destructor may be alive in the caller.
+/// Waits until there is an event, and leaves it for the caller to take. If another thread takes it first, the
+/// caller waits again. Fails like a read from the descriptor of a kernel channel: with EAGAIN if the program made
+/// the descriptor non-blocking, with EINTR after a signal. The thread may be cancelled in this function, so nothing
+/// with a destructor may be alive in the caller.
 pub(crate) fn wait(fd: RawFd) -> Result<(), Errno> {
     let mut byte = 0_u8;
-    // SAFETY: a buffer of one byte.
+    // SAFETY: `byte` has room for the one byte that is received.
     let outcome = match unsafe { recv(fd, (&raw mut byte).cast(), 1, libc::MSG_PEEK) } {
         -1 => Err(Errno::from(std::io::Error::last_os_error())),
         outcome => Ok(outcome),
     };
     match outcome {
-        // The other end is closed: the program destroyed the channel while this thread waits on it, as rping
-        // does at its end. With the kernel's channels the thread would wait forever. rping takes anything
-        // else for a failure.
+        // The other end is closed: the program destroyed the channel while this thread waits on it, as rping does
+        // before it exits. With a kernel channel the thread would keep waiting, and rping takes any error for a
+        // failure, so wait here as well.
         Ok(0) | Err(Errno(libc::ECONNRESET)) => Err(wait_for_signal()),
         Ok(_) => Ok(()),
         Err(error) => Err(error),
     }
 }
 
-/// Waits until a signal arrives.
+/// Waits until a signal arrives, and returns EINTR.
 pub(crate) fn wait_for_signal() -> Errno {
-    // SAFETY: an empty list of descriptors.
+    // SAFETY: `poll` does not access the list, because it has no elements.
     unsafe { poll(std::ptr::null_mut(), 0, -1) };
     Errno(libc::EINTR)
 }
@@ -113,7 +122,8 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, poll};
     use std::os::fd::AsFd;
 
-    fn polled(wake: &ChannelWake) -> PollFlags {
+    /// Returns what poll reports for the program's end, without waiting.
+    fn poll_events(wake: &ChannelWake) -> PollFlags {
         let fd = wake.0.program.as_fd();
         let mut list = [PollFd::new(&fd, PollFlags::IN | PollFlags::OUT)];
         poll(&mut list, Some(&rustix::event::Timespec::default())).unwrap();
@@ -123,16 +133,16 @@ mod tests {
     #[test]
     fn readable_with_an_event_and_never_writable() {
         let wake = ChannelWake::new().unwrap();
-        assert_eq!(polled(&wake), PollFlags::empty());
+        assert_eq!(poll_events(&wake), PollFlags::empty());
         for _ in 0..3 {
             wake.signal();
         }
         for _ in 0..3 {
-            assert_eq!(polled(&wake), PollFlags::IN);
+            assert_eq!(poll_events(&wake), PollFlags::IN);
             wait(wake.fd()).unwrap();
             wake.consume();
         }
-        assert_eq!(polled(&wake), PollFlags::empty());
+        assert_eq!(poll_events(&wake), PollFlags::empty());
     }
 
     /// Signals far more events than the socket holds bytes.
@@ -144,9 +154,9 @@ mod tests {
         }
         assert!(*wake.0.backlog() > 0);
         for _ in 0..5000 {
-            assert_eq!(polled(&wake), PollFlags::IN);
+            assert_eq!(poll_events(&wake), PollFlags::IN);
             wake.consume();
         }
-        assert_eq!(polled(&wake), PollFlags::empty());
+        assert_eq!(poll_events(&wake), PollFlags::empty());
     }
 }

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::objects::ah::Ah;
 use crate::objects::context::Context;
 use crate::objects::pd::Pd;
-use crate::support::errno::{Errno, code, destroyed, object};
+use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, destroy_object, find, put};
 use ironwarp_engine::gid::GidTable;
 use ironwarp_rnic::datagram::Grh;
@@ -75,5 +75,5 @@ pub unsafe extern "C" fn ibv_create_ah_from_wc(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
-    destroyed!(destroy_object::<Ah>(ah).map(drop))
+    destroy_code!(destroy_object::<Ah>(ah).map(drop))
 }

@@ -6,7 +6,7 @@ use crate::objects::channel::{self, Channel};
 use crate::objects::context::Context;
 use crate::objects::cq::Cq;
 use crate::support::cancel::without_cancellation;
-use crate::support::errno::{Errno, destroyed, minus_one, object};
+use crate::support::errno::{Errno, destroy_code, minus_one, object};
 use crate::support::object::{CObject, find, put};
 use crate::support::wake::wait;
 use std::ffi::{c_int, c_uint, c_void};
@@ -18,7 +18,7 @@ pub extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
-    destroyed!(channel::destroy(channel))
+    destroy_code!(channel::destroy(channel))
 }
 
 /// Blocks here, where the program may cancel the thread: nothing with a destructor is alive, and the channel

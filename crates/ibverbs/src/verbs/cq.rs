@@ -6,7 +6,7 @@ use crate::objects::completion;
 use crate::objects::context::Context;
 use crate::objects::cq::{self, Cq, CqAttributes};
 use crate::objects::limits::MAX_CQE;
-use crate::support::errno::{Errno, code, destroyed, object};
+use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, Uses, find, find_unchecked};
 use crate::support::report;
 use ironwarp_rnic::queue::{Arm, Status};
@@ -66,7 +66,7 @@ pub(crate) unsafe extern "C" fn modify_cq(cq: *mut ibv_cq, attr: *mut ibv_modify
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
-    destroyed!(cq::destroy(cq.cast()))
+    destroy_code!(cq::destroy(cq.cast()))
 }
 
 /// The data path: takes up to `max` completions.

@@ -152,7 +152,7 @@ unsafe extern "C" fn start_poll(c: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) 
     let started = unsafe { advance(c) };
     if started != 0 {
         // The program does not call `end_poll` then.
-        cq.turn.give_back();
+        cq.turn.release();
     }
     started
 }
@@ -165,7 +165,7 @@ unsafe extern "C" fn next_poll(c: *mut ibv_cq_ex) -> c_int {
 unsafe extern "C" fn end_poll(c: *mut ibv_cq_ex) {
     // SAFETY: as in `start_poll`.
     let cq: &Cq = unsafe { find_unchecked(c) };
-    cq.turn.give_back();
+    cq.turn.release();
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use super::vtable::tables;
 use crate::abi::*;
 use crate::objects::context::Context;
 use crate::objects::device::{Device, guid, the_device};
-use crate::support::errno::{Errno, destroyed, minus_one, object};
+use crate::support::errno::{Errno, destroy_code, minus_one, object};
 use crate::support::object::{CObject, find, put, remove_object};
 use ironwarp_engine::gid::GidTable;
 use std::ffi::{c_char, c_int};
@@ -82,5 +82,5 @@ pub extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
-    destroyed!(remove_object::<Context>(context).map(drop))
+    destroy_code!(remove_object::<Context>(context).map(drop))
 }

@@ -6,7 +6,7 @@ use crate::objects::context::Context;
 use crate::objects::dm::{Dm, WORD};
 use crate::objects::mr::{Mr, Range};
 use crate::objects::pd::Pd;
-use crate::support::errno::{Errno, destroyed, object};
+use crate::support::errno::{Errno, destroy_code, object};
 use crate::support::object::{CObject, destroy_object, find, find_any};
 use std::ffi::c_int;
 
@@ -29,7 +29,7 @@ pub(crate) unsafe extern "C" fn alloc_dm(
 }
 
 pub(crate) unsafe extern "C" fn free_dm(dm: *mut ibv_dm) -> c_int {
-    destroyed!(destroy_object::<Dm>(dm).map(drop))
+    destroy_code!(destroy_object::<Dm>(dm).map(drop))
 }
 
 /// Registers device memory. Addresses in the region count from its start.

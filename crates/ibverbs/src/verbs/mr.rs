@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::objects::buf::Buf;
 use crate::objects::mr::{self, Mr, Range};
 use crate::objects::pd::Pd;
-use crate::support::errno::{Errno, destroyed, here, object};
+use crate::support::errno::{Errno, destroy_code, function_path, object};
 use crate::support::object::{CObject, find};
 use ironwarp_wire::Tag;
 use std::ffi::{c_int, c_uint, c_void};
@@ -128,7 +128,7 @@ pub extern "C" fn ibv_rereg_mr(
     match result {
         Ok(()) => 0,
         Err(errno) => {
-            errno.reported(here!()).set();
+            errno.log(function_path!()).set();
             IBV_REREG_MR_ERR_INPUT
         }
     }
@@ -136,7 +136,7 @@ pub extern "C" fn ibv_rereg_mr(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
-    destroyed!(mr::destroy(mr))
+    destroy_code!(mr::destroy(mr))
 }
 
 /// A hint to page memory in. All memory is pageable, so this only checks that it is registered.

@@ -5,7 +5,7 @@ use crate::abi::*;
 use crate::objects::mw::{self, Mw};
 use crate::objects::pd::Pd;
 use crate::objects::qp::Qp;
-use crate::support::errno::{Errno, code, destroyed, object};
+use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, find};
 use ironwarp_rnic::memory::next_tag;
 use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
@@ -22,7 +22,7 @@ pub(crate) unsafe extern "C" fn alloc_mw(pd: *mut ibv_pd, kind: ibv_mw_type) -> 
 }
 
 pub(crate) unsafe extern "C" fn dealloc_mw(mw: *mut ibv_mw) -> c_int {
-    destroyed!(mw::destroy(mw))
+    destroy_code!(mw::destroy(mw))
 }
 
 /// Binds a window of type 1. Each binding changes its tag, which the program reads from the window.

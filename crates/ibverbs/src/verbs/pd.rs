@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::objects::context::Context;
 use crate::objects::pd::{Alias, Pd};
-use crate::support::errno::{destroyed, object};
+use crate::support::errno::{destroy_code, object};
 use crate::support::object::{CObject, destroy_object, find};
 use std::ffi::c_int;
 
@@ -18,5 +18,5 @@ pub extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
-    destroyed!(destroy_object::<Pd>(pd).map(drop))
+    destroy_code!(destroy_object::<Pd>(pd).map(drop))
 }

@@ -52,14 +52,14 @@ unsafe fn post_chain<R: Clone>(
         if requests.len() == max {
             let errno = Errno::NO_MEMORY
                 .because(format_args!("more than {max} requests at once, the depth of the queue"));
-            wrong = Err((next, errno.about(about()).reported(CALL)));
+            wrong = Err((next, errno.about(about()).log(CALL)));
             break;
         }
         // SAFETY: as above.
         match unsafe { convert(qp, &wr) } {
             Ok(request) => requests.push(request),
             Err(errno) => {
-                wrong = Err((next, errno.about(about()).reported(CALL)));
+                wrong = Err((next, errno.about(about()).log(CALL)));
                 break;
             }
         }
@@ -161,7 +161,7 @@ unsafe fn post_receives(
             })
         });
         if let Err(errno) = posted {
-            errno.about(RequestName(request.wr_id, queue.number)).reported(queue.call);
+            errno.about(RequestName(request.wr_id, queue.number)).log(queue.call);
             // SAFETY: NULL, or valid by the caller's contract.
             unsafe { put(bad, wr) };
             return errno.0;

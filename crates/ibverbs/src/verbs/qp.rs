@@ -5,7 +5,7 @@ use super::qp_ex;
 use crate::abi::*;
 use crate::objects::qp::{self, EventRelay, ExtendedCalls, Qp, QpAttributes};
 use crate::objects::xrc::Xrcd;
-use crate::support::errno::{Errno, code, code_and_errno, destroyed, object};
+use crate::support::errno::{Errno, code, code_and_errno, destroy_code, object};
 use crate::support::object::{CObject, find, put};
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -111,7 +111,7 @@ pub unsafe extern "C" fn ibv_query_qp(
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
-    destroyed!(qp::destroy(qp))
+    destroy_code!(qp::destroy(qp))
 }
 
 /// The extended form of the same object.

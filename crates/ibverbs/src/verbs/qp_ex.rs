@@ -97,7 +97,7 @@ unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
     // SAFETY: as in `wr_start`, and it is still this thread's turn.
     let (qp, builder) = unsafe { builder(c) };
     builder.clear();
-    qp.turn.give_back();
+    qp.turn.release();
 }
 
 unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
@@ -109,7 +109,7 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
         None => post(qp, builder),
     };
     builder.clear();
-    qp.turn.give_back();
+    qp.turn.release();
     posted.map_or_else(|errno| errno.0, |()| 0)
 }
 

@@ -7,7 +7,7 @@ use crate::objects::limits::MAX_SRQ_REQUESTS;
 use crate::objects::pd::Pd;
 use crate::objects::srq::{self, Srq, XrcParts};
 use crate::objects::xrc::Xrcd;
-use crate::support::errno::{Errno, code, destroyed, object};
+use crate::support::errno::{Errno, code, destroy_code, object};
 use crate::support::object::{CObject, find, put};
 use std::ffi::c_int;
 
@@ -128,5 +128,5 @@ pub unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_att
 
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
-    destroyed!(srq::destroy(srq))
+    destroy_code!(srq::destroy(srq))
 }

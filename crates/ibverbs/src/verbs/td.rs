@@ -7,7 +7,7 @@ use crate::abi::*;
 use crate::objects::context::Context;
 use crate::objects::pd::{Alias, Pd};
 use crate::objects::td::Td;
-use crate::support::errno::{Errno, destroyed, object};
+use crate::support::errno::{Errno, destroy_code, object};
 use crate::support::object::{CObject, Uses, destroy_object, find};
 use std::ffi::c_int;
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
 }
 
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
-    destroyed!(destroy_object::<Td>(td).map(drop))
+    destroy_code!(destroy_object::<Td>(td).map(drop))
 }
 
 pub(crate) unsafe extern "C" fn alloc_parent_domain(

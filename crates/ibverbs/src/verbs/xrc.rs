@@ -4,7 +4,7 @@
 use crate::abi::*;
 use crate::objects::context::Context;
 use crate::objects::xrc::{self, File, Xrcd};
-use crate::support::errno::{Errno, destroyed, object};
+use crate::support::errno::{Errno, destroy_code, object};
 use crate::support::object::{CObject, find};
 use std::ffi::c_int;
 use std::os::fd::BorrowedFd;
@@ -41,5 +41,5 @@ fn file(fd: c_int) -> Result<Option<File>, Errno> {
 }
 
 pub(crate) unsafe extern "C" fn close_xrcd(xrcd: *mut ibv_xrcd) -> c_int {
-    destroyed!(xrc::close(xrcd))
+    destroy_code!(xrc::close(xrcd))
 }

@@ -1,4 +1,4 @@
-//! Calls that were refused.
+//! Logs calls of the program that failed.
 
 use crate::support::persona;
 use ironwarp_rnic::sync::lock;
@@ -8,42 +8,44 @@ use std::fmt;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Logs that a call was refused. `call` is the path of an item inside the function.
+/// Logs that a call failed with `errno`, at a level that depends on whether programs expect the error. `call` is the
+/// path of an item inside the function that C called. `why` is the reason, if the function gave one.
 #[cold]
 pub(crate) fn log_refused_call(call: &str, errno: c_int, why: Option<&str>) {
-    // This may be the very first call, which sets up the log.
+    // Installs the log, if this is the first call of the program.
     let _ = persona::config();
     let name = Call(call);
-    let waited = why.is_none() && errno != libc::EINVAL && name.to_string().starts_with("rdma_");
-    if waited || name.is_rsocket() {
-        // Whatever event the call waited for was logged when it came.
+    // A call of librdmacm that waits for an event returns the error of the event, which was logged with its cause
+    // when it arrived.
+    let is_logged_event = why.is_none() && errno != libc::EINVAL && name.to_string().starts_with("rdma_");
+    if is_logged_event || name.is_rsocket() {
         return tracing::info!(errno = %ErrnoName(errno), "{name} failed");
     }
     let why = why.unwrap_or("an argument is invalid, or not allowed in the current state");
     let errno = ErrnoName(errno);
     match errno.0 {
-        // libfabric probes for the maximum this way.
+        // libfabric finds the maximum by trying values.
         libc::EINVAL if why.starts_with("max_inline_data") => tracing::info!(%errno, "{name}: {why}"),
-        // The queue is full, and some programs rely on that error.
+        // The queue is full. Some programs post until they get this error.
         libc::ENOMEM if name.to_string().starts_with("ibv_post") => tracing::info!(%errno, "{name}: {why}"),
-        // Not an error: no event yet, or interrupted by a signal.
+        // There is no event yet, or a signal arrived. Neither is a failure.
         libc::EAGAIN | libc::EINTR => {}
-        // Programs look for entries this way.
+        // Programs enumerate entries until they get this error.
         libc::ENOENT | libc::ENODATA => tracing::info!(%errno, "{name}: {why}"),
         libc::EOPNOTSUPP => log_unsupported_call(&name.to_string(), why),
         _ => tracing::warn!(%errno, "{name}: {why}"),
     }
 }
 
-/// Calls that UCX and NCCL make in every process to probe a device. They expect to be refused.
+/// Calls by which UCX and NCCL probe a device in every process. Both expect these calls to fail.
 const PROBES: [&str; 3] = ["ibv_reg_dmabuf_mr", "ibv_query_ece", "ibv_set_ece"];
 
-/// Logs that a call needs a feature that the adapter does not have. Once per call at level `warn`, because
-/// programs probe for features repeatedly.
+/// Logs that `call` needs a feature that the adapter does not have. Only the first time for each call is a warning,
+/// because programs probe for features repeatedly.
 #[cold]
 pub(crate) fn log_unsupported_call(call: &str, why: &str) {
     static LOGGED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
-    let _ = persona::config();
+    let _ = persona::config(); // installs the log
     let errno = ErrnoName(libc::EOPNOTSUPP);
     if PROBES.contains(&call) {
         return tracing::debug!(%errno, "{call}: {why}");
@@ -56,11 +58,12 @@ pub(crate) fn log_unsupported_call(call: &str, why: &str) {
     }
 }
 
-/// Logs that a program looks for management datagrams. Once, because it may look for several files.
+/// Logs that a program looks for the file `path` of the interface for management datagrams, which the device lacks.
+/// Logs this once, because a program may look for several such files.
 #[cold]
 pub(crate) fn log_no_management(path: &str) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let _ = persona::config();
+    let _ = persona::config(); // installs the log
     if !LOGGED.swap(true, Ordering::Relaxed) {
         tracing::warn!(
             "{path}: the device has no management datagrams (MADs), so opensm, perfquery and other programs that \
@@ -69,12 +72,12 @@ pub(crate) fn log_no_management(path: &str) {
     }
 }
 
-/// Logs that a program asks the kernel for its RDMA devices. A program that has also asked the library found
-/// the device there and needs no warning: UCX 1.23 asks both.
+/// Logs that a program asks the kernel for its RDMA devices, among which the kernel will not list this one. Warns
+/// once, unless the program also asked this library, as UCX 1.23 does: then it has found the device.
 #[cold]
 pub(crate) fn log_no_netlink(device_is_used: bool) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
-    let _ = persona::config();
+    let _ = persona::config(); // installs the log
     if device_is_used {
         tracing::debug!("NETLINK_RDMA: the kernel does not know the device");
     } else if !LOGGED.swap(true, Ordering::Relaxed) {
@@ -85,12 +88,12 @@ pub(crate) fn log_no_netlink(device_is_used: bool) {
     }
 }
 
-/// The C name of a function, from the path of an item inside it. Functions that inline code calls through a
-/// table lack the prefix.
+/// A function that C called, as the path of a Rust item inside it. Displays the C name. The Rust names of functions
+/// that inline code calls through a table lack the prefix `ibv_`, which is added.
 struct Call<'p>(&'p str);
 
 impl Call<'_> {
-    /// Whether it is an rsocket call, whose errors are those of ordinary sockets, so programs expect them.
+    /// Returns whether this is an rsocket call. Its errors are those of ordinary sockets, which programs handle.
     fn is_rsocket(&self) -> bool {
         self.0.contains("::rsocket::")
     }
@@ -98,16 +101,17 @@ impl Call<'_> {
 
 impl fmt::Display for Call<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // `crate::verbs::mr::ibv_reg_mr::{{closure}}::inner`: skip the item and closures.
         let mut parts = self.0.rsplit("::").skip(1).filter(|part| !part.starts_with('{'));
         let name = parts.next().unwrap_or(self.0).trim_start_matches('_');
-        match self.is_rsocket() || ["ibv_", "rdma_"].iter().any(|front| name.starts_with(front)) {
+        match self.is_rsocket() || ["ibv_", "rdma_"].iter().any(|prefix| name.starts_with(prefix)) {
             true => f.write_str(name),
             false => write!(f, "ibv_{name}"),
         }
     }
 }
 
-/// The name of an errno, or its number.
+/// An errno. Displays its name, or its number if the name is not listed here.
 struct ErrnoName(i32);
 
 impl fmt::Display for ErrnoName {

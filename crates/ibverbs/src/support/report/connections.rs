@@ -1,4 +1,4 @@
-//! Requests that failed, and connections that ended or were not established.
+//! Logs requests that failed, and connections that ended or could not be established.
 
 use super::pairs;
 use ironwarp_engine::{ConnectError, ConnectionEvent, ConnectionEventKind, EventSink};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tracing::field::display;
 
-/// Logs a request that failed.
+/// Logs a request that failed: as a warning, unless it was flushed because another request or the connection failed.
 pub(crate) fn log_failed_request(completion: &Completion) {
     let qp = completion.qp;
     let (vendor_err, peer) = (format_args!("{:#010x}", vendor_err(completion)), pairs::peer(qp).map(display));
@@ -24,8 +24,8 @@ pub(crate) fn log_failed_request(completion: &Completion) {
     }
 }
 
-/// Logs the end of a connection: as a warning, unless the connection was closed or a request that completes
-/// names the error.
+/// Logs the end of a connection: as a warning, unless one end closed the connection, or the error is logged with
+/// the request that failed because of it.
 fn log_ended(qp: u32, error: &QpError) {
     let Some(pair) = pairs::find(qp) else { return };
     let peer = pair.peer().map(display);
@@ -41,7 +41,7 @@ fn log_ended(qp: u32, error: &QpError) {
 pub(crate) fn log_not_connected(qp: u32, error: &ConnectError) {
     let peer = pairs::peer(qp).map(display);
     match error {
-        // The program closed it, or a request that timed out is logged instead.
+        // The program disconnected the queue pair, or a request that timed out is logged instead.
         ConnectError::GivenUp | ConnectError::TimedOut => {
             tracing::info!(qp = %Hex(qp), peer, "not connected: {error}");
         }
@@ -49,13 +49,13 @@ pub(crate) fn log_not_connected(qp: u32, error: &ConnectError) {
     }
 }
 
-/// Logs that an id could not be connected to an address.
+/// Logs that an id of librdmacm could not be connected to an address.
 pub(crate) fn log_connect_failure(peer: SocketAddr, error: &ConnectError) {
     tracing::warn!(%peer, "rdma_connect failed: {error}");
 }
 
-/// Logs that the request of a peer of another release was rejected. Only the first is a warning, because
-/// anyone can send such requests.
+/// Logs that a connection request was rejected because this release cannot read it. Only the first is a warning,
+/// because anyone can send such requests.
 pub(crate) fn log_rejected_peer(peer: SocketAddr, why: Unreadable) {
     static LOGGED: AtomicBool = AtomicBool::new(false);
     if LOGGED.swap(true, Ordering::Relaxed) {
@@ -65,13 +65,13 @@ pub(crate) fn log_rejected_peer(peer: SocketAddr, why: Unreadable) {
     }
 }
 
-/// Logs a summary of the injected faults.
+/// Logs how many faults of each kind were injected.
 pub(crate) fn log_injected_faults(plan: &FaultPlan, seed: u64, counts: &Counts) {
     tracing::warn!("faults {plan}, seed {seed}: {counts}");
 }
 
-/// Logs that a request was not posted. A full queue is not a warning, because some programs rely on that
-/// error.
+/// Logs that a request was not posted: as a warning, unless the queue is full, because some programs post until they
+/// get that error.
 pub(crate) fn log_not_posted(qp: u32, wr_id: u64, error: &PostError) {
     let (peer, id) = (pairs::peer(qp).map(display), WrId(wr_id));
     match error {
@@ -80,12 +80,13 @@ pub(crate) fn log_not_posted(qp: u32, wr_id: u64, error: &PostError) {
     }
 }
 
-/// The cause of a failure as a number that programs print, and `ironwarp explain` explains.
+/// Returns the cause of a failed request as a number that programs print and `ironwarp explain` explains. Zero if the
+/// cause is unknown.
 pub(crate) fn vendor_err(completion: &Completion) -> u32 {
     completion.cause.as_ref().map_or(0, |cause| cause.vendor_err())
 }
 
-/// A queue pair number as most programs print it.
+/// A queue pair number. Displays it as most programs print it.
 pub(crate) struct Hex(pub(crate) u32);
 
 impl fmt::Display for Hex {
@@ -94,32 +95,34 @@ impl fmt::Display for Hex {
     }
 }
 
-/// Logs that a program accepts a peer without a queue pair, although the peer's queue pair is managed by its
-/// id.
+/// Logs that a program accepts a connection without a queue pair of its id, although the peer's id has one. Such a
+/// connection cannot be established.
 pub(crate) fn log_missing_qp(peer: SocketAddr) {
     tracing::error!(%peer, "the peer's queue pair was created by its id (rdma_create_qp): create one for this id as well before accepting");
 }
 
-/// Logs the connection events of a queue pair, and forwards them to its connection manager.
+/// Logs the connection events of a queue pair, and forwards them to its connection manager, if it has one.
 #[derive(Debug)]
-pub(crate) struct ConnectionLog(Option<Arc<dyn EventSink<ConnectionEvent>>>);
+pub(crate) struct ConnectionLog {
+    manager: Option<Arc<dyn EventSink<ConnectionEvent>>>,
+}
 
 impl ConnectionLog {
-    pub(crate) fn new(next: Option<Arc<dyn EventSink<ConnectionEvent>>>) -> Arc<Self> {
-        Arc::new(Self(next))
+    pub(crate) fn new(manager: Option<Arc<dyn EventSink<ConnectionEvent>>>) -> Arc<Self> {
+        Arc::new(Self { manager })
     }
 }
 
 impl EventSink<ConnectionEvent> for ConnectionLog {
     fn send(&self, event: ConnectionEvent) {
-        match (&event.kind, &self.0) {
+        match (&event.kind, &self.manager) {
             (ConnectionEventKind::Ended(error), _) => log_ended(event.qp, error),
-            // A connection manager may retry, and tells the program in the end.
+            // A connection manager may retry, and logs its final failure itself.
             (ConnectionEventKind::Failed(error), None) => log_not_connected(event.qp, error),
             _ => {}
         }
-        if let Some(next) = &self.0 {
-            next.send(event);
+        if let Some(manager) = &self.manager {
+            manager.send(event);
         }
     }
 }

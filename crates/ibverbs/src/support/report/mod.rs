@@ -1,14 +1,14 @@
-//! The log of what goes wrong: one line on standard error for each failure, as much as IRONWARP_LOG asks for. The texts are those
-//! of the adapter's own errors, which native programs see as well. What is added here is which object of the program failed.
+//! Logs failures: one line on standard error for each, depending on the level that IRONWARP_LOG sets. The texts are those of the
+//! adapter's own errors, which native programs see as well. The functions here add which object of the program failed.
 //!
-//! A failure is logged once: with the request that completes because of it, or else when the connection ends. Requests that
-//! are flushed as a consequence are logged at level `info`.
+//! The cause of a failure is logged once at level `warn`: with the request that failed because of it, or, if there is none, when
+//! the connection ends. Requests that are flushed as a consequence are logged at level `info`.
 //!
 //! | file | for |
 //! |---|---|
-//! | `pairs` | queue pairs by number |
-//! | `connections` | requests and connections |
-//! | `calls` | calls that were refused |
+//! | `pairs` | finding queue pairs by number |
+//! | `connections` | failures of requests and connections |
+//! | `calls` | calls that failed |
 
 mod calls;
 mod connections;
