@@ -29,7 +29,7 @@ impl Id {
         let (depths, timeout) = (state.depths, state.options.ack_timeout.unwrap_or(ACK_TIMEOUT));
         let peer = state.peer.map_or(0, |peer| peer.qpn);
         drop(state);
-        qp.note(|attr| {
+        qp.update_attr(|attr| {
             attr.port_num = 1;
             attr.path_mtu = IBV_MTU_4096;
             attr.dest_qp_num = peer;

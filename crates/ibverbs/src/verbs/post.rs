@@ -1,7 +1,8 @@
-//! The data path: posts chains of C work requests.
+//! `ibv_post_send`, `ibv_post_recv` and `ibv_post_srq_recv`: posts chains of C work requests. This is the data path, so
+//! queues are not looked up in the table of live objects.
 #![expect(unsafe_code, reason = "entry points of the C ABI, and lists of C")]
 
-use super::work_request::{datagram, elements, read_request, request, sges};
+use super::work_request::{convert_datagram, convert_request, convert_sges, elements, read_request};
 use crate::abi::*;
 use crate::objects::qp::{Kind, Qp};
 use crate::objects::srq::Srq;
@@ -13,86 +14,89 @@ use ironwarp_rnic::queue::{ReceiveRequest, WrId};
 use std::ffi::c_int;
 use std::fmt;
 
-/// Posts requests until one is refused, which is returned by its position.
-fn post_all<R: Clone>(
+/// Posts requests up to the first that is refused. Returns the position of that one, and why.
+fn post_until_refused<R: Clone>(
     requests: Vec<R>,
     post: impl Fn(Vec<R>) -> Result<(), PostError>,
 ) -> Result<(), (usize, PostError)> {
-    // The adapter takes all requests or none, while C expects those before the refused one to be posted.
     if requests.len() == 1 {
         return post(requests).map_err(|error| (0, error));
     }
     if post(requests.clone()).is_ok() {
         return Ok(());
     }
+    // `post` takes all requests or none, while C expects that those before the refused one are posted.
     for (at, request) in requests.into_iter().enumerate() {
         post(vec![request]).map_err(|error| (at, error))?;
     }
     Ok(())
 }
 
-/// Posts a chain of requests. Returns the first that was refused, and why.
+/// Posts a chain of send requests up to the first that is refused. Returns that one, and why.
 ///
 /// # Safety
-/// `first` is a chain of valid requests.
+/// `first` is NULL or a chain of valid requests.
 unsafe fn post_chain<R: Clone>(
     qp: &Qp,
     first: *mut ibv_send_wr,
     convert: unsafe fn(&Qp, &ibv_send_wr) -> Result<R, Errno>,
     post: impl Fn(Vec<R>) -> Result<(), PostError>,
 ) -> Result<(), (*mut ibv_send_wr, Errno)> {
-    // Never more than the queue holds: a broken chain may be circular.
+    // Stop after as many requests as the queue holds, because a faulty chain may be circular.
     let max = qp.init().cap.max_send_wr as usize;
     let mut requests = Vec::new();
-    let mut wrong = Ok(());
+    // The request that cannot be converted, if any. Those before it are posted.
+    let mut unconverted = Ok(());
     let mut next = first;
-    // SAFETY: guaranteed by the caller, here and below.
+    // SAFETY: `next` is a link of the chain, which the caller guarantees to be valid.
     while let Some(wr) = unsafe { read_request(next) } {
-        let about = || RequestName(wr.wr_id, qp.number());
+        let name = || RequestName { wr_id: wr.wr_id, queue: qp.number() };
         if requests.len() == max {
             let errno = Errno::NO_MEMORY
                 .because(format_args!("more than {max} requests at once, the depth of the queue"));
-            wrong = Err((next, errno.about(about()).log(CALL)));
+            unconverted = Err((next, errno.about(name()).log(POST_SEND)));
             break;
         }
-        // SAFETY: as above.
+        // SAFETY: the pointers of a valid request are valid.
         match unsafe { convert(qp, &wr) } {
             Ok(request) => requests.push(request),
             Err(errno) => {
-                wrong = Err((next, errno.about(about()).log(CALL)));
+                unconverted = Err((next, errno.about(name()).log(POST_SEND)));
                 break;
             }
         }
         next = wr.next;
     }
     if !requests.is_empty() {
-        post_all(requests, post).map_err(|(at, error)| {
+        post_until_refused(requests, post).map_err(|(at, error)| {
             let mut bad = first;
             for _ in 0..at {
-                // SAFETY: the chain has more than `at` requests.
+                // SAFETY: this link of the chain was read above, and so were the `at` links after the first.
                 bad = unsafe { read_request(bad) }.map_or(bad, |wr| wr.next);
             }
-            // SAFETY: as above.
-            report::log_not_posted(
-                qp.number(),
-                unsafe { read_request(bad) }.map_or(0, |wr| wr.wr_id),
-                &error,
-            );
+            // SAFETY: `bad` is a link of the chain that was read above.
+            let wr_id = unsafe { read_request(bad) }.map_or(0, |wr| wr.wr_id);
+            report::log_not_posted(qp.number(), wr_id, &error);
             (bad, Errno::from(error))
         })?;
     }
-    wrong
+    unconverted
 }
 
-/// The call, as the log names it.
-const CALL: &str = "ibv_post_send::";
+/// A path inside `ibv_post_send`, from which [`Errno::log`] derives the name of the call. Not `function_path!`, which
+/// would name a function of this file.
+const POST_SEND: &str = "ibv_post_send::";
 
-/// A request, by its identifier and the number of its queue.
-struct RequestName(u64, u32);
+/// A request, as messages name it.
+struct RequestName {
+    wr_id: u64,
+    /// Number of the queue pair or shared receive queue.
+    queue: u32,
+}
 
 impl fmt::Display for RequestName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "request {} of queue {}", WrId(self.0), Hex(self.1))
+        write!(f, "request {} of queue {}", WrId(self.wr_id), Hex(self.queue))
     }
 }
 
@@ -101,7 +105,7 @@ pub(crate) unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: inline code of the headers got here through the context of this queue pair, so it is alive.
+    // SAFETY: inline code of the headers got here through the context of this queue pair, so the queue pair is alive.
     let qp: &Qp = unsafe { find_unchecked(qp) };
     if qp.context().is_inherited() {
         // SAFETY: NULL, or valid by the caller's contract.
@@ -109,10 +113,12 @@ pub(crate) unsafe extern "C" fn post_send(
         return Errno::INHERITED.0;
     }
     let posted = match qp.kind() {
-        // SAFETY: a chain of requests by the caller's contract.
-        Kind::Stream(pair) => unsafe { post_chain(qp, wr, request, |list| pair.post_send(list)) },
-        // SAFETY: as above.
-        Kind::Datagram(pair) => unsafe { post_chain(qp, wr, datagram, |list| pair.qp().post_send(list)) },
+        // SAFETY: NULL or a chain of valid requests, by the caller's contract.
+        Kind::Stream(pair) => unsafe { post_chain(qp, wr, convert_request, |list| pair.post_send(list)) },
+        // SAFETY: NULL or a chain of valid requests, by the caller's contract.
+        Kind::Datagram(pair) => unsafe {
+            post_chain(qp, wr, convert_datagram, |list| pair.qp().post_send(list))
+        },
     };
     match posted {
         Ok(()) => 0,
@@ -126,27 +132,29 @@ pub(crate) unsafe extern "C" fn post_send(
 
 /// A queue that receives are posted to.
 struct ReceiveQueue {
-    /// The function that the program called, as the log names it.
+    /// A path inside the function that the program called, from which [`Errno::log`] derives its name.
     call: &'static str,
     number: u32,
+    /// Number of requests that the queue holds.
     depth: usize,
 }
 
-/// Posts a chain of receives, one after the other.
+/// Posts a chain of receives one after the other, up to the first that is refused. Returns zero, or the errno after
+/// writing the refused request to `bad`.
 ///
 /// # Safety
-/// `wr` is a chain of valid requests.
+/// `wr` is NULL or a chain of valid requests, and `bad` is NULL or valid for writes.
 unsafe fn post_receives(
     mut wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
     queue: ReceiveQueue,
     post: impl Fn(ReceiveRequest) -> Result<(), PostError>,
 ) -> c_int {
-    // Never more than the queue holds, as in `post_chain`.
+    // Stop after as many requests as the queue holds, because a faulty chain may be circular.
     let mut posts = 0;
-    // SAFETY: guaranteed by the caller, here and below.
+    // SAFETY: `wr` is a link of the chain, which the caller guarantees to be valid.
     while let Some(request) = unsafe { read_request(wr) } {
-        // SAFETY: as above.
+        // SAFETY: the list of a valid request is valid.
         let list = unsafe { elements(request.sg_list, request.num_sge) };
         let posted = list.and_then(|list| {
             if posts == queue.depth {
@@ -155,14 +163,17 @@ unsafe fn post_receives(
                     .because(format_args!("more than {max} requests at once, the depth of the queue")));
             }
             posts += 1;
-            post(ReceiveRequest { id: request.wr_id, buffers: sges(list) }).map_err(|error| match error {
-                PostError::Full { .. } => Errno::from(error),
-                _ => Errno::from(error.clone()).because(error),
+            post(ReceiveRequest { id: request.wr_id, buffers: convert_sges(list) }).map_err(|error| {
+                match error {
+                    PostError::Full { .. } => Errno::from(error),
+                    _ => Errno::from(error.clone()).because(error),
+                }
             })
         });
         if let Err(errno) = posted {
-            errno.about(RequestName(request.wr_id, queue.number)).log(queue.call);
-            // SAFETY: NULL, or valid by the caller's contract.
+            let name = RequestName { wr_id: request.wr_id, queue: queue.number };
+            errno.about(name).log(queue.call);
+            // SAFETY: NULL or valid, by the caller's contract.
             unsafe { put(bad, wr) };
             return errno.0;
         }
@@ -176,7 +187,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: inline code of the headers got here through the context of this queue pair, so it is alive.
+    // SAFETY: inline code of the headers got here through the context of this queue pair, so the queue pair is alive.
     let qp: &Qp = unsafe { find_unchecked(qp) };
     if qp.context().is_inherited() {
         // SAFETY: NULL, or valid by the caller's contract.
@@ -188,10 +199,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     match qp.kind() {
         Kind::Stream(pair) => {
             let pair = pair.qp();
-            // SAFETY: a chain of requests by the caller's contract.
+            // SAFETY: valid by the caller's contract.
             unsafe { post_receives(wr, bad, queue, |request| pair.post_receive(request)) }
         }
-        // SAFETY: as above.
+        // SAFETY: valid by the caller's contract.
         Kind::Datagram(pair) => unsafe {
             post_receives(wr, bad, queue, |request| pair.qp().post_receive(request))
         },
@@ -203,17 +214,15 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     wr: *mut ibv_recv_wr,
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
-    // SAFETY: inline code of the headers got here through the context of this queue, so it is alive.
+    // SAFETY: inline code of the headers got here through the context of this queue, so the queue is alive.
     let srq: &Srq = unsafe { find_unchecked(srq) };
     if srq.context().is_inherited() {
         // SAFETY: NULL, or valid by the caller's contract.
         unsafe { put(bad, wr) };
         return Errno::INHERITED.0;
     }
-    // SAFETY: a chain of requests by the caller's contract.
-    unsafe {
-        let (number, depth) = (srq.inner().id(), srq.inner().query().depth);
-        let queue = ReceiveQueue { call: "ibv_post_srq_recv::", number, depth };
-        post_receives(wr, bad, queue, |request| srq.inner().post(request))
-    }
+    let (number, depth) = (srq.inner().id(), srq.inner().query().depth);
+    let queue = ReceiveQueue { call: "ibv_post_srq_recv::", number, depth };
+    // SAFETY: valid by the caller's contract.
+    unsafe { post_receives(wr, bad, queue, |request| srq.inner().post(request)) }
 }

@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Entry points for queue pairs, except for the data path.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
 use super::qp_ex;
@@ -13,12 +13,12 @@ use std::sync::Arc;
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     if init.is_null() {
-        return object!(Err(Errno::null("init")));
+        return object!(Err(Errno::null("qp_init_attr")));
     }
     // SAFETY: valid by the caller's contract.
     let init = unsafe { &mut *init };
-    let wanted = QpAttributes { init: *init, xrcd: None, extended: None, relay: None };
-    object!(Qp::new(pd, wanted).map(|qp| {
+    let attributes = QpAttributes { init: *init, xrcd: None, extended: None, relay: None };
+    object!(Qp::new(pd, attributes).map(|qp| {
         init.cap = qp.init().cap;
         qp.c()
     }))
@@ -31,18 +31,20 @@ pub(crate) unsafe extern "C" fn create_qp_ex(
     if attr.is_null() {
         return object!(Err(Errno::null("attr")));
     }
-    // SAFETY: valid by the caller's contract. The part that is common to both forms exists, and the fields
-    // that `comp_mask` names.
+    // SAFETY: the fields up to `comp_mask` exist by the caller's contract, and those that `comp_mask` names.
     unsafe { object!(create_extended(attr, None).map(|qp| qp.c())) }
 }
 
+/// Creates a queue pair from extended attributes, and writes the granted capacities back to them. `relay` is the
+/// connection manager that will connect the queue pair, if any.
+///
 /// # Safety
-/// `attr` is valid, with the fields that its `comp_mask` names.
+/// `attr` is valid up to `comp_mask`, with the fields that `comp_mask` names. The structure of older programs is shorter.
 pub(crate) unsafe fn create_extended(
     attr: *mut ibv_qp_init_attr_ex,
     relay: Option<Arc<EventRelay>>,
 ) -> Result<Arc<Qp>, Errno> {
-    // SAFETY: the common part always exists, and the mask follows it.
+    // SAFETY: the caller guarantees the fields of `ibv_qp_init_attr`, with which the structure begins, and the mask.
     let (mut init, mask) = unsafe { (attr.cast::<ibv_qp_init_attr>().read(), (*attr).comp_mask) };
     let known = IBV_QP_INIT_ATTR_PD
         | IBV_QP_INIT_ATTR_XRCD
@@ -53,7 +55,7 @@ pub(crate) unsafe fn create_extended(
             Errno::UNSUPPORTED.because(format_args!("comp_mask {mask:#x} has bits that are not supported"))
         );
     }
-    // SAFETY: each is read only if the mask names it.
+    // SAFETY: each field is read only if the mask names it, so it exists by the caller's contract.
     let (pd, xrcd, create_flags, send_ops) = unsafe {
         (
             if mask & IBV_QP_INIT_ATTR_PD != 0 { (*attr).pd } else { std::ptr::null_mut() },
@@ -62,7 +64,7 @@ pub(crate) unsafe fn create_extended(
             (mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0).then(|| (*attr).send_ops_flags),
         )
     };
-    if create_flags != 0 || send_ops.is_some_and(|ops| !qp_ex::serves(init.qp_type, ops)) {
+    if create_flags != 0 || send_ops.is_some_and(|ops| !qp_ex::supports(init.qp_type, ops)) {
         return Err(
             Errno::UNSUPPORTED.because("create_flags, or an operation in send_ops_flags, is not supported")
         );
@@ -72,7 +74,7 @@ pub(crate) unsafe fn create_extended(
     }
     let extended = send_ops.map(|operations| ExtendedCalls { operations, fill: qp_ex::fill });
     let qp = Qp::new(pd, QpAttributes { init, xrcd, extended, relay })?;
-    // SAFETY: valid by the caller's contract. Returns what was granted.
+    // SAFETY: the field exists in every form of the structure, by the caller's contract.
     unsafe { (*attr).cap = qp.init().cap };
     Ok(qp)
 }
@@ -114,7 +116,7 @@ pub extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     destroy_code!(qp::destroy(qp))
 }
 
-/// The extended form of the same object.
+/// Returns a pointer to the extended form of the same object, or NULL if there is no such queue pair.
 #[unsafe(no_mangle)]
 pub extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     find::<Qp>(qp).map_or(std::ptr::null_mut(), |qp| qp.c().cast())

@@ -1,10 +1,17 @@
-//! Requests that are built by functions in the queue pair itself, between a start and a completion.
+//! The extended calls that build and post requests (`ibv_wr_start` to `ibv_wr_complete`). Inline code of the headers
+//! calls them through pointers in the queue pair.
 //!
-//! Nothing is posted before the completion, and nothing at all if a call failed: the completion returns the
-//! first error.
+//! Requests are posted by `wr_complete`, all or none. If a call after `wr_start` failed, `wr_complete` posts none and
+//! returns the first error.
+//!
+//! All these functions trust the queue pair, because inline code read the pointer to the function from it. Only the
+//! thread that called `wr_start` may call the others until `wr_complete` or `wr_abort`, so the requests being built
+//! ([`Builder`]) need no other lock than the `turn` that `wr_start` takes.
 #![expect(unsafe_code, reason = "entry points of the C ABI")]
 
-use super::work_request::{Unaligned, compare_swap, elements, fetch_add, inline_data, is_signaled, sges};
+use super::work_request::{
+    Unaligned, compare_swap, convert_sges, elements, fetch_add, inline_data, is_signaled,
+};
 use crate::abi::*;
 use crate::objects::ah::Ah;
 use crate::objects::mw;
@@ -17,8 +24,8 @@ use ironwarp_rnic::queue::{Data, Operation, Sges, WorkRequest};
 use ironwarp_wire::{Place, Tag};
 use std::ffi::{c_int, c_void};
 
-/// The operations that a type of queue pair supports.
-fn served(kind: ibv_qp_type) -> u64 {
+/// Returns the operations that a type of queue pair supports, as bits of `send_ops_flags`.
+fn supported(kind: ibv_qp_type) -> u64 {
     let sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
     let unreliable = sends
         | IBV_QP_EX_WITH_RDMA_WRITE
@@ -38,12 +45,13 @@ fn served(kind: ibv_qp_type) -> u64 {
     }
 }
 
-/// Whether a type of queue pair supports these operations.
-pub(crate) fn serves(kind: ibv_qp_type, ops: u64) -> bool {
-    ops & !served(kind) == 0
+/// Returns whether a type of queue pair supports all of these operations.
+pub(crate) fn supports(kind: ibv_qp_type, ops: u64) -> bool {
+    ops & !supported(kind) == 0
 }
 
-/// Sets the functions of a queue pair for the operations that it was created with, as the manual says.
+/// Writes the functions to the C structure of a queue pair: those that build a request only for the operations `ops`,
+/// as ibv_create_qp_ex(3) requires.
 pub(crate) fn fill(qp: &mut ibv_qp_ex, ops: u64) {
     macro_rules! put {
         ($($bit:ident: $field:ident;)*) => { $(if ops & $bit != 0 { qp.$field = Some($field); })* };
@@ -74,36 +82,43 @@ pub(crate) fn fill(qp: &mut ibv_qp_ex, ops: u64) {
     }
 }
 
+/// Returns the queue pair, and the requests that the program is building.
+///
 /// # Safety
-/// `c` is a live queue pair, and it is the caller's turn.
+/// `c` is a live queue pair, and the calling thread has its turn. No other result of this function is in use.
 unsafe fn builder<'q>(c: *mut ibv_qp_ex) -> (&'q Qp, &'q mut Builder) {
-    // SAFETY: guaranteed by the caller. The extended structure begins with the plain one.
+    // SAFETY: the caller guarantees a live queue pair. Its extended structure begins with the plain one.
     let qp: &Qp = unsafe { find_unchecked(c.cast()) };
-    // SAFETY: it is the caller's turn.
+    // SAFETY: only the thread that has the turn accesses the builder, and it holds no other reference.
     (qp, unsafe { &mut *qp.builder.get() })
 }
 
+/// Takes the turn, and starts without requests. In a forked child, the turn of an inherited queue pair may be taken
+/// forever by a thread of the parent, so it is left alone.
 unsafe extern "C" fn wr_start(c: *mut ibv_qp_ex) {
-    // SAFETY: inline code of the headers read this function from the queue pair, so it is alive.
+    // SAFETY: inline code of the headers read this function from the queue pair, so the queue pair is alive.
     let qp: &Qp = unsafe { find_unchecked(c.cast()) };
     if !qp.context().is_inherited() {
         qp.turn.take();
     }
-    // SAFETY: as above, and it is this thread's turn now.
-    unsafe { builder(c) }.1.clear();
+    // SAFETY: the queue pair is alive, and this thread has just taken the turn.
+    let (_, builder) = unsafe { builder(c) };
+    builder.clear();
 }
 
+/// Discards the requests, and ends the turn.
 unsafe extern "C" fn wr_abort(c: *mut ibv_qp_ex) {
-    // SAFETY: as in `wr_start`, and it is still this thread's turn.
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
     builder.clear();
     qp.turn.release();
 }
 
+/// Posts the requests, and ends the turn. Returns zero, or the first error since `wr_start`.
 unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
-    // SAFETY: as in `wr_start`, and it is still this thread's turn.
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
-    let posted = match builder.wrong.take() {
+    let posted = match builder.error.take() {
         _ if qp.context().is_inherited() => Err(Errno::INHERITED),
         Some(errno) => Err(errno),
         None => post(qp, builder),
@@ -113,7 +128,7 @@ unsafe extern "C" fn wr_complete(c: *mut ibv_qp_ex) -> c_int {
     posted.map_or_else(|errno| errno.0, |()| 0)
 }
 
-/// Posts all requests or none.
+/// Posts all requests or none. Fails with EINVAL if a request of a UD queue pair has no destination.
 fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     if builder.requests.is_empty() {
         return Ok(());
@@ -135,16 +150,17 @@ fn post(qp: &Qp, builder: &mut Builder) -> Result<(), Errno> {
     })
 }
 
-/// Begins a request.
+/// Begins a request without data, with the `wr_id` and the flags that the program set in the queue pair. Records an
+/// error instead if `operation` is one. `immediate` is in network byte order.
 ///
 /// # Safety
-/// As for [`builder`].
-unsafe fn add(c: *mut ibv_qp_ex, operation: Result<Operation, Errno>, immediate: Option<u32>) {
-    // SAFETY: guaranteed by the caller.
+/// `c` is a live queue pair, and the calling thread has its turn.
+unsafe fn begin(c: *mut ibv_qp_ex, operation: Result<Operation, Errno>, immediate: Option<u32>) {
+    // SAFETY: guaranteed by the caller, and no other reference to the builder is in use.
     let (qp, builder) = unsafe { builder(c) };
-    // SAFETY: the program sets both fields before it begins a request.
+    // SAFETY: `c` is valid. The thread that has the turn set both fields before this call.
     let (id, flags) = unsafe { ((*c).wr_id, (*c).wr_flags) };
-    let Some(operation) = builder.note(operation) else { return };
+    let Some(operation) = builder.record_error(operation) else { return };
     builder.destinations.push(None);
     builder.requests.push(WorkRequest {
         signaled: is_signaled(qp, flags),
@@ -155,38 +171,39 @@ unsafe fn add(c: *mut ibv_qp_ex, operation: Result<Operation, Errno>, immediate:
     });
 }
 
+/// Returns the remote memory that a request accesses.
 fn place(rkey: u32, remote_addr: u64) -> Place {
     Place { tag: Tag(rkey), offset: remote_addr }
 }
 
 unsafe extern "C" fn wr_send(c: *mut ibv_qp_ex) {
-    // SAFETY: as in `wr_start`, and it is still this thread's turn. This holds for all calls below.
-    unsafe { add(c, Ok(Operation::Send { invalidate: None }), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Send { invalidate: None }), None) };
 }
 
 unsafe extern "C" fn wr_send_imm(c: *mut ibv_qp_ex, immediate: u32) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(Operation::Send { invalidate: None }), Some(immediate)) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Send { invalidate: None }), Some(immediate)) };
 }
 
 unsafe extern "C" fn wr_send_inv(c: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(Operation::Send { invalidate: Some(Tag(rkey)) }), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Send { invalidate: Some(Tag(rkey)) }), None) };
 }
 
 unsafe extern "C" fn wr_rdma_write(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(Operation::Write(place(rkey, remote_addr))), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Write(place(rkey, remote_addr))), None) };
 }
 
 unsafe extern "C" fn wr_rdma_write_imm(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, immediate: u32) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(Operation::Write(place(rkey, remote_addr))), Some(immediate)) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Write(place(rkey, remote_addr))), Some(immediate)) };
 }
 
 unsafe extern "C" fn wr_rdma_read(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(Operation::Read(place(rkey, remote_addr))), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Read(place(rkey, remote_addr))), None) };
 }
 
 unsafe extern "C" fn wr_atomic_cmp_swp(
@@ -196,18 +213,18 @@ unsafe extern "C" fn wr_atomic_cmp_swp(
     compare: u64,
     swap: u64,
 ) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(compare_swap(place(rkey, remote_addr), compare, swap)), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(compare_swap(place(rkey, remote_addr), compare, swap)), None) };
 }
 
 unsafe extern "C" fn wr_atomic_fetch_add(c: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, value: u64) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(fetch_add(place(rkey, remote_addr), value)), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(fetch_add(place(rkey, remote_addr), value)), None) };
 }
 
 unsafe extern "C" fn wr_local_inv(c: *mut ibv_qp_ex, rkey: u32) {
-    // SAFETY: as above.
-    unsafe { add(c, Ok(Operation::Invalidate(Tag(rkey))), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, Ok(Operation::Invalidate(Tag(rkey))), None) };
 }
 
 unsafe extern "C" fn wr_bind_mw(
@@ -218,42 +235,44 @@ unsafe extern "C" fn wr_bind_mw(
 ) {
     // SAFETY: NULL, or valid by the caller's contract.
     let info = unsafe { info.as_ref() }.ok_or(Errno::INVALID);
-    // SAFETY: as above.
-    unsafe { add(c, info.and_then(|info| mw::bind_operation(mw, rkey, info)), None) };
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    unsafe { begin(c, info.and_then(|info| mw::bind_operation(mw, rkey, info)), None) };
 }
 
 unsafe extern "C" fn wr_set_ud_addr(c: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: as above.
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (_, builder) = unsafe { builder(c) };
     let address: Result<AddressHandle, Errno> = find::<Ah>(ah).map(|ah| ah.address());
-    if let (Some(address), Some(last)) = (builder.note(address), builder.destinations.last_mut()) {
+    let address = builder.record_error(address);
+    if let (Some(address), Some(last)) = (address, builder.destinations.last_mut()) {
         *last = Some(Destination { address, qpn, qkey });
     }
 }
 
 unsafe extern "C" fn wr_set_xrc_srqn(c: *mut ibv_qp_ex, number: u32) {
-    // SAFETY: as above.
-    unsafe { builder(c) }.1.last(|request| request.srq = number);
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
+    let (_, builder) = unsafe { builder(c) };
+    builder.change_last(|request| request.srq = number);
 }
 
-/// The data of a list, unless it has too many elements.
+/// Converts a scatter/gather list. Fails with EINVAL if the list has more elements than the queue pair allows.
 fn memory_data(qp: &Qp, list: &[Unaligned<ibv_sge>]) -> Result<Data, Errno> {
     if list.len() > qp.init().cap.max_send_sge as usize {
         return Err(Errno::INVALID);
     }
-    Ok(Data::Memory(sges(list)))
+    Ok(Data::Memory(convert_sges(list)))
 }
 
 unsafe extern "C" fn wr_set_sge(c: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
-    // SAFETY: as above.
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
-    // An element of length zero counts as none.
-    let one = [Unaligned(ibv_sge { addr, length, lkey })];
-    builder.set_data(memory_data(qp, if length == 0 { &[] } else { &one }));
+    let list = [Unaligned(ibv_sge { addr, length, lkey })];
+    // An element of length zero is no element, so its key is not checked.
+    builder.set_data(memory_data(qp, if length == 0 { &[] } else { &list }));
 }
 
 unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: as above.
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
     let count = c_int::try_from(count).map_err(|_| Errno::INVALID);
     // SAFETY: the list has that many elements by the caller's contract.
@@ -262,12 +281,12 @@ unsafe extern "C" fn wr_set_sge_list(c: *mut ibv_qp_ex, count: usize, list: *con
 }
 
 unsafe extern "C" fn wr_set_inline_data(c: *mut ibv_qp_ex, addr: *mut c_void, length: usize) {
-    // SAFETY: a list of one buffer of the program.
+    // SAFETY: this function has the same contract for `c`, and the list has one element, as its length says.
     unsafe { wr_set_inline_data_list(c, 1, &ibv_data_buf { addr, length }) };
 }
 
 unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, count: usize, list: *const ibv_data_buf) {
-    // SAFETY: as above.
+    // SAFETY: called after `wr_start`, so the queue pair is alive and this thread has the turn.
     let (qp, builder) = unsafe { builder(c) };
     if list.is_null() && count > 0 {
         builder.set_data(Err(Errno::INVALID));
@@ -283,7 +302,7 @@ unsafe extern "C" fn wr_set_inline_data_list(c: *mut ibv_qp_ex, count: usize, li
         let length = u32::try_from(piece.length).map_err(|_| Errno::INVALID)?;
         Ok(Unaligned(ibv_sge { addr: piece.addr as u64, length, lkey: 0 }))
     });
-    // SAFETY: the program asks for its memory to be read now.
+    // SAFETY: the elements are readable memory, by the contract of ibv_wr_set_inline_data_list(3).
     let data = pieces.collect::<Result<Vec<_>, _>>().and_then(|list| unsafe { inline_data(&list, max) });
     builder.set_data(data);
 }

@@ -1,4 +1,4 @@
-//! Conversion of C work requests to requests of the adapter.
+//! Converts C work requests to requests of the adapter.
 #![expect(unsafe_code, reason = "lists of C")]
 
 use crate::abi::*;
@@ -13,7 +13,7 @@ use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
 use ironwarp_wire::{AtomicOp, Place, Tag};
 use std::ffi::{c_int, c_uint};
 
-/// Maximum length of a list that is converted on the stack.
+/// Maximum length of a scatter/gather list that is converted without a heap allocation.
 const MAX_ON_STACK: usize = 4;
 
 /// A C structure at any alignment: programs such as libiscsi put requests and their lists into packed
@@ -23,24 +23,26 @@ const MAX_ON_STACK: usize = 4;
 pub(super) struct Unaligned<T: Copy>(pub(super) T);
 
 impl<T: Copy> Unaligned<T> {
+    /// Returns a copy of the structure.
     fn get(self) -> T {
         self.0
     }
 }
 
-/// Reads a request, unless the pointer is NULL.
+/// Copies a request, which need not be aligned. Returns `None` if the pointer is NULL.
 ///
 /// # Safety
-/// `wr` is NULL or points to a request.
+/// `wr` is NULL or points to a valid request.
 pub(super) unsafe fn read_request<T: Copy>(wr: *const T) -> Option<T> {
-    // SAFETY: guaranteed by the caller. This type needs no alignment.
+    // SAFETY: the caller guarantees a valid request or NULL, and `Unaligned` requires no alignment.
     unsafe { wr.cast::<Unaligned<T>>().as_ref() }.map(|wr| wr.get())
 }
 
-/// The elements of a C scatter/gather list.
+/// Returns the elements of a C scatter/gather list. Fails with EINVAL if `count` is negative or too large, or if
+/// `list` is NULL although there are elements.
 ///
 /// # Safety
-/// `list` has `count` elements.
+/// `list` is NULL or has `count` elements, which are not written while the result is in use.
 pub(super) unsafe fn elements<'l>(
     list: *const ibv_sge,
     count: c_int,
@@ -49,14 +51,15 @@ pub(super) unsafe fn elements<'l>(
         Ok(0) => Ok(&[]),
         Ok(_) if list.is_null() => Err(Errno::INVALID.because("sg_list is NULL, but num_sge is not 0")),
         Ok(count) if count <= MAX_SGES as usize => {
-            // SAFETY: guaranteed by the caller.
+            // SAFETY: the list has `count` elements by the caller's contract, and `Unaligned` requires no alignment.
             Ok(unsafe { std::slice::from_raw_parts(list.cast(), count) })
         }
         _ => Err(Errno::INVALID.because(format_args!("num_sge {count} must be between 0 and {MAX_SGES}"))),
     }
 }
 
-pub(super) fn sges(list: &[Unaligned<ibv_sge>]) -> Sges {
+/// Converts a scatter/gather list. Short lists, which most requests have, need no allocation here.
+pub(super) fn convert_sges(list: &[Unaligned<ibv_sge>]) -> Sges {
     let convert = |sge: &Unaligned<ibv_sge>| {
         let ibv_sge { addr, length, lkey } = sge.get();
         Sge { tag: Tag(lkey), addr, len: length }
@@ -73,10 +76,11 @@ pub(super) fn sges(list: &[Unaligned<ibv_sge>]) -> Sges {
     }
 }
 
-/// Copies the data of an inline request, so that the program may reuse its memory at once.
+/// Copies the data of an inline request, after which the program may reuse the memory. Fails with EINVAL if there are
+/// more than `max` bytes.
 ///
 /// # Safety
-/// The elements are readable memory of the program.
+/// Each element is readable memory of the program.
 pub(super) unsafe fn inline_data(list: &[Unaligned<ibv_sge>], max: u32) -> Result<Data, Errno> {
     let list = || list.iter().map(|sge| sge.get());
     let len: u64 = list().map(|sge| u64::from(sge.length)).sum();
@@ -90,7 +94,7 @@ pub(super) unsafe fn inline_data(list: &[Unaligned<ibv_sge>], max: u32) -> Resul
     }
     let mut bytes = Vec::with_capacity(usize::try_from(len).unwrap_or_default());
     for sge in list().filter(|sge| sge.length > 0) {
-        // SAFETY: guaranteed by the caller.
+        // SAFETY: the element is readable memory by the caller's contract, and its address is not NULL.
         bytes.extend_from_slice(unsafe {
             std::slice::from_raw_parts(sge.addr as *const u8, sge.length as usize)
         });
@@ -98,22 +102,25 @@ pub(super) unsafe fn inline_data(list: &[Unaligned<ibv_sge>], max: u32) -> Resul
     Ok(Data::Inline(bytes.into()))
 }
 
+/// Converts the data of a request: its scatter/gather list, or a copy of its inline data.
+///
 /// # Safety
-/// The pointers of the request are valid.
-unsafe fn data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
-    // SAFETY: guaranteed by the caller.
+/// The scatter/gather list is valid, and so is the memory that it describes if the request is inline.
+unsafe fn convert_data(qp: &Qp, wr: &ibv_send_wr) -> Result<Data, Errno> {
+    // SAFETY: the caller guarantees that the list is valid.
     let list = unsafe { elements(wr.sg_list, wr.num_sge)? };
     let inline = wr.send_flags & IBV_SEND_INLINE != 0;
     match wr.opcode {
-        _ if !inline => Ok(Data::Memory(sges(list))),
+        _ if !inline => Ok(Data::Memory(convert_sges(list))),
         IBV_WR_RDMA_READ | IBV_WR_ATOMIC_CMP_AND_SWP | IBV_WR_ATOMIC_FETCH_AND_ADD => {
             Err(Errno::INVALID.because("IBV_SEND_INLINE is not allowed with Reads and atomic operations"))
         }
-        // SAFETY: the program asks for its memory to be read now.
+        // SAFETY: the caller guarantees that the memory of an inline request is readable.
         _ => unsafe { inline_data(list, qp.init().cap.max_inline_data) },
     }
 }
 
+/// Returns whether a request with these `send_flags` completes with an entry in the completion queue.
 pub(super) fn is_signaled(qp: &Qp, flags: c_uint) -> bool {
     qp.init().sq_sig_all != 0 || flags & IBV_SEND_SIGNALED != 0
 }
@@ -122,12 +129,13 @@ pub(super) fn is_signaled(qp: &Qp, flags: c_uint) -> bool {
 ///
 /// # Safety
 /// The pointers of the request are valid.
-pub(super) unsafe fn request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRequest, Errno> {
-    // SAFETY: every member is plain data, and only the one for the opcode is used.
+pub(super) unsafe fn convert_request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRequest, Errno> {
+    // SAFETY: the members are integers and raw pointers, so any bytes are valid. Those that do not belong to the
+    // opcode are not used.
     let (rdma, atomic, bind) = unsafe { (wr.wr.rdma, wr.wr.atomic, wr.extra.bind_mw) };
     let place = Place { tag: Tag(rdma.rkey), offset: rdma.remote_addr };
     let word = Place { tag: Tag(atomic.rkey), offset: atomic.remote_addr };
-    let (operation, immediate) = match wr.opcode {
+    let (operation, has_immediate) = match wr.opcode {
         IBV_WR_SEND => (Operation::Send { invalidate: None }, false),
         IBV_WR_SEND_WITH_IMM => (Operation::Send { invalidate: None }, true),
         IBV_WR_SEND_WITH_INV => (Operation::Send { invalidate: Some(Tag(wr.imm_data)) }, false),
@@ -142,34 +150,36 @@ pub(super) unsafe fn request(qp: &Qp, wr: &ibv_send_wr) -> Result<WorkRequest, E
     };
     let data = match wr.opcode {
         IBV_WR_LOCAL_INV | IBV_WR_BIND_MW => Data::Memory(Sges::default()),
-        // SAFETY: guaranteed by the caller.
-        _ => unsafe { data(qp, wr)? },
+        // SAFETY: the caller guarantees that the pointers of the request are valid.
+        _ => unsafe { convert_data(qp, wr)? },
     };
     Ok(WorkRequest {
         signaled: is_signaled(qp, wr.send_flags),
         fence: wr.send_flags & IBV_SEND_FENCE != 0,
         solicited: wr.send_flags & IBV_SEND_SOLICITED != 0,
-        immediate: immediate.then(|| u32::from_be(wr.imm_data)),
+        immediate: has_immediate.then(|| u32::from_be(wr.imm_data)),
         srq: if qp.is_xrc() { wr.qp_type.xrc.remote_srqn } else { 0 },
         ..WorkRequest::new(wr.wr_id, operation, data)
     })
 }
 
+/// Returns an atomic compare-and-swap of all 64 bits at `target`.
 pub(super) fn compare_swap(target: Place, compare: u64, swap: u64) -> Operation {
     let (compare_mask, swap_mask) = (u64::MAX, u64::MAX);
     Operation::Atomic { target, op: AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } }
 }
 
+/// Returns an atomic addition to the 64 bits at `target`.
 pub(super) fn fetch_add(target: Place, add: u64) -> Operation {
     Operation::Atomic { target, op: AtomicOp::FetchAdd { add, mask: 0 } }
 }
 
-/// Converts a request for a UD queue pair.
+/// Converts a request for a UD queue pair, which only supports Sends.
 ///
 /// # Safety
 /// The pointers of the request are valid.
-pub(super) unsafe fn datagram(qp: &Qp, wr: &ibv_send_wr) -> Result<DatagramRequest, Errno> {
-    // SAFETY: the member for this type of queue pair.
+pub(super) unsafe fn convert_datagram(qp: &Qp, wr: &ibv_send_wr) -> Result<DatagramRequest, Errno> {
+    // SAFETY: the member is integers and a raw pointer, so any bytes are valid.
     let ud = unsafe { wr.wr.ud };
     let address = find::<Ah>(ud.ah)?.address();
     if !matches!(wr.opcode, IBV_WR_SEND | IBV_WR_SEND_WITH_IMM) {
@@ -179,8 +189,8 @@ pub(super) unsafe fn datagram(qp: &Qp, wr: &ibv_send_wr) -> Result<DatagramReque
         )));
     }
     Ok(DatagramRequest {
-        // SAFETY: guaranteed by the caller.
-        request: unsafe { request(qp, wr)? },
+        // SAFETY: the caller guarantees that the pointers of the request are valid.
+        request: unsafe { convert_request(qp, wr)? },
         destination: Destination { address, qpn: ud.remote_qpn, qkey: ud.remote_qkey },
     })
 }

@@ -1,4 +1,13 @@
-//! Queue pairs. `state.rs` has their states, `verbs/post.rs` the data path.
+//! Queue pairs of C programs.
+//!
+//! | file | for |
+//! |---|---|
+//! | `create`, `open` | creating a queue pair, opening one of an XRC domain |
+//! | `state`, `required` | `ibv_modify_qp`; the attributes that each transition requires |
+//! | `builder` | requests that the extended calls build |
+//! | `relay` | connection events for librdmacm |
+//!
+//! `verbs/post.rs` has the data path.
 #![expect(unsafe_code, reason = "holds a C structure")]
 
 mod builder;
@@ -35,24 +44,26 @@ use std::time::Instant;
 pub(crate) struct Qp {
     c: CCell<ibv_qp_ex>,
     kind: Kind,
+    /// The attributes that the queue pair was created with, and the capacities that were granted.
     init: ibv_qp_init_attr,
-    /// The XRC domain whose shared receive queues its messages name.
+    /// The XRC domain of an XRC receive queue pair, whose shared receive queues the peer's messages name.
     xrc: Option<Arc<XrcDomain>>,
+    /// The attributes that were set since the creation, for `ibv_query_qp`. Shared by all objects for a queue pair.
     attr: Arc<Mutex<ibv_qp_attr>>,
-    /// Requests that the extended calls have built since the last start.
+    /// Requests that the extended calls have built since `wr_start`. The thread that has the `turn` accesses it.
     pub(crate) builder: CCell<Builder>,
-    /// Threads that use the extended calls take turns.
+    /// The right to use the extended calls, from `wr_start` to `wr_complete` or `wr_abort`.
     pub(crate) turn: Turn,
-    /// Number of objects for this queue pair, which can be opened several times.
+    /// Number of objects for this queue pair. More than one if an XRC receive queue pair was opened again.
     handles: Arc<AtomicUsize>,
-    /// Where its connection manager gets its events, if it has one.
+    /// Forwards connection events to librdmacm. `None` for a queue pair that is connected manually.
     relay: Option<Arc<EventRelay>>,
-    /// Kept alive because the C structure points to it.
+    /// Kept alive because the C structure points to it. `None` for an XRC receive queue pair.
     _pd: Option<Arc<Pd>>,
     context: Arc<Context>,
 }
 
-/// The transport of a queue pair.
+/// The queue pair of the adapter, which depends on the transport.
 #[derive(Clone, Debug)]
 pub(crate) enum Kind {
     /// A connection: RC, UC, XRC.
@@ -61,14 +72,14 @@ pub(crate) enum Kind {
     Datagram(Arc<DatagramQueuePair>),
 }
 
-// SAFETY: the C structure comes first. After publication, the state in it is written by callers that modify
-// or query the queue pair. The extended part and `builder` are written by callers that take turns.
+// SAFETY: `c` is the first field of a `repr(C)` structure, and `ibv_qp_ex` begins with `ibv_qp`.
 unsafe impl CObject for Qp {
     type C = ibv_qp;
 }
-// SAFETY: as above.
+// SAFETY: `init` has pointers, which are only copied. After publication, the C structure is written only by
+// `refresh_state` and by the thread that has the `turn`, and `builder` only by the latter.
 unsafe impl Sync for Qp {}
-// SAFETY: as above.
+// SAFETY: no field belongs to a thread. The pointers in `init` are only copied.
 unsafe impl Send for Qp {}
 
 impl Qp {
@@ -80,7 +91,7 @@ impl Qp {
         &self.kind
     }
 
-    /// The connected queue pair of the adapter, unless this is a UD queue pair.
+    /// Returns the connected queue pair of the adapter, or `None` if this is a UD queue pair.
     pub(crate) fn stream(&self) -> Option<&Arc<QueuePair>> {
         match &self.kind {
             Kind::Stream(pair) => Some(pair),
@@ -88,10 +99,12 @@ impl Qp {
         }
     }
 
+    /// Returns the relay to the connection manager, unless the queue pair is connected manually.
     pub(crate) fn relay(&self) -> Option<&EventRelay> {
         self.relay.as_deref()
     }
 
+    /// Returns the queue pair number.
     pub(crate) fn number(&self) -> u32 {
         match &self.kind {
             Kind::Stream(pair) => pair.id(),
@@ -99,25 +112,28 @@ impl Qp {
         }
     }
 
-    /// The attributes that it was created with.
+    /// Returns the attributes that the queue pair was created with, and the capacities that were granted.
     pub(crate) fn init(&self) -> &ibv_qp_init_attr {
         &self.init
     }
 
+    /// Returns whether this is an XRC send or receive queue pair.
     pub(crate) fn is_xrc(&self) -> bool {
         matches!(self.init.qp_type, IBV_QPT_XRC_SEND | IBV_QPT_XRC_RECV)
     }
 
+    /// Locks the attributes that were set since the creation.
     fn attr(&self) -> MutexGuard<'_, ibv_qp_attr> {
         lock(&self.attr)
     }
 
-    /// Records attributes that a connection manager set, for queries.
-    pub(crate) fn note(&self, change: impl FnOnce(&mut ibv_qp_attr)) {
+    /// Changes the attributes that `ibv_query_qp` returns, without effect on the queue pair. librdmacm records in this
+    /// way the values that it negotiated.
+    pub(crate) fn update_attr(&self, change: impl FnOnce(&mut ibv_qp_attr)) {
         change(&mut self.attr());
     }
 
-    /// The current state.
+    /// Returns the current state.
     pub(crate) fn state(&self) -> State {
         match &self.kind {
             Kind::Stream(pair) => pair.qp().state(),
@@ -125,8 +141,8 @@ impl Qp {
         }
     }
 
-    /// The current state in C. Also updates it in the C structure.
-    fn note_state(&self) -> ibv_qp_state {
+    /// Writes the current state to the C structure, and returns it in its C form.
+    fn refresh_state(&self) -> ibv_qp_state {
         let state = match self.state() {
             State::Reset => IBV_QPS_RESET,
             State::Init => IBV_QPS_INIT,
@@ -136,17 +152,17 @@ impl Qp {
             State::SendError => IBV_QPS_SQE,
             State::Error => IBV_QPS_ERR,
         };
-        // SAFETY: a field that C only reads, as a hint.
+        // SAFETY: `c` is valid. C only reads this field, as a hint, and other threads write it only in this function.
         unsafe { (&raw mut (*self.c.get()).qp_base.state).write(state) };
         state
     }
 
-    /// The attributes that `ibv_query_qp` returns.
+    /// Returns the attributes for `ibv_query_qp`.
     pub(crate) fn query(&self) -> ibv_qp_attr {
         let mut found = *self.attr();
-        found.qp_state = self.note_state();
-        // iWARP has no RESET state: a new queue pair is idle, which corresponds to INIT. A query says so,
-        // while the C structure has RESET, as in the real library.
+        found.qp_state = self.refresh_state();
+        // iWARP has no RESET state: a new queue pair is idle, which corresponds to INIT. A query returns INIT, while
+        // the C structure has RESET, because the real library writes RESET to every new queue pair.
         if found.qp_state == IBV_QPS_RESET && persona::is_iwarp() {
             found.qp_state = IBV_QPS_INIT;
         }
@@ -155,14 +171,15 @@ impl Qp {
         found
     }
 
-    /// Starts closing its connection. Returns whether it has one.
+    /// Starts to close the connection. Returns whether there is a connection to wait for.
     fn close(&self) -> bool {
         let Kind::Stream(pair) = &self.kind else { return false };
-        let linked = pair.qp().is_linked();
+        let has_connection = pair.qp().is_linked();
         pair.retire();
-        linked
+        has_connection
     }
 
+    /// Waits until the connection is closed, or until `deadline`.
     fn wait_closed(&self, deadline: Instant) {
         if let Kind::Stream(pair) = &self.kind {
             let _ = pair.wait_closed(deadline.saturating_duration_since(Instant::now()));
@@ -170,29 +187,32 @@ impl Qp {
     }
 }
 
-/// Has the connections of all queue pairs closed at the end of the process.
+/// Registers the hook that closes the connections of all queue pairs when the process exits, once.
 fn close_at_exit() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| exit::add_hook(close_all));
 }
 
+/// Starts to close the connections of all queue pairs. Returns a function that waits until they are closed, or until a
+/// deadline.
 fn close_all() -> Box<dyn FnOnce(Instant)> {
-    // Other threads may still destroy them. They stay in memory while this holds them.
+    // Other threads may still destroy queue pairs. The references of this list keep them in memory.
     let mut closing = all::<Qp>();
     closing.retain(|qp| qp.close());
     Box::new(move |deadline| closing.iter().for_each(|qp| qp.wait_closed(deadline)))
 }
 
-/// Destroys a queue pair.
+/// Destroys an object for a queue pair. With the last one, the queue pair is destroyed and its connection closes.
 pub(crate) fn destroy(c: *mut ibv_qp) -> Result<(), Errno> {
     let qp = begin_destroy::<Qp>(c)?;
-    let last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
+    let is_last = qp.handles.fetch_sub(1, Ordering::AcqRel) == 1;
     match &qp.kind {
-        Kind::Stream(pair) if last => {
+        Kind::Stream(pair) if is_last => {
             report::forget_pair(pair.id());
             pair.retire();
         }
-        _ => {} // another object still uses it, or dropping it is enough
+        Kind::Stream(_) => {}   // another object still uses the queue pair
+        Kind::Datagram(_) => {} // destroyed when it is dropped
     }
     qp.context.events().remove(Subject::Qp(qp.number()), c);
     qp.finish();

@@ -1,5 +1,6 @@
-//! Which attributes each state transition requires and allows. Linux checks every `ibv_modify_qp` of an
-//! InfiniBand or RoCE adapter against this table before it calls the driver.
+//! The attributes that each state transition of a queue pair requires and allows. Linux checks every
+//! `ibv_modify_qp` of an InfiniBand or RoCE adapter against such a table (`qp_state_table`) before it calls the
+//! driver.
 
 use crate::abi::*;
 use std::fmt;
@@ -14,17 +15,26 @@ enum Kind {
     XrcReceive,
 }
 
-/// Allowed for every connected type once it is ready.
+/// Attributes that every connected type allows in a transition to RTS.
 const CONNECTED: u32 = IBV_QP_CUR_STATE | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PATH_MIG_STATE;
+/// Attributes that tell a connected queue pair its peer.
 const ADDRESS: u32 = IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+/// Attributes of the responder, which serves requests of the peer.
 const RESPONDER: u32 = IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+/// Attributes of the requester, which sends requests to the peer.
 const REQUESTER: u32 = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 
-/// Returns why a transition with these attributes is not possible, or `None` if it is.
-pub(super) fn wrong(kind: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: u32) -> Option<String> {
+/// Checks a transition that sets the attributes of `mask`. Returns why the transition is not possible, or `None` if
+/// it is possible.
+pub(super) fn check_transition(
+    kind: ibv_qp_type,
+    from: ibv_qp_state,
+    to: ibv_qp_state,
+    mask: u32,
+) -> Option<String> {
     let step = format_args!("{} to {}", state_name(from), state_name(to));
-    let known = matches!(from, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE);
-    if mask & IBV_QP_CUR_STATE != 0 && !known {
+    let allows_cur_state = matches!(from, IBV_QPS_RTR | IBV_QPS_RTS | IBV_QPS_SQD | IBV_QPS_SQE);
+    if mask & IBV_QP_CUR_STATE != 0 && !allows_cur_state {
         return Some(format!(
             "IBV_QP_CUR_STATE is allowed in RTR, RTS, SQD and SQE, but the state is {}",
             state_name(from)
@@ -37,26 +47,27 @@ pub(super) fn wrong(kind: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mas
         IBV_QPT_XRC_RECV => Kind::XrcReceive,
         _ => Kind::Rc,
     };
-    let Some((needed, allowed)) = attributes(kind, from, to) else {
+    let Some(Attributes { required, allowed }) = attributes(kind, from, to) else {
         return Some(format!("no transition from {step}"));
     };
-    let (lacks, extra) = (needed & !mask, mask & !(needed | allowed | IBV_QP_STATE));
-    match (lacks, extra) {
+    let (missing, extra) = (required & !mask, mask & !(required | allowed | IBV_QP_STATE));
+    match (missing, extra) {
         (0, 0) => None,
         (0, _) => Some(format!("the transition from {step} does not allow {}", Names(extra))),
-        _ => Some(format!("the transition from {step} requires {}", Names(lacks))),
+        _ => Some(format!("the transition from {step} requires {}", Names(missing))),
     }
 }
 
+/// Returns the name of a state in the manual pages.
 fn state_name(state: ibv_qp_state) -> &'static str {
     let names = ["RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"];
     names.get(state as usize).copied().unwrap_or("an unknown state")
 }
 
-/// The names of the bits of a mask.
+/// A mask of attributes. Displays the names of its bits.
 struct Names(u32);
 
-/// In order of the bits.
+/// The names of the attributes, indexed by bit.
 const NAMES: [&str; 21] = [
     "IBV_QP_STATE",
     "IBV_QP_CUR_STATE",
@@ -95,43 +106,55 @@ impl fmt::Display for Names {
     }
 }
 
-/// Required and allowed attributes of a transition, or `None` if there is no such transition.
-fn attributes(kind: Kind, from: ibv_qp_state, to: ibv_qp_state) -> Option<(u32, u32)> {
-    let steps = match (from, to) {
+/// The attributes of a transition, as masks. `IBV_QP_STATE` is always allowed and in neither of them.
+struct Attributes {
+    required: u32,
+    /// Those that may be set in addition to the required ones.
+    allowed: u32,
+}
+
+/// Returns the attributes of a transition, or `None` if there is no such transition.
+fn attributes(kind: Kind, from: ibv_qp_state, to: ibv_qp_state) -> Option<Attributes> {
+    let (required, allowed) = match (from, to) {
         (_, IBV_QPS_RESET | IBV_QPS_ERR) => (0, 0),
-        (IBV_QPS_RESET, IBV_QPS_INIT) => (to_init(kind), 0),
-        (IBV_QPS_INIT, IBV_QPS_INIT) => (0, to_init(kind)),
-        (IBV_QPS_INIT, IBV_QPS_RTR) => to_rtr(kind),
+        (IBV_QPS_RESET, IBV_QPS_INIT) => (init_attributes(kind), 0),
+        (IBV_QPS_INIT, IBV_QPS_INIT) => (0, init_attributes(kind)),
+        (IBV_QPS_INIT, IBV_QPS_RTR) => return Some(rtr_attributes(kind)),
         (IBV_QPS_RTR, IBV_QPS_RTS) => {
-            (to_rts(kind), while_up(kind) | if kind == Kind::XrcReceive { REQUESTER } else { 0 })
+            let more = if kind == Kind::XrcReceive { REQUESTER } else { 0 };
+            (rts_required(kind), rts_allowed(kind) | more)
         }
-        (IBV_QPS_RTS | IBV_QPS_SQD, IBV_QPS_RTS) => (0, while_up(kind)),
+        (IBV_QPS_RTS | IBV_QPS_SQD, IBV_QPS_RTS) => (0, rts_allowed(kind)),
         (IBV_QPS_RTS, IBV_QPS_SQD) => (0, IBV_QP_EN_SQD_ASYNC_NOTIFY),
-        (IBV_QPS_SQD, IBV_QPS_SQD) => (0, while_drained(kind)),
+        (IBV_QPS_SQD, IBV_QPS_SQD) => (0, sqd_allowed(kind)),
         (IBV_QPS_SQE, IBV_QPS_RTS) if kind == Kind::Ud => (0, IBV_QP_CUR_STATE | IBV_QP_QKEY),
         (IBV_QPS_SQE, IBV_QPS_RTS) if kind == Kind::Uc => (0, IBV_QP_CUR_STATE | IBV_QP_ACCESS_FLAGS),
         _ => return None,
     };
-    Some(steps)
+    Some(Attributes { required, allowed })
 }
 
-fn to_init(kind: Kind) -> u32 {
+/// Returns the attributes of INIT, which the transition from RESET requires and the one from INIT allows.
+fn init_attributes(kind: Kind) -> u32 {
     let own = if kind == Kind::Ud { IBV_QP_QKEY } else { IBV_QP_ACCESS_FLAGS };
     IBV_QP_PKEY_INDEX | IBV_QP_PORT | own
 }
 
-fn to_rtr(kind: Kind) -> (u32, u32) {
+/// Returns the attributes of the transition from INIT to RTR.
+fn rtr_attributes(kind: Kind) -> Attributes {
     let allowed = IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX;
-    match kind {
+    let (required, allowed) = match kind {
         Kind::Ud => (0, IBV_QP_PKEY_INDEX | IBV_QP_QKEY),
         Kind::Uc => (ADDRESS, allowed),
-        // Linux allows fewer attributes, but perftest sets these.
+        // Linux does not allow the attributes of a responder for this type, but perftest sets them.
         Kind::XrcSend => (ADDRESS, allowed | RESPONDER),
         Kind::Rc | Kind::XrcReceive => (ADDRESS | RESPONDER, allowed),
-    }
+    };
+    Attributes { required, allowed }
 }
 
-fn to_rts(kind: Kind) -> u32 {
+/// Returns the attributes that the transition from RTR to RTS requires.
+fn rts_required(kind: Kind) -> u32 {
     match kind {
         Kind::Ud | Kind::Uc => IBV_QP_SQ_PSN,
         Kind::Rc | Kind::XrcSend => IBV_QP_SQ_PSN | REQUESTER,
@@ -139,7 +162,8 @@ fn to_rts(kind: Kind) -> u32 {
     }
 }
 
-fn while_up(kind: Kind) -> u32 {
+/// Returns the attributes that a transition from RTR, RTS or SQD to RTS allows.
+fn rts_allowed(kind: Kind) -> u32 {
     match kind {
         Kind::Ud => IBV_QP_CUR_STATE | IBV_QP_QKEY,
         Kind::Uc | Kind::XrcSend => CONNECTED,
@@ -147,7 +171,8 @@ fn while_up(kind: Kind) -> u32 {
     }
 }
 
-fn while_drained(kind: Kind) -> u32 {
+/// Returns the attributes that can be changed in SQD.
+fn sqd_allowed(kind: Kind) -> u32 {
     let path = IBV_QP_AV | IBV_QP_ALT_PATH | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX | IBV_QP_PATH_MIG_STATE;
     match kind {
         Kind::Ud => IBV_QP_PKEY_INDEX | IBV_QP_QKEY,
@@ -163,19 +188,19 @@ mod tests {
     use super::*;
 
     fn is_ok(kind: ibv_qp_type, from: ibv_qp_state, to: ibv_qp_state, mask: u32) -> bool {
-        wrong(kind, from, to, mask).is_none()
+        check_transition(kind, from, to, mask).is_none()
     }
 
     #[test]
     fn errors_name_the_attributes() {
-        let named = |mask| wrong(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR, mask).unwrap_or_default();
+        let named = |mask| check_transition(IBV_QPT_RC, IBV_QPS_INIT, IBV_QPS_RTR, mask).unwrap_or_default();
         assert_eq!(
             named(RTR & !(IBV_QP_AV | IBV_QP_DEST_QPN)),
             "the transition from INIT to RTR requires IBV_QP_AV, IBV_QP_DEST_QPN"
         );
         assert_eq!(named(RTR | IBV_QP_QKEY), "the transition from INIT to RTR does not allow IBV_QP_QKEY");
         assert_eq!(named(RTR | 1 << 31), "the transition from INIT to RTR does not allow 0x80000000");
-        let none = wrong(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_RTS, IBV_QP_STATE);
+        let none = check_transition(IBV_QPT_RC, IBV_QPS_RESET, IBV_QPS_RTS, IBV_QP_STATE);
         assert_eq!(none.as_deref(), Some("no transition from RESET to RTS"));
     }
 

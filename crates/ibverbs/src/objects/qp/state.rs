@@ -1,7 +1,7 @@
-//! The states of a queue pair: what each transition does with its attributes.
+//! `ibv_modify_qp`: sets attributes of a queue pair and changes its state.
 #![expect(unsafe_code, reason = "unions of C")]
 
-use super::required::wrong;
+use super::required::check_transition;
 use super::{Kind, Qp};
 use crate::abi::*;
 use crate::objects::gids::{gid_index_of_lid, gid_of_lid};
@@ -15,7 +15,7 @@ use ironwarp_rnic::qp::{Retries, State};
 use std::ffi::c_int;
 
 impl Qp {
-    /// Sets the attributes that `mask` names, and changes the state if it includes one.
+    /// Sets the attributes that `mask` names, and changes the state if `mask` has `IBV_QP_STATE`.
     pub(crate) fn modify(&self, attr: &ibv_qp_attr, mask: c_int) -> Result<(), Errno> {
         let mask = mask.cast_unsigned();
         if mask & IBV_QP_PORT != 0 && attr.port_num != 1
@@ -23,21 +23,21 @@ impl Qp {
         {
             return Err(Errno::INVALID.because("port_num must be 1 and pkey_index 0"));
         }
-        let from = self.note_state();
+        let from = self.refresh_state();
         if mask & IBV_QP_CUR_STATE != 0 && attr.cur_qp_state != from {
             return Err(Errno::INVALID
                 .because(format_args!("cur_qp_state is {}, but the state is {from}", attr.cur_qp_state)));
         }
-        // iWARP drivers have no such table: a new queue pair is idle, and reports INIT.
         let to = if mask & IBV_QP_STATE != 0 { attr.qp_state } else { from };
+        // Linux does not apply the table to iWARP adapters. There a new queue pair is idle, and reports INIT.
         if !is_iwarp()
-            && let Some(why) = wrong(self.init().qp_type, from, to, mask)
+            && let Some(why) = check_transition(self.init().qp_type, from, to, mask)
         {
             return Err(Errno::INVALID.because(format_args!("queue pair {}: {why}", Hex(self.number()))));
         }
-        self.note_attributes(attr, mask);
+        self.store_attributes(attr, mask);
         if mask & IBV_QP_STATE != 0 {
-            self.step(attr, mask)?;
+            self.change_state(attr, mask)?;
         }
         if mask & IBV_QP_ACCESS_FLAGS != 0
             && let Some(pair) = self.stream()
@@ -52,11 +52,12 @@ impl Qp {
         {
             pair.qp().set_qkey(attr.qkey);
         }
-        self.note_state();
+        self.refresh_state();
         Ok(())
     }
 
-    fn step(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
+    /// Changes the state to `attr.qp_state`. The transition to RTR starts to connect a connected queue pair.
+    fn change_state(&self, attr: &ibv_qp_attr, mask: u32) -> Result<(), Errno> {
         let to = match attr.qp_state {
             IBV_QPS_RESET => State::Reset,
             IBV_QPS_INIT => State::Init,
@@ -74,10 +75,10 @@ impl Qp {
                     return Err(Errno::INVALID
                         .because("the transition to RTR requires IBV_QP_AV and IBV_QP_DEST_QPN"));
                 }
-                // The peer is asked for these values when the connection is established.
+                // Before connecting, because the RNR timer is sent to the peer when the connection is established.
                 self.set_retries();
-                let remote = remote(attr)?;
-                let options = self.options(attr, mask)?;
+                let remote = remote_qp(attr)?;
+                let options = bring_up_options(attr, mask)?;
                 self.context().engine().bring_up(pair, remote, &options).map_err(|error| {
                     let (own, peer) = (Hex(self.number()), Peer::Qp(remote));
                     let why = format!("failed to connect queue pair {own} to {peer}: {error}");
@@ -100,23 +101,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Converts the attributes of the connection, except for the peer's address.
-    fn options(&self, attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Errno> {
-        let index = match attr.ah_attr.is_global {
-            0 => gid_index_of_lid()?,
-            _ => usize::from(attr.ah_attr.grh.sgid_index),
-        };
-        // Even a queue pair that serves no Reads must answer the one by which a peer asks for an
-        // acknowledgement.
-        let ird = u16::from(attr.max_dest_rd_atomic).max(1);
-        let mtu = (1..=5).contains(&attr.path_mtu).then(|| 128 << attr.path_mtu);
-        let receive_psn = (mask & IBV_QP_RQ_PSN != 0).then_some(attr.rq_psn & 0xff_ffff);
-        let local = Local::Index(index);
-        Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
-    }
-
-    /// Records attributes, for queries and later transitions.
-    fn note_attributes(&self, from: &ibv_qp_attr, mask: u32) {
+    /// Copies the attributes that `mask` names to `self.attr`, for queries and later transitions.
+    fn store_attributes(&self, from: &ibv_qp_attr, mask: u32) {
         let mut to = self.attr();
         let to = &mut *to;
         macro_rules! keep {
@@ -146,6 +132,7 @@ impl Qp {
         }
     }
 
+    /// Passes the stored timeouts and retry counts to the adapter.
     fn set_retries(&self) {
         let Some(pair) = self.stream() else { return };
         let attr = self.attr();
@@ -160,11 +147,27 @@ impl Qp {
     }
 }
 
-/// The peer that the attributes name by GID or LID.
-fn remote(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
+/// Converts the attributes of the connection for the adapter, except for the address of the peer.
+fn bring_up_options(attr: &ibv_qp_attr, mask: u32) -> Result<BringUpOptions, Errno> {
+    let index = match attr.ah_attr.is_global {
+        0 => gid_index_of_lid()?,
+        _ => usize::from(attr.ah_attr.grh.sgid_index),
+    };
+    // At least one: a peer may request an acknowledgement by a Read, even from a queue pair that serves no others.
+    let ird = u16::from(attr.max_dest_rd_atomic).max(1);
+    // IBV_MTU_256 is 1, IBV_MTU_4096 is 5, and each value doubles the MTU.
+    let mtu = (IBV_MTU_256..=IBV_MTU_4096).contains(&attr.path_mtu).then(|| 128 << attr.path_mtu);
+    // PSNs have 24 bits.
+    let receive_psn = (mask & IBV_QP_RQ_PSN != 0).then_some(attr.rq_psn & 0xff_ffff);
+    let local = Local::Index(index);
+    Ok(BringUpOptions { local, ird: Some(ird), ord: None, path_mtu: mtu, receive_psn })
+}
+
+/// Returns the peer that the attributes name by GID or LID, and queue pair number.
+fn remote_qp(attr: &ibv_qp_attr) -> Result<Remote, Errno> {
     let gid = match attr.ah_attr.is_global {
         0 => gid_of_lid(attr.ah_attr.dlid)?,
-        // SAFETY: every member of the union is sixteen bytes.
+        // SAFETY: `ibv_gid` is a union of sixteen bytes and two integers, so all its bytes are initialised.
         _ => Gid::from_bytes(unsafe { attr.ah_attr.grh.dgid.raw }),
     };
     Ok(Remote { gid, qpn: attr.dest_qp_num })
