@@ -1,22 +1,26 @@
-//! What other threads ask of a lane.
+//! Commands that other threads send to a lane.
 
 use super::source::{Callback, Drive, EventSource, Service};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A command to a lane's thread.
+/// A command for a lane's thread, sent with [`LaneHandle::submit`](super::handle::LaneHandle::submit).
 #[derive(Debug)]
 pub(crate) enum Command {
-    /// Drive a connection that was left with work, when its turn comes.
+    /// Drive a connection with pending work, when its turn comes.
     Drive(Arc<dyn Drive>),
-    /// A program polls the poll set with this token: check that it goes on doing so.
+    /// Check from now on whether the program still polls the poll set with this token.
     Watch(u64),
+    /// Run a function now.
     Call(Callback),
+    /// Run a function at this time, or soon after.
     CallAt(Instant, Callback),
+    /// Wait for a descriptor from now on.
     AddSource(Arc<dyn EventSource>),
+    /// Call a service from now on.
     AddService(Arc<dyn Service>),
-    /// The adapter failed: cut all connections.
+    /// Abort all connections, because the adapter has failed.
     Abort,
-    /// Disconnect, and end when all connections are closed or this much time has passed.
+    /// Disconnect all connections, and end the thread once they are closed or this much time has passed.
     Stop(Duration),
 }

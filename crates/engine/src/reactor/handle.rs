@@ -1,4 +1,4 @@
-//! The handle of a lane: its epoll, its inbox and its counters, which all threads may use.
+//! State of a lane that all threads may use: its epoll, its inbox of commands and its counters.
 
 use super::command::Command;
 use super::source::Callback;
@@ -16,38 +16,42 @@ use std::time::Instant;
 pub(super) const WAKE: u64 = 0;
 /// The token of the alarm that ends a pause.
 pub(super) const ALARM: u64 = 1;
-/// The bits of a token from this one on are the number of the lane that issued it.
+/// The lowest bit of the lane's number in a token. The bits below it count the tokens of the lane.
 const LANE_SHIFT: u32 = 48;
 
 /// State of a lane that is shared with other threads.
 #[derive(Debug)]
 pub(crate) struct LaneHandle {
+    /// Index among the lanes of the adapter.
     number: usize,
     epoll: Epoll,
+    /// Wakes the thread for commands.
     pub(super) wake: EventFd,
     /// Commands that the thread has not taken yet; `None` once it has ended.
     inbox: Mutex<Option<Vec<Command>>>,
+    /// The next token to issue.
     tokens: AtomicU64,
     pub(super) counters: Counters,
     /// The lane's thread, once it runs.
     pub(super) thread: OnceLock<Thread>,
-    /// The same thread, to wake it once it does not wait for descriptors any more.
+    /// The lane's thread as the standard library knows it, to unpark it after the lane has failed.
     pub(super) parked: OnceLock<std::thread::Thread>,
+    /// Set once the thread does not wait for descriptors any more.
     failed: AtomicBool,
-    /// Reports that the lane cannot go on.
+    /// Where a failure of the lane is reported.
     reports: Arc<AsyncEvents>,
 }
 
-/// What a lane counts.
+/// Counters of a lane, for statistics.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
     /// Number of times its thread woke.
     pub(super) wakes: AtomicU64,
     /// Number of pending timers when its thread last went to sleep.
     pub(super) timers: AtomicUsize,
-    /// Number of handshakes that peers have begun, at that time.
+    /// Number of handshakes in progress that peers began, when its thread last went to sleep.
     pub(crate) handshakes: AtomicUsize,
-    /// Number of such handshakes that were evicted.
+    /// Number of handshakes begun by peers that were evicted, since the lane started.
     pub(crate) evicted: AtomicU64,
 }
 
@@ -69,7 +73,7 @@ impl LaneHandle {
         Ok(handle)
     }
 
-    /// Its place among the lanes of the adapter.
+    /// Returns its index among the lanes of the adapter.
     pub(crate) fn number(&self) -> usize {
         self.number
     }
@@ -82,47 +86,49 @@ impl LaneHandle {
         &self.counters
     }
 
-    /// A token that nothing else on the lanes of the adapter has: a connection that is moved keeps its token.
+    /// Returns a new token for an epoll entry. It is unique among all lanes of the adapter, because a connection that is moved to another
+    /// lane keeps its token.
     pub(crate) fn new_token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Number of times its thread woke.
+    /// Returns how many times its thread woke.
     pub(crate) fn wakes(&self) -> u64 {
         self.counters.wakes.load(Ordering::Relaxed)
     }
 
-    /// The thread, once it runs.
+    /// Returns the thread; `None` if it does not run yet.
     pub(crate) fn thread(&self) -> Option<Thread> {
         self.thread.get().copied()
     }
 
-    /// Waits until the thread runs.
+    /// Waits until the thread runs, and returns it.
     pub(crate) fn await_thread(&self) -> Thread {
         *self.thread.wait()
     }
 
-    /// Calls a function on the lane's thread, soon.
+    /// Has the lane's thread call a function as soon as it can.
     pub(crate) fn call(&self, call: impl FnOnce() + Send + 'static) {
         self.submit(Command::Call(Callback::new(call)));
     }
 
-    /// Calls a function on the lane's thread at this time, or soon after.
+    /// Has the lane's thread call a function at this time, or soon after.
     pub(crate) fn call_at(&self, at: Instant, call: impl FnOnce() + Send + 'static) {
         self.submit(Command::CallAt(at, Callback::new(call)));
     }
 
-    /// Has the lane do something. A lane that has ended does nothing.
+    /// Sends a command to the lane's thread and wakes it. If the thread has ended, drops the command.
     pub(crate) fn submit(&self, command: Command) {
         let mut inbox = lock(&self.inbox);
         let Some(commands) = &mut *inbox else {
             drop(inbox);
-            return drop(command); // which may drop much else: not under the lock
+            return drop(command); // after unlocking: its destructor may submit commands
         };
-        let first = commands.is_empty();
+        let was_empty = commands.is_empty();
         commands.push(command);
         drop(inbox);
-        if first {
+        // The thread takes all commands at once, so the first one wakes it for all.
+        if was_empty {
             self.wake.signal();
             if self.is_failed()
                 && let Some(thread) = self.parked.get()
@@ -132,33 +138,34 @@ impl LaneHandle {
         }
     }
 
-    /// Takes what was submitted.
+    /// Takes all submitted commands.
     pub(super) fn take_commands(&self) -> Vec<Command> {
         lock(&self.inbox).as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// The thread ends: commands are dropped from now on.
+    /// Drops all pending commands and those submitted from now on, because the thread ends.
     pub(super) fn close(&self) {
-        let left = lock(&self.inbox).take();
-        drop(left);
+        let pending = lock(&self.inbox).take();
+        drop(pending); // after unlocking: destructors may submit commands
     }
 
-    /// Number of commands that its thread has not taken yet.
+    /// Returns the number of commands that its thread has not taken yet.
     #[cfg(test)]
     pub(crate) fn pending_commands(&self) -> usize {
         lock(&self.inbox).as_ref().map_or(0, Vec::len)
     }
 
-    /// Whether it cannot wait for descriptors any more.
+    /// Returns whether the lane has failed: its thread does not wait for descriptors any more.
     pub(crate) fn is_failed(&self) -> bool {
         self.failed.load(Ordering::SeqCst)
     }
 
+    /// Records that the lane's thread does not wait for descriptors any more.
     pub(super) fn set_failed(&self) {
         self.failed.store(true, Ordering::SeqCst);
     }
 
-    /// Stops the adapter: what the lane's sockets have cannot be known any more.
+    /// Stops the adapter, because the lane cannot serve its sockets any more. `why` goes to the log.
     #[cold]
     pub(crate) fn fail(&self, why: &dyn fmt::Display) {
         self.reports.fail(&format_args!("lane {} failed: {why}", self.number));

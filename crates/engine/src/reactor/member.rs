@@ -1,4 +1,4 @@
-//! What a poll set, and steering, know of the sockets in it: traits that connections and connectionless queue pairs implement.
+//! The traits by which poll sets and steering use the sockets of queue pairs. Connections and connectionless queue pairs implement them.
 
 use super::class::Class;
 use ironwarp_rnic::error::QpError;
@@ -9,62 +9,73 @@ use std::net::SocketAddr;
 use std::os::fd::AsFd;
 use std::sync::Arc;
 
-/// Who serves a poll set.
+/// The thread that serves a poll set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServedBy {
+    /// The lane's thread.
     Lane,
+    /// A thread of the program that polls or waits.
     Program,
 }
 
-/// A socket in a poll set.
+/// A socket of a queue pair, in a poll set.
 pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
-    /// The queue pair of a connection, which may owe acknowledgements.
+    /// Returns the queue pair of a connection. The poll set has it send the acknowledgements it owes. `None` for datagrams, which are
+    /// never acknowledged.
     fn qp(&self) -> Option<&Arc<Qp>> {
         None
     }
 
-    /// Moves what the socket has. Returns the queue pair if it may owe an acknowledgement now.
+    /// Receives from and sends to the socket, as far as `ready` says that it can. Returns the queue pair if it may owe an
+    /// acknowledgement now.
+    ///
+    /// Called by the poll set, on the lane's thread or a thread of the program. An implementation must not block. The socket is
+    /// edge-triggered: work that is left must be driven without another event.
     fn serve(&self, ready: Ready, by: ServedBy) -> Option<&Arc<Qp>>;
 
-    /// The adapter is closing. Returns whether the socket stays in the set until its peer has closed, too.
+    /// Begins to close, because the adapter is being closed. Returns whether the socket stays in the set until its peer has closed, too;
+    /// if not, the poll set removes it. Called on the lane's thread.
     fn disconnect(self: Arc<Self>) -> bool;
 
-    /// The adapter has stopped: what was posted is flushed.
+    /// Ends at once and flushes all posted requests, because the adapter has stopped. Called on the lane's thread.
     fn abort(&self);
 
-    /// The connection, if steering may move it to another lane.
+    /// Returns the connection, if steering can move it to another lane.
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
         None
     }
 }
 
-/// What decides which lane serves a connection, besides its addresses.
+/// Properties of a completion queue that decide which lane serves its connections, before their addresses do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Placement {
+    /// The class of its completion handler.
     pub(crate) class: Class,
-    /// The completion vector of its completion queue: the lane that the program asked for.
+    /// Its completion vector, which is the number of a lane. `None` if the program did not give one.
     pub(crate) vector: Option<usize>,
 }
 
-/// A connection, as steering sees it.
+/// A connection that steering can move between lanes. Steering calls these methods, on any thread.
 pub(crate) trait Movable: Send + Sync + fmt::Debug {
-    /// The number of its queue pair.
+    /// Returns the number of its queue pair, for the log.
     fn qpn(&self) -> u32;
 
-    /// The lane that serves it.
+    /// Returns the number of the lane that serves it while the program does not.
     fn lane(&self) -> usize;
 
+    /// Returns the placement of the completion queue for its receives.
     fn placement(&self) -> Placement;
 
-    /// The address of the peer, and its own; `None` if it is closed.
+    /// Returns the addresses of the peer and of this end; `None` if the connection is closed.
     fn addresses(&self) -> Option<(SocketAddr, SocketAddr)>;
 
-    /// Number of times it was served since this was last called.
+    /// Returns how many times it was served since the last call. Approximate: rebalancing compares connections by it.
     fn take_serve_count(&self) -> u64;
 
-    /// Moves it to another lane. Returns false if it is closed.
+    /// Moves it to another lane while traffic flows. Returns false if it is closed. After an error it stays on its lane, or is closed if
+    /// that failed, too.
     fn move_to(self: Arc<Self>, lane: usize) -> io::Result<bool>;
 
-    /// Ends it at once.
+    /// Ends it at once with this error, without telling the peer why.
     fn abort(&self, error: QpError);
 }

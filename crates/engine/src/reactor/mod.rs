@@ -1,12 +1,12 @@
-//! The event loop: lanes, the poll sets they serve, and threads of the program that sleep.
+//! The event loop: lanes (threads of the adapter), the poll sets they serve, and threads of the program that wait for completions.
 //!
 //! | file | for |
 //! |---|---|
-//! | `class`, `shares` | classes of completion handlers, and turns in proportion to their shares |
-//! | `source`, `member` | what a lane and a poll set know of the things they serve: traits |
-//! | `command` | what other threads ask of a lane |
-//! | `handle` | the side of a lane that all threads may use |
-//! | `waiters` | threads that sleep until a completion queue has something |
+//! | `class`, `shares` | classes of completion handlers, and a backlog that is divided among them |
+//! | `source`, `member` | traits of the things that lanes and poll sets serve |
+//! | `command` | commands that other threads send to a lane |
+//! | `handle` | state of a lane that all threads may use |
+//! | `waiters` | threads of the program that sleep until a completion queue has a completion |
 //! | `poll_set` | the sockets that one completion queue has on one lane |
 //! | `lane` | a lane and its poll sets |
 //! | `thread` | the lane's thread |

@@ -197,7 +197,7 @@ impl<P: Owner> Connection<P> {
         if !place.life.enter() {
             return Ok(false);
         }
-        let (set, only) = (Arc::clone(&place.set), place.set.only());
+        let (set, only) = (Arc::clone(&place.set), place.set.only_member());
         let added = set.insert(self.token, &self.as_member());
         drop(place);
         set.queue_owed_ack_of(only);
@@ -221,7 +221,7 @@ impl<P: Owner> Connection<P> {
     /// Only the set that waits for its socket changes. What the socket reported in between, the new set reports again; the new
     /// lane drives it once, in case something was missed.
     fn move_to_set(self: &Arc<Self>, to: &Arc<PollSet>) -> io::Result<bool> {
-        let only = to.only();
+        let only = to.only_member();
         {
             // Against a release, which must find it in its set.
             let mut place = lock(&self.place);

@@ -149,7 +149,7 @@ impl CompletionQueue {
         // to send again, which is not as soon as there is room for a byte.
         if let Some(set) = lone(&sets)
             && set.len() == 1
-            && let Some(only) = set.only()
+            && let Some(only) = set.only_member()
             && !only.qp.is_blocked()
         {
             settle(set);

@@ -111,7 +111,7 @@ impl DatagramQueuePair {
         let token = self.set.lane().new_token();
         // Before it is added: if that fails, it is removed when this is dropped.
         self.tokens.push(token);
-        let only = self.set.only();
+        let only = self.set.only_member();
         self.set.insert(token, &inbox)?;
         self.set.queue_owed_ack_of(only);
         // Its first event may have come before it was in the set.

@@ -1,24 +1,27 @@
-//! Queue pairs of a poll set that may owe an acknowledgement.
+//! The list of queue pairs in a poll set that owe an acknowledgement.
 
 use ironwarp_rnic::qp::Qp;
 use ironwarp_rnic::sync::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// Queue pairs that owe an acknowledgement. Each is listed once, see `Qp::take_owed_acknowledgement`.
 #[derive(Debug, Default)]
 pub(super) struct PendingAcks {
     owing: Mutex<Vec<Arc<Qp>>>,
-    /// Whether the list has any.
+    /// Whether the list may have entries: `flush`, which finds none most of the time, does not take the lock then. Set after an entry was
+    /// added, and cleared before the entries are taken, so that no entry is overlooked.
     any: AtomicBool,
 }
 
 impl PendingAcks {
+    /// Adds a queue pair.
     pub(super) fn push(&self, qp: &Arc<Qp>) {
         lock(&self.owing).push(Arc::clone(qp));
         self.any.store(true, Ordering::Release);
     }
 
-    /// Has all of them acknowledge.
+    /// Sends the acknowledgements of all listed queue pairs, and clears the list.
     #[inline]
     pub(super) fn flush(&self) {
         if self.any.load(Ordering::Acquire) {
@@ -28,7 +31,7 @@ impl PendingAcks {
 
     fn flush_all(&self) {
         if !self.any.swap(false, Ordering::AcqRel) {
-            return;
+            return; // another thread flushes
         }
         let owing = std::mem::take(&mut *lock(&self.owing));
         for qp in owing {

@@ -1,4 +1,4 @@
-//! The sockets in a poll set.
+//! The sockets in a poll set, by token.
 
 use crate::reactor::member::Member;
 use ironwarp_rnic::qp::Qp;
@@ -7,18 +7,21 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
+/// The members of a poll set.
 #[derive(Debug, Default)]
 pub(super) struct Members {
     map: Mutex<HashMap<u64, Arc<dyn Member>>>,
+    /// Number of entries in the map, to read without the lock.
     count: AtomicUsize,
-    /// Goes up when a member comes or leaves.
+    /// Incremented when a member is added or removed.
     generation: AtomicU64,
 }
 
-/// The queue pair of the only member, as of one generation of the members.
+/// The only member of a poll set, which is a connection. Valid until a member is added or removed.
 #[derive(Debug)]
 pub(crate) struct OnlyMember {
     pub(crate) qp: Arc<Qp>,
+    /// Generation of the members when this one was the only one.
     generation: u64,
 }
 
@@ -26,17 +29,18 @@ impl Members {
     pub(super) fn insert(&self, token: u64, member: &Arc<dyn Member>) {
         let mut map = lock(&self.map);
         map.insert(token, Arc::clone(member));
-        self.changed(map.len());
+        self.record_change(map.len());
     }
 
     pub(super) fn remove(&self, token: u64) -> Option<Arc<dyn Member>> {
         let mut map = lock(&self.map);
         let member = map.remove(&token)?;
-        self.changed(map.len());
+        self.record_change(map.len());
         Some(member)
     }
 
-    fn changed(&self, count: usize) {
+    /// Publishes the number of members after a change. The caller holds the lock of the map.
+    fn record_change(&self, count: usize) {
         self.count.store(count, Ordering::SeqCst);
         self.generation.fetch_add(1, Ordering::SeqCst);
     }
@@ -58,18 +62,18 @@ impl Members {
         self.count.load(Ordering::SeqCst)
     }
 
-    /// The only member, if it is a connection.
+    /// Returns the only member, if there is exactly one and it is a connection.
     #[inline]
-    pub(super) fn only(&self) -> Option<OnlyMember> {
+    pub(super) fn only_member(&self) -> Option<OnlyMember> {
         let map = lock(&self.map);
         let member = map.values().next().filter(|_| map.len() == 1)?;
         let qp = Arc::clone(member.qp()?);
         Some(OnlyMember { qp, generation: self.generation.load(Ordering::SeqCst) })
     }
 
-    /// Whether no member came or left since `only` was the only one.
+    /// Returns whether no member was added or removed since `only` was returned.
     #[inline]
-    pub(super) fn is_still(&self, only: &OnlyMember) -> bool {
+    pub(super) fn is_unchanged_since(&self, only: &OnlyMember) -> bool {
         self.generation.load(Ordering::SeqCst) == only.generation
     }
 }

@@ -1,8 +1,8 @@
-//! The sockets that one completion queue has on one lane: an epoll set, which is itself one entry of the lane's epoll.
+//! A poll set: the sockets that one completion queue has on one lane. It is an epoll set, which is itself one entry of the lane's epoll.
 //!
-//! Either the lane serves the set, or the program does by polling the completion queue. The entry is armed or not, which is one
-//! system call however many sockets there are. A program that polls disarms it; once it stops polling, or is about to sleep, the
-//! entry is armed again (`owner.rs`).
+//! Either the lane serves the set, or the program does by polling the completion queue. While the lane serves it, the set's entry in the
+//! lane's epoll is armed. A program that polls disarms the entry; it is armed again once the program stops polling, or is about to sleep
+//! (`owner.rs`). Arming takes one system call, however many sockets the set has.
 
 mod acks;
 mod members;
@@ -22,51 +22,53 @@ use ironwarp_rnic::queue::Cq;
 use ironwarp_rnic::sync::lock;
 use members::Members;
 use owner::Owner;
+use pace::Timing;
 use std::cell::RefCell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-/// Number of events taken from the kernel at once.
-const BATCH: usize = 64;
+/// Maximum number of events taken from the kernel with one system call.
+const MAX_EVENTS: usize = 64;
 
 thread_local! {
-    /// Room for events, for threads of the program that poll.
-    static EVENTS: RefCell<Events> = RefCell::new(Events::new(BATCH));
+    /// Buffer for events, for threads of the program that poll.
+    static EVENTS: RefCell<Events> = RefCell::new(Events::new(MAX_EVENTS));
 }
 
-/// What the sockets had.
+/// Summary of what was received when the sockets of a set were served.
 #[derive(Clone, Copy, Debug, Default)]
 struct Served {
-    /// Something was received.
+    /// Whether anything was received.
     received: bool,
-    /// Large payload was among it.
+    /// Whether large payload was received.
     bulk: bool,
 }
 
-/// What the lane is to do after the entry of a set fired.
+/// What the lane must do for a poll set after it has served the set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "the set is served and acknowledged by the lane only"]
+#[must_use = "the lane must act on it: nothing else serves or acknowledges for the set"]
 pub(crate) enum FollowUp {
     /// Nothing.
     Done,
-    /// Check whether the program, which had polled this many times, polls now: it was just woken, and its answer may carry the
-    /// acknowledgement.
+    /// Check whether the program polls the set soon. The value is the set's poll count before. The program was woken just now, and its
+    /// answer to the peer can carry the acknowledgement; if it does not poll, [`PollSet::check_polling`] acknowledges.
     CheckPolling(u64),
-    /// Call [`PollSet::resume`] in a moment. Messages stream in, each sent by a call of its own: waking for every one costs both
-    /// ends more than taking several at once.
+    /// Call [`PollSet::resume`] after a short pause. Messages stream in, each sent by a system call of its own: waking up for every one
+    /// costs both ends more than receiving several at once.
     Pause,
 }
 
-/// What the lane found when it checked whether the program still polls a set.
+/// Result of the lane's check whether the program still polls a set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PollCheck {
-    /// It does, and has polled this many times.
+    /// The program polls. The value is the set's poll count, for the next check.
     Polled(u64),
-    /// A thread sleeps on the set, and will say so when it wakes. Check from time to time whether it still exists.
+    /// A thread of the program sleeps on the set. The lane must check from time to time whether that thread still exists, with
+    /// [`PollSet::check_sleepers`].
     Asleep,
-    /// There is no need to check again: the lane has the set back, or a check is pending already.
+    /// No further check is needed: the lane serves the set again, or checks of its sleeping threads are scheduled already.
     Over,
 }
 
@@ -75,17 +77,20 @@ pub(crate) enum PollCheck {
 pub(crate) struct PollSet {
     owner: Owner,
     members: Members,
+    /// Queue pairs that owe an acknowledgement. The only member of a set is not listed here.
     acks: PendingAcks,
-    /// The completion queues that poll it.
+    /// The completion queues that poll the set.
     cqs: Mutex<Vec<Weak<Cq>>>,
-    /// Threads of the program that sleep on it, and their completion queues' waiters. While there are any, the lane does not serve it.
+    /// Threads of the program that sleep on the set, each with the waiters of its completion queue. While there are any, the lane does not
+    /// serve the set.
     sleepers: Mutex<Vec<(Thread, Weak<Waiters>)>>,
-    /// The lane checks from time to time whether the sleeping threads still exist.
-    guarded: AtomicBool,
+    /// Whether the lane checks from time to time that the sleeping threads still exist.
+    checks_sleepers: AtomicBool,
 }
 
 impl PollSet {
-    /// A set without sockets, in a lane's epoll. `register` makes it known to the lane before its first event.
+    /// Creates a set without sockets, and adds it to a lane's epoll. Calls `register` before that, to make the set known to the lane before
+    /// its first event.
     pub(crate) fn new(lane: &Arc<LaneHandle>, register: impl FnOnce(&Arc<Self>)) -> io::Result<Arc<Self>> {
         let set = Arc::new(Self {
             owner: Owner::new(lane)?,
@@ -93,7 +98,7 @@ impl PollSet {
             acks: PendingAcks::default(),
             cqs: Mutex::default(),
             sleepers: Mutex::default(),
-            guarded: AtomicBool::new(false),
+            checks_sleepers: AtomicBool::new(false),
         });
         register(&set);
         lane.epoll().add(&set.owner.epoll, set.token(), Interest::ReadableEdges)?;
@@ -104,85 +109,90 @@ impl PollSet {
         &self.owner.lane
     }
 
-    /// Its token in the lane's epoll.
+    /// Returns its token in the lane's epoll.
     pub(crate) fn token(&self) -> u64 {
         self.owner.token
     }
 
+    /// Returns the epoll set of its sockets, for threads of the program to sleep on.
     pub(crate) fn epoll(&self) -> &Epoll {
         &self.owner.epoll
     }
 
     // --- Completion queues ---
 
-    /// A completion queue polls it from now on.
+    /// Adds a completion queue that polls the set.
     pub(crate) fn add_cq(&self, cq: &Arc<Cq>) {
         let mut cqs = lock(&self.cqs);
         cqs.retain(|known| known.strong_count() > 0);
         cqs.push(Arc::downgrade(cq));
     }
 
-    /// The completion queues that poll it.
+    /// Returns the completion queues that poll the set.
     pub(crate) fn completion_queues(&self) -> Vec<Arc<Cq>> {
         lock(&self.cqs).iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Number of its completion queues at which the program waits for an event.
+    /// Returns how many of its completion queues are armed: the program waits for an event there.
     fn armed_cqs(&self) -> usize {
         lock(&self.cqs).iter().filter_map(Weak::upgrade).filter(|cq| cq.is_armed()).count()
     }
 
     // --- Sockets ---
 
-    /// Adds a socket. Nothing is driven, because locks may be held: call [`queue_owed_ack_of`](Self::no_longer_only) with the member that was
-    /// the only one before.
+    /// Adds a socket. Does not send or receive, because the caller may hold locks. If the set had an [only member](Self::only_member) before,
+    /// the caller must pass that one to [`queue_owed_ack_of`](Self::queue_owed_ack_of) once it holds no locks.
     pub(crate) fn insert(&self, token: u64, member: &Arc<dyn Member>) -> io::Result<()> {
         self.members.insert(token, member);
         self.owner.epoll.add(&**member, token, Interest::Edges)
     }
 
-    /// The only member was not listed among those that owe acknowledgements. With another member, it has to be. A thread that polled it
-    /// meanwhile sees the other member, or what came of that poll is seen here.
+    /// Lists the acknowledgement that the former only member owes, after another member was added. The only member of a set is never
+    /// listed, but one of several has to be.
+    ///
+    /// A thread of the program may poll the former only member at the same time. Either that thread finds that the members have changed,
+    /// and acknowledges (`CompletionQueue::serve`), or the result of its poll is visible here.
     pub(crate) fn queue_owed_ack_of(&self, only: Option<OnlyMember>) {
         if let Some(only) = only {
             self.queue_owed_ack(&only.qp);
         }
     }
 
-    /// Returns whether it was there.
+    /// Removes the socket with this token. Returns whether the set had it.
     pub(crate) fn remove(&self, token: u64) -> bool {
         let removed = self.members.remove(token);
         if let Some(member) = &removed {
-            // Gone already, if the socket was closed.
+            // Fails if the socket is closed, which has removed it from the epoll set.
             let _ = self.owner.epoll.delete(&**member);
         }
         removed.is_some()
     }
 
-    /// The sockets in it.
+    /// Returns the sockets in the set.
     pub(crate) fn members(&self) -> Vec<Arc<dyn Member>> {
         self.members.all()
     }
 
-    /// Number of sockets in it.
+    /// Returns the number of sockets in the set.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.members.len()
     }
 
-    /// The only member, if it is a connection.
+    /// Returns the only member, if there is exactly one and it is a connection.
     #[inline]
-    pub(crate) fn only(&self) -> Option<OnlyMember> {
-        self.members.only()
+    pub(crate) fn only_member(&self) -> Option<OnlyMember> {
+        self.members.only_member()
     }
 
-    /// Whether a member is still the only one. If not, the set does not acknowledge for it.
+    /// Returns whether no member was added or removed since `only` was returned. If one was, the set may not know that `only` owes an
+    /// acknowledgement, and the caller must send it.
     #[inline]
     pub(crate) fn is_still_only(&self, only: &OnlyMember) -> bool {
-        self.members.is_still(only)
+        self.members.is_unchanged_since(only)
     }
 
-    /// The adapter is closing: disconnects all.
+    /// Disconnects all members, because the adapter is being closed.
     pub(crate) fn disconnect(&self) {
         for token in self.members.tokens() {
             if self.members.get(token).is_some_and(|member| !member.disconnect()) {
@@ -191,51 +201,52 @@ impl PollSet {
         }
     }
 
-    /// The adapter has stopped: cuts all connections.
+    /// Ends all members at once, because the adapter has stopped.
     pub(crate) fn abort(&self) {
         self.members().iter().for_each(|member| member.abort());
     }
 
     // --- The program's side ---
 
-    /// Whether the program serves it.
+    /// Returns whether the program serves the set.
     pub(crate) fn is_polled(&self) -> bool {
         self.owner.is_polled()
     }
 
-    /// The program polls: from now on it serves the set.
+    /// Counts a poll of the program, which serves the set from now on. The first poll disarms the entry in the lane's epoll.
     #[inline]
     pub(crate) fn record_poll(&self) {
         self.owner.record_poll();
     }
 
-    /// The program waits for an event: the lane serves the set.
+    /// Gives the set to the lane, because the program is about to wait for an event.
     pub(crate) fn hand_over(&self) {
         self.owner.hand_over();
     }
 
-    /// Serves what has happened, without waiting.
+    /// Serves the sockets that are ready, on a thread of the program. Does not wait.
     pub(crate) fn poll(&self) {
-        // A thread that is ending has no thread-local room any more, and may still poll, in an exit handler for example.
+        // A thread that is ending, in an exit handler for example, may poll after its thread-local buffer was dropped.
         let served = EVENTS.try_with(|events| self.serve(&mut events.borrow_mut(), ServedBy::Program));
         if served.is_err() {
-            let _ = self.serve(&mut Events::new(BATCH), ServedBy::Program);
+            let _ = self.serve(&mut Events::new(MAX_EVENTS), ServedBy::Program);
         }
     }
 
-    /// A thread of the program is about to sleep on the set.
+    /// Registers a thread of the program that is about to sleep on the set. The lane does not serve the set until
+    /// [`end_sleep`](Self::end_sleep).
     pub(crate) fn begin_sleep(&self, waiter: &WaiterGuard<'_>) {
         lock(&self.sleepers).push((waiter.thread(), Arc::downgrade(waiter.waiters())));
         self.record_poll();
     }
 
-    /// It woke, and may poll again or not.
+    /// Unregisters a thread that has woken up. The lane checks from now on whether that thread polls.
     pub(crate) fn end_sleep(&self, waiter: &WaiterGuard<'_>) {
         self.owner.watch();
         lock(&self.sleepers).retain(|(thread, _)| *thread != waiter.thread());
     }
 
-    /// Whether a thread sleeps on it, and the lane does not serve it.
+    /// Returns whether a thread sleeps on the set, and the lane does not serve it.
     #[cfg(test)]
     pub(crate) fn is_slept_on(&self) -> bool {
         self.is_polled() && !lock(&self.sleepers).is_empty()
@@ -243,27 +254,30 @@ impl PollSet {
 
     // --- The lane's side ---
 
-    /// The lane's entry fired.
+    /// Serves the set after an event of its entry in the lane's epoll, unless the program serves it. `events` is a buffer.
     pub(crate) fn serve_event(&self, events: &mut Events) -> FollowUp {
         match self.owner.begin_serving() {
-            Some((late, streaming)) => self.serve_for_lane(events, late, streaming),
+            Some(timing) => self.serve_for_lane(events, timing),
             None => FollowUp::Done,
         }
     }
 
-    /// The pause is over.
+    /// Serves the set at the end of a pause, unless the program serves it. `events` is a buffer.
     pub(crate) fn resume(&self, events: &mut Events) -> FollowUp {
-        if self.owner.resume_serving() { self.serve_for_lane(events, false, false) } else { FollowUp::Done }
+        // With the default timing, no second pause follows at once.
+        let timing = Timing::default();
+        if self.owner.resume_serving() { self.serve_for_lane(events, timing) } else { FollowUp::Done }
     }
 
-    fn serve_for_lane(&self, events: &mut Events, late: bool, pause: bool) -> FollowUp {
+    /// Serves the sockets that are ready on the lane's thread, and sends acknowledgements unless the program is likely to do so.
+    fn serve_for_lane(&self, events: &mut Events, timing: Timing) -> FollowUp {
         let (armed, polls) = (self.armed_cqs(), self.owner.polls());
         let Served { received, bulk } = self.serve(events, ServedBy::Lane);
-        // A program that polls until its own request is done, and then watches memory for what the peer writes, goes on now as if
-        // it had been woken. Its answer should carry the acknowledgement: an acknowledgement alone would have the peer stop polling
-        // before the answer comes.
-        let woken = (late && received) || self.armed_cqs() < armed;
-        if pause && !woken && !bulk && self.owner.pause() {
+        // The program goes on now if an event has woken it, or if it polled until its own request was done and then watches memory that
+        // the peer writes to (a late message). Its answer should carry the acknowledgement: an acknowledgement alone would have the peer
+        // stop polling before the answer comes.
+        let woken = (timing.late && received) || self.armed_cqs() < armed;
+        if timing.streaming && !woken && !bulk && self.owner.pause() {
             return FollowUp::Pause;
         }
         if !woken {
@@ -273,27 +287,27 @@ impl PollSet {
         if woken {
             return if self.owner.begin_watch() { FollowUp::CheckPolling(polls) } else { FollowUp::Done };
         }
-        // What a thread of the program found meanwhile, and left to the lane.
+        // A thread of the program may have polled before `end_serving`, and left its acknowledgements to the lane.
         self.acknowledge();
         FollowUp::Done
     }
 
-    /// Checks whether the program still polls, given how often it had polled at the last check.
+    /// Checks whether the program has polled since the last check, when its poll count was `before`. If it has not, and no thread sleeps
+    /// on the set, the lane serves the set again.
     pub(crate) fn check_polling(&self, before: Option<u64>) -> PollCheck {
         let polls = self.owner.polls();
         if before != Some(polls) {
             return PollCheck::Polled(polls);
         }
         let asleep = self.owner.take_back(|| !lock(&self.sleepers).is_empty());
-        // The program took its completion and went on to other things: no poll that finds nothing will follow.
+        // A program acknowledges when a poll finds nothing. This one polled a completion, and then did not poll again.
         self.acknowledge();
-        match asleep && !self.guarded.swap(true, Ordering::AcqRel) {
-            true => PollCheck::Asleep,
-            false => PollCheck::Over,
-        }
+        let first_check = asleep && !self.checks_sleepers.swap(true, Ordering::AcqRel);
+        if first_check { PollCheck::Asleep } else { PollCheck::Over }
     }
 
-    /// Whether any of the threads that sleep on it still exist. If none does, the lane checks as if they had woken.
+    /// Unregisters sleeping threads that do not exist any more. Returns whether threads are left that sleep on the set. If none is left, the
+    /// lane checks whether the program polls, as after [`end_sleep`](Self::end_sleep).
     pub(crate) fn check_sleepers(&self) -> bool {
         let dead: Vec<_> = {
             let mut sleepers = lock(&self.sleepers);
@@ -304,14 +318,14 @@ impl PollSet {
         if !lock(&self.sleepers).is_empty() {
             return true;
         }
-        self.guarded.store(false, Ordering::Release);
+        self.checks_sleepers.store(false, Ordering::Release);
         self.owner.watch();
         false
     }
 
-    // --- Both ---
+    // --- Both sides ---
 
-    /// Takes the sockets' events, and moves what they have.
+    /// Takes the pending events of the sockets, and serves the sockets.
     fn serve(&self, events: &mut Events, by: ServedBy) -> Served {
         let mut served = Served::default();
         if let Err(error) = self.owner.epoll.wait(events, Some(Duration::ZERO)) {
@@ -331,20 +345,23 @@ impl PollSet {
         served
     }
 
-    /// A queue pair received something, and may owe an acknowledgement.
+    /// Lists a queue pair that has received something, if it owes an acknowledgement and is not listed yet.
     fn queue_owed_ack(&self, qp: &Arc<Qp>) {
         if !qp.take_owed_acknowledgement() {
             return;
         }
         self.acks.push(qp);
-        // The lane may have taken the set back since the caller polled. It acknowledged then, and will not again.
+        // If the lane has taken the set back since the caller polled, it has sent the acknowledgements listed then, and not this one.
         if self.owner.is_armed() {
             self.acknowledge();
         }
     }
 
-    /// The lane took the set back while the program polled its only socket. It has acknowledged what it saw then, and may not see
-    /// what was delivered since: the delivery comes before this check, its taking back before its own.
+    /// Sends the acknowledgement that the only member owes, if the lane has taken the set back. Called by a thread of the program after it
+    /// has read the only member directly.
+    ///
+    /// When the lane takes the set back, it sends the acknowledgements owed at that time. None is forgotten: this thread delivers before it
+    /// checks the owner, and the lane changes the owner before it checks what was delivered. So one of the two sees the other's step.
     #[inline]
     pub(crate) fn acknowledge_unless_polled(&self) {
         if !self.is_polled() {
@@ -352,16 +369,17 @@ impl PollSet {
         }
     }
 
-    /// The thread that serves the set is about to go idle: acknowledgements wait for other messages no longer.
+    /// Sends all acknowledgements that members owe. Called when the thread that serves the set is about to become idle: until then,
+    /// other messages may carry them.
     #[inline]
     pub(crate) fn acknowledge(&self) {
         if self.len() == 1 {
-            return self.acknowledge_with(self.only().as_ref());
+            return self.acknowledge_with(self.only_member().as_ref());
         }
         self.acks.flush();
     }
 
-    /// Acknowledges, given the only member.
+    /// Sends the acknowledgement that `only` owes, and those of listed queue pairs.
     pub(crate) fn acknowledge_with(&self, only: Option<&OnlyMember>) {
         if let Some(OnlyMember { qp, .. }) = only
             && qp.take_owed_acknowledgement()

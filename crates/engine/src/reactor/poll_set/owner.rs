@@ -1,15 +1,15 @@
-//! Who serves a poll set: its lane, or the program that polls.
+//! The owner of a poll set: the lane, or the program that polls.
 //!
 //! ```text
-//!            program polls                 entry fires              messages stream
+//!            program polls                    event                messages stream
 //!   Polled <─────────────── Armed ───────────────────────> Serving ─────────────────> Paused
 //!      │  ───────────────>    ▲                               │  <─────────────────────  │
-//!      │   stopped polling,   └───────────────────────────────┤ done     a moment later  │
+//!      │   stopped polling,   └───────────────────────────────┤ done    end of the pause │
 //!      │   or about to sleep                                  │                          │
 //!      ▲──────────────────────────────────────────────────────┴──────────────────────────┘ program polls meanwhile
 //! ```
 
-use super::pace::Pace;
+use super::pace::{Pace, Timing};
 use crate::reactor::command::Command;
 use crate::reactor::handle::LaneHandle;
 use crate::sys::poller::{Epoll, Interest};
@@ -19,34 +19,40 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
+/// Who serves the set, and whether its entry in the lane's epoll is armed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
+    /// The lane waits for an event of the entry, which is armed.
     Armed,
-    /// The lane serves it. The entry is still armed: only the lane waits for it.
+    /// The lane serves the set. The entry stays armed: only the lane waits for it, and does not do so now.
     Serving,
-    /// The lane will serve it in a moment. The entry is not armed.
+    /// The lane will serve the set at the end of a pause. The entry is disarmed.
     Paused,
+    /// The program serves the set. The entry is disarmed.
     Polled,
 }
 
-/// A poll set as an entry of its lane's epoll, and who serves it.
+/// The entry of a poll set in its lane's epoll, and who serves the set.
 #[derive(Debug)]
 pub(super) struct Owner {
+    /// The epoll set of the sockets.
     pub(super) epoll: Epoll,
     pub(super) lane: Arc<LaneHandle>,
+    /// Token of the entry in the lane's epoll.
     pub(super) token: u64,
-    /// Changes, and the kernel's entry with it, under this lock.
+    /// The state. The entry is armed and disarmed under this lock, too.
     state: Mutex<State>,
-    /// Whether the state is `Polled`, for the fast path.
+    /// Whether the state is `Polled`, to read without the lock. Changed under the lock.
     polled: AtomicBool,
     /// Number of times the program polled.
     polls: AtomicU64,
-    /// The lane checks from time to time whether the program still polls.
+    /// Whether the lane checks from time to time that the program still polls.
     watched: AtomicBool,
     pace: Mutex<Pace>,
 }
 
 impl Owner {
+    /// Creates an empty epoll set that the lane owns. The caller adds it to the lane's epoll, armed.
     pub(super) fn new(lane: &Arc<LaneHandle>) -> io::Result<Self> {
         Ok(Self {
             epoll: Epoll::new()?,
@@ -60,32 +66,35 @@ impl Owner {
         })
     }
 
-    /// Whether the program serves it.
+    /// Returns whether the program serves the set.
     #[inline]
     pub(super) fn is_polled(&self) -> bool {
         self.polled.load(Ordering::SeqCst)
     }
 
-    /// Whether the lane has it, and does not serve it now.
+    /// Returns whether the lane owns the set, and waits for its next event.
     pub(super) fn is_armed(&self) -> bool {
         *lock(&self.state) == State::Armed
     }
 
+    /// Returns the number of times the program polled.
     pub(super) fn polls(&self) -> u64 {
         self.polls.load(Ordering::Relaxed)
     }
 
     // --- The program's side ---
 
-    /// The program polls: from now on it serves the set.
+    /// Counts a poll of the program, which serves the set from now on.
     #[inline]
     pub(super) fn record_poll(&self) {
+        // Not `fetch_add`, which is slower: if two threads poll at once, one count is lost, but the value still changes.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if !self.polled.load(Ordering::Relaxed) {
             self.take_over();
         }
     }
 
+    /// Makes the program the owner, and has the lane check whether it keeps polling.
     #[cold]
     fn take_over(&self) {
         let mut state = lock(&self.state);
@@ -98,7 +107,7 @@ impl Owner {
         self.watch();
     }
 
-    /// The program is about to sleep: the lane serves the set.
+    /// Makes the lane the owner, if the program is. Called when the program is about to wait for an event.
     pub(super) fn hand_over(&self) {
         if !self.polled.load(Ordering::Relaxed) {
             return;
@@ -109,23 +118,23 @@ impl Owner {
         }
     }
 
-    /// Has the lane check whether the program goes on polling.
+    /// Has the lane check from now on whether the program polls.
     pub(super) fn watch(&self) {
         if self.begin_watch() {
             self.lane.submit(Command::Watch(self.token));
         }
     }
 
-    /// Returns whether the caller is to see to it that the lane checks.
+    /// Records that the lane checks whether the program polls. Returns true if it did not do so before: the caller must make it check.
     pub(super) fn begin_watch(&self) -> bool {
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
     // --- The lane's side ---
 
-    /// The entry fired. `None` if the program polls, or the lane will be told later; else whether the message is late, and whether
-    /// messages stream in.
-    pub(super) fn begin_serving(&self) -> Option<(bool, bool)> {
+    /// Begins to serve the set on the lane, after an event of the entry. Returns how the event is classified; `None` if the program owns the
+    /// set, or the set is paused.
+    pub(super) fn begin_serving(&self) -> Option<Timing> {
         {
             let mut state = lock(&self.state);
             if *state != State::Armed {
@@ -133,12 +142,10 @@ impl Owner {
             }
             *state = State::Serving;
         }
-        let now = Instant::now();
-        let mut pace = lock(&self.pace);
-        Some((pace.is_late(now), pace.fires(now)))
+        Some(lock(&self.pace).record_event(Instant::now()))
     }
 
-    /// The pause is over. Returns false if the program polls.
+    /// Begins to serve the set on the lane, at the end of a pause. Returns false if the program owns the set.
     pub(super) fn resume_serving(&self) -> bool {
         let mut state = lock(&self.state);
         if *state != State::Paused {
@@ -149,7 +156,7 @@ impl Owner {
         true
     }
 
-    /// Pauses, unless the program polls now.
+    /// Pauses: the lane ignores events until [`resume_serving`](Self::resume_serving). Returns false if the program owns the set by now.
     pub(super) fn pause(&self) -> bool {
         let mut state = lock(&self.state);
         if *state != State::Serving {
@@ -160,31 +167,34 @@ impl Owner {
         true
     }
 
-    /// The lane has served the set; `more`: there were more events than it took.
-    pub(super) fn end_serving(&self, more: bool) {
+    /// Waits for the next event, after the lane has served the set. `more_events`: the sockets may have events that the lane did not take.
+    pub(super) fn end_serving(&self, more_events: bool) {
         let mut state = lock(&self.state);
         if *state == State::Serving {
-            if more {
-                self.arm(&mut state); // which reports those that were left
+            if more_events {
+                self.arm(&mut state); // arming again reports the events that are left
             } else {
                 *state = State::Armed;
             }
-            lock(&self.pace).armed(Instant::now());
+            lock(&self.pace).record_armed(Instant::now());
         }
     }
 
-    /// The program has stopped polling: the lane serves the set, unless a thread sleeps on it. Returns whether one does.
+    /// Makes the lane the owner, because the program has stopped polling, unless a thread of the program sleeps on the set. Returns whether
+    /// one does. `is_slept_on` is called with the state locked.
     pub(super) fn take_back(&self, is_slept_on: impl FnOnce() -> bool) -> bool {
         self.watched.store(false, Ordering::Release);
         let mut state = lock(&self.state);
         let slept_on = is_slept_on();
         if *state == State::Polled && !slept_on {
-            lock(&self.pace).taken_back(Instant::now());
+            lock(&self.pace).record_taken_back(Instant::now());
             self.arm(&mut state);
         }
         slept_on
     }
 
+    /// Arms the entry. If the sockets have events already, the entry reports one at once. A failure stops the adapter: nothing would serve
+    /// the sockets.
     fn arm(&self, state: &mut MutexGuard<'_, State>) {
         **state = State::Armed;
         self.polled.store(false, Ordering::SeqCst);
@@ -193,7 +203,7 @@ impl Owner {
         }
     }
 
-    /// A failure leaves the entry armed, which costs wakeups and nothing else.
+    /// Disarms the entry. A failure leaves it armed, and the lane wakes up for events that it ignores.
     fn disarm(&self) {
         let _ = self.lane.epoll().modify(&self.epoll, self.token, Interest::Disarmed);
     }

@@ -1,47 +1,50 @@
-//! How often the entry of a poll set fires: one message and its answer, or a stream of messages.
+//! Classifies events of a poll set's entry in the lane's epoll by the time since the entry was armed: part of a stream of messages, or one
+//! message to be answered.
 
 use std::time::{Duration, Instant};
 
-/// An entry that fires this soon after it was armed belongs to a stream of messages; an answer takes longer.
+/// An event sooner than this after the entry was armed is quick: part of a stream of messages. An answer takes longer.
 const QUICK: Duration = Duration::from_micros(10);
-/// Number of quick firings in a row after which the lane pauses before it polls again.
+/// Number of quick events in a row that make a stream.
 const STREAM: u32 = 3;
 
-/// How the entry of a poll set fires.
+/// When the entry of a poll set was armed, and how often events were quick.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    armed: Option<Instant>,
-    /// It was armed because the program had stopped polling.
+    /// When the entry was last armed. `None` if it was not armed since the set was created.
+    armed_at: Option<Instant>,
+    /// Whether it was armed because the program had stopped polling. Cleared by the next event.
     taken_back: bool,
-    /// Number of quick firings in a row.
+    /// Number of quick events in a row.
     quick: u32,
 }
 
+/// Classification of an event of a poll set's entry.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Timing {
+    /// Whether the message had been waiting when the lane took the set back from a program that had stopped polling.
+    pub(super) late: bool,
+    /// Whether more messages are likely to follow in a moment.
+    pub(super) streaming: bool,
+}
+
 impl Pace {
-    /// The lane armed the entry after it had served the set.
-    pub(super) fn armed(&mut self, now: Instant) {
-        self.armed = Some(now);
+    /// Records that the lane armed the entry after it had served the set.
+    pub(super) fn record_armed(&mut self, now: Instant) {
+        self.armed_at = Some(now);
     }
 
-    /// The lane armed the entry because the program had stopped polling.
-    pub(super) fn taken_back(&mut self, now: Instant) {
-        (self.armed, self.taken_back) = (Some(now), true);
+    /// Records that the lane armed the entry because the program had stopped polling.
+    pub(super) fn record_taken_back(&mut self, now: Instant) {
+        (self.armed_at, self.taken_back) = (Some(now), true);
     }
 
-    /// The entry fires. Returns whether more messages are likely to follow in a moment.
-    pub(super) fn fires(&mut self, now: Instant) -> bool {
-        let quick = self.is_quick(now);
+    /// Records an event of the entry, and classifies it.
+    pub(super) fn record_event(&mut self, now: Instant) -> Timing {
+        let quick = self.armed_at.is_some_and(|armed| now.saturating_duration_since(armed) < QUICK);
         self.quick = if quick { self.quick.saturating_add(1) } else { 0 };
-        self.quick >= STREAM
-    }
-
-    fn is_quick(&self, now: Instant) -> bool {
-        self.armed.is_some_and(|armed| now.saturating_duration_since(armed) < QUICK)
-    }
-
-    /// Whether the message had been waiting since the program stopped polling.
-    pub(super) fn is_late(&mut self, now: Instant) -> bool {
-        std::mem::take(&mut self.taken_back) && self.is_quick(now)
+        let late = std::mem::take(&mut self.taken_back) && quick;
+        Timing { late, streaming: self.quick >= STREAM }
     }
 }
 
@@ -54,10 +57,10 @@ mod tests {
         let mut pace = Pace::default();
         let start = Instant::now();
         let after = |pace: &mut Pace, time: Duration| {
-            pace.armed = Some(start);
-            pace.fires(start + time)
+            pace.record_armed(start);
+            pace.record_event(start + time).streaming
         };
-        assert!(!pace.fires(start), "it was never armed");
+        assert!(!pace.record_event(start).streaming, "it was never armed");
         for _ in 1..STREAM {
             assert!(!after(&mut pace, QUICK / 2));
         }
