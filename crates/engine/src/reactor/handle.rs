@@ -86,8 +86,8 @@ impl LaneHandle {
         &self.counters
     }
 
-    /// Returns a new token for an epoll entry. It is unique among all lanes of the adapter, because a connection that is moved to another
-    /// lane keeps its token.
+    /// Returns a new token for an epoll entry. It is unique among all lanes of the adapter, because a connection that
+    /// is moved to another lane keeps its token.
     pub(crate) fn new_token(&self) -> u64 {
         self.tokens.fetch_add(1, Ordering::Relaxed)
     }

@@ -25,7 +25,8 @@ pub struct LaneLoad {
     pub timers: usize,
     /// Number of connections that peers have begun and that are not established yet.
     pub handshakes: usize,
-    /// Number of handshakes begun by peers that the adapter ended, because there were too many of them, or too few descriptors.
+    /// Number of handshakes begun by peers that the adapter ended, because there were too many of them, or too few
+    /// descriptors.
     pub evicted: u64,
 }
 

@@ -1,4 +1,5 @@
-//! The traits by which poll sets and steering use the sockets of queue pairs. Connections and connectionless queue pairs implement them.
+//! The traits by which poll sets and steering use the sockets of queue pairs. Connections and connectionless queue
+//! pairs implement them.
 
 use super::class::Class;
 use ironwarp_rnic::error::QpError;
@@ -20,21 +21,21 @@ pub(crate) enum ServedBy {
 
 /// A socket of a queue pair, in a poll set.
 pub(crate) trait Member: AsFd + Send + Sync + fmt::Debug {
-    /// Returns the queue pair of a connection. The poll set has it send the acknowledgements it owes. `None` for datagrams, which are
-    /// never acknowledged.
+    /// Returns the queue pair of a connection. The poll set has it send the acknowledgements it owes. `None` for
+    /// datagrams, which are never acknowledged.
     fn qp(&self) -> Option<&Arc<Qp>> {
         None
     }
 
-    /// Receives from and sends to the socket, as far as `ready` says that it can. Returns the queue pair if it may owe an
-    /// acknowledgement now.
+    /// Receives from and sends to the socket, as far as `ready` says that it can. Returns the queue pair if it may owe
+    /// an acknowledgement now.
     ///
-    /// Called by the poll set, on the lane's thread or a thread of the program. An implementation must not block. The socket is
-    /// edge-triggered: work that is left must be driven without another event.
+    /// Called by the poll set, on the lane's thread or a thread of the program. An implementation must not block. The
+    /// socket is edge-triggered: work that is left must be driven without another event.
     fn serve(&self, ready: Ready, by: ServedBy) -> Option<&Arc<Qp>>;
 
-    /// Begins to close, because the adapter is being closed. Returns whether the socket stays in the set until its peer has closed, too;
-    /// if not, the poll set removes it. Called on the lane's thread.
+    /// Begins to close, because the adapter is being closed. Returns whether the socket stays in the set until its peer
+    /// has closed, too; if not, the poll set removes it. Called on the lane's thread.
     fn disconnect(self: Arc<Self>) -> bool;
 
     /// Ends at once and flushes all posted requests, because the adapter has stopped. Called on the lane's thread.
@@ -72,8 +73,8 @@ pub(crate) trait Movable: Send + Sync + fmt::Debug {
     /// Returns how many times it was served since the last call. Approximate: rebalancing compares connections by it.
     fn take_serve_count(&self) -> u64;
 
-    /// Moves it to another lane while traffic flows. Returns false if it is closed. After an error it stays on its lane, or is closed if
-    /// that failed, too.
+    /// Moves it to another lane while traffic flows. Returns false if it is closed. After an error it stays on its
+    /// lane, or is closed if that failed, too.
     fn move_to(self: Arc<Self>, lane: usize) -> io::Result<bool>;
 
     /// Ends it at once with this error, without telling the peer why.

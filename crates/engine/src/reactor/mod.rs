@@ -1,4 +1,5 @@
-//! The event loop: lanes (threads of the adapter), the poll sets they serve, and threads of the program that wait for completions.
+//! The event loop: lanes (threads of the adapter), the poll sets they serve, and threads of the program that wait for
+//! completions.
 //!
 //! | file | for |
 //! |---|---|

@@ -1,5 +1,5 @@
-//! The event loop of a lane: the thread waits in the lane's epoll, serves poll sets and other descriptors, runs commands of other
-//! threads, and fires timers.
+//! The event loop of a lane: the thread waits in the lane's epoll, serves poll sets and other descriptors, runs
+//! commands of other threads, and fires timers.
 
 use super::command::Command;
 use super::handle::{ALARM, LaneHandle, WAKE};
@@ -27,7 +27,8 @@ const PAUSE: Duration = Duration::from_micros(50);
 const POLL_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// Upper bound on the interval between checks whether sleeping threads still exist.
 const MAX_SLEEPER_CHECK_INTERVAL: Duration = Duration::from_secs(1);
-/// Upper bound on one wait in epoll. If the program closes the epoll descriptor during a wait, the kernel does not wake the waiting thread.
+/// Upper bound on one wait in epoll. If the program closes the epoll descriptor during a wait, the kernel does not wake
+/// the waiting thread.
 const MAX_WAIT: Duration = Duration::from_secs(2);
 /// Upper bound on one wait of a failed lane, which parks its thread instead of waiting in epoll.
 const MAX_PARK: Duration = Duration::from_secs(1);
@@ -74,8 +75,8 @@ enum Timeout {
     Call(Callback),
     /// Wait again for the event source with this token.
     Rearm(u64),
-    /// Check whether the threads that sleep on the poll set with this token still exist. The duration is the interval since the last
-    /// check; it doubles with each check, up to [`MAX_SLEEPER_CHECK_INTERVAL`].
+    /// Check whether the threads that sleep on the poll set with this token still exist. The duration is the interval
+    /// since the last check; it doubles with each check, up to [`MAX_SLEEPER_CHECK_INTERVAL`].
     CheckSleepers(u64, Duration),
 }
 
@@ -91,7 +92,8 @@ struct LaneThread {
     timers: Timers<Timeout>,
     /// Connections with pending work, which wait for their turn.
     backlog: Shares<Arc<dyn Drive>>,
-    /// Tokens of the poll sets that programs serve, each with the set's poll count at the last check. `None` before the first check.
+    /// Tokens of the poll sets that programs serve, each with the set's poll count at the last check. `None` before the
+    /// first check.
     polled: HashMap<u64, Option<u64>>,
     /// Time of the next check of `polled`. Meaningless while `polled` is empty.
     next_check: Instant,
@@ -141,8 +143,8 @@ impl LaneThread {
         self.services.iter().for_each(|service| service.end());
     }
 
-    /// Waits for events and serves them until the lane is told to stop. Returns an error if the program has closed the lane's epoll or its
-    /// eventfd: the lane can then neither wait for its sockets nor be woken.
+    /// Waits for events and serves them until the lane is told to stop. Returns an error if the program has closed the
+    /// lane's epoll or its eventfd: the lane can then neither wait for its sockets nor be woken.
     fn serve(&mut self) -> io::Result<()> {
         while !self.is_done() {
             let timeout = Some(self.time_to_next_work().map_or(MAX_WAIT, |timeout| timeout.min(MAX_WAIT)));
@@ -177,11 +179,11 @@ impl LaneThread {
         self.run_due();
     }
 
-    /// Keeps a failed lane running without descriptors until it is told to stop. A lane fails if the program has closed its epoll, or if it
-    /// panicked outside of any connection.
+    /// Keeps a failed lane running without descriptors until it is told to stop. A lane fails if the program has closed
+    /// its epoll, or if it panicked outside of any connection.
     ///
-    /// Reports the failure, which stops the adapter and aborts all its connections. Then runs commands and timers as before, so that
-    /// connections release their sockets, and no thread waits forever for the lane.
+    /// Reports the failure, which stops the adapter and aborts all its connections. Then runs commands and timers as
+    /// before, so that connections release their sockets, and no thread waits forever for the lane.
     fn wind_down(&mut self, why: &dyn fmt::Display) {
         self.handle().set_failed();
         self.handle().fail(why);
@@ -202,8 +204,8 @@ impl LaneThread {
         self.stop.is_some_and(|at| self.lane.is_idle() || Instant::now() >= at)
     }
 
-    /// Returns the time until the next timer, check, deadline of a service or stop is due: zero if the backlog has work, `None` if
-    /// nothing is due at all.
+    /// Returns the time until the next timer, check, deadline of a service or stop is due: zero if the backlog has
+    /// work, `None` if nothing is due at all.
     fn time_to_next_work(&self) -> Option<Duration> {
         if !self.backlog.is_empty() {
             return Some(Duration::ZERO);
@@ -229,7 +231,8 @@ impl LaneThread {
         }
     }
 
-    /// Calls the event source with this token, and waits for it again as it asks. After an error or a panic, removes the source.
+    /// Calls the event source with this token, and waits for it again as it asks. After an error or a panic, removes
+    /// the source.
     fn serve_source(&mut self, token: u64) {
         let Some(source) = self.sources.get(&token) else { return }; // an event from before it was removed
         let read = bug::catch("serving a descriptor", || source.on_readable());
@@ -256,7 +259,8 @@ impl LaneThread {
         }
     }
 
-    /// Serves a poll set again after [`PAUSE`]. Without an alarm, which may fail for lack of descriptors, serves it at once.
+    /// Serves a poll set again after [`PAUSE`]. Without an alarm, which may fail for lack of descriptors, serves it at
+    /// once.
     fn pause_set(&mut self, set: u64) {
         let alarm = match &self.alarm {
             Some(alarm) => Ok(alarm),
@@ -305,17 +309,19 @@ impl LaneThread {
         }
     }
 
-    /// Drives connections of the backlog, in proportion to the shares of their classes (requirement N6), until the backlog is empty or
-    /// [`BACKLOG_TIME`] is up. Then the sockets are polled again: connections with little to do should not wait for the whole backlog.
+    /// Drives connections of the backlog, in proportion to the shares of their classes (requirement N6), until the
+    /// backlog is empty or [`BACKLOG_TIME`] is up. Then the sockets are polled again: connections with little to do
+    /// should not wait for the whole backlog.
     fn drive_backlog(&mut self) {
         let mut began = None; // the clock is read only if there is a backlog, which is rare
         while let Some(connection) = self.backlog.pop() {
             let began = *began.get_or_insert_with(Instant::now);
-            // Cleared before driving: from now on, events of its socket are served again, and `drive` may submit it again.
+            // Cleared before driving: from now on, events of its socket are served again, and `drive` may submit it
+            // again.
             connection.set_queued(false);
             connection.drive();
-            // A connection that still has work has submitted itself again. It enters the backlog before the next one is chosen: otherwise
-            // each connection would have one turn, whatever its share.
+            // A connection that still has work has submitted itself again. It enters the backlog before the next one is
+            // chosen: otherwise each connection would have one turn, whatever its share.
             self.run_commands();
             if began.elapsed() >= BACKLOG_TIME {
                 return;
@@ -323,8 +329,8 @@ impl LaneThread {
         }
     }
 
-    /// Checks from now on, every [`POLL_CHECK_INTERVAL`], whether the program polls the set with this token. `polls` is the poll count to
-    /// compare the first check with; with `None`, the first check only reads the count.
+    /// Checks from now on, every [`POLL_CHECK_INTERVAL`], whether the program polls the set with this token. `polls` is
+    /// the poll count to compare the first check with; with `None`, the first check only reads the count.
     fn schedule_poll_check(&mut self, set: u64, polls: Option<u64>) {
         if self.polled.is_empty() {
             self.next_check = Instant::now() + POLL_CHECK_INTERVAL;
@@ -344,7 +350,8 @@ impl LaneThread {
         }
     }
 
-    /// Checks whether programs still poll their sets, and stops checking those that the lane serves again or a thread sleeps on.
+    /// Checks whether programs still poll their sets, and stops checking those that the lane serves again or a thread
+    /// sleeps on.
     fn check_polled_sets(&mut self, now: Instant) {
         let (lane, timers) = (&self.lane, &mut self.timers);
         self.polled.retain(|token, polls| match lane.set(*token).map(|set| set.check_polling(*polls)) {
@@ -392,8 +399,8 @@ impl LaneThread {
     }
 }
 
-/// Runs a function, and logs a panic instead of ending the lane's thread. `doing` completes "panic while …". For functions that belong to
-/// no connection: a panic in those ends the connection.
+/// Runs a function, and logs a panic instead of ending the lane's thread. `doing` completes "panic while …". For
+/// functions that belong to no connection: a panic in those ends the connection.
 pub(crate) fn catch_panic(doing: &'static str, act: impl FnOnce()) {
     if let Err(bug) = bug::catch(doing, act) {
         tracing::error!(%bug, "panic on a lane");

@@ -9,8 +9,8 @@ use std::sync::{Arc, Mutex};
 #[derive(Debug, Default)]
 pub(super) struct PendingAcks {
     owing: Mutex<Vec<Arc<Qp>>>,
-    /// Whether the list may have entries: `flush`, which finds none most of the time, does not take the lock then. Set after an entry was
-    /// added, and cleared before the entries are taken, so that no entry is overlooked.
+    /// Whether the list may have entries: `flush`, which finds none most of the time, does not take the lock then. Set
+    /// after an entry was added, and cleared before the entries are taken, so that no entry is overlooked.
     any: AtomicBool,
 }
 

@@ -1,8 +1,9 @@
-//! A poll set: the sockets that one completion queue has on one lane. It is an epoll set, which is itself one entry of the lane's epoll.
+//! A poll set: the sockets that one completion queue has on one lane. It is an epoll set, which is itself one entry of
+//! the lane's epoll.
 //!
-//! Either the lane serves the set, or the program does by polling the completion queue. While the lane serves it, the set's entry in the
-//! lane's epoll is armed. A program that polls disarms the entry; it is armed again once the program stops polling, or is about to sleep
-//! (`owner.rs`). Arming takes one system call, however many sockets the set has.
+//! Either the lane serves the set, or the program does by polling the completion queue. While the lane serves it, the
+//! set's entry in the lane's epoll is armed. A program that polls disarms the entry; it is armed again once the program
+//! stops polling, or is about to sleep (`owner.rs`). Arming takes one system call, however many sockets the set has.
 
 mod acks;
 mod members;
@@ -52,11 +53,12 @@ struct Served {
 pub(crate) enum FollowUp {
     /// Nothing.
     Done,
-    /// Check whether the program polls the set soon. The value is the set's poll count before. The program was woken just now, and its
-    /// answer to the peer can carry the acknowledgement; if it does not poll, [`PollSet::check_polling`] acknowledges.
+    /// Check whether the program polls the set soon. The value is the set's poll count before. The program was woken
+    /// just now, and its answer to the peer can carry the acknowledgement; if it does not poll,
+    /// [`PollSet::check_polling`] acknowledges.
     CheckPolling(u64),
-    /// Call [`PollSet::resume`] after a short pause. Messages stream in, each sent by a system call of its own: waking up for every one
-    /// costs both ends more than receiving several at once.
+    /// Call [`PollSet::resume`] after a short pause. Messages stream in, each sent by a system call of its own: waking
+    /// up for every one costs both ends more than receiving several at once.
     Pause,
 }
 
@@ -65,10 +67,11 @@ pub(crate) enum FollowUp {
 pub(crate) enum PollCheck {
     /// The program polls. The value is the set's poll count, for the next check.
     Polled(u64),
-    /// A thread of the program sleeps on the set. The lane must check from time to time whether that thread still exists, with
-    /// [`PollSet::check_sleepers`].
+    /// A thread of the program sleeps on the set. The lane must check from time to time whether that thread still
+    /// exists, with [`PollSet::check_sleepers`].
     Asleep,
-    /// No further check is needed: the lane serves the set again, or checks of its sleeping threads are scheduled already.
+    /// No further check is needed: the lane serves the set again, or checks of its sleeping threads are scheduled
+    /// already.
     Over,
 }
 
@@ -81,16 +84,16 @@ pub(crate) struct PollSet {
     acks: PendingAcks,
     /// The completion queues that poll the set.
     cqs: Mutex<Vec<Weak<Cq>>>,
-    /// Threads of the program that sleep on the set, each with the waiters of its completion queue. While there are any, the lane does not
-    /// serve the set.
+    /// Threads of the program that sleep on the set, each with the waiters of its completion queue. While there are
+    /// any, the lane does not serve the set.
     sleepers: Mutex<Vec<(Thread, Weak<Waiters>)>>,
     /// Whether the lane checks from time to time that the sleeping threads still exist.
     checks_sleepers: AtomicBool,
 }
 
 impl PollSet {
-    /// Creates a set without sockets, and adds it to a lane's epoll. Calls `register` before that, to make the set known to the lane before
-    /// its first event.
+    /// Creates a set without sockets, and adds it to a lane's epoll. Calls `register` before that, to make the set
+    /// known to the lane before its first event.
     pub(crate) fn new(lane: &Arc<LaneHandle>, register: impl FnOnce(&Arc<Self>)) -> io::Result<Arc<Self>> {
         let set = Arc::new(Self {
             owner: Owner::new(lane)?,
@@ -140,18 +143,19 @@ impl PollSet {
 
     // --- Sockets ---
 
-    /// Adds a socket. Does not send or receive, because the caller may hold locks. If the set had an [only member](Self::only_member) before,
-    /// the caller must pass that one to [`queue_owed_ack_of`](Self::queue_owed_ack_of) once it holds no locks.
+    /// Adds a socket. Does not send or receive, because the caller may hold locks. If the set had an [only
+    /// member](Self::only_member) before, the caller must pass that one to
+    /// [`queue_owed_ack_of`](Self::queue_owed_ack_of) once it holds no locks.
     pub(crate) fn insert(&self, token: u64, member: &Arc<dyn Member>) -> io::Result<()> {
         self.members.insert(token, member);
         self.owner.epoll.add(&**member, token, Interest::Edges)
     }
 
-    /// Lists the acknowledgement that the former only member owes, after another member was added. The only member of a set is never
-    /// listed, but one of several has to be.
+    /// Lists the acknowledgement that the former only member owes, after another member was added. The only member of a
+    /// set is never listed, but one of several has to be.
     ///
-    /// A thread of the program may poll the former only member at the same time. Either that thread finds that the members have changed,
-    /// and acknowledges (`CompletionQueue::serve`), or the result of its poll is visible here.
+    /// A thread of the program may poll the former only member at the same time. Either that thread finds that the
+    /// members have changed, and acknowledges (`CompletionQueue::serve`), or the result of its poll is visible here.
     pub(crate) fn queue_owed_ack_of(&self, only: Option<OnlyMember>) {
         if let Some(only) = only {
             self.queue_owed_ack(&only.qp);
@@ -185,8 +189,8 @@ impl PollSet {
         self.members.only_member()
     }
 
-    /// Returns whether no member was added or removed since `only` was returned. If one was, the set may not know that `only` owes an
-    /// acknowledgement, and the caller must send it.
+    /// Returns whether no member was added or removed since `only` was returned. If one was, the set may not know that
+    /// `only` owes an acknowledgement, and the caller must send it.
     #[inline]
     pub(crate) fn is_still_only(&self, only: &OnlyMember) -> bool {
         self.members.is_unchanged_since(only)
@@ -213,7 +217,8 @@ impl PollSet {
         self.owner.is_polled()
     }
 
-    /// Counts a poll of the program, which serves the set from now on. The first poll disarms the entry in the lane's epoll.
+    /// Counts a poll of the program, which serves the set from now on. The first poll disarms the entry in the lane's
+    /// epoll.
     #[inline]
     pub(crate) fn record_poll(&self) {
         self.owner.record_poll();
@@ -254,7 +259,8 @@ impl PollSet {
 
     // --- The lane's side ---
 
-    /// Serves the set after an event of its entry in the lane's epoll, unless the program serves it. `events` is a buffer.
+    /// Serves the set after an event of its entry in the lane's epoll, unless the program serves it. `events` is a
+    /// buffer.
     pub(crate) fn serve_event(&self, events: &mut Events) -> FollowUp {
         match self.owner.begin_serving() {
             Some(timing) => self.serve_for_lane(events, timing),
@@ -269,13 +275,14 @@ impl PollSet {
         if self.owner.resume_serving() { self.serve_for_lane(events, timing) } else { FollowUp::Done }
     }
 
-    /// Serves the sockets that are ready on the lane's thread, and sends acknowledgements unless the program is likely to do so.
+    /// Serves the sockets that are ready on the lane's thread, and sends acknowledgements unless the program is likely
+    /// to do so.
     fn serve_for_lane(&self, events: &mut Events, timing: Timing) -> FollowUp {
         let (armed, polls) = (self.armed_cqs(), self.owner.polls());
         let Served { received, bulk } = self.serve(events, ServedBy::Lane);
-        // The program goes on now if an event has woken it, or if it polled until its own request was done and then watches memory that
-        // the peer writes to (a late message). Its answer should carry the acknowledgement: an acknowledgement alone would have the peer
-        // stop polling before the answer comes.
+        // The program goes on now if an event has woken it, or if it polled until its own request was done and then
+        // watches memory that the peer writes to (a late message). Its answer should carry the acknowledgement: an
+        // acknowledgement alone would have the peer stop polling before the answer comes.
         let woken = (timing.late && received) || self.armed_cqs() < armed;
         if timing.streaming && !woken && !bulk && self.owner.pause() {
             return FollowUp::Pause;
@@ -292,8 +299,8 @@ impl PollSet {
         FollowUp::Done
     }
 
-    /// Checks whether the program has polled since the last check, when its poll count was `before`. If it has not, and no thread sleeps
-    /// on the set, the lane serves the set again.
+    /// Checks whether the program has polled since the last check, when its poll count was `before`. If it has not, and
+    /// no thread sleeps on the set, the lane serves the set again.
     pub(crate) fn check_polling(&self, before: Option<u64>) -> PollCheck {
         let polls = self.owner.polls();
         if before != Some(polls) {
@@ -306,8 +313,8 @@ impl PollSet {
         if first_check { PollCheck::Asleep } else { PollCheck::Over }
     }
 
-    /// Unregisters sleeping threads that do not exist any more. Returns whether threads are left that sleep on the set. If none is left, the
-    /// lane checks whether the program polls, as after [`end_sleep`](Self::end_sleep).
+    /// Unregisters sleeping threads that do not exist any more. Returns whether threads are left that sleep on the set.
+    /// If none is left, the lane checks whether the program polls, as after [`end_sleep`](Self::end_sleep).
     pub(crate) fn check_sleepers(&self) -> bool {
         let dead: Vec<_> = {
             let mut sleepers = lock(&self.sleepers);
@@ -351,17 +358,19 @@ impl PollSet {
             return;
         }
         self.acks.push(qp);
-        // If the lane has taken the set back since the caller polled, it has sent the acknowledgements listed then, and not this one.
+        // If the lane has taken the set back since the caller polled, it has sent the acknowledgements listed then, and
+        // not this one.
         if self.owner.is_armed() {
             self.acknowledge();
         }
     }
 
-    /// Sends the acknowledgement that the only member owes, if the lane has taken the set back. Called by a thread of the program after it
-    /// has read the only member directly.
+    /// Sends the acknowledgement that the only member owes, if the lane has taken the set back. Called by a thread of
+    /// the program after it has read the only member directly.
     ///
-    /// When the lane takes the set back, it sends the acknowledgements owed at that time. None is forgotten: this thread delivers before it
-    /// checks the owner, and the lane changes the owner before it checks what was delivered. So one of the two sees the other's step.
+    /// When the lane takes the set back, it sends the acknowledgements owed at that time. None is forgotten: this
+    /// thread delivers before it checks the owner, and the lane changes the owner before it checks what was delivered.
+    /// So one of the two sees the other's step.
     #[inline]
     pub(crate) fn acknowledge_unless_polled(&self) {
         if !self.is_polled() {
@@ -369,8 +378,8 @@ impl PollSet {
         }
     }
 
-    /// Sends all acknowledgements that members owe. Called when the thread that serves the set is about to become idle: until then,
-    /// other messages may carry them.
+    /// Sends all acknowledgements that members owe. Called when the thread that serves the set is about to become idle:
+    /// until then, other messages may carry them.
     #[inline]
     pub(crate) fn acknowledge(&self) {
         if self.len() == 1 {

@@ -87,7 +87,8 @@ impl Owner {
     /// Counts a poll of the program, which serves the set from now on.
     #[inline]
     pub(super) fn record_poll(&self) {
-        // Not `fetch_add`, which is slower: if two threads poll at once, one count is lost, but the value still changes.
+        // Not `fetch_add`, which is slower: if two threads poll at once, one count is lost, but the value still
+        // changes.
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         if !self.polled.load(Ordering::Relaxed) {
             self.take_over();
@@ -125,15 +126,16 @@ impl Owner {
         }
     }
 
-    /// Records that the lane checks whether the program polls. Returns true if it did not do so before: the caller must make it check.
+    /// Records that the lane checks whether the program polls. Returns true if it did not do so before: the caller must
+    /// make it check.
     pub(super) fn begin_watch(&self) -> bool {
         !self.watched.swap(true, Ordering::AcqRel)
     }
 
     // --- The lane's side ---
 
-    /// Begins to serve the set on the lane, after an event of the entry. Returns how the event is classified; `None` if the program owns the
-    /// set, or the set is paused.
+    /// Begins to serve the set on the lane, after an event of the entry. Returns how the event is classified; `None` if
+    /// the program owns the set, or the set is paused.
     pub(super) fn begin_serving(&self) -> Option<Timing> {
         {
             let mut state = lock(&self.state);
@@ -156,7 +158,8 @@ impl Owner {
         true
     }
 
-    /// Pauses: the lane ignores events until [`resume_serving`](Self::resume_serving). Returns false if the program owns the set by now.
+    /// Pauses: the lane ignores events until [`resume_serving`](Self::resume_serving). Returns false if the program
+    /// owns the set by now.
     pub(super) fn pause(&self) -> bool {
         let mut state = lock(&self.state);
         if *state != State::Serving {
@@ -167,7 +170,8 @@ impl Owner {
         true
     }
 
-    /// Waits for the next event, after the lane has served the set. `more_events`: the sockets may have events that the lane did not take.
+    /// Waits for the next event, after the lane has served the set. `more_events`: the sockets may have events that the
+    /// lane did not take.
     pub(super) fn end_serving(&self, more_events: bool) {
         let mut state = lock(&self.state);
         if *state == State::Serving {
@@ -180,8 +184,8 @@ impl Owner {
         }
     }
 
-    /// Makes the lane the owner, because the program has stopped polling, unless a thread of the program sleeps on the set. Returns whether
-    /// one does. `is_slept_on` is called with the state locked.
+    /// Makes the lane the owner, because the program has stopped polling, unless a thread of the program sleeps on the
+    /// set. Returns whether one does. `is_slept_on` is called with the state locked.
     pub(super) fn take_back(&self, is_slept_on: impl FnOnce() -> bool) -> bool {
         self.watched.store(false, Ordering::Release);
         let mut state = lock(&self.state);
@@ -193,8 +197,8 @@ impl Owner {
         slept_on
     }
 
-    /// Arms the entry. If the sockets have events already, the entry reports one at once. A failure stops the adapter: nothing would serve
-    /// the sockets.
+    /// Arms the entry. If the sockets have events already, the entry reports one at once. A failure stops the adapter:
+    /// nothing would serve the sockets.
     fn arm(&self, state: &mut MutexGuard<'_, State>) {
         **state = State::Armed;
         self.polled.store(false, Ordering::SeqCst);

@@ -1,5 +1,5 @@
-//! Classifies events of a poll set's entry in the lane's epoll by the time since the entry was armed: part of a stream of messages, or one
-//! message to be answered.
+//! Classifies events of a poll set's entry in the lane's epoll by the time since the entry was armed: part of a stream
+//! of messages, or one message to be answered.
 
 use std::time::{Duration, Instant};
 
