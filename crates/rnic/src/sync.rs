@@ -1,8 +1,8 @@
-//! Locks and atomics. `loom` replaces them in its tests, to try every order of events.
+//! Locks and atomics: those of the standard library, or those of `loom` in its tests, which try all interleavings.
 //!
-//! All crates lock through [`lock`], [`read`], [`write()`] and [`wait`], which ignore poison. A panic that is caught
-//! ([`bug`](crate::bug)) ends the connection that it happened on; what the locks protect for others is consistent at every
-//! step, and one panic must not take the adapter down.
+//! All crates lock through [`lock`], [`read`], [`write()`] and [`wait`], which ignore poison. A panic ends only the
+//! connection on which it is caught ([`bug`](crate::bug)) and must not stop the adapter. Poison can be ignored, because
+//! data that connections share is consistent at every step.
 
 #[cfg(loom)]
 pub(crate) use loom::sync::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -25,17 +25,17 @@ pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for reading, poisoned or not.
+/// Locks a reader-writer lock for reading, poisoned or not.
 pub fn read<T>(lock: &RwLock<T>) -> RwLockReadGuard<'_, T> {
     lock.read().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks for writing, poisoned or not.
+/// Locks a reader-writer lock for writing, poisoned or not.
 pub fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
     lock.write().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Waits on a condition variable, poisoned or not.
+/// Waits on a condition variable, and returns the guard of its mutex, poisoned or not.
 pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait(guard).unwrap_or_else(PoisonError::into_inner)
 }

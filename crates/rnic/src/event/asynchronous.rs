@@ -1,4 +1,5 @@
-//! Asynchronous events: what happens to objects of the adapter, unrelated to any request.
+//! Asynchronous events, which report changes and failures of queue pairs, queues, ports and the adapter that are
+//! not the result of a work request.
 
 use super::code::{Code, Event};
 use super::consumer::Consumer;
@@ -10,7 +11,7 @@ use crate::sync::atomic::{AtomicBool, Ordering};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
 
-/// An asynchronous event, with the number of the object.
+/// An asynchronous event, with the number of the object that it is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AsyncEvent {
@@ -59,7 +60,7 @@ pub enum AsyncEvent {
 }
 
 impl AsyncEvent {
-    /// The queue pair that the event is about, if any.
+    /// Returns the number of the queue pair that the event is about, if any.
     pub const fn queue_pair(self) -> Option<u32> {
         match self {
             Self::QpFatal(qp)
@@ -72,7 +73,7 @@ impl AsyncEvent {
         }
     }
 
-    /// The shared receive queue that the event is about, if any.
+    /// Returns the number of the shared receive queue that the event is about, if any.
     pub const fn shared_receive_queue(self) -> Option<u32> {
         match self {
             Self::SrqLimitReached(srq) | Self::SrqError(srq) => Some(srq),
@@ -80,7 +81,8 @@ impl AsyncEvent {
         }
     }
 
-    const fn event(self) -> Event {
+    /// Encodes the event for an event queue.
+    const fn to_event(self) -> Event {
         let (code, object) = match self {
             Self::QpFatal(qp) => (Code::QpFatal, qp),
             Self::QpRequestError(qp) => (Code::QpRequestError, qp),
@@ -100,7 +102,8 @@ impl AsyncEvent {
         Event { code, object }
     }
 
-    const fn of(event: Event) -> Self {
+    /// Decodes an event from a queue of asynchronous events.
+    const fn from_event(event: Event) -> Self {
         let object = event.object;
         match event.code {
             Code::QpFatal => Self::QpFatal(object),
@@ -122,25 +125,29 @@ impl AsyncEvent {
     }
 }
 
-/// Stops an adapter that has failed. Must not do so on the calling thread, which may hold locks.
+/// Stops an adapter that has failed.
 pub trait Stop: Send + Sync + fmt::Debug {
-    /// Flushes requests in progress and aborts connections.
+    /// Makes another thread flush requests in progress and abort connections: the calling thread may hold locks.
     fn stop(&self);
 }
 
 /// The asynchronous events of an adapter. No event is written before the program [opens](Self::open) the
-/// queues, because it may never read them.
+/// queues, because many programs never read these events.
 #[derive(Debug)]
 pub struct AsyncEvents {
-    /// The queue of global and management events, and that of RDMA objects (requirement I6).
+    /// The queue of global and management events, and the queue of events of RDMA objects (requirement I6), each with
+    /// its wake.
     queues: [(Consumer, Arc<DeferredWake>); 2],
     /// Decides which queue an event goes to.
     routing: Arc<Routing>,
+    /// Whether the adapter has stopped.
     stopped: AtomicBool,
+    /// Stops the adapter. Unset until [`set_stop`](Self::set_stop).
     stop: OnceLock<Box<dyn Stop>>,
 }
 
 impl AsyncEvents {
+    /// Creates the two event queues, closed.
     pub(crate) fn new(sizes: Sizes, routing: &Arc<Routing>) -> Self {
         let queues = [GLOBAL_QUEUE, ASYNC_QUEUE].map(|number| {
             let wake = Arc::<DeferredWake>::default();
@@ -150,7 +157,8 @@ impl AsyncEvents {
         Self { queues, routing, stopped: AtomicBool::new(false), stop: OnceLock::new() }
     }
 
-    /// Opens the queues and reports events through `wake`. Further calls have no effect.
+    /// Opens the queues: from now on, events are written and wake the program through `wake`. Further calls have no
+    /// effect.
     pub fn open(&self, wake: Box<dyn Wake>) {
         let wake: Arc<dyn Wake> = wake.into();
         for (queue, deferred) in &self.queues {
@@ -164,7 +172,7 @@ impl AsyncEvents {
         }
     }
 
-    /// Sets what stops the adapter when it fails. Further calls have no effect.
+    /// Sets the callback that stops the adapter when it fails. Further calls have no effect.
     pub fn set_stop(&self, stop: Box<dyn Stop>) {
         let _ = self.stop.set(stop);
     }
@@ -172,91 +180,97 @@ impl AsyncEvents {
     /// Takes the oldest event, if there is one and the queues are open. Events of the adapter itself come
     /// before those of its objects.
     pub fn try_next(&self) -> Option<AsyncEvent> {
-        self.queues.iter().find_map(|(queue, _)| queue.try_next()).map(AsyncEvent::of)
+        self.queues.iter().find_map(|(queue, _)| queue.try_next()).map(AsyncEvent::from_event)
     }
 
-    /// Removes the events selected by `of`, for an object that is being destroyed. Returns their number.
-    pub fn revoke(&self, mut of: impl FnMut(AsyncEvent) -> bool) -> usize {
-        self.queues.iter().map(|(queue, _)| queue.revoke(|event| of(AsyncEvent::of(event)))).sum()
+    /// Removes the events that `select` returns true for, and returns their number. For events of an object that is
+    /// being destroyed.
+    pub fn revoke(&self, mut select: impl FnMut(AsyncEvent) -> bool) -> usize {
+        self.queues.iter().map(|(queue, _)| queue.revoke(|event| select(AsyncEvent::from_event(event)))).sum()
     }
 
-    /// State and statistics of the two event queues.
+    /// Returns state and statistics of the queue of global and management events, and of that of RDMA objects.
     pub fn stats(&self) -> [EventQueueStats; 2] {
         self.queues.each_ref().map(|(queue, _)| queue.queue().stats())
     }
 
-    /// Whether the adapter has stopped.
+    /// Returns whether the adapter has stopped.
     pub fn is_stopped(&self) -> bool {
         self.stopped.load(Ordering::Acquire)
     }
 
-    /// Raises an event.
+    /// Writes an event to its queue. Stops the adapter if the queue overflows.
     ///
     /// Does nothing before the queues are open: otherwise peers could fill the queue of a program that never
-    /// reads it, and stop the adapter.
+    /// reads it, and so stop the adapter.
     pub(crate) fn raise(&self, event: AsyncEvent) {
         if self.queues.iter().any(|(_, wake)| wake.0.get().is_none()) {
             return;
         }
-        match self.queue_of(event).post(event.event()) {
+        match self.queue_of(event).post(event.to_event()) {
             Ok(_) | Err(PostEventError::Undefined) => {}
             // The last entry of the queue reports the overflow.
-            Err(PostEventError::Overflow) => self.stop(None),
+            Err(PostEventError::Overflow) => self.stop_on_overflow(None),
         }
     }
 
-    /// Stops the adapter because an event queue overflowed (requirement I5).
-    pub(crate) fn stop(&self, overflow: Option<AsyncEvent>) {
-        self.stop_for(overflow, &"an event queue overflowed: the program must take its events");
+    /// Stops the adapter because an event queue overflowed (requirement I5). `overflow` reports the overflow of a
+    /// completion handler's queue. It is `None` for the queues of this object, whose last entry reports the overflow.
+    pub(crate) fn stop_on_overflow(&self, overflow: Option<AsyncEvent>) {
+        self.stop_once(overflow, &"an event queue overflowed: the program must take its events");
     }
 
-    /// Stops the adapter for a reason that the caller states.
+    /// Stops the adapter, and logs `why`.
     pub fn fail(&self, why: &dyn fmt::Display) {
-        self.stop_for(None, why);
+        self.stop_once(None, why);
     }
 
-    fn stop_for(&self, first: Option<AsyncEvent>, why: &dyn fmt::Display) {
+    /// Stops the adapter, unless it has stopped already. Writes the event `first`, if any, before the one that
+    /// reports the stop.
+    fn stop_once(&self, first: Option<AsyncEvent>, why: &dyn fmt::Display) {
         if self.stopped.swap(true, Ordering::AcqRel) {
             return;
         }
         tracing::error!(%why, "adapter stopped");
         for event in first.into_iter().chain([AsyncEvent::DeviceFatal]) {
-            // The queue may be full, in which case its last entry reports an overflow, which means the same.
-            let _ = self.queue_of(event).post(event.event());
+            // Ignore an overflow: the last entry of a full queue reports it, which tells the program as much.
+            let _ = self.queue_of(event).post(event.to_event());
         }
         if let Some(stop) = self.stop.get() {
             stop.stop();
         }
     }
 
-    /// Stops raising events because the adapter is being closed (requirement N11).
+    /// Shuts both queues down, so that no more events are written. Called when the adapter is closed (requirement
+    /// N11).
     pub(crate) fn shut_down(&self) {
         self.queues.iter().for_each(|(queue, _)| queue.queue().shut_down());
     }
 
-    /// The queue for an event. The map sends these events to one of the two queues only.
+    /// Returns the queue for an event. The map sends asynchronous events to one of the two queues only.
     fn queue_of(&self, event: AsyncEvent) -> &Consumer {
-        let number = self.routing.route(event.event().code, 0).queue;
+        let number = self.routing.route(event.to_event().code, 0).queue;
         &self.queues[usize::from(number == ASYNC_QUEUE)].0
     }
 }
 
-/// The wake of a queue that exists before there is a consumer to wake.
+/// The wake of a queue that is created before the program opens it. The interrupt is set when the queue is opened.
 #[derive(Debug, Default)]
 struct DeferredWake(OnceLock<Arc<Interrupt>>);
 
 impl Wake for DeferredWake {
     fn signal(&self) {
-        self.wake().signal();
+        self.interrupt().signal();
     }
 
     fn consume(&self) {
-        self.wake().consume();
+        self.interrupt().consume();
     }
 }
 
 impl DeferredWake {
-    fn wake(&self) -> &Interrupt {
+    /// Returns the interrupt of the open queue.
+    fn interrupt(&self) -> &Interrupt {
         self.0.get().expect("the wake is set before the queue is armed")
     }
 }

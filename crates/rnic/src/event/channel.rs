@@ -1,17 +1,18 @@
-//! A channel for connection events, which carry more than an entry of an event queue can hold. The program's
-//! thread is woken through a file descriptor.
+//! A channel for connection events, which are larger than an entry of an event queue. The program's thread is woken
+//! through a file descriptor.
 
 use super::Wake;
 use crate::sync::{Mutex, lock};
 use std::collections::VecDeque;
 
-/// A queue of events, each of which is taken by one thread.
+/// A first-in first-out queue of events. Any number of threads may append and take events.
 ///
-/// It is unbounded, because it must not lose events (requirement I5) and has nowhere else to keep them. The
-/// number of events is bounded by their source: a connection has three in its lifetime.
+/// The queue is unbounded, because no event may be lost (requirement I5). The sources of events bound their number:
+/// a connection raises at most three in its lifetime.
 #[derive(Debug)]
 pub struct Channel<E> {
     events: Mutex<VecDeque<E>>,
+    /// A semaphore that counts the events in the queue.
     wake: Box<dyn Wake>,
 }
 
@@ -21,14 +22,14 @@ impl<E> Channel<E> {
         Self { events: Mutex::new(VecDeque::new()), wake }
     }
 
-    /// Appends an event and signals it, even if other events are pending, as programs that use edge-triggered
-    /// polling expect.
+    /// Appends an event and wakes the consumer, even if other events are pending: programs that use edge-triggered
+    /// polling expect a wakeup for each.
     pub fn push(&self, event: E) {
         let mut events = lock(&self.events);
         events.push_back(event);
-        // Signal with the lock held, here and below, so that there are as many signals as events whenever the
-        // lock is free. Otherwise a thread could take an event before its signal, which would then announce
-        // nothing.
+        // Signal with the lock held, here and below, so that there are as many signals as events whenever the lock
+        // is free. Otherwise a thread could take the event before it is signalled, and the descriptor would become
+        // readable without an event.
         self.wake.signal();
     }
 
@@ -40,12 +41,12 @@ impl<E> Channel<E> {
         Some(event)
     }
 
-    /// Removes the events selected by `of`, and returns their number. For an object that is being destroyed
-    /// and raises no more events.
-    pub fn revoke(&self, mut of: impl FnMut(&E) -> bool) -> usize {
+    /// Removes the events that `select` returns true for, and returns their number. For events of an object that is
+    /// being destroyed and raises no more events.
+    pub fn revoke(&self, mut select: impl FnMut(&E) -> bool) -> usize {
         let mut events = lock(&self.events);
         let before = events.len();
-        events.retain(|event| !of(event));
+        events.retain(|event| !select(event));
         let revoked = before - events.len();
         for _ in 0..revoked {
             self.wake.consume();

@@ -1,29 +1,29 @@
-//! The contents of an event queue entry: a code, and a parameter that names an object.
+//! The events in an event queue: each is a code, and the number of an object.
 
 /// An event in an event queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Event {
     /// What happened.
     pub code: Code,
-    /// The object that it happened to: the number of a queue pair, completion queue, shared receive queue,
-    /// port or event queue.
+    /// The number of the queue pair, completion queue, shared receive queue, port or event queue that the event is
+    /// about. Zero for events of the adapter as a whole.
     pub object: u32,
 }
 
-/// The part of the adapter that an event belongs to.
+/// The part of the adapter that an event is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Function {
     /// The adapter as a whole.
     Global,
     /// The port of the adapter.
     Management,
-    /// A queue pair, a completion queue or a shared receive queue, unrelated to any request.
+    /// A queue pair, a completion queue or a shared receive queue; the event is not the result of a work request.
     Rdma,
-    /// A completion queue has the completions that it was armed for.
+    /// A completion queue that has the completions it was armed for.
     Completion,
 }
 
-/// What happened. Values below 16 are reserved for the ring.
+/// The code of an event: what happened. Values below 16 are reserved for markers in the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u32)]
 pub enum Code {
@@ -79,7 +79,7 @@ impl Code {
         Self::DeviceFatal,
     ];
 
-    /// The part of the adapter that it belongs to (requirement I6).
+    /// Returns the part of the adapter that events with this code are about (requirement I6).
     ///
     /// ```
     /// use ironwarp_rnic::event::{Code, Function};
@@ -105,10 +105,12 @@ impl Code {
 }
 
 impl Event {
-    pub(super) fn word(self) -> u64 {
+    /// Encodes the event: the code in the upper half, the object in the lower.
+    pub(super) fn to_word(self) -> u64 {
         u64::from(self.code as u32) << 32 | u64::from(self.object)
     }
 
+    /// Decodes an event that [`to_word`](Self::to_word) has encoded.
     pub(super) fn from_word(word: u64) -> Self {
         let index = (word >> 32).checked_sub(Code::Completion as u64);
         let code = index.and_then(|index| Code::ALL.get(usize::try_from(index).ok()?));
@@ -127,7 +129,7 @@ mod tests {
     fn every_code_survives_the_ring() {
         for code in Code::ALL {
             let event = Event { code, object: u32::MAX - 1 };
-            assert_eq!(Event::from_word(event.word()), event);
+            assert_eq!(Event::from_word(event.to_word()), event);
         }
     }
 }

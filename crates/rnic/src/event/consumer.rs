@@ -1,10 +1,10 @@
-//! The program's end of an event queue: the queue and its descriptor. Threads of the adapter write to the
+//! The program's end of an event queue, with a descriptor to wait on. Threads of the adapter write events to the
 //! [`EventQueue`]; threads of the program take events from the [`Consumer`].
 //!
-//! The descriptor is readable exactly while [`Consumer::try_next`] returns an event: programs wait for the former
-//! and then rely on the latter. An event therefore does not count before its wakeup is done, and the queue is
-//! armed again when the last event was taken. It is either unarmed, woken and not empty, or armed, not woken
-//! and empty, except during a call.
+//! The descriptor is readable exactly while [`Consumer::try_next`] returns an event: a program that finds the
+//! descriptor readable relies on getting an event. [`Consumer::try_next`] therefore returns an event only after the
+//! reader was woken for it, and arms the queue again when the last event was taken. Between calls, the queue is
+//! either unarmed, woken and not empty, or armed, not woken and empty (except for events held back by moderation).
 
 use super::code::Event;
 use super::queue::{EventQueue, PostEventError, QueueState, Reader, Sizes, Ticket};
@@ -17,43 +17,45 @@ use std::time::Duration;
 #[derive(Debug)]
 pub struct Consumer {
     queue: Arc<EventQueue>,
-    /// Writers do not use this lock, and no thread blocks while holding it.
+    /// Writers do not take this lock. A thread that holds it never blocks for long.
     reader: Mutex<Reader>,
 }
 
 impl Consumer {
-    /// Creates an empty queue. The consumer is not woken before [`open`](Self::open).
+    /// Creates an empty event queue. It wakes the consumer through `wake`, but not before [`open`](Self::open).
     pub fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> Self {
         let (queue, reader) = EventQueue::new(number, sizes, wake);
         Self { queue, reader: Mutex::new(reader) }
     }
 
-    /// Arms the queue for the first time.
+    /// Arms the queue for the first time, so that events wake the consumer.
     pub fn open(&self) {
         lock(&self.reader).arm();
     }
 
-    /// The event queue.
+    /// Returns the event queue.
     pub fn queue(&self) -> &Arc<EventQueue> {
         &self.queue
     }
 
-    /// Writes an event.
+    /// Writes an event to the queue.
     pub fn post(&self, event: Event) -> Result<Ticket, PostEventError> {
         self.queue.post(event)
     }
 
     /// Takes the oldest event, if there is one. Does not block.
     pub fn try_next(&self) -> Option<Event> {
+        // The reader of an armed queue was not woken, so there is no event to return. Spares polling threads the lock.
         if self.queue.state() == QueueState::Armed {
             return None;
         }
         let mut reader = lock(&self.reader);
         if !self.queue.is_woken() {
-            // The descriptor may be readable already, with its writer about to set the flag.
+            // A writer may have made the descriptor readable and not yet set the flag.
             self.queue.await_writer();
         }
         while self.queue.is_woken() {
+            // `None` if the event was revoked: then arm the queue, which may wake the reader for a newer event.
             let event = reader.take();
             if reader.is_empty() {
                 self.consume_wake_and_arm(&mut reader);
@@ -67,11 +69,11 @@ impl Consumer {
         None
     }
 
-    /// Removes the events selected by `of`, and returns their number. For an object that is being destroyed
-    /// and raises no more events.
-    pub fn revoke(&self, of: impl FnMut(Event) -> bool) -> usize {
+    /// Removes the events that `select` returns true for, and returns their number. For events of an object that is
+    /// being destroyed and raises no more events.
+    pub fn revoke(&self, select: impl FnMut(Event) -> bool) -> usize {
         let mut reader = lock(&self.reader);
-        let revoked = reader.revoke(of);
+        let revoked = reader.revoke(select);
         if revoked > 0 && self.queue.is_woken() && reader.is_empty() {
             self.consume_wake_and_arm(&mut reader);
         } else {
@@ -80,7 +82,7 @@ impl Consumer {
         revoked
     }
 
-    /// Wakes the consumer at most once per interval (requirement I10). `None` removes the limit.
+    /// Limits wakeups of the consumer to one per interval (requirement I10). `None` removes the limit.
     pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
         self.queue.moderate(moderation);
     }

@@ -1,5 +1,5 @@
-//! Mapping of events to event queues and vectors (requirements I6, I8): which [queue](super::EventQueue) an
-//! event goes to, and which vector wakes its reader, by the code of the event and the lane it came from.
+//! The event map (requirements I6, I8): by the code of an event and the lane that raised it, determines the
+//! [event queue](super::EventQueue) that the event is written to, and the vector that wakes the queue's reader.
 //!
 //! | shape | one row per | one column per | an entry is |
 //! |---|---|---|---|
@@ -8,7 +8,7 @@
 //! | [`Shape::ByQueue`] | queue | | a vector; the queue follows from function and lane |
 //!
 //! In all shapes, queue 0 gets global and management events, and queue 1 gets asynchronous events of RDMA
-//! objects. The table decides on the queues of completion events, and on all vectors. Classes of handlers
+//! objects. The map can change the queues of completion events, and all vectors. Classes of handlers
 //! (requirement N6) would add one more column.
 
 use super::code::{Code, Function};
@@ -18,34 +18,35 @@ use std::collections::{BTreeMap, BTreeSet};
 pub const GLOBAL_QUEUE: u16 = 0;
 /// The queue of asynchronous events of RDMA objects.
 pub const ASYNC_QUEUE: u16 = 1;
-/// The default queue of completion events of lane 0; those of the other lanes follow.
+/// The default queue of completion events of lane 0. The queues of the other lanes have the next numbers.
 pub const LANE_QUEUE: u16 = 2048;
 
-/// Number of queues for completion events. If there are more lanes, they share.
+/// Maximum number of default queues for completion events. If there are more lanes, several share a queue.
 const MAX_LANE_QUEUES: u16 = 1024;
 
+/// All functions, in the order of the rows.
 const FUNCTIONS: [Function; 4] =
     [Function::Global, Function::Management, Function::Rdma, Function::Completion];
 
-/// What wakes the reader of an event queue.
+/// An interrupt vector, which wakes the readers of event queues.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Vector {
-    /// The line shared by all queues without a vector.
+    /// The interrupt line, shared by all queues that have no vector of their own.
     Line,
-    /// The vector with this number.
+    /// The message-signalled vector with this number.
     Message(u8),
 }
 
-/// Destination of an event.
+/// The destination of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The number of the event queue.
     pub queue: u16,
-    /// What wakes its reader.
+    /// The vector that wakes the reader of the queue.
     pub vector: Vector,
 }
 
-/// What the rows of a table stand for.
+/// The meaning of the rows of an event map.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Shape {
     /// One row per function.
@@ -56,35 +57,35 @@ pub enum Shape {
     ByQueue,
 }
 
-/// An invalid entry for the table.
+/// Why a route cannot be assigned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum MapError {
     /// The lane does not exist.
     #[error("lane {lane} out of range: the adapter has {lanes}")]
     NoSuchLane {
-        /// The lane that was given.
+        /// The invalid lane.
         lane: usize,
-        /// The number that exist.
+        /// The number of lanes.
         lanes: usize,
     },
     /// The vector does not exist.
     #[error("vector {vector} out of range: the table has {vectors}")]
     NoSuchVector {
-        /// The vector that was given.
+        /// The invalid vector.
         vector: u8,
-        /// The number that exist.
+        /// The number of vectors.
         vectors: u8,
     },
     /// Events of this code cannot go to the queue.
     #[error("events of this code cannot go to event queue {queue}")]
     WrongQueue {
-        /// The queue that was given.
+        /// The number of the queue.
         queue: u16,
     },
 }
 
-/// The table that maps events to queues and vectors.
+/// A table that maps events to event queues and vectors.
 ///
 /// ```
 /// use ironwarp_rnic::event::{Code, EventMap, Route, Shape, Vector};
@@ -101,16 +102,16 @@ pub struct EventMap {
     shape: Shape,
     lanes: usize,
     vectors: u8,
-    /// Entries row by row, for functions or codes. In a table by queue, they only give the queue.
+    /// The entries, row by row. A map by queue has one row per function here, too, of which only the queue counts.
     cells: Vec<Route>,
-    /// In a table by queue, its entries: the vector of each queue.
+    /// In a map by queue, the vector of each queue. Empty in other maps.
     queues: BTreeMap<u16, Vector>,
 }
 
 impl EventMap {
-    /// Creates the default table: the completions of each lane have a queue of their own. The first vector is
-    /// for everything but completions, the others are for the lanes; if there are too few vectors, lanes
-    /// share.
+    /// Creates the default map: completion events of each lane have their own queue. The first vector is for all
+    /// other events, the rest are for the completion events of the lanes; with fewer vectors than that, lanes share
+    /// vectors.
     ///
     /// ```
     /// use ironwarp_rnic::event::{Code, EventMap, Shape};
@@ -132,7 +133,7 @@ impl EventMap {
         Self { shape, lanes, vectors, cells, queues }
     }
 
-    /// What the rows stand for.
+    /// Returns the meaning of the rows.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{EventMap, Shape};
@@ -142,7 +143,7 @@ impl EventMap {
         self.shape
     }
 
-    /// Number of lanes.
+    /// Returns the number of lanes.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{EventMap, Shape};
@@ -152,7 +153,7 @@ impl EventMap {
         self.lanes
     }
 
-    /// Number of vectors.
+    /// Returns the number of vectors.
     ///
     /// ```
     /// # use ironwarp_rnic::event::{EventMap, Shape};
@@ -162,8 +163,8 @@ impl EventMap {
         self.vectors
     }
 
-    /// Looks up the destination of an event of this lane. Events without a lane, such as global ones, use
-    /// lane 0.
+    /// Returns the destination of events with this code from this lane. Events that no lane raises, such as global
+    /// events, use lane 0.
     ///
     /// ```
     /// use ironwarp_rnic::event::{ASYNC_QUEUE, Code, EventMap, Shape};
@@ -171,16 +172,16 @@ impl EventMap {
     /// assert_eq!(EventMap::new(Shape::ByCode, 2, 3).route(Code::QpFatal, 0).queue, ASYNC_QUEUE);
     /// ```
     pub fn route(&self, code: Code, lane: usize) -> Route {
-        let cell = self.cells[self.cell(code, lane % self.lanes)];
+        let cell = self.cells[self.cell_index(code, lane % self.lanes)];
         match self.shape {
             Shape::ByFunction | Shape::ByCode => cell,
             Shape::ByQueue => Route { queue: cell.queue, vector: self.queues[&cell.queue] },
         }
     }
 
-    /// The vectors that wake the reader of a queue: those of all events that go there, none if no event does.
-    /// One wakeup announces everything in the queue, so the reader has to be woken whichever of its events
-    /// comes first.
+    /// Returns the vectors that wake the reader of a queue: those of all events that go to the queue, or none if no
+    /// event does. All of them are signalled for every event of the queue, because one wakeup announces all events
+    /// in it.
     ///
     /// ```
     /// use ironwarp_rnic::event::{ASYNC_QUEUE, EventMap, Shape, Vector};
@@ -195,8 +196,9 @@ impl EventMap {
         routes.filter(|route| route.queue == queue).map(|route| route.vector).collect()
     }
 
-    /// Changes the destination of events of this code and lane. In a table by function, this applies to all
-    /// codes of the function; in a table by queue, the vector applies to everything that goes to the queue.
+    /// Changes the destination of events with this code and lane. In a map by function, the change applies to all
+    /// codes of the function; in a map by queue, the vector applies to all events that go to the queue. Only
+    /// completion events can change their queue.
     ///
     /// ```
     /// use ironwarp_rnic::event::{Code, EventMap, Shape, Vector};
@@ -224,7 +226,7 @@ impl EventMap {
         if !fits {
             return Err(MapError::WrongQueue { queue: route.queue });
         }
-        let cell = self.cell(code, lane);
+        let cell = self.cell_index(code, lane);
         self.cells[cell] = route;
         if self.shape == Shape::ByQueue {
             self.queues.insert(route.queue, route.vector);
@@ -232,7 +234,8 @@ impl EventMap {
         Ok(())
     }
 
-    fn cell(&self, code: Code, lane: usize) -> usize {
+    /// Returns the index in `cells` of the entry for this code and lane.
+    fn cell_index(&self, code: Code, lane: usize) -> usize {
         let row = match self.shape {
             Shape::ByCode => Code::ALL.iter().position(|known| *known == code),
             Shape::ByFunction | Shape::ByQueue => {
@@ -243,6 +246,7 @@ impl EventMap {
     }
 }
 
+/// Returns the route of events of this function and lane in a default map with this number of vectors.
 fn default_route(function: Function, lane: usize, vectors: u8) -> Route {
     let lane = u16::try_from(lane).unwrap_or(u16::MAX) % MAX_LANE_QUEUES;
     let queue = match function {

@@ -1,15 +1,16 @@
-//! Events: how a sleeping consumer learns that something happened. `queue/cq.rs` decides that an event is
-//! due; the consumer waits on a [`CompletionHandler`].
+//! Events, by which the adapter notifies the program: completion events, asynchronous events and connection events.
+//! `queue/cq.rs` decides when a completion event is due; the program waits on a [`CompletionHandler`].
 //!
 //! | file | purpose |
 //! |---|---|
-//! | `queue` | event queues: a ring in memory that wakes its reader at most once each time it is armed |
-//! | `register`, `ring`, `code` | the word shared by reader and writers; the memory; the encoding of events |
-//! | `consumer` | a queue and its descriptor, which is readable exactly while there is an event |
+//! | `queue` | event queues: a ring in memory, whose reader is woken at most once each time it arms the queue |
+//! | `register`, `ring`, `code` | parts of an event queue: the word shared by reader and writers, the ring, the encoding of events |
+//! | `consumer` | an event queue and its descriptor, which is readable exactly while there is an event |
 //! | `handler` | completion handlers |
-//! | `asynchronous` | events of queue pairs, queues, ports and the adapter |
+//! | `asynchronous` | asynchronous events of queue pairs, queues, ports and the adapter |
 //! | `map`, `routing` | which event goes to which queue, and which vector wakes its reader |
 //! | `channel` | connection events |
+//! | `wake` | traits through which the device wakes threads and starts timers |
 
 mod asynchronous;
 mod channel;

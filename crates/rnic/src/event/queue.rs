@@ -1,5 +1,5 @@
-//! An event queue: the adapter writes events into a ring in memory, where the reader finds them. The reader
-//! is woken at most once each time it arms the queue. [`Consumer`](super::Consumer) builds on it.
+//! Event queues. The adapter writes events into a ring in memory, from which the reader takes them. The reader is
+//! woken at most once each time it arms the queue. [`Consumer`](super::Consumer) builds on this.
 //!
 //! | state (requirement I2) | events | wakeup |
 //! |---|---|---|
@@ -8,9 +8,9 @@
 //! | armed | written | one, as soon as the write indicator is ahead of the read indicator and the moderation timer is not running; the queue is then unarmed |
 //!
 //! There are many writers, serialised by a lock. The reader takes no lock: it reads entries and writes the
-//! [register](super::register). Reader and writers synchronise through that one word: a writer updates it
-//! *after* its event is in the ring, the reader *before* it checks how far was written. Whichever comes
-//! second sees what the other did, and wakes the reader.
+//! [register](super::register). Reader and writers synchronise through that one word: a writer updates the register
+//! *after* storing its event, and the reader arms the queue by updating the register *before* it checks whether
+//! there are events. Whichever update comes second sees the effect of the first, so its thread wakes the reader.
 
 use super::code::{Code, Event};
 use super::register::Register;
@@ -22,12 +22,12 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Sizes of the rings of a queue, in entries. One entry of each ring is reserved for its end marker.
+/// Sizes of the rings of a queue, in entries of 8 bytes. One entry of each ring is reserved for its end marker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
     /// Size of the first ring.
     pub initial: usize,
-    /// Size of the largest ring. Each ring is twice as large as the one before.
+    /// Size of the largest ring. A full ring is replaced by one of twice the size, up to this maximum.
     pub max: usize,
 }
 
@@ -76,30 +76,36 @@ pub enum PostEventError {
     Overflow,
 }
 
-/// Identifies an event within its queue.
+/// Identifies an event within its queue: the number of events written up to and including this one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket(u64);
 
 /// The writers' side of an event queue.
 #[derive(Debug)]
 pub struct EventQueue {
+    /// A [`Register`].
     register: AtomicU64,
     /// The write indicator: number of events written.
     written: AtomicU64,
-    /// The reader was woken and has not armed the queue since.
+    /// Whether the reader was woken and has not armed the queue since.
     woken: AtomicBool,
     /// Number of times the reader was woken.
     wakes: AtomicU64,
     writer: Mutex<Writer>,
+    /// Wakes the reader.
     wake: Box<dyn Wake>,
+    /// The minimum time between two wakeups, and the timer that measures it. `None` without moderation.
     moderation: Mutex<Option<(Duration, Arc<dyn Timer>)>>,
 }
 
+/// The state of the writers.
 #[derive(Debug)]
 struct Writer {
+    /// The ring that events are written to.
     ring: Arc<Ring>,
+    /// Size of the largest ring, in entries.
     max_size: usize,
-    /// Number of events written to this ring.
+    /// Number of events written to this ring. Modulo its size, the position of the next event.
     filled: usize,
 }
 
@@ -107,16 +113,18 @@ struct Writer {
 #[derive(Debug)]
 pub struct Reader {
     queue: Arc<EventQueue>,
+    /// The ring that events are read from: that of the writers, or an older one.
     ring: Arc<Ring>,
-    at: usize,
-    /// Events removed from the ring while others were being revoked.
+    /// The position of the next entry to read.
+    position: usize,
+    /// Events that `revoke` has removed from the ring but not revoked. They are older than those in the ring.
     kept: VecDeque<Event>,
-    /// Number of events taken since the register was last updated.
+    /// Number of events taken or revoked since the reader last updated the register.
     taken: u64,
 }
 
 impl EventQueue {
-    /// Creates an unarmed queue that wakes its reader through `wake`.
+    /// Creates an unarmed queue that wakes its reader through `wake`, and its reader.
     pub fn new(number: u16, sizes: Sizes, wake: Box<dyn Wake>) -> (Arc<Self>, Reader) {
         assert!(
             2 <= sizes.initial && sizes.initial <= sizes.max,
@@ -132,16 +140,16 @@ impl EventQueue {
             wake,
             moderation: Mutex::new(None),
         });
-        let reader = Reader { queue: Arc::clone(&queue), ring, at: 0, kept: VecDeque::new(), taken: 0 };
+        let reader = Reader { queue: Arc::clone(&queue), ring, position: 0, kept: VecDeque::new(), taken: 0 };
         (queue, reader)
     }
 
-    /// The number of the queue.
+    /// Returns the number of the queue.
     pub fn number(&self) -> u32 {
         self.register().number()
     }
 
-    /// The state of the queue.
+    /// Returns the state of the queue.
     pub fn state(&self) -> QueueState {
         let register = self.register();
         match (register.is_valid(), register.is_armed()) {
@@ -151,7 +159,7 @@ impl EventQueue {
         }
     }
 
-    /// State and statistics, as consistent with each other as possible.
+    /// Returns state and statistics. Writers are locked out meanwhile, so only the reader can change them.
     pub fn stats(&self) -> EventQueueStats {
         let writer = lock(&self.writer);
         let written = self.written.load(Ordering::Acquire);
@@ -159,94 +167,97 @@ impl EventQueue {
         EventQueueStats {
             state: self.state(),
             written,
-            unread: u64::try_from(unread).unwrap_or_default(),
+            unread: u64::try_from(unread).unwrap_or_default(), // never negative
             wakes: self.wakes.load(Ordering::Relaxed),
             size: writer.ring.size(),
         }
     }
 
-    /// Writes an event, and wakes the reader if the queue is armed and not held by moderation.
+    /// Writes an event, and wakes the reader if the queue is armed and the moderation timer is not running.
     pub fn post(&self, event: Event) -> Result<Ticket, PostEventError> {
         let mut writer = lock(&self.writer);
-        // Acquires the entries that the reader cleared before it advanced the read indicator.
+        // Acquire: the entries that the reader cleared before it advanced the read indicator are seen as cleared.
         let register = self.register();
         if !register.is_valid() {
             return Err(PostEventError::Undefined);
         }
         let written = self.written.load(Ordering::Relaxed);
         let room = writer.make_room(register.unread(written));
+        // Without room for this event, the last entry of the ring reports the overflow instead.
         let event =
             if room { event } else { Event { code: Code::EventQueueOverflow, object: register.number() } };
         writer.put(event);
         let written = written.wrapping_add(1);
-        // Release: a thread that sees the count finds the event.
+        // Release: a thread that sees the new count also sees the event.
         self.written.store(written, Ordering::Release);
-        // Still locked: a thread that takes the lock afterwards knows that no wakeup is in progress.
-        self.fire(written);
+        // With the lock held: a thread that takes the lock afterwards (`await_writer`) knows that this wakeup is done.
+        self.wake_if_due(written);
         if room {
             return Ok(Ticket(written));
         }
-        self.update(Register::undefined);
+        self.update(Register::invalidate);
         Err(PostEventError::Overflow)
     }
 
-    /// Whether the reader has taken this event. If not, it will, and will then see everything that happened
-    /// before this call.
+    /// Returns whether the reader has taken this event. If false, the reader will take the event later, and will
+    /// then see everything that the calling thread did before this call.
     pub fn is_taken(&self, ticket: Ticket) -> bool {
-        // An atomic write even though it changes nothing, so that it is ordered before or after the reader's
-        // write.
+        // Writes the register, although the value does not change: a write is ordered before or after the write by
+        // which the reader publishes that it took the event. A load would give no such order.
         self.update(|register| register).unread(ticket.0) <= 0
     }
 
-    /// Shuts the queue down: no more events are written and the reader is not woken. Remaining events can
-    /// still be taken.
+    /// Shuts the queue down: further events are refused, and writers do not wake the reader any more. Remaining
+    /// events can still be taken.
     pub fn shut_down(&self) {
         let _writer = lock(&self.writer);
-        self.update(Register::undefined);
+        self.update(Register::invalidate);
     }
 
-    /// Wakes the reader at most once per interval, with `timer` reporting its end (requirement I10). `None`
-    /// removes the limit. A wakeup that was held back so far is delivered now.
+    /// Limits wakeups to one per interval (requirement I10), or removes the limit if `None`. The timer must call
+    /// [`on_timer`](Self::on_timer) at the end of the interval. A wakeup that is being held back is delivered now.
     pub fn moderate(&self, moderation: Option<(Duration, Arc<dyn Timer>)>) {
         let moderated = moderation.is_some();
         *lock(&self.moderation) = moderation;
         let _writer = lock(&self.writer);
-        self.update(|register| register.moderated(moderated));
-        self.fire_if_ahead();
+        self.update(|register| register.set_moderated(moderated));
+        self.wake_if_unread();
     }
 
-    /// Called when the moderation timer expires.
+    /// Wakes the reader if a wakeup was held back by moderation. Called when the moderation timer expires.
     pub fn on_timer(&self) {
         let _writer = lock(&self.writer);
-        self.update(Register::expired);
-        self.fire_if_ahead();
+        self.update(Register::end_hold);
+        self.wake_if_unread();
     }
 
-    /// Whether the reader was woken and has not armed the queue since.
+    /// Returns whether the reader was woken and has not armed the queue since.
     pub(super) fn is_woken(&self) -> bool {
         self.woken.load(Ordering::Acquire)
     }
 
-    /// Waits for a writer that may be about to wake the reader.
+    /// Waits until no writer is in the middle of waking the reader.
     pub(super) fn await_writer(&self) {
         drop(lock(&self.writer));
     }
 
-    /// Consumes the wakeup that the reader got, before it arms the queue again.
+    /// Consumes the wakeup of the reader, so that its descriptor is no longer readable. Call before arming the queue.
     pub(super) fn consume_wake(&self) {
         self.wake.consume();
     }
 
-    /// Wakes the reader if, after a change of the register, that is due for existing events.
-    fn fire_if_ahead(&self) {
-        self.fire(self.written.load(Ordering::Acquire));
+    /// Wakes the reader if a wakeup is due for existing events. Call after a change of the register.
+    fn wake_if_unread(&self) {
+        self.wake_if_due(self.written.load(Ordering::Acquire));
     }
 
-    /// Wakes the reader if that is due. Of several threads that find it due, one does. Call with the writers'
-    /// lock held, or as the reader.
-    fn fire(&self, written: u64) {
-        let before = self.update(|register| register.fired(written).unwrap_or(register));
-        let Some(after) = before.fired(written) else { return };
+    /// Wakes the reader if the queue is armed, the moderation timer is not running, and fewer than `written` events
+    /// were read. Of several threads that find this, only the one that unarms the queue wakes the reader. Call with
+    /// the writers' lock held, or as the reader.
+    fn wake_if_due(&self, written: u64) {
+        let before = self.update(|register| register.unarm_if_due(written).unwrap_or(register));
+        // Compute the same change again: if there is none, another thread has woken the reader, or it was not due.
+        let Some(after) = before.unarm_if_due(written) else { return };
         self.wake_reader();
         if after.is_held()
             && let Some((interval, timer)) = &*lock(&self.moderation)
@@ -255,17 +266,21 @@ impl EventQueue {
         }
     }
 
+    /// Wakes the reader unconditionally.
     fn wake_reader(&self) {
         self.wakes.fetch_add(1, Ordering::Relaxed);
         self.wake.signal();
+        // After the signal: a reader that sees this flag may consume the signal.
         self.woken.store(true, Ordering::Release);
     }
 
+    /// Returns the value of the register.
     fn register(&self) -> Register {
         Register(self.register.load(Ordering::Acquire))
     }
 
-    /// Applies a change as a single atomic write, even if nothing changes. Returns the previous value.
+    /// Applies a change to the register in one atomic step, and returns the previous value. Writes the register even
+    /// if its value stays the same.
     fn update(&self, change: impl Fn(Register) -> Register) -> Register {
         let mut before = self.register.load(Ordering::Relaxed);
         loop {
@@ -279,92 +294,95 @@ impl EventQueue {
 }
 
 impl Writer {
-    /// Switches to a larger ring if the current one has no room for an event and the end marker, given the
-    /// total number of unread events. Returns false if the maximum size is reached; there is then room for
-    /// one last entry.
+    /// Makes room for one event, in addition to the entry reserved for the end marker. Switches to a larger ring if
+    /// needed; `unread` is the number of unread events in all rings. Returns false if the ring is full and has the
+    /// maximum size: then there is room for one last entry.
     fn make_room(&mut self, unread: i64) -> bool {
         let unread = usize::try_from(unread).expect("the reader is never ahead of the writers");
-        let here = unread.min(self.filled);
-        if here + 1 < self.ring.size() {
+        // The newest events are in the current ring.
+        let unread_in_ring = unread.min(self.filled);
+        if unread_in_ring + 1 < self.ring.size() {
             return true;
         }
         if self.ring.size() >= self.max_size {
             return false;
         }
         let larger = Ring::new((2 * self.ring.size()).min(self.max_size));
-        self.ring.end(self.filled, Arc::clone(&larger));
+        self.ring.store_end_marker(self.filled, Arc::clone(&larger));
         (self.ring, self.filled) = (larger, 0);
         true
     }
 
+    /// Stores an event at the next position of the ring.
     fn put(&mut self, event: Event) {
-        self.ring.put(self.filled, event);
+        self.ring.store_event(self.filled, event);
         self.filled = self.filled.wrapping_add(1);
     }
 }
 
 impl Reader {
-    /// Takes the next event, whether the queue is armed or not (requirement I4).
+    /// Takes the next event, whether the queue is armed or not (requirement I4). The event counts as unread until
+    /// [`advance`](Self::advance) or [`arm`](Self::arm).
     pub fn take(&mut self) -> Option<Event> {
-        let event = self.kept.pop_front().or_else(|| self.collect())?;
+        let event = self.kept.pop_front().or_else(|| self.pop_entry())?;
         self.taken += 1;
         Some(event)
     }
 
-    /// Whether there is no event to take.
+    /// Returns whether there is no event to take.
     pub fn is_empty(&mut self) -> bool {
-        self.kept.is_empty() && self.entry() == Entry::Empty
+        self.kept.is_empty() && self.peek_entry() == Entry::Empty
     }
 
-    /// Publishes how far the reader has read, as a single atomic write.
+    /// Advances the read indicator by the number of events taken, in one atomic step.
     pub fn advance(&mut self) {
         let by = std::mem::take(&mut self.taken);
-        self.queue.update(|register| register.advanced(by));
+        self.queue.update(|register| register.advance(by));
     }
 
-    /// Publishes how far the reader has read and arms the queue, as a single atomic write (requirement I3).
-    /// If there is an event already, the reader is woken at once.
+    /// Advances the read indicator and arms the queue, in one atomic step (requirement I3). If there is an event
+    /// already, wakes the reader at once.
     pub fn arm(&mut self) {
         let by = std::mem::take(&mut self.taken);
         self.queue.woken.store(false, Ordering::Relaxed);
-        let before = self.queue.update(|register| register.advanced(by).armed());
+        let before = self.queue.update(|register| register.advance(by).arm());
         if before.is_valid() {
-            self.queue.fire_if_ahead();
+            self.queue.wake_if_unread();
         } else if !self.is_empty() {
-            // The queue was shut down and cannot be armed, but the reader was not woken for these events yet.
+            // The queue is undefined and cannot be armed. Wake the reader for the remaining events.
             self.queue.wake_reader();
         }
     }
 
-    /// Removes the events selected by `of`, and returns their number. The others are taken later, in order;
-    /// until then they count as unread.
-    pub(super) fn revoke(&mut self, mut of: impl FnMut(Event) -> bool) -> usize {
-        while let Some(event) = self.collect() {
+    /// Removes the events that `select` returns true for, and returns their number. The other events stay, in their
+    /// order, and count as unread until they are taken.
+    pub(super) fn revoke(&mut self, mut select: impl FnMut(Event) -> bool) -> usize {
+        while let Some(event) = self.pop_entry() {
             self.kept.push_back(event);
         }
         let before = self.kept.len();
-        self.kept.retain(|event| !of(*event));
+        self.kept.retain(|event| !select(*event));
         let revoked = before - self.kept.len();
         self.taken += revoked as u64;
         revoked
     }
 
-    /// Removes the next event from the ring.
-    fn collect(&mut self) -> Option<Event> {
-        let Entry::Event(event) = self.entry() else { return None };
-        self.ring.clear(self.at);
-        self.at = self.at.wrapping_add(1);
+    /// Removes the next event from the ring and returns it.
+    fn pop_entry(&mut self) -> Option<Event> {
+        let Entry::Event(event) = self.peek_entry() else { return None };
+        self.ring.clear(self.position);
+        self.position = self.position.wrapping_add(1);
         Some(event)
     }
 
-    /// The next entry, following the switch to a larger ring.
-    fn entry(&mut self) -> Entry {
-        let entry = self.ring.get(self.at);
+    /// Returns the next entry. At the end marker of a ring, continues with the next ring.
+    fn peek_entry(&mut self) -> Entry {
+        let entry = self.ring.get(self.position);
         if entry != Entry::Moved {
             return entry;
         }
-        (self.ring, self.at) = (self.ring.next(), 0);
-        self.entry()
+        (self.ring, self.position) = (self.ring.next(), 0);
+        self.peek_entry()
     }
 }
 

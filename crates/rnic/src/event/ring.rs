@@ -1,17 +1,18 @@
-//! The memory of an event queue (requirements I1, I4): a ring of entries, each a word with the code and the
-//! parameter of an event.
+//! The memory of an event queue (requirements I1, I4): a ring of 64-bit entries, each with the code and the
+//! parameter of one event.
 //!
-//! An entry is zero until a writer stores an event there, and again after the reader has taken it. The reader
-//! therefore needs to look at nothing else.
+//! An entry is zero until a writer stores an event there, and again after the reader has taken the event. The reader
+//! can therefore tell from the entry alone whether there is an event.
 
 use super::code::Event;
 use crate::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// A ring, and the larger one that has replaced it.
+/// A ring of entries.
 #[derive(Debug)]
 pub(super) struct Ring {
     entries: Box<[AtomicU64]>,
+    /// The larger ring that has replaced this one. Unset while this ring is in use by writers.
     next: OnceLock<Arc<Self>>,
 }
 
@@ -22,59 +23,65 @@ pub(super) enum Entry {
     Empty,
     /// End marker: events continue in the next ring.
     Moved,
+    /// An event.
     Event(Event),
 }
 
+/// The end marker. Differs from all events: its upper half is not the code of an event.
 const MOVED: u64 = 1 << 32;
 
 impl Ring {
+    /// Creates an empty ring with `size` entries.
     pub(super) fn new(size: usize) -> Arc<Self> {
         let entries = std::iter::repeat_with(|| AtomicU64::new(0)).take(size).collect();
         Arc::new(Self { entries, next: OnceLock::new() })
     }
 
+    /// Returns the number of entries.
     pub(super) fn size(&self) -> usize {
         self.entries.len()
     }
 
-    /// The entry at this position, modulo the size of the ring.
+    /// Returns the contents of the entry at this position, modulo the size of the ring.
     pub(super) fn get(&self, at: usize) -> Entry {
-        match self.at(at).load(Ordering::Acquire) {
+        match self.entry(at).load(Ordering::Acquire) {
             0 => Entry::Empty,
             MOVED => Entry::Moved,
             word => Entry::Event(Event::from_word(word)),
         }
     }
 
-    /// Clears an entry that the reader has taken. Writers learn of it when the read indicator has passed the
-    /// entry.
+    /// Clears the entry of an event that the reader has taken. Relaxed suffices: a writer reuses the entry only after
+    /// the reader has advanced the read indicator, which synchronises.
     pub(super) fn clear(&self, at: usize) {
-        self.at(at).store(0, Ordering::Relaxed);
+        self.entry(at).store(0, Ordering::Relaxed);
     }
 
     /// Stores an event in an entry that the reader has cleared.
-    pub(super) fn put(&self, at: usize, event: Event) {
-        self.fill(at, event.word());
+    pub(super) fn store_event(&self, at: usize, event: Event) {
+        self.store(at, event.to_word());
     }
 
-    /// Stores the end marker of this ring: events continue in `next`.
-    pub(super) fn end(&self, at: usize, next: Arc<Self>) {
+    /// Stores the end marker in an entry that the reader has cleared: events continue in `next`.
+    pub(super) fn store_end_marker(&self, at: usize, next: Arc<Self>) {
         assert!(self.next.set(next).is_ok(), "a ring is replaced only once");
-        self.fill(at, MOVED);
+        self.store(at, MOVED);
     }
 
-    /// The ring in which events continue after [`Entry::Moved`].
+    /// Returns the ring in which events continue after [`Entry::Moved`].
     pub(super) fn next(&self) -> Arc<Self> {
         Arc::clone(self.next.get().expect("the next ring is set before the end marker"))
     }
 
-    fn fill(&self, at: usize, word: u64) {
-        let entry = self.at(at);
+    /// Stores a value in an entry that the reader has cleared.
+    fn store(&self, at: usize, word: u64) {
+        let entry = self.entry(at);
         assert_eq!(entry.load(Ordering::Relaxed), 0, "an entry is cleared before it is reused");
         entry.store(word, Ordering::Release);
     }
 
-    fn at(&self, at: usize) -> &AtomicU64 {
+    /// Returns the entry at this position, modulo the size of the ring.
+    fn entry(&self, at: usize) -> &AtomicU64 {
         &self.entries[at % self.entries.len()]
     }
 }

@@ -1,8 +1,8 @@
-//! The event map in operation (requirement I8): every event queue has an interrupt, which wakes its own
-//! consumer and, if the program has connected them, the vectors that the map assigns to the queue.
+//! Delivery of wakeups by the [event map](EventMap) (requirement I8). Every event queue has an interrupt, which
+//! wakes the consumer of the queue and those vectors of the queue that the program has connected.
 //!
-//! The map may change while events flow (requirement I9). A pending interrupt moves along: it becomes
-//! readable at the new vector and is no longer readable at the old one.
+//! The map may change at any time (requirement I9). A pending interrupt then moves from the old vector of its queue
+//! to the new one.
 
 use super::code::Code;
 use super::map::{EventMap, Route, Shape, Vector};
@@ -11,7 +11,7 @@ use crate::sync::{Mutex, lock};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
-/// The map of an adapter, its vectors, and the event queues that interrupt through them.
+/// The event map of an adapter, its connected vectors, and the interrupts of its event queues.
 #[derive(Debug)]
 pub struct Routing {
     state: Mutex<State>,
@@ -20,12 +20,15 @@ pub struct Routing {
 #[derive(Debug)]
 struct State {
     map: EventMap,
+    /// The vectors that the program has connected.
     vectors: BTreeMap<Vector, Arc<dyn Wake>>,
+    /// The interrupt of each event queue, by the number of the queue.
     interrupts: BTreeMap<u16, Weak<Interrupt>>,
 }
 
 impl Routing {
-    /// Creates the default table by function for this number of lanes.
+    /// Creates a routing with the default map for this number of lanes: by function, one vector per lane and one for
+    /// everything else.
     pub fn new(lanes: usize) -> Arc<Self> {
         let vectors = u8::try_from(lanes + 1).unwrap_or(u8::MAX);
         let map = EventMap::new(Shape::ByFunction, lanes, vectors);
@@ -33,31 +36,32 @@ impl Routing {
         Arc::new(Self { state: Mutex::new(state) })
     }
 
-    /// The current map.
+    /// Returns a copy of the current map.
     pub fn map(&self) -> EventMap {
         lock(&self.state).map.clone()
     }
 
-    /// Looks up the destination of an event of this lane.
+    /// Returns the queue and vector of events with this code from this lane.
     pub fn route(&self, code: Code, lane: usize) -> Route {
         lock(&self.state).map.route(code, lane)
     }
 
-    /// Replaces the map.
+    /// Replaces the map. Pending interrupts move to their new vectors.
     pub fn set_map(&self, map: EventMap) {
         let mut state = lock(&self.state);
         state.map = map;
         state.apply();
     }
 
-    /// Connects a vector: `wake` is signalled while there are events in queues that have this vector.
+    /// Connects a vector to `wake`, which is then signalled once for each pending interrupt of a queue with this
+    /// vector.
     pub fn connect_vector(&self, vector: Vector, wake: Arc<dyn Wake>) {
         let mut state = lock(&self.state);
         state.vectors.insert(vector, wake);
         state.apply();
     }
 
-    /// Creates the interrupt of a queue, which always wakes `own`.
+    /// Creates the interrupt of an event queue. `own` wakes the consumer of the queue, whatever the map says.
     pub fn create_interrupt(&self, queue: u16, own: Arc<dyn Wake>) -> Arc<Interrupt> {
         let interrupt = Arc::new(Interrupt { own, raised: Mutex::default() });
         let mut state = lock(&self.state);
@@ -68,6 +72,7 @@ impl Routing {
 }
 
 impl State {
+    /// Directs every interrupt to the connected vectors of its queue. Forgets interrupts of queues that were dropped.
     fn apply(&mut self) {
         self.interrupts.retain(|_, interrupt| interrupt.strong_count() > 0);
         for (queue, interrupt) in &self.interrupts {
@@ -80,21 +85,25 @@ impl State {
     }
 }
 
-/// Wakes the reader of an event queue and the vectors assigned to it.
+/// Wakes the consumer of an event queue and the vectors that the map assigns to the queue.
 #[derive(Debug)]
 pub struct Interrupt {
+    /// Wakes the consumer of the queue.
     own: Arc<dyn Wake>,
     raised: Mutex<Raised>,
 }
 
+/// The changing part of an interrupt.
 #[derive(Debug, Default)]
 struct Raised {
+    /// The connected vectors of the queue.
     vectors: Vec<Arc<dyn Wake>>,
     /// Number of signals not yet consumed.
     times: u32,
 }
 
 impl Interrupt {
+    /// Replaces the vectors, and moves signals that are not consumed yet from the old vectors to the new ones.
     fn redirect(&self, vectors: Vec<Arc<dyn Wake>>) {
         let mut raised = lock(&self.raised);
         for _ in 0..raised.times {
@@ -126,6 +135,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicI32, Ordering};
 
+    /// A semaphore.
     #[derive(Debug, Default)]
     struct Count(AtomicI32);
 
@@ -139,7 +149,8 @@ mod tests {
         }
     }
 
-    fn of<const N: usize>(counts: [&Arc<Count>; N]) -> [i32; N] {
+    /// Returns the current values of the semaphores.
+    fn values<const N: usize>(counts: [&Arc<Count>; N]) -> [i32; N] {
         counts.map(|count| count.0.load(Ordering::SeqCst))
     }
 
@@ -151,14 +162,14 @@ mod tests {
         interrupt.signal();
         routing.connect_vector(Vector::Message(1), Arc::<Count>::clone(&first));
         routing.connect_vector(Vector::Message(2), Arc::<Count>::clone(&second));
-        assert_eq!(of([&own, &first, &second]), [1, 1, 0], "raised before the vector was connected");
+        assert_eq!(values([&own, &first, &second]), [1, 1, 0], "raised before the vector was connected");
         let mut map = routing.map();
         let route = Route { vector: Vector::Message(2), ..map.route(Code::Completion, 0) };
         map.assign(Code::Completion, 0, route).unwrap();
         routing.set_map(map);
-        assert_eq!(of([&own, &first, &second]), [1, 0, 1]);
+        assert_eq!(values([&own, &first, &second]), [1, 0, 1]);
         interrupt.consume();
-        assert_eq!(of([&own, &first, &second]), [0, 0, 0]);
+        assert_eq!(values([&own, &first, &second]), [0, 0, 0]);
     }
 
     #[test]
@@ -170,10 +181,10 @@ mod tests {
         let queue = |number| routing.create_interrupt(number, Arc::<Count>::default());
         let queues = [queue(0), queue(1), queue(super::super::map::LANE_QUEUE)];
         queues.iter().for_each(Wake::signal);
-        assert_eq!(of([&vector]), [3]);
+        assert_eq!(values([&vector]), [3]);
         queues[1].consume();
-        assert_eq!(of([&vector]), [2]);
+        assert_eq!(values([&vector]), [2]);
         routing.set_map(EventMap::new(Shape::ByFunction, 2, 0));
-        assert_eq!(of([&vector]), [0], "the queues now share the line, which is not connected");
+        assert_eq!(values([&vector]), [0], "the queues now share the line, which is not connected");
     }
 }

@@ -1,4 +1,4 @@
-//! What events need from outside of the device: a way to wake a sleeping program, and a timer.
+//! Traits through which the device wakes a waiting program and starts timers. The engine implements them.
 
 use std::fmt;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ pub trait Wake: Send + Sync + fmt::Debug {
     /// Increments the semaphore.
     fn signal(&self);
 
-    /// Decrements the semaphore. Never blocks, because each call follows a `signal`.
+    /// Decrements the semaphore. Never blocks, because there is a `signal` for each call.
     fn consume(&self);
 }
 
@@ -26,13 +26,13 @@ impl<W: Wake + ?Sized> Wake for Arc<W> {
 
 /// A timer for moderation. The device itself has no clock.
 pub trait Timer: Send + Sync + fmt::Debug {
-    /// Calls [`Moderated::on_timer`] once after this time, unless the timer is dropped before because the
-    /// moderation has changed.
+    /// Calls [`Moderated::on_timer`] once after this time, unless the timer is dropped before, which happens when the
+    /// moderation is changed.
     fn start(&self, after: Duration);
 }
 
-/// An object whose events are moderated by a [`Timer`].
+/// An object whose events are moderated: it holds events back while a [`Timer`] runs.
 pub trait Moderated: Send + Sync + fmt::Debug {
-    /// Called when the time that was [started](Timer::start) is over.
+    /// Raises the events that were held back. Called when the time that was [started](Timer::start) is over.
     fn on_timer(&self);
 }

@@ -1,4 +1,4 @@
-//! Channels in every order of events, with a semaphore in place of the file descriptor.
+//! Loom tests of channels: all interleavings of threads, with a semaphore in place of the file descriptor.
 
 use super::*;
 use crate::sync::atomic::{AtomicUsize, Ordering};
@@ -18,22 +18,24 @@ impl Wake for Semaphore {
     }
 }
 
+/// Creates a channel, and the number of its signals.
 fn channel() -> (Arc<Channel<u32>>, Arc<AtomicUsize>) {
     let signals = Arc::new(AtomicUsize::new(0));
     (Arc::new(Channel::new(Box::new(Semaphore(signals.clone())))), signals)
 }
 
-fn pusher(channel: &Arc<Channel<u32>>, event: u32) -> thread::JoinHandle<()> {
+/// Spawns a thread that appends an event.
+fn spawn_pusher(channel: &Arc<Channel<u32>>, event: u32) -> thread::JoinHandle<()> {
     let channel = channel.clone();
     thread::spawn(move || channel.push(event))
 }
 
-/// A thread that finds the descriptor readable finds an event, and no signal is left without one.
+/// A thread that finds the descriptor readable gets an event, and there is one signal for each event that is left.
 #[test]
 fn a_signal_finds_its_event() {
     loom::model(|| {
         let (channel, signals) = channel();
-        let pushers = [pusher(&channel, 1), pusher(&channel, 2)];
+        let pushers = [spawn_pusher(&channel, 1), spawn_pusher(&channel, 2)];
         let mut taken = 0;
         if signals.load(Ordering::Acquire) > 0 {
             assert!(channel.try_next().is_some());
@@ -49,7 +51,7 @@ fn a_signal_finds_its_event() {
 fn each_event_goes_to_one_of_two() {
     loom::model(|| {
         let (channel, signals) = channel();
-        let pusher = pusher(&channel, 1);
+        let pusher = spawn_pusher(&channel, 1);
         let other = channel.clone();
         let other = thread::spawn(move || other.try_next().is_some());
         let taken = usize::from(channel.try_next().is_some()) + usize::from(other.join().unwrap());
@@ -63,7 +65,7 @@ fn each_event_goes_to_one_of_two() {
 fn revoke_against_next() {
     loom::model(|| {
         let (channel, signals) = channel();
-        let pusher = pusher(&channel, 2);
+        let pusher = spawn_pusher(&channel, 2);
         channel.push(1);
         let other = channel.clone();
         let other = thread::spawn(move || usize::from(other.try_next().is_some()));

@@ -1,4 +1,4 @@
-//! Channels used by one thread, and by many.
+//! Unit tests of channels, with one thread and with several.
 
 use super::*;
 use std::sync::Arc;
@@ -19,6 +19,7 @@ impl Wake for Semaphore {
     }
 }
 
+/// Creates a channel, and a function that returns the number of its signals.
 fn channel<E>() -> (Channel<E>, impl Fn() -> usize) {
     let semaphore = Semaphore::default();
     let channel = Channel::new(Box::new(semaphore.clone()));

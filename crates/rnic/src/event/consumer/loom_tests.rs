@@ -1,4 +1,4 @@
-//! Consumers in every order of events, with a semaphore in place of the file descriptor.
+//! Loom tests of consumers: all interleavings of threads, with a semaphore in place of the file descriptor.
 
 use super::super::Code;
 use super::*;
@@ -31,20 +31,21 @@ fn consumer() -> (Arc<Consumer>, Arc<Semaphore>) {
     (Arc::new(consumer), semaphore)
 }
 
-fn writer(consumer: &Arc<Consumer>, object: u32) -> thread::JoinHandle<()> {
+/// Spawns a thread that writes an event.
+fn spawn_writer(consumer: &Arc<Consumer>, object: u32) -> thread::JoinHandle<()> {
     let consumer = consumer.clone();
     thread::spawn(move || {
         consumer.post(Event { code: Code::Completion, object }).expect("the queue has room");
     })
 }
 
-/// A thread that finds the descriptor readable finds an event; it is readable as long as an event is left,
+/// A thread that finds the descriptor readable gets an event. The descriptor is readable as long as an event is left,
 /// and no longer.
 #[test]
 fn readable_exactly_while_there_is_an_event() {
     loom::model(|| {
         let (consumer, semaphore) = consumer();
-        let writers = [writer(&consumer, 1), writer(&consumer, 2)];
+        let writers = [spawn_writer(&consumer, 1), spawn_writer(&consumer, 2)];
         let mut taken = 0;
         if semaphore.signals() > 0 {
             assert!(consumer.try_next().is_some());
@@ -66,7 +67,7 @@ fn readable_exactly_while_there_is_an_event() {
 fn each_event_goes_to_one_of_two() {
     loom::model(|| {
         let (consumer, semaphore) = consumer();
-        let writer = writer(&consumer, 1);
+        let writer = spawn_writer(&consumer, 1);
         let other = consumer.clone();
         let other = thread::spawn(move || other.try_next().is_some());
         let taken = usize::from(consumer.try_next().is_some()) + usize::from(other.join().unwrap());
@@ -81,7 +82,7 @@ fn revoke_against_next() {
     loom::model(|| {
         let (consumer, semaphore) = consumer();
         consumer.post(Event { code: Code::Completion, object: 1 }).unwrap();
-        let writer = writer(&consumer, 2);
+        let writer = spawn_writer(&consumer, 2);
         let other = consumer.clone();
         let other = thread::spawn(move || usize::from(other.try_next().is_some()));
         let revoked = consumer.revoke(|event| event.object == 1);

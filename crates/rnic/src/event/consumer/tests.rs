@@ -1,4 +1,4 @@
-//! The descriptor is readable exactly while there is an event to take.
+//! Unit tests of consumers: the descriptor is readable exactly while there is an event to take.
 
 use super::super::Code;
 use super::*;
@@ -19,6 +19,7 @@ impl Wake for Semaphore {
     }
 }
 
+/// Creates a consumer, and a function that returns whether its descriptor is readable.
 fn consumer() -> (Consumer, impl Fn() -> bool) {
     let semaphore = Arc::<Semaphore>::default();
     let consumer = Consumer::new(2, Sizes { initial: 2, max: 1 << 17 }, Box::new(semaphore.clone()));

@@ -1,4 +1,4 @@
-//! Every shape of the table, with enough vectors, with fewer, with one and with none.
+//! Unit tests of the event map: every shape, with enough vectors, too few, one and none.
 
 use super::*;
 
@@ -23,7 +23,7 @@ fn in_every_shape_an_event_goes_to_the_queue_of_its_function_and_lane() {
     assert_eq!(Code::CqError.function(), Function::Rdma);
 }
 
-/// The vectors of completions, lane by lane, and of everything else.
+/// Returns the vectors of completion events, lane by lane, and of all other events.
 fn vectors(map: &EventMap) -> (Vec<Vector>, Vec<Vector>) {
     let completions = (0..LANES).map(|lane| map.route(Code::Completion, lane).vector).collect();
     let others = Code::ALL.iter().filter(|code| **code != Code::Completion);

@@ -1,4 +1,4 @@
-//! Event queues in every order of events: writers, the reader, arming, the switch to a larger ring, the
+//! Loom tests of event queues: all interleavings of writers, the reader, arming, the switch to a larger ring, and the
 //! moderation timer.
 
 use super::*;
@@ -36,7 +36,7 @@ fn queue(initial: usize, max: usize) -> (Arc<EventQueue>, Reader, Arc<Vector>) {
 }
 
 /// Spawns a thread that writes these events, one after another.
-fn writer(queue: &Arc<EventQueue>, objects: std::ops::Range<u32>) -> thread::JoinHandle<()> {
+fn spawn_writer(queue: &Arc<EventQueue>, objects: std::ops::Range<u32>) -> thread::JoinHandle<()> {
     let queue = queue.clone();
     thread::spawn(move || {
         for object in objects {
@@ -54,7 +54,7 @@ fn take_all(reader: &mut Reader) -> Vec<u32> {
 fn arm_against_two_writers() {
     loom::model(|| {
         let (queue, mut reader, vector) = queue(4, 4);
-        let writers = [writer(&queue, 1..2), writer(&queue, 2..3)];
+        let writers = [spawn_writer(&queue, 1..2), spawn_writer(&queue, 2..3)];
         reader.arm();
         if vector.wakes() > 0 {
             assert!(!reader.is_empty(), "woken without an event");
@@ -67,14 +67,14 @@ fn arm_against_two_writers() {
     });
 }
 
-/// Polling can take an event before its writer has checked whether to wake. The reader is then not woken for
-/// it, and does not miss the next.
+/// The reader can take an event before the writer checks whether to wake the reader. The reader is then not woken for
+/// this event, and does not miss the next one.
 #[test]
 fn taking_and_arming_against_two_events() {
     loom::model(|| {
         let (queue, mut reader, vector) = queue(4, 4);
         reader.arm();
-        let writer = writer(&queue, 1..3);
+        let writer = spawn_writer(&queue, 1..3);
         let mut taken = take_all(&mut reader);
         reader.arm();
         let armed_twice = vector.wakes();
@@ -100,7 +100,7 @@ fn switch_against_reading() {
     loom::model(|| {
         let (queue, mut reader, vector) = queue(2, 8);
         reader.arm();
-        let writer = writer(&queue, 1..4);
+        let writer = spawn_writer(&queue, 1..4);
         let mut taken = take_all(&mut reader);
         reader.advance();
         taken.extend(take_all(&mut reader));
@@ -141,7 +141,7 @@ fn expiry_against_writing_and_arming() {
         reader.arm();
         queue.post(Event { code: Code::Completion, object: 1 }).unwrap();
         assert_eq!((vector.wakes(), take_all(&mut reader)), (1, vec![1]));
-        let writer = writer(&queue, 2..3);
+        let writer = spawn_writer(&queue, 2..3);
         let expiry = queue.clone();
         let expiry = thread::spawn(move || expiry.on_timer());
         reader.arm();

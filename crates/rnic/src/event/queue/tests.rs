@@ -1,4 +1,4 @@
-//! Event queues: step by step with one thread, and under load with many.
+//! Unit tests of event queues: step by step with one thread, and under load with several.
 
 use super::*;
 use std::sync::atomic::AtomicUsize;
@@ -100,7 +100,7 @@ fn reading_goes_on_to_the_next_zero_without_being_woken() {
     assert_eq!(vector.wakes(), 0);
 }
 
-/// Requirement I3: writers learn how far was read from the register alone, as a count.
+/// Requirement I3: writers learn only from the register how many events were read.
 #[test]
 fn room_is_what_the_register_says_was_read() {
     let (queue, mut reader, _) = queue(4, 4);
@@ -146,7 +146,7 @@ fn at_the_bound_the_last_entry_says_so_and_the_queue_is_undefined() {
     assert_eq!((reader.take(), vector.wakes()), (None, 1));
 }
 
-/// Requirement I10: the reader sets the timer, for each queue; no event is lost.
+/// Requirement I10: each queue has its own timer, and no event is lost.
 #[test]
 fn the_moderation_timer_holds_the_wake_back_and_not_the_event() {
     let (queue, mut reader, vector) = queue(8, 8);
