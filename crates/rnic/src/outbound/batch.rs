@@ -1,8 +1,8 @@
-//! A batch of FPDUs that is sent in one call. Headers and small payloads are copied into the batch; large
-//! payloads are referenced in the program's memory.
+//! A batch of FPDUs that is sent in one call. Headers and small payloads are copied into the batch; large payloads are
+//! referenced in the program's memory.
 //!
-//! Each frame records the state of the stream after it. If the link takes only part of the bytes, the stream
-//! rolls back to the last frame that was sent.
+//! Each frame (FPDU) records the cursor of the stream after it. If the link takes only a part of the batch, the stream
+//! returns to the cursor after the last frame of which the link has taken a byte.
 
 use super::{Cursor, FrameKind, ShortRequest, Snapshot};
 use crate::host::{Buffer, Host, Span};
@@ -14,61 +14,71 @@ use std::convert::Infallible;
 use std::fmt;
 use std::ops::Deref;
 
-/// Maximum number of bytes copied into a batch, which bounds its memory.
+/// Number of copied bytes at which a batch is full, which limits its memory.
 const MAX_OWN: usize = 256 << 10;
-/// Size of the buffer: the last frame, with its markers, may exceed [`MAX_OWN`].
+/// Size of the buffer for copied bytes: the last frame, with its markers, may exceed [`MAX_OWN`].
 const OWN: usize = MAX_OWN + (128 << 10);
-/// Maximum number of parts. The kernel takes 1024 in one call; a frame has at most two more than its payload
-/// has spans.
+/// Number of parts at which a batch is full. The kernel takes 1024 in one call. A frame has at most two parts more than
+/// its payload has spans, so the last frame does not exceed that.
 const MAX_PARTS: usize = 512;
+/// Number of frames at which a batch is full.
 const MAX_FRAMES: usize = 1024;
 
 /// Encoding cannot fail: `tx` creates every header and cuts messages to fit.
 const ENCODABLE: &str = "a segment that fits the wire";
 
+/// A batch of FPDUs. A stream borrows one from the device while it is driven.
 #[derive(Debug)]
 pub(crate) struct TxBatch {
-    /// State of the stream before the first frame: it rolls back to this if nothing is sent.
+    /// The cursor before the first frame, to which the stream returns if nothing is sent. `None` before the first use.
     start: Option<Cursor>,
+    /// The copied bytes of all frames.
     own: Own,
+    /// The bytes of the batch, in order.
     parts: Vec<Part>,
+    /// The FPDUs, in order.
     frames: Vec<Frame>,
+    /// Total length in bytes.
     len: usize,
     /// Number of bytes at which the batch is full.
     max_len: usize,
     /// A reusable buffer for short requests. Empty between calls.
     shorts: Vec<ShortRequest>,
-    /// What the rx half wants sent, as of when the batch was started.
+    /// The obligations of the stream when the batch was started.
     pub(crate) obligations: Snapshot,
     /// The work request in progress and its sequence number, cached from the send queue. `None` between
     /// streams.
     pub(crate) current: Option<(u64, WorkRequest)>,
 }
 
+/// A contiguous range of bytes in a batch.
 #[derive(Clone, Copy, Debug)]
 enum Part {
     /// The range of `own` from the first index to the second.
     Own(usize, usize),
+    /// Payload in the program's memory.
     Host(Span),
 }
 
+/// An FPDU in a batch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Frame {
     /// Offset in the batch at which the frame ends.
     pub(crate) end: usize,
-    /// State of the stream after this frame.
+    /// The cursor of the stream after this frame.
     pub(crate) after: Cursor,
-    /// What kind of frame it is, for accounting once it is sent.
+    /// The kind of frame, for accounting once it is sent.
     pub(crate) kind: FrameKind,
 }
 
-/// The filled front of a buffer that the host allocated.
+/// Bytes that were copied into a batch: the first `len` bytes of a buffer that the host allocated.
 struct Own {
     buffer: Buffer,
     len: usize,
 }
 
 impl Own {
+    /// Appends bytes, which must fit.
     fn extend_from_slice(&mut self, bytes: &[u8]) {
         let start = self.len;
         self.len += bytes.len();
@@ -91,6 +101,7 @@ impl fmt::Debug for Own {
 }
 
 impl TxBatch {
+    /// Creates an empty batch without a limit of its length.
     pub(crate) fn new(host: &dyn Host) -> Self {
         let own = Own { buffer: host.buffer(OWN), len: 0 };
         Self {
@@ -106,12 +117,12 @@ impl TxBatch {
         }
     }
 
-    /// Sets the maximum number of bytes sent in one call, give or take a frame.
+    /// Sets the number of bytes at which the batch is full. The last frame may exceed it.
     pub(crate) fn set_max_len(&mut self, max_len: usize) {
         self.max_len = max_len;
     }
 
-    /// Starts a new batch for a stream in this state.
+    /// Removes all frames, and starts a new batch for a stream with this cursor.
     pub(crate) fn restart(&mut self, start: Cursor) {
         self.start = Some(start);
         self.own.len = 0;
@@ -120,31 +131,38 @@ impl TxBatch {
         self.len = 0;
     }
 
-    /// Moves the rollback point: the stream has made progress that is not undone.
+    /// Sets the cursor to which the stream returns if nothing is sent, because the stream has made progress that
+    /// cannot be undone.
     pub(crate) fn set_start(&mut self, start: Cursor) {
         self.start = Some(start);
     }
 
+    /// The cursor to which the stream returns if nothing is sent.
     pub(crate) fn start(&self) -> Cursor {
         self.start.expect("a batch is started before it is sent")
     }
 
+    /// Takes the buffer for short requests.
     pub(crate) fn take_shorts(&mut self) -> Vec<ShortRequest> {
         std::mem::take(&mut self.shorts)
     }
 
+    /// Puts the buffer for short requests back, empty.
     pub(crate) fn put_shorts(&mut self, shorts: Vec<ShortRequest>) {
         self.shorts = shorts;
     }
 
+    /// Whether the batch has no frames.
     pub(crate) fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Total length in bytes.
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
+    /// Whether the batch has to be sent before another frame is added.
     pub(crate) fn is_full(&self) -> bool {
         self.len >= self.max_len
             || self.own.len() >= MAX_OWN
@@ -152,16 +170,17 @@ impl TxBatch {
             || self.frames.len() >= MAX_FRAMES
     }
 
+    /// The FPDUs, in order.
     pub(crate) fn frames(&self) -> &[Frame] {
         &self.frames
     }
 
-    /// Adds a frame without payload.
+    /// Adds the bytes of a frame without payload. Call [`finish_frame`](Self::finish_frame) afterwards.
     pub(crate) fn push_empty(&mut self, writer: &mut FpduWriter, header: &Header) {
         let Ok(()) = self.push_copied(writer, header, 0, |_| Ok::<(), Infallible>(()));
     }
 
-    /// Adds a frame whose payload of `len` bytes is copied by `fill`. Adds nothing if `fill` fails.
+    /// Adds the bytes of a frame whose payload of `len` bytes is copied by `fill`. Adds nothing if `fill` fails.
     pub(crate) fn push_copied<E>(
         &mut self,
         writer: &mut FpduWriter,
@@ -184,7 +203,7 @@ impl TxBatch {
         Ok(())
     }
 
-    /// Adds a frame whose payload of `len` bytes is referenced, not copied. Only possible without CRC and
+    /// Adds the bytes of a frame whose payload of `len` bytes is referenced, not copied. Only possible without CRC and
     /// markers.
     pub(crate) fn push_referenced(
         &mut self,
@@ -204,23 +223,26 @@ impl TxBatch {
         self.add_own(start);
     }
 
+    /// Copies the part of a frame before its payload: length field and header.
     fn push_head(&mut self, writer: &mut FpduWriter, header: &Header, len: usize) {
         let mut head = [0; MAX_HEAD];
         let n = writer.open(header, len, &mut head).expect(ENCODABLE);
         self.own.extend_from_slice(&head[..n]);
     }
 
+    /// Copies the part of a frame after its payload: padding and CRC field.
     fn push_tail(&mut self, writer: &mut FpduWriter) {
         let mut tail = [0; MAX_TAIL];
         let n = writer.close(&mut tail).expect(ENCODABLE);
         self.own.extend_from_slice(&tail[..n]);
     }
 
-    /// Completes the frame that was just added.
+    /// Records the frame whose bytes were just added. `after` is the cursor of the stream after it.
     pub(crate) fn finish_frame(&mut self, after: Cursor, kind: FrameKind) {
         self.frames.push(Frame { end: self.len, after, kind });
     }
 
+    /// Sends the batch. Returns the number of bytes that the link has taken.
     pub(crate) fn send(&self, link: &dyn Link) -> Result<usize, LinkError> {
         let piece = |part: &Part| match *part {
             Part::Own(start, end) => Piece::Own(&self.own[start..end]),
@@ -233,7 +255,8 @@ impl TxBatch {
         }
     }
 
-    /// Copies the bytes from `start` to `end`; `gather` reads those in the program's memory.
+    /// Returns a copy of the bytes from offset `start` to `end` of the batch. `gather` reads those in the program's
+    /// memory.
     pub(crate) fn copy_range<E>(
         &self,
         start: usize,
@@ -266,11 +289,12 @@ impl TxBatch {
         Ok(copy)
     }
 
-    /// Appends the bytes of `own` from `start` on to the batch.
+    /// Appends the bytes that were copied to `own` from index `start` on to the parts of the batch.
     fn add_own(&mut self, start: usize) {
         let end = self.own.len();
         self.len += end - start;
         match self.parts.last_mut() {
+            // The last part ends where these bytes begin: extend it.
             Some(Part::Own(_, last)) if *last == start => *last = end,
             _ => self.parts.push(Part::Own(start, end)),
         }

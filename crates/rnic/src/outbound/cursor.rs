@@ -1,11 +1,14 @@
-//! How far the sending half of a stream has come.
+//! The position of the sending half of a stream.
 
 use ironwarp_wire::mpa::{FpduWriter, Framing};
 
-/// State of the sending half between two FPDUs. Plain data, so that it can be rolled back.
+/// The position of the sending half between two FPDUs. A copy of an earlier one restores that position, which rolls
+/// back FPDUs that were built and not sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cursor {
+    /// The position in the byte stream, which determines where markers are.
     pub(crate) writer: FpduWriter,
+    /// The message of which some but not all segments are in FPDUs.
     pub(crate) in_progress: InProgress,
     /// Sequence number of the work request in progress, or of the next one.
     pub(crate) seq: u64,
@@ -13,22 +16,28 @@ pub(crate) struct Cursor {
     pub(crate) offset: u32,
     /// Number of messages of the request class that are in FPDUs.
     pub(crate) requests: u64,
-    /// The next message sequence numbers on DDP queues 0 and 1, starting from 1 (RFC 5041 §5.2).
+    /// The next message sequence number on DDP queue 0, for Sends. All of these start from 1 (RFC 5041 §5.2).
     pub(crate) send_msn: u32,
+    /// The next message sequence number on DDP queue 1, for Read and Atomic Requests.
     pub(crate) read_msn: u32,
-    /// The next message sequence numbers on queue 3 and on the queue of Read V2 Responses.
+    /// The next message sequence number on DDP queue 3, for Atomic Responses.
     pub(crate) atomic_msn: u32,
+    /// The next message sequence number on the private queue for Read V2 Responses.
     pub(crate) read_v2_msn: u32,
-    /// Number of responses due that are in FPDUs.
+    /// Number of responses at the front of [`TxObligations::responses`](super::TxObligations::responses) that are in
+    /// FPDUs.
     pub(crate) responded: u32,
-    /// A response goes next: requests and responses take turns.
+    /// A response goes next, if one is due: requests and responses take turns.
     pub(crate) response_next: bool,
     /// Number of messages acknowledged to the peer.
     pub(crate) acknowledged: u64,
-    /// The last message reported as waiting for a receive, counted from one. Zero if none was.
+    /// The number in the last signal that a message waits for a receive, plus one. Zero if there was none.
     pub(crate) not_ready: u64,
+    /// The RTR is in an FPDU, if it has to be a Read.
     pub(crate) read_rtr: bool,
+    /// The opening message is in an FPDU.
     pub(crate) opening: bool,
+    /// The Terminate is in an FPDU.
     pub(crate) terminate: bool,
 }
 
@@ -36,19 +45,22 @@ pub(crate) struct Cursor {
 /// 5041 §5.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum InProgress {
+    /// No message is unfinished.
     Nothing,
+    /// A Send or Write.
     Request,
-    /// The Write of a Write with Immediate is in FPDUs; the Immediate Data is next.
+    /// A Write with Immediate: all segments of the Write are in FPDUs, and the Immediate Data is next.
     Immediate,
+    /// A Read Response.
     Response,
 }
 
-/// What kind of message a frame belongs to: decides what to do once it is sent, or rolled back.
+/// The kind of a frame, which decides what happens once the frame is sent, or rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FrameKind {
-    /// The last segment of a work request.
+    /// The last segment of the work request with this sequence number.
     Request(u64),
-    /// A Read or Atomic Request, of a work request or (`None`) of the adapter itself.
+    /// A Read or Atomic Request, of the work request with this sequence number. `None` for a probe.
     Read(Option<u64>),
     /// The last segment of a response to a Read or Atomic Request.
     Response,
@@ -59,7 +71,7 @@ pub(crate) enum FrameKind {
 }
 
 impl Cursor {
-    /// The position at the start of a stream.
+    /// Returns the position at the start of a stream.
     pub(crate) fn new(framing: Framing) -> Self {
         Self {
             writer: FpduWriter::new(framing),
@@ -81,6 +93,7 @@ impl Cursor {
         }
     }
 
+    /// Whether no work request is partly in FPDUs.
     pub(crate) fn is_between_requests(&self) -> bool {
         matches!(self.in_progress, InProgress::Nothing | InProgress::Response)
     }

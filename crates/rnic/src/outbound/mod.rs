@@ -1,5 +1,5 @@
-//! What is on its way out of a stream, as plain data: the position of the sending half, what the receiving half
-//! asks it to send, and the batch of FPDUs of one call to the link. `stream` has the code that works on it.
+//! The data of the sending half of a stream: its position, what the receiving half asks it to send, and the batch of
+//! FPDUs for one call to the link. The code that uses these types is in `stream`.
 
 mod batch;
 mod cursor;

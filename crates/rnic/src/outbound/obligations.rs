@@ -1,4 +1,4 @@
-//! What the rx half asks the tx half to send: responses, acknowledgements and the Terminate.
+//! The messages that the rx half asks the tx half to send: responses, acknowledgements, signals and the Terminate.
 
 use super::UNUSED_PLACE;
 use crate::connect::{Agreed, Role, Rtr};
@@ -10,22 +10,22 @@ use std::collections::VecDeque;
 /// A Write without payload.
 const EMPTY_WRITE: Header = Header::Write(Tagged { last: true, place: UNUSED_PLACE });
 
-/// What the rx half asks the tx half to send. Both halves share it, under a lock that is held for a few
-/// instructions only.
+/// What the tx half has to send apart from work requests, and what it has to know about the peer. The halves share it
+/// under a lock that is held for a few instructions only.
 #[derive(Debug, Default)]
 pub(crate) struct TxObligations {
     /// This end may send. A responder must have received a message first (RFC 5044 §7.1.2).
     pub(crate) open: bool,
-    /// This end may send although nothing was received: the responder has waited long enough for the first
-    /// message.
+    /// This end, a responder, may send although nothing was received, because it has waited long enough.
     pub(crate) open_anyway: bool,
     /// The stream must be opened with an empty Read, the only RTR that the peer accepts (RFC 6581 §9.2).
     pub(crate) read_rtr: bool,
-    /// The first message: the signal with this end's capabilities, or an empty Write if an RTR is due.
+    /// The first message: the signal with this end's capabilities, or an empty Write if an RTR is due. `None` if the
+    /// first message can be any.
     pub(crate) opening: Option<Opening>,
     /// A message from the peer has arrived.
     pub(crate) received_any: bool,
-    /// The first message is to be sent again.
+    /// The opening message is to be sent again, because the peer may have missed it.
     pub(crate) nudge: bool,
     /// The peer's capabilities, once its signal has arrived.
     pub(crate) peer: Option<Capabilities>,
@@ -34,20 +34,22 @@ pub(crate) struct TxObligations {
     pub(crate) standard_peer: bool,
     /// Read and Atomic Requests to be answered, in order (requirement M11). The first may be partly answered.
     pub(crate) responses: VecDeque<Response>,
-    /// Number of remote Reads and atomic operations that count against this end's IRD. The last segment of a response is counted
-    /// as sent before the call that sends it, because the next request may arrive before that call returns.
+    /// Number of remote Reads and atomic operations that count against this end's IRD. The last segment of a response
+    /// is counted as sent before the call that sends it, because the next request may arrive before that call
+    /// returns.
     pub(crate) inbound_reads: usize,
     /// Number of messages of the request class that were delivered.
     pub(crate) delivered: u64,
-    /// The message with this number is waiting for a receive.
+    /// A message waits for a receive: the number of messages delivered before it. `None` if no message ever waited.
     pub(crate) not_ready: Option<u64>,
     /// Number of delivered messages that were acknowledged, or are about to be.
     pub(crate) acknowledged: u64,
-    /// A thread has noticed that an acknowledgement is due and will request it before going idle.
+    /// A thread has listed the stream, because an acknowledgement is due, and will call `Qp::acknowledge` before going
+    /// idle.
     pub(crate) ack_noticed: bool,
     /// Send the acknowledgement now, even if no other message accompanies it.
     pub(crate) ack_now: bool,
-    /// The last message of the stream. Boxed because few streams need it.
+    /// The Terminate, the last message of the stream. Boxed because few streams need it.
     pub(crate) terminate: Option<Box<Terminate>>,
     /// Close this direction of the link once everything is sent.
     pub(crate) finish: bool,
@@ -56,11 +58,14 @@ pub(crate) struct TxObligations {
 /// The first message that this end sends on a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Opening {
+    /// A signal with this end's capabilities.
     Signal(Capabilities),
+    /// A Write without payload, as an RTR.
     EmptyWrite,
 }
 
 impl Opening {
+    /// Returns the header of the message, which has no payload.
     pub(crate) fn header(self) -> Header {
         match self {
             Self::Signal(capabilities) => Signal::Capabilities(capabilities).header(),
@@ -72,8 +77,9 @@ impl Opening {
 /// A response to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Response {
+    /// The request to respond to.
     pub(crate) request: RemoteRequest,
-    /// The one-touch memory that the request has claimed, until the response is sent.
+    /// The one-touch memory that the request has claimed. It is invalidated once the response is sent.
     pub(crate) touch: Touch,
 }
 
@@ -83,35 +89,47 @@ pub(crate) enum RemoteRequest {
     Read(ReadRequest),
     ReadV2(ReadV2Request),
     Atomic(AtomicRequest),
-    /// An atomic operation that was executed, with the original value of the word.
+    /// An atomic operation that was executed.
     AtomicDone {
+        /// The identifier of the request.
         id: u32,
+        /// The value of the word before the operation.
         original: u64,
     },
 }
 
-/// A snapshot of [`TxObligations`] for building one batch. Later changes are for the next batch, which whoever makes
-/// the change also triggers.
+/// A snapshot of [`TxObligations`] for building one batch. Later changes are for the next batch: the thread that
+/// makes a change also drives the tx half again.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Snapshot {
+    /// This end may send.
     pub(crate) open: bool,
+    /// The stream must be opened with an empty Read.
     pub(crate) read_rtr: bool,
+    /// The stream begins with an [`Opening`].
     pub(crate) opening: bool,
+    /// The opening message is to be sent again.
     pub(crate) nudge: bool,
+    /// Number of responses due, including those that are in FPDUs already.
     pub(crate) responses: usize,
+    /// Whether the peer accepts FPDUs that are larger than a TCP segment.
     pub(crate) large: bool,
     /// Whether the peer understands a Send with Immediate. `None` until that is known.
     pub(crate) immediate: Option<bool>,
     /// Whether the peer understands Read V2.
     pub(crate) read_v2: bool,
+    /// The number of messages before the one that waits for a receive, if the peer wants to know it.
     pub(crate) not_ready: Option<u64>,
     /// The number of delivered messages, if the peer wants to know it.
     pub(crate) delivered: Option<u64>,
+    /// Send an acknowledgement even if no other message accompanies it.
     pub(crate) ack_now: bool,
+    /// Close this direction of the link once everything is sent.
     pub(crate) finish: bool,
 }
 
 impl TxObligations {
+    /// Takes a snapshot for building one batch.
     pub(crate) fn snapshot(&self) -> Snapshot {
         let wants_acks = self.peer_wants_acks();
         Snapshot {
@@ -130,8 +148,9 @@ impl TxObligations {
         }
     }
 
-    /// The state at the beginning of a stream. A responder answers a signal but never sends one first,
-    /// because its peer may not be Ironwarp.
+    /// Creates the state at the beginning of a stream. `signal` holds this end's capabilities, `None` if the private
+    /// protocol is disabled. A responder answers a signal but never sends one first, because its peer may not be
+    /// Ironwarp.
     pub(crate) fn new(agreed: &Agreed, signal: Option<Capabilities>) -> Self {
         let mut obligations = Self { standard_peer: signal.is_none(), ..Self::default() };
         if let Role::Initiator { rtr } = agreed.role {
@@ -151,8 +170,8 @@ impl TxObligations {
         self.open && !self.received_any
     }
 
-    /// Takes the message that prompts a silent peer and has no effect when received twice: the signal for an
-    /// Ironwarp peer, an empty Write for any other.
+    /// Takes the nudge, if one is due: the header of a message that prompts a silent peer and has no effect when
+    /// received twice. It is the opening message, or an empty Write if there is none.
     pub(crate) fn take_nudge(&mut self) -> Option<Header> {
         std::mem::take(&mut self.nudge).then(|| self.opening.unwrap_or(Opening::EmptyWrite).header())
     }
@@ -162,7 +181,7 @@ impl TxObligations {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::WANTS_ACKNOWLEDGE))
     }
 
-    /// The number of messages to acknowledge before a Terminate, if the peer supports acknowledgements.
+    /// Returns the number of messages to acknowledge before a Terminate, if the peer supports acknowledgements.
     pub(crate) fn final_ack(&self) -> Option<u64> {
         self.peer_sends_acks().then_some(self.delivered)
     }
@@ -177,7 +196,7 @@ impl TxObligations {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::ACKNOWLEDGE))
     }
 
-    /// Whether a Send may carry immediate data (requirement X8). `None` until the peer's capabilities are
+    /// Whether the peer understands a Send with Immediate (requirement X8). `None` until the peer's capabilities are
     /// known.
     fn accepts_immediate(&self) -> Option<bool> {
         match self.peer {
@@ -186,13 +205,13 @@ impl TxObligations {
         }
     }
 
-    /// Whether to send a Read without its sink address (requirement X4). False until the peer's capabilities
-    /// are known.
+    /// Whether the peer understands Read V2, a Read without its sink address (requirement X4). False until the peer's
+    /// capabilities are known.
     fn accepts_read_v2(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::READ_V2))
     }
 
-    /// Whether FPDUs may be larger than the TCP segments of the path.
+    /// Whether the peer accepts FPDUs that are larger than the TCP segments of the path.
     pub(crate) fn accepts_large_fpdus(&self) -> bool {
         self.peer.is_some_and(|peer| peer.contains(Capabilities::LARGE_FPDU))
     }

@@ -1,5 +1,5 @@
-//! Builds a batch: decides which message goes next, how it is cut into segments, and where its payload comes
-//! from.
+//! Builds a batch of FPDUs: decides whether a request, a response or a message of the adapter itself is next, and adds
+//! the messages of the adapter: signals, probes and the Terminate. `request.rs` and `response.rs` add the others.
 
 use super::Tx;
 use super::stop::{Stop, TxFailure};
@@ -14,8 +14,8 @@ use ironwarp_wire::{Header, Place, ReadRequest};
 use std::sync::atomic::Ordering;
 
 impl Tx {
-    /// Fills the batch with everything that may be sent now. State that the peer's response depends on is
-    /// recorded before the batch is sent. Returns whether there is more to send.
+    /// Fills the batch with everything that may be sent now. Records each request before it is sent, because the peer's
+    /// response may arrive before the call to the link returns. Returns whether there is more to send.
     pub(super) fn build<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -24,8 +24,8 @@ impl Tx {
     ) -> bool {
         batch.obligations = lock(&qp.obligations).snapshot();
         if let Some(delivered) = &mut batch.obligations.delivered {
-            // A thread that posted one of these requests may have seen completions that the snapshot does not
-            // count yet.
+            // A thread that posted a request of this batch may have polled receives that the snapshot does not count
+            // yet. Their acknowledgement must precede that request: see `add_request`.
             *delivered = qp.delivered.load(Ordering::Relaxed).max(*delivered);
         }
         let stop = loop {
@@ -36,8 +36,8 @@ impl Tx {
                 Ok(()) => {}
                 Err(stop @ (Stop::Idle | Stop::Full)) => break stop,
                 Err(stop) => match stop.pending_registration() {
-                    // The request waits for a registration, and so do those after it. The half is driven
-                    // again when the registration is done; if it is done by now, continue.
+                    // The request waits for a registration, and so do the requests after it. The half is driven
+                    // again when the registration is done. If it is done by now, continue.
                     Some(tag) => {
                         lock(&qp.sq).roll_back_numbers(self.cursor.seq);
                         if qp.defer_until_registered(tag) {
@@ -48,7 +48,7 @@ impl Tx {
                 },
             }
         };
-        guards.cached = None; // copied payload needs no guard
+        guards.cached = None; // all payload under the cached guard was copied
         let more = !matches!(stop, Stop::Idle);
         match stop {
             Stop::Failed(failure) if batch.is_empty() => {
@@ -56,7 +56,7 @@ impl Tx {
                 qp.fail(error, Some(terminate), blamed);
                 self.add_terminate(qp, batch);
             }
-            // Send what was built; the failure will come up again.
+            // Send the batch. If a request failed, it fails again when the next batch is built.
             Stop::Failed(_) | Stop::Full => {}
             Stop::Idle => {
                 self.add_not_ready(qp, batch);
@@ -72,7 +72,7 @@ impl Tx {
         more
     }
 
-    /// Adds one frame.
+    /// Adds the frame that is next. An unfinished message goes on; between messages, requests and responses take turns.
     fn add<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -108,8 +108,8 @@ impl Tx {
         }
     }
 
-    /// Adds the messages that open the stream: the RTR, if it has to be a Read, and the signal, which
-    /// otherwise serves as the RTR. A nudge repeats the signal.
+    /// Adds one of the messages that open the stream, if it is due: first the RTR, if that has to be a Read, then the
+    /// signal, which otherwise serves as the RTR. A nudge repeats the signal. Returns whether a message was added.
     fn add_opening(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
         if self.cursor.in_progress != InProgress::Nothing {
             return false;
@@ -128,14 +128,14 @@ impl Tx {
             if opening { obligations.opening.map(Opening::header) } else { obligations.take_nudge() };
         drop(obligations);
         self.cursor.opening |= opening;
-        batch.obligations.nudge &= opening;
+        batch.obligations.nudge &= opening; // the nudge was taken above, unless the opening came first
         let Some(header) = header else { return false };
         self.add_empty(batch, &header, FrameKind::Other);
         true
     }
 
-    /// Adds the Terminate, if there is one. Nothing follows it, and it may cut a message short (RFC 5040
-    /// §4.8).
+    /// Adds the Terminate, if there is one that was not added before. Returns whether it was added. Nothing follows the
+    /// Terminate, and it may cut a message short (RFC 5040 §4.8).
     fn add_terminate(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
         let Some(terminate) = lock(&qp.obligations).terminate.clone().filter(|_| !self.cursor.terminate)
         else {
@@ -154,16 +154,17 @@ impl Tx {
         true
     }
 
-    /// Tells the peer, once per message, that its message waits for a receive.
+    /// Adds the signal that a message of the peer waits for a receive, once per message.
     fn add_not_ready(&mut self, qp: &QpContext, batch: &mut TxBatch) {
         let Some(number) = batch.obligations.not_ready else { return };
+        // The cursor stores the number plus one: zero means none.
         if self.cursor.not_ready != number + 1 && self.may_signal(qp, batch) {
             self.cursor.not_ready = number + 1;
             self.add_empty(batch, &Signal::NotReady(number).header(), FrameKind::Other);
         }
     }
 
-    /// Adds the acknowledgement if other frames accompany it, if it was requested, or if this end is closing.
+    /// Adds an acknowledgement if other frames accompany it, if it was requested, or if this end is closing.
     fn add_acknowledgement(&mut self, qp: &QpContext, batch: &mut TxBatch) {
         if !batch.is_empty() || batch.obligations.ack_now || batch.obligations.finish {
             self.acknowledge(qp, batch);
@@ -187,6 +188,7 @@ impl Tx {
         self.add_empty(batch, &Signal::Acknowledged(delivered).header(), FrameKind::Other);
     }
 
+    /// Whether a signal may be sent: the stream is open in this direction, and no message is unfinished.
     fn may_signal(&self, qp: &QpContext, batch: &TxBatch) -> bool {
         batch.obligations.open
             && !qp.peer_has_closed()
@@ -194,26 +196,28 @@ impl Tx {
             && !qp.is_ended()
     }
 
-    /// Whether to acknowledge on a stream that this end has ended, possibly in the middle of a message, which
-    /// is cut short anyway: the peer must not wait for the acknowledgement in vain.
+    /// Whether an acknowledgement may be the last message of a stream that this end has ended without a Terminate. It
+    /// may cut an unfinished message short, which is lost anyway. The peer must not wait for the acknowledgement
+    /// forever.
     fn may_end_with_signal(&self, qp: &QpContext, batch: &TxBatch) -> bool {
         batch.obligations.open && !qp.peer_has_closed() && qp.is_ended() && !self.cursor.terminate
     }
 
+    /// Adds a frame without payload.
     pub(super) fn add_empty(&mut self, batch: &mut TxBatch, header: &Header, kind: FrameKind) {
         batch.push_empty(&mut self.cursor.writer, header);
         batch.finish_frame(self.cursor, kind);
     }
 
-    /// Adds an empty Read that belongs to no work request.
+    /// Adds a probe: an empty Read that belongs to no work request.
     pub(super) fn add_probe(&mut self, qp: &QpContext, batch: &mut TxBatch) {
         let read =
             ReadRequest { msn: self.cursor.read_msn, sink: UNUSED_PLACE, len: 0, source: UNUSED_PLACE };
         self.add_read_or_atomic(qp, batch, None, &Header::ReadRequest(read));
     }
 
-    /// Adds a Read or Atomic Request. It is recorded before it is sent, because the response may arrive
-    /// before the call returns.
+    /// Adds a Read or Atomic Request, of the work request `entry` or of the adapter itself. Records the request
+    /// before it is sent, because the response may arrive before the call to the link returns.
     pub(super) fn add_read_or_atomic(
         &mut self,
         qp: &QpContext,
@@ -239,14 +243,15 @@ impl Tx {
         self.add_empty(batch, header, FrameKind::Read(entry));
     }
 
-    /// Maximum payload of a segment.
+    /// Returns the maximum length of a segment's payload.
     pub(super) fn max_payload(&self, batch: &TxBatch, header_len: usize) -> usize {
-        let longest = if batch.obligations.large { MAX_ULPDU } else { self.mulpdu };
+        let max_ulpdu = if batch.obligations.large { MAX_ULPDU } else { self.mulpdu };
         // Round down to a multiple of eight, so that the segments of an aligned buffer stay aligned.
-        (longest - header_len) & !7
+        (max_ulpdu - header_len) & !7
     }
 
-    /// Completes the segment that was just added to the batch.
+    /// Completes the segment of `len` payload bytes that was just added to the batch. `last` tells whether it is the
+    /// last one of its message, and `then` what is unfinished after it.
     pub(super) fn finish_segment(
         &mut self,
         batch: &mut TxBatch,

@@ -1,9 +1,10 @@
-//! The sending half of a stream: work requests → FPDUs → link. The receiving half, `rx`, mirrors it.
+//! The sending half of a stream: turns work requests and responses into FPDUs and passes them to the link. The
+//! receiving half is `rx`.
 //!
-//! One round [builds](build) a [`TxBatch`] of as many FPDUs as fit in one call, sends it, and accounts for what
-//! was sent. If the link takes only part, the unsent tail of the FPDU that was cut is copied into the stream
-//! ([`Tx::unsent`]), and the FPDUs after it are rolled back. No memory of the program is therefore needed after
-//! the call, and revocation is final.
+//! One round [builds](build) a [`TxBatch`] of as many FPDUs as fit in one call, sends it, and accounts for the FPDUs
+//! that were sent. If the link takes only a part of the batch, the unsent tail of the FPDU that was cut is copied into
+//! the stream ([`Tx::unsent`]), and the FPDUs after it are rolled back: they will be built again. After the call, the
+//! stream therefore refers to no memory of the program, and memory that is revoked then is never read again.
 
 mod build;
 mod payload;
@@ -26,23 +27,25 @@ use ironwarp_wire::mpa::{Framing, max_ulpdu};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Number of batches sent before other streams get a turn.
+/// Maximum number of batches sent before other streams get a turn.
 const BATCHES_PER_TURN: usize = 2;
 
 /// The sending half of a stream.
 #[derive(Debug)]
 pub(crate) struct Tx {
     link: Arc<dyn Link>,
+    /// The position after the last FPDU that was built.
     cursor: Cursor,
     /// Maximum number of outstanding Reads and atomic operations.
     ord: usize,
     /// The unsent tail of an FPDU that the link took in part. `None` unless the link is blocked.
     unsent: Option<Box<Unsent>>,
-    /// The longest segment (MULPDU) that the path carries.
+    /// Maximum length of a segment (MULPDU) for peers that do not accept large FPDUs, in bytes.
     mulpdu: usize,
-    /// A registration was refused: no request is started until the consumer has moved the queue pair back.
+    /// A registration was refused: no request is started until the consumer has moved the queue pair back to
+    /// ready-to-send.
     registration_refused: bool,
-    /// The last byte was sent: nothing may follow.
+    /// Sending has ended: the last byte was sent, or the link was aborted.
     finished: bool,
 }
 
@@ -50,13 +53,14 @@ pub(crate) struct Tx {
 #[derive(Debug)]
 struct Unsent {
     bytes: Vec<u8>,
-    /// Number of `bytes` sent since.
+    /// Number of `bytes` that the link has taken since.
     sent: usize,
-    /// What kind of FPDU it is.
+    /// The kind of the FPDU, for accounting once it is sent.
     kind: FrameKind,
 }
 
 impl Tx {
+    /// Creates the sending half of a stream that has sent nothing.
     pub(crate) fn new(link: Arc<dyn Link>, framing: Framing, ord: u16) -> Self {
         Self {
             mulpdu: max_ulpdu(link.segment_size(), framing.markers),
@@ -69,7 +73,8 @@ impl Tx {
         }
     }
 
-    /// Sends until nothing is left to send, the link takes no more, or the turn is over.
+    /// Sends until nothing is left to send, the link takes no more, or the turn is over. Returns [`Left::Work`] only if
+    /// the turn is over.
     pub(crate) fn drive(&mut self, qp: &QpContext) -> Left {
         qp.set_blocked(false);
         let mut batch = qp.device().take_batch();
@@ -90,7 +95,8 @@ impl Tx {
         left
     }
 
-    /// Builds and sends one batch. Returns false if there is nothing to send or the link takes no more.
+    /// Builds and sends one batch. Returns whether to send another one: false if nothing is left to send or the link
+    /// takes no more.
     fn send_batch(&mut self, qp: &QpContext, batch: &mut TxBatch) -> bool {
         if self.finished || !self.send_unsent(qp) {
             return false;
@@ -111,17 +117,19 @@ impl Tx {
         drop(guards);
         self.settle_responses(qp);
         match sent {
-            // Call a link that took only part until it would block: only then does it report when it is
-            // writable again.
+            // A link that took only a part is called until it would block: only then does it report when it is
+            // writable again. After `finish` was set, another round closes the link.
             Ok(n) if more || n < batch.len() || batch.obligations.finish => !self.finished,
             Ok(_) => false,
             Err(error) => self.handle_send_error(qp, error),
         }
     }
 
-    /// Sends the tail of an FPDU that was cut. Returns false if the link does not take it yet.
+    /// Sends the tail of an FPDU that was cut. Returns whether other FPDUs may be sent: false if the link did not take
+    /// the whole tail, or if sending has ended.
     fn send_unsent(&mut self, qp: &QpContext) -> bool {
         let Some(mut rest) = self.unsent.take() else { return true };
+        // Until `end_sending`, a failure of the stream completes no requests, because some may have been sent.
         lock(&qp.sq).begin_sending();
         let stuck = loop {
             match self.link.send(&[Piece::Own(&rest.bytes[rest.sent..])]) {
@@ -145,6 +153,7 @@ impl Tx {
         }
     }
 
+    /// Handles the failure of a call to the link. Returns false, so that the caller sends no more.
     fn handle_send_error(&mut self, qp: &QpContext, error: LinkError) -> bool {
         match error {
             LinkError::WouldBlock => qp.set_blocked(true),
@@ -154,7 +163,8 @@ impl Tx {
         false
     }
 
-    /// Aborts the link: nothing more can be sent, not even a Terminate.
+    /// Aborts the link and fails the stream, without a Terminate. Called when the connection is lost, or when an FPDU
+    /// cannot be sent in full because the memory of its payload is no longer mapped.
     fn abort(&mut self, qp: &QpContext, error: QpError) {
         self.finished = true;
         self.link.abort();
@@ -162,13 +172,14 @@ impl Tx {
         qp.close_send();
     }
 
-    /// Accounts for the first `n` bytes of the batch, which were sent, and rolls the rest back.
+    /// Accounts for the first `n` bytes of the batch, which were sent, keeps the tail of the FPDU that was cut, and
+    /// rolls the FPDUs after it back.
     fn account_sent(&mut self, qp: &QpContext, batch: &TxBatch, n: usize) {
         let frames = batch.frames();
         if n == batch.len() {
             return self.account_all(qp, frames.iter().map(|frame| frame.kind));
         }
-        let mut kept = frames.partition_point(|frame| frame.end <= n);
+        let mut kept = frames.partition_point(|frame| frame.end <= n); // number of FPDUs sent in full
         account_frames(qp, &mut lock(&qp.sq), frames[..kept].iter().map(|frame| frame.kind));
         let whole = kept.checked_sub(1).map_or(0, |last| frames[last].end);
         if n > whole {
@@ -189,7 +200,8 @@ impl Tx {
         qp.end_sending(|_| ());
     }
 
-    /// Accounts for a batch that was sent in full: completes the requests that were only waiting for that.
+    /// Accounts for frames that were sent, when nothing is left unsent: completes the requests that were only waiting
+    /// for that, and closes the link after a Terminate.
     fn account_all(&mut self, qp: &QpContext, frames: impl IntoIterator<Item = FrameKind>) {
         if qp.end_sending(|sq| account_frames(qp, sq, frames)) {
             self.close(qp);
@@ -209,8 +221,8 @@ impl Tx {
         obligations.ack_now = true; // an acknowledgement may have been among them
     }
 
-    /// Drops responses that were sent. They need their memory no longer, so one-touch memory that they were
-    /// read from is invalidated (requirement M10). That waits for guards, so the caller must hold none.
+    /// Drops the responses that were sent, and invalidates the one-touch memory that they were read from (requirement
+    /// M10). The invalidation waits for guards, so the caller must hold none.
     fn settle_responses(&mut self, qp: &QpContext) {
         if self.cursor.responded == 0 {
             return;
@@ -226,18 +238,18 @@ impl Tx {
         }
     }
 
-    /// Called when nothing is left to send: closes this direction of the link if this end wants to close.
+    /// Closes this direction of the link if this end is closing. Called when nothing is left to send.
     fn close_if_due(&mut self, qp: &QpContext, batch: &TxBatch) {
         let obligations = lock(&qp.obligations);
         // The stream may have failed since the batch was built, in which case its Terminate is still to be
         // sent.
         let no_terminate_due = obligations.terminate.is_none() || self.cursor.terminate || !obligations.open;
-        // Decide by the snapshot: only if `finish` was set when the batch was built did that batch include
-        // the final acknowledgement. Whoever sets it later triggers another round.
-        let wanted = batch.obligations.finish && no_terminate_due;
+        // Decide by the snapshot: only a batch that was built after `finish` was set includes the final
+        // acknowledgement. The thread that sets `finish` later starts another round.
+        let is_closing = batch.obligations.finish && no_terminate_due;
         drop(obligations);
         // A stream that has failed abandons the message in progress; any other stream finishes it.
-        if wanted
+        if is_closing
             && (qp.is_ended()
                 || qp.peer_has_closed()
                 || (self.cursor.in_progress == InProgress::Nothing && lock(&qp.sq).is_idle()))
@@ -251,6 +263,7 @@ impl Tx {
         !self.registration_refused && qp.may_begin()
     }
 
+    /// Closes this direction of the link, after the last byte.
     fn close(&mut self, qp: &QpContext) {
         self.finished = true;
         self.link.finish();
@@ -258,8 +271,8 @@ impl Tx {
     }
 }
 
-/// Accounts for frames that were sent: completes the requests that were only waiting for that. Returns
-/// whether nothing may follow, because the last of them was the Terminate.
+/// Accounts for frames that were sent: completes the requests that were only waiting for that. Returns whether the
+/// Terminate was among them, after which nothing may be sent.
 fn account_frames(qp: &QpContext, sq: &mut SendQueue, frames: impl IntoIterator<Item = FrameKind>) -> bool {
     let mut last = false;
     for kind in frames {

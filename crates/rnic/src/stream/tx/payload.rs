@@ -1,4 +1,4 @@
-//! The payload of a segment to be sent: checks its memory, then copies it into the batch or references it.
+//! Adds the payload of segments to a batch: checks the memory, then copies the payload or references it.
 
 use super::Tx;
 use crate::context::QpContext;
@@ -12,14 +12,19 @@ use ironwarp_wire::{Header, Place};
 
 /// Where the payload of a segment comes from.
 pub(super) enum Source<'a> {
+    /// A scatter/gather list, and the offset of the segment in it.
     Sges(&'a Sges, u32),
+    /// One scatter/gather element, shorter than [`MIN_DIRECT`].
     Sge(Sge),
+    /// Bytes of the request itself.
     Inline(&'a [u8]),
+    /// Memory that the peer reads, and the one-touch memory that its request has claimed.
     Remote(Place, Touch),
 }
 
 impl Tx {
-    /// Adds a segment with its payload: checks the memory, then copies or references it.
+    /// Adds a segment with `len` bytes of payload: checks the memory, then copies or references it. Adds nothing if a
+    /// check fails.
     pub(super) fn add_payload<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -49,7 +54,7 @@ impl Tx {
     }
 }
 
-/// Copies the payload of a segment.
+/// Checks the memory of a segment's payload, and copies the payload to `into`. Leaves the guard in `cached`.
 fn fetch<'q>(
     qp: &'q QpContext,
     cached: &mut Option<CachedGuard<'q>>,
@@ -69,6 +74,7 @@ fn fetch<'q>(
         }
         Source::Sge(sge) => fetch_sge(qp, cached, *sge, into)?,
         Source::Sges(sges, offset) => {
+            // Most segments lie in one element, which needs no list of spans. `more` is set if there is a second one.
             let (mut first, mut more) = (Sge::default(), false);
             sges.range(u64::from(*offset), len, |sge| {
                 more = std::mem::replace(&mut first, sge).len > 0;
@@ -85,6 +91,7 @@ fn fetch<'q>(
     Ok(())
 }
 
+/// Checks the memory of `sge`, and copies its bytes to `into`, which has the same length.
 fn fetch_sge<'q>(
     qp: &'q QpContext,
     cached: &mut Option<CachedGuard<'q>>,
@@ -102,7 +109,8 @@ fn fetch_sge<'q>(
         .map_err(|_| QpError::Unmapped { place: sge.place(), len, remote: false })
 }
 
-/// Looks up the memory of a segment and guards it. Returns its first address, for error messages.
+/// Checks the memory of a segment, adds its address ranges to `spans` and its guards to `guards`. Returns the first
+/// place, for error messages.
 fn resolve<'q>(
     qp: &'q QpContext,
     source: &Source<'_>,
@@ -112,7 +120,7 @@ fn resolve<'q>(
 ) -> Result<Place, QpError> {
     let (table, stream) = (qp.device().table(), qp.stream());
     match source {
-        Source::Inline(_) | Source::Sge(_) => Ok(Place::default()), // always copied
+        Source::Inline(_) | Source::Sge(_) => Ok(Place::default()), // never called: these are always copied
         Source::Remote(place, touch) => {
             let mut touch = *touch; // claimed when the request arrived
             let guard = qp.remote(*place, len, Rights::REMOTE_READ, spans, &mut touch);
@@ -134,7 +142,7 @@ fn resolve<'q>(
     }
 }
 
-/// Checks that all of this memory may be used.
+/// Checks that the work request may access all memory of its data with this right.
 pub(super) fn check_memory(qp: &QpContext, data: &Data, right: Rights) -> Result<(), QpError> {
     let Data::Memory(sges) = data else { return Ok(()) };
     let (table, domain) = (qp.device().table(), qp.stream().domain);

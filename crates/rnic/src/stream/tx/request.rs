@@ -1,4 +1,5 @@
-//! Adds work requests to a batch: whether the next may start, and how its message is cut into segments.
+//! Adds work requests to a batch: decides whether the next one may start, executes local operations, and cuts messages
+//! into segments.
 
 use super::Tx;
 use super::payload::{Source, check_memory};
@@ -17,11 +18,15 @@ use ironwarp_wire::{AtomicRequest, Header, Immediate, ImmediateData, ReadRequest
 
 /// One segment of a work request.
 struct Segment<'a> {
+    /// The sequence number of the request.
     seq: u64,
+    /// The payload of the whole message.
     data: &'a Data,
+    /// Number of payload bytes of this segment.
     len: usize,
+    /// This is the last segment of the message.
     last: bool,
-    /// Immediate Data follows the last segment.
+    /// The request is a Write with Immediate: an Immediate Data message follows the last segment.
     immediate: bool,
 }
 
@@ -29,7 +34,8 @@ struct Segment<'a> {
 const IMMEDIATE_LEN: u32 = 8;
 
 impl Tx {
-    /// Adds the next segment of the current work request.
+    /// Adds the next segment of the work request in progress, or of the next one that may start. A probe may be added
+    /// instead.
     pub(super) fn add_request<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -43,9 +49,9 @@ impl Tx {
             if self.start_next(qp, batch)? == Started::Probe {
                 return Ok(());
             }
-            // This request may be the program's reply to a message. On the remote side, the completion of
-            // that message must come before the reply, as it does with adapters that acknowledge at once:
-            // programs such as tgtd rely on it.
+            // This request may be the program's reply to a message that it received. The remote Send must complete
+            // before the reply arrives, so its acknowledgement is sent first. Adapters that acknowledge at once behave
+            // like that, and programs such as tgtd rely on it.
             self.acknowledge(qp, batch);
         }
         let seq = self.cursor.seq;
@@ -61,16 +67,17 @@ impl Tx {
         added
     }
 
-    /// Starts the next work request if it may start, and checks all of its memory before its first byte is
-    /// sent (requirement M8). Executes local operations on the way.
+    /// Starts the next work request that sends a message, and executes local operations before it. Checks all memory of
+    /// the request before its first byte is sent (requirement M8). [`Stop::Idle`] if the request may not start yet.
+    /// Adds a probe instead if no request may start and an acknowledgement is missing.
     fn start_next(&mut self, qp: &QpContext, batch: &mut TxBatch) -> Result<Started, Stop> {
         loop {
             let seq = self.cursor.seq;
             let mut sq = lock(&qp.sq);
             let Some(request) = sq.request(seq).filter(|_| self.may_begin(qp)) else {
-                let probe = sq.needs_probe(self.cursor.requests) && sq.outstanding_reads() < self.ord;
+                let needed = sq.needs_probe(self.cursor.requests) && sq.outstanding_reads() < self.ord;
                 drop(sq);
-                return self.add_probe_if(qp, batch, probe);
+                return self.add_probe_if(qp, batch, needed);
             };
             if request.fence && sq.has_consumer_read() {
                 return Err(Stop::Idle);
@@ -83,19 +90,19 @@ impl Tx {
                 let right = if is_read { Rights::LOCAL_WRITE } else { Rights::LOCAL_READ };
                 let is_send = matches!(request.operation, Operation::Send { .. });
                 if is_send && request.immediate.is_some() && batch.obligations.immediate != Some(true) {
-                    let probe = self.ord > 0 && sq.outstanding_reads() == 0;
+                    let may_probe = self.ord > 0 && sq.outstanding_reads() == 0;
                     drop(sq);
-                    return self.await_capabilities(qp, batch, seq, probe);
+                    return self.await_capabilities(qp, batch, seq, may_probe);
                 }
                 let request = request.clone();
                 if !is_read {
-                    // It completes with the last of its messages; the peer may report an error from the first
-                    // segment on.
+                    // The request completes with the last of its messages. Number it now, because the peer may report
+                    // an error after the first segment.
                     let messages = 1 + u64::from(!is_send && request.immediate.is_some());
                     sq.assign_number(seq, self.cursor.requests + messages, self.cursor.send_msn);
                 }
                 drop(sq);
-                // Data that fits in one segment is checked when the segment is built, which is early enough.
+                // Data that fits in one segment is checked when that segment is added.
                 if is_read || request.data.len() > self.max_payload(batch, UNTAGGED_LEN) as u64 {
                     self.update_mulpdu(batch, &request.data);
                     check_memory(qp, &request.data, right)
@@ -104,7 +111,7 @@ impl Tx {
                 batch.current = Some((seq, request));
                 return Ok(Started::Request);
             }
-            // Revocation waits for guards, and the batch holds some.
+            // A local operation may revoke memory, which waits for guards, and the batch holds some: send it first.
             if !batch.is_empty() {
                 return Err(Stop::Full);
             }
@@ -123,14 +130,14 @@ impl Tx {
                     ));
                 }
             }
-            batch.set_start(self.cursor); // it was executed, even if the batch is rolled back
+            batch.set_start(self.cursor); // a rollback of the batch must not execute the operation again
         }
     }
 
-    /// Adds a probe if `wanted`: an empty Read that shows when a peer without acknowledgements has received
-    /// everything, because it is answered after all messages before it (RFC 5040 §5.5).
-    fn add_probe_if(&mut self, qp: &QpContext, batch: &mut TxBatch, wanted: bool) -> Result<Started, Stop> {
-        if !wanted || lock(&qp.obligations).peer_sends_acks() {
+    /// Adds a probe if one is `needed` and the peer does not send acknowledgements. A probe is an empty Read. Its
+    /// response acknowledges all messages before it, because the peer delivers these first (RFC 5040 §5.5).
+    fn add_probe_if(&mut self, qp: &QpContext, batch: &mut TxBatch, needed: bool) -> Result<Started, Stop> {
+        if !needed || lock(&qp.obligations).peer_sends_acks() {
             return Err(Stop::Idle);
         }
         self.cursor.requests += 1;
@@ -138,21 +145,21 @@ impl Tx {
         Ok(Started::Probe)
     }
 
-    /// Handles a Send with Immediate for a peer that has not announced its capabilities yet. Only Ironwarp
-    /// peers understand it (requirement X8). An empty Read prompts the peer: an Ironwarp peer sends its
-    /// signal before its first message.
+    /// Handles a Send with Immediate whose peer is not known to be Ironwarp: only Ironwarp peers understand the message
+    /// (requirement X8). Fails the request if the peer is a standard one. Otherwise lets the request wait, and adds a
+    /// probe if `may_probe`: an Ironwarp peer sends its signal before its first message, the response.
     fn await_capabilities(
         &mut self,
         qp: &QpContext,
         batch: &mut TxBatch,
         seq: u64,
-        probe: bool,
+        may_probe: bool,
     ) -> Result<Started, Stop> {
         if batch.obligations.immediate == Some(false) {
             let blamed = BlamedRequest { seq, status: Status::LocalQpOperation };
             return Err(Stop::failed_request(QpError::NoImmediate, blamed));
         }
-        if !probe {
+        if !may_probe {
             return Err(Stop::Idle);
         }
         self.cursor.requests += 1;
@@ -160,14 +167,15 @@ impl Tx {
         Ok(Started::Probe)
     }
 
-    /// Updates the MULPDU, because the path may have changed: a peer that does not accept large FPDUs must
-    /// not get one that exceeds a TCP segment.
+    /// Updates the MULPDU if a message longer than that begins, because the path may have changed: a peer that does not
+    /// accept large FPDUs must not get one that exceeds a TCP segment.
     fn update_mulpdu(&mut self, batch: &TxBatch, data: &Data) {
         if !batch.obligations.large && data.len() > self.mulpdu as u64 {
             self.mulpdu = max_ulpdu(self.link.segment_size(), self.cursor.writer.framing().markers);
         }
     }
 
+    /// Adds the next segment of `request`, or the Immediate Data that follows a Write.
     fn add_request_segment<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -182,6 +190,7 @@ impl Tx {
             self.add_immediate(qp, batch, seq, request);
             return Ok(());
         }
+        // Cuts the next segment, whose header has this length.
         let cut = |header_len| {
             let left = usize::try_from(data.len()).unwrap_or(usize::MAX) - offset as usize;
             let len = left.min(self.max_payload(batch, header_len));
@@ -207,14 +216,13 @@ impl Tx {
             }
             Operation::Write(to) => {
                 let segment = Segment { immediate: request.immediate.is_some(), ..cut(TAGGED_LEN) };
-                // An empty Write carries no address, so that it cannot be mistaken for a signal. It is sent
-                // even with Immediate: the Immediate Data alone would report the Write before it.
+                // An empty Write carries no address, so that it cannot be mistaken for a signal. An empty Write with
+                // Immediate is sent as well: without it, the Immediate Data would report an earlier Write.
                 let place = if data.is_empty() { UNUSED_PLACE } else { advance(to, offset.into()) };
                 let header = Header::Write(Tagged { last: segment.last, place });
                 self.add_request_payload(qp, batch, guards, &segment, &header)
             }
-            // Requirement X4: do not reveal the sink address to a peer that does not need it. An empty Read
-            // reveals nothing.
+            // Requirement X4: do not reveal the sink address to a peer that does not need it. An empty Read has none.
             Operation::Read(source) if batch.obligations.read_v2 && !data.is_empty() => {
                 let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
                 let read = ReadV2Request { msn: self.cursor.read_msn, len, source };
@@ -233,7 +241,7 @@ impl Tx {
             }
             Operation::Atomic { target, op } => {
                 let msn = self.cursor.read_msn;
-                // The sequence number is unique among the outstanding requests.
+                // The message sequence number serves as identifier, because it is unique among outstanding requests.
                 self.start_read_or_atomic(
                     qp,
                     batch,
@@ -272,6 +280,7 @@ impl Tx {
         self.add_empty(batch, &Header::Immediate(immediate), FrameKind::Request(seq));
     }
 
+    /// Adds a segment of a Send or Write with its payload, and advances the cursor.
     fn add_request_payload<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -304,13 +313,16 @@ impl Tx {
     }
 }
 
+/// What was started.
 #[derive(PartialEq, Eq)]
 enum Started {
+    /// The work request at the cursor. None of its segments was added yet.
     Request,
+    /// A probe, which was added.
     Probe,
 }
 
-/// Executes a local operation. It takes its turn in the send queue, but sends nothing.
+/// Executes a local operation, which sends nothing, and completes its request.
 fn execute(qp: &QpContext, seq: u64, request: &WorkRequest) -> Result<(), QpError> {
     let (device, stream) = (qp.device(), qp.stream());
     match &request.operation {

@@ -1,5 +1,5 @@
-//! Builds the responses to remote Reads and atomic operations. They take turns with the work requests in
-//! `build.rs`.
+//! Adds the responses to remote Reads and atomic operations to a batch. `build.rs` lets them take turns with the work
+//! requests.
 
 use super::Tx;
 use super::payload::Source;
@@ -18,7 +18,8 @@ use ironwarp_wire::private::{ReadV2Request, ReadV2Response};
 use ironwarp_wire::{AtomicRequest, AtomicResponse, Header, MAX_HEADER, ReadRequest, Tagged, Terminate};
 
 impl Tx {
-    /// Adds the next segment of the response to the oldest remote Read or Atomic Request.
+    /// Adds the next segment of the response to the oldest remote Read or Atomic Request. [`Stop::Idle`] if no
+    /// response is due.
     pub(super) fn add_response<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -44,8 +45,9 @@ impl Tx {
         }
     }
 
-    /// Executes an atomic operation when its response is due, which is after the Reads before it (RFC 7306
-    /// §5.4). The result is recorded, because the response may have to be built again after a rollback.
+    /// Executes an atomic operation and adds its response. This happens when the response is due, so that Reads
+    /// before it see the old value (RFC 7306 §5.4). The result is recorded, because the response may have to be built
+    /// again after a rollback, and the operation must not be executed twice.
     fn serve_atomic(
         &mut self,
         qp: &QpContext,
@@ -69,6 +71,7 @@ impl Tx {
         Ok(())
     }
 
+    /// Adds the response to an atomic operation that was executed.
     fn add_atomic_response(&mut self, qp: &QpContext, batch: &mut TxBatch, id: u32, original: u64) {
         let msn = self.cursor.atomic_msn;
         self.cursor.atomic_msn = msn.wrapping_add(1);
@@ -80,13 +83,14 @@ impl Tx {
         );
     }
 
-    /// Records that a whole response is in FPDUs.
+    /// Records that all segments of a response are in the batch.
     fn count_response(&mut self, qp: &QpContext) {
         self.cursor.responded += 1;
         self.cursor.response_next = false;
         lock(&qp.obligations).inbound_reads -= 1;
     }
 
+    /// Adds the next segment of the response to a remote Read.
     fn add_read_response<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -95,6 +99,7 @@ impl Tx {
         response: &Response,
     ) -> Result<(), Stop> {
         let Cursor { offset, read_v2_msn: msn, .. } = self.cursor;
+        // Returns the payload length of the segment, and whether it is the last one.
         let cut = |all: u32, header_len| {
             let left = (all - offset) as usize;
             let len = left.min(self.max_payload(batch, header_len));
@@ -130,8 +135,8 @@ impl Tx {
     }
 }
 
-/// The failure of a response whose memory the peer may not read, or not any more. The Terminate returns the
-/// part of the Read that was not served (RFC 5040 §4.8).
+/// Creates the failure of a response whose memory the peer may not read, or not any more. The Terminate contains the
+/// part of the Read Request that was not served (RFC 5040 §4.8).
 fn read_failure(error: QpError, request: &RemoteRequest, served: u32) -> Box<TxFailure> {
     let cause = match &error {
         QpError::Remote(denied) => denied.read_cause(),

@@ -1,6 +1,5 @@
-//! The fast path for requests of one segment: several are taken from the send queue under one lock and added
-//! to the batch directly. All other requests, and those that take turns with responses, go through
-//! `build.rs`.
+//! The fast path for requests of one segment: takes several of them from the send queue under one lock and adds them
+//! to the batch directly. All other requests, and all requests while responses are due, go through `request.rs`.
 
 use super::Tx;
 use super::payload::Source;
@@ -18,7 +17,9 @@ use ironwarp_wire::{Header, Send, Tagged};
 const MAX_AT_ONCE: usize = 16;
 
 impl Tx {
-    /// Adds the short requests that are next in the send queue. Returns false if there are none.
+    /// Adds the short requests that are next in the send queue. Returns false if no request may start, the next one
+    /// is not short, or responses are due. Returns [`Stop::Idle`] if the requests were added and nothing else is to
+    /// be sent.
     pub(super) fn add_short_requests<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -44,7 +45,7 @@ impl Tx {
         drop(sq);
         let any = !shorts.is_empty();
         if any {
-            // For the reason, see `add_request`.
+            // Acknowledge before the requests, for the reason given in `add_request`.
             self.acknowledge(qp, batch);
         }
         let mut added = Ok(any);
@@ -59,13 +60,14 @@ impl Tx {
         }
         batch.put_shorts(shorts);
         if added.is_err() {
-            // Otherwise a request that was not sent would be acknowledged by another message that gets its
-            // number.
+            // Requests that were not added must lose their numbers: other messages get the same ones, and their
+            // acknowledgement would complete requests that were not sent.
             lock(&qp.sq).roll_back_numbers(self.cursor.seq);
         }
         if idle && any && added.is_ok() { Err(Stop::Idle) } else { added }
     }
 
+    /// Adds one short request, and advances the cursor.
     fn add_short<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -84,7 +86,7 @@ impl Tx {
             Message::Send { solicited, word } => {
                 (Header::Send(Send { msn, last: true, offset: 0, solicited, word }), 1)
             }
-            // For the reason, see `add_request_segment`.
+            // An empty Write carries no address: see `add_request_segment`.
             Message::Write(_) if len == 0 => (Header::Write(Tagged { last: true, place: UNUSED_PLACE }), 0),
             Message::Write(place) => (Header::Write(Tagged { last: true, place }), 0),
         };

@@ -1,4 +1,4 @@
-//! Why the construction of a batch stops.
+//! The reasons for which no more frames are added to a batch.
 
 use crate::error::QpError;
 use crate::memory::{Check, Denied};
@@ -7,16 +7,18 @@ use ironwarp_wire::{Tag, Terminate};
 
 /// Why no frame was added.
 pub(super) enum Stop {
-    /// Nothing to send, or nothing that may be sent now.
+    /// There is nothing to send, or nothing that may be sent now.
     Idle,
     /// The batch has to be sent first.
     Full,
-    /// The stream has failed.
+    /// A request or response failed, which ends the stream, or has to wait for a
+    /// [registration](Self::pending_registration).
     Failed(Box<TxFailure>),
 }
 
-/// What went wrong while a frame was built.
+/// A failure while a frame was built.
 pub(super) struct TxFailure {
+    /// Why the stream ends.
     pub(super) error: QpError,
     /// The Terminate to send.
     pub(super) terminate: Terminate,
@@ -25,20 +27,20 @@ pub(super) struct TxFailure {
 }
 
 impl Stop {
-    /// A work request names memory that it may not use.
+    /// Creates the failure of the work request `seq`, which names memory that it may not use.
     pub(super) fn denied_locally(error: QpError, seq: u64) -> Self {
         Self::failed_request(error, BlamedRequest { seq, status: Status::LocalProtection })
     }
 
-    /// A work request cannot be executed, or [not yet](Self::pending_registration).
+    /// Creates the failure of a work request that cannot be executed, or [not yet](Self::pending_registration).
     #[cold]
     pub(super) fn failed_request(error: QpError, blamed: BlamedRequest) -> Self {
         let terminate = Terminate::LOCAL_CATASTROPHE;
         Self::Failed(Box::new(TxFailure { error, terminate, blamed: Some(blamed) }))
     }
 
-    /// If the next work request only waits for the registration of its memory (requirement X6), returns the
-    /// tag of that memory.
+    /// Returns the tag of the memory for whose registration the work request waits (requirement X6). `None` if it waits
+    /// for no registration.
     pub(super) fn pending_registration(&self) -> Option<Tag> {
         match self {
             Self::Failed(failure) => match failure.error {
