@@ -37,11 +37,15 @@ impl Adapter {
     /// assert!(adapter.config().crc);
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses a resource, such as a file descriptor.
     pub fn new() -> io::Result<Self> {
         Self::open(Config::default())
     }
 
-    /// Creates an adapter with the given settings. Its threads start with the first connection.
+    /// Creates an adapter with the given settings. The adapter starts its threads when they are first needed, for
+    /// example for the first connection.
     ///
     /// ```
     /// use ironwarp::{Adapter, Config};
@@ -51,6 +55,10 @@ impl Adapter {
     /// assert_eq!(adapter.config().lanes, Config::default().lanes);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the kernel refuses a resource, such as a file descriptor, or if a file that the settings name cannot be
+    /// read.
     pub fn open(config: Config) -> io::Result<Self> {
         Ok(Self { shared: Arc::new(Shared::new(config)?) })
     }
@@ -85,11 +93,14 @@ impl Adapter {
     /// # assert!(adapter.gids()?.iter().any(|entry| entry.gid.to_string() == "::ffff:127.0.0.1"));
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the kernel does not report its addresses.
     pub fn gids(&self) -> io::Result<Vec<GidEntry>> {
         GidTable::of_process().entries()
     }
 
-    /// Returns statistics of the adapter's threads.
+    /// Returns counters of the adapter's threads: how many run, and how often they woke up.
     pub fn statistics(&self) -> Statistics {
         self.shared.engine.statistics()
     }

@@ -1,4 +1,4 @@
-//! Deregistration of dropped regions that are still in use.
+//! Deregistration of dropped regions that still have windows bound to them.
 
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::memory::DeregisterError;
@@ -6,21 +6,23 @@ use ironwarp_rnic::sync::lock;
 use ironwarp_wire::Tag;
 use std::sync::Mutex;
 
-/// Dropped entries that could not be deregistered yet: regions with windows bound to them. Retried whenever another entry is
-/// dropped.
+/// Table entries of dropped regions that could not be deregistered yet, because windows are bound to them. Their
+/// deregistration is retried whenever another region or window is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct DeferredDeregs(Mutex<Vec<DroppedEntry>>);
 
-/// The tags that a dropped entry may have, most likely first.
+/// The table entry of a dropped region or window: all tags that the entry may have now, the most likely first. Empty if
+/// the entry is already deregistered.
 #[derive(Debug)]
 pub(crate) struct DroppedEntry(pub(crate) Vec<Tag>);
 
 impl DeferredDeregs {
-    /// Deregisters an entry and those deferred before, as far as possible.
+    /// Deregisters the entry of a dropped region or window, and retries all deferred entries. Entries that still cannot
+    /// be deregistered stay deferred.
     pub(crate) fn deregister(&self, device: &Device, entry: DroppedEntry) {
         let mut entries = lock(&self.0);
         entries.push(entry);
-        // Deregistering a window may release the region that it was bound to.
+        // A deregistered window releases the region that it was bound to, so retry until a round deregisters nothing.
         loop {
             let before = entries.len();
             entries.retain(|entry| !entry.try_deregister(device));
@@ -32,13 +34,13 @@ impl DeferredDeregs {
 }
 
 impl DroppedEntry {
-    /// Returns whether the entry is gone.
+    /// Tries to deregister the entry. Returns whether the entry is deregistered now, by this call or before.
     fn try_deregister(&self, device: &Device) -> bool {
         for &tag in &self.0 {
             match device.table().deregister(tag) {
                 Ok(()) => break,
                 Err(DeregisterError::Unknown(_)) => {}
-                // A window is bound to it. Any future error also means that the entry still exists.
+                // Windows are bound to the region. Error variants added later also mean that the entry still exists.
                 Err(_) => return false,
             }
         }

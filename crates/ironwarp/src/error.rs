@@ -1,4 +1,5 @@
-//! Errors of the native API. Errors of connections, posts and completions are the device's, and re-exported.
+//! Errors that only the native API has. The crate re-exports the device's and the engine's errors of connections, posts
+//! and completions.
 
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::memory::{RegisterError, ReregisterError};
@@ -11,27 +12,28 @@ pub struct OutOfMemory {
     pub len: usize,
 }
 
-/// An access to a region failed.
+/// Reasons why the bytes of a region cannot be accessed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum AccessError {
-    /// The range is not inside the region.
+    /// The range is not completely inside the region.
     #[error("range out of bounds: {len} bytes at offset {at} of a region of {size} bytes")]
     OutOfBounds {
-        /// Offset of the first byte.
+        /// Offset of the range's first byte in the region.
         at: usize,
-        /// Length of the range.
+        /// Length of the range, in bytes.
         len: usize,
-        /// Length of the region.
+        /// Length of the region, in bytes.
         size: usize,
     },
     /// The range is too long for one scatter/gather element, which covers at most 4 GiB.
     #[error("scatter/gather element of {len} bytes exceeds the maximum of 4 GiB: split it")]
     TooLong {
-        /// Length of the range.
+        /// Length of the range, in bytes.
         len: usize,
     },
-    /// The program unmapped or write-protected memory that it registered by address.
+    /// The program unmapped or write-protected memory that it had registered with
+    /// [`register_raw`](crate::ProtectionDomain::register_raw).
     #[error("the program unmapped or write-protected this memory while it was registered")]
     Unmapped,
 }
@@ -40,10 +42,10 @@ pub enum AccessError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CreateError {
-    /// A completion queue or a shared receive queue belongs to another adapter.
+    /// A completion queue or the shared receive queue belongs to another adapter than the new object.
     #[error("a queue and the protection domain belong to different adapters")]
     OtherAdapter,
-    /// The shared send queue belongs to another protection domain.
+    /// The shared send queue belongs to another protection domain than the queue pair.
     #[error("the shared send queue and the queue pair belong to different protection domains")]
     OtherDomain,
     /// No queue pair number or port is available ([`Config::ports`](crate::Config::ports)), or the kernel refused a
@@ -56,10 +58,10 @@ pub enum CreateError {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// The protection domain belongs to another adapter.
+    /// The protection domain belongs to another adapter than the control queue.
     #[error("the protection domain and the control queue belong to different adapters")]
     OtherAdapter,
-    /// The control queue is full.
+    /// The operation cannot be posted: the control queue is full.
     #[error(transparent)]
     Post(#[from] PostError),
     /// No tag is available, or the memory cannot be registered.
@@ -67,14 +69,16 @@ pub enum ControlError {
     Register(#[from] RegisterError),
 }
 
-/// Reasons why a region was not changed. The region stays as it was.
+/// Reasons why [`MemoryRegion::reregister`](crate::MemoryRegion::reregister) did not change a region. The region stays
+/// as it was.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ChangeError {
-    /// The protection domain belongs to another adapter.
+    /// The new protection domain belongs to another adapter than the region.
     #[error("the protection domain and the region belong to different adapters")]
     OtherAdapter,
-    /// The region cannot be changed, or the new memory cannot be registered.
+    /// The region cannot be changed, for example because windows are bound to it, or the new memory cannot be
+    /// registered.
     #[error(transparent)]
     Refused(#[from] ReregisterError),
 }

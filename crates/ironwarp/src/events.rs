@@ -9,7 +9,8 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The queue of asynchronous events of an adapter. Clones are handles to the same queue: each event is delivered once.
+/// The queue of asynchronous events of an adapter. Clones are handles to the same queue, and each event is delivered to
+/// only one of them.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -34,6 +35,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct AsyncEvents {
+    /// Keeps the adapter alive.
     _shared: Arc<Shared>,
     inner: Arc<AsyncEventQueue>,
 }
@@ -63,21 +65,24 @@ impl AsyncEvents {
 }
 
 impl AsFd for AsyncEvents {
-    /// Readable while [`try_next`](Self::try_next) has an event.
+    /// Returns a descriptor that is readable while [`try_next`](Self::try_next) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
 }
 
 impl Adapter {
-    /// Returns the queue of asynchronous events: events of queue pairs, completion queues, shared receive queues, ports
-    /// and the adapter that do not belong to a request.
+    /// Returns the adapter's queue of asynchronous events: events of queue pairs, completion queues, shared receive
+    /// queues, ports and the adapter itself that do not belong to a request.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
     /// assert_eq!(adapter.async_events()?.try_next(), None);
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the process has no file descriptors left.
     pub fn async_events(&self) -> io::Result<AsyncEvents> {
         Ok(AsyncEvents { _shared: Arc::clone(&self.shared), inner: self.shared.engine.async_events()? })
     }
@@ -102,19 +107,23 @@ impl Adapter {
     /// # let adapter = ironwarp::Adapter::new()?;
     /// use ironwarp::{EventMap, MapShape};
     ///
-    /// // One vector for everything.
+    /// // One vector for all events.
     /// let map = EventMap::new(MapShape::ByQueue, adapter.steering().lanes(), 1);
     /// adapter.set_event_map(map.clone()).expect("the map covers all lanes");
     /// assert_eq!(adapter.event_map(), map);
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the map is for another number of lanes, or names a completion handler that does not exist. The previous
+    /// map then stays in force.
     pub fn set_event_map(&self, map: EventMap) -> Result<(), SetMapError> {
         self.shared.engine.event_queues().set_map(map)
     }
 
-    /// Returns a descriptor that is readable while an event queue that the [map](Self::event_map) assigns to this
-    /// vector has an event. Take the events from handlers, completion queues and [`async_events`](Self::async_events)
-    /// as usual.
+    /// Returns a descriptor that is readable while any event queue that the [event map](Self::event_map) assigns to
+    /// `vector` has an event. Take the events from completion handlers, completion queues and
+    /// [`async_events`](Self::async_events) as usual.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -124,6 +133,9 @@ impl Adapter {
     /// # let _ = vector;
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the process has no file descriptors left.
     pub fn vector(&self, vector: EventVector) -> io::Result<VectorDescriptor> {
         Ok(VectorDescriptor(self.shared.engine.event_queues().vector(vector)?))
     }
@@ -134,7 +146,7 @@ impl Adapter {
 pub struct VectorDescriptor(EventFdWake);
 
 impl AsFd for VectorDescriptor {
-    /// Readable while an event queue of the vector has an event.
+    /// Returns a descriptor that is readable while an event queue of the vector has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }

@@ -1,4 +1,4 @@
-//! Two connected ends in one process, used by the examples in the documentation.
+//! Two connected queue pairs in one process, for the examples in the documentation.
 
 use crate::{
     AcceptOptions, Access, Adapter, Buffer, CompletionQueue, ConnectOptions, MemoryRegion, ProtectionDomain,
@@ -7,26 +7,25 @@ use crate::{
 use std::error::Error;
 use std::time::Duration;
 
-/// One end of a connection.
+/// One end of a connection, with all objects that it needs.
 #[derive(Debug)]
 pub struct End {
-    /// Connected to the other end.
+    /// A queue pair that is connected to the other end.
     pub qp: QueuePair,
     /// The completion queue of the queue pair.
     pub cq: CompletionQueue,
-    /// 4096 zero bytes, with all access rights.
+    /// A region of 4096 zero bytes, with all access rights.
     pub region: MemoryRegion,
     /// The protection domain of the queue pair and the region.
     pub domain: ProtectionDomain,
-    /// The adapter of all these objects.
+    /// The adapter that all other fields were created from.
     pub adapter: Adapter,
 }
 
-/// Returns a connected client and server.
+/// Connects a client to a server over loopback, and returns both ends: the client first.
 pub fn pair() -> Result<(End, End), Box<dyn Error>> {
-    let (here, there) = (Adapter::new()?, Adapter::new()?);
-    let (client, server) = (end(&here)?, end(&there)?);
-    let listener = there.listen("127.0.0.1:0".parse()?)?;
+    let (client, server) = (create_end()?, create_end()?);
+    let listener = server.adapter.listen("127.0.0.1:0".parse()?)?;
     client.qp.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
     let incoming = listener.accept(Duration::from_secs(10)).ok_or("no connection request")?;
     incoming.accept(&server.qp, &AcceptOptions::new())?;
@@ -34,9 +33,11 @@ pub fn pair() -> Result<(End, End), Box<dyn Error>> {
     Ok((client, server))
 }
 
-fn end(adapter: &Adapter) -> Result<End, Box<dyn Error>> {
+/// Creates an adapter with a queue pair that is not connected yet.
+fn create_end() -> Result<End, Box<dyn Error>> {
+    let adapter = Adapter::new()?;
     let cq = adapter.completion_queue(64)?;
     let domain = adapter.protection_domain();
     let region = domain.register(Buffer::new(4096)?, Access::all())?;
-    Ok(End { qp: domain.queue_pair(&cq).create()?, cq, region, domain, adapter: adapter.clone() })
+    Ok(End { qp: domain.queue_pair(&cq).create()?, cq, region, domain, adapter })
 }

@@ -2,15 +2,15 @@
 //! kernel's TCP, with the verbs that RDMA programs use.
 //!
 //! ```text
-//!  Adapter ─┬─ protection_domain() ─┬─ register(Buffer) ─▶ MemoryRegion ─ slice() ─▶ lists of requests
-//!           │                       │                                  └─ place() ─▶ sent to the peer
+//!  Adapter ─┬─ protection_domain() ─┬─ register(Buffer) ─▶ MemoryRegion ─┬─ slice() ─▶ local scatter/gather element
+//!           │                       │                                    └─ place() ─▶ remote address, for the peer
 //!           │                       ├─ queue_pair(&cq) ─▶ QueuePair ─ connect(), post_send(), post_receive()
 //!           │                       └─ datagram_queue_pair(&cq) ─▶ DatagramQueuePair ─ address_handle(), …
 //!           ├─ completion_queue() ─▶ CompletionQueue ─ poll(), wait(), arm()
-//!           ├─ control_queue(&cq) ─▶ ControlQueue ─ register() and more, posted
+//!           ├─ control_queue(&cq) ─▶ ControlQueue ─ register(), … in the background
 //!           ├─ completion_handler() ─▶ CompletionHandler ─ wait() for many completion queues
 //!           ├─ async_events() ─▶ AsyncEvents ─ wait()
-//!           ├─ steering() ─▶ Steering ─ which of its threads serves which queue pair
+//!           ├─ steering() ─▶ Steering ─ load(), move_queue_pair(), …
 //!           └─ listen() ─▶ Listener ─ accept() ─▶ Incoming ─ accept(&queue_pair) or reject()
 //! ```
 //!
@@ -20,7 +20,7 @@
 //! use std::time::Duration;
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let soon = Duration::from_secs(5);
+//! let timeout = Duration::from_secs(5);
 //! let adapter = Adapter::new()?;
 //! let domain = adapter.protection_domain();
 //! let cq = adapter.completion_queue(64)?;
@@ -30,16 +30,16 @@
 //! let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
 //! let listener = adapter.listen("127.0.0.1:0".parse()?)?;
 //! client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-//! let incoming = listener.accept(soon).expect("the client connects");
+//! let incoming = listener.accept(timeout).expect("the client connects");
 //! server.post_receive(1, &[])?;
 //! incoming.accept(&server, &AcceptOptions::new().private_data(&region.place(0)?.to_bytes()))?;
-//! let place = Place::from_bytes(&client.wait_connected(soon)?.private_data).expect("a valid place");
+//! let place = Place::from_bytes(&client.wait_connected(timeout)?.private_data).expect("a valid place");
 //!
-//! // The client writes to that memory, and notifies the server with a Send.
+//! // The client writes to the server's memory, and notifies the server with a Send.
 //! client.post_send(WorkRequest::write_inline(2, b"hello", place).unsignaled())?;
 //! client.post_send(WorkRequest::send(3, &[]).unsignaled())?;
 //!
-//! let received = cq.wait(soon)?.expect("the message arrives").success()?;
+//! let received = cq.wait(timeout)?.expect("the message arrives").success()?;
 //! assert_eq!(received.wr_id, 1);
 //! assert_eq!(&region.to_vec()?[..5], b"hello");
 //! # Ok(())
@@ -51,9 +51,9 @@
 //!   program does neither.
 //! - Objects keep the objects they depend on alive. Dropping a queue pair sends all posted requests and disconnects it;
 //!   dropping a region deregisters it, after which no peer can access its memory.
-//! - A failed request ends its connection. Its completion contains the reason: [`Completion::cause`].
-//! - A message waits until a receive is posted for it. [`Config::strict_receive`] selects the behaviour of the RFC
-//!   instead.
+//! - A failed request ends its connection. The completion of the request contains the reason: [`Completion::cause`].
+//! - A message that arrives before its receive is posted waits for the receive. With [`Config::strict_receive`] such a
+//!   message ends the connection, as the RFC demands.
 #![deny(missing_docs)]
 
 mod adapter;

@@ -1,4 +1,4 @@
-//! Misuse that the type system prevents: none of these blocks compiles. Only its documentation tests matter.
+//! Documentation tests of misuse that the compiler rejects: none of these blocks may compile. The module has no code.
 //!
 //! A region owns its memory: no handle to the buffer is left.
 //! ```compile_fail,E0382
@@ -29,7 +29,7 @@
 //! region.slice(0, 8);
 //! ```
 //!
-//! Registering memory that the program keeps is unsafe.
+//! Registering memory that the program continues to own is unsafe.
 //! ```compile_fail,E0133
 //! # let domain = ironwarp::Adapter::new().unwrap().protection_domain();
 //! let mut byte = 0;
@@ -44,7 +44,7 @@
 //! incoming.reject(b"no, again");
 //! ```
 //!
-//! Only a Send can be solicited, or invalidate a tag.
+//! A Write cannot be solicited: it consumes no receive, so that it has no completion at the peer.
 //! ```compile_fail,E0599
 //! # let place = ironwarp::Place::default();
 //! ironwarp::WorkRequest::write_inline(1, b"hello", place).solicited();

@@ -1,4 +1,4 @@
-//! Protection domains, which restrict queue pairs to the memory of the same domain.
+//! Protection domains. A queue pair can access only the memory of its own protection domain.
 
 use crate::adapter::Adapter;
 use crate::shared::Shared;
@@ -6,7 +6,8 @@ use ironwarp_rnic::memory::Domain;
 use std::fmt;
 use std::sync::Arc;
 
-/// A protection domain. Clones are handles to the same domain.
+/// A protection domain: a group of queue pairs and memory regions. A queue pair can access only the regions of its own
+/// domain. Clones are handles to the same domain.
 #[derive(Clone)]
 pub struct ProtectionDomain {
     pub(crate) shared: Arc<Shared>,
@@ -14,23 +15,25 @@ pub struct ProtectionDomain {
 }
 
 impl ProtectionDomain {
-    /// Returns the number of the domain, as it appears in errors.
+    /// Returns the number of the domain, as it appears in errors and in
+    /// [`QueuePairInfo::domain`](crate::QueuePairInfo).
     pub fn id(&self) -> u32 {
         self.domain.0
     }
 
+    /// Returns the domain as the device identifies it.
     pub(crate) fn domain(&self) -> Domain {
         self.domain
     }
 }
 
 impl Adapter {
-    /// Creates a protection domain. Queue pairs can access only memory that is registered in their own domain.
+    /// Creates a protection domain. A queue pair can access only memory that is registered in its own domain.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
-    /// let (mine, yours) = (adapter.protection_domain(), adapter.protection_domain());
-    /// assert_ne!(mine.id(), yours.id());
+    /// let (one, other) = (adapter.protection_domain(), adapter.protection_domain());
+    /// assert_ne!(one.id(), other.id());
     /// # Ok::<(), std::io::Error>(())
     /// ```
     pub fn protection_domain(&self) -> ProtectionDomain {

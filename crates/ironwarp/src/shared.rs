@@ -1,4 +1,4 @@
-//! State shared by all handles and objects of an adapter.
+//! The state that an adapter's handles and objects share and keep alive.
 
 use crate::deferred_dereg::DeferredDeregs;
 use ironwarp_engine::{Config, Engine};
@@ -9,14 +9,16 @@ use std::sync::{Arc, Mutex};
 
 /// State shared by all handles and objects of an adapter.
 pub(crate) struct Shared {
+    /// The engine: the adapter's threads, sockets and device.
     pub(crate) engine: Arc<Engine>,
-    /// Dropped regions that could not be deregistered yet.
+    /// Dropped regions that could not be deregistered yet, because windows are bound to them.
     pub(crate) deferred: DeferredDeregs,
-    /// Held while requests that assign a new tag are posted: tags must be assigned in the order of posting.
+    /// Locked while a request that assigns a new tag is posted, so that tags are assigned in the order of posting.
     pub(crate) tag_order: Mutex<()>,
 }
 
 impl Shared {
+    /// Creates the shared state of a new adapter.
     pub(crate) fn new(config: Config) -> io::Result<Self> {
         Ok(Self {
             engine: Engine::new(config)?,
@@ -25,6 +27,7 @@ impl Shared {
         })
     }
 
+    /// Returns the adapter's device.
     pub(crate) fn device(&self) -> &Arc<Device> {
         self.engine.device()
     }

@@ -1,4 +1,4 @@
-//! Steering: which lane serves which queue pair.
+//! Steering: assigns queue pairs to the adapter's threads (lanes).
 
 use crate::adapter::Adapter;
 use crate::queue::QueuePair;
@@ -8,10 +8,12 @@ use ironwarp_rnic::steering::RedirectionTable;
 use std::io;
 use std::sync::Arc;
 
-/// The lanes of an adapter: threads that serve its connections while the program does not.
+/// Controls which lane of an adapter serves which queue pair. Lanes are threads of the adapter, which serve connections
+/// while no thread of the program polls or waits for their completions.
 ///
-/// A hash of its addresses assigns a new connection to a lane, through a [redirection table](RedirectionTable). The
-/// adapter also moves queue pairs from busy lanes to idle ones ([`Config::rebalance`](crate::Config::rebalance)).
+/// A hash of a new connection's addresses selects an entry of the [redirection table](RedirectionTable), which names
+/// the lane. The adapter also moves queue pairs from busy lanes to idle ones
+/// ([`Config::rebalance`](crate::Config::rebalance)).
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,7 +58,8 @@ impl Steering {
         self.shared.engine.steering().table()
     }
 
-    /// Replaces the redirection table. It applies to new connections; existing connections stay on their lanes.
+    /// Replaces the redirection table. The new table applies to new connections; existing connections stay on their
+    /// lanes.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -66,6 +69,9 @@ impl Steering {
     /// assert!(steering.set_table(RedirectionTable::spread(steering.lanes() + 1)).is_err());
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if an entry of the table names a lane that the adapter does not have.
     pub fn set_table(&self, table: RedirectionTable) -> Result<(), NoSuchLane> {
         self.shared.engine.steering().set_table(table)
     }
@@ -81,18 +87,21 @@ impl Steering {
         self.shared.engine.steering().load()
     }
 
-    /// Returns the processors that a lane may run on.
+    /// Returns the numbers of the processors that a lane may run on. Starts the lanes if they do not run yet.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
     /// assert!(!steering.processors(0)?.is_empty());
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter has no lane with this number, or if its lanes cannot be started.
     pub fn processors(&self, lane: usize) -> io::Result<Vec<usize>> {
         self.shared.engine.steering().processors(lane)
     }
 
-    /// Restricts a lane to the given processors (requirement N5). Fails if the process may not use any of them.
+    /// Restricts a lane to the processors with these numbers (requirement N5). Starts the lanes if they do not run yet.
     ///
     /// ```
     /// # let steering = ironwarp::Adapter::new()?.steering();
@@ -101,11 +110,15 @@ impl Steering {
     /// assert_eq!(steering.processors(0)?, [first]);
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the process may not use any of the processors, if the adapter has no lane with this number, or if its
+    /// lanes cannot be started.
     pub fn set_processors(&self, lane: usize, processors: &[usize]) -> io::Result<()> {
         self.shared.engine.steering().set_processors(lane, processors)
     }
 
-    /// Moves a queue pair to another lane. This is safe while traffic flows: nothing is lost, duplicated or reordered.
+    /// Moves a queue pair to another lane. This is safe while messages flow: none is lost, duplicated or reordered.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -117,13 +130,17 @@ impl Steering {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter has no lane with this number, or if the queue pair is not connected. After any other error
+    /// the queue pair stays on its lane.
     pub fn move_queue_pair(&self, qp: &QueuePair, to: usize) -> Result<(), MoveError> {
         self.shared.engine.steering().move_queue_pair(qp.inner(), to)
     }
 }
 
 impl Adapter {
-    /// Returns the lanes of the adapter, and which queue pairs they serve.
+    /// Returns a handle that shows and controls which of the adapter's lanes serves which queue pair.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;

@@ -49,7 +49,7 @@ fn every_mpa_mode_carries_messages_both_ways() {
             for end in [&client, &server] {
                 end.qp.post_receive(1, &[]).unwrap();
             }
-            let options = ConnectOptions::new().setup(setup);
+            let options = ConnectOptions::new().mpa_mode(setup);
             client.qp.start_connect(listener.local_addr().unwrap(), &options).unwrap();
             let there = listener.accept(SOON).unwrap().accept(&server.qp, &AcceptOptions::new()).unwrap();
             assert_eq!(there.agreed.mode, setup);

@@ -1,4 +1,4 @@
-//! Listeners and incoming connection requests.
+//! The passive side of connecting: listeners, and the connection requests that arrive at them.
 
 use super::options::AcceptOptions;
 use crate::adapter::Adapter;
@@ -13,11 +13,11 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Listens for connection requests of peers. Dropping it closes the port; accepted connections stay.
+/// Listens for connection requests of peers. Dropping the listener closes its port; accepted connections stay.
 ///
 /// Up to 1024 requests wait to be accepted or rejected, fewer if the process may open few files. When another request
-/// arrives, the adapter rejects the oldest request of the address (on the same host: the user) with the most requests.
-/// It also rejects requests that the program does not answer within six times
+/// arrives, the adapter finds the address with the most waiting requests (on the same host: the user), and rejects the
+/// oldest of them. The adapter also rejects a request that the program does not answer within six times
 /// [`Config::startup`](crate::Config::startup); accepting such a request fails.
 ///
 /// ```
@@ -47,7 +47,7 @@ pub struct Listener {
     inner: Inner,
 }
 
-/// A connection request of a peer. Dropping it rejects the request.
+/// A connection request of a peer. Dropping this value rejects the request.
 #[must_use = "dropping a request rejects it"]
 pub struct Incoming {
     shared: Arc<Shared>,
@@ -55,7 +55,7 @@ pub struct Incoming {
 }
 
 impl Listener {
-    /// Returns the address at which it listens.
+    /// Returns the address at which the listener accepts connections.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -65,12 +65,15 @@ impl Listener {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the kernel does not return the address of the socket.
     pub fn local_addr(&self) -> io::Result<SocketAddr> {
         self.inner.local_addr()
     }
 
-    /// Waits for the next connection request, in order of arrival. Returns `None` if `timeout` expires. A timeout of
-    /// `None` waits forever, one of zero does not wait.
+    /// Waits for a connection request, and returns the oldest. Returns `None` if `timeout` expires. A timeout of `None`
+    /// waits forever; a timeout of zero does not wait.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -94,15 +97,15 @@ impl Listener {
 }
 
 impl AsFd for Listener {
-    /// Readable while [`accept`](Self::accept) has a request.
+    /// Returns a descriptor that is readable while [`accept`](Self::accept) has a request.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.incoming().as_fd()
     }
 }
 
 impl AsRawFd for Listener {
-    /// Returns the descriptor in the form that tokio's `AsyncFd` and mio's `SourceFd` take. It stays open and the same
-    /// as long as the listener lives.
+    /// Returns the descriptor of [`as_fd`](Self::as_fd) as a number, which tokio's `AsyncFd` and mio's `SourceFd`
+    /// require. The descriptor stays open, and its number stays the same, as long as the listener lives.
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
@@ -120,24 +123,23 @@ impl Incoming {
         self.inner.peer()
     }
 
-    /// Returns the local address that the peer connects to.
+    /// Returns the local address that the peer connected to.
     pub fn local_addr(&self) -> SocketAddr {
         self.inner.local()
     }
 
-    /// Returns the private data of the request.
+    /// Returns the private data that the remote program sent with its request.
     pub fn private_data(&self) -> &[u8] {
         self.inner.private_data()
     }
 
-    /// Returns the IRD and ORD that the peer requested.
+    /// Returns the IRD and ORD that the peer requested: the peer's limits on outstanding Reads.
     pub fn depths(&self) -> Depths {
         self.inner.depths()
     }
 
-    /// Accepts the request: connects a queue pair to the peer, and waits until it is connected.
-    /// [`Config::startup`](crate::Config::startup) limits the time. Post the first receives before, because the peer
-    /// may send at once.
+    /// Accepts the request: connects a queue pair to the peer, and waits until the connection is established. Post the
+    /// first receives before, because the peer may send at once.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -155,6 +157,10 @@ impl Incoming {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`start_accept`](Self::start_accept). Also fails if the peer has closed the connection, or does not
+    /// complete its startup within [`Config::startup`](crate::Config::startup).
     pub fn accept(
         self,
         pair: &QueuePair,
@@ -164,7 +170,8 @@ impl Incoming {
         pair.wait_connected(pair.startup_timeout())
     }
 
-    /// Starts to connect a queue pair to the peer, without waiting. [`QueuePair::wait_connected`] returns the result.
+    /// Starts to accept the request: starts to connect a queue pair to the peer, and returns without waiting.
+    /// [`QueuePair::wait_connected`] and the [events](crate::QueuePairBuilder::events) report the result.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -182,17 +189,22 @@ impl Incoming {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue pair belongs to another adapter, if it is or was connected, or if the private data or a depth
+    /// of `options` is invalid. The request is then rejected.
     pub fn start_accept(self, pair: &QueuePair, options: &AcceptOptions) -> Result<(), ConnectError> {
         if !Arc::ptr_eq(&self.shared, pair.shared()) {
-            let why = "the queue pair and the listener belong to different adapters";
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, why).into());
+            let error = "the queue pair and the listener belong to different adapters";
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, error).into());
         }
         pair.claim()?;
         let terms = self.shared.engine.terms(options.ird, options.ord);
         self.inner.accept(pair.inner(), terms, &options.private_data)
     }
 
-    /// Rejects the request. The peer finds `private_data` in its [`ConnectError::Rejected`]; readable text is best.
+    /// Rejects the request. The remote program finds `private_data` in its [`ConnectError::Rejected`], whose message
+    /// shows the data if it is text.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -210,6 +222,9 @@ impl Incoming {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the private data is too long. The request is then rejected without private data.
     pub fn reject(self, private_data: &[u8]) -> Result<(), ConnectError> {
         self.inner.reject(private_data)
     }
@@ -225,7 +240,7 @@ impl fmt::Debug for Incoming {
 }
 
 impl Adapter {
-    /// Listens at an address. With port 0 the kernel chooses the port, and [`Listener::local_addr`] returns it.
+    /// Listens at a TCP address. With port 0 the kernel chooses the port, and [`Listener::local_addr`] returns it.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -233,6 +248,9 @@ impl Adapter {
     /// assert_ne!(listener.local_addr()?.port(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the address is not an address of this host, if the port is in use, or if the kernel refuses a resource.
     pub fn listen(&self, at: SocketAddr) -> io::Result<Listener> {
         Ok(Listener { shared: Arc::clone(&self.shared), inner: self.shared.engine.listen(at)? })
     }

@@ -1,10 +1,8 @@
-//! Connections: listeners, and how queue pairs connect.
+//! Connecting: listeners, connection requests, and the methods of queue pairs that connect and disconnect.
 
 mod listener;
-mod manual;
 mod options;
 mod queue_pair;
 
 pub use listener::{Incoming, Listener};
-pub use manual::BringUpOptions;
-pub use options::{AcceptOptions, ConnectOptions};
+pub use options::{AcceptOptions, BringUpOptions, ConnectOptions};

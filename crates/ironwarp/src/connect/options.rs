@@ -1,11 +1,13 @@
-//! Options of connections.
+//! Options of connections: for connecting, for accepting, and for connecting manually.
 
-use ironwarp_engine::ConnectOptions as Inner;
+use ironwarp_engine::gid::Gid;
+use ironwarp_engine::{BringUpOptions as InnerBringUp, ConnectOptions as InnerConnect, Local};
 use ironwarp_rnic::connect::MpaMode;
 use std::net::SocketAddr;
 use std::time::Duration;
 
-/// Options for [`QueuePair::connect`](crate::QueuePair::connect).
+/// Options for [`QueuePair::connect`](crate::QueuePair::connect) and
+/// [`QueuePair::start_connect`](crate::QueuePair::start_connect).
 ///
 /// ```
 /// use ironwarp::{ConnectOptions, MpaMode};
@@ -16,18 +18,20 @@ use std::time::Duration;
 ///     .from_addr("127.0.0.1:0".parse()?)
 ///     .ird(0) // the peer may not read
 ///     .ord(4)
-///     .setup(MpaMode::PeerToPeer)
+///     .mpa_mode(MpaMode::PeerToPeer)
 ///     .timeout(Duration::from_secs(2));
 /// # let _ = options;
 /// # Ok::<(), std::net::AddrParseError>(())
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
-    pub(crate) inner: Inner,
+    pub(crate) inner: InnerConnect,
+    /// How long `connect` waits. `None` waits as long as a startup can take.
     pub(crate) timeout: Option<Duration>,
 }
 
-/// Options for [`Incoming::accept`](crate::Incoming::accept).
+/// Options for [`Incoming::accept`](crate::Incoming::accept) and
+/// [`Incoming::start_accept`](crate::Incoming::start_accept).
 ///
 /// ```
 /// let options = ironwarp::AcceptOptions::new().private_data(b"welcome").ird(16).ord(16);
@@ -35,13 +39,31 @@ pub struct ConnectOptions {
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct AcceptOptions {
+    /// Private data for the remote program.
     pub(crate) private_data: Vec<u8>,
+    /// Maximum number of incoming Reads outstanding. `None` selects the adapter's setting.
     pub(crate) ird: Option<u16>,
+    /// Maximum number of outgoing Reads outstanding. `None` selects the adapter's setting.
     pub(crate) ord: Option<u16>,
 }
 
+/// Options for [`QueuePair::bring_up`](crate::QueuePair::bring_up).
+///
+/// ```
+/// use ironwarp::BringUpOptions;
+///
+/// let options = BringUpOptions::new().gid_index(1).ird(4).ord(4);
+/// let at_address = options.gid("127.0.0.2".parse()?);
+/// # let _ = at_address;
+/// # Ok::<(), std::net::AddrParseError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default)]
+pub struct BringUpOptions {
+    pub(crate) inner: InnerBringUp,
+}
+
 impl ConnectOptions {
-    /// Creates options with the adapter's settings.
+    /// Creates options without private data, with the adapter's settings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -54,36 +76,23 @@ impl ConnectOptions {
         self
     }
 
-    /// Sets the local address to connect from. With port 0 the kernel chooses the port.
+    /// Sets the local address to connect from. With port 0 the kernel chooses the port. By default the kernel chooses
+    /// both address and port.
     #[must_use]
     pub fn from_addr(mut self, addr: SocketAddr) -> Self {
         self.inner.from = Some(addr);
         self
     }
 
-    /// Sets the maximum number of incoming Reads outstanding (IRD). Defaults to the adapter's setting.
+    /// Sets the MPA mode. Defaults to [`MpaMode::PeerToPeer`], with which either program may send first.
     #[must_use]
-    pub fn ird(mut self, ird: u16) -> Self {
-        self.inner.ird = Some(ird);
+    pub fn mpa_mode(mut self, mode: MpaMode) -> Self {
+        self.inner.mode = mode;
         self
     }
 
-    /// Sets the maximum number of outgoing Reads outstanding (ORD). Defaults to the adapter's setting.
-    #[must_use]
-    pub fn ord(mut self, ord: u16) -> Self {
-        self.inner.ord = Some(ord);
-        self
-    }
-
-    /// Sets the MPA mode. With the default, either program may send first.
-    #[must_use]
-    pub fn setup(mut self, setup: MpaMode) -> Self {
-        self.inner.mode = setup;
-        self
-    }
-
-    /// Sets how long [`QueuePair::connect`](crate::QueuePair::connect) waits, if less than
-    /// [`Config::startup`](crate::Config::startup).
+    /// Sets how long [`QueuePair::connect`](crate::QueuePair::connect) waits for the connection, if that is less than
+    /// [`Config::startup`](crate::Config::startup), the default.
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = Some(timeout);
@@ -92,7 +101,7 @@ impl ConnectOptions {
 }
 
 impl AcceptOptions {
-    /// Creates options with the adapter's settings.
+    /// Creates options without private data, with the adapter's settings.
     pub fn new() -> Self {
         Self::default()
     }
@@ -103,18 +112,52 @@ impl AcceptOptions {
         self.private_data = bytes.to_vec();
         self
     }
+}
 
-    /// Sets the maximum number of incoming Reads outstanding (IRD). Defaults to the adapter's setting.
+impl BringUpOptions {
+    /// Creates options for the local GID with index 0, with the adapter's settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Selects the local GID, which the peer connects to, by its index in [`Adapter::gids`](crate::Adapter::gids).
+    /// Defaults to 0.
     #[must_use]
-    pub fn ird(mut self, ird: u16) -> Self {
-        self.ird = Some(ird);
+    pub fn gid_index(mut self, index: usize) -> Self {
+        self.inner.local = Local::Index(index);
         self
     }
 
-    /// Sets the maximum number of outgoing Reads outstanding (ORD). Defaults to the adapter's setting.
+    /// Sets the local GID, which the peer connects to. The GID must be an address of this host, but need not be among
+    /// [`Adapter::gids`](crate::Adapter::gids): 127.0.0.2 is allowed, for example.
     #[must_use]
-    pub fn ord(mut self, ord: u16) -> Self {
-        self.ord = Some(ord);
+    pub fn gid(mut self, gid: Gid) -> Self {
+        self.inner.local = Local::Gid(gid);
         self
     }
 }
+
+/// Defines the methods that set the read depths: `ird` in one field of the options, `ord` in another.
+macro_rules! read_depths {
+    ($options:ident, $($ird:ident).+, $($ord:ident).+) => {
+        impl $options {
+            /// Sets the maximum number of incoming Reads outstanding (IRD). Defaults to the adapter's setting.
+            #[must_use]
+            pub fn ird(mut self, ird: u16) -> Self {
+                self.$($ird).+ = Some(ird);
+                self
+            }
+
+            /// Sets the maximum number of outgoing Reads outstanding (ORD). Defaults to the adapter's setting.
+            #[must_use]
+            pub fn ord(mut self, ord: u16) -> Self {
+                self.$($ord).+ = Some(ord);
+                self
+            }
+        }
+    };
+}
+
+read_depths!(ConnectOptions, inner.ird, inner.ord);
+read_depths!(AcceptOptions, ird, ord);
+read_depths!(BringUpOptions, inner.ird, inner.ord);

@@ -1,7 +1,6 @@
-//! How queue pairs connect and disconnect.
+//! The methods of queue pairs that connect and disconnect.
 
-use super::manual::BringUpOptions;
-use super::options::ConnectOptions;
+use super::options::{BringUpOptions, ConnectOptions};
 use crate::queue::QueuePair;
 use ironwarp_engine::{BringUpError, ConnectError, Established, Remote};
 use ironwarp_rnic::qp::State;
@@ -9,14 +8,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The engine itself times out a startup; waiting a bit longer lets the caller see the engine's error.
+/// How much longer than [`Config::startup`](crate::Config::startup) a caller waits for a connection. The engine ends a
+/// startup that takes too long, and reports why. With the grace the caller receives that report, not a plain timeout.
 const GRACE: Duration = Duration::from_secs(1);
 
 impl QueuePair {
-    /// Connects to a listener, and waits until the connection is established.
-    /// [`Config::startup`](crate::Config::startup) limits the time.
-    ///
-    /// The error is shared with the queue pair and its events. After a timeout the queue pair cannot be used again.
+    /// Connects to a listener, and waits until the connection is established: for [`ConnectOptions::timeout`], but at
+    /// most for [`Config::startup`](crate::Config::startup).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,8 +24,10 @@ impl QueuePair {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # let addr = listener.local_addr()?;
-    /// # let far = domain.queue_pair(&cq).create()?;
-    /// # let server = std::thread::spawn(move || listener.accept(None).unwrap().accept(&far, &AcceptOptions::new()).map(|_| far));
+    /// # let remote = domain.queue_pair(&cq).create()?;
+    /// # let server = std::thread::spawn(move || {
+    /// #     listener.accept(None).unwrap().accept(&remote, &AcceptOptions::new()).map(|_| remote)
+    /// # });
     /// let qp = domain.queue_pair(&cq).create()?;
     /// let established = qp.connect(addr, &ConnectOptions::new().timeout(Duration::from_secs(5)))?;
     /// assert_eq!(established.peer, addr);
@@ -35,6 +35,11 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`start_connect`](Self::start_connect). Also fails if nobody listens at the address, or if the peer
+    /// rejects the connection or does not answer in time. The error is shared with the queue pair and its events. The
+    /// queue pair cannot connect again: create another.
     pub fn connect(
         &self,
         to: SocketAddr,
@@ -44,7 +49,7 @@ impl QueuePair {
         self.wait_connected(options.timeout.unwrap_or_else(|| self.startup_timeout()))
     }
 
-    /// Starts to connect to a listener, without waiting. [`wait_connected`](Self::wait_connected) and the
+    /// Starts to connect to a listener, and returns without waiting. [`wait_connected`](Self::wait_connected) and the
     /// [events](crate::QueuePairBuilder::events) report the result.
     ///
     /// ```
@@ -55,71 +60,81 @@ impl QueuePair {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # let addr = listener.local_addr()?;
-    /// # let far = domain.queue_pair(&cq).create()?;
-    /// # let server = std::thread::spawn(move || listener.accept(None).unwrap().accept(&far, &AcceptOptions::new()).map(|_| far));
+    /// # let remote = domain.queue_pair(&cq).create()?;
+    /// # let server = std::thread::spawn(move || {
+    /// #     listener.accept(None).unwrap().accept(&remote, &AcceptOptions::new()).map(|_| remote)
+    /// # });
     /// let qp = domain.queue_pair(&cq).create()?;
     /// qp.start_connect(addr, &ConnectOptions::new())?;
-    /// // Start other connections in the meantime. A queue pair makes only one.
+    /// // Start to connect other queue pairs in the meantime. Each queue pair makes only one attempt.
     /// assert!(qp.start_connect(addr, &ConnectOptions::new()).is_err());
     /// qp.wait_connected(Duration::from_secs(5))?;
     /// # server.join().unwrap().unwrap();
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue pair is or was connected, or has tried to connect; if the private data or a depth of
+    /// `options` is invalid; or if the kernel refuses to connect.
     pub fn start_connect(&self, to: SocketAddr, options: &ConnectOptions) -> Result<(), ConnectError> {
         self.claim()?;
         self.shared().engine.connect(self.inner(), to, &options.inner)
     }
 
-    /// Starts to connect to a queue pair whose number and GID are known, without a connection manager. The peer does
-    /// the same; neither end has to be first. [`wait_connected`](Self::wait_connected) and the
+    /// Starts to connect to the queue pair with this number and GID, without the connection manager. The remote program
+    /// must call `bring_up` for this queue pair, before or after. [`wait_connected`](Self::wait_connected) and the
     /// [events](crate::QueuePairBuilder::events) report the result.
     ///
-    /// The end with the smaller GID and number dials, the other listens at its GID and accepts only this peer. Requests
-    /// can be posted at once. They wait for the connection: forever, or as long as [`set_retries`](Self::set_retries)
-    /// allows.
+    /// The end with the smaller GID and number dials; the other end listens at its GID and accepts only this peer.
+    /// Requests can be posted at once. They wait for the connection: forever, or as long as
+    /// [`set_retries`](Self::set_retries) allows.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use ironwarp::{Access, Adapter, BringUpOptions, Buffer, Remote, WorkRequest};
     /// use std::time::Duration;
     ///
-    /// let soon = Duration::from_secs(5);
+    /// let timeout = Duration::from_secs(5);
     /// let adapter = Adapter::new()?;
     /// let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_WRITE)?;
     /// let (one, other) = (domain.queue_pair(&cq).manual().create()?, domain.queue_pair(&cq).manual().create()?);
     ///
-    /// // The two ends exchange these out of band. On different hosts, each end passes one of its own GIDs, such as
-    /// // `adapter.gids()?[0]`, which is also the default.
+    /// // The two ends exchange GID and number out of band. Here both use the loopback address. On different hosts,
+    /// // each end uses one of its own GIDs. The default is `adapter.gids()?[0]`.
     /// let gid = "127.0.0.1".parse()?;
     /// let (to_one, to_other) = (Remote { gid, qpn: one.id() }, Remote { gid, qpn: other.id() });
     ///
     /// one.bring_up(to_other, &BringUpOptions::new().gid(gid))?;
     /// other.bring_up(to_one, &BringUpOptions::new().gid(gid))?;
-    /// one.wait_connected(soon)?;
-    /// other.wait_connected(soon)?;
+    /// one.wait_connected(timeout)?;
+    /// other.wait_connected(timeout)?;
     ///
     /// other.post_receive(1, &[region.slice(0, 4096)?])?;
     /// one.post_send(WorkRequest::send_inline(2, b"hello").unsignaled())?;
-    /// assert_eq!(cq.wait(soon)?.expect("a message arrives").success()?.byte_len, 5);
+    /// assert_eq!(cq.wait(timeout)?.expect("a message arrives").success()?.byte_len, 5);
     /// assert_eq!(&region.to_vec()?[..5], b"hello");
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue pair was not created for [manual](crate::QueuePairBuilder::manual) connection, or was
+    /// connected before; if the local GID does not exist or has another IP version than the remote one; if the remote
+    /// number or a depth of `options` is invalid; or if the kernel refuses a resource.
     pub fn bring_up(&self, remote: Remote, options: &BringUpOptions) -> Result<(), BringUpError> {
         self.shared().engine.bring_up(self.inner(), remote, &options.inner)?;
         self.inner().modify(State::ReadyToSend)?;
         Ok(())
     }
 
-    /// Returns the remote queue pair that [`bring_up`](Self::bring_up) was called with.
+    /// Returns the remote queue pair that [`bring_up`](Self::bring_up) was called with, or `None` if it was not called.
     pub fn remote(&self) -> Option<Remote> {
         self.inner().remote()
     }
 
-    /// Waits until the queue pair is connected or has failed to connect. Returns [`ConnectError::TimedOut`] if
-    /// `timeout` expires first.
+    /// Waits until the queue pair is connected, and returns the parameters of the connection.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -129,8 +144,10 @@ impl QueuePair {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// # let listener = adapter.listen("127.0.0.1:0".parse()?)?;
     /// # let addr = listener.local_addr()?;
-    /// # let far = domain.queue_pair(&cq).create()?;
-    /// # let server = std::thread::spawn(move || listener.accept(None).unwrap().accept(&far, &AcceptOptions::new()).map(|_| far));
+    /// # let remote = domain.queue_pair(&cq).create()?;
+    /// # let server = std::thread::spawn(move || {
+    /// #     listener.accept(None).unwrap().accept(&remote, &AcceptOptions::new()).map(|_| remote)
+    /// # });
     /// let qp = domain.queue_pair(&cq).create()?;
     /// let error = qp.wait_connected(Duration::ZERO).unwrap_err();
     /// assert!(matches!(*error, ConnectError::TimedOut));
@@ -140,12 +157,17 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Returns [`ConnectError::TimedOut`] if `timeout` expires first, or the reason if the queue pair failed to
+    /// connect.
     pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
         self.inner().wait_connected(timeout)
     }
 
-    /// Closes the connection after sending all posted requests. Requests posted later are refused, or flushed once the
-    /// peer has closed as well. Incoming messages are received until then.
+    /// Closes the connection in this direction after sending all posted requests, and returns without waiting. Incoming
+    /// messages are still received until the peer closes the other direction. Requests posted after this call are
+    /// refused; requests posted after both directions are closed are flushed.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -155,7 +177,7 @@ impl QueuePair {
     /// # server.qp.post_receive(1, &[])?;
     /// client.qp.post_send(WorkRequest::send(1, &[]))?;
     /// client.qp.disconnect();
-    /// // Requests posted before still arrive.
+    /// // Requests posted before the call still arrive.
     /// assert!(server.cq.wait(Duration::from_secs(5))?.expect("in time").success().is_ok());
     /// # Ok(())
     /// # }
@@ -164,7 +186,8 @@ impl QueuePair {
         self.inner().disconnect();
     }
 
-    /// Waits until both directions of the connection are closed. Returns false if `timeout` expires first.
+    /// Waits until both directions of the connection are closed. Returns true then, and false if `timeout` expires
+    /// first.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -181,7 +204,7 @@ impl QueuePair {
         self.inner().wait_closed(timeout)
     }
 
-    /// Upper bound on the duration of a startup.
+    /// Returns how long to wait for a connection: [`Config::startup`](crate::Config::startup), and some grace.
     pub(super) fn startup_timeout(&self) -> Duration {
         self.shared().engine.config().startup + GRACE
     }

@@ -1,21 +1,21 @@
-//! Buffers: memory that peers may read and write.
+//! Buffers: memory that programs allocate, in order to register it.
 //!
 //! # Why there are no references
-//! Data from a peer may arrive at any time. A Rust reference promises the opposite, so none is handed out: programs
-//! copy out of a region with [`Contents::read`](super::Contents::read) and into it with
-//! [`Contents::write`](super::Contents::write).
+//! A peer may write to registered memory at any time. Rust assumes that memory behind a `&[u8]` does not change, so
+//! there is no way to get such a reference. Programs copy bytes out of a region with
+//! [`Contents::read`](super::Contents::read) and into a region with [`Contents::write`](super::Contents::write).
 //!
 //! # Why these copies are sound
 //! A [`Buffer`]'s memory is accessed in two ways only. Large payloads are copied outside of Rust's memory model: by the
 //! kernel, or by an instruction that is opaque to the compiler. All other accesses, by the device and by programs, are
-//! relaxed atomic loads and stores of whole aligned words, always of the same size. So there is no data race, and a
-//! word that changes meanwhile has its old or its new value. A thread that polled the completion of a message sees all
-//! of its bytes, because the completion queue's lock orders the two.
+//! relaxed atomic loads and stores of whole aligned words, always of the same size. So there is no data race: a read of
+//! a word during a write returns the old or the new value. Relaxed is enough, because the lock of the completion queue
+//! orders the copies: a thread that has polled the completion of a message sees all bytes of the message.
 //!
 //! # Why the memory outlives its users
-//! Everything that can still reach the memory holds its [`Translation`](ironwarp_rnic::memory::Translation): the table
-//! entry of a region, a window bound to it, a posted registration. The translation holds the buffers, so they are freed
-//! when nothing can reach them any more.
+//! Three things can reach the memory: the table entry of a region, a window bound to the region, and a posted
+//! registration. Each of them holds a reference to the memory's [`Translation`](ironwarp_rnic::memory::Translation),
+//! which holds the buffers. So the buffers are freed when the last of them is gone.
 #![expect(unsafe_code, reason = "allocates memory that must not be referenced, and copies to and from it")]
 
 use super::copy;
@@ -25,12 +25,14 @@ use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+/// Size of a page, in bytes.
 pub(super) const PAGE: usize = 4096;
+/// Size of a word, in bytes.
 const WORD: usize = copy::WORD;
-/// Number of words from which one string instruction is faster than a loop of loads and stores.
-const MANY: usize = 128;
+/// Minimum number of words to copy with one string instruction, which is slower than a loop for fewer words.
+const MIN_STRING_COPY: usize = 128;
 
-/// Page-aligned, zeroed memory, to be registered.
+/// Page-aligned memory, initially zero, to be registered as a region. Programs access the bytes through the region.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -44,20 +46,21 @@ const MANY: usize = 128;
 /// ```
 #[derive(Debug)]
 pub struct Buffer {
-    /// The first of the `words(len)` words of the buffer.
+    /// The first of the `word_count(len)` words of the buffer, at the start of a page.
     start: NonNull<u64>,
-    /// The allocation that contains them.
+    /// The start of the allocation that contains the words.
     block: NonNull<u8>,
+    /// Length of the buffer, in bytes.
     len: usize,
 }
 
-// SAFETY: the memory belongs to this value, not to a thread, and is accessed through atomics only.
+// SAFETY: the memory belongs to this value, not to a thread, and its words are accessed through atomics only.
 unsafe impl Send for Buffer {}
 // SAFETY: as above.
 unsafe impl Sync for Buffer {}
 
 impl Buffer {
-    /// Allocates `len` zero bytes.
+    /// Allocates a buffer of `len` zero bytes.
     ///
     /// ```
     /// let buffer = ironwarp::Buffer::new(1 << 20)?;
@@ -65,6 +68,9 @@ impl Buffer {
     /// assert!(ironwarp::Buffer::new(usize::MAX).is_err());
     /// # Ok::<(), ironwarp::OutOfMemory>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the memory cannot be allocated.
     pub fn new(len: usize) -> Result<Self, OutOfMemory> {
         let layout = layout(len).ok_or(OutOfMemory { len })?;
         // SAFETY: the layout is at least a page long.
@@ -74,13 +80,16 @@ impl Buffer {
         Ok(Self { start, block, len })
     }
 
-    /// Allocates a copy of `bytes`.
+    /// Allocates a buffer with a copy of `bytes`.
     ///
     /// ```
     /// let buffer = ironwarp::Buffer::copy_of(b"hello")?;
     /// assert_eq!(buffer.len(), 5);
     /// # Ok::<(), ironwarp::OutOfMemory>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the memory cannot be allocated.
     pub fn copy_of(bytes: &[u8]) -> Result<Self, OutOfMemory> {
         let buffer = Self::new(bytes.len())?;
         buffer.write(0, bytes);
@@ -92,97 +101,107 @@ impl Buffer {
         self.len
     }
 
-    /// Returns whether the length is zero. Such a buffer cannot be registered.
+    /// Returns whether the length is zero. An empty buffer cannot be registered.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
+    /// Returns the address and length of the buffer.
     pub(super) fn span(&self) -> Span {
-        // Exposed: the kernel receives the address as a number, from a table.
+        // The address is stored as a number in the translation, from which the kernel receives it.
         Span { addr: self.start.as_ptr().expose_provenance() as u64, len: self.len }
     }
 
+    /// Returns the words of the buffer.
     fn words(&self) -> &[AtomicU64] {
         // SAFETY: the words are aligned and inside the allocation, which lives as long as `self`. As far as the
         // compiler knows, they are accessed only through atomics of this size.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), words(self.len)) }
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), word_count(self.len)) }
     }
 
+    /// Copies the bytes at offset `at` to `into`: the end of a word, then whole words, then the start of a word. Panics
+    /// if the range is not inside the buffer.
     pub(super) fn read(&self, at: usize, into: &mut [u8]) {
         assert!(at + into.len() <= self.len, "range outside of the buffer");
-        let (head, body) = into.split_at_mut(up_to_word(at, into.len()));
-        let part = |word: &AtomicU64, within: usize, to: &mut [u8]| {
+        let (head, body) = into.split_at_mut(unaligned_len(at, into.len()));
+        let read_part = |word: &AtomicU64, within: usize, to: &mut [u8]| {
             let word = word.load(Ordering::Relaxed).to_ne_bytes();
             to.copy_from_slice(&word[within..][..to.len()]);
         };
         if !head.is_empty() {
-            part(&self.words()[at / WORD], at % WORD, head);
+            read_part(&self.words()[at / WORD], at % WORD, head);
         }
         let words = &self.words()[(at + head.len()).div_ceil(WORD)..];
         let (whole, tail) = body.as_chunks_mut::<WORD>();
         let (words, rest) = words.split_at(whole.len());
-        if whole.len() < MANY || !copy::out(words, whole) {
+        if whole.len() < MIN_STRING_COPY || !copy::copy_from_words(words, whole) {
             for (word, to) in words.iter().zip(whole) {
                 *to = word.load(Ordering::Relaxed).to_ne_bytes();
             }
         }
         if !tail.is_empty() {
-            part(&rest[0], 0, tail);
+            read_part(&rest[0], 0, tail);
         }
     }
 
+    /// Copies `from` to the bytes at offset `at`: to the end of a word, then to whole words, then to the start of a
+    /// word. Panics if the range is not inside the buffer.
     pub(super) fn write(&self, at: usize, from: &[u8]) {
         assert!(at + from.len() <= self.len, "range outside of the buffer");
-        let (head, body) = from.split_at(up_to_word(at, from.len()));
+        let (head, body) = from.split_at(unaligned_len(at, from.len()));
         if !head.is_empty() {
-            self.merge(at / WORD, at % WORD, head);
+            self.write_part(at / WORD, at % WORD, head);
         }
         let first = (at + head.len()).div_ceil(WORD);
         let (whole, tail) = body.as_chunks::<WORD>();
         let words = &self.words()[first..][..whole.len()];
-        if whole.len() < MANY || !copy::into(whole, words) {
+        if whole.len() < MIN_STRING_COPY || !copy::copy_to_words(whole, words) {
             for (word, from) in words.iter().zip(whole) {
                 word.store(u64::from_ne_bytes(*from), Ordering::Relaxed);
             }
         }
         if !tail.is_empty() {
-            self.merge(first + whole.len(), 0, tail);
+            self.write_part(first + whole.len(), 0, tail);
         }
     }
 
-    /// Replaces part of a word. If a peer writes to the rest of the word meanwhile, the exchange fails and is retried.
-    fn merge(&self, index: usize, within: usize, from: &[u8]) {
-        let merged = |word: u64| {
+    /// Replaces the bytes of a word from offset `within` on. The rest of the word is not affected: if a peer
+    /// changes it meanwhile, the exchange fails and is retried.
+    fn write_part(&self, index: usize, within: usize, from: &[u8]) {
+        let merge = |word: u64| {
             let mut bytes = word.to_ne_bytes();
             bytes[within..][..from.len()].copy_from_slice(from);
             Some(u64::from_ne_bytes(bytes))
         };
-        let _ = self.words()[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merged);
+        // Never fails, because `merge` always returns a value.
+        let _ = self.words()[index].fetch_update(Ordering::Relaxed, Ordering::Relaxed, merge);
     }
 }
 
 impl Drop for Buffer {
     fn drop(&mut self) {
         let layout = layout(self.len).expect("allocated with this layout");
-        // SAFETY: `new` allocated it with this layout. No table entry leads to it any more: its translation would hold
-        // the buffer.
+        // SAFETY: `new` allocated the block with this layout. No table entry leads to it any more: the entry's
+        // translation would hold the buffer.
         unsafe { dealloc(self.block.as_ptr(), layout) }
     }
 }
 
-/// Whole pages, at least one, and one more for alignment. An allocator that is asked for aligned zeroed memory clears
-/// it itself, which touches all pages. This way the kernel provides zero pages on first use.
+/// Returns the layout of an allocation for `len` bytes: whole pages, at least one, and one more page for alignment. The
+/// layout does not demand page alignment, because an allocator clears aligned memory itself, which touches all pages.
+/// Without alignment the kernel provides zero pages on first use. Returns `None` if the size overflows.
 fn layout(len: usize) -> Option<Layout> {
     let size = len.max(1).checked_next_multiple_of(PAGE)?.checked_add(PAGE)?;
     Layout::from_size_align(size, WORD).ok()
 }
 
-const fn words(len: usize) -> usize {
+/// Returns how many words `len` bytes take.
+const fn word_count(len: usize) -> usize {
     len.div_ceil(WORD)
 }
 
-/// Returns how many of the `len` bytes at `at` lie in a word that starts before `at`.
-fn up_to_word(at: usize, len: usize) -> usize {
+/// Returns how many of the `len` bytes at offset `at` lie in a word that starts before `at`.
+fn unaligned_len(at: usize, len: usize) -> usize {
     ((WORD - at % WORD) % WORD).min(len)
 }
 
@@ -190,11 +209,13 @@ fn up_to_word(at: usize, len: usize) -> usize {
 mod tests {
     use super::*;
 
-    /// Both ways to copy, at every alignment. The surrounding bytes must not change.
+    /// Copies with the loop and with the string instruction, at every alignment. The surrounding bytes must not change.
     #[test]
     fn copies_of_any_length_at_any_alignment() {
-        let pattern: Vec<u8> = (0..=250_u8).cycle().take(3 * MANY * WORD).collect();
-        let lengths = (0..20).chain([MANY * WORD - 1, MANY * WORD, MANY * WORD + 9, 2 * MANY * WORD + 5]);
+        /// Minimum number of bytes that are copied with the string instruction.
+        const STRING: usize = MIN_STRING_COPY * WORD;
+        let pattern: Vec<u8> = (0..=250_u8).cycle().take(3 * STRING).collect();
+        let lengths = (0..20).chain([STRING - 1, STRING, STRING + 9, 2 * STRING + 5]);
         for (len, at) in lengths.flat_map(|len| (0..2 * WORD).map(move |at| (len, at))) {
             let buffer = Buffer::copy_of(&vec![0xee; at + len + 11]).unwrap();
             buffer.write(at, &pattern[..len]);

@@ -1,48 +1,49 @@
-//! The bytes of registered memory, and how programs copy them.
+//! The bytes of a region, and the methods with which programs copy them in and out.
 
 use super::buffer::{Buffer, PAGE};
 use crate::error::AccessError;
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::host::{Held, Span};
-use ironwarp_rnic::memory::{Memory, Rights, Translation, TranslationError};
+use ironwarp_rnic::memory::{Memory, Rights, Spans, Translation, TranslationError};
 use ironwarp_rnic::queue::Sge;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// The bytes of a region. Programs copy them in and out; there are no references to them, because peers may write at
+/// The bytes of a region. Programs copy them in and out. There are no references to them, because peers may write at
 /// any time.
 pub struct Contents {
     translation: Arc<Translation>,
-    /// `None` if the program owns the memory. Nothing is known about its alignment and other users then, so the kernel
-    /// copies.
+    /// The buffers that contain the bytes. `None` if the program owns the memory: then nothing is known about its
+    /// alignment and other users, and the kernel copies.
     parts: Option<Arc<Parts>>,
+    /// Number of bytes.
     len: usize,
     device: Arc<Device>,
 }
 
-/// Buffers, each with its offset in the region.
+/// The buffers of a region in order, each with the offset of its first byte in the region.
 #[derive(Debug)]
 struct Parts(Vec<(usize, Buffer)>);
 
 impl Held for Parts {
     #[inline]
     fn read(&self, at: u64, into: &mut [u8]) {
-        self.each(at, into.len(), |part, at, range| part.read(at, &mut into[range]));
+        self.for_each_part(at, into.len(), |part, at, range| part.read(at, &mut into[range]));
     }
 
     #[inline]
     fn write(&self, at: u64, from: &[u8]) {
-        self.each(at, from.len(), |part, at, range| part.write(at, &from[range]));
+        self.for_each_part(at, from.len(), |part, at, range| part.write(at, &from[range]));
     }
 }
 
 impl Parts {
-    /// Calls `each` for the parts that hold the `len` bytes at `at`, with the offset in the part and the range of the
-    /// bytes.
-    fn each(&self, at: u64, len: usize, mut each: impl FnMut(&Buffer, usize, Range<usize>)) {
-        let mut at = usize::try_from(at).expect("checked by the caller");
+    /// Calls `copy` for each buffer that contains some of the `len` bytes at offset `at` of the region: with the
+    /// buffer, the offset in the buffer, and the range of the `len` bytes that is there.
+    fn for_each_part(&self, at: u64, len: usize, mut copy: impl FnMut(&Buffer, usize, Range<usize>)) {
+        let mut at = usize::try_from(at).expect("the caller checked the range");
         let mut done = 0;
         let first = self.0.partition_point(|(begin, part)| begin + part.len() <= at);
         for (begin, part) in &self.0[first..] {
@@ -50,19 +51,20 @@ impl Parts {
                 break;
             }
             let n = (begin + part.len() - at).min(len - done);
-            each(part, at - begin, done..done + n);
+            copy(part, at - begin, done..done + n);
             (at, done) = (at + n, done + n);
         }
     }
 }
 
 impl Contents {
-    /// Contents of `len` bytes at `addr`, owned by the program.
+    /// Creates contents of `len` bytes at `addr` that the program owns.
     pub(super) fn raw(device: &Arc<Device>, addr: u64, len: usize) -> Result<Arc<Self>, TranslationError> {
         let translation = Arc::new(Translation::direct(addr, len as u64)?);
         Ok(Arc::new(Self { translation, parts: None, len, device: Arc::clone(device) }))
     }
 
+    /// Creates contents that own `buffers` and consist of them, one after the other.
     pub(crate) fn owned(device: &Arc<Device>, buffers: Vec<Buffer>) -> Result<Arc<Self>, TranslationError> {
         let spans: Vec<Span> = buffers.iter().map(Buffer::span).collect();
         let translation = match spans[..] {
@@ -85,15 +87,15 @@ impl Contents {
         self.len
     }
 
-    /// Returns whether the length is zero, which is never the case.
+    /// Returns false: the length of registered memory is never zero.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
     /// Copies the bytes at offset `at` to `into`.
     ///
-    /// While a peer writes to them, some of the bytes may be old and some new. All bytes of a message are new once its
-    /// completion is polled.
+    /// While a peer writes to these bytes, the copy may have some old and some new bytes. After the completion of a
+    /// message is polled, the copy has all bytes of the message.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -107,8 +109,11 @@ impl Contents {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the range is not completely inside the region, or if the program unmapped memory that it owns.
     pub fn read(&self, at: usize, into: &mut [u8]) -> Result<(), AccessError> {
-        self.check(at, into.len())?;
+        self.check_range(at, into.len())?;
         match &self.parts {
             Some(parts) => {
                 parts.read(at as u64, into);
@@ -134,8 +139,12 @@ impl Contents {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the range is not completely inside the region, or if the program unmapped or write-protected memory
+    /// that it owns.
     pub fn write(&self, at: usize, from: &[u8]) -> Result<(), AccessError> {
-        self.check(at, from.len())?;
+        self.check_range(at, from.len())?;
         match &self.parts {
             Some(parts) => {
                 parts.write(at as u64, from);
@@ -159,6 +168,9 @@ impl Contents {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the program unmapped or write-protected memory that it owns.
     pub fn fill(&self, byte: u8) -> Result<(), AccessError> {
         let page = [byte; PAGE];
         for at in (0..self.len).step_by(PAGE) {
@@ -178,24 +190,30 @@ impl Contents {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the program unmapped memory that it owns.
     pub fn to_vec(&self) -> Result<Vec<u8>, AccessError> {
         let mut bytes = vec![0; self.len];
         self.read(0, &mut bytes)?;
         Ok(bytes)
     }
 
-    pub(crate) fn check(&self, at: usize, len: usize) -> Result<(), AccessError> {
+    /// Checks that the `len` bytes at offset `at` are inside the region.
+    pub(crate) fn check_range(&self, at: usize, len: usize) -> Result<(), AccessError> {
         let inside = at.checked_add(len).is_some_and(|end| end <= self.len);
         if inside { Ok(()) } else { Err(AccessError::OutOfBounds { at, len, size: self.len }) }
     }
 
+    /// Returns the parameters with which the device registers these bytes, at remote addresses from `start` on.
     pub(crate) fn memory(&self, start: u64, rights: Rights) -> Memory {
         let translation = Arc::clone(&self.translation);
         Memory { start, len: self.len as u64, rights, one_touch: false, translation }
     }
 
-    fn spans(&self, at: usize, len: usize) -> ironwarp_rnic::memory::Spans {
-        let mut spans = ironwarp_rnic::memory::Spans::new();
+    /// Returns where in the program's memory the `len` bytes at offset `at` are.
+    fn spans(&self, at: usize, len: usize) -> Spans {
+        let mut spans = Spans::new();
         self.translation.append_spans(at as u64, len, &mut spans);
         spans
     }
@@ -207,6 +225,8 @@ impl fmt::Debug for Contents {
     }
 }
 
+/// Returns a scatter/gather element for `len` bytes at offset `at` of a region with this tag, whose first byte has the
+/// address `start`.
 pub(super) fn slice(
     contents: &Contents,
     tag: Tag,
@@ -214,12 +234,13 @@ pub(super) fn slice(
     at: usize,
     len: usize,
 ) -> Result<Sge, AccessError> {
-    contents.check(at, len)?;
+    contents.check_range(at, len)?;
     let size = u32::try_from(len).map_err(|_| AccessError::TooLong { len })?;
     Ok(Sge { tag, addr: start + at as u64, len: size })
 }
 
+/// Returns the remote address of offset `at` of a region with this tag, whose first byte has the address `start`.
 pub(super) fn place(contents: &Contents, tag: Tag, start: u64, at: usize) -> Result<Place, AccessError> {
-    contents.check(at, 0)?;
+    contents.check_range(at, 0)?;
     Ok(Place { tag, offset: start + at as u64 })
 }

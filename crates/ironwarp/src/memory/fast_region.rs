@@ -1,4 +1,4 @@
-//! Regions that are registered by work requests (requirement M6), in order with the messages that use them.
+//! Regions that work requests register and invalidate (requirement M6), in order with the messages that use them.
 
 use super::buffer::Buffer;
 use super::contents::{Contents, place, slice};
@@ -12,11 +12,12 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Memory whose tag becomes valid with [`WorkRequest::register`](crate::WorkRequest::register), and invalid again with
+/// A region that work requests register and invalidate. Its tag becomes valid with
+/// [`WorkRequest::register`](crate::WorkRequest::register), and invalid again with
 /// [`WorkRequest::invalidate_region`](crate::WorkRequest::invalidate_region) or a Send with Invalidate from the peer.
 /// Requests posted after the registration may use the tag, even in the same list (requirement M12).
 ///
-/// It dereferences to its [`Contents`], which programs read and write.
+/// A `FastRegion` dereferences to its [`Contents`], which programs read and write.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -47,7 +48,8 @@ use std::sync::Arc;
 /// ```
 #[must_use = "dropping a region frees its memory"]
 pub struct FastRegion {
-    /// Dropped before `registration`, which then holds the last reference.
+    /// Dropped before `registration`, because fields are dropped in this order. The table entry then holds the last
+    /// reference to the memory, which is freed when the entry is deregistered.
     contents: Arc<Contents>,
     pub(crate) registration: Registration,
 }
@@ -58,7 +60,8 @@ impl FastRegion {
         self.registration.tags.tag()
     }
 
-    /// Returns the tag that the next posted registration will assign, for requests in the same list that use it.
+    /// Returns the tag that the next posted registration will assign. Requests in the same list as the registration can
+    /// use that tag, for example to send it to the peer.
     pub fn next_tag(&self) -> Tag {
         self.registration.tags.next_registration()
     }
@@ -80,6 +83,9 @@ impl FastRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the range is not completely inside the region, or longer than 4 GiB.
     pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
         slice(self, self.tag(), 0, at, len)
     }
@@ -100,10 +106,14 @@ impl FastRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the offset is outside of the region.
     pub fn place(&self, at: usize) -> Result<Place, AccessError> {
         place(self, self.tag(), 0, at)
     }
 
+    /// Returns the parameters with which the device registers the region, for one message or for many.
     pub(crate) fn memory(&self, access: Rights, one_touch: bool) -> Memory {
         Memory { one_touch, ..self.contents.memory(0, access) }
     }
@@ -127,7 +137,8 @@ impl fmt::Debug for FastRegion {
 }
 
 impl ProtectionDomain {
-    /// Allocates a region to be registered and invalidated by work requests (requirement M6).
+    /// Creates a region of these buffers, one after the other, for work requests to register and invalidate
+    /// (requirement M6). The region is not registered yet.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -138,6 +149,10 @@ impl ProtectionDomain {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if a buffer is empty, or if the maximum number of regions and windows is reached
+    /// ([`Limits::tags`](crate::Limits::tags)).
     pub fn allocate_region(&self, buffers: Vec<Buffer>) -> Result<FastRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), buffers)?;
         let tag = self.shared.device().table().allocate(self.domain())?;

@@ -1,4 +1,4 @@
-//! Memory that peers can read and write: buffers, regions and windows.
+//! Memory for requests of this program and of peers: buffers, regions and windows.
 
 mod buffer;
 mod contents;

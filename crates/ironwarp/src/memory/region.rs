@@ -1,4 +1,4 @@
-//! Memory regions.
+//! Memory regions: registered memory.
 
 use super::buffer::Buffer;
 use super::contents::{Contents, place, slice};
@@ -14,9 +14,10 @@ use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Registered memory. Dropping it deregisters the memory: after that no peer can access it, and it is freed.
+/// A memory region: registered memory. Dropping a region deregisters its memory: no peer can access the memory any
+/// more, and it is freed, unless the program owns it.
 ///
-/// It dereferences to its [`Contents`], which programs read and write.
+/// A `MemoryRegion` dereferences to its [`Contents`], which programs read and write.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -24,9 +25,9 @@ use std::sync::Arc;
 /// # use ironwarp::{WorkRequest};
 /// # use std::time::Duration;
 /// client.region.write(0, b"hello")?;
-/// let (here, there) = (client.region.slice(0, 5)?, server.region.place(100)?);
-/// client.qp.post_send(WorkRequest::write(1, &[here], there))?;
-/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8, 5)?], there))?;
+/// let (ours, theirs) = (client.region.slice(0, 5)?, server.region.place(100)?);
+/// client.qp.post_send(WorkRequest::write(1, &[ours], theirs))?;
+/// # client.qp.post_send(WorkRequest::read(2, &[client.region.slice(8, 5)?], theirs))?;
 /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 /// # client.cq.wait(Duration::from_secs(5))?.expect("in time").success()?;
 /// # let mut five = [0; 5];
@@ -36,20 +37,22 @@ use std::sync::Arc;
 /// # }
 /// ```
 ///
-/// If windows are bound to a dropped region, it is deregistered together with the last of them.
+/// If windows are bound to a region when it is dropped, the region is deregistered together with the last of them.
 #[must_use = "dropping a region deregisters it"]
 pub struct MemoryRegion {
     pub(crate) contents: Arc<Contents>,
     pub(crate) registration: Registration,
+    /// The protection domain.
     pub(crate) domain: Domain,
     pub(crate) tag: Tag,
-    /// Remote address of the first byte: zero, or its virtual address if the program owns the memory.
+    /// Remote address of the first byte: zero, or the virtual address if the program owns the memory.
     pub(crate) start: u64,
+    /// The access rights.
     pub(crate) access: Rights,
 }
 
 impl MemoryRegion {
-    /// Creates a region of memory for which `register` allocates a table entry.
+    /// Creates a region. `register` must allocate a table entry for its memory, and return the tag.
     pub(crate) fn create(
         domain: &ProtectionDomain,
         contents: Arc<Contents>,
@@ -61,6 +64,7 @@ impl MemoryRegion {
         Ok(Self::with_tag(&domain.shared, domain.domain(), contents, tag, start, access))
     }
 
+    /// Creates a region that owns the table entry with this tag.
     fn with_tag(
         shared: &Arc<Shared>,
         domain: Domain,
@@ -73,8 +77,8 @@ impl MemoryRegion {
         Self { contents, registration, domain, tag, start, access }
     }
 
-    /// Registers the same memory again, with its own tag and access rights (requirement M5). Both regions are
-    /// independent; the memory is freed with the last one.
+    /// Registers the same memory again, as another region with its own tag and access rights (requirement M5). The two
+    /// regions are independent; the memory is freed when both are dropped.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,6 +91,10 @@ impl MemoryRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if `access` allows remote writes without local writes, if this region is not valid any more, or if the
+    /// maximum number of regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
     pub fn share(&self, access: Rights) -> Result<Self, RegisterError> {
         let shared = &self.registration.shared;
         let tag = shared.device().table().share(self.tag, self.domain, self.start, access)?;
@@ -103,8 +111,8 @@ impl MemoryRegion {
         self.access
     }
 
-    /// Returns whether a [control queue](crate::ControlQueue) has not registered the region yet. Requests that use it
-    /// wait until it has.
+    /// Returns whether the region was posted to a [control queue](crate::ControlQueue), and is not registered yet.
+    /// Requests that use the region wait until it is.
     pub fn is_pending(&self) -> bool {
         self.registration.shared.device().table().is_pending(self.tag)
     }
@@ -121,6 +129,9 @@ impl MemoryRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the range is not completely inside the region, or longer than 4 GiB.
     pub fn slice(&self, at: usize, len: usize) -> Result<Sge, AccessError> {
         slice(self, self.tag, self.start, at, len)
     }
@@ -138,11 +149,14 @@ impl MemoryRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the offset is outside of the region.
     pub fn place(&self, at: usize) -> Result<Place, AccessError> {
         place(self, self.tag, self.start, at)
     }
 
-    /// Deregisters the region like dropping it, but fails if windows are still bound to it.
+    /// Deregisters the region, as dropping it does, and reports whether that succeeded.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -152,6 +166,9 @@ impl MemoryRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if windows are bound to the region. The region is then deregistered together with the last of them.
     pub fn deregister(self) -> Result<(), DeregisterError> {
         self.registration.deregister(self.tag)
     }
@@ -176,7 +193,7 @@ impl Deref for MemoryRegion {
 }
 
 impl ProtectionDomain {
-    /// Registers a buffer. Remote addresses in it start at 0.
+    /// Registers a buffer with these access rights. Remote addresses in the region start at 0.
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
@@ -186,11 +203,15 @@ impl ProtectionDomain {
     /// assert_eq!(region.place(100)?.offset, 100);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the buffer is empty, if `access` allows remote writes without local writes, or if the maximum number of
+    /// regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
     pub fn register(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
         self.register_list(vec![buffer], access)
     }
 
-    /// Registers several buffers as one contiguous region with one tag (requirement M3).
+    /// Registers several buffers, one after the other, as one contiguous region with one tag (requirement M3).
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
@@ -200,14 +221,17 @@ impl ProtectionDomain {
     /// assert_eq!(region.to_vec()?, b"one, two");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`register`](Self::register).
     pub fn register_list(&self, buffers: Vec<Buffer>, access: Rights) -> Result<MemoryRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), buffers)?;
         MemoryRegion::create(self, contents, 0, access, Device::register)
     }
 
-    /// Registers a buffer and allocates all of its pages, so that no message waits for a page fault later. This takes
-    /// as long as the kernel needs to clear the pages; a [control queue](crate::ControlQueue) can do it in the
-    /// background.
+    /// Registers a buffer and allocates all of its pages, so that no message waits for a page fault later. The call
+    /// takes as long as the kernel needs to clear the pages; a [control
+    /// queue](crate::ControlQueue::register_prefaulted) does the same in the background.
     ///
     /// ```
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
@@ -216,13 +240,16 @@ impl ProtectionDomain {
     /// assert_eq!(region.len(), 1 << 20);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`register`](Self::register).
     pub fn register_prefaulted(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), vec![buffer])?;
         MemoryRegion::create(self, contents, 0, access, Device::register_prefaulted)
     }
 
-    /// Registers a buffer for a single message of a peer: the tag becomes invalid when the message ends. The peer is
-    /// not notified, and its next access is refused (requirement M10). The program then reads the data, and
+    /// Registers a buffer for a single message of a peer: the tag becomes invalid when the message ends (requirement
+    /// M10). The peer is not notified; its next access is refused. After the message, the program reads the data, and
     /// [deregisters](MemoryRegion::deregister) or drops the region.
     ///
     /// ```
@@ -243,6 +270,9 @@ impl ProtectionDomain {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`register`](Self::register), and if `access` allows to bind windows.
     pub fn register_once(&self, buffer: Buffer, access: Rights) -> Result<MemoryRegion, RegisterError> {
         let contents = Contents::owned(self.shared.device(), vec![buffer])?;
         MemoryRegion::create(self, contents, 0, access, |device, domain, memory| {

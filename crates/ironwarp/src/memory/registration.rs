@@ -1,4 +1,4 @@
-//! Entries of the translation and protection table.
+//! Ownership of an entry of the device's memory table, which regions and windows have.
 
 use super::tag_tracker::TagSequence;
 use crate::deferred_dereg::DroppedEntry;
@@ -7,26 +7,29 @@ use ironwarp_rnic::memory::DeregisterError;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
 
-/// The table entry of a region or a window. Dropping it deregisters the entry.
+/// Owns the table entry of a region or a window. Dropping this value deregisters the entry.
 #[derive(Debug)]
 pub(crate) struct Registration {
     pub(crate) shared: Arc<Shared>,
+    /// The tags that the entry has had and will have.
     pub(crate) tags: Arc<TagSequence>,
-    /// The entry is deregistered, and may belong to another region by now.
+    /// Whether this value no longer owns the entry: the entry was deregistered, or has another owner.
     deregistered: bool,
 }
 
 impl Registration {
+    /// Takes ownership of the entry with this tag.
     pub(crate) fn new(shared: &Arc<Shared>, tag: Tag) -> Self {
         let tags = Arc::new(TagSequence::new(tag));
         Self { shared: Arc::clone(shared), tags, deregistered: false }
     }
 
-    /// Drops this value without deregistering the entry: it has a new tag and another owner.
+    /// Drops this value without deregistering the entry, which has a new tag and another owner.
     pub(crate) fn forget(mut self) {
         self.deregistered = true;
     }
 
+    /// Deregisters the entry, which has this tag. On failure the deregistration is deferred, as for a dropped value.
     pub(super) fn deregister(mut self, tag: Tag) -> Result<(), DeregisterError> {
         let deregistered = self.shared.device().table().deregister(tag);
         self.deregistered = deregistered.is_ok();
@@ -36,6 +39,7 @@ impl Registration {
 
 impl Drop for Registration {
     fn drop(&mut self) {
+        // Without tags, this call only retries the entries that were deferred before.
         let tags = if self.deregistered { Vec::new() } else { self.tags.candidates() };
         self.shared.deferred.deregister(self.shared.device(), DroppedEntry(tags));
     }

@@ -1,4 +1,4 @@
-//! Changes to registered regions.
+//! Changing the rights, protection domain or memory of a registered region.
 
 use super::buffer::Buffer;
 use super::contents::Contents;
@@ -29,30 +29,33 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 #[must_use = "a change does nothing until it is passed to `reregister`"]
 pub struct RegionChange {
+    /// The new access rights; `None` keeps the old ones.
     access: Option<Rights>,
+    /// The new protection domain; `None` keeps the old one.
     domain: Option<ProtectionDomain>,
+    /// The new memory; `None` keeps the old one.
     buffers: Option<Vec<Buffer>>,
 }
 
 impl RegionChange {
-    /// Creates an empty change: the region only gets a new tag.
+    /// Creates an empty change, with which the region only gets a new tag.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Changes the access rights.
+    /// Sets the new access rights.
     pub fn access(mut self, access: Rights) -> Self {
         self.access = Some(access);
         self
     }
 
-    /// Changes the protection domain.
+    /// Sets the new protection domain.
     pub fn domain(mut self, domain: &ProtectionDomain) -> Self {
         self.domain = Some(domain.clone());
         self
     }
 
-    /// Replaces the memory with these buffers, one after the other.
+    /// Sets the new memory: these buffers, one after the other.
     pub fn buffers(mut self, buffers: Vec<Buffer>) -> Self {
         self.buffers = Some(buffers);
         self
@@ -60,10 +63,10 @@ impl RegionChange {
 }
 
 impl MemoryRegion {
-    /// Changes the access rights, protection domain or memory, in one step (verbs: `ibv_rereg_mr`).
+    /// Changes the access rights, protection domain or memory of the region, in one step (verbs: `ibv_rereg_mr`).
     ///
-    /// The region always gets a new tag: [slices](Self::slice) and remote addresses from before are invalid. When this
-    /// returns, nothing uses the old registration, and replaced memory is freed. On failure the region is unchanged.
+    /// The region always gets a new tag: earlier [slices](Self::slice) and [remote addresses](Self::place) become
+    /// invalid. When this method returns, nothing uses the old registration, and replaced memory is freed.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,6 +88,10 @@ impl MemoryRegion {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if windows are bound to the region, if the new domain belongs to another adapter, or if the new memory or
+    /// rights cannot be registered. The region is then unchanged.
     pub fn reregister(&mut self, change: RegionChange) -> Result<(), ChangeError> {
         let RegionChange { access, domain, buffers } = change;
         let shared = Arc::clone(&self.registration.shared);
@@ -106,6 +113,7 @@ impl MemoryRegion {
             self.start = 0;
             self.contents = contents;
         }
+        // The entry has a new tag, so the old owner must not deregister it.
         let registration = Registration::new(&shared, self.tag);
         std::mem::replace(&mut self.registration, registration).forget();
         Ok(())

@@ -1,4 +1,6 @@
-//! Tags that change when requests execute: a window's with each binding, a region's with each registration by work request.
+//! Tracks the tags of windows and fast regions. Each binding assigns a new tag to its window, and each registration by
+//! work request to its region. The device assigns the tag when it executes the request; the program needs the tag when
+//! it posts the request. So tags are computed ahead, in the order of posting.
 
 use ironwarp_rnic::memory::{Table, next_tag};
 use ironwarp_rnic::sync::lock;
@@ -6,27 +8,31 @@ use ironwarp_wire::Tag;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, Weak};
 
-/// The sequence of tags of one entry, as of the last posted request.
+/// The tags of one window or fast region.
 #[derive(Debug)]
 pub(crate) struct TagSequence(Mutex<TagState>);
 
+/// The state of a tag sequence after the last posted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TagState {
-    /// The oldest tag that the entry may have now: posted requests may execute later, or never.
+    /// The oldest tag that the table entry may have now: posted requests may be executed later, or never.
     oldest: Tag,
+    /// The tag after the last posted request: the newest that the table entry may have.
     tag: Tag,
-    /// Whether a request assigned the tag: a region's first registration uses the tag that it was allocated with.
+    /// Whether a request assigned `tag`. If not, a region's first registration uses `tag`, which the region was
+    /// allocated with.
     used: bool,
-    /// The queue pair that this request was posted to.
+    /// Number of the queue pair that the last request was posted to. `None` if no request is pending.
     by: Option<u32>,
 }
 
 impl TagSequence {
+    /// Creates the sequence of a table entry that was allocated with this tag.
     pub(crate) fn new(tag: Tag) -> Self {
         Self(Mutex::new(TagState { oldest: tag, tag, used: false, by: None }))
     }
 
-    /// Returns the tag, as of the last posted request.
+    /// Returns the tag that the last posted request assigns.
     pub(crate) fn tag(&self) -> Tag {
         lock(&self.0).tag
     }
@@ -42,18 +48,20 @@ impl TagSequence {
         if state.used { next_tag(state.tag) } else { state.tag }
     }
 
-    /// Advances to the tag that a request about to be posted to the queue pair `by` assigns. Returns the state to
-    /// [restore](Self::restore) if the request is not posted.
+    /// Advances the sequence to `tag`, which a request that is about to be posted to the queue pair `by` assigns.
+    /// Returns the previous state, which the caller must [restore](Self::restore) if it cannot post the request.
     pub(crate) fn advance(&self, table: &Table, tag: Tag, by: u32) -> TagState {
         let mut state = lock(&self.0);
         let before = *state;
+        // If the entry has the previous tag, all earlier requests were executed, and older tags are gone.
         let executed = table.look_up(before.tag).is_some();
         let oldest = if executed { before.tag } else { before.oldest };
         *state = TagState { oldest, tag, used: true, by: Some(by) };
         before
     }
 
-    /// Adopts the entry's current tag: no request posted to the queue pair `by` is pending.
+    /// Adopts the tag that the table entry has now. Does nothing unless the last request was posted to the queue pair
+    /// `by`. The caller guarantees that no request of that queue pair is pending.
     fn settle(&self, table: &Table, by: u32) {
         let mut state = lock(&self.0);
         if state.by == Some(by)
@@ -64,15 +72,16 @@ impl TagSequence {
         }
     }
 
+    /// Restores the state from before [`advance`](Self::advance).
     pub(crate) fn restore(&self, before: TagState) {
         *lock(&self.0) = before;
     }
 
-    /// Returns all tags that the entry may have now, newest first.
+    /// Returns all tags that the table entry may have now, newest first.
     pub(crate) fn candidates(&self) -> Vec<Tag> {
         let TagState { oldest, tag, .. } = *lock(&self.0);
         let mut tags = vec![oldest];
-        // The instance of a tag has eight bits.
+        // The instance in a tag has eight bits, so there are at most 256 tags.
         while let Some(&last) = tags.last()
             && last != tag
             && tags.len() < 256
@@ -84,22 +93,25 @@ impl TagSequence {
     }
 }
 
-/// The tag sequences that requests of one queue pair advanced, by address. Kept only for queue pairs on which a registration
-/// may fail and be retried (requirement M7).
+/// The tag sequences that posted requests of one queue pair have advanced, keyed by the address of the sequence. Only
+/// queue pairs that survive a failed registration have them (requirement M7): the requests after the failed one are not
+/// executed, and the tags that they would have assigned must be taken back.
 #[derive(Debug, Default)]
 pub(crate) struct PendingTags(Mutex<HashMap<usize, Weak<TagSequence>>>);
 
 impl PendingTags {
+    /// Adds a sequence that a posted request has advanced.
     pub(crate) fn add(&self, tags: &Arc<TagSequence>) {
         let mut pending = lock(&self.0);
-        // Remove dropped regions before the map grows.
+        // Remove the sequences of dropped windows and regions before the map grows.
         if pending.len() == pending.capacity() {
             pending.retain(|_, tags| tags.strong_count() > 0);
         }
         pending.insert(Arc::as_ptr(tags).addr(), Arc::downgrade(tags));
     }
 
-    /// Adopts the current tags of all entries: every posted request was executed, or never will be.
+    /// Adopts the tags that the table entries have now. The caller guarantees that no request of the queue pair `by` is
+    /// pending: each was executed, or never will be.
     pub(crate) fn settle(&self, table: &Table, by: u32) {
         for (_, tags) in lock(&self.0).drain() {
             if let Some(tags) = tags.upgrade() {

@@ -1,4 +1,4 @@
-//! Memory windows: parts of a region that work requests open to a peer and close again (requirement M3).
+//! Memory windows (requirement M3): work requests bind them to a part of a region, which a peer can then access.
 
 use super::registration::Registration;
 use crate::protection_domain::ProtectionDomain;
@@ -6,10 +6,10 @@ use ironwarp_rnic::memory::RegisterError;
 use ironwarp_wire::{Place, Tag};
 use std::fmt;
 
-/// A memory window. [`WorkRequest::bind`](crate::WorkRequest::bind) binds it to a part of a region, which the peer of
-/// that queue pair can then access. Remote addresses in it start at 0.
+/// A memory window. [`WorkRequest::bind`](crate::WorkRequest::bind) binds a window to a part of a region. The peer of
+/// the queue pair that the request is posted to can then access that part. Remote addresses in a window start at 0.
 ///
-/// Each binding assigns a new tag, which invalidates earlier ones.
+/// Each binding assigns a new tag, and invalidates the earlier tags of the window.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -39,18 +39,19 @@ pub struct Window {
 }
 
 impl Window {
-    /// Returns the tag, as of the last posted binding.
+    /// Returns the tag that the last posted binding assigns.
     pub fn tag(&self) -> Tag {
         self.registration.tags.tag()
     }
 
-    /// Returns the tag that the next posted binding will assign, for a request in the same list that sends it to the
-    /// peer.
+    /// Returns the tag that the next posted binding will assign. A request in the same list as the binding can send
+    /// that tag to the peer.
     pub fn next_tag(&self) -> Tag {
         self.registration.tags.next_binding()
     }
 
-    /// Returns the remote address of offset `at`, to be sent to a peer, with the tag of the last posted binding.
+    /// Returns the remote address of offset `at` of the window, to be sent to the peer, with the tag of the last posted
+    /// binding.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -86,6 +87,9 @@ impl ProtectionDomain {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the maximum number of regions and windows is reached ([`Limits::tags`](crate::Limits::tags)).
     pub fn window(&self) -> Result<Window, RegisterError> {
         let tag = self.shared.device().table().allocate_window(self.domain())?;
         Ok(Window { registration: Registration::new(&self.shared, tag) })

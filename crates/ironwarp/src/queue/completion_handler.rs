@@ -1,4 +1,4 @@
-//! Completion handlers, for programs that wait for completions instead of polling.
+//! Completion handlers: where threads wait for the events of completion queues.
 
 use crate::adapter::Adapter;
 use crate::shared::Shared;
@@ -9,10 +9,11 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A completion handler: reports events of the armed completion queues assigned to it. Clones are handles to the same
-/// handler.
+/// A completion handler: reports the events of the completion queues that are assigned to it and armed. Clones are
+/// handles to the same handler.
 ///
-/// Every completion queue starts with a private handler. A shared one is for a thread that serves many queues.
+/// Every completion queue is created with a private handler. A thread that serves many completion queues assigns all of
+/// them to one handler that it shares between them.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -43,10 +44,12 @@ pub struct CompletionHandler {
 }
 
 impl CompletionHandler {
+    /// Wraps a handler of the engine.
     pub(crate) fn new(shared: &Arc<Shared>, inner: Arc<Inner>) -> Self {
         Self { shared: Arc::clone(shared), inner }
     }
 
+    /// Returns the engine of the handler's adapter.
     pub(crate) fn engine(&self) -> &Engine {
         &self.shared.engine
     }
@@ -68,13 +71,14 @@ impl CompletionHandler {
         self.inner.class()
     }
 
-    /// Changes the service class (requirement N6). Queue pairs whose receives complete on the handler's completion
-    /// queues are served accordingly: low-latency ones by a dedicated thread, others by weighted shares of the
-    /// adapter's threads. This is safe while completions arrive: none is lost or reported twice.
+    /// Changes the service class (requirement N6). The class applies to the queue pairs whose receives complete on the
+    /// handler's completion queues. A dedicated thread serves queue pairs of the low-latency class; queue pairs of
+    /// other classes get weighted shares of the adapter's other threads. The change is safe while completions arrive:
+    /// none is lost or reported twice.
     ///
     /// A thread that [waits](Self::wait) at a low-latency handler gets the lowest real-time priority until it waits at
-    /// another handler, if the process has permission (root, or `ulimit -r 1`). Otherwise it gets short time slices,
-    /// and threads of the process that move bulk data yield to it.
+    /// another handler, if the process has permission (root, or `ulimit -r 1`). Without permission the thread gets
+    /// short time slices, and threads of the process that move bulk data yield to it.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -88,11 +92,15 @@ impl CompletionHandler {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if a queue pair cannot be moved to the threads that serve the new class, for example because the thread
+    /// for low latency cannot be started.
     pub fn set_class(&self, class: Class) -> io::Result<()> {
         self.inner.set_class(class)
     }
 
-    /// Returns the number of events and wakeups so far.
+    /// Returns how many events and wakeups the handler has had so far.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -120,8 +128,8 @@ impl CompletionHandler {
         self.inner.wait(timeout.into())
     }
 
-    /// Limits how often the descriptor becomes readable: at most once per `interval`, for all events that arrived in
-    /// between. Zero disables the limit (requirement I10).
+    /// Limits how often the handler's descriptor becomes readable: at most once per `interval`, for all events that
+    /// arrived in between. An interval of zero disables the limit (requirement I10).
     ///
     /// ```
     /// # use std::time::Duration;
@@ -130,14 +138,17 @@ impl CompletionHandler {
     /// handler.moderate(Duration::from_micros(200))?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter's threads cannot be started.
     pub fn moderate(&self, interval: Duration) -> io::Result<()> {
         self.shared.engine.moderate(&self.inner, interval)
     }
 }
 
 impl AsFd for CompletionHandler {
-    /// Readable while [`try_next`](Self::try_next) has an event. It becomes readable once for all pending events: with
-    /// edge-triggered polling, take events until there are no more.
+    /// Returns a descriptor that is readable while [`try_next`](Self::try_next) has an event. The descriptor becomes
+    /// readable once for all pending events: with edge-triggered polling, take events until there are no more.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
     }
@@ -145,8 +156,6 @@ impl AsFd for CompletionHandler {
 
 impl Adapter {
     /// Creates a completion handler, which can serve many completion queues: *Set Completion Handler* (requirement N2).
-    /// Fails if the limit that [`query`](Self::query) returns is reached, or if the process has no file descriptors
-    /// left.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -154,6 +163,10 @@ impl Adapter {
     /// assert_ne!(one.id(), another.id());
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the limit that [`query`](Self::query) returns is reached, or if the process has no file descriptors
+    /// left.
     pub fn completion_handler(&self) -> io::Result<CompletionHandler> {
         Ok(CompletionHandler::new(&self.shared, self.shared.engine.create_handler()?))
     }
@@ -169,6 +182,9 @@ impl Adapter {
     /// assert_eq!(handler.id().0, adapter.event_map().route(EventCode::Completion, 0).queue);
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter has no lane with this number, or if the process has no file descriptors left.
     pub fn lane_handler(&self, lane: usize) -> Result<CompletionHandler, SetMapError> {
         Ok(CompletionHandler::new(&self.shared, self.shared.engine.event_queues().lane_handler(lane)?))
     }

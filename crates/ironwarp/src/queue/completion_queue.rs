@@ -1,4 +1,4 @@
-//! Completion queues.
+//! Completion queues: where programs poll and wait for completions.
 
 use super::completion_handler::CompletionHandler;
 use crate::adapter::Adapter;
@@ -14,7 +14,8 @@ use std::time::{Duration, Instant};
 
 /// A completion queue. Clones are handles to the same queue.
 ///
-/// Polling makes progress: the polling thread receives data from the sockets of the queue pairs and completes requests.
+/// Polling makes progress: the polling thread receives data from the sockets of the queue pairs that use this
+/// completion queue, and completes their requests.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,6 +69,7 @@ pub struct CompletionQueue {
 }
 
 impl CompletionQueue {
+    /// Creates a completion queue with a private handler. If `lane` is given, that lane serves its queue pairs.
     pub(crate) fn new(shared: &Arc<Shared>, capacity: usize, lane: Option<usize>) -> io::Result<Self> {
         let own = CompletionHandler::new(shared, shared.engine.create_private_handler()?);
         let inner = match lane {
@@ -84,7 +86,8 @@ impl CompletionQueue {
         self.inner.cq().id()
     }
 
-    /// Appends up to `most` completions to `into`, oldest first, and returns their number. Does not wait.
+    /// Takes up to `max` completions from the queue and appends them to `into`, oldest first. Returns their number.
+    /// Does not wait.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -99,11 +102,14 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn poll(&self, into: &mut Vec<Completion>, most: usize) -> Result<usize, Overrun> {
-        self.inner.poll(most, |completion| into.push(completion))
+    ///
+    /// # Errors
+    /// Fails if the completion queue has overflowed.
+    pub fn poll(&self, into: &mut Vec<Completion>, max: usize) -> Result<usize, Overrun> {
+        self.inner.poll(max, |completion| into.push(completion))
     }
 
-    /// Takes the oldest completion, if there is one. Does not wait.
+    /// Takes the oldest completion from the queue. Returns `None` if the queue is empty. Does not wait.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -120,15 +126,17 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the completion queue has overflowed.
     pub fn poll_one(&self) -> Result<Option<Completion>, Overrun> {
-        let mut one = None;
-        self.inner.poll(1, |completion| one = Some(completion))?;
-        Ok(one)
+        let mut oldest = None;
+        self.inner.poll(1, |completion| oldest = Some(completion))?;
+        Ok(oldest)
     }
 
     /// Waits for a completion and takes it: polls briefly, then sleeps. Returns `None` if `timeout` expires. A timeout
-    /// of `None` waits forever. Returns [`WaitError::Stopped`] if the adapter has stopped and nothing will complete any
-    /// more.
+    /// of `None` waits forever.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -143,6 +151,10 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Returns [`WaitError::Overrun`] if the completion queue has overflowed, and [`WaitError::Stopped`] if the adapter
+    /// has stopped and nothing will complete any more.
     pub fn wait(&self, timeout: impl Into<Option<Duration>>) -> Result<Option<Completion>, WaitError> {
         let deadline = timeout.into().and_then(|timeout| Instant::now().checked_add(timeout));
         loop {
@@ -150,19 +162,19 @@ impl CompletionQueue {
             if !self.inner.wait(left)? {
                 return Ok(None);
             }
-            // Another thread may have been faster.
+            // Another thread may have taken the completion in between; then wait again.
             if let Some(completion) = self.poll_one()? {
                 return Ok(Some(completion));
             }
         }
     }
 
-    /// Requests one event for the next completion, or for the next one that is solicited or an error (requirement N8).
-    /// The event makes the file descriptor readable until [`take_event`](Self::take_event) takes it. If the queue has
-    /// [another handler](Self::set_handler), the event goes there.
+    /// Requests one event: for the next completion, or for the next completion that is solicited or an error
+    /// (requirement N8). The event makes the queue's file descriptor readable until [`take_event`](Self::take_event)
+    /// takes the event. If the queue has [another handler](Self::set_handler), the event goes to that handler instead.
     ///
-    /// Returns whether such a completion is already in the queue. It may not cause an event, so poll again before
-    /// waiting.
+    /// Returns whether such a completion is already in the queue. If so, there may be no event for it: poll again
+    /// before waiting.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -185,15 +197,16 @@ impl CompletionQueue {
         self.inner.arm(arm)
     }
 
-    /// Takes the event that [`arm`](Self::arm) requested. Returns false if there is none yet.
+    /// Takes the event that [`arm`](Self::arm) requested, so that the queue's file descriptor is no longer readable.
+    /// Returns false if there is no event yet, or if the event went to [another handler](Self::set_handler).
     pub fn take_event(&self) -> bool {
         self.own.try_next().is_some()
     }
 
-    /// Assigns the queue to another completion handler, or to none (requirement N4).
+    /// Assigns the queue to a completion handler, or with `None` to no handler (requirement N4).
     ///
     /// This is safe while completions arrive: no event is lost or reported twice. Events that the old handler already
-    /// has stay there. Without a handler, a due event waits for the next handler.
+    /// has stay there. While the queue has no handler, a due event is kept for the next one.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -225,8 +238,8 @@ impl CompletionQueue {
             .leave_map(&self.inner, handler.into().map(|handler| &handler.inner));
     }
 
-    /// Lets the queue's events follow the adapter's [event map](crate::Adapter::event_map) for this lane, also when the
-    /// map changes, until a [handler is set](Self::set_handler).
+    /// Assigns the queue to the completion handler that the adapter's [event map](crate::Adapter::event_map) has for a
+    /// lane, now and whenever the map changes, until [`set_handler`](Self::set_handler) is called.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -237,24 +250,28 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter has no lane with this number, or if the process has no file descriptors left.
     pub fn follow_map(&self, lane: usize) -> Result<(), SetMapError> {
         self.shared.engine.event_queues().follow_map(&self.inner, lane)
     }
 
-    /// Returns the completion handler of the queue.
+    /// Returns the completion handler that the queue is assigned to, or `None` if there is none.
     pub fn handler(&self) -> Option<HandlerId> {
         self.inner.cq().handler()
     }
 
-    /// Returns the private handler that the queue was created with. Its descriptor is the queue's.
+    /// Returns the private handler that the queue was created with. The queue's file descriptor is that of this
+    /// handler.
     pub fn own_handler(&self) -> &CompletionHandler {
         &self.own
     }
 
     /// Moderates events: an event that was [requested](Self::arm) waits until `count` completions have arrived, or
-    /// until `period` has passed since the first of them (requirement I10). Errors are reported at once, and polling
-    /// and [waiting](Self::wait) are not affected. A count of one disables moderation; a period of zero sets no time
-    /// limit.
+    /// until `period` has passed since the first of them (requirement I10). A count of one disables moderation; a
+    /// period of zero sets no time limit. Failed requests cause their event at once. Moderation does not affect polling
+    /// and [waiting](Self::wait).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -273,6 +290,9 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter's threads cannot be started.
     pub fn moderate(&self, count: usize, period: Duration) -> io::Result<()> {
         self.own.engine().moderate_cq(&self.inner, count, period)
     }
@@ -292,21 +312,24 @@ impl CompletionQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue holds more completions than `capacity`, or if `capacity` is zero.
     pub fn resize(&self, capacity: usize) -> Result<(), TooSmall> {
         self.inner.cq().resize(capacity)
     }
 }
 
 impl AsFd for CompletionQueue {
-    /// Readable while [`take_event`](Self::take_event) has an event.
+    /// Returns a descriptor that is readable while [`take_event`](Self::take_event) has an event.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.own.as_fd()
     }
 }
 
 impl AsRawFd for CompletionQueue {
-    /// Returns the descriptor in the form that tokio's `AsyncFd` and mio's `SourceFd` take. It stays open and the same
-    /// as long as the queue lives.
+    /// Returns the descriptor of [`as_fd`](Self::as_fd) as a number, which tokio's `AsyncFd` and mio's `SourceFd`
+    /// require. The descriptor stays open, and its number stays the same, as long as the queue lives.
     fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
@@ -321,8 +344,8 @@ impl fmt::Debug for CompletionQueue {
 impl Adapter {
     /// Creates a completion queue with room for `capacity` completions.
     ///
-    /// It must hold all completions that can occur between two polls: a completion that finds no room ends its queue
-    /// pair (requirement I5).
+    /// The queue must have room for all completions that can occur between two polls. When a completion finds no room,
+    /// the queue overflows: it takes no more completions, and the queue pairs that use it fail (requirement I5).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -330,13 +353,16 @@ impl Adapter {
     /// assert!(cq.poll_one()?.is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the process has no file descriptors left.
     pub fn completion_queue(&self, capacity: usize) -> io::Result<CompletionQueue> {
         CompletionQueue::new(&self.shared, capacity, None)
     }
 
-    /// Creates a completion queue whose queue pairs are served by this lane and stay there (requirement N5). [Pin the
-    /// lane](crate::Steering::set_processors) to the processor of the thread that waits for the completions to keep all
-    /// work on one processor.
+    /// Creates a completion queue like [`completion_queue`](Self::completion_queue). The lane with the number `lane`
+    /// serves its queue pairs, which are not moved to other lanes (requirement N5). To keep all work on one processor,
+    /// [pin the lane](crate::Steering::set_processors) to the processor of the thread that waits for the completions.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -345,6 +371,9 @@ impl Adapter {
     /// assert!(adapter.completion_queue_on(64, last + 1).is_err());
     /// # Ok::<(), std::io::Error>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the adapter has no lane with this number, or if the process has no file descriptors left.
     pub fn completion_queue_on(&self, capacity: usize, lane: usize) -> io::Result<CompletionQueue> {
         CompletionQueue::new(&self.shared, capacity, Some(lane))
     }

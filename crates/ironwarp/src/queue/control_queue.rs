@@ -1,5 +1,5 @@
-//! Control queues (requirement X6): registrations and other control operations that are posted, and executed in the
-//! background.
+//! Control queues (requirement X6): a thread in the background executes registrations and other control operations that
+//! the program posts.
 
 use super::completion_queue::CompletionQueue;
 use super::queue_pair::{QueuePair, QueuePairBuilder};
@@ -8,7 +8,7 @@ use crate::error::{ControlError, CreateError};
 use crate::memory::{Buffer, Contents, MemoryRegion};
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
-use ironwarp_engine::{ControlAction, ControlQueue as Inner, Prepared};
+use ironwarp_engine::{ControlAction, ControlQueue as Inner, FailureCause, Prepared};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::error::{PostError, QpError};
 use ironwarp_rnic::memory::{RegisterError, Rights};
@@ -18,12 +18,14 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex};
 
-/// A control queue. Its own thread executes operations in the order in which they were posted. Each operation ends with
-/// a completion; a failed operation does not stop those after it.
+/// A control queue executes operations that take long, such as registrations, in the background: on a thread of its
+/// own, in the order of posting. Each operation ends with a completion, whose [`qp`](crate::Completion::qp) is the
+/// number of the control queue. A failed operation does not stop later ones.
 ///
-/// A region has its tag at once, and requests may use it before it is registered. Such a request waits until the
-/// registration completes, and so do later requests of its queue pair; other queue pairs are not affected. If the
-/// registration fails, the request fails. Peers do not wait: send them the address after the completion.
+/// A region that is registered in this way has its tag at once, and requests may use the tag before the region is
+/// registered. Such a request waits until the registration completes, and so do later requests of its queue pair; other
+/// queue pairs are not affected. If the registration fails, the request fails. Requests of a peer do not wait: send a
+/// peer the address of the region after the completion.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -32,7 +34,7 @@ use std::sync::{Arc, Mutex};
 /// # use std::time::Duration;
 /// let control = client.adapter.control_queue(&client.cq, 16)?;
 /// let region = control.register_prefaulted(1, &client.domain, Buffer::new(64 << 20)?, Access::LOCAL_READ)?;
-/// // The request may be posted before its memory is registered, and waits for that.
+/// // The request may be posted before its memory is registered. It waits for the registration.
 /// client.qp.post_send(WorkRequest::write(2, &[region.slice(0, 4096)?], server.region.place(0)?))?;
 ///
 /// // Both complete, in either order.
@@ -44,13 +46,13 @@ use std::sync::{Arc, Mutex};
 /// # }
 /// ```
 ///
-/// Dropping it waits until all posted operations have completed.
+/// Dropping a control queue waits until all posted operations have completed.
 pub struct ControlQueue {
     inner: Inner,
     shared: Arc<Shared>,
 }
 
-/// The result of an operation of a control queue, available when the operation has completed.
+/// The object that a posted operation of a control queue creates, available when the operation has completed.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -68,7 +70,7 @@ pub struct ControlQueue {
 pub struct Pending<T>(Arc<Mutex<Option<T>>>);
 
 impl<T> Pending<T> {
-    /// Takes the result, if it is available and not taken yet.
+    /// Takes the result. Returns `None` if the operation has not completed, or if the result was taken before.
     pub fn take(&self) -> Option<T> {
         lock(&self.0).take()
     }
@@ -80,12 +82,13 @@ impl ControlQueue {
         self.inner.id()
     }
 
-    /// Returns the maximum number of outstanding operations.
+    /// Returns the maximum number of operations that are posted and not completed.
     pub fn depth(&self) -> usize {
         self.inner.depth()
     }
 
-    /// Posts a registration, like [`ProtectionDomain::register`].
+    /// Posts the registration of a buffer, like [`ProtectionDomain::register`], and returns the region. The completion
+    /// carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -99,6 +102,10 @@ impl ControlQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the control queue is full, if the protection domain belongs to another adapter, or if the buffer is
+    /// empty or no tag is available. Other failures are reported by the completion.
     pub fn register(
         &self,
         id: u64,
@@ -106,10 +113,12 @@ impl ControlQueue {
         buffer: Buffer,
         access: Rights,
     ) -> Result<MemoryRegion, ControlError> {
-        self.post_registration(id, domain, buffer, access, false)
+        let prefaulted = false;
+        self.post_registration(id, domain, buffer, access, prefaulted)
     }
 
-    /// Posts a registration that allocates all pages of the memory, like [`ProtectionDomain::register_prefaulted`].
+    /// Posts a registration that allocates all pages of the buffer, like [`ProtectionDomain::register_prefaulted`], and
+    /// returns the region. The completion carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -122,6 +131,9 @@ impl ControlQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`register`](Self::register).
     pub fn register_prefaulted(
         &self,
         id: u64,
@@ -129,9 +141,11 @@ impl ControlQueue {
         buffer: Buffer,
         access: Rights,
     ) -> Result<MemoryRegion, ControlError> {
-        self.post_registration(id, domain, buffer, access, true)
+        let prefaulted = true;
+        self.post_registration(id, domain, buffer, access, prefaulted)
     }
 
+    /// Posts a registration. The returned region has a tag, which becomes valid when the operation is executed.
     fn post_registration(
         &self,
         id: u64,
@@ -151,14 +165,14 @@ impl ControlQueue {
             let region = MemoryRegion::create(domain, contents, 0, access, reserve_tag)?;
             let (tag, domain) = (region.tag(), domain.domain());
             let action = move || {
-                let done = device.finish_registration(domain, tag, memory, prefaulted);
-                done.map_err(|error| Some(Arc::new(QpError::Register { tag, error })))
+                let registered = device.finish_registration(domain, tag, memory, prefaulted);
+                registered.map_err(|error| Some(Arc::new(QpError::Register { tag, error })))
             };
             Ok(Prepared { returned: region, action: ControlAction::new(action) })
         })
     }
 
-    /// Posts the deregistration of a region. If the queue is full, the region is dropped at once.
+    /// Posts the deregistration of a region. The completion carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,16 +182,20 @@ impl ControlQueue {
     /// let control = adapter.control_queue(&cq, 16)?;
     /// let region = domain.register(Buffer::new(4096)?, Access::LOCAL_READ)?;
     /// control.deregister(1, region)?;
-    /// let gone = cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
-    /// assert_eq!(gone.opcode, Opcode::Deregister);
+    /// let deregistered = cq.wait(std::time::Duration::from_secs(5))?.expect("in time").success()?;
+    /// assert_eq!(deregistered.opcode, Opcode::Deregister);
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the control queue is full. The region is then dropped, and thereby deregistered, by this call.
     pub fn deregister(&self, id: u64, region: MemoryRegion) -> Result<(), ControlError> {
         self.post_drop(id, Opcode::Deregister, region)
     }
 
-    /// Posts the creation of a queue pair, like [`QueuePairBuilder::create`].
+    /// Posts the creation of a queue pair, like [`QueuePairBuilder::create`]. The completion carries `id`; after it,
+    /// the returned value has the queue pair.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -190,15 +208,18 @@ impl ControlQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the control queue is full.
     pub fn create_queue_pair(
         &self,
         id: u64,
         builder: QueuePairBuilder,
     ) -> Result<Pending<Result<QueuePair, CreateError>>, ControlError> {
-        self.post_make(id, Opcode::CreateQueuePair, move || builder.create())
+        self.post_create(id, Opcode::CreateQueuePair, move || builder.create())
     }
 
-    /// Posts the destruction of a queue pair. If the queue is full, the queue pair is dropped at once.
+    /// Posts the destruction of a queue pair. The completion carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -211,11 +232,15 @@ impl ControlQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the control queue is full. The queue pair is then dropped by this call.
     pub fn destroy_queue_pair(&self, id: u64, qp: QueuePair) -> Result<(), ControlError> {
         self.post_drop(id, Opcode::DestroyQueuePair, qp)
     }
 
-    /// Posts the creation of a completion queue, like [`Adapter::completion_queue`].
+    /// Posts the creation of a completion queue, like [`Adapter::completion_queue`]. The completion carries `id`; after
+    /// it, the returned value has the completion queue.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -228,17 +253,20 @@ impl ControlQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the control queue is full.
     pub fn create_completion_queue(
         &self,
         id: u64,
         capacity: usize,
     ) -> Result<Pending<io::Result<CompletionQueue>>, ControlError> {
         let shared = Arc::clone(&self.shared);
-        let make = move || CompletionQueue::new(&shared, capacity, None);
-        self.post_make(id, Opcode::CreateCompletionQueue, make)
+        let create = move || CompletionQueue::new(&shared, capacity, None);
+        self.post_create(id, Opcode::CreateCompletionQueue, create)
     }
 
-    /// Posts the destruction of a completion queue. If the queue is full, the completion queue is dropped at once.
+    /// Posts the destruction of a completion queue. The completion carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -250,33 +278,48 @@ impl ControlQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the control queue is full. The handle `cq` is then dropped by this call.
     pub fn destroy_completion_queue(&self, id: u64, cq: CompletionQueue) -> Result<(), ControlError> {
         self.post_drop(id, Opcode::DestroyCompletionQueue, cq)
     }
 
-    fn post_make<T: Send + 'static, E: Send + 'static>(
+    /// Posts an operation that creates an object. The returned value has the object, or the error, after the
+    /// completion.
+    fn post_create<T: Send + 'static, E: Send + 'static>(
         &self,
         id: u64,
         opcode: Opcode,
-        make: impl FnOnce() -> Result<T, E> + Send + 'static,
+        create: impl FnOnce() -> Result<T, E> + Send + 'static,
     ) -> Result<Pending<Result<T, E>>, ControlError> {
-        let made = Arc::new(Mutex::new(None));
-        let there = Arc::clone(&made);
-        let action = move || {
-            let made = make();
-            let failed = made.is_err();
-            *lock(&there) = Some(made);
-            if failed { Err(None) } else { Ok(()) }
-        };
-        let prepared = Prepared { returned: Pending(made), action: ControlAction::new(action) };
-        Ok(self.inner.post(id, opcode, || Ok::<_, PostError>(prepared))?)
+        let slot = Arc::new(Mutex::new(None));
+        let pending = Pending(Arc::clone(&slot));
+        self.post(id, opcode, move || {
+            let created = create();
+            // The completion reports a failure without a cause: the error itself is in the slot.
+            let result = if created.is_ok() { Ok(()) } else { Err(None) };
+            *lock(&slot) = Some(created);
+            result
+        })?;
+        Ok(pending)
     }
 
+    /// Posts an operation that drops an object.
     fn post_drop<T: Send + 'static>(&self, id: u64, opcode: Opcode, object: T) -> Result<(), ControlError> {
-        let action = move || {
+        self.post(id, opcode, move || {
             drop(object);
             Ok(())
-        };
+        })
+    }
+
+    /// Posts an operation. If the control queue is full, `action` is dropped and not executed.
+    fn post(
+        &self,
+        id: u64,
+        opcode: Opcode,
+        action: impl FnOnce() -> Result<(), FailureCause> + Send + 'static,
+    ) -> Result<(), ControlError> {
         let prepared = Prepared { returned: (), action: ControlAction::new(action) };
         Ok(self.inner.post(id, opcode, || Ok::<_, PostError>(prepared))?)
     }
@@ -289,8 +332,7 @@ impl fmt::Debug for ControlQueue {
 }
 
 impl Adapter {
-    /// Creates a control queue for `depth` outstanding operations, which complete on `cq` (requirement X6). Fails if
-    /// its thread cannot be started.
+    /// Creates a control queue for `depth` outstanding operations, which complete on `cq` (requirement X6).
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -299,6 +341,9 @@ impl Adapter {
     /// assert_eq!(control.depth(), 16);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if `cq` belongs to another adapter, or if the thread of the control queue cannot be started.
     pub fn control_queue(&self, cq: &CompletionQueue, depth: usize) -> Result<ControlQueue, CreateError> {
         if !Arc::ptr_eq(&cq.shared, &self.shared) {
             return Err(CreateError::OtherAdapter);

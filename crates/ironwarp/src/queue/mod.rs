@@ -1,4 +1,4 @@
-//! Queue pairs, completion queues and shared queues, and the requests that are posted to them.
+//! Queue pairs, completion queues, control queues and shared queues, and the requests that programs post to them.
 
 mod completion_handler;
 mod completion_queue;

@@ -1,19 +1,19 @@
-//! Shared receive queues and XRC domains.
+//! Shared receive queues, and XRC domains, whose shared receive queues a peer addresses by number.
 
 use super::completion_queue::CompletionQueue;
-use super::defaults::SGES;
+use super::defaults::DEFAULT_MAX_SGES;
 use crate::adapter::Adapter;
 use crate::protection_domain::ProtectionDomain;
 use crate::shared::Shared;
 use ironwarp_rnic::error::PostError;
 use ironwarp_rnic::queue::{
-    ReceiveRequest, Sge, SharedReceiveQueue as Inner, SrqSize, SrqStatus, XrcDomain as Named,
+    ReceiveRequest, Sge, SharedReceiveQueue as Inner, SrqSize, SrqStatus, XrcDomain as InnerXrc,
 };
 use std::fmt;
 use std::sync::Arc;
 
-/// A shared receive queue, which supplies receives to all queue pairs that are created with it. Clones are handles to
-/// the same queue.
+/// A shared receive queue: messages of all queue pairs that are [created with it](crate::QueuePairBuilder::srq) consume
+/// its receives. Clones are handles to the same queue.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -36,11 +36,11 @@ pub struct SharedReceiveQueue {
     pub(crate) inner: Arc<Inner>,
 }
 
-/// An XRC domain: shared receive queues that a peer addresses by number, all of them over one connection. Clones are
-/// handles to the same domain.
+/// An XRC domain: a set of shared receive queues. A peer reaches all of them over one connection, and addresses one of
+/// them by number in each message. Clones are handles to the same domain.
 ///
-/// The local queue pair is created with [`QueuePairBuilder::xrc_target`](crate::QueuePairBuilder::xrc_target), the
-/// remote one without. Both ends must be Ironwarp adapters.
+/// Create the receiving queue pair with [`QueuePairBuilder::xrc_target`](crate::QueuePairBuilder::xrc_target), and the
+/// sending one as usual. Both ends must be Ironwarp adapters.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -57,32 +57,36 @@ pub struct SharedReceiveQueue {
 /// ```
 #[derive(Clone, Default)]
 pub struct XrcDomain {
-    pub(crate) inner: Arc<Named>,
+    pub(crate) inner: Arc<InnerXrc>,
 }
 
 impl SharedReceiveQueue {
-    /// Returns the number of the queue, as it appears in events and as XRC senders use it.
+    /// Returns the number of the queue, as it appears in events. XRC senders address the queue by this number.
     pub fn id(&self) -> u32 {
         self.inner.id()
     }
 
-    /// Posts a receive, which takes the next message on any of the queue pairs that finds no earlier receive.
+    /// Posts a receive into the buffers of `list`. Receives are consumed in the order of posting, each by the next
+    /// message that arrives at any of the queue pairs.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let domain = ironwarp::Adapter::new()?.protection_domain();
     /// let srq = domain.shared_receive_queue(1);
     /// srq.post_receive(1, &[])?;
-    /// assert!(srq.post_receive(2, &[]).is_err(), "its depth is one");
+    /// assert!(srq.post_receive(2, &[]).is_err(), "the depth is one");
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue is full, or if the list has too many elements.
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.inner.post(ReceiveRequest { id, buffers: list.into() })
     }
 
-    /// Requests one *SRQ limit reached* event, raised when fewer than `limit` receives are left. Zero cancels the
-    /// request.
+    /// Requests one [`AsyncEvent::SrqLimitReached`](crate::AsyncEvent::SrqLimitReached), which is raised when fewer
+    /// than `limit` receives are left. A limit of zero cancels the request.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -98,7 +102,7 @@ impl SharedReceiveQueue {
         self.inner.set_limit(limit);
     }
 
-    /// Changes the depth. Fails if more receives are posted.
+    /// Changes the depth.
     ///
     /// ```
     /// # let adapter = ironwarp::Adapter::new()?;
@@ -110,6 +114,9 @@ impl SharedReceiveQueue {
     /// assert!(srq.resize(1).is_err());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
+    ///
+    /// # Errors
+    /// Fails if more than `depth` receives are posted.
     pub fn resize(&self, depth: usize) -> Result<(), PostError> {
         self.inner.resize(depth)
     }
@@ -133,7 +140,7 @@ impl fmt::Debug for XrcDomain {
 }
 
 impl ProtectionDomain {
-    /// Creates a shared receive queue for `depth` receives.
+    /// Creates a shared receive queue for `depth` receives, for queue pairs of this protection domain.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -145,19 +152,20 @@ impl ProtectionDomain {
     /// # }
     /// ```
     pub fn shared_receive_queue(&self, depth: usize) -> SharedReceiveQueue {
-        let size = SrqSize { depth, max_sges: SGES };
+        let size = SrqSize { depth, max_sges: DEFAULT_MAX_SGES };
         let inner = self.shared.engine.create_srq(self.domain(), size);
         SharedReceiveQueue { shared: Arc::clone(&self.shared), inner }
     }
 
-    /// Creates a shared receive queue that peers address by its number (XRC). Its receives complete on `cq`.
+    /// Creates a shared receive queue for `depth` receives in an XRC domain: peers address it by its number. Its
+    /// receives complete on `cq`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let adapter = ironwarp::Adapter::new()?;
     /// let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// let srq = domain.xrc_receive_queue(&adapter.xrc_domain(), &cq, 16);
-    /// println!("peers name it {}", srq.id());
+    /// println!("send to the peer: shared receive queue {}", srq.id());
     /// # Ok(())
     /// # }
     /// ```
@@ -167,14 +175,14 @@ impl ProtectionDomain {
         cq: &CompletionQueue,
         depth: usize,
     ) -> SharedReceiveQueue {
-        let size = SrqSize { depth, max_sges: SGES };
+        let size = SrqSize { depth, max_sges: DEFAULT_MAX_SGES };
         let inner = self.shared.engine.create_xrc_srq(self.domain(), size, &xrc.inner, &cq.inner);
         SharedReceiveQueue { shared: Arc::clone(&self.shared), inner }
     }
 }
 
 impl Adapter {
-    /// Creates an XRC domain.
+    /// Creates an XRC domain without shared receive queues.
     pub fn xrc_domain(&self) -> XrcDomain {
         XrcDomain::default()
     }

@@ -1,4 +1,4 @@
-//! Shared send queues (requirement X7).
+//! Shared send queues (requirement X7): one send queue for many connections.
 
 use super::completion_queue::CompletionQueue;
 use crate::protection_domain::ProtectionDomain;
@@ -7,24 +7,26 @@ use ironwarp_rnic::queue::SharedSendQueue as Inner;
 use std::fmt;
 use std::sync::Arc;
 
-/// A shared send queue. It feeds all queue pairs created [with it](crate::QueuePairBuilder::shared_send_queue), which
-/// have no send queue of their own. Clones are handles to the same queue.
+/// A shared send queue: holds the send requests of all queue pairs that are [created with
+/// it](crate::QueuePairBuilder::shared_send_queue), which have no send queue of their own. Clones are handles to the
+/// same queue.
 ///
-/// Its depth limits the requests of all these connections together. Requests of one connection are sent in the order of
-/// posting; a connection that cannot send does not block the others. Completions are reported in the order of
-/// transmission, in which the connections have sent the last bytes of the requests. So a request that waits for a
-/// response of its peer delays the completions of those transmitted after it. If a connection fails, its requests are
-/// flushed, and the others continue.
+/// The depth of the queue limits the requests of all these connections together. Requests of one connection are sent in
+/// the order of posting; a connection that cannot send does not block the others. Requests complete in the order of
+/// transmission: the order in which their last bytes were sent. A request that waits for a response of its peer, such
+/// as a Read, therefore delays the completions of requests that were transmitted after it. If a connection fails, its
+/// requests are flushed, and the other connections continue.
 ///
-/// Requests of different connections may be transmitted in another order than they were posted in, even if no
-/// connection is blocked: if another thread is sending on a connection, that thread also sends what is posted meanwhile.
+/// Requests of different connections may be transmitted in another order than they were posted, even if no connection
+/// is blocked: while a thread is sending on a connection, requests posted to that connection by other threads wait for
+/// that thread.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// use ironwarp::{AcceptOptions, Adapter, ConnectOptions, PostError, WorkRequest};
 /// use std::time::Duration;
 ///
-/// let soon = Duration::from_secs(5);
+/// let timeout = Duration::from_secs(5);
 /// let adapter = Adapter::new()?;
 /// let (sent, received) = (adapter.completion_queue(64)?, adapter.completion_queue(64)?);
 /// let domain = adapter.protection_domain();
@@ -32,19 +34,19 @@ use std::sync::Arc;
 /// let listener = adapter.listen("127.0.0.1:0".parse()?)?;
 /// let mut pairs = Vec::new();
 /// for number in 0..3 {
-///     let near = domain.queue_pair(&received).shared_send_queue(&ssq).create()?;
-///     let far = domain.queue_pair(&received).create()?;
-///     near.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
-///     far.post_receive(number, &[])?;
-///     listener.accept(soon).expect("a request arrives").accept(&far, &AcceptOptions::new())?;
-///     near.wait_connected(soon)?;
-///     pairs.push((near, far));
+///     let client = domain.queue_pair(&received).shared_send_queue(&ssq).create()?;
+///     let server = domain.queue_pair(&received).create()?;
+///     client.start_connect(listener.local_addr()?, &ConnectOptions::new())?;
+///     server.post_receive(number, &[])?;
+///     listener.accept(timeout).expect("a request arrives").accept(&server, &AcceptOptions::new())?;
+///     client.wait_connected(timeout)?;
+///     pairs.push((client, server));
 /// }
-/// for (number, (near, _)) in pairs.iter().enumerate() {
-///     ssq.post(near, WorkRequest::send(number as u64, &[]))?;
+/// for (number, (client, _)) in pairs.iter().enumerate() {
+///     ssq.post(client, WorkRequest::send(number as u64, &[]))?;
 /// }
 /// for _ in &pairs {
-///     let done = sent.wait(soon)?.expect("in time").success()?;
+///     let done = sent.wait(timeout)?.expect("in time").success()?;
 ///     assert_eq!(done.qp, pairs[done.wr_id as usize].0.id());
 /// }
 /// assert_eq!(pairs[0].0.post_send(WorkRequest::send(9, &[])), Err(PostError::NoSendQueue));
@@ -54,17 +56,19 @@ use std::sync::Arc;
 #[derive(Clone)]
 pub struct SharedSendQueue {
     pub(crate) inner: Arc<Inner>,
+    /// The completion queue of all requests.
     pub(crate) cq: CompletionQueue,
+    /// The protection domain of all queue pairs.
     pub(crate) domain: Domain,
 }
 
 impl SharedSendQueue {
-    /// Returns the maximum number of outstanding requests of all connections.
+    /// Returns the maximum number of outstanding requests of all connections together.
     pub fn depth(&self) -> usize {
         self.inner.depth()
     }
 
-    /// Returns the number of requests that are posted and not completed.
+    /// Returns the number of outstanding requests of all connections together: posted and not completed.
     pub fn outstanding(&self) -> usize {
         self.inner.outstanding()
     }

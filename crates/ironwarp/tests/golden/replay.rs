@@ -101,7 +101,7 @@ impl Stage {
             Revision::Two(_) => MpaMode::ClientServer,
             Revision::One => MpaMode::Unenhanced,
         };
-        let mut asks = ConnectOptions::new().setup(setup).private_data(&request.private_data);
+        let mut asks = ConnectOptions::new().mpa_mode(setup).private_data(&request.private_data);
         let mut grants = AcceptOptions::new().private_data(&reply.private_data);
         if let Revision::Two(Some(Enhanced { ird, ord, .. })) = request.revision {
             asks = asks.ird(ird).ord(ord);

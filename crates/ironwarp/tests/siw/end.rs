@@ -132,7 +132,7 @@ impl End {
     pub(crate) fn connect(&self, to: SocketAddr) -> Result<Arc<Established>, Arc<ConnectError>> {
         let private = self.private();
         let options = ConnectOptions::new().private_data(&private).ird(DEPTH).ord(DEPTH);
-        self.qp.connect(to, &options.setup(self.shape.setup))
+        self.qp.connect(to, &options.mpa_mode(self.shape.setup))
     }
 
     pub(crate) fn private(&self) -> Vec<u8> {

@@ -1,10 +1,10 @@
-//! Creation of datagram queue pairs.
+//! The builder that creates datagram queue pairs.
 
 use super::queue_pair::DatagramQueuePair;
 use crate::error::CreateError;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue::completion_queue::CompletionQueue;
-use crate::queue::defaults::{DEPTH, SGES};
+use crate::queue::defaults::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
 use crate::queue::shared_receive_queue::SharedReceiveQueue;
 use crate::shared::Shared;
 use ironwarp_rnic::datagram::DatagramAttributes;
@@ -13,7 +13,8 @@ use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Builds a datagram queue pair, created by [`ProtectionDomain::datagram_queue_pair`].
+/// Builds a datagram queue pair: sets its attributes, then creates it. [`ProtectionDomain::datagram_queue_pair`]
+/// returns a builder.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,9 +39,11 @@ use std::sync::Arc;
 pub struct DatagramQueuePairBuilder {
     shared: Arc<Shared>,
     attributes: DatagramAttributes<CompletionQueue>,
-    /// The shared receive queue belongs to another adapter.
+    /// Whether the shared receive queue belongs to another adapter.
     foreign_srq: bool,
+    /// The local addresses; `None` selects all addresses of the host.
     addresses: Option<Vec<IpAddr>>,
+    /// Whether the queue pair stays in [`State::Reset`].
     manual: bool,
 }
 
@@ -51,19 +54,19 @@ impl DatagramQueuePairBuilder {
         self
     }
 
-    /// Sets the depth of the send queue. Defaults to 128.
+    /// Sets the depth of the send queue, in requests. Defaults to 128.
     pub fn send_depth(mut self, requests: usize) -> Self {
         self.attributes.send_depth = requests;
         self
     }
 
-    /// Sets the depth of the receive queue. Defaults to 128.
+    /// Sets the depth of the receive queue, in receives. Defaults to 128.
     pub fn receive_depth(mut self, requests: usize) -> Self {
         self.attributes.receive_depth = requests;
         self
     }
 
-    /// Takes receives from a shared receive queue.
+    /// Uses a shared receive queue; the queue pair then has no receive queue of its own.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,7 +74,7 @@ impl DatagramQueuePairBuilder {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// let srq = domain.shared_receive_queue(16);
     /// let qp = domain.datagram_queue_pair(&cq).srq(&srq).create()?;
-    /// assert!(qp.post_receive(1, &[]).is_err(), "it has no receive queue");
+    /// assert!(qp.post_receive(1, &[]).is_err(), "receives are posted to the shared queue");
     /// # Ok(())
     /// # }
     /// ```
@@ -87,21 +90,21 @@ impl DatagramQueuePairBuilder {
         self
     }
 
-    /// Sets the Q_Key: only datagrams that carry it are received. Defaults to 0.
+    /// Sets the Q_Key. The queue pair receives only datagrams that carry this Q_Key. Defaults to 0.
     pub fn qkey(mut self, qkey: u32) -> Self {
         self.attributes.qkey = qkey;
         self
     }
 
-    /// Sets the local addresses to receive at and to send from; the queue pair has a socket at each. Defaults to all
-    /// addresses that the host has now ([`Adapter::gids`](crate::Adapter::gids)).
+    /// Sets the local addresses to receive at and to send from. The queue pair has a socket at each of them. Defaults
+    /// to all addresses that the host has when the queue pair is created ([`Adapter::gids`](crate::Adapter::gids)).
     pub fn addresses(mut self, addresses: &[IpAddr]) -> Self {
         self.addresses = Some(addresses.to_vec());
         self
     }
 
-    /// Creates the queue pair in [`State::Reset`] instead of [`State::ReadyToSend`]. The program [changes its
-    /// state](DatagramQueuePair::set_state).
+    /// Makes [`create`](Self::create) leave the queue pair in [`State::Reset`] instead of [`State::ReadyToSend`]. The
+    /// program then [changes the state](DatagramQueuePair::set_state) itself.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -132,6 +135,10 @@ impl DatagramQueuePairBuilder {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if a completion queue or the shared receive queue belongs to another adapter, if a local address does not
+    /// exist, or if no UDP port ([`Config::ports`](crate::Config::ports)) or other resource is available.
     pub fn create(self) -> Result<DatagramQueuePair, CreateError> {
         let Self { shared, attributes, foreign_srq, addresses, manual } = self;
         let foreign_cq = |cq: &CompletionQueue| !Arc::ptr_eq(&cq.shared, &shared);
@@ -162,7 +169,8 @@ impl fmt::Debug for DatagramQueuePairBuilder {
 }
 
 impl ProtectionDomain {
-    /// Starts to build a datagram queue pair whose completions go to `cq`.
+    /// Returns a builder for a datagram queue pair of this protection domain. Its requests complete on `cq`, unless the
+    /// builder sets another completion queue for receives.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -175,9 +183,9 @@ impl ProtectionDomain {
     /// ```
     pub fn datagram_queue_pair(&self, cq: &CompletionQueue) -> DatagramQueuePairBuilder {
         let attributes = DatagramAttributes {
-            send_depth: DEPTH,
-            receive_depth: DEPTH,
-            max_sges: SGES,
+            send_depth: DEFAULT_DEPTH,
+            receive_depth: DEFAULT_DEPTH,
+            max_sges: DEFAULT_MAX_SGES,
             ..DatagramAttributes::new(self.domain(), cq)
         };
         let shared = Arc::clone(&self.shared);

@@ -1,4 +1,5 @@
-//! Datagram queue pairs: each request names its destination, and each message is one datagram (requirement P2).
+//! Datagram queue pairs (requirement P2): they have no connection. Each request names its destination, and each message
+//! is one datagram.
 
 mod builder;
 mod queue_pair;

@@ -1,4 +1,4 @@
-//! Datagram queue pairs.
+//! The datagram queue pair: its state, its addresses, and posting.
 
 use super::request::DatagramRequest;
 use crate::shared::Shared;
@@ -12,14 +12,16 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 
-/// A datagram queue pair: it can send to any other, and receive from any sender that knows its address, number and
-/// Q_Key.
+/// A datagram queue pair: can send to any other datagram queue pair, and receive from any sender that knows its
+/// address, number and Q_Key.
 ///
 /// Messages have at most 4096 bytes. They are delivered whole, at most once, and in no particular order; a request
 /// completes when its datagram is sent. Each received message is preceded by a 40-byte header that identifies its
-/// sender ([`Grh`](crate::Grh)), and the receive needs room for both. A message that finds no receive is dropped.
+/// sender ([`Grh`](crate::Grh)), and the receive needs room for the header and the message. A message is lost if no
+/// receive is posted for it.
 ///
-/// Dropping it takes effect at once: pending requests are discarded, and completions that were not polled are removed.
+/// Dropping a datagram queue pair takes effect at once: pending requests are discarded, and its completions are removed
+/// from the completion queues.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -28,33 +30,34 @@ use std::sync::Arc;
 /// };
 /// use std::time::Duration;
 ///
-/// let soon = Duration::from_secs(5);
+/// let timeout = Duration::from_secs(5);
 /// let adapter = Adapter::new()?;
 /// let domain = adapter.protection_domain();
-/// let (mine, yours) = (adapter.completion_queue(16)?, adapter.completion_queue(16)?);
-/// let me = domain.datagram_queue_pair(&mine).qkey(7).create()?;
-/// let you = domain.datagram_queue_pair(&yours).qkey(7).create()?;
+/// let (sent, received) = (adapter.completion_queue(16)?, adapter.completion_queue(16)?);
+/// let client = domain.datagram_queue_pair(&sent).qkey(7).create()?;
+/// let server = domain.datagram_queue_pair(&received).qkey(7).create()?;
 ///
 /// // The receive has room for the GRH and the message.
 /// let region = domain.register(Buffer::new(4136)?, Access::LOCAL_WRITE)?;
-/// you.post_receive(1, &[region.slice(0, 4136)?])?;
+/// server.post_receive(1, &[region.slice(0, 4136)?])?;
 ///
-/// // The sender knows the receiver's address, number and Q_Key.
-/// let address = me.address_handle("127.0.0.1".parse()?)?;
-/// let to = Destination { address, qpn: you.qpn(), qkey: 7 };
-/// me.post_send(DatagramRequest::send_inline(2, b"hello", to))?;
+/// // The client knows the server's address, number and Q_Key.
+/// let address = client.address_handle("127.0.0.1".parse()?)?;
+/// let to = Destination { address, qpn: server.qpn(), qkey: 7 };
+/// client.post_send(DatagramRequest::send_inline(2, b"hello", to))?;
 ///
-/// let received = yours.wait(soon)?.expect("the message arrives").success()?;
-/// let mut bytes = vec![0; received.byte_len as usize];
+/// let completion = received.wait(timeout)?.expect("the message arrives").success()?;
+/// let mut bytes = vec![0; completion.byte_len as usize];
 /// region.read(0, &mut bytes)?;
 /// let (grh, message) = Grh::split(&bytes).expect("starts with a GRH");
 /// assert_eq!((grh.source, message), (Gid::from("127.0.0.1".parse::<std::net::IpAddr>()?), &b"hello"[..]));
 ///
 /// // The GRH and the completion identify the sender.
-/// let back = AddressHandle::from_completion(&grh, &received).expect("completion of a datagram");
-/// let sender = received.sender.expect("a datagram has a sender");
-/// assert_eq!(sender.qp, me.qpn());
-/// you.post_send(DatagramRequest::send_inline(3, b"hi", Destination { address: back, qpn: sender.qp, qkey: 7 }))?;
+/// let address = AddressHandle::from_completion(&grh, &completion).expect("completion of a datagram");
+/// let sender = completion.sender.expect("a datagram has a sender");
+/// assert_eq!(sender.qp, client.qpn());
+/// let to = Destination { address, qpn: sender.qp, qkey: 7 };
+/// server.post_send(DatagramRequest::send_inline(3, b"hi", to))?;
 /// # Ok(())
 /// # }
 /// ```
@@ -66,22 +69,22 @@ pub struct DatagramQueuePair {
 }
 
 impl DatagramQueuePair {
-    /// Returns the queue pair number, which includes the UDP port: QPN = port · 256 + 255.
+    /// Returns the queue pair number. It includes the UDP port of the queue pair: QPN = port · 256 + 255.
     pub fn qpn(&self) -> u32 {
         self.inner.id()
     }
 
-    /// Returns the addresses at which it receives.
+    /// Returns the local addresses at which the queue pair receives, as GIDs.
     pub fn gids(&self) -> Vec<Gid> {
         self.inner.gids().collect()
     }
 
-    /// Returns the Q_Key.
+    /// Returns the Q_Key that received datagrams must carry.
     pub fn qkey(&self) -> u32 {
         self.inner.qp().qkey()
     }
 
-    /// Changes the Q_Key: only datagrams that carry it are received.
+    /// Changes the Q_Key. The queue pair receives only datagrams that carry this Q_Key.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -99,13 +102,13 @@ impl DatagramQueuePair {
         self.inner.qp().set_qkey(qkey);
     }
 
-    /// Returns the state.
+    /// Returns the current state.
     pub fn state(&self) -> State {
         self.inner.qp().state()
     }
 
-    /// Changes the state. A failed request puts the queue pair into [`State::SendError`]: it still receives, and sends
-    /// again after a transition to [`State::ReadyToSend`].
+    /// Changes the state. A failed request moves the queue pair to [`State::SendError`]. In that state the queue pair
+    /// still receives, but sends again only after a transition to [`State::ReadyToSend`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -122,16 +125,19 @@ impl DatagramQueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the verbs do not allow the transition.
     pub fn set_state(&self, to: State) -> Result<(), IllegalTransition> {
         self.inner.qp().modify(to)
     }
 
-    /// Returns why the queue pair or its send queue is in an error state.
+    /// Returns why the queue pair or its send queue is in an error state, or `None` if neither is.
     pub fn error(&self) -> Option<Arc<QpError>> {
         self.inner.qp().error()
     }
 
-    /// Returns how many datagrams were dropped, by reason.
+    /// Returns how many received datagrams were dropped, by reason.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -146,8 +152,8 @@ impl DatagramQueuePair {
         self.inner.qp().drops()
     }
 
-    /// Returns an address handle for a destination, with the source address that the host's routes select. Fails if
-    /// that is not one of the queue pair's addresses. Use [`AddressHandle::new`] for another source.
+    /// Returns an address handle for the destination `to`, with the source address that the host's routes select. Use
+    /// [`AddressHandle::new`] for another source address.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -161,11 +167,15 @@ impl DatagramQueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the host has no route to the destination, or if the selected source address is not one of the queue
+    /// pair's addresses.
     pub fn address_handle(&self, to: Gid) -> io::Result<AddressHandle> {
         Ok(AddressHandle::new(self.inner.source_for(to)?, to))
     }
 
-    /// Posts a request, and sends it at once if possible.
+    /// Posts a request, and sends its datagram at once if possible. The completion carries the `id` of the request.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -180,6 +190,10 @@ impl DatagramQueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the send queue is full, if the list of the request has too many elements, if the destination is
+    /// invalid, or if the state of the queue pair does not allow requests.
     pub fn post_send(&self, request: DatagramRequest) -> Result<(), PostError> {
         self.post_send_all(vec![request])
     }
@@ -202,12 +216,15 @@ impl DatagramQueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`post_send`](Self::post_send), if any of the requests cannot be posted.
     pub fn post_send_all(&self, requests: Vec<DatagramRequest>) -> Result<(), PostError> {
         self.inner.qp().post_send(requests.into_iter().map(|request| request.inner).collect())
     }
 
-    /// Posts a receive: the next message that finds no earlier receive is placed in these buffers, after the 40-byte
-    /// GRH.
+    /// Posts a receive into the buffers of `list`. Receives are consumed in the order of posting, each by one message,
+    /// which is placed after the 40-byte GRH. The completion carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -225,6 +242,10 @@ impl DatagramQueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue pair uses a shared receive queue, if its receive queue is full, if the list has too many
+    /// elements, or if the state of the queue pair does not allow receives.
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
     }

@@ -1,4 +1,4 @@
-//! Requests of datagram queue pairs.
+//! Send requests of datagram queue pairs.
 
 use ironwarp_rnic::datagram::{DatagramRequest as Inner, Destination};
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest};
@@ -30,7 +30,7 @@ pub struct DatagramRequest {
 }
 
 impl DatagramRequest {
-    /// Sends up to 4096 bytes of registered memory. An empty list sends an empty message.
+    /// Creates a request that sends up to 4096 bytes of registered memory. An empty list sends an empty message.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -50,7 +50,8 @@ impl DatagramRequest {
         Self::new(id, Data::Memory(Sges::from(list)), to)
     }
 
-    /// Sends bytes that are copied when the request is created (requirement X5).
+    /// Creates a request that sends `bytes`, up to 4096. They are copied into the request, and need not be registered
+    /// (requirement X5).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -69,24 +70,26 @@ impl DatagramRequest {
         Self::new(id, Data::Inline(bytes.into()), to)
     }
 
+    /// Creates a request that sends `data`.
     fn new(id: u64, data: Data, destination: Destination) -> Self {
         let request = WorkRequest::new(id, Operation::Send { invalidate: None }, data);
         Self { inner: Inner { request, destination } }
     }
 
-    /// Adds immediate data, which the receiver finds in its completion.
+    /// Adds immediate data, which the completion of the remote receive carries.
     pub fn immediate(mut self, data: u32) -> Self {
         self.inner.request.immediate = Some(data);
         self
     }
 
-    /// Solicits an event at the receiver, if it waits for solicited messages (requirement N8).
+    /// Marks the message as solicited: it causes an event at the receiver if the remote completion queue is armed for
+    /// solicited completions (requirement N8).
     pub fn solicited(mut self) -> Self {
         self.inner.request.solicited = true;
         self
     }
 
-    /// Suppresses the completion, unless the request fails.
+    /// Suppresses the completion of the request, unless the request fails.
     pub fn unsignaled(mut self) -> Self {
         self.inner.request.signaled = false;
         self

@@ -1,11 +1,11 @@
-//! Creation of queue pairs.
+//! The builder that creates queue pairs.
 
 use super::pair::QueuePair;
 use crate::error::CreateError;
 use crate::memory::PendingTags;
 use crate::protection_domain::ProtectionDomain;
 use crate::queue::completion_queue::CompletionQueue;
-use crate::queue::defaults::{DEPTH, SGES};
+use crate::queue::defaults::{DEFAULT_DEPTH, DEFAULT_MAX_SGES};
 use crate::queue::shared_receive_queue::{SharedReceiveQueue, XrcDomain};
 use crate::queue::shared_send_queue::SharedSendQueue;
 use crate::shared::Shared;
@@ -16,7 +16,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Builds a queue pair, created by [`ProtectionDomain::queue_pair`].
+/// Builds a queue pair: sets its attributes, then creates it. [`ProtectionDomain::queue_pair`] returns a builder.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,10 +42,11 @@ use std::sync::atomic::AtomicBool;
 pub struct QueuePairBuilder {
     shared: Arc<Shared>,
     attributes: Attributes<CompletionQueue>,
-    /// The shared receive queue belongs to another adapter.
+    /// Whether a shared receive queue belongs to another adapter.
     foreign_srq: bool,
-    /// The shared send queue belongs to another protection domain.
+    /// Whether the shared send queue belongs to another protection domain.
     foreign_ssq: bool,
+    /// The channel for connection events, if the program wants them.
     events: Option<Arc<EventChannel<ConnectionEvent>>>,
 }
 
@@ -56,13 +57,14 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the depth of the send queue. Defaults to 128.
+    /// Sets the depth of the send queue, in requests. Defaults to 128.
     pub fn send_depth(mut self, requests: usize) -> Self {
         self.attributes.send_depth = requests;
         self
     }
 
-    /// Uses a shared send queue instead of an own one. Requests complete on the completion queue of the shared queue.
+    /// Uses a shared send queue; the queue pair then has no send queue of its own. Requests complete on the completion
+    /// queue of the shared send queue. Both must belong to the same protection domain.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -82,13 +84,13 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets the depth of the receive queue. Defaults to 128.
+    /// Sets the depth of the receive queue, in receives. Defaults to 128.
     pub fn receive_depth(mut self, requests: usize) -> Self {
         self.attributes.receives = Receives::Own(requests);
         self
     }
 
-    /// Takes receives from a shared receive queue.
+    /// Uses a shared receive queue; the queue pair then has no receive queue of its own.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -96,7 +98,7 @@ impl QueuePairBuilder {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// let srq = domain.shared_receive_queue(16);
     /// let qp = domain.queue_pair(&cq).srq(&srq).create()?;
-    /// assert!(qp.post_receive(1, &[]).is_err(), "it has no receive queue");
+    /// assert!(qp.post_receive(1, &[]).is_err(), "receives are posted to the shared queue");
     /// # Ok(())
     /// # }
     /// ```
@@ -106,7 +108,8 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Takes receives from the shared receive queue that each message addresses (XRC).
+    /// Uses the shared receive queues of an XRC domain: each message names the queue whose receive it consumes. The
+    /// queue pair then has no receive queue of its own.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -146,14 +149,14 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sets when Sends and Writes complete (requirement P2). Defaults to iWARP's own semantics, when they are sent.
+    /// Sets when Sends and Writes complete (requirement P2). Defaults to [`Completes::WhenSent`], as iWARP defines.
     pub fn completes(mut self, completes: Completes) -> Self {
         self.attributes.completes = completes;
         self
     }
 
-    /// Sets what happens if a [registration by work request](crate::WorkRequest::register) fails (requirement M7). By
-    /// default the connection ends.
+    /// Sets what happens if a [registration by work request](crate::WorkRequest::register) fails (requirement M7).
+    /// Defaults to [`RegistrationFailure::Anticipatory`]: the connection ends.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -161,7 +164,7 @@ impl QueuePairBuilder {
     /// # let (cq, domain) = (adapter.completion_queue(64)?, adapter.protection_domain());
     /// use ironwarp::RegistrationFailure::Reactive;
     ///
-    /// // A failed registration can be retried: see `RegistrationFailure`.
+    /// // The connection survives a failed registration, which can then be retried.
     /// let qp = domain.queue_pair(&cq).registration_failure(Reactive).create()?;
     /// assert_eq!(qp.query().registration_failure, Reactive);
     /// # Ok(())
@@ -172,9 +175,9 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Creates a queue pair that is connected [manually](QueuePair::bring_up), by GID and QPN, without the connection
-    /// manager. Its [number](QueuePair::id) includes a port, so that a peer that knows the number and a
-    /// [GID](crate::Adapter::gids) can connect.
+    /// Makes the queue pair one that is connected [manually](QueuePair::bring_up), by GID and QPN, without the
+    /// connection manager. Its [number](QueuePair::id) includes a TCP port, so that a peer that knows the number and a
+    /// [GID](crate::Adapter::gids) of this host can connect.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -190,7 +193,7 @@ impl QueuePairBuilder {
         self
     }
 
-    /// Sends connection events to this channel.
+    /// Sets the channel that receives the queue pair's connection events. By default there are none.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -229,6 +232,10 @@ impl QueuePairBuilder {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if a completion queue or the shared receive queue belongs to another adapter, if the shared send queue
+    /// belongs to another protection domain, or if no queue pair number, port or other resource is available.
     pub fn create(self) -> Result<QueuePair, CreateError> {
         let Self { shared, mut attributes, foreign_srq, foreign_ssq, events } = self;
         let foreign_cq = |cq: &CompletionQueue| !Arc::ptr_eq(&cq.shared, &shared);
@@ -245,10 +252,8 @@ impl QueuePairBuilder {
         let options = QueuePairOptions { events: events.map(|channel| channel as _), reachable: false };
         let inner = shared.engine.create_qp_with(attributes.map_cqs(|cq| cq.inner), options)?;
         if manual {
-            // Receives can be posted from Init on; `bring_up` makes the other transitions.
-            inner
-                .modify(State::Init)
-                .unwrap_or_else(|error| unreachable!("legal transition of a new queue pair: {error}"));
+            // The program can post receives from Init on. `bring_up` makes the other transitions.
+            inner.modify(State::Init).expect("legal transition of a new queue pair");
         }
         let pending =
             (registration_failure == RegistrationFailure::Reactive).then(Box::<PendingTags>::default);
@@ -269,7 +274,8 @@ impl fmt::Debug for QueuePairBuilder {
 }
 
 impl ProtectionDomain {
-    /// Starts to build a queue pair whose completions go to `cq`.
+    /// Returns a builder for a queue pair of this protection domain. Its requests complete on `cq`, unless the builder
+    /// sets other completion queues.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -282,9 +288,9 @@ impl ProtectionDomain {
     /// ```
     pub fn queue_pair(&self, cq: &CompletionQueue) -> QueuePairBuilder {
         let attributes = Attributes {
-            send_depth: DEPTH,
-            receives: Receives::Own(DEPTH),
-            max_sges: SGES,
+            send_depth: DEFAULT_DEPTH,
+            receives: Receives::Own(DEFAULT_DEPTH),
+            max_sges: DEFAULT_MAX_SGES,
             ..Attributes::new(self.domain(), cq)
         };
         QueuePairBuilder {

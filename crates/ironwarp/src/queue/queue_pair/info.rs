@@ -1,4 +1,4 @@
-//! The state of a queue pair, as returned by a query.
+//! The attributes and state of a queue pair that a query returns.
 
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::event::HandlerId;
@@ -12,7 +12,7 @@ use std::sync::Arc;
 pub struct QueuePairInfo {
     /// Queue pair number.
     pub id: u32,
-    /// State.
+    /// Current state.
     pub state: State,
     /// Number of the protection domain.
     pub domain: u32,
@@ -20,11 +20,12 @@ pub struct QueuePairInfo {
     pub send_cq: u32,
     /// Number of the completion queue for receives.
     pub receive_cq: u32,
-    /// Completion handlers of these two completion queues.
+    /// Completion handlers of the send and of the receive completion queue; `None` for a completion queue without a
+    /// handler.
     pub handlers: [Option<HandlerId>; 2],
-    /// Depth of the send queue; zero with a shared send queue.
+    /// Depth of the send queue, in requests; zero with a shared send queue.
     pub send_depth: usize,
-    /// Depth of the receive queue; `None` with a shared receive queue.
+    /// Depth of the receive queue, in receives; `None` with a shared receive queue or an XRC domain.
     pub receive_depth: Option<usize>,
     /// Maximum number of scatter/gather elements per request.
     pub max_sges: usize,
@@ -32,18 +33,19 @@ pub struct QueuePairInfo {
     pub completes: Completes,
     /// What happens if a registration by work request fails.
     pub registration_failure: RegistrationFailure,
-    /// Remote operations that are currently accepted.
+    /// Remote operations that the queue pair accepts now.
     pub rights: Rights,
-    /// Whether the queue pair is connected.
+    /// Whether the queue pair has a connection.
     pub linked: bool,
     /// Timeouts and retry counts.
     pub retries: Retries,
-    /// Why the connection ended, if it did.
+    /// Why the connection ended; `None` if it has not.
     pub error: Option<Arc<QpError>>,
 }
 
 impl QueuePairInfo {
-    pub(crate) fn of(inner: Inner) -> Self {
+    /// Converts the device's information.
+    pub(crate) fn from_inner(inner: Inner) -> Self {
         let Inner { id, state, attributes, rights, linked, retries, error } = inner;
         let receive_depth = match attributes.receives {
             Receives::Own(depth) => Some(depth),

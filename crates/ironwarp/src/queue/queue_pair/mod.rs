@@ -1,4 +1,4 @@
-//! Queue pairs.
+//! Connected queue pairs: their creation, state and posting.
 
 mod builder;
 mod info;

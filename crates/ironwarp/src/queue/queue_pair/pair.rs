@@ -1,4 +1,4 @@
-//! The queue pair, its state and attributes.
+//! The queue pair: its state, its attributes, and how it is dropped.
 
 use super::info::QueuePairInfo;
 use crate::memory::PendingTags;
@@ -12,10 +12,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A queue pair: one end of a connection. It makes a single connection; create a new queue pair for each connection and
-/// each attempt.
+/// A queue pair: one end of a connection. A queue pair makes a single attempt to connect; create a new one for each
+/// attempt and each connection.
 ///
-/// Dropping it disconnects: posted requests are still sent, in the background.
+/// Dropping a queue pair disconnects it. Posted requests are still sent, in the background.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,9 +56,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct QueuePair {
     pub(super) shared: Arc<Shared>,
     pub(super) inner: Arc<Inner>,
-    /// The only attempt to connect was made, or the queue pair is connected manually.
+    /// Whether the single attempt to connect was made. Initially true for a manual queue pair, which only `bring_up`
+    /// connects.
     pub(super) attempted: AtomicBool,
-    /// Tags of posted registrations, kept if a failed registration does not end the connection.
+    /// Tag sequences that posted requests have advanced. `None` if a failed registration ends the connection: then no
+    /// tag can be left behind by requests that were never executed.
     pub(super) pending: Option<Box<PendingTags>>,
 }
 
@@ -68,7 +70,7 @@ impl QueuePair {
         self.inner.qp().id()
     }
 
-    /// Returns the state.
+    /// Returns the current state.
     pub fn state(&self) -> State {
         self.inner.qp().state()
     }
@@ -85,10 +87,10 @@ impl QueuePair {
     /// # }
     /// ```
     pub fn query(&self) -> QueuePairInfo {
-        QueuePairInfo::of(self.inner.qp().query())
+        QueuePairInfo::from_inner(self.inner.qp().query())
     }
 
-    /// Changes the state, if the verbs allow the transition.
+    /// Changes the state.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -103,27 +105,32 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the verbs do not allow the transition.
     pub fn set_state(&self, to: State) -> Result<(), IllegalTransition> {
         if to == State::ReadyToSend
             && let Some(pending) = &self.pending
         {
-            // If a failed registration drained the queue pair, all earlier requests were executed, refused or flushed.
-            let _naming = lock(&self.shared.tag_order);
-            let refused = self.inner.qp().is_refusing();
+            // After a failed registration, every posted request was executed, refused or flushed, so that the tags in
+            // the device's table are final. The lock keeps other threads from posting until those tags are adopted.
+            let _order = lock(&self.shared.tag_order);
+            let registration_failed = self.inner.qp().is_refusing();
             self.inner.modify(to)?;
-            if refused {
+            if registration_failed {
                 pending.settle(self.shared.device().table(), self.id());
             }
             return Ok(());
         }
         self.inner.modify(to)?;
         if to == State::Reset {
+            // A queue pair that was reset may connect again.
             self.attempted.store(false, Ordering::Relaxed);
         }
         Ok(())
     }
 
-    /// Changes the remote operations that this queue pair accepts.
+    /// Changes the remote operations that this queue pair accepts: reads, writes and atomics.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -140,8 +147,8 @@ impl QueuePair {
         self.inner.qp().set_rights(access);
     }
 
-    /// Sets timeouts and retry counts. By default requests wait forever. Settings that apply to the peer must be made
-    /// before the connection is established.
+    /// Sets timeouts and retry counts. By default requests wait forever. Set those that the peer must know before the
+    /// connection is established.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -159,7 +166,7 @@ impl QueuePair {
         self.inner.set_retries(retries);
     }
 
-    /// Returns why the connection ended, if it did.
+    /// Returns why the connection ended, or `None` if it has not.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -176,7 +183,7 @@ impl QueuePair {
     }
 
     /// Returns whether the peer is known to be an Ironwarp adapter, which makes acknowledgements cheaper and segments
-    /// longer. This is known once its first message has been received; never if
+    /// longer. An Ironwarp peer is known once its first message has been received; never if
     /// [`Config::private`](crate::Config::private) is off.
     ///
     /// ```
@@ -193,8 +200,8 @@ impl QueuePair {
         self.inner.qp().is_peer_ironwarp()
     }
 
-    /// Returns the lane that serves the connection while the program does not (see [`Steering`](crate::Steering)), or
-    /// `None` without a connection.
+    /// Returns the number of the lane that serves the connection while the program does not (see
+    /// [`Steering`](crate::Steering)), or `None` without a connection.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -207,8 +214,8 @@ impl QueuePair {
         self.inner.lane()
     }
 
-    /// Returns the number of receives that the peer has used from [shared receive queues](crate::SharedReceiveQueue).
-    /// Compare the queue pairs of a shared queue to find a peer that uses more than its share (RFC 5042 §6.4.3.1).
+    /// Returns how many receives of [shared receive queues](crate::SharedReceiveQueue) the peer has consumed. Compare
+    /// the queue pairs of a shared receive queue to find a peer that consumes more than its share (RFC 5042 §6.4.3.1).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -221,16 +228,19 @@ impl QueuePair {
         self.inner.qp().shared_receives()
     }
 
+    /// Returns the state of the adapter.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Claims the queue pair for an attempt to connect. A second attempt is refused, because events could belong to
-    /// either.
+    /// Claims the queue pair for its single attempt to connect. Fails if there was an attempt before: the program could
+    /// not tell which of two attempts an event belongs to.
     pub(crate) fn claim(&self) -> Result<(), AlreadyConnected> {
+        // Of several threads, only the one that changes the flag may connect. The flag orders no other data.
         if self.attempted.swap(true, Ordering::Relaxed) { Err(AlreadyConnected) } else { Ok(()) }
     }
 
+    /// Returns the engine's queue pair.
     pub(crate) fn inner(&self) -> &Arc<Inner> {
         &self.inner
     }

@@ -1,4 +1,4 @@
-//! Posting of requests and receives.
+//! Posting requests and receives to queue pairs, and to shared send queues.
 
 use super::pair::QueuePair;
 use crate::memory::{TagSequence, TagState};
@@ -11,7 +11,7 @@ use ironwarp_rnic::sync::lock;
 use std::sync::Arc;
 
 impl QueuePair {
-    /// Posts a request, and sends as much as possible at once.
+    /// Posts a request, and sends as much of it as possible at once. The completion carries the `id` of the request.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -25,6 +25,10 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue pair has no send queue of its own, or its send queue is full; if it is not connected or in a
+    /// state that does not allow requests; or if the request itself is invalid.
     pub fn post_send(&self, request: impl Into<WorkRequest>) -> Result<(), PostError> {
         let request = request.into();
         match request.tags {
@@ -52,14 +56,19 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`post_send`](Self::post_send), if any of the requests cannot be posted.
     pub fn post_send_all(&self, requests: Vec<WorkRequest>) -> Result<(), PostError> {
+        // The usual case is posted without collecting the requests into another vector.
         if requests.iter().all(|request| request.tags.is_none()) {
             return self.inner.qp().post_send(requests.into_iter().map(|request| request.inner));
         }
         self.post_tagged(requests, Qp::post_send)
     }
 
-    /// Assigns tags to requests that need them, and posts all requests.
+    /// Assigns tags to the requests that bind a window or register a region, and passes all requests to `post`. If
+    /// `post` fails, the windows and regions keep their previous tags.
     fn post_tagged(
         &self,
         requests: Vec<WorkRequest>,
@@ -68,7 +77,7 @@ impl QueuePair {
         if requests.iter().all(|request| request.tags.is_none()) {
             return post(&self.inner.qp(), requests.into_iter().map(|request| request.inner).collect());
         }
-        // No other thread may advance a sequence between the choice of its tag and the post.
+        // Without the lock, another thread could post a later tag of the same window or region first.
         let _order = lock(&self.shared.tag_order);
         let mut advanced = Vec::new();
         let requests: Vec<_> =
@@ -83,7 +92,8 @@ impl QueuePair {
         })
     }
 
-    /// Fills in the tag that a request changes or assigns, and adds its sequence to `advanced`.
+    /// Fills in the tags of a request that binds a window or registers a region: a binding names the window by its old
+    /// tag, a registration names the region by its new one. Adds the tag sequence and its previous state to `advanced`.
     fn assign_tag(
         &self,
         mut request: WorkRequest,
@@ -107,8 +117,8 @@ impl QueuePair {
         request.inner
     }
 
-    /// Posts a receive: the next message that finds no earlier receive is placed in these buffers. Receives can be
-    /// posted before the queue pair is connected.
+    /// Posts a receive into the buffers of `list`. Receives are consumed in the order of posting, each by one message.
+    /// They can be posted before the queue pair is connected. The completion carries `id`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -123,14 +133,18 @@ impl QueuePair {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the queue pair has no receive queue of its own, or its receive queue is full; if the list has too many
+    /// elements; or if the state of the queue pair does not allow receives.
     pub fn post_receive(&self, id: u64, list: &[Sge]) -> Result<(), PostError> {
         self.inner.qp().post_receive(ReceiveRequest { id, buffers: list.into() })
     }
 }
 
 impl SharedSendQueue {
-    /// Posts a request for a queue pair that this queue feeds, and sends as much as possible at once. Returns
-    /// [`PostError::Full`] if the queue is full: poll its completion queue first.
+    /// Posts a request for a queue pair that was created with this shared send queue, and sends as much of it as
+    /// possible at once.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -142,6 +156,10 @@ impl SharedSendQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Returns [`PostError::OtherSendQueue`] if the queue pair was not created with this queue, and [`PostError::Full`]
+    /// if this queue is full: poll its completion queue first. Otherwise fails like [`QueuePair::post_send`].
     pub fn post(&self, qp: &QueuePair, request: impl Into<WorkRequest>) -> Result<(), PostError> {
         self.post_all(qp, vec![request.into()])
     }
@@ -160,6 +178,9 @@ impl SharedSendQueue {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails like [`post`](Self::post), if any of the requests cannot be posted.
     pub fn post_all(&self, qp: &QueuePair, requests: Vec<WorkRequest>) -> Result<(), PostError> {
         qp.post_tagged(requests, |inner, requests| self.inner.post(inner, requests))
     }

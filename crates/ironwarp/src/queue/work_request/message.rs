@@ -4,7 +4,8 @@ use super::request::{WorkRequest, memory};
 use ironwarp_rnic::queue::{Data, Operation, Sge};
 use ironwarp_wire::{Place, Tag};
 
-/// A Send request, with additional options.
+/// A Send request, with options that other requests do not have. [`WorkRequest::send`] creates it; all posting methods
+/// accept it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,7 +31,8 @@ pub struct SendRequest {
     request: WorkRequest,
 }
 
-/// A Write with Immediate request, with additional options.
+/// A request for an RDMA Write with Immediate, with options that other Writes do not have.
+/// [`WorkRequest::write_immediate`] creates it; all posting methods accept it.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,7 +54,7 @@ pub struct WriteImmRequest {
 }
 
 impl WorkRequest {
-    /// Sends registered memory to the peer's next receive. An empty list sends an empty message.
+    /// Creates a request that sends registered memory to the peer's next receive. An empty list sends an empty message.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -71,8 +73,9 @@ impl WorkRequest {
         SendRequest::new(id, memory(list))
     }
 
-    /// Sends bytes to the peer's next receive. They are copied when the request is created, and need not be registered.
-    /// Up to 30 bytes are stored in the request itself (message push, requirement X5).
+    /// Creates a request that sends `bytes` to the peer's next receive. The bytes are copied now, and need not be
+    /// registered. Up to 30 bytes are stored in the request itself, without an allocation (message push, requirement
+    /// X5).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,8 +93,9 @@ impl WorkRequest {
         SendRequest::new(id, Data::Inline(bytes.into()))
     }
 
-    /// Writes registered memory to a remote address, and notifies the remote program (RDMA Write with Immediate, RFC
-    /// 7306): the operation consumes the peer's next receive, whose completion has the length and `immediate`.
+    /// Creates a request that writes registered memory to a remote address and notifies the remote program (RDMA Write
+    /// with Immediate, RFC 7306): the message consumes the peer's next receive, whose completion has the length and
+    /// `immediate`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -116,14 +120,16 @@ impl WorkRequest {
 macro_rules! message {
     ($name:ident) => {
         impl $name {
-            /// Solicits an event at the peer, if it waits for solicited messages (requirement N8).
+            /// Marks the message as solicited: it causes an event at the peer if the remote completion queue is armed
+            /// for solicited completions (requirement N8).
             pub fn solicited(mut self) -> Self {
                 self.request.inner.solicited = true;
                 self
             }
 
-            /// Uses a receive of the remote shared receive queue with this number
-            /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)), for an XRC queue pair.
+            /// Addresses the remote shared receive queue with this number
+            /// ([`SharedReceiveQueue::id`](crate::SharedReceiveQueue::id)): the message consumes a receive of that
+            /// queue. The remote queue pair must be an [XRC target](crate::QueuePairBuilder::xrc_target).
             ///
             /// ```
             /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -151,13 +157,13 @@ macro_rules! message {
                 self
             }
 
-            /// Suppresses the completion, unless the request fails.
+            /// Suppresses the completion of the request, unless the request fails.
             pub fn unsignaled(mut self) -> Self {
                 self.request = self.request.unsignaled();
                 self
             }
 
-            /// Waits until all earlier Reads and atomic operations have completed.
+            /// Delays the request until all earlier Reads and atomic operations of the queue pair have completed.
             pub fn fenced(mut self) -> Self {
                 self.request = self.request.fenced();
                 self
@@ -176,21 +182,22 @@ message!(SendRequest);
 message!(WriteImmRequest);
 
 impl SendRequest {
+    /// Creates a Send of `data`.
     fn new(id: u64, data: Data) -> Self {
         let operation = Operation::Send { invalidate: None };
         Self { request: WorkRequest::new(id, operation, data) }
     }
 
-    /// Invalidates this remote tag when the message is delivered (requirement M12).
+    /// Invalidates a tag of the peer when the message is delivered (requirement M12).
     pub fn invalidate(mut self, tag: Tag) -> Self {
         self.request.inner.operation = Operation::Send { invalidate: Some(tag) };
         self
     }
 
-    /// Adds immediate data, which the peer finds in its completion (requirement X8). This works between Ironwarp
-    /// adapters only. With other peers the request fails with
+    /// Adds immediate data, which the completion of the remote receive carries (requirement X8). This works between
+    /// Ironwarp adapters only. With another peer the request fails with
     /// [`Status::LocalQpOperation`](crate::Status::LocalQpOperation) and
-    /// [`QpError::NoImmediate`](crate::QpError::NoImmediate); use [`WorkRequest::write_immediate`] there.
+    /// [`QpError::NoImmediate`](crate::QpError::NoImmediate): use [`WorkRequest::write_immediate`] instead.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

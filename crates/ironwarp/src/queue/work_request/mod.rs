@@ -1,4 +1,4 @@
-//! Work requests, which programs post to send queues.
+//! Work requests: what programs post to send queues.
 
 mod message;
 mod rdma;

@@ -1,11 +1,11 @@
-//! RDMA Writes, RDMA Reads and atomic operations.
+//! Work requests for RDMA Writes, RDMA Reads and atomic operations.
 
 use super::request::{WorkRequest, memory};
 use ironwarp_rnic::queue::{Data, Operation, Sge};
 use ironwarp_wire::{AtomicOp, Place};
 
 impl WorkRequest {
-    /// Writes registered memory to a remote address (RDMA Write).
+    /// Creates a request that writes registered memory to a remote address (RDMA Write).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -23,7 +23,7 @@ impl WorkRequest {
         Self::new(id, Operation::Write(to), memory(list))
     }
 
-    /// Writes bytes to a remote address. They are copied when the request is created, as with
+    /// Creates a request that writes `bytes` to a remote address. The bytes are copied now, as with
     /// [`send_inline`](Self::send_inline).
     ///
     /// ```
@@ -40,7 +40,7 @@ impl WorkRequest {
         Self::new(id, Operation::Write(to), Data::Inline(bytes.into()))
     }
 
-    /// Reads from a remote address into registered memory (RDMA Read).
+    /// Creates a request that reads from a remote address into registered memory (RDMA Read).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -59,8 +59,9 @@ impl WorkRequest {
         Self::new(id, Operation::Read(from), memory(list))
     }
 
-    /// Adds to the 64-bit word at a remote address, atomically with respect to other atomic operations of the remote
-    /// adapter. The previous value goes to `result`, which must have 8 bytes. The word is in the peer's byte order.
+    /// Creates a request that adds `add` to the 64-bit word at a remote address, atomically with respect to other
+    /// atomic operations of the remote adapter. The previous value of the word is written to `result`, which must have
+    /// 8 bytes. The word is in the peer's byte order.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -79,8 +80,9 @@ impl WorkRequest {
         Self::atomic(id, result, word, AtomicOp::FetchAdd { add, mask: 0 })
     }
 
-    /// Replaces the 64-bit word at a remote address with `swap` if it equals `compare`. Atomicity and `result` are as
-    /// for [`fetch_add`](Self::fetch_add).
+    /// Creates a request that replaces the 64-bit word at a remote address with `swap` if the word equals `compare`. In
+    /// any case the previous value of the word is written to `result`. Atomicity and byte order are as for
+    /// [`fetch_add`](Self::fetch_add).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -99,8 +101,8 @@ impl WorkRequest {
         Self::atomic(id, result, word, AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask })
     }
 
-    /// Executes an atomic operation with the masks of RFC 7306 §5.1, for several counters in one word, or for some of
-    /// its bits.
+    /// Creates a request for an atomic operation with the masks of RFC 7306 §5.1, for several counters in one word, or
+    /// for some bits of the word. `result`, atomicity and byte order are as for [`fetch_add`](Self::fetch_add).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {

@@ -1,16 +1,17 @@
-//! Memory windows and registrations by work request.
+//! Work requests that bind windows, register regions, and invalidate either.
 
 use super::request::{WorkRequest, memory};
 use crate::error::AccessError;
-use crate::memory::{FastRegion, MemoryRegion, Window};
-use ironwarp_rnic::memory::{Binding, Memory, Rights, Scope};
+use crate::memory::{FastRegion, MemoryRegion, TagSequence, Window};
+use ironwarp_rnic::memory::{Binding, Rights, Scope};
 use ironwarp_rnic::queue::Operation;
 use ironwarp_wire::Tag;
 use std::sync::Arc;
 
 impl WorkRequest {
-    /// Binds a window to `len` bytes of a region at offset `at`, for the peer of the queue pair that the request is
-    /// posted to. This invalidates the previous binding. A length of zero only invalidates it.
+    /// Creates a request that binds a window to `len` bytes of a region at offset `at`. The peer of the queue pair that
+    /// the request is posted to can then access these bytes. The previous binding of the window becomes invalid. With a
+    /// length of zero the window has no new binding.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -26,6 +27,9 @@ impl WorkRequest {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the range is not completely inside the region.
     pub fn bind(
         id: u64,
         window: &Window,
@@ -34,11 +38,13 @@ impl WorkRequest {
         len: usize,
         access: Rights,
     ) -> Result<Self, AccessError> {
-        Ok(Self::binding(id, window, binding(region, at, len, access, false)?))
+        let one_touch = false;
+        Self::new_bind(id, window, region, at, len, access, one_touch)
     }
 
-    /// Binds a window for a single message of the peer: the window closes when the message ends. The peer is not
-    /// notified, and its next access is refused (requirement M10).
+    /// Creates a request that binds a window like [`bind`](Self::bind), but for a single message of the peer: the
+    /// window is invalidated when the message ends (requirement M10). The peer is not notified; its next access is
+    /// refused.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -56,6 +62,9 @@ impl WorkRequest {
     /// # Ok(())
     /// # }
     /// ```
+    ///
+    /// # Errors
+    /// Fails if the range is not completely inside the region.
     pub fn bind_once(
         id: u64,
         window: &Window,
@@ -64,17 +73,37 @@ impl WorkRequest {
         len: usize,
         access: Rights,
     ) -> Result<Self, AccessError> {
-        Ok(Self::binding(id, window, binding(region, at, len, access, true)?))
+        let one_touch = true;
+        Self::new_bind(id, window, region, at, len, access, one_touch)
     }
 
-    fn binding(id: u64, window: &Window, binding: Binding) -> Self {
+    /// Creates a request that binds a window, for one message or for many.
+    fn new_bind(
+        id: u64,
+        window: &Window,
+        region: &MemoryRegion,
+        at: usize,
+        len: usize,
+        rights: Rights,
+        one_touch: bool,
+    ) -> Result<Self, AccessError> {
+        region.check_range(at, len)?;
+        let place = region.place(at)?;
+        let binding = Binding {
+            region: place.tag,
+            at: place.offset,
+            len: len as u64,
+            rights,
+            one_touch,
+            zero_based: true,
+            scope: Scope::Stream,
+        };
         let tags = &window.registration.tags;
-        // The tag is assigned when the request is posted.
-        let operation = Operation::Bind { window: tags.tag(), binding };
-        Self { tags: Some(Arc::clone(tags)), ..Self::new(id, operation, memory(&[])) }
+        Ok(Self::with_tags(id, Operation::Bind { window: tags.tag(), binding }, tags))
     }
 
-    /// Registers a region. Only the peer of the queue pair that the request is posted to can invalidate it.
+    /// Creates a request that registers a region. Of all peers, only that of the queue pair that the request is posted
+    /// to can invalidate the region.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -90,11 +119,12 @@ impl WorkRequest {
     /// # }
     /// ```
     pub fn register(id: u64, region: &FastRegion, access: Rights) -> Self {
-        Self::registering(id, region, region.memory(access, false))
+        let one_touch = false;
+        Self::new_register(id, region, access, one_touch)
     }
 
-    /// Registers a region for a single message of a peer. When the message ends, the region has to be registered again,
-    /// as after an invalidation (requirement M10).
+    /// Creates a request that registers a region for a single message of a peer. The region is invalidated when the
+    /// message ends, and can then be registered again (requirement M10).
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -116,17 +146,25 @@ impl WorkRequest {
     /// # }
     /// ```
     pub fn register_once(id: u64, region: &FastRegion, access: Rights) -> Self {
-        Self::registering(id, region, region.memory(access, true))
+        let one_touch = true;
+        Self::new_register(id, region, access, one_touch)
     }
 
-    fn registering(id: u64, region: &FastRegion, memory: Memory) -> Self {
+    /// Creates a request that registers a region, for one message or for many.
+    fn new_register(id: u64, region: &FastRegion, access: Rights, one_touch: bool) -> Self {
         let tags = &region.registration.tags;
-        // The tag is assigned when the request is posted.
-        let operation = Operation::Register { tag: tags.next_registration(), memory };
-        Self { tags: Some(Arc::clone(tags)), ..Self::new(id, operation, self::memory(&[])) }
+        let memory = region.memory(access, one_touch);
+        Self::with_tags(id, Operation::Register { tag: tags.next_registration(), memory }, tags)
     }
 
-    /// Invalidates a region that was registered by a work request. Its tag is invalid until it is registered again.
+    /// Creates a request that assigns a new tag. The tag in `operation` is provisional: posting replaces it, because
+    /// other requests may be posted first.
+    fn with_tags(id: u64, operation: Operation, tags: &Arc<TagSequence>) -> Self {
+        Self { tags: Some(Arc::clone(tags)), ..Self::new(id, operation, memory(&[])) }
+    }
+
+    /// Creates a request that invalidates a region that was registered by a work request. No request of a peer or of
+    /// this program can access the region until it is registered again.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -145,7 +183,7 @@ impl WorkRequest {
         Self::local_invalidate(id, region.tag())
     }
 
-    /// Closes a window until it is bound again.
+    /// Creates a request that invalidates a window: the peer cannot access it until it is bound again.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -165,7 +203,7 @@ impl WorkRequest {
         Self::local_invalidate(id, window.tag())
     }
 
-    /// Invalidates a local tag, which must belong to a [`Window`] or a [`FastRegion`].
+    /// Creates a request that invalidates a local tag, which must belong to a [`Window`] or a [`FastRegion`].
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -184,25 +222,4 @@ impl WorkRequest {
     pub fn local_invalidate(id: u64, tag: Tag) -> Self {
         Self::new(id, Operation::Invalidate(tag), memory(&[]))
     }
-}
-
-/// Returns the binding of a window to a part of a region, for one peer.
-fn binding(
-    region: &MemoryRegion,
-    at: usize,
-    len: usize,
-    rights: Rights,
-    one_touch: bool,
-) -> Result<Binding, AccessError> {
-    region.check(at, len)?;
-    let place = region.place(at)?;
-    Ok(Binding {
-        region: place.tag,
-        at: place.offset,
-        len: len as u64,
-        rights,
-        one_touch,
-        zero_based: true,
-        scope: Scope::Stream,
-    })
 }

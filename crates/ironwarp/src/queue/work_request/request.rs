@@ -1,4 +1,4 @@
-//! The work request.
+//! The work request, with the options that all requests have.
 
 use crate::memory::TagSequence;
 use ironwarp_rnic::queue::{Data, Operation, Sge, Sges, WorkRequest as Inner};
@@ -27,18 +27,19 @@ use std::sync::Arc;
 #[must_use = "a request does nothing until it is posted"]
 pub struct WorkRequest {
     pub(in crate::queue) inner: Inner,
-    /// The tag sequence that the request advances.
+    /// The tag sequence of the window or region to which the request assigns a new tag when it is posted. `None` if the
+    /// request assigns no tag.
     pub(in crate::queue) tags: Option<Arc<TagSequence>>,
 }
 
 impl WorkRequest {
-    /// Suppresses the completion, unless the request fails.
+    /// Suppresses the completion of the request, unless the request fails.
     pub fn unsignaled(mut self) -> Self {
         self.inner.signaled = false;
         self
     }
 
-    /// Waits until all earlier Reads and atomic operations have completed.
+    /// Delays the request until all earlier Reads and atomic operations of the queue pair have completed.
     pub fn fenced(mut self) -> Self {
         self.inner.fence = true;
         self
@@ -49,6 +50,7 @@ impl WorkRequest {
         self.inner.id
     }
 
+    /// Creates a request that assigns no tag.
     pub(super) fn new(id: u64, operation: Operation, data: Data) -> Self {
         Self { inner: Inner::new(id, operation, data), tags: None }
     }
@@ -67,6 +69,7 @@ impl fmt::Debug for WorkRequest {
     }
 }
 
+/// Returns the data of a request that sends or fills registered memory.
 pub(super) fn memory(list: &[Sge]) -> Data {
     Data::Memory(Sges::from(list))
 }
