@@ -5,7 +5,7 @@
 //! | module | for |
 //! |---|---|
 //! | [`config`] | settings: the device's, the engine's and the drop-in's, by name and from the environment |
-//! | `util` | locks and timers |
+//! | `util` | timers |
 //! | [`sys`] | system calls |
 //! | `reactor` | the event loop: lanes, poll sets, and threads that wait for completions |
 //! | `capture` | packet capture of the adapter's own traffic |

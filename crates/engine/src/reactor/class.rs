@@ -1,10 +1,10 @@
-//! Classes of completion handlers (requirement N6): which queue pairs a lane of their own serves, and how lanes divide their time among
-//! the others.
+//! Classes of completion handlers (requirement N6). They decide which lane serves a queue pair, and how a lane divides
+//! its time.
 //!
 //! | class | served by | when |
 //! |---|---|---|
 //! | low latency | a lane of its own, scheduled before other threads (`sys/sched.rs`) | at once |
-//! | bulk | the lanes that its queue pairs are steered to | in proportion to its share, when a lane has more to do than it can |
+//! | bulk | the lanes that its queue pairs are steered to | in proportion to its share, if a lane has a backlog |
 
 use std::fmt;
 use std::num::NonZero;
@@ -15,12 +15,13 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub enum Class {
     /// Served before everything else, by a lane of its own.
     LowLatency,
-    /// Served in proportion to its share: a class with twice the share of another has twice as many turns while both have work.
+    /// Served in proportion to its share: a class with twice the share of another has twice as many turns while both
+    /// have work.
     Bulk(NonZero<u8>),
 }
 
 impl Class {
-    /// The class of a handler that was given no other.
+    /// The class of a handler until another one is set.
     pub const DEFAULT: Self = Self::Bulk(NonZero::new(16).expect("16 is not zero"));
 }
 
@@ -39,33 +40,36 @@ impl fmt::Display for Class {
     }
 }
 
-/// A class that can change while other threads read it: shared by a completion handler and its completion queues.
+/// A class that can change while other threads read it. A completion handler shares it with its completion queues.
+///
+/// The byte is the share of a bulk class, or zero for low latency.
 #[derive(Debug)]
 pub(crate) struct SharedClass(AtomicU8);
 
 impl SharedClass {
     pub(crate) fn new(class: Class) -> Self {
-        Self(AtomicU8::new(Self::byte(class)))
+        Self(AtomicU8::new(Self::encode(class)))
     }
 
-    fn byte(class: Class) -> u8 {
+    fn encode(class: Class) -> u8 {
         match class {
             Class::LowLatency => 0,
             Class::Bulk(share) => share.get(),
         }
     }
 
-    fn class(byte: u8) -> Class {
+    fn decode(byte: u8) -> Class {
         NonZero::new(byte).map_or(Class::LowLatency, Class::Bulk)
     }
 
+    /// Returns the current class.
     pub(crate) fn get(&self) -> Class {
-        Self::class(self.0.load(Ordering::SeqCst))
+        Self::decode(self.0.load(Ordering::SeqCst))
     }
 
-    /// Sets the class, and returns the one before.
+    /// Sets the class, and returns the previous one.
     pub(crate) fn replace(&self, class: Class) -> Class {
-        Self::class(self.0.swap(Self::byte(class), Ordering::SeqCst))
+        Self::decode(self.0.swap(Self::encode(class), Ordering::SeqCst))
     }
 }
 

@@ -1,52 +1,61 @@
-//! A lane's backlog, divided among classes by stride scheduling.
+//! The backlog of a lane, divided among classes by stride scheduling.
+//!
+//! Each class has a pass: the number of turns it had, divided by its share. The class with the smallest pass has the
+//! next turn. So a class with twice the share of another has twice as many turns while both have work.
 
 use super::class::Class;
 use std::collections::{BTreeMap, VecDeque};
 use std::num::NonZero;
 
-/// Work that waits for its turn. The next turn goes to a class by its share, and within a class by order of arrival.
+/// Work that waits for its turn. The next turn goes to a class by its share, and within a class to the work that came
+/// first.
 #[derive(Debug)]
 pub(crate) struct Shares<T> {
-    classes: BTreeMap<NonZero<u8>, Waiting<T>>,
-    /// The pass of the class that had the last turn, before that turn.
-    now: u64,
+    /// The classes by their share.
+    classes: BTreeMap<NonZero<u8>, ClassQueue<T>>,
+    /// The pass that the class of the last turn had before that turn.
+    current_pass: u64,
 }
 
+/// The waiting work of one class.
 #[derive(Debug)]
-struct Waiting<T> {
+struct ClassQueue<T> {
     work: VecDeque<T>,
-    /// Number of turns the class had, divided by its share. The smallest is next.
+    /// In units of 1/[`TURN`] turns.
     pass: u64,
 }
 
-/// What a turn adds to the pass of a class with a share of one: large enough to be divided by every share without much error.
+/// What a turn adds to the pass of a class with a share of one. Large, because it is divided by the share, and the
+/// remainder is lost.
 const TURN: u64 = 1 << 32;
 
 impl<T> Shares<T> {
     pub(crate) fn new() -> Self {
-        Self { classes: BTreeMap::new(), now: 0 }
+        Self { classes: BTreeMap::new(), current_pass: 0 }
     }
 
+    /// Returns whether no work waits.
     pub(crate) fn is_empty(&self) -> bool {
         self.classes.values().all(|class| class.work.is_empty())
     }
 
+    /// Adds work of a class. Low-latency work counts as the default class: the low-latency lane has no other work.
     pub(crate) fn push(&mut self, class: Class, work: T) {
         let Class::Bulk(share) = class else { return self.push(Class::DEFAULT, work) };
-        let now = self.now;
-        let class = self.classes.entry(share).or_insert(Waiting { work: VecDeque::new(), pass: now });
+        let current = self.current_pass;
+        let class = self.classes.entry(share).or_insert(ClassQueue { work: VecDeque::new(), pass: current });
         if class.work.is_empty() {
-            // A class that was idle has not saved up turns.
-            class.pass = class.pass.max(now);
+            // A class that was idle gets no extra turns for that time.
+            class.pass = class.pass.max(current);
         }
         class.work.push_back(work);
     }
 
-    /// Takes the work whose turn it is.
+    /// Takes the work that has the next turn.
     pub(crate) fn pop(&mut self) -> Option<T> {
         let waiting = self.classes.iter_mut().filter(|(_, class)| !class.work.is_empty());
         let (share, class) = waiting.min_by_key(|(_, class)| class.pass)?;
-        self.now = class.pass;
+        self.current_pass = class.pass;
         class.pass += TURN / u64::from(share.get());
         class.work.pop_front()
     }
@@ -60,22 +69,22 @@ mod tests {
         Class::Bulk(NonZero::new(share).unwrap())
     }
 
-    /// How many of the next `turns` each class has, if all have more to do than that.
-    fn turns(shares: &[u8], turns: usize) -> Vec<usize> {
+    /// Counts how many of the next `turns` go to each class, if all classes have enough work.
+    fn count_turns(shares: &[u8], turns: usize) -> Vec<usize> {
         let mut waiting = Shares::new();
-        let mut had = vec![0; shares.len()];
+        let mut counts = vec![0; shares.len()];
         for (index, share) in shares.iter().enumerate() {
             (0..turns).for_each(|_| waiting.push(bulk(*share), index));
         }
-        (0..turns).for_each(|_| had[waiting.pop().unwrap()] += 1);
-        had
+        (0..turns).for_each(|_| counts[waiting.pop().unwrap()] += 1);
+        counts
     }
 
     #[test]
     fn turns_go_by_shares() {
-        assert_eq!(turns(&[1, 3], 400), [100, 300]);
-        assert_eq!(turns(&[16, 32, 64], 700), [100, 200, 400]);
-        assert_eq!(turns(&[255], 10), [10]);
+        assert_eq!(count_turns(&[1, 3], 400), [100, 300]);
+        assert_eq!(count_turns(&[16, 32, 64], 700), [100, 200, 400]);
+        assert_eq!(count_turns(&[255], 10), [10]);
     }
 
     #[test]
@@ -96,7 +105,7 @@ mod tests {
         (0..40).for_each(|_| waiting.push(bulk(1), 'a'));
         (0..40).for_each(|_| waiting.push(bulk(2), 'b'));
         let first: Vec<_> = (0..30).map(|_| waiting.pop().unwrap()).collect();
-        let late = first.iter().filter(|who| **who == 'b').count();
-        assert!((19..=21).contains(&late), "the one that comes later has its share and no more: {late}");
+        let later = first.iter().filter(|class| **class == 'b').count();
+        assert!((19..=21).contains(&later), "the class that came later has its share and no more: {later}");
     }
 }

@@ -1,4 +1,4 @@
-//! Lanes that cannot go on: the adapter stops, its events say so, and no thread waits forever.
+//! Lanes that fail: the adapter stops and raises an event, and no thread waits forever.
 
 use super::command::Command;
 use super::source::{EventSource, Rearm};
@@ -19,10 +19,10 @@ use std::sync::Arc;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Duration = Duration::from_secs(20);
+/// Timeout of each step, longer than any takes on a busy machine.
+const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// An adapter with one lane, and two connected queue pairs of it, each with a receive.
+/// An adapter with one lane and two queue pairs that are connected to each other, each with a posted receive.
 struct Ends {
     engine: Arc<Engine>,
     listener: Listener,
@@ -38,20 +38,20 @@ impl Ends {
         let listener = engine.listen("127.0.0.1:0".parse().unwrap()).unwrap();
         let [near, far] = &pairs;
         engine.connect(near, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = listener.incoming().wait(PATIENCE).unwrap();
+        let incoming = listener.incoming().wait(TIMEOUT).unwrap();
         incoming.accept(far, engine.terms(None, None), &[]).unwrap();
         for pair in &pairs {
-            pair.wait_connected(PATIENCE).unwrap();
+            pair.wait_connected(TIMEOUT).unwrap();
             pair.qp().post_receive(ReceiveRequest { id: 7, buffers: Sges::default() }).unwrap();
         }
         Self { engine, listener, cq, pairs }
     }
 
-    /// All that was posted comes back, and then there is nothing to wait for.
-    fn flushed(&self) -> Vec<Completion> {
+    /// Polls until the adapter has stopped, and returns the completions.
+    fn drain_completions(&self) -> Vec<Completion> {
         let mut flushed = Vec::new();
         loop {
-            match self.cq.wait(Some(PATIENCE)) {
+            match self.cq.wait(Some(TIMEOUT)) {
                 Ok(true) => {
                     self.cq.poll(16, |completion| flushed.push(completion)).unwrap();
                 }
@@ -64,7 +64,7 @@ impl Ends {
     }
 }
 
-/// Something to look after that panics when the lane asks for its descriptor.
+/// An event source that panics when the lane asks for its descriptor.
 #[derive(Debug)]
 struct NoDescriptor;
 
@@ -86,35 +86,35 @@ fn a_lane_that_panics_stops_the_adapter() {
     let ends = Ends::new();
     let events = ends.engine.async_events().unwrap();
     let idle = ends.engine.create_cq(1).unwrap();
-    let waits = std::thread::spawn(move || idle.wait(None));
+    let sleeper = std::thread::spawn(move || idle.wait(None));
     ends.engine.steering().lane(0).unwrap().handle().submit(Command::AddSource(Arc::new(NoDescriptor)));
-    assert_eq!(events.wait(Some(PATIENCE)), Some(AsyncEvent::DeviceFatal));
-    let flushed = ends.flushed();
+    assert_eq!(events.wait(Some(TIMEOUT)), Some(AsyncEvent::DeviceFatal));
+    let flushed = ends.drain_completions();
     assert_eq!(flushed.len(), 2, "{flushed:?}");
     assert!(flushed.iter().all(|completion| completion.status == Status::Flushed), "{flushed:?}");
-    // The other end may have seen the RST of the first before it was cut itself.
+    // One of the two ends may have received the other's RST before the lane aborted it.
     assert!(flushed.iter().any(|it| it.cause.as_deref() == Some(&QpError::Stopped)), "{flushed:?}");
-    assert!(ends.pairs.iter().all(|pair| pair.wait_closed(PATIENCE)));
-    assert_eq!(waits.join().unwrap(), Err(WaitError::Stopped));
-    // Whoever wants a connection now is refused, and does not wait for a lane.
+    assert!(ends.pairs.iter().all(|pair| pair.wait_closed(TIMEOUT)));
+    assert_eq!(sleeper.join().unwrap(), Err(WaitError::Stopped));
+    // A new connection fails at once, and does not wait for a lane.
     let began = Instant::now();
     let late = QueuePairAttributes::new(ends.engine.device().allocate_domain(), &ends.cq);
     let late = ends.engine.create_qp(late).unwrap();
     ends.engine.connect(&late, ends.listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    late.wait_connected(PATIENCE).unwrap_err();
+    late.wait_connected(TIMEOUT).unwrap_err();
     drop(ends);
-    assert!(began.elapsed() < PATIENCE, "{:?}", began.elapsed());
+    assert!(began.elapsed() < TIMEOUT, "{:?}", began.elapsed());
 }
 
-/// The program closes all descriptors of its process, as closefrom(3) does, while one thread sleeps and another polls. Calls return
-/// errors; nothing panics, aborts or hangs.
+/// The program closes all descriptors of its process, as closefrom(3) does, while one thread sleeps and another polls.
+/// Calls return errors; nothing panics, aborts or hangs.
 #[test]
 fn a_program_that_closes_our_descriptors() {
     if !in_child("reactor::tests::a_program_that_closes_our_descriptors") {
         return;
     }
     std::thread::spawn(|| {
-        std::thread::sleep(2 * PATIENCE);
+        std::thread::sleep(2 * TIMEOUT);
         eprintln!("it hangs");
         std::process::abort();
     });
@@ -123,18 +123,18 @@ fn a_program_that_closes_our_descriptors() {
     let sleeper = std::thread::spawn(move || idle.wait(None));
     let events = ends.engine.async_events().unwrap();
     close_all();
-    // The program gets the numbers for files of its own, and keeps them.
+    // The program's own files get descriptor numbers that the adapter had. The adapter must not close them.
     let files: Vec<_> = (0..4).map(|_| std::fs::File::open("/dev/null").unwrap()).collect();
     let request = WorkRequest::new(1, Operation::Send { invalidate: None }, Data::Memory(Sges::default()));
     near.post_send([request]).unwrap();
-    let flushed = ends.flushed();
+    let flushed = ends.drain_completions();
     assert!(flushed.len() >= 2, "{flushed:?}");
-    assert!(ends.pairs.iter().all(|pair| pair.wait_closed(PATIENCE)));
+    assert!(ends.pairs.iter().all(|pair| pair.wait_closed(TIMEOUT)));
     assert_eq!(sleeper.join().unwrap(), Err(WaitError::Stopped));
     let began = Instant::now();
-    let raised = events.wait(Some(PATIENCE));
+    let raised = events.wait(Some(TIMEOUT));
     assert!(matches!(raised, Some(AsyncEvent::DeviceFatal) | None), "{raised:?}");
-    assert!(began.elapsed() < PATIENCE, "it waits for a descriptor that is closed");
+    assert!(began.elapsed() < TIMEOUT, "it waited for a closed descriptor");
     drop((near, ends, events));
     for file in &files {
         assert!(file.metadata().is_ok(), "a file of the program was closed");
@@ -159,7 +159,8 @@ impl EventSink<ConnectionEvent> for HoldConnected {
     }
 }
 
-/// One lane makes a connection while the adapter is closed, and the lane that should serve the connection has already ended.
+/// One lane makes a connection while the adapter is closed, and the lane that should serve the connection has already
+/// ended.
 #[test]
 fn a_connection_made_while_the_adapter_closes_is_closed() {
     let far = Engine::new(Config::default()).unwrap();
@@ -180,10 +181,10 @@ fn a_connection_made_while_the_adapter_closes_is_closed() {
     let attributes = QueuePairAttributes::new(near.device().allocate_domain(), &cq);
     let pair = near.create_qp_with(attributes, options).unwrap();
     near.connect(&pair, listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-    let incoming = listener.incoming().wait(PATIENCE).unwrap();
+    let incoming = listener.incoming().wait(TIMEOUT).unwrap();
     incoming.accept(&far_pair, far.terms(None, None), &[]).unwrap();
-    far_pair.wait_connected(PATIENCE).unwrap();
-    is_connected.recv_timeout(PATIENCE).unwrap();
+    far_pair.wait_connected(TIMEOUT).unwrap();
+    is_connected.recv_timeout(TIMEOUT).unwrap();
     drop((pair, cq, handler, near));
-    assert!(far_pair.wait_closed(PATIENCE), "the connection was forgotten");
+    assert!(far_pair.wait_closed(TIMEOUT), "the connection was forgotten");
 }

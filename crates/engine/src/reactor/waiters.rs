@@ -1,10 +1,12 @@
-//! Threads of the program that sleep until their completion queue has something.
+//! Threads of the program that sleep until their completion queue has a completion.
 //!
-//! One of them sleeps on the sockets themselves, so that no lane is between a message and the thread that waits for it. The
-//! others sleep on an alarm, which rings for every completion while a thread sleeps. No lock is held meanwhile.
+//! One of them, the direct waiter, sleeps on the sockets themselves, so that it receives a message without waking a
+//! lane first. The others sleep on an alarm, an eventfd that is signalled for every completion while any thread sleeps.
+//! No lock is held while a thread sleeps.
 //!
-//! A thread may vanish while it sleeps: what the C library does to a cancelled thread is not Rust's unwinding. So each thread is
-//! registered, and checked for existence by the next thread that goes to sleep, and by the lane whose sockets it sleeps on.
+//! A thread may vanish while it sleeps, because the program cancels it (`pthread_cancel`): Rust destructors may not run
+//! then. So each sleeping thread is registered. The next thread that goes to sleep checks that the registered threads
+//! still exist, and so does the lane whose sockets the direct waiter sleeps on.
 
 use crate::sys::poller::EventFd;
 use crate::sys::thread::Thread;
@@ -23,23 +25,27 @@ pub(crate) struct Waiters {
     list: Mutex<Vec<Waiter>>,
 }
 
+/// A thread that sleeps, or is about to.
 #[derive(Clone, Copy, Debug)]
 struct Waiter {
     thread: Thread,
-    /// It sleeps on the sockets.
+    /// Whether it sleeps on the sockets, not only on the alarm. At most one waiter does.
     direct: bool,
 }
 
 impl Waiters {
+    /// Creates the list for a completion queue, without threads, and sets the queue's alarm.
     pub(crate) fn new(cq: &Arc<Cq>) -> io::Result<Arc<Self>> {
         let alarm = Arc::new(Alarm(EventFd::counter()?));
         cq.set_alarm(Arc::<Alarm>::clone(&alarm));
         Ok(Arc::new(Self { cq: Arc::clone(cq), alarm, list: Mutex::default() }))
     }
 
-    /// Registers the calling thread, which is about to sleep.
+    /// Registers the calling thread, which is about to sleep, until the guard is dropped. The caller must then check
+    /// for completions once more: from now on the alarm is signalled for new ones.
     pub(crate) fn register(self: &Arc<Self>) -> WaiterGuard<'_> {
-        // A ring from before is answered by the caller's next check; if that finds something, the alarm rings again for the others.
+        // Consumes earlier signals: the caller checks for completions next. If there is one, it signals the alarm for
+        // the others.
         self.alarm.0.take();
         let mut list = lock(&self.list);
         self.reap(&mut list);
@@ -49,15 +55,16 @@ impl Waiters {
         WaiterGuard { waiters: self, me }
     }
 
-    /// Forgets threads that vanished while they slept.
+    /// Unregisters threads that vanished while they slept.
     pub(crate) fn reap_dead(&self) {
         self.reap(&mut lock(&self.list));
     }
 
+    /// Removes threads from the list that vanished while they slept.
     fn reap(&self, list: &mut Vec<Waiter>) {
         let me = Thread::current();
         list.retain(|waiter| {
-            // A thread that is here again, after a jump out of the call, does not sleep either.
+            // The calling thread does not sleep either, if it is listed because it left an earlier wait by `longjmp`.
             let sleeps = waiter.thread != me && waiter.thread.exists();
             if !sleeps {
                 self.cq.end_sleep();
@@ -66,7 +73,7 @@ impl Waiters {
         });
     }
 
-    /// Number of waiters, and how many of them sleep on the sockets.
+    /// Returns the number of waiters, and how many of them sleep on the sockets.
     #[cfg(test)]
     pub(crate) fn count(&self) -> (usize, usize) {
         let list = lock(&self.list);
@@ -74,7 +81,7 @@ impl Waiters {
     }
 }
 
-/// The registration of a thread that sleeps.
+/// The registration of a sleeping thread. Dropping it unregisters the thread.
 #[derive(Debug)]
 pub(crate) struct WaiterGuard<'w> {
     waiters: &'w Arc<Waiters>,
@@ -90,17 +97,18 @@ impl WaiterGuard<'_> {
         self.me.thread
     }
 
-    /// Whether this thread is the one that sleeps on the sockets.
+    /// Returns whether this thread is the one that sleeps on the sockets.
     pub(crate) fn is_direct(&self) -> bool {
         self.me.direct
     }
 
-    /// The descriptor of the alarm.
+    /// Returns the descriptor of the alarm.
     pub(crate) fn alarm(&self) -> BorrowedFd<'_> {
         self.waiters.alarm.0.as_fd()
     }
 
-    /// There is a completion, or no thread on the sockets any more: lets the other threads look.
+    /// Wakes all other waiters: there is a completion, or this thread does not sleep on the sockets any more and
+    /// another one must.
     pub(crate) fn wake_others(&self) {
         if lock(&self.waiters.list).iter().any(|other| other.thread != self.me.thread) {
             self.waiters.alarm.signal();
@@ -118,7 +126,7 @@ impl Drop for WaiterGuard<'_> {
     }
 }
 
-/// Rings for every completion while a thread sleeps.
+/// An eventfd that the completion queue signals for every completion while a thread sleeps.
 #[derive(Debug)]
 struct Alarm(EventFd);
 

@@ -1,9 +1,13 @@
-//! Which lane serves what: the one place that decides (requirement I7).
+//! The lanes of an adapter, and the only place that decides which lane serves what (requirement I7).
 //!
-//! A connection goes to the lane that the [redirection table](RedirectionTable) has for the hash of its addresses. Work without addresses,
-//! such as a listener or a timer, goes to the default lane. A completion queue with a completion vector has its connections on
-//! that lane (requirement N5). Connections can be moved to another lane while traffic flows, by the program and by `rebalance.rs`
-//! (requirement I9).
+//! | work | lane |
+//! |---|---|
+//! | a connection whose completion queue is of class low latency | the low-latency lane (requirement N6) |
+//! | a connection whose completion queue has a completion vector | the lane of that number (requirement N5) |
+//! | any other connection | from the [redirection table](RedirectionTable), by the hash of its addresses |
+//! | work without addresses, such as a timer | the default lane |
+//!
+//! Connections can be moved to another lane while traffic flows, by the program and by `rebalance.rs` (requirement I9).
 
 use super::rebalance::Rebalancer;
 use crate::config::Config;
@@ -27,7 +31,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// The lane for work without addresses.
-const DEFAULT: usize = 0;
+const DEFAULT_LANE: usize = 0;
 
 /// The number of a lane is out of range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -54,33 +58,38 @@ pub enum MoveError {
     System(#[from] io::Error),
 }
 
-/// A function that is called with the default lane.
+/// A function that is called with the default lane when the lanes start.
 type OnStart = Box<dyn Fn(&Arc<Steering>, &Lane) + Send + Sync>;
 
 /// The lanes of an adapter and its redirection table.
 pub struct Steering {
     config: Arc<Config>,
+    /// Secret key of the hash.
     key: [u8; KEY_LEN],
     table: RwLock<RedirectionTable>,
-    /// Number of lanes, started or not.
+    /// Number of lanes, started or not, without the low-latency lane.
     count: usize,
+    /// The lanes without the low-latency lane, once they are started.
     lanes: OnceLock<Vec<Arc<Lane>>>,
-    /// The lane for low-latency completion queues (requirement N6), once there is one. It is not in the table.
+    /// The lane for low-latency completion queues (requirement N6), once it is started. Its number is `count`, and it
+    /// is not in the table.
     low_latency: OnceLock<Arc<Lane>>,
-    /// The threads of the lanes; `None` once they were told to stop, after which no lane starts.
+    /// The threads of all lanes, to join them. `None` once the lanes were told to stop: no lane starts after that.
     threads: Mutex<Option<Vec<JoinHandle<()>>>>,
     device: Arc<Device>,
-    /// Called with the default lane when the lanes start.
     on_start: OnStart,
-    /// Held while a connection is moved; true once the lanes were told to stop, which they learn at different times.
+    /// Whether the lanes were told to stop. The lock is held while a connection is moved: lanes stop at different
+    /// times, and a connection must not move to one that has stopped.
     stopped: Mutex<bool>,
+    /// `None` if there is only one lane, or rebalancing is off.
     rebalancer: Option<Rebalancer>,
-    /// The program has created a completion queue with a completion vector.
+    /// Whether the program has created a completion queue with a completion vector.
     vectors_used: AtomicBool,
 }
 
 impl Steering {
-    /// The lanes start when they are first needed; then `on_start` is called with the default lane.
+    /// Creates the steering of an adapter. The lanes start when they are first needed; then `on_start` is called with
+    /// the default lane.
     pub(crate) fn new(
         config: &Arc<Config>,
         device: &Arc<Device>,
@@ -104,7 +113,7 @@ impl Steering {
         })
     }
 
-    /// Returns the number of lanes.
+    /// Returns the number of lanes, without the low-latency lane.
     pub fn lanes(&self) -> usize {
         self.count
     }
@@ -114,8 +123,8 @@ impl Steering {
         sync::read(&self.table).clone()
     }
 
-    /// Replaces the redirection table while traffic flows (requirement I9). New connections follow it; existing connections stay
-    /// on their lanes.
+    /// Replaces the redirection table while traffic flows (requirement I9). New connections follow it; existing
+    /// connections stay on their lanes.
     pub fn set_table(&self, table: RedirectionTable) -> Result<(), NoSuchLane> {
         for entry in table.entries() {
             self.check_lane(usize::from(*entry))?;
@@ -124,7 +133,7 @@ impl Steering {
         Ok(())
     }
 
-    /// Returns the load of each lane.
+    /// Returns the load of each lane. Lanes that have not started have no load.
     pub fn load(&self) -> Vec<LaneLoad> {
         let idle = vec![LaneLoad::default(); self.count];
         if self.running_lanes().is_empty() {
@@ -134,37 +143,39 @@ impl Steering {
         }
     }
 
-    /// Returns the processors on which a lane may run.
+    /// Returns the processors on which a lane may run. Starts the lanes if necessary.
     pub fn processors(self: &Arc<Self>, lane: usize) -> io::Result<Vec<usize>> {
         self.check_lane(lane).map_err(io::Error::other)?;
         self.lane(lane)?.handle().await_thread().processors()
     }
 
-    /// Restricts a lane to these processors (requirement N5). Threads that wait for its completions may run there, too. Fails if the
-    /// process may use none of them.
+    /// Restricts a lane to these processors (requirement N5). Threads that wait for its completions may run there, too.
+    /// Fails if the process may use none of them.
     pub fn set_processors(self: &Arc<Self>, lane: usize, processors: &[usize]) -> io::Result<()> {
         self.check_lane(lane).map_err(io::Error::other)?;
         self.lane(lane)?.handle().await_thread().set_processors(processors)
     }
 
-    /// Returns the hash of a connection between these addresses.
+    /// Returns the hash by which the redirection table assigns a connection between these addresses.
     pub fn hash(&self, peer: SocketAddr, local: SocketAddr) -> u32 {
         toeplitz(&self.key, &Tuple::new(peer, local))
     }
 
+    /// Returns an error if there is no lane with this number. The low-latency lane is not accepted.
     pub(crate) fn check_lane(&self, lane: usize) -> Result<(), NoSuchLane> {
         if lane < self.count { Ok(()) } else { Err(NoSuchLane { lane, lanes: self.count }) }
     }
 
     // --- Moving connections ---
 
-    /// Whether the lanes were told to stop. A lane that is told later disconnects every connection that was in its poll sets before
-    /// this returned false.
+    /// Returns whether the lanes were told to stop. If not, a connection that is in a poll set by now will be
+    /// disconnected when they are.
     pub(crate) fn is_stopped(&self) -> bool {
         *lock(&self.stopped)
     }
 
-    /// Moves a connection to the lane that its completion queue and its addresses lead to, if it is on another.
+    /// Moves a connection to the lane that its completion queue and its addresses select, if it is on another one. Does
+    /// nothing to a connection that is closed.
     pub(crate) fn steer(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
         let Some((peer, local)) = connection.addresses() else { return Ok(()) };
         let lane = self.lane_for(connection.placement(), peer, local)?;
@@ -174,60 +185,65 @@ impl Steering {
         }
     }
 
-    /// Moves a new connection between the low-latency lane and the others, if the class of its completion queue has changed.
+    /// Moves a new connection to or from the low-latency lane, if the class of its completion queue has changed since
+    /// its lane was chosen.
     pub(crate) fn steer_new(self: &Arc<Self>, connection: &Arc<dyn Movable>) -> io::Result<()> {
-        let low_latency = connection.placement().class == Class::LowLatency;
-        if low_latency == (connection.lane() == self.count) { Ok(()) } else { self.steer(connection) }
+        let should_be = connection.placement().class == Class::LowLatency;
+        let is = connection.lane() == self.count; // the number of the low-latency lane
+        if should_be == is { Ok(()) } else { self.steer(connection) }
     }
 
-    /// Moves a connection to a lane.
+    /// Moves a connection to the lane with this number.
     pub(crate) fn move_connection(&self, connection: &Arc<dyn Movable>, to: usize) -> Result<(), MoveError> {
         self.move_connection_if(connection, to, || true)
     }
 
-    /// Moves a connection to a lane if `still` returns true while nothing else is moved.
+    /// Moves a connection to the lane with this number, if `condition` holds. `condition` is called while no other
+    /// connection is moved.
     fn move_connection_if(
         &self,
         connection: &Arc<dyn Movable>,
         to: usize,
-        still: impl FnOnce() -> bool,
+        condition: impl FnOnce() -> bool,
     ) -> Result<(), MoveError> {
         let stopped = lock(&self.stopped);
-        if *stopped || !still() {
+        if *stopped || !condition() {
             return Err(MoveError::NotConnected);
         }
         let moved = Arc::clone(connection).move_to(to)?;
         drop(stopped);
         if self.device.events().is_stopped() {
-            connection.abort(QpError::Stopped); // its new lane may have cut all others before
+            connection.abort(QpError::Stopped); // its new lane may have aborted all its connections before this one came
         }
         if moved { Ok(()) } else { Err(MoveError::NotConnected) }
     }
 
-    /// Compares the lanes, and moves one queue pair if that helps. Called by busy lanes.
+    /// Compares the loads of the lanes, and moves one connection from the busiest to the idlest if that helps both.
+    /// Called by busy lanes.
     fn rebalance(&self) {
         let movable = |lane: usize| self.movable(lane);
         let chosen = self.rebalancer.as_ref().and_then(|it| it.choose(self.running_lanes(), movable));
         let Some((connection, to)) = chosen else { return };
-        // Its class may have changed since.
-        let still = || connection.placement().class != Class::LowLatency;
+        // Its class may have changed since it was chosen, and low-latency connections stay on their lane.
+        let not_low_latency = || connection.placement().class != Class::LowLatency;
         let qp = connection.qpn();
-        match self.move_connection_if(&connection, to, still) {
+        match self.move_connection_if(&connection, to, not_low_latency) {
             Ok(()) => tracing::debug!(qp, to, "rebalanced queue pair"),
             Err(error) => tracing::debug!(qp, %error, "failed to rebalance queue pair"),
         }
     }
 
-    /// The connections that were steered to a lane and that it serves: those that programs poll cost it nothing.
+    /// Returns the connections of a lane that rebalancing may move: those assigned by the redirection table, which the
+    /// lane serves. Connections that programs poll cost the lane nothing.
     fn movable(&self, lane: usize) -> Vec<Arc<dyn Movable>> {
         let served = self.running_lanes()[lane].sets().into_iter().filter(|set| !set.is_polled());
         let movable = served.flat_map(|set| set.members()).filter_map(Member::movable);
-        movable.filter(|connection| self.named_lane(connection.placement()).is_none()).collect()
+        movable.filter(|connection| self.lane_by_vector(connection.placement()).is_none()).collect()
     }
 
     // --- Choosing lanes ---
 
-    /// The lane of a connection between these addresses.
+    /// Returns the lane that the redirection table has for a connection between these addresses.
     pub(crate) fn lane_by_addresses(
         self: &Arc<Self>,
         peer: SocketAddr,
@@ -238,40 +254,44 @@ impl Steering {
         self.lane(lane)
     }
 
-    /// The lane of a connection between these addresses, whose completion queue may have a class or a vector that decides.
+    /// Returns the lane for a connection between these addresses. The class and the vector of its completion queue come
+    /// first.
     pub(crate) fn lane_for(
         self: &Arc<Self>,
         placement: Placement,
         peer: SocketAddr,
         local: SocketAddr,
     ) -> io::Result<&Arc<Lane>> {
-        match (placement.class, self.named_lane(placement)) {
+        match (placement.class, self.lane_by_vector(placement)) {
             (Class::LowLatency, _) => self.low_latency(),
             (Class::Bulk(_), Some(lane)) => self.lane(lane),
             (Class::Bulk(_), None) => self.lane_by_addresses(peer, local),
         }
     }
 
-    /// The lane for work without addresses.
+    /// Returns the lane for work without addresses.
     pub(crate) fn default_lane(self: &Arc<Self>) -> io::Result<&Arc<Lane>> {
-        self.lane(DEFAULT)
+        self.lane(DEFAULT_LANE)
     }
 
-    /// The lane with this number, that for low latency being the last.
+    /// Returns the lane with this number, and starts it if necessary. The low-latency lane has the number after all
+    /// others.
     pub(crate) fn lane(self: &Arc<Self>, lane: usize) -> io::Result<&Arc<Lane>> {
-        if lane == self.count { self.low_latency() } else { Ok(&self.started()?[lane]) }
+        if lane == self.count { self.low_latency() } else { Ok(&self.start_lanes()?[lane]) }
     }
 
-    /// The program creates a completion queue with this completion vector.
+    /// Checks a completion vector, and records that the program uses vectors. Called when it creates a completion queue
+    /// with one.
     pub(crate) fn use_vector(&self, lane: usize) -> Result<(), NoSuchLane> {
         self.check_lane(lane)?;
         self.vectors_used.store(true, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The lane that the completion vector names. Vector 0 names none as long as no completion queue has another: some interfaces
-    /// cannot leave it out.
-    fn named_lane(&self, placement: Placement) -> Option<usize> {
+    /// Returns the lane that the completion vector selects. Vector 0 selects none until
+    /// [`use_vector`](Self::use_vector) was called: programs that do not care for vectors pass 0, because some
+    /// interfaces require one.
+    fn lane_by_vector(&self, placement: Placement) -> Option<usize> {
         placement.vector.filter(|lane| *lane != 0 || self.vectors_used.load(Ordering::Relaxed))
     }
 
@@ -285,27 +305,27 @@ impl Steering {
         &self.config
     }
 
-    /// Whether this is the lane for low-latency completion queues.
+    /// Returns whether this is the lane for low-latency completion queues.
     pub(crate) fn is_low_latency(&self, lane: &Arc<Lane>) -> bool {
         self.low_latency.get().is_some_and(|it| Arc::ptr_eq(it, lane))
     }
 
-    /// All running lanes, including that for low latency.
+    /// Returns all running lanes, the low-latency lane last.
     pub(crate) fn all_lanes(&self) -> impl Iterator<Item = &Arc<Lane>> {
         self.running_lanes().iter().chain(self.low_latency.get())
     }
 
-    /// The running lanes: all but that for low latency, or none yet.
+    /// Returns the running lanes without the low-latency lane; none if they have not started.
     pub(crate) fn running_lanes(&self) -> &[Arc<Lane>] {
         self.lanes.get().map_or(&[], |lanes| lanes)
     }
 
-    /// The lane for low-latency completion queues; the first call starts it.
+    /// Returns the lane for low-latency completion queues. The first call starts it.
     fn low_latency(self: &Arc<Self>) -> io::Result<&Arc<Lane>> {
         if let Some(lane) = self.low_latency.get() {
             return Ok(lane);
         }
-        self.started()?;
+        self.start_lanes()?;
         let mut threads = lock(&self.threads);
         let threads = threads.as_mut().ok_or_else(stopped)?;
         if let Some(lane) = self.low_latency.get() {
@@ -318,16 +338,17 @@ impl Steering {
         Ok(self.low_latency.get_or_init(|| lane))
     }
 
-    /// The lanes; the first call starts them.
-    fn started(self: &Arc<Self>) -> io::Result<&[Arc<Lane>]> {
+    /// Returns the lanes without the low-latency lane. The first call starts them.
+    fn start_lanes(self: &Arc<Self>) -> io::Result<&[Arc<Lane>]> {
         if self.lanes.get().is_none() {
-            self.start()?;
+            self.start_lanes_once()?;
         }
         Ok(self.running_lanes())
     }
 
+    /// Starts the lanes, unless another thread has done so since the caller checked.
     #[cold]
-    fn start(self: &Arc<Self>) -> io::Result<()> {
+    fn start_lanes_once(self: &Arc<Self>) -> io::Result<()> {
         let mut threads = lock(&self.threads);
         let threads = threads.as_mut().ok_or_else(stopped)?;
         if self.lanes.get().is_none() {
@@ -335,12 +356,13 @@ impl Steering {
             let (lanes, running): (Vec<_>, Vec<_>) = started?.into_iter().unzip();
             threads.extend(running);
             self.device.events().set_stop(Box::new(StopLanes(Arc::downgrade(self))));
-            (self.on_start)(self, &lanes[DEFAULT]);
+            (self.on_start)(self, &lanes[DEFAULT_LANE]);
             self.lanes.get_or_init(|| lanes);
         }
         Ok(())
     }
 
+    /// Starts one lane, which rebalances from time to time if rebalancing is on.
     fn start_lane(self: &Arc<Self>, number: usize) -> io::Result<(Arc<Lane>, JoinHandle<()>)> {
         let on_busy = self.rebalancer.as_ref().map(|_| -> Box<dyn Fn() + Send> {
             let this = Arc::downgrade(self);
@@ -353,15 +375,18 @@ impl Steering {
         start(LaneConfig { number, low_latency: false, on_busy }, self.device.events())
     }
 
-    /// Ends the lanes when all connections are closed, or after this much time.
+    /// Disconnects all connections, and ends the lanes once these are closed, or after this much time. Waits for the
+    /// lanes' threads.
     pub(crate) fn stop(&self, within: Duration) {
         *lock(&self.stopped) = true;
-        // Without the lock while it waits: a lane that needs it to start another would never end.
+        // Taken out, so that the lock is not held while waiting: a lane that starts another one needs the lock, and
+        // would never end.
         let threads = lock(&self.threads).take();
         self.all_lanes().for_each(|lane| lane.handle().submit(Command::Stop(within)));
         let me = std::thread::current().id();
         for thread in threads.into_iter().flatten() {
-            // A lane may be the last to hold the adapter; it cannot wait for itself.
+            // This may be a lane's thread, if the last reference to the adapter was dropped there. A thread cannot join
+            // itself.
             if thread.thread().id() != me && thread.join().is_err() {
                 tracing::error!("a lane's thread panicked");
             }
@@ -369,6 +394,7 @@ impl Steering {
     }
 }
 
+/// The error for a lane that would have to start while the adapter is being closed.
 fn stopped() -> io::Error {
     io::Error::other("the adapter is being closed")
 }
@@ -383,7 +409,7 @@ impl fmt::Debug for Steering {
     }
 }
 
-/// Cuts all connections once the adapter has failed.
+/// Aborts all connections. The device calls it when the adapter has failed.
 #[derive(Debug)]
 struct StopLanes(Weak<Steering>);
 

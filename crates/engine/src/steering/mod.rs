@@ -1,4 +1,4 @@
-//! The lanes of an adapter, and which of them serves what (requirement I7).
+//! Steering: starts the lanes of an adapter, and decides which lane serves which connection (requirement I7).
 
 mod lanes;
 mod rebalance;

@@ -1,5 +1,5 @@
-//! What was polled before a move is acknowledged after it (requirement I9), though the lane that would have seen to it does not serve
-//! the connection any more.
+//! Moving connections between lanes (requirement I9): a message that the program polled before the move is acknowledged
+//! after it, although the lane that would have acknowledged it does not serve the connection any more.
 
 use crate::config::Config;
 use crate::verbs::cq::CompletionQueue;
@@ -12,12 +12,14 @@ use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(30);
-/// Where connections are answered, and another lane.
+/// Timeout of each step.
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// The default lane, which answers connections.
 const FIRST: usize = 0;
+/// Another lane.
 const OTHER: usize = 1;
 
-/// An adapter with two lanes whose connections share a completion queue, and a client.
+/// An adapter with two lanes whose connections share a completion queue, and a client for it.
 struct Server {
     engine: Arc<Engine>,
     cq: Arc<CompletionQueue>,
@@ -34,39 +36,43 @@ impl Server {
         Self { engine, cq, listener, client }
     }
 
-    /// A connection that is served by this lane: the client's end, and the server's.
+    /// Makes a connection that this lane of the server serves. Returns the queue pairs of the client and of the server.
     fn connect(&self, lane: usize) -> (Arc<QueuePair>, Arc<QueuePair>) {
         let mut table = RedirectionTable::spread(1);
         table.entries_mut().fill(u16::try_from(lane).unwrap());
         self.engine.steering().set_table(table).unwrap();
         let before = self.sockets();
-        let near = pair(&self.client, &self.client.create_cq(64).unwrap());
-        let far = pair(&self.engine, &self.cq);
+        let near = create_qp(&self.client, &self.client.create_cq(64).unwrap());
+        let far = create_qp(&self.engine, &self.cq);
         self.client.connect(&near, self.listener.local_addr().unwrap(), &ConnectOptions::default()).unwrap();
-        let incoming = self.listener.incoming().wait(Some(PATIENCE)).unwrap();
+        let incoming = self.listener.incoming().wait(Some(TIMEOUT)).unwrap();
         incoming.accept(&far, self.engine.terms(None, None), &[]).unwrap();
-        near.wait_connected(PATIENCE).unwrap();
+        near.wait_connected(TIMEOUT).unwrap();
         until(|| far.lane() == Some(lane) && self.sockets() > before);
         (near, far)
     }
 
+    /// Returns the number of sockets in the poll sets of the server's completion queue.
     fn sockets(&self) -> usize {
         self.cq.poll_sets().iter().map(|set| set.len()).sum()
     }
 
-    /// The only connection, on the other lane. The program has polled a message, and turned to other things before it was acknowledged:
-    /// the lane will find out, but it waits for the end of what is returned last.
-    fn polled(&self) -> (Arc<QueuePair>, Arc<QueuePair>, Sender<()>) {
+    /// Makes the only connection, on the other lane, and polls a message that is not acknowledged yet. The program does
+    /// not poll again: the lane would notice and acknowledge, but it is held until the returned sender is dropped.
+    /// Returns both queue pairs and the sender.
+    fn connect_and_poll(&self) -> (Arc<QueuePair>, Arc<QueuePair>, Sender<()>) {
         let (near, far) = self.connect(OTHER);
-        // The first message is acknowledged with the answer to the client's signal.
+        // The acknowledgement of the first message travels with the answer to the client's signal, so a second one is
+        // needed.
         self.receive(&near, &far);
         until(|| !self.cq.poll_sets()[0].is_polled() && !far.qp().owes_acknowledgement());
         let held = self.hold(OTHER);
         self.receive(&near, &far);
-        assert!(far.qp().owes_acknowledgement(), "nobody else has seen it");
+        assert!(far.qp().owes_acknowledgement(), "no thread has acknowledged it");
         (near, far, held)
     }
 
+    /// Sends a message, and polls its completion at the server.
     fn receive(&self, near: &QueuePair, far: &QueuePair) {
         far.qp().post_receive(ReceiveRequest { id: 1, buffers: Sges::default() }).unwrap();
         let send = Operation::Send { invalidate: None };
@@ -74,21 +80,22 @@ impl Server {
         until(|| self.cq.poll(1, drop) == Ok(1));
     }
 
-    /// A lane does nothing until this is dropped.
+    /// Blocks a lane's thread until the returned sender is dropped.
     fn hold(&self, lane: usize) -> Sender<()> {
-        let (held, (holds, hold)) = (channel(), channel::<()>());
+        let ((started, has_started), (release, released)) = (channel(), channel::<()>());
         let wait = move || {
-            held.0.send(()).unwrap();
-            let _ = hold.recv();
+            started.send(()).unwrap();
+            let _ = released.recv(); // fails when the sender is dropped
         };
         let lane = self.engine.steering().lane(lane).unwrap();
         lane.handle().call(wait);
-        held.1.recv_timeout(PATIENCE).unwrap();
-        holds
+        has_started.recv_timeout(TIMEOUT).unwrap();
+        release
     }
 }
 
-fn pair(engine: &Arc<Engine>, cq: &Arc<CompletionQueue>) -> Arc<QueuePair> {
+/// Creates a queue pair whose sends complete when they are acknowledged.
+fn create_qp(engine: &Arc<Engine>, cq: &Arc<CompletionQueue>) -> Arc<QueuePair> {
     let attributes = QueuePairAttributes::new(engine.device().allocate_domain(), cq);
     let completes = Completes::WhenAcknowledged;
     engine.create_qp(QueuePairAttributes { completes, ..attributes }).unwrap()
@@ -97,7 +104,7 @@ fn pair(engine: &Arc<Engine>, cq: &Arc<CompletionQueue>) -> Arc<QueuePair> {
 #[test]
 fn what_was_polled_before_a_move_is_acknowledged_by_the_new_lane() {
     let server = Server::new();
-    let (_near, far, _held) = server.polled();
+    let (_near, far, _held) = server.connect_and_poll();
     let _neighbour = server.connect(FIRST);
     server.engine.steering().move_queue_pair(&far, FIRST).unwrap();
     until(|| !far.qp().owes_acknowledgement());
@@ -106,7 +113,7 @@ fn what_was_polled_before_a_move_is_acknowledged_by_the_new_lane() {
 #[test]
 fn what_was_polled_alone_is_acknowledged_when_another_is_moved_there() {
     let server = Server::new();
-    let (_near, far, held) = server.polled();
+    let (_near, far, held) = server.connect_and_poll();
     let (_there, moved) = server.connect(FIRST);
     server.engine.steering().move_queue_pair(&moved, OTHER).unwrap();
     drop(held);
@@ -123,8 +130,8 @@ fn a_connection_waits_for_one_turn_however_often_it_is_left_with_work() {
     for _ in 0..1000 {
         connection.schedule();
     }
-    let jobs = connection.lane().pending_commands();
-    assert!(jobs <= before + 1, "{jobs} jobs wait for the lane");
+    let after = connection.lane().pending_commands();
+    assert!(after <= before + 1, "{after} commands wait for the lane");
     drop(held);
     until(|| !connection.is_queued());
     connection.schedule();

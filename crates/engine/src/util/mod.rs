@@ -1,3 +1,3 @@
-//! Building blocks without knowledge of sockets or queue pairs.
+//! Data structures that know nothing of sockets or queue pairs.
 
 pub(crate) mod timers;

@@ -1,48 +1,52 @@
-//! The timers of a lane. A timer that is no longer needed is left to expire, and does nothing.
+//! Timers, ordered by deadline. They cannot be cancelled: the owner ignores a timer that it no longer needs when it
+//! expires.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::{Duration, Instant};
 
-/// Timers by deadline.
+/// Pending timers, each with a value of type `T` that says what is due.
 #[derive(Debug)]
 pub(crate) struct Timers<T> {
+    /// The earliest timer is on top: `BinaryHeap` puts the greatest there, hence `Reverse`.
     heap: BinaryHeap<Reverse<Timer<T>>>,
-    count: u64,
+    /// Number of timers ever added.
+    added: u64,
 }
 
 #[derive(Debug)]
 struct Timer<T> {
-    at: Instant,
-    /// Keeps timers of the same instant in order.
+    deadline: Instant,
+    /// Orders timers with the same deadline by when they were added.
     number: u64,
-    what: T,
+    value: T,
 }
 
 impl<T> Timers<T> {
     pub(crate) fn new() -> Self {
-        Self { heap: BinaryHeap::new(), count: 0 }
+        Self { heap: BinaryHeap::new(), added: 0 }
     }
 
-    pub(crate) fn add(&mut self, at: Instant, what: T) {
-        self.count += 1;
-        self.heap.push(Reverse(Timer { at, number: self.count, what }));
+    /// Adds a timer.
+    pub(crate) fn add(&mut self, deadline: Instant, value: T) {
+        self.added += 1;
+        self.heap.push(Reverse(Timer { deadline, number: self.added, value }));
     }
 
-    /// Number of pending timers.
+    /// Returns the number of pending timers.
     pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Time until the next deadline.
+    /// Returns the time until the next deadline, zero if it has passed; `None` if no timer is pending.
     pub(crate) fn time_to_next(&self, now: Instant) -> Option<Duration> {
-        self.heap.peek().map(|Reverse(timer)| timer.at.saturating_duration_since(now))
+        self.heap.peek().map(|Reverse(timer)| timer.deadline.saturating_duration_since(now))
     }
 
-    /// Takes the next timer that has expired.
+    /// Takes the earliest timer, if it has expired.
     pub(crate) fn pop_expired(&mut self, now: Instant) -> Option<T> {
-        if self.heap.peek().is_some_and(|Reverse(timer)| timer.at <= now) {
-            self.heap.pop().map(|Reverse(timer)| timer.what)
+        if self.heap.peek().is_some_and(|Reverse(timer)| timer.deadline <= now) {
+            self.heap.pop().map(|Reverse(timer)| timer.value)
         } else {
             None
         }
@@ -62,6 +66,6 @@ impl<T> PartialOrd for Timer<T> {
 }
 impl<T> Ord for Timer<T> {
     fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
+        (self.deadline, self.number).cmp(&(other.deadline, other.number))
     }
 }
