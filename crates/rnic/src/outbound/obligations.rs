@@ -40,7 +40,7 @@ pub(crate) struct TxObligations {
     pub(crate) inbound_reads: usize,
     /// Number of messages of the request class that were delivered.
     pub(crate) delivered: u64,
-    /// A message waits for a receive: the number of messages delivered before it. `None` if no message ever waited.
+    /// Number of messages delivered before the last message that had to wait for a receive. `None` if none had to wait.
     pub(crate) not_ready: Option<u64>,
     /// Number of delivered messages that were acknowledged, or are about to be.
     pub(crate) acknowledged: u64,

@@ -1,13 +1,14 @@
-//! Remote atomic operations on local memory (RFC 7306 §5).
+//! Executes atomic operations of the peer on local memory (RFC 7306 §5).
 
 use crate::context::QpContext;
 use crate::error::{Protocol, QpError, UNMAPPED};
 use crate::memory::{Guard, Rights, Spans, Touch};
 use ironwarp_wire::{AtomicOp, AtomicRequest, Cause, Place};
 
+/// Size of the operand of an atomic operation.
 const WORD: usize = size_of::<u64>();
 
-/// Looks up the word that a remote request names, and guards it.
+/// Checks the peer's access to the word that an Atomic Request names. Returns a guard and the address of the word.
 pub(crate) fn find<'q>(
     qp: &'q QpContext,
     target: Place,
@@ -25,11 +26,11 @@ pub(crate) fn find<'q>(
 /// Executes a remote atomic operation and returns the original value.
 pub(crate) fn serve(qp: &QpContext, request: &AtomicRequest, mut message: Touch) -> Result<u64, QpError> {
     let (_guard, addr) = find(qp, request.target, &mut message)?;
-    let gone = |_| QpError::Unmapped { place: request.target, len: WORD, remote: true };
-    qp.device().host().update(addr, &|word| apply(request.op, word)).map_err(gone)
+    let unmapped = |_| QpError::Unmapped { place: request.target, len: WORD, remote: true };
+    qp.device().host().update(addr, &|word| apply(request.op, word)).map_err(unmapped)
 }
 
-/// The Terminate cause for a request that failed.
+/// Returns the Terminate cause for an Atomic Request that failed.
 pub(crate) const fn cause(error: &QpError) -> Cause {
     match error {
         QpError::Remote(denied) => denied.read_cause(),
@@ -38,11 +39,11 @@ pub(crate) const fn cause(error: &QpError) -> Cause {
     }
 }
 
-/// Computes the new value of a word.
+/// Returns the value of a word after an operation.
 const fn apply(op: AtomicOp, word: u64) -> u64 {
     match op {
-        // Add everything below the top bit of each field, where no carry can leave the field; add the top
-        // bits without carry.
+        // `mask` has the top bit of each field. The bits below are added first, with the top bits cleared, so that no
+        // carry can leave a field. The top bits are then added without carry, by XOR.
         AtomicOp::FetchAdd { add, mask } => (word & !mask).wrapping_add(add & !mask) ^ ((word ^ add) & mask),
         AtomicOp::CompareSwap { swap, swap_mask, compare, compare_mask } => {
             let equal = word & compare_mask == compare & compare_mask;
@@ -56,7 +57,7 @@ mod tests {
     use super::apply;
     use ironwarp_wire::AtomicOp::{CompareSwap, FetchAdd};
 
-    /// The operation as the RFC describes it: field by field, dropping the carry out of each.
+    /// Adds as the RFC describes it: bit by bit, dropping the carry out of each field.
     fn add_by_fields(word: u64, add: u64, mask: u64) -> u64 {
         let (mut sum, mut carry) = (0, 0);
         for bit in 0..64 {

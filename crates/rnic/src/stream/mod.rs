@@ -1,14 +1,14 @@
-//! The stream of a connected queue pair: everything it has beyond its queues.
+//! The stream of a connected queue pair: sends and receives its messages over the link.
 //!
 //! A stream has two halves, which two threads can drive at the same time:
 //!
 //! | half | input | output |
 //! |---|---|---|
-//! | [`tx`] | work requests, and what the rx half wants sent ([`TxObligations`](crate::outbound::TxObligations)) | bytes for the link |
-//! | [`rx`] | bytes from the link | memory, completions, and what the tx half is to send |
+//! | [`tx`] | work requests, and the obligations below | bytes for the link |
+//! | [`rx`] | bytes from the link | memory, completions, and [obligations](crate::outbound::TxObligations) of `tx` |
 //!
-//! Between two calls a half is plain data: it holds no guard and borrows no buffer, and keeps whatever is
-//! unfinished in bytes it owns. At a message boundary, the whole stream can therefore be moved elsewhere.
+//! Between two calls, a half holds no guard and borrows no buffer, and stores unfinished segments itself. Any thread
+//! can therefore drive it next.
 
 mod atomic;
 mod park;
@@ -20,7 +20,7 @@ use ironwarp_wire::Place;
 pub(crate) use rx::Rx;
 pub(crate) use tx::Tx;
 
-/// The place `by` bytes after `place`.
+/// Returns the place `by` bytes after `place`.
 pub(crate) fn advance(place: Place, by: u64) -> Place {
     Place { tag: place.tag, offset: place.offset.wrapping_add(by) }
 }

@@ -1,27 +1,30 @@
 //! Storage for messages that arrive before a receive is posted: they wait instead of failing.
 //!
-//! Segments of the request class are stored whole and in order until the receive that the first of them needs
-//! is posted. Responses, signals and Terminates are never parked: two ends that wait for each other's
-//! responses would wait forever.
+//! Once a message needs a receive and none is posted, its segments and those of all later messages of the request class
+//! are stored, in order. Responses, signals and Terminates are never parked: otherwise two ends could wait forever for
+//! each other's responses.
 
 use ironwarp_wire::Header;
 use ironwarp_wire::mpa::Fpdu;
 use std::collections::VecDeque;
 
-/// Segments waiting for a receive.
+/// The segments of a stream that wait for a receive.
 #[derive(Debug, Default)]
 pub(crate) struct Park {
-    /// Usually `None`: on most streams no message ever waits.
+    /// `None` if no segment waits. Boxed because on most streams none ever does.
     waiting: Option<Box<Waiting>>,
 }
 
+/// At least one parked segment.
 #[derive(Debug, Default)]
 struct Waiting {
+    /// The segments, the oldest first.
     segments: VecDeque<Parked>,
+    /// Memory that they take, in bytes.
     bytes: usize,
 }
 
-/// A complete segment whose CRC was checked.
+/// A parked segment. It is complete, and its CRC was checked.
 #[derive(Debug)]
 pub(crate) struct Parked {
     pub(crate) fpdu: Fpdu,
@@ -29,28 +32,31 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Memory that the segment takes, headers included, so that empty messages cannot exhaust memory either.
+    /// Memory that the segment takes, in bytes. Includes the header, so that empty messages cannot exhaust memory
+    /// either.
     fn cost(&self) -> usize {
         size_of::<Self>() + self.payload.len()
     }
 }
 
 impl Park {
+    /// Whether no segment is parked.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_none()
     }
 
-    /// Whether `limit` bytes are parked, in which case the stream stops reading. It may hold somewhat more:
-    /// whatever was read together with the last segment.
+    /// Whether at least `limit` bytes are parked: the stream then stops receiving. More than `limit` may be parked,
+    /// because everything that was received together with the last segment is kept.
     pub(crate) fn is_full(&self, limit: usize) -> bool {
         self.waiting.as_ref().is_some_and(|waiting| waiting.bytes >= limit)
     }
 
+    /// Returns the oldest segment.
     pub(crate) fn front(&self) -> Option<&Parked> {
         self.waiting.as_ref()?.segments.front()
     }
 
-    /// Number of complete messages at the front that each consume a receive.
+    /// Number of complete messages at the front that each consume a receive. Ends at the first message of another kind.
     pub(crate) fn whole_sends(&self) -> u64 {
         let segments = self.waiting.iter().flat_map(|waiting| &waiting.segments);
         let sends = segments.map_while(|parked| match parked.fpdu.header {
@@ -62,6 +68,7 @@ impl Park {
         sends.sum()
     }
 
+    /// Parks a segment behind all others.
     pub(crate) fn push(&mut self, fpdu: Fpdu, payload: Vec<u8>) {
         let parked = Parked { fpdu, payload };
         let waiting = self.waiting.get_or_insert_default();
@@ -69,6 +76,7 @@ impl Park {
         waiting.segments.push_back(parked);
     }
 
+    /// Removes the oldest segment and returns it.
     pub(crate) fn pop(&mut self) -> Option<Parked> {
         let waiting = self.waiting.as_mut()?;
         let parked = waiting.segments.pop_front()?;

@@ -1,4 +1,5 @@
-//! The third step of a segment: [`end`](Rx::end) records that it is complete, and delivers the message that it ends.
+//! The third step of receiving a segment: [`end`](Rx::end) records that the segment is complete. If it is the last
+//! one of its message, the message is delivered: its receive completes, or its response is queued.
 
 use super::failure::{Checked, RxFailure, Target};
 use super::segment::signal_of;
@@ -21,7 +22,8 @@ impl Rx {
         self.segment.take().map_or(Ok(()), |segment| self.end(qp, *segment))
     }
 
-    /// Ends a segment that the caller holds, complete and with its CRC checked.
+    /// Ends `segment`, which is complete and whose CRC was checked. After the first one of the stream, lets this end
+    /// send.
     pub(super) fn end(&mut self, qp: &QpContext, segment: Segment) -> Checked {
         let Segment { fpdu, target, .. } = segment;
         match std::mem::take(&mut self.opens) {
@@ -33,7 +35,7 @@ impl Rx {
             }
             Opens::Rtr => {
                 if let Header::ReadRequest(read) = fpdu.header {
-                    self.read_msn = 2;
+                    self.read_msn = 2; // the RTR had number 1
                     self.queue_response(qp, RemoteRequest::Read(read));
                 }
                 self.open_sending(qp);
@@ -42,6 +44,7 @@ impl Rx {
         }
     }
 
+    /// Parks the segment if it waits for a receive. Otherwise ends it in the way that its kind of message needs.
     fn deliver(&mut self, qp: &QpContext, fpdu: Fpdu, target: Target) -> Checked {
         let len = fpdu.payload_len;
         if let Target::Park(payload) = target {
@@ -95,12 +98,13 @@ impl Rx {
                 receive: None,
             }),
         };
-        // A segment that failed at its end is reported with its header.
+        // The caller reports the header of a segment that failed, which it finds in `self.segment`.
         ended.inspect_err(|_| {
             self.segment = Some(Box::new(Segment { fpdu, target: Target::Discard, done: 0 }));
         })
     }
 
+    /// Ends a segment of a Write, or handles the signal that it is.
     fn end_write(&mut self, qp: &QpContext, write: &Tagged, len: u16) -> Checked {
         if let Some(signal) = signal_of(qp, write, len.into()) {
             return self.handle_signal(qp, signal);
@@ -120,10 +124,11 @@ impl Rx {
         Ok(())
     }
 
+    /// Handles a signal of an Ironwarp peer.
     fn handle_signal(&mut self, qp: &QpContext, signal: Result<Signal, Unreadable>) -> Checked {
         let signal = match signal {
             Ok(signal) => signal,
-            // Ignore it from a peer that never announced itself as Ironwarp.
+            // From a peer that never announced itself as Ironwarp, this may be an ordinary empty Write: ignore it.
             Err(Unreadable::Extension(_)) if self.dialect != Dialect::Ironwarp => return Ok(()),
             Err(why) => return Err(RxFailure::other_release(why)),
         };
@@ -144,7 +149,8 @@ impl Rx {
                 Ok(())
             }
             Signal::NotReady(found) => {
-                // The message that waits may be partly sent, in which case it is not counted.
+                // The signal also acknowledges the `found` messages before the one that waits. The waiting message
+                // itself may be partly sent, so it is not among the acknowledgeable ones yet.
                 self.handle_acknowledgement(qp, found)?;
                 qp.record_peer_not_ready(found)?;
                 self.ack_parked(qp);
@@ -155,7 +161,7 @@ impl Rx {
         }
     }
 
-    /// Handles the peer's acknowledgement of `found` messages.
+    /// Handles the peer's acknowledgement of the first `found` messages: completes their requests.
     fn handle_acknowledgement(&mut self, qp: &QpContext, found: u64) -> Checked {
         let mut sq = lock(&qp.sq);
         let sent = sq.acknowledgeable();
@@ -170,9 +176,9 @@ impl Rx {
         Ok(())
     }
 
-    /// Resolves a deadlock: both ends wait for the other to post a receive, and their programs may not post
-    /// one before their own Sends complete. The parked Sends are therefore acknowledged as delivered: they
-    /// have arrived, and this end keeps them.
+    /// Acknowledges the parked Sends as delivered if this end's messages wait for a receive of the peer as well. This
+    /// resolves a deadlock: the programs of both ends may post a receive only after their own Sends complete. The
+    /// parked Sends have arrived, and this end keeps them.
     fn ack_parked(&mut self, qp: &QpContext) {
         if qp.message_awaiting_receive().is_some() && !self.park.is_empty() {
             self.acked_parked = self.delivered + self.park.whole_sends();
@@ -181,6 +187,8 @@ impl Rx {
         }
     }
 
+    /// Ends a segment of a Send. After the last one, invalidates the tag that the Send names, and completes the
+    /// receive.
     fn end_send(&mut self, qp: &QpContext, send: &Send, len: u16) -> Checked {
         let Message::Send { received, .. } = &mut self.message else { return Ok(()) };
         *received += u64::from(len);
@@ -209,7 +217,7 @@ impl Rx {
         Ok(())
     }
 
-    /// Completes a Write with Immediate after the Write before it was placed and delivered (RFC 7306 §6).
+    /// Ends Immediate Data: completes the receive, after the Write before it was placed and delivered (RFC 7306 §6).
     fn end_immediate(&mut self, qp: &QpContext, message: &Immediate) {
         let byte_len = u32::try_from(self.written).unwrap_or(u32::MAX);
         let Message::Send { receive, .. } = self.take_delivered_send(qp) else { return };
@@ -218,8 +226,8 @@ impl Rx {
         qp.complete_receive(&receive, Completion { solicited, immediate, ..completion });
     }
 
-    /// Counts a message that consumed a receive as delivered, before its completion is visible: see
-    /// `Qp::delivered`.
+    /// Takes the message that consumed a receive, and counts it as delivered. Called before its completion is
+    /// visible, for the reason given at `QpContext::delivered`.
     fn take_delivered_send(&mut self, qp: &QpContext) -> Message {
         self.send_msn = self.send_msn.wrapping_add(1);
         self.delivered += 1;
@@ -228,6 +236,7 @@ impl Rx {
         std::mem::replace(&mut self.message, Message::None)
     }
 
+    /// Ends a Read or Atomic Request: counts it as delivered, and queues its response.
     fn end_read_or_atomic(&mut self, qp: &QpContext, request: RemoteRequest) {
         self.read_msn = self.read_msn.wrapping_add(1);
         self.delivered += 1;
@@ -235,6 +244,7 @@ impl Rx {
         self.queue_response(qp, request);
     }
 
+    /// Queues a request for the tx half, which builds the response.
     fn queue_response(&mut self, qp: &QpContext, request: RemoteRequest) {
         let touch = std::mem::take(&mut self.touch);
         let mut obligations = lock(&qp.obligations);

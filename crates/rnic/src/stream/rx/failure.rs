@@ -1,4 +1,4 @@
-//! Where the payload of a segment goes, and why a segment ends the stream.
+//! The results of checking a segment: where its payload goes, or why the segment ends the stream.
 
 use crate::error::{Protocol, QpError};
 use crate::memory::Denied;
@@ -11,42 +11,46 @@ use ironwarp_wire::{Cause, Operation, Violation};
 pub(super) enum Target {
     /// The payload is empty, or is discarded.
     Discard,
-    /// The memory that the header names.
+    /// Memory: of a receive, of the sink of a Read, or that the header names.
     Memory,
-    /// The park: the segment waits for a receive.
+    /// The park, because the segment waits for a receive. Holds the payload that has arrived.
     Park(Vec<u8>),
 }
 
-/// Why the stream failed.
+/// Why a segment ends the stream.
 #[derive(Debug)]
 pub(super) struct RxFailure {
+    /// The error of the queue pair.
     pub(super) error: QpError,
-    /// The cause to send in the Terminate, if one is sent.
+    /// The cause to send in the Terminate. `None` if no Terminate is sent.
     pub(super) cause: Option<Cause>,
-    /// The status with which the receive in use completes, if it fails.
+    /// The status with which the receive in use completes. `None` if it is flushed.
     pub(super) receive: Option<Status>,
 }
 
 impl RxFailure {
+    /// Creates the failure for bytes that cannot be parsed.
     pub(super) fn violation(violation: Violation) -> Self {
         Self { cause: Some(violation.cause()), error: QpError::Violation(violation), receive: None }
     }
 
+    /// Creates the failure for memory that the peer named and may not access.
     pub(super) fn remote(denied: Denied, cause: Cause) -> Self {
         Self { error: QpError::Remote(denied), cause: Some(cause), receive: None }
     }
 
+    /// Creates the failure for a signal of another release of Ironwarp, which this one cannot read.
     pub(super) fn other_release(why: Unreadable) -> Self {
         let cause = Some(Cause::Operation(Operation::StreamCatastrophic));
         Self { error: QpError::OtherRelease(why), cause, receive: None }
     }
 
-    /// A local buffer cannot be used.
+    /// Creates the failure for a buffer of a receive or of the sink of a Read that cannot be used.
     pub(super) fn local(error: QpError) -> Self {
         Self { error, cause: Some(Cause::LocalCatastrophic), receive: Some(Status::LocalProtection) }
     }
 
-    /// The status of the Read, if the segment was a response to it.
+    /// Returns the status with which the Read completes, if the segment is a response.
     pub(super) const fn read_status(&self) -> Status {
         match self.error {
             QpError::Local(_) | QpError::Unmapped { .. } => Status::LocalProtection,
@@ -62,4 +66,5 @@ impl From<Protocol> for RxFailure {
     }
 }
 
+/// The result of a step of a segment.
 pub(super) type Checked<T = ()> = Result<T, RxFailure>;

@@ -1,13 +1,13 @@
-//! The receiving half of a stream: link → FPDUs → memory and completions. It mirrors the sending half, `tx`.
+//! The receiving half of a stream: turns bytes of the link into FPDUs, places their payload in memory, and completes
+//! receives and Reads. The sending half is `tx`.
 //!
-//! One round asks the link for bytes: large payload goes directly to its destination, everything else into a
-//! staging buffer supplied by the thread. The received bytes are then [parsed](self::Rx::parse). Each segment
-//! is [checked](segment) against the state of the stream and the memory table before any byte of it is
-//! placed.
+//! One round receives bytes from the link: large payload goes directly to its destination, everything else into a
+//! staging buffer of the thread. The bytes in the staging buffer are then [parsed](self::Rx::parse). Each segment is
+//! [checked](segment) against the state of the stream and the memory table before any byte of it is placed.
 //!
-//! Memory contents after a CRC failure: if an FPDU does not arrive in one piece, payload is placed before its
-//! CRC is seen. Such bytes may be wrong, but they are where the peer was allowed to write; the message never
-//! completes, and the stream ends.
+//! If an FPDU does not arrive in one piece, its payload is placed before its CRC arrives. After a CRC failure, memory
+//! may therefore contain wrong bytes, but only where the peer was allowed to write. The message never completes, and
+//! the stream ends.
 
 mod deliver;
 mod failure;
@@ -32,18 +32,20 @@ use ironwarp_wire::mpa::{Fpdu, FpduReader, RtrSet};
 use ironwarp_wire::{Dialect, Header, MAX_HEADER, Place, Terminate};
 use std::sync::Arc;
 
-/// A turn ends after this many calls to the link, or after [`BYTES_PER_TURN`] bytes.
+/// Number of calls to the link after which a turn ends.
 const CALLS_PER_TURN: usize = 16;
+/// Number of received bytes after which a turn ends.
 const BYTES_PER_TURN: usize = 1 << 20;
-/// Maximum number of calls to the link for one piece of a large segment: more data is about to arrive, and
-/// polling costs less than sleeping.
+/// Maximum number of calls to the link while the payload of a large segment is expected: more data is about to arrive,
+/// and calling again costs less than sleeping.
 const MAX_SPINS: usize = 8;
 
 /// The result of one call to the link.
 #[derive(Clone, Copy, Debug, Default)]
 struct Received {
+    /// Number of bytes received.
     len: usize,
-    /// The link returned less than there was room for.
+    /// The link returned fewer bytes than there was room for.
     short: bool,
 }
 
@@ -51,103 +53,113 @@ struct Received {
 #[derive(Debug)]
 pub(crate) struct Rx {
     link: Arc<dyn Link>,
+    /// Takes the bytes of the stream apart into FPDUs.
     reader: FpduReader,
+    /// FPDUs have CRCs or markers, so that no payload can be received directly into its destination.
     crc: bool,
     /// Maximum number of remote Reads and atomic operations pending at this end.
     ird: u16,
-    /// The forms of RTR that the first FPDU may take. An RTR gives no completion.
+    /// The kinds of RTR that were agreed for the first FPDU. An RTR completes no receive. Empty at an initiator.
     rtr: RtrSet,
     /// No FPDU has arrived yet.
     awaiting_first: bool,
-    /// The FPDU in progress is the first, which lets this end send once it is complete.
+    /// Whether the FPDU in progress opens the stream.
     opens: Opens,
-    /// The next message sequence numbers expected on DDP queues 0 and 1.
+    /// The next message sequence number expected on DDP queue 0, for Sends.
     send_msn: u32,
+    /// The next message sequence number expected on DDP queue 1, for Read and Atomic Requests.
     read_msn: u32,
-    /// The next message sequence numbers expected on queue 3 and on the queue of Read V2 Responses.
+    /// The next message sequence number expected on DDP queue 3, for Atomic Responses.
     atomic_msn: u32,
+    /// The next message sequence number expected on the private queue for Read V2 Responses.
     read_v2_msn: u32,
-    /// The messages understood: private ones only after the peer's signal has arrived.
+    /// Which headers the parser accepts: private ones only after the peer's signal has arrived.
     dialect: Dialect,
     /// The peer has sent a message without announcing its capabilities first.
     standard_peer: bool,
     /// This end opened the stream with an empty Read, so the peer may send before it has seen this end's
     /// signal.
     read_rtr: bool,
-    /// Length of the current Write, or of the one that precedes the next message.
+    /// Number of bytes of the Write in progress, or of the last Write if only signals followed it. Immediate Data
+    /// reports it as the length.
     written: u64,
-    /// The message of the request class that is partly received.
+    /// The message of the request class of which some segments have arrived.
     message: Message,
     /// The one-touch memory claimed by the current message of the request class.
     touch: Touch,
-    /// A response is partly received; the send queue knows how much of it. Tracked apart from `message`,
-    /// because responses continue while requests wait for a receive.
+    /// A response is partly received. The send queue counts its bytes. Not part of `message`, because responses go on
+    /// while a message of the request class waits for a receive.
     response_in_progress: bool,
-    /// The segment of which the header has arrived but not the end. Boxed because most segments arrive in one
-    /// piece.
+    /// The segment whose header has arrived but not its end. Boxed because most segments arrive in one piece.
     segment: Option<Box<Segment>>,
-    /// If the last segment was large, or the end of a large message, the number of bytes between its payload
-    /// and the payload of the next segment, else zero. More large segments usually follow, so no more than
-    /// these bytes are staged and all payload goes directly to its destination.
+    /// If the last segment was large, or ended a large message: number of bytes between its payload and the payload of
+    /// the next segment. Otherwise zero. While it is not zero, only these bytes are received into the staging buffer,
+    /// because another large segment is expected, whose payload can then be received directly into its destination.
     gap: u8,
     /// Number of messages of the request class delivered.
     delivered: u64,
-    /// Number of delivered messages that the tx half knows of.
+    /// Number of delivered messages that was last published to the tx half.
     published: u64,
+    /// Messages that wait for a receive.
     park: Park,
-    /// Number of messages acknowledged although the last of them are still parked: see [`Rx::ack_parked`].
+    /// Number of messages acknowledged although the last of them are still parked: see [`Rx::ack_parked`]. Zero if that
+    /// never happened.
     acked_parked: u64,
-    /// Bytes received after the MPA startup frame.
+    /// Bytes that arrived together with the MPA startup frame and were not parsed yet.
     early: Box<[u8]>,
-    /// The link has reported an event that it reports only once: keep receiving until the link is found
-    /// empty.
+    /// The link has reported an event that it reports only once: receive until the link is empty.
     until_empty: bool,
-    /// The peer will send nothing more.
+    /// The link has ended: the peer sends nothing more.
     ended: bool,
-    /// The end of the stream was reported to the queue pair.
+    /// The end of the link was reported to the queue pair.
     closed: bool,
-    /// Received bytes are discarded: the stream has failed and only waits until the peer notices.
+    /// The stream has failed: received bytes are discarded until the peer closes the link.
     discarding: bool,
-    /// The tx half has something new to do.
+    /// The rx half has given the tx half something to do.
     tx_has_work: bool,
 }
 
 /// Whether the FPDU in progress opens the stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Opens {
+    /// It does not: it is not the first FPDU.
     #[default]
     No,
-    /// It does, and is also an ordinary message.
+    /// It is the first FPDU, which lets this end send once it is complete. It is also an ordinary message.
     Yes,
-    /// It does, and is nothing but an RTR.
+    /// It is the first FPDU, which lets this end send once it is complete. It has no other meaning.
     Rtr,
 }
 
-/// A partly received message.
+/// A message of the request class of which some segments have arrived.
 #[derive(Debug)]
 enum Message {
     None,
-    /// A Write, with the place that the next segment must name.
+    /// A Write. The next segment must name this place.
     Write(Place),
-    /// A Send of which `received` bytes are in the receive.
+    /// A Send or Immediate Data, which use a receive.
     Send {
+        /// The receive in use.
         receive: Receive,
+        /// Number of payload bytes in complete segments.
         received: u64,
-        /// The immediate data received with it.
+        /// The immediate data of a Send with Immediate.
         immediate: Option<u32>,
     },
 }
 
-/// A partly received segment.
+/// A segment whose header has arrived.
 #[derive(Debug)]
 struct Segment {
     fpdu: Fpdu,
+    /// Where its payload goes.
     target: Target,
-    /// Number of payload bytes processed.
+    /// Number of payload bytes that were placed, parked or discarded.
     done: usize,
 }
 
 impl Rx {
+    /// Creates the receiving half of a stream. `early` holds the bytes that arrived together with the startup frame.
     pub(crate) fn new(link: Arc<dyn Link>, agreed: &Agreed, early: Vec<u8>) -> Self {
         Self {
             link,
@@ -186,10 +198,12 @@ impl Rx {
         }
     }
 
-    /// Receives until the link was found empty `polls` times or the turn is over. `events` are those that the
-    /// link has reported. Sets `tx_has_work` if the tx half has something to do.
+    /// Receives until the link was found empty `polls` times or the turn is over. Returns [`Left::Work`] only if the
+    /// turn is over. `events` holds the flags [`READABLE`] and [`PEER_ENDED`] that the link has reported. Sets
+    /// `tx_has_work` if the tx half has something to do.
     pub(crate) fn drive(&mut self, qp: &QpContext, events: u8, polls: usize, tx_has_work: &mut bool) -> Left {
         let mut staging = qp.device().take_staging();
+        // If a short receive means that the link is empty, further calls are needed only to find the end of the link.
         let reported_once = if self.link.is_empty_after_short_recv() { PEER_ENDED } else { READABLE };
         self.until_empty |= events & reported_once != 0;
         let room = staging.len().min(qp.device().max_call_len());
@@ -204,8 +218,9 @@ impl Rx {
         left
     }
 
-    /// Receives everything that has arrived by now, because this end is about to close. Bounded, so that a
-    /// peer that keeps sending cannot delay the close. Returns whether the tx half has something to do.
+    /// Receives the bytes that have arrived by now, because this end is about to close. Bytes that arrive meanwhile
+    /// do not count, so that a peer that keeps sending cannot delay the close. Returns whether the tx half has
+    /// something to do.
     pub(crate) fn drain_link(&mut self, qp: &QpContext) -> bool {
         let mut staging = qp.device().take_staging();
         let room = staging.len().min(qp.device().max_call_len());
@@ -222,7 +237,7 @@ impl Rx {
         std::mem::take(&mut self.tx_has_work)
     }
 
-    /// Tells the tx half how many messages were delivered.
+    /// Tells the tx half how many messages were delivered, which it acknowledges to the peer.
     pub(crate) fn publish_delivered(&mut self, qp: &QpContext) {
         let delivered = self.delivered.max(self.acked_parked);
         if delivered != self.published {
@@ -232,6 +247,7 @@ impl Rx {
         }
     }
 
+    /// Receives for one turn: see [`drive`](Self::drive).
     fn run_turn(&mut self, qp: &QpContext, mut polls: usize, staging: &mut [u8]) -> Left {
         self.take_early(qp);
         self.handle_changes(qp);
@@ -241,8 +257,7 @@ impl Rx {
                 return Left::Nothing;
             }
             if self.park.is_full(qp.device().config().park) {
-                // Nothing is received while parked messages fill the limit, so check explicitly for a lost
-                // connection.
+                // No call to `recv` would report a lost connection while the park is full, so check for one.
                 if self.until_empty
                     && let Some(errno) = self.link.lost()
                 {
@@ -271,6 +286,7 @@ impl Rx {
         Left::Work
     }
 
+    /// Parses the bytes that arrived together with the startup frame, once.
     fn take_early(&mut self, qp: &QpContext) {
         if !self.early.is_empty() {
             let early = std::mem::take(&mut self.early);
@@ -278,21 +294,22 @@ impl Rx {
         }
     }
 
-    /// Handles what other threads may have changed: the stream has failed, or a receive was posted.
+    /// Handles changes by other threads: stops delivery if the stream has ended, otherwise delivers parked messages for
+    /// which a receive was posted.
     fn handle_changes(&mut self, qp: &QpContext) {
         if qp.is_ended() {
-            self.stop_delivery(qp); // also drops the parked messages, which kept it open
+            self.stop_delivery(qp); // also drops the parked messages, for which `close_if_done` waits
         } else {
             self.unpark(qp);
         }
         self.close_if_done(qp);
     }
 
-    /// Calls the link once. Returns `None` if nothing arrived.
+    /// Receives bytes with one call to the link, and parses them. Returns `None` if nothing arrived, or on an error.
     fn receive(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
         let large = !self.crc && self.gap > 0;
-        let least = if large { 1 } else { MIN_DIRECT };
-        if !self.crc && self.reader.run() >= least && !self.discarding {
+        let min_direct = if large { 1 } else { MIN_DIRECT };
+        if !self.crc && self.reader.run() >= min_direct && !self.discarding {
             return self.receive_directly(qp, staging);
         }
         let room = if large { self.gap.into() } else { staging.len() };
@@ -305,7 +322,8 @@ impl Rx {
         }
     }
 
-    /// Receives large payload directly into its destination, under a guard.
+    /// Receives payload of the segment in progress directly into its destination, under guards, and the bytes after it
+    /// into the staging buffer.
     fn receive_directly(&mut self, qp: &QpContext, staging: &mut [u8]) -> Option<Received> {
         let run = self.reader.run();
         let segment = self.segment.take()?;
@@ -344,6 +362,7 @@ impl Rx {
         }
     }
 
+    /// Receives into `spans` and then into `after`. Retries a few times if nothing has arrived.
     fn receive_spinning(&self, spans: &[Span], after: &mut [u8]) -> Result<usize, LinkError> {
         for _ in 0..MAX_SPINS {
             match self.link.recv(spans, after) {
@@ -354,6 +373,7 @@ impl Rx {
         Err(LinkError::WouldBlock)
     }
 
+    /// Handles the failure of a call to the link. Returns `None`, the result for the caller.
     fn handle_recv_error(&mut self, qp: &QpContext, error: LinkError) -> Option<Received> {
         match error {
             LinkError::WouldBlock | LinkError::Unmapped => {}
@@ -370,8 +390,8 @@ impl Rx {
         None
     }
 
-    /// Handles the peer's close. Messages that wait for receives are still delivered first, unless this end
-    /// closes as well.
+    /// Handles the end of the link, once. Waits until all parked messages are delivered, unless the stream has failed
+    /// or this end closes as well.
     fn close_if_done(&mut self, qp: &QpContext) {
         if self.ended && !self.closed && (self.park.is_empty() || qp.is_ended() || qp.is_closing()) {
             self.closed = true;
@@ -388,7 +408,7 @@ impl Rx {
         }
     }
 
-    /// Fails the stream because of a segment with a valid header.
+    /// Fails the stream because of a segment whose header was parsed.
     fn fail(&mut self, qp: &QpContext, mut failure: RxFailure, fpdu: &Fpdu) {
         let mut bytes = [0; MAX_HEADER];
         let n = fpdu.header.emit(usize::from(fpdu.payload_len), &mut bytes).unwrap_or(0);
@@ -402,6 +422,7 @@ impl Rx {
         self.fail_with(qp, failure, blamed, &bytes[..n]);
     }
 
+    /// Fails the stream. `offender` holds the bytes of the header that the Terminate refers to.
     fn fail_with(
         &mut self,
         qp: &QpContext,
@@ -424,8 +445,8 @@ impl Rx {
         self.tx_has_work = true;
     }
 
-    /// Consumes a half that a panic left in an unknown state. Returns the receive in use, which belongs to
-    /// the program.
+    /// Drops a half that a panic left in an unknown state. Returns the receive in use by a message, which the caller
+    /// has to flush.
     pub(crate) fn into_receive(self) -> Option<Receive> {
         match self.message {
             Message::Send { receive, .. } => Some(receive),
@@ -433,15 +454,16 @@ impl Rx {
         }
     }
 
-    /// Ends delivery on this stream.
+    /// Ends delivery on this stream: drops all unfinished and parked messages, and flushes the receives. Bytes that
+    /// arrive later are discarded.
     pub(crate) fn stop_delivery(&mut self, qp: &QpContext) {
         self.discarding = true;
         self.segment = None;
         while self.park.pop().is_some() {}
-        let open = match std::mem::replace(&mut self.message, Message::None) {
+        let in_use = match std::mem::replace(&mut self.message, Message::None) {
             Message::Send { receive, .. } => Some(receive),
             _ => None,
         };
-        qp.flush_receives(open);
+        qp.flush_receives(in_use);
     }
 }

@@ -1,4 +1,4 @@
-//! Takes the bytes of a stream apart into segments, and passes each through its three steps.
+//! Takes the received bytes apart into segments, and passes each segment through its three steps: begin, place, end.
 
 use super::failure::{Checked, RxFailure, Target};
 use super::{Message, Rx, Segment};
@@ -9,7 +9,8 @@ use ironwarp_wire::mpa::{Fpdu, Piece};
 use ironwarp_wire::{Header, MAX_HEADER};
 
 impl Rx {
-    /// Parses bytes of the stream.
+    /// Parses bytes of the stream, and processes the segments in them. A segment that is not complete stays in
+    /// progress.
     pub(super) fn parse(&mut self, qp: &QpContext, mut bytes: &[u8]) {
         let mut cached = None;
         while !self.discarding
@@ -21,8 +22,9 @@ impl Rx {
         }
     }
 
-    /// Processes one FPDU if all of it is there, or else one piece. Returns `None` if the stream failed, and
-    /// `Some(false)` when all bytes are used up.
+    /// Processes one FPDU if `bytes` contains all of it, or else one piece of it: its header, a part of its payload,
+    /// or its end. Returns `None` if the stream failed, `Some(false)` if all bytes were used, and `Some(true)`
+    /// otherwise.
     fn parse_next<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -48,7 +50,7 @@ impl Rx {
                     self.segment = Some(Box::new(Segment { fpdu, target, done: 0 }));
                     Ok(())
                 }
-                // The header may have arrived byte by byte, so report it as parsed.
+                // The bytes of the header may have arrived in several calls, so the Terminate gets the parsed header.
                 Err(failure) => {
                     self.fail(qp, failure, &fpdu);
                     return None;
@@ -57,6 +59,7 @@ impl Rx {
             Ok(Some(Piece::Payload(payload))) => self.place_current(qp, payload),
             Ok(Some(Piece::End)) => self.end_current(qp),
             Err(violation) => {
+                // The reader holds the start of a header that arrived in several calls.
                 let held = self.reader.held();
                 let offender = if held.is_empty() { before } else { held };
                 let offender = offender[..offender.len().min(MAX_HEADER)].to_vec();
@@ -76,7 +79,7 @@ impl Rx {
         Some(true)
     }
 
-    /// The first step of a segment, which also predicts the size of the next.
+    /// Begins a segment, its first step, and predicts whether the next one will be large.
     fn begin_and_predict(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
         let large = usize::from(fpdu.payload_len) >= MIN_DIRECT
             || (self.gap > 0 && self.continues_message(&fpdu.header));
@@ -84,7 +87,7 @@ impl Rx {
         self.begin(qp, fpdu, whole)
     }
 
-    /// Whether this segment continues a message.
+    /// Whether a segment with this header continues the message in progress.
     fn continues_message(&self, header: &Header) -> bool {
         match header {
             Header::Write(_) => matches!(self.message, Message::Write(_)),
@@ -94,8 +97,9 @@ impl Rx {
         }
     }
 
-    /// Processes a segment that arrived in one piece, in the same three steps. Consecutive Writes share a
-    /// guard; other messages must not hold one, because their end may wait for guards.
+    /// Processes a segment that arrived in one piece, in the same three steps. Returns false if the stream failed.
+    /// Consecutive Writes to one tag share the guard in `cached`. Other messages must not hold a guard, because ending
+    /// them may invalidate memory, which waits for guards.
     pub(super) fn process_whole<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -113,7 +117,8 @@ impl Rx {
         }
     }
 
-    /// The second and the third step of a segment that arrived in one piece.
+    /// Does the second and the third step of a segment that arrived in one piece. `begun` is the result of the first
+    /// step. Returns false if the stream failed.
     fn place_and_end<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -136,15 +141,15 @@ impl Rx {
         true
     }
 
-    /// Delivers parked messages for which a receive was posted.
+    /// Delivers parked messages for which a receive was posted, and the messages after them that need none.
     pub(super) fn unpark(&mut self, qp: &QpContext) {
         while let Some(parked) = self.park.front() {
             let header = parked.fpdu.header;
             let supplied = self.take_receive_for(qp, &header);
             if matches!(supplied, Ok(false)) {
                 qp.wait_for_receive(&header);
-                // Check again: a receive may have been posted just before, by a thread that did not see this
-                // wait.
+                // Check again: a receive may have been posted just before, by a thread that did not see the mark of
+                // `wait_for_receive`.
                 if !matches!(self.take_receive_for(qp, &header), Ok(true)) {
                     return;
                 }
@@ -153,7 +158,7 @@ impl Rx {
             if self.park.is_empty() {
                 qp.stop_waiting_for_receive();
             }
-            // It has waited its turn: segments parked after it must not park it again.
+            // `check_header` instead of `begin`, which would park the segment again behind those that are still parked.
             let begun = supplied.and_then(|_| self.check_header(qp, &parked.fpdu, true));
             if !self.place_and_end(qp, &parked.fpdu, &parked.payload, begun, &mut None) {
                 return;
@@ -162,8 +167,8 @@ impl Rx {
     }
 }
 
-/// Number of bytes between the payload of this segment and the next payload, if the next segment is like this
-/// one.
+/// Returns the number of bytes between the payload of this segment and the payload of the next one, if both have
+/// headers of the same length.
 fn gap_after(fpdu: &Fpdu) -> u8 {
     let len = fpdu.total_len() - usize::from(fpdu.payload_len);
     u8::try_from(len).expect("a header, padding and a CRC are shorter than 256 bytes")

@@ -1,5 +1,5 @@
-//! The second step of receiving a segment: its payload is placed in the memory that the header names, in one
-//! copy or several. `segment.rs` has the first and the third step.
+//! The second step of receiving a segment: places its payload in memory, in one copy or several. `segment.rs` has the
+//! first step, and `deliver.rs` the third.
 
 use super::failure::{Checked, RxFailure, Target};
 use super::{Message, Rx, Segment};
@@ -13,14 +13,16 @@ use crate::sync::lock;
 use ironwarp_wire::mpa::Fpdu;
 use ironwarp_wire::{Header, Place};
 
-/// The destination of payload.
+/// A range of memory for payload, which was not checked yet.
 enum Destination {
+    /// Memory that a work request of this end names: a part of a receive, or of the sink of a Read.
     Local { domain: Domain, sge: Sge },
+    /// Memory that the peer names in a Write.
     Remote { place: Place, len: usize },
 }
 
 impl Rx {
-    /// Places payload of the segment in progress.
+    /// Places the next part of the payload of the segment in progress.
     pub(super) fn place_current(&mut self, qp: &QpContext, payload: &[u8]) -> Checked {
         let Some(mut segment) = self.segment.take() else { return Ok(()) };
         let placed = self.place(qp, &mut segment, payload, &mut None);
@@ -28,7 +30,7 @@ impl Rx {
         placed
     }
 
-    /// Places payload of a segment that the caller holds.
+    /// Places the next part of the payload of `segment`: in memory, in the park, or nowhere.
     pub(super) fn place<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -45,6 +47,8 @@ impl Rx {
         Ok(())
     }
 
+    /// Checks the destination of a part of the payload, and copies the part there. Leaves the guard in `cached`, unless
+    /// the part has several destinations.
     fn place_in_memory<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -53,20 +57,20 @@ impl Rx {
         cached: &mut Option<CachedGuard<'q>>,
     ) -> Checked {
         let (mut first, mut more) = (None, false);
-        self.for_each_destination(qp, segment, payload.len(), |want, _| {
-            more = first.replace(want).is_some();
+        self.for_each_destination(qp, segment, payload.len(), |destination, _| {
+            more = first.replace(destination).is_some();
             Ok(())
         })?;
-        let Some(want) = first else { return Ok(()) };
+        let Some(only) = first else { return Ok(()) };
         let host = qp.device().host();
         let placed = if more {
-            // Check all of it before a byte is placed.
+            // Check all destinations before a byte is placed.
             let (mut spans, mut guards) = (Spans::new(), Guards::default());
             self.resolve(qp, segment, payload.len(), &mut spans, &mut guards)?;
             host.scatter(payload, &spans)
         } else {
             let write = |memory: &Translation, at| memory.write(at, host, payload);
-            match want {
+            match only {
                 Destination::Local { domain, sge: Sge { tag, addr, .. } } => qp
                     .device()
                     .table()
@@ -80,7 +84,8 @@ impl Rx {
         placed.map_err(|_| self.unmapped_failure(qp, &segment.fpdu, segment.done, payload.len()))
     }
 
-    /// Looks up the memory for the next `len` bytes of a segment and guards it.
+    /// Checks the memory for the next `len` bytes of a segment, adds its address ranges to `spans` and its guards to
+    /// `guards`. Adds none if the payload goes elsewhere.
     pub(super) fn resolve<'q>(
         &mut self,
         qp: &'q QpContext,
@@ -90,8 +95,8 @@ impl Rx {
         guards: &mut Guards<'q>,
     ) -> Checked {
         let table = qp.device().table();
-        self.for_each_destination(qp, segment, len, |want, touch| {
-            let guard = match want {
+        self.for_each_destination(qp, segment, len, |destination, touch| {
+            let guard = match destination {
                 Destination::Local { domain, sge: Sge { tag, addr, len } } => table
                     .admit_local(domain, tag, addr, len as usize, Rights::LOCAL_WRITE, spans)
                     .map_err(|denied| RxFailure::local(QpError::Local(denied)))?,
@@ -104,8 +109,8 @@ impl Rx {
         })
     }
 
-    /// Calls `each` with the destinations of the next `len` bytes of a segment, in order. Calls it for none
-    /// if the stream has failed meanwhile, and with it the Read that this segment answers.
+    /// Calls `each` with the destinations in memory of the next `len` bytes of a segment, in order. Does not call it
+    /// if the segment belongs to a Read that is gone, because the stream has failed meanwhile.
     fn for_each_destination(
         &mut self,
         qp: &QpContext,
@@ -141,7 +146,8 @@ impl Rx {
         }
     }
 
-    /// The failure for memory that is registered but not mapped.
+    /// Creates the failure of a segment whose destination is registered but not mapped. `done` is the number of payload
+    /// bytes placed before, and `len` the number of bytes that could not be placed.
     pub(super) fn unmapped_failure(&self, qp: &QpContext, fpdu: &Fpdu, done: usize, len: usize) -> RxFailure {
         let error = |place, remote| QpError::Unmapped { place, len, remote };
         match (&fpdu.header, &self.message) {

@@ -1,5 +1,5 @@
-//! Responses to this end's Reads and atomic operations: the first and the third step of their segments.
-//! `segment.rs` has those of all other messages; `place.rs` has the second step.
+//! Receives responses to this end's Reads and atomic operations: the first and the third step of their segments. Those
+//! of all other messages are in `segment.rs` and `deliver.rs`, and the second step is in `place.rs`.
 
 use super::Rx;
 use super::failure::{Checked, RxFailure};
@@ -17,10 +17,11 @@ use ironwarp_wire::{AtomicResponse, Tagged};
 const V2_QUEUE: u32 = 0x8000_0001;
 
 impl Rx {
+    /// Checks an Atomic Response: it must answer the oldest outstanding request.
     pub(super) fn begin_atomic_response(&self, qp: &QpContext, response: &AtomicResponse) -> Checked {
         let mut sq = lock(&qp.sq);
-        let due = sq.oldest_read().map(|read| read.kind);
-        if due != Some(ReadKind::Atomic(response.id)) {
+        let oldest = sq.oldest_read().map(|read| read.kind);
+        if oldest != Some(ReadKind::Atomic(response.id)) {
             return Err(Protocol::UnexpectedResponse.into());
         }
         let (expected, found) = (self.atomic_msn, response.msn);
@@ -30,6 +31,8 @@ impl Rx {
         Ok(())
     }
 
+    /// Checks a segment of a Read Response: it must answer the oldest outstanding request, name the next place of the
+    /// requested sink, and not exceed the requested length. The last segment must reach it.
     pub(super) fn begin_response(&self, qp: &QpContext, tagged: &Tagged, len: usize) -> Checked {
         let mut sq = lock(&qp.sq);
         let Some(read) = sq.oldest_read().filter(|read| read.kind == ReadKind::Read) else {
@@ -40,9 +43,8 @@ impl Rx {
             return Err(Protocol::ResponsePlace { expected, found: tagged.place }.into());
         }
         let found = u64::from(read.received) + len as u64;
-        // A busy Linux siw answers an empty Read with the payload of one of its own earlier requests. The
-        // payload is discarded: only the response matters. It is still one message, so it must not exceed the
-        // maximum message size.
+        // A busy Linux siw answers an empty Read with the payload of one of its own earlier requests. That payload is
+        // discarded, and limited only by the maximum size of a message.
         let limit = if read.len == 0 { MAX_MESSAGE } else { read.len };
         if found > limit.into() || (tagged.last && found < read.len.into()) {
             return Err(Protocol::ResponseLength { expected: read.len, found }.into());
@@ -50,8 +52,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Checks a Read V2 Response (requirement X4). It names no memory, so it must be the next one due, and
-    /// exactly as long as requested.
+    /// Checks a segment of a Read V2 Response (requirement X4): it must answer the oldest outstanding request,
+    /// continue at the next offset, and not exceed the requested length. The last segment must reach it.
     pub(super) fn begin_v2_response(&self, qp: &QpContext, response: &ReadV2Response, len: usize) -> Checked {
         let mut sq = lock(&qp.sq);
         let Some(read) = sq.oldest_read().filter(|read| read.kind == ReadKind::ReadV2) else {
@@ -72,12 +74,13 @@ impl Rx {
         Ok(())
     }
 
+    /// Ends a segment of a Read V2 Response. Completes the Read after the last one.
     pub(super) fn end_v2_response(&mut self, qp: &QpContext, response: &ReadV2Response, len: u16) {
         self.read_v2_msn = self.read_v2_msn.wrapping_add(u32::from(response.last));
         self.end_response(qp, response.last, len);
     }
 
-    /// Stores the original value of the word in the memory of the work request.
+    /// Stores the original value of the word in the memory of the work request, and completes the atomic operation.
     pub(super) fn end_atomic_response(&mut self, qp: &QpContext, response: &AtomicResponse) -> Checked {
         let mut sq = lock(&qp.sq);
         let sges = match sq.oldest_read().cloned().and_then(|read| sq.sink(&read).cloned()) {
@@ -105,14 +108,15 @@ impl Rx {
         Ok(())
     }
 
-    /// Records that the oldest request was answered in full.
+    /// Completes the oldest outstanding Read or atomic operation, which was answered in full.
     fn complete_oldest_read(&mut self, qp: &QpContext) {
         lock(&qp.sq).complete_oldest_read();
         qp.retire();
-        // A work request may have waited for this one: for a free slot within ORD, or behind a fence.
+        // Another work request may have waited for this one, because of ORD or behind a fence.
         self.tx_has_work = true;
     }
 
+    /// Ends a segment of a Read Response with `len` bytes of payload. Completes the Read after the last one.
     pub(super) fn end_response(&mut self, qp: &QpContext, last: bool, len: u16) {
         let mut sq = lock(&qp.sq);
         if let Some(read) = sq.oldest_read() {

@@ -1,5 +1,6 @@
-//! Receives a segment in three steps: [`begin`](Rx::begin) checks its header, [`place`](Rx::place) (in
-//! `place.rs`) places its payload, and [`end`](Rx::end) (in `deliver.rs`) delivers the message if this was its last segment.
+//! The first step of receiving a segment: [`begin`](Rx::begin) checks its header. The second step,
+//! [`place`](Rx::place) in `place.rs`, places its payload. The third step, [`end`](Rx::end) in `deliver.rs`, delivers
+//! the message if this was its last segment.
 //!
 //! Checks follow the order of the layers: first the sequence of the stream (RFC 5041 §7), then the memory
 //! (requirement M9).
@@ -16,8 +17,9 @@ use ironwarp_wire::private::{SendImmediate, Signal, Unreadable};
 use ironwarp_wire::{AtomicRequest, Dialect, Header, Immediate, Place, Send, SendWord, Tagged};
 
 impl Rx {
-    /// Checks a header: what the segment is, whether it may come now, and whether its payload may go where it
-    /// says. `whole` means that the payload has arrived and is placed next.
+    /// Begins a segment: takes the receive that a new message needs, and checks the header. Returns where the payload
+    /// goes. If a message needs a receive and none is posted, or others wait for one already, the segment is parked.
+    /// `whole` tells whether all payload has arrived and is placed next.
     pub(super) fn begin(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
         let len = usize::from(fpdu.payload_len);
         if self.handle_opening(qp, fpdu) {
@@ -34,7 +36,7 @@ impl Rx {
         self.check_header(qp, fpdu, whole)
     }
 
-    /// Checks a header whose turn has come: nothing parked is ahead of it.
+    /// Checks the header of a segment that is not parked. Returns where the payload goes.
     pub(super) fn check_header(&mut self, qp: &QpContext, fpdu: &Fpdu, whole: bool) -> Checked<Target> {
         let len = usize::from(fpdu.payload_len);
         match &fpdu.header {
@@ -50,15 +52,16 @@ impl Rx {
             Header::SendImmediate(message) => self.begin_send(&as_plain_send(message), len)?,
             Header::ReadV2Response(response) => self.begin_v2_response(qp, response, len)?,
         }
-        let wanted = match fpdu.header {
+        // The payload of a response to an empty Read is discarded: see `begin_response`.
+        let has_target = match fpdu.header {
             Header::ReadResponse(_) => lock(&qp.sq).oldest_read().is_some_and(|read| read.len > 0),
             _ => true,
         };
-        Ok(if len > 0 && wanted { Target::Memory } else { Target::Discard })
+        Ok(if len > 0 && has_target { Target::Memory } else { Target::Discard })
     }
 
-    /// Handles the first FPDU, which lets a responder send once it is complete (RFC 5044 §7.1.2). Returns
-    /// true if it is an agreed RTR, which has no other meaning.
+    /// Handles the first FPDU, which lets a responder send once it is complete (RFC 5044 §7.1.2), and looks for signs
+    /// of a standard peer in all FPDUs. Returns true if the FPDU is an agreed RTR, which has no other meaning.
     fn handle_opening(&mut self, qp: &QpContext, fpdu: &Fpdu) -> bool {
         if std::mem::take(&mut self.awaiting_first) {
             lock(&qp.obligations).received_any = true;
@@ -71,9 +74,9 @@ impl Rx {
         false
     }
 
-    /// Detects a peer that does not implement the private protocol: it sends a message before any signal. If
-    /// this end opened the stream with a Read, an Ironwarp peer may not have seen this end's signal yet; it
-    /// has seen it once it answers a later request.
+    /// Detects a peer that does not implement the private protocol: it sends a message before any signal. If this end
+    /// opened the stream with a Read, an Ironwarp peer may send messages before it has seen this end's signal. It has
+    /// seen the signal when it answers a request that was sent after the signal.
     fn detect_standard_peer(&mut self, qp: &QpContext, fpdu: &Fpdu) {
         if self.dialect == Dialect::Ironwarp || self.standard_peer {
             return;
@@ -90,6 +93,7 @@ impl Rx {
         }
     }
 
+    /// Whether the first FPDU is one of the agreed kinds of RTR, and no signal.
     fn is_rtr(&self, fpdu: &Fpdu) -> bool {
         match &fpdu.header {
             Header::Write(write)
@@ -103,8 +107,8 @@ impl Rx {
         }
     }
 
-    /// Lets this end send. Called only after the first FPDU is complete and processed, because an Ironwarp
-    /// peer's signal is answered with a signal before anything else.
+    /// Lets this end send, if it could not before. Called after the first FPDU was processed, because a signal of the
+    /// peer has to be answered with a signal before anything else is sent.
     pub(super) fn open_sending(&mut self, qp: &QpContext) {
         let mut obligations = lock(&qp.obligations);
         if !obligations.open {
@@ -115,8 +119,8 @@ impl Rx {
         }
     }
 
-    /// Takes the receive that a new message needs. Returns false if none is posted and the message has to
-    /// wait.
+    /// Takes the receive for a segment that begins a new message and needs one. Returns false if none is posted, so
+    /// that the message has to wait. Returns true if the segment needs none.
     pub(super) fn take_receive_for(&mut self, qp: &QpContext, header: &Header) -> Checked<bool> {
         let word = match header {
             Header::Send(send) if send.offset == 0 => send.word,
@@ -125,7 +129,7 @@ impl Rx {
             _ => return Ok(true),
         };
         if !matches!(self.message, Message::None) {
-            return Ok(true); // interleaved, which a later check rejects
+            return Ok(true); // another message is not finished: `check_header` rejects the segment
         }
         let srq = if let SendWord::Srq(srq) = word { srq } else { 0 };
         let receive = qp.take_receive(srq)?;
@@ -136,9 +140,11 @@ impl Rx {
         Ok(supplied)
     }
 
+    /// Checks a segment of a Write, or a signal. Does not check the memory of a `whole` segment, because placing it
+    /// does.
     fn begin_write(&mut self, qp: &QpContext, tagged: &Tagged, len: usize, whole: bool) -> Checked {
         if signal_of(qp, tagged, len).is_some() {
-            return Ok(()); // signals overtake parked messages, so one may be in progress
+            return Ok(()); // signals are never parked, so another message may be in progress
         }
         match self.message {
             Message::None => {}
@@ -146,7 +152,7 @@ impl Rx {
             _ => return Err(Protocol::Interleaved.into()),
         }
         self.touch.start_segment(tagged.last);
-        // Check all of it before a byte is placed. If all of it is here, placing it checks it.
+        // Check the whole range before a byte is placed. If all payload has arrived, placing it checks the range.
         if len > 0 && !whole {
             qp.with_remote(&mut None, tagged.place, len, Rights::REMOTE_WRITE, &mut self.touch, |_, _| ())
                 .map_err(|denied| RxFailure::remote(denied, denied.write_cause()))?;
@@ -154,12 +160,13 @@ impl Rx {
         Ok(())
     }
 
+    /// Checks that a message sequence number is the next one on DDP queue 0.
     fn check_send_msn(&self, found: u32) -> Checked {
         let expected = self.send_msn;
         if found == expected { Ok(()) } else { Err(Protocol::Sequence { queue: 0, expected, found }.into()) }
     }
 
-    /// Checks Immediate Data, which have no payload to place but consume a receive.
+    /// Checks Immediate Data, which has no payload to place but consumes a receive.
     fn begin_immediate(&self, immediate: &Immediate) -> Checked {
         self.check_send_msn(immediate.msn)?;
         match self.message {
@@ -168,6 +175,7 @@ impl Rx {
         }
     }
 
+    /// Checks a segment of a Send: it must be the next one of its message, and fit into the receive.
     fn begin_send(&self, send: &Send, len: usize) -> Checked {
         self.check_send_msn(send.msn)?;
         if matches!(self.message, Message::None) {
@@ -187,8 +195,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Checks a Read or Atomic Request: it must be the next on queue 1 and within the agreed limit
-    /// (requirement M11).
+    /// Checks the sequence of a Read or Atomic Request with the message sequence number `found`: it must be the next
+    /// one on DDP queue 1, and not exceed the IRD (requirement M11).
     fn begin_read_or_atomic(&self, qp: &QpContext, found: u32) -> Checked {
         if !matches!(self.message, Message::None) {
             return Err(Protocol::Interleaved.into());
@@ -202,11 +210,12 @@ impl Rx {
         Ok(())
     }
 
+    /// Checks a Read Request, of either version, and claims one-touch memory for it.
     fn begin_read(&mut self, qp: &QpContext, msn: u32, source: Place, len: u32) -> Checked {
         self.begin_read_or_atomic(qp, msn)?;
         self.touch = Touch::for_request();
         if len > 0 {
-            // Checked again when it is served, because the program may revoke the memory in between.
+            // Checked again when the response is built, because the program may revoke the memory in between.
             let (len, need) = (len as usize, Rights::REMOTE_READ);
             qp.with_remote(&mut None, source, len, need, &mut self.touch, |_, _| ())
                 .map_err(|denied| RxFailure::remote(denied, denied.read_cause()))?;
@@ -214,35 +223,38 @@ impl Rx {
         Ok(())
     }
 
+    /// Checks an Atomic Request, and claims one-touch memory for it.
     fn begin_atomic(&mut self, qp: &QpContext, request: &AtomicRequest) -> Checked {
         self.begin_read_or_atomic(qp, request.msn)?;
         self.touch = Touch::for_request();
-        // Checked again when it is served, as a Read is.
+        // Checked again when the operation is executed, because the program may revoke the memory in between.
         let found = atomic::find(qp, request.target, &mut self.touch).map(drop);
         found.map_err(|error| RxFailure { cause: Some(atomic::cause(&error)), error, receive: None })
     }
 }
 
-/// Converts a segment of a Send with Immediate to one of a plain Send: the immediate data counts as the first
-/// bytes of the message.
+/// Converts a segment of a Send with Immediate to one of a plain Send. The immediate data counts as the first bytes
+/// of the message, so later segments have a higher offset.
 fn as_plain_send(message: &SendImmediate) -> Send {
     let offset = match message.send.offset {
         0 => 0,
-        offset => offset.checked_sub(IMMEDIATE_LEN).unwrap_or(u32::MAX),
+        offset => offset.checked_sub(IMMEDIATE_LEN).unwrap_or(u32::MAX), // an offset that `begin_send` rejects
     };
     Send { offset, ..message.send }
 }
 
+/// Number of message bytes that the immediate data of a Send takes.
 const IMMEDIATE_LEN: u32 = 8;
 
-/// Parses a Write as a signal, if private messages are enabled. A signal is an empty Write in a single
-/// segment.
+/// Parses a Write as a signal. `None` if it is an ordinary Write, or if the private protocol is disabled. A signal is
+/// an empty Write in a single segment.
 pub(super) fn signal_of(qp: &QpContext, write: &Tagged, len: usize) -> Option<Result<Signal, Unreadable>> {
     let may_be = len == 0 && write.last && qp.device().config().private;
     if may_be { Signal::parse(write.place) } else { None }
 }
 
-/// Whether a message is of the request class, and so may have to wait for a receive. Signals are not.
+/// Whether a message is of the request class, all of which wait while one of them needs a receive and none is posted.
+/// Signals, responses and Terminates are not.
 fn is_request(qp: &QpContext, header: &Header, len: usize) -> bool {
     match header {
         Header::Write(write) => signal_of(qp, write, len).is_none(),
