@@ -240,7 +240,7 @@ impl Engine {
 
     /// Creates a control queue for `depth` operations, which complete on `cq` (requirement X6).
     pub fn create_control_queue(&self, depth: usize, cq: &Arc<CompletionQueue>) -> io::Result<ControlQueue> {
-        ControlQueue::start(self.numbers.plain()?, depth, cq)
+        ControlQueue::start(self.numbers.assign_plain()?, depth, cq)
     }
 
     /// Creates a shared receive queue for receives into memory of `domain`.
@@ -280,11 +280,11 @@ impl Engine {
         options: QueuePairOptions,
     ) -> io::Result<Arc<QueuePair>> {
         let number = match attributes.manual || options.reachable {
-            true => self.numbers.with_port(|| {
+            true => self.numbers.assign_with_port(|| {
                 let port: Arc<dyn QpPort> = self.ports.open(&self.cm)?;
                 Ok(port)
             })?,
-            false => self.numbers.plain()?,
+            false => self.numbers.assign_plain()?,
         };
         let place = self.next_qp.fetch_add(1, Ordering::Relaxed);
         Ok(QueuePair::new(number, place, self.device(), attributes, options.events))

@@ -1,9 +1,10 @@
-//! A queue pair and its socket, from the end of the handshake to the last byte (`life.rs`).
+//! The connection of a queue pair: its socket, from the end of the handshake until both directions are closed.
+//! `lifecycle.rs` has the states, `connection/timeouts.rs` the timers.
 
 use super::cq::CompletionQueue;
 use super::error::ConnectError;
 use super::event::Established;
-use super::life::Life;
+use super::lifecycle::Lifecycle;
 use crate::reactor::class::Class;
 use crate::reactor::command::Command;
 use crate::reactor::handle::LaneHandle;
@@ -29,99 +30,109 @@ use std::time::{Duration, Instant};
 
 mod timeouts;
 
-/// The queue pair that a connection belongs to, as the connection sees it.
-pub(crate) trait Owner: fmt::Debug + Send + Sync + Sized + 'static {
+/// The interface of a connection to its queue pair.
+pub(crate) trait ConnectionOwner: fmt::Debug + Send + Sync + Sized + 'static {
+    /// Returns the device.
     fn device(&self) -> &Arc<Device>;
 
-    /// The device's queue pair that is behind it now.
+    /// Returns the device's queue pair. A reset replaces it.
     fn qp(&self) -> Arc<Qp>;
 
+    /// Returns the completion queue of the send queue.
     fn send_cq(&self) -> &Arc<CompletionQueue>;
 
+    /// Returns the completion queue of the receive queue.
     fn receive_cq(&self) -> &Arc<CompletionQueue>;
 
-    /// The number of its next stream, which selects a sequence of injected faults.
-    fn next_stream(&self) -> u64;
+    /// Returns a number for the next stream of the queue pair. The number selects a sequence of injected faults.
+    fn next_stream_number(&self) -> u64;
 
+    /// Stores the connection in the queue pair.
     fn set_connection(&self, connection: &Arc<Connection<Self>>);
 
-    /// Whether the program wants no connection, or no more.
-    fn is_given_up(&self) -> bool;
+    /// Returns whether the program has disconnected the queue pair, perhaps before it had a connection.
+    fn is_disconnect_requested(&self) -> bool;
 
-    /// The connection is established.
-    fn connected(&self, established: Established);
+    /// Reports that the connection is established.
+    fn on_connected(&self, established: Established);
 
-    /// The stream is over.
-    fn ended(&self, error: &Arc<QpError>);
+    /// Reports that the stream has ended, and why.
+    fn on_stream_ended(&self, error: &Arc<QpError>);
 
-    /// Both directions are closed.
-    fn closed(&self);
+    /// Reports that both directions of the socket are closed.
+    fn on_closed(&self);
 
-    /// The peer closed, and the queue pair goes on without it.
-    fn peer_gone(&self);
+    /// Reports that the peer closed a manual connection. The queue pair stays usable: its receives stay posted.
+    fn on_peer_closed(&self);
 
+    /// Returns the settings of the device.
     fn config(&self) -> &DeviceConfig {
         self.device().config()
     }
 }
 
-/// A connected queue pair. It is in its poll set until both directions of the socket are closed.
+/// The connection of a queue pair. Its socket is in a poll set until both directions are closed.
 #[derive(Debug)]
 pub(crate) struct Connection<P> {
+    /// Identifies the socket in its poll set.
     token: u64,
     link: Arc<TcpLink>,
-    /// The device's queue pair that this connection is for: a reset gives `pair` another one.
+    /// The device's queue pair that this connection was made for. After a reset, `pair` has another one.
     qp: Arc<Qp>,
     pair: Arc<P>,
-    place: Mutex<Place>,
-    /// Number of times it was served since steering last asked.
+    state: Mutex<State>,
+    /// Number of times that the connection was served since steering last took the count.
     served: AtomicU32,
-    /// Its lane will drive it when its turn comes.
+    /// The connection is in the queue of its lane, which drives it when its turn comes.
     queued: AtomicBool,
-    /// A check of an awaited receive is pending.
+    /// A check of an awaited receive is pending (`timeouts.rs`).
     receive_timer: AtomicBool,
 }
 
-/// Where a connection is: in its life, and in which poll set.
+/// The part of a connection that changes together, under one lock.
 #[derive(Debug)]
-struct Place {
-    /// The set in which its socket is, or will be.
+struct State {
+    /// The poll set that the socket is in, or will be added to.
     set: Arc<PollSet>,
-    life: Life,
+    lifecycle: Lifecycle,
 }
 
-/// What the device calls for a connection. It is weak, because the queue pair holds it.
+/// Passes calls of the device to the connection. The reference is weak because the device's queue pair, which the
+/// connection holds, holds the driver.
 #[derive(Debug)]
 struct Driver<P>(Weak<Connection<P>>);
 
-/// The clock of a connection with injected faults.
+/// The clock for the injected faults of a connection. Delays count from `start`.
 #[derive(Debug)]
 struct FaultClock<P> {
     connection: Weak<Connection<P>>,
-    began: Instant,
+    start: Instant,
 }
 
-impl<P: Owner> Connection<P> {
-    /// Starts the stream of `pair` on a link whose handshake is done. `early` is what came behind the handshake.
+impl<P: ConnectionOwner> Connection<P> {
+    /// Makes a connection for `pair` of a link whose handshake is done, and drives it once. `early` are the bytes that
+    /// were received after the handshake.
     pub(crate) fn start(
         pair: &Arc<P>,
         link: &Arc<TcpLink>,
         established: Established,
         early: Vec<u8>,
     ) -> Result<(), ConnectError> {
-        let connection = Self::begin(pair, link, established, early)?;
+        let connection = Self::open(pair, link, established, early)?;
         connection.drive_all();
-        // The lane that is to serve the connection may have ended before the connection was in its poll set.
+        // The lane that serves the connection may have ended, or the program may have disconnected, before the
+        // connection was in its poll set.
         if pair.device().events().is_stopped() || pair.receive_cq().steering().is_stopped() {
-            connection.cut(QpError::Stopped);
+            connection.abort(QpError::Stopped);
         }
-        if pair.is_given_up() {
+        if pair.is_disconnect_requested() {
             connection.disconnect();
         }
         Ok(())
     }
 
-    fn begin(
+    /// Connects the device's queue pair to the link, reports the connection, and adds the socket to its poll set.
+    fn open(
         pair: &Arc<P>,
         link: &Arc<TcpLink>,
         established: Established,
@@ -135,71 +146,73 @@ impl<P: Owner> Connection<P> {
             link: Arc::clone(link),
             qp: Arc::clone(&qp),
             pair: Arc::clone(pair),
-            place: Mutex::new(Place { set, life: Life::new() }),
+            state: Mutex::new(State { set, lifecycle: Lifecycle::new() }),
             served: AtomicU32::new(0),
             queued: AtomicBool::new(false),
             receive_timer: AtomicBool::new(false),
         });
-        let mut carrier: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
+        let mut stream_link: Arc<dyn Link> = Arc::<TcpLink>::clone(link);
         if let Some(faults) = pair.device().faults() {
-            let stream = pair.next_stream();
+            let stream = pair.next_stream_number();
             let clock =
-                Arc::new(FaultClock { connection: Arc::downgrade(&connection), began: Instant::now() });
-            carrier = faults.link(stream, carrier, Arc::<FaultClock<P>>::clone(&clock));
+                Arc::new(FaultClock { connection: Arc::downgrade(&connection), start: Instant::now() });
+            stream_link = faults.link(stream, stream_link, Arc::<FaultClock<P>>::clone(&clock));
             qp.set_faults(faults.receive_faults(stream, clock));
         }
         let driver = Arc::new(Driver(Arc::downgrade(&connection)));
-        qp.connect(&carrier, &established.agreed, early, driver)?;
+        qp.connect(&stream_link, &established.agreed, early, driver)?;
         pair.set_connection(&connection);
         let agreed = established.agreed;
-        // Before another thread can find the socket: what it finds may be the end, which must be reported after this.
-        pair.connected(established);
-        match connection.enter() {
+        // Before the socket is in the set: another thread may find the end of the connection there, which must be
+        // reported second.
+        pair.on_connected(established);
+        match connection.join_set() {
             Ok(true) => {
-                connection.await_first_word(&agreed);
+                connection.start_first_message_timer(&agreed);
                 // The class of its completion queue may have changed before the connection was in the set.
                 let movable: Arc<dyn Movable> = Arc::<Self>::clone(&connection);
                 cq.steering().steer_new(&movable)?;
             }
-            Ok(false) => {} // another thread found it closed meanwhile
-            Err(error) => connection.cut(QpError::Lost(error.raw_os_error().unwrap_or_default())),
+            Ok(false) => {} // another thread has closed the connection meanwhile
+            Err(error) => connection.abort(QpError::Lost(error.raw_os_error().unwrap_or_default())),
         }
         Ok(connection)
     }
 
-    /// The lane that serves it while the program does not.
+    /// Returns the lane that serves the connection while no thread of the program does.
     pub(crate) fn lane(&self) -> Arc<LaneHandle> {
-        Arc::clone(lock(&self.place).set.lane())
+        Arc::clone(lock(&self.state).set.lane())
     }
 
-    /// Has its lane drive it when its turn comes. It is queued once at most, however fast a peer makes work that threads of the program
-    /// leave to the lane.
+    /// Makes its lane drive the connection when its turn comes. A connection that is queued is not queued again:
+    /// otherwise a fast peer could fill the lane's queue.
     pub(crate) fn schedule(self: &Arc<Self>) {
         if !self.queued.swap(true, Ordering::SeqCst) {
             self.submit_drive(&self.lane());
         }
     }
 
+    /// Adds the connection to the queue of a lane.
     fn submit_drive(self: &Arc<Self>, lane: &LaneHandle) {
         lane.submit(Command::Drive(Arc::<Self>::clone(self)));
     }
 
-    /// Whether its lane will drive it when its turn comes, whatever its socket reports meanwhile.
+    /// Returns whether the connection is in the queue of its lane.
     pub(crate) fn is_queued(&self) -> bool {
         self.queued.load(Ordering::SeqCst)
     }
 
-    // --- Its poll set ---
+    // --- Poll set ---
 
-    /// Adds it to its set. Returns false if it is closed.
-    fn enter(self: &Arc<Self>) -> io::Result<bool> {
-        let mut place = lock(&self.place);
-        if !place.life.enter() {
+    /// Adds the socket to its poll set. Returns false if the connection is closed.
+    fn join_set(self: &Arc<Self>) -> io::Result<bool> {
+        let mut state = lock(&self.state);
+        if !state.lifecycle.enter_set() {
             return Ok(false);
         }
-        let (set, only) = (Arc::clone(&place.set), place.set.only_member());
+        let (set, only) = (Arc::clone(&state.set), state.set.only_member());
         let added = set.insert(self.token, &self.as_member());
-        drop(place);
+        drop(state);
         set.queue_owed_ack_of(only);
         added.map(|()| true)
     }
@@ -208,43 +221,47 @@ impl<P: Owner> Connection<P> {
         Arc::<Self>::clone(self)
     }
 
-    /// Removes it from its set. From now on it is closed.
-    fn leave(&self) {
-        let mut place = lock(&self.place);
-        if place.life.close() {
-            place.set.remove(self.token);
+    /// Marks the connection as closed, and removes the socket from its poll set.
+    fn leave_set(&self) {
+        let mut state = lock(&self.state);
+        if state.lifecycle.close() {
+            state.set.remove(self.token);
         }
     }
 
-    /// Moves it to another set, whose lane serves it from then on (requirement I9). Returns false if it is closed.
+    /// Moves the socket to another poll set, whose lane serves the connection from then on (requirement I9). Returns
+    /// false if the connection is closed.
     ///
-    /// Only the set that waits for its socket changes. What the socket reported in between, the new set reports again; the new
-    /// lane drives it once, in case something was missed.
+    /// No event of the socket is lost: epoll reports its state again when the socket is added to the new set, and the
+    /// new lane drives the connection once.
     fn move_to_set(self: &Arc<Self>, to: &Arc<PollSet>) -> io::Result<bool> {
         let only = to.only_member();
         {
-            // Against a release, which must find it in its set.
-            let mut place = lock(&self.place);
-            if Arc::ptr_eq(&place.set, to) {
+            // Held during the whole move: `leave_set` on another thread must find the socket in the set that `state`
+            // names.
+            let mut state = lock(&self.state);
+            if Arc::ptr_eq(&state.set, to) {
                 return Ok(true);
             }
-            if place.life.is_closed() {
+            if state.lifecycle.is_closed() {
                 return Ok(false);
             }
-            if place.life.is_in_set() {
-                place.set.remove(self.token);
+            if state.lifecycle.is_in_set() {
+                state.set.remove(self.token);
                 if let Err(error) = to.insert(self.token, &self.as_member()) {
                     to.remove(self.token);
-                    if place.set.insert(self.token, &self.as_member()).is_err() {
-                        self.lose(to.lane(), &error);
+                    // Back to the old set. If that fails too, no lane can wait for the socket.
+                    if state.set.insert(self.token, &self.as_member()).is_err() {
+                        self.abort_on_lane(to.lane(), &error);
                     }
                     return Err(error);
                 }
             }
-            place.set = Arc::clone(to);
+            state.set = Arc::clone(to);
         }
-        // It may have been polled as the only member of the old set, and another as the only member of the new one: the thread that polled
-        // sees the change and acknowledges, or what came of the poll is acknowledged now. On the lane, because the caller may hold locks.
+        // The new set may have had one member, which a thread polled without listing its acknowledgements. That thread
+        // acknowledges if it sees that the member is not the only one any more. If it does not, the member is
+        // acknowledged here, on the lane, because the caller may hold locks.
         if let Some(only) = only {
             to.lane().call(move || only.qp.acknowledge());
         }
@@ -252,34 +269,36 @@ impl<P: Owner> Connection<P> {
         Ok(true)
     }
 
-    /// No set can wait for its socket. It ends, on a lane because the caller holds locks.
-    fn lose(self: &Arc<Self>, lane: &LaneHandle, error: &io::Error) {
+    /// Aborts the connection after a failed system call. Runs on a lane, because the caller holds locks.
+    fn abort_on_lane(self: &Arc<Self>, lane: &LaneHandle, error: &io::Error) {
         let (connection, errno) = (Arc::clone(self), error.raw_os_error().unwrap_or_default());
-        lane.call(move || connection.cut(QpError::Lost(errno)));
+        lane.call(move || connection.abort(QpError::Lost(errno)));
     }
 
     // --- Driving ---
 
-    /// Does something that belongs to this connection alone. A panic ends the connection, and nothing else.
-    fn guard(&self, doing: &'static str, act: impl FnOnce()) {
+    /// Calls `act`. If it panics, ends this connection; the lane and its other connections go on. `doing` is for the
+    /// log.
+    fn catch_panic(&self, doing: &'static str, act: impl FnOnce()) {
         let Err(bug) = bug::catch(doing, act) else { return };
         tracing::error!(qp = self.qp.id(), %bug, "connection ended by a panic");
         let steps: [&dyn Fn(); 5] = [
             &|| self.qp.abort(QpError::Bug(bug.clone())),
             &|| self.link.abort(),
-            &|| self.leave(),
+            &|| self.leave_set(),
             &|| self.qp.release(),
-            &|| self.pair.closed(),
+            &|| self.pair.on_closed(),
         ];
         for step in steps {
-            // Whatever state the panic has left, the other steps are tried.
+            // The panic may have left any state: a step that panics, too, must not prevent the others.
             if let Err(bug) = bug::catch("ending a connection", step) {
                 tracing::error!(qp = self.qp.id(), %bug, "failed to end a connection after a panic");
             }
         }
     }
 
-    /// Does all there is to do: after the start, or when work was left.
+    /// Sends and receives one turn's share, whether the socket reported anything or not, and acknowledges. Used after
+    /// the start, and when a thread left work.
     fn drive_all(&self) {
         self.qp.take_turn(Ready { readable: true, writable: true, ended: true });
         self.qp.acknowledge();
@@ -287,26 +306,26 @@ impl<P: Owner> Connection<P> {
 
     // --- Closing ---
 
-    /// Ends it at once, without telling the peer why.
-    pub(crate) fn cut(&self, error: QpError) {
-        // The reason first: a thread that polls meanwhile would find a lost connection.
+    /// Ends the connection at once, without telling the peer why.
+    pub(crate) fn abort(&self, error: QpError) {
+        // The error first: a thread that polls meanwhile would report the aborted link as a lost connection.
         self.qp.abort(error);
         self.link.abort();
         self.release();
     }
 
-    /// Both directions are closed: the socket goes.
+    /// Drops the socket, whose two directions are closed, and reports that to the queue pair.
     pub(crate) fn release(&self) {
-        self.leave();
+        self.leave_set();
         self.qp.release();
-        self.pair.closed();
+        self.pair.on_closed();
         if self.qp.peer_has_closed() {
-            self.pair.peer_gone();
+            self.pair.on_peer_closed();
         }
     }
 }
 
-impl<P: Owner> Drive for Connection<P> {
+impl<P: ConnectionOwner> Drive for Connection<P> {
     fn class(&self) -> Class {
         self.pair.receive_cq().class()
     }
@@ -316,7 +335,7 @@ impl<P: Owner> Drive for Connection<P> {
     }
 
     fn drive(&self) {
-        self.guard("driving a connection", || self.drive_all());
+        self.catch_panic("driving a connection", || self.drive_all());
     }
 }
 
@@ -326,7 +345,7 @@ impl<P> AsFd for Connection<P> {
     }
 }
 
-impl<P: Owner> Member for Connection<P> {
+impl<P: ConnectionOwner> Member for Connection<P> {
     #[inline]
     fn qp(&self) -> Option<&Arc<Qp>> {
         Some(&self.qp)
@@ -334,9 +353,9 @@ impl<P: Owner> Member for Connection<P> {
 
     fn serve(&self, ready: Ready, by: ServedBy) -> Option<&Arc<Qp>> {
         if by == ServedBy::Lane && self.is_queued() {
-            return None; // it is driven when its turn comes, for all that its socket has
+            return None; // when its turn comes, the lane drives both directions
         }
-        // Two threads at once may count one too few: it is for comparison.
+        // Not atomic: if two threads serve at once, one may not count. Steering only compares the counts.
         self.served.store(self.served.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         match by {
             ServedBy::Lane => self.qp.take_turn(ready),
@@ -351,7 +370,7 @@ impl<P: Owner> Member for Connection<P> {
     }
 
     fn abort(&self) {
-        Self::cut(self, QpError::Stopped);
+        Self::abort(self, QpError::Stopped);
     }
 
     fn movable(self: Arc<Self>) -> Option<Arc<dyn Movable>> {
@@ -359,7 +378,7 @@ impl<P: Owner> Member for Connection<P> {
     }
 }
 
-impl<P: Owner> Movable for Connection<P> {
+impl<P: ConnectionOwner> Movable for Connection<P> {
     fn qpn(&self) -> u32 {
         self.qp.id()
     }
@@ -387,11 +406,11 @@ impl<P: Owner> Movable for Connection<P> {
     }
 
     fn abort(&self, error: QpError) {
-        Self::cut(self, error);
+        Self::abort(self, error);
     }
 }
 
-impl<P: Owner> StreamDriver for Driver<P> {
+impl<P: ConnectionOwner> StreamDriver for Driver<P> {
     fn schedule(&self) {
         if let Some(connection) = self.0.upgrade() {
             connection.schedule();
@@ -402,34 +421,34 @@ impl<P: Owner> StreamDriver for Driver<P> {
 
     fn on_peer_not_ready(&self) {
         if let Some(connection) = self.0.upgrade() {
-            connection.peer_not_ready();
+            connection.on_peer_not_ready();
         }
     }
 
     fn on_stream_ended(&self, error: &Arc<QpError>) {
         if let Some(connection) = self.0.upgrade() {
-            connection.pair.ended(error);
-            connection.drain();
+            connection.pair.on_stream_ended(error);
+            connection.begin_draining();
         }
     }
 
     fn on_link_closed(&self) {
-        // Called while a half is being driven: it is released later.
+        // On the lane, later: the caller is driving a half of the queue pair, and `release` drops the link.
         if let Some(connection) = self.0.upgrade() {
             let lane = connection.lane();
-            lane.call(move || connection.guard("closing a connection", || connection.release()));
+            lane.call(move || connection.catch_panic("closing a connection", || connection.release()));
         }
     }
 }
 
-impl<P: Owner> Pacer for FaultClock<P> {
+impl<P: ConnectionOwner> Pacer for FaultClock<P> {
     fn now(&self) -> Duration {
-        self.began.elapsed()
+        self.start.elapsed()
     }
 
     fn schedule(&self, after: Duration) {
         if let Some(connection) = self.connection.upgrade() {
-            connection.after(after, |connection| connection.drive_all());
+            connection.call_after(after, |connection| connection.drive_all());
         }
     }
 }

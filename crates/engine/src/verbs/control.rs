@@ -1,5 +1,5 @@
-//! The control queue (requirement X6): a queue of slow operations, such as registrations, which a thread of the queue executes in
-//! order, so that neither the program nor a lane waits for them. Each operation ends with a completion.
+//! The control queue (requirement X6): a queue of slow operations, such as registrations, which a thread of the queue
+//! executes in order, so that neither the program nor a lane waits for them. Each operation ends with a completion.
 
 use super::cq::CompletionQueue;
 use super::qpn::Number;
@@ -89,8 +89,8 @@ impl ControlQueue {
         self.shared.depth
     }
 
-    /// Posts the operation that `prepare` returns. Calls `prepare` only if the queue has room, and returns its errors. Every posted
-    /// operation completes, with this `id` and `opcode`.
+    /// Posts the operation that `prepare` returns. Calls `prepare` only if the queue has room, and returns its errors.
+    /// Every posted operation completes, with this `id` and `opcode`.
     pub fn post<T, E: From<PostError>>(
         &self,
         id: u64,
@@ -133,8 +133,8 @@ impl Shared {
         }
     }
 
-    /// Waits for the next operation, removes it from the queue and marks the thread as busy. Returns `None` once the queue is closed and
-    /// empty.
+    /// Waits for the next operation, removes it from the queue and marks the thread as busy. Returns `None` once the
+    /// queue is closed and empty.
     fn next(&self) -> Option<Operation> {
         let mut queue = lock(&self.queue);
         loop {

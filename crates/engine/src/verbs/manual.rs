@@ -1,19 +1,20 @@
-//! What a manually connected queue pair is told of its peer: a GID and a QPN, without a connection manager.
+//! Manual connections, as their queue pairs see them: the peer that the program names by GID and QPN, and the options.
+//! `cm/manual` makes the connections.
 
 use ironwarp_rnic::gid::Gid;
 use std::fmt;
 use std::sync::Arc;
 
-/// A remote queue pair.
+/// The peer of a manual connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Remote {
     /// Its GID.
     pub gid: Gid,
-    /// Its number.
+    /// Its queue pair number.
     pub qpn: u32,
 }
 
-/// The local address of a manual connection. The peer must have been told the same.
+/// The local address of a manual connection. The remote program must name the same address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Local {
     /// The GID with this index in the [table](crate::gid::GidTable).
@@ -31,21 +32,21 @@ pub struct BringUpOptions {
     pub ird: Option<u16>,
     /// Maximum number of outstanding reads and atomics (max_rd_atomic). Defaults to the adapter's setting.
     pub ord: Option<u16>,
-    /// The path MTU that the program expects. It is only reported: TCP finds out itself.
+    /// The path MTU that the program sets. It is only reported back by queries: TCP discovers the MTU itself.
     pub path_mtu: Option<u32>,
-    /// The first packet sequence number that the program expects from the peer (rq_psn). It is compared with the one that the remote program
-    /// starts with, and has no other use.
+    /// The first packet sequence number that the program expects from the peer (rq_psn). The ends compare it with the
+    /// one that the remote program sends with (sq_psn); it has no other use.
     pub receive_psn: Option<u32>,
 }
 
 impl Default for BringUpOptions {
-    /// From GID 0, with the adapter's depths.
+    /// Returns options with the local GID 0 and the adapter's IRD and ORD.
     fn default() -> Self {
         Self { local: Local::Index(0), ird: None, ord: None, path_mtu: None, receive_psn: None }
     }
 }
 
-/// A manual connection that is being made, or was made, as its queue pair sees it.
+/// The manual connection of a queue pair, in progress or established.
 #[derive(Debug)]
 pub(crate) struct ManualConnect {
     pub(crate) remote: Remote,
@@ -53,17 +54,17 @@ pub(crate) struct ManualConnect {
     pub(crate) attempt: Arc<dyn Attempt>,
 }
 
-/// What a queue pair tells the attempt to connect it.
+/// An attempt to connect a queue pair manually, as the queue pair sees it.
 pub(crate) trait Attempt: Send + Sync + fmt::Debug {
-    /// The program wants no connection any more. Returns whether none was made yet.
+    /// Ends the attempt. Returns whether it had not connected the queue pair yet.
     fn cancel(&self) -> bool;
 
-    /// The peer closed the connection.
-    fn peer_gone(self: Arc<Self>);
+    /// Reports that the peer closed the connection.
+    fn on_peer_closed(self: Arc<Self>);
 
-    /// The queue pair's retries have changed.
-    fn patience_changed(self: Arc<Self>);
+    /// Reports that the program changed the timeouts and retry counts of the queue pair.
+    fn on_retries_changed(self: Arc<Self>);
 
-    /// Sets the first packet sequence number of this end.
+    /// Sets the first packet sequence number that this end sends (sq_psn).
     fn set_send_psn(&self, psn: u32);
 }

@@ -1,16 +1,16 @@
-//! The objects of the verbs: completion queues, queue pairs and their connections.
+//! The objects that programs create by verbs: completion queues, queue pairs with their connections, control queues.
 //!
 //! | file | for |
 //! |---|---|
-//! | `event`, `error` | events of connections, and why a connection was not established |
+//! | `event`, `error` | events of connections, and the errors of those that were not established |
 //! | `cq` | a completion queue that makes progress when it is polled |
 //! | `event_queues` | event queues by function and lane, and the vectors that wake their readers |
-//! | `life`, `connection` | a queue pair's socket, from the end of the handshake to the last byte |
-//! | `qpn` | numbers of queue pairs |
-//! | `manual` | what a manually connected queue pair is told of its peer |
+//! | `lifecycle`, `connection` | a queue pair's socket, from the end of the handshake to the last byte |
+//! | `qpn` | assigning queue pair numbers |
+//! | `manual` | manual connections: the peer and the options that the program names |
 //! | `queue_pair` | a queue pair: its number, its states, the device's queue pair behind it |
 //! | `datagram` | a connectionless queue pair and its sockets |
-//! | `control` | operations that may take long, done in order by a thread of their own |
+//! | `control` | a queue of slow operations, which a thread of the queue executes in order |
 
 pub(crate) mod connection;
 pub(crate) mod control;
@@ -19,7 +19,7 @@ pub(crate) mod datagram;
 pub(crate) mod error;
 pub(crate) mod event;
 pub(crate) mod event_queues;
-mod life;
+mod lifecycle;
 pub(crate) mod manual;
 pub mod qpn;
 pub(crate) mod queue_pair;

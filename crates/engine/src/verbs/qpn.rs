@@ -1,9 +1,9 @@
-//! Numbers of queue pairs, 24 bits each, unique while in use. A number that was given back is handed out again as late as possible, so
-//! that a peer that has not noticed yet does not reach another queue pair.
+//! Assigns queue pair numbers (QPNs): 24 bits each, unique while in use. A number that was released is assigned again
+//! as late as possible, because a peer may still send to the queue pair that had it.
 //!
 //! | number | for |
 //! |---|---|
-//! | below 0x040000 | queue pairs that are connected by address: no port is in them |
+//! | below 0x040000 | queue pairs that are connected by address: these numbers contain no port |
 //! | port · 256 + slot, slots 0 to 239 | manually connected queue pairs: a peer that knows number and GID can dial |
 //! | port · 256 + 255 | connectionless queue pairs: the port is a UDP port ([`number_of`](ironwarp_rnic::datagram::number_of)) |
 //!
@@ -20,96 +20,102 @@ use std::sync::{Arc, Mutex};
 #[cfg(test)]
 mod tests;
 
-/// Number of queue pairs that share a port.
+/// Maximum number of queue pairs that share a port.
 pub const SLOTS: u32 = 240;
 
-const FIRST: u32 = 2;
-/// Numbers from here on have a port in them.
-const FIRST_WITH_PORT: u32 = 0x04_0000;
-/// The largest number: QPNs are 24 bits wide.
-pub(crate) const LAST: u32 = 0xff_ffff;
+/// The smallest QPN: InfiniBand reserves 0 and 1.
+const MIN_QPN: u32 = 2;
+/// The smallest QPN that contains a port.
+const MIN_QPN_WITH_PORT: u32 = 0x04_0000;
+/// The largest QPN, of 24 bits.
+pub(crate) const MAX_QPN: u32 = 0xff_ffff;
 
-/// Returns the port in a number, if a queue pair with this number can be dialled.
+/// Returns the TCP port that a number contains; `None` if no queue pair with this number can be dialled.
 pub fn port_of(number: u32) -> Option<u16> {
-    let dialled = (FIRST_WITH_PORT..=LAST).contains(&number) && number & 0xff < SLOTS;
-    dialled.then(|| u16::try_from(number >> 8).unwrap_or_default())
+    let can_be_dialled = (MIN_QPN_WITH_PORT..=MAX_QPN).contains(&number) && number & 0xff < SLOTS;
+    can_be_dialled.then(|| u16::try_from(number >> 8).unwrap_or_default())
 }
 
-/// The owner of a port that is part of the numbers of manually connected queue pairs.
+/// A TCP port that is part of queue pair numbers. It knows the queue pairs that have such a number.
 pub(crate) trait QpPort: Send + Sync + fmt::Debug {
+    /// Returns the port number.
     fn number(&self) -> u16;
 
-    /// A queue pair has this number from now on.
-    fn admit(&self, qpn: u32);
+    /// Records that a queue pair has this number.
+    fn assign_number(&self, qpn: u32);
 
-    /// No queue pair has this number any more.
-    fn dismiss(&self, qpn: u32);
+    /// Records that no queue pair has this number any more, and refuses the peers that wait for it.
+    fn release_number(&self, qpn: u32);
 
-    /// The queue pair with this number does not wait for a peer any more; it may do so again.
-    fn forget(&self, qpn: u32);
+    /// Records that the queue pair with this number does not expect a peer any more, and drops its secret. The queue
+    /// pair may expect a peer again later.
+    fn stop_expecting(&self, qpn: u32);
 
-    /// Keeps a secret for a queue pair until it is reset.
+    /// Stores a secret of a queue pair until the queue pair is reset.
     fn keep_secret(&self, qpn: u32, secret: Secret);
 }
 
-/// All numbers of an adapter.
+/// The queue pair numbers of an adapter.
 #[derive(Debug)]
 pub(crate) struct Numbers {
     free: Mutex<Free>,
 }
 
+/// Numbers that are not in use.
 #[derive(Debug)]
 struct Free {
-    /// The next number without a port that was never used.
+    /// The smallest number without a port that was never assigned.
     next: u32,
-    /// Numbers without a port that were given back, oldest first.
+    /// Numbers without a port that were released, the first released first.
     plain: VecDeque<u32>,
-    /// Free slots of all ports, oldest first.
+    /// Free numbers with a port, the first released first.
     slots: VecDeque<Slot>,
 }
 
-/// A number with a port in it.
+/// A number that contains a port.
 #[derive(Debug)]
 struct Slot {
     value: u32,
     port: Arc<dyn QpPort>,
 }
 
-/// A number in use. Dropping it gives the number back.
+/// A number in use. Dropping it releases the number.
 #[derive(Debug)]
 pub(crate) struct Number {
     value: u32,
-    /// Boxed, because most queue pairs have none.
+    /// The port of the number; `None` if it contains none. Boxed, because most numbers contain none.
     slot: Option<Box<Slot>>,
     numbers: Arc<Numbers>,
 }
 
 impl Numbers {
+    /// Creates the numbers of an adapter, none of which is in use.
     pub(crate) fn new() -> Arc<Self> {
-        let free = Free { next: FIRST, plain: VecDeque::new(), slots: VecDeque::new() };
+        let free = Free { next: MIN_QPN, plain: VecDeque::new(), slots: VecDeque::new() };
         Arc::new(Self { free: Mutex::new(free) })
     }
 
-    /// A number for a queue pair that is connected by address.
-    pub(crate) fn plain(self: &Arc<Self>) -> io::Result<Number> {
+    /// Assigns a number without a port, for a queue pair that is connected by address.
+    pub(crate) fn assign_plain(self: &Arc<Self>) -> io::Result<Number> {
         let mut free = lock(&self.free);
-        let value = if free.next < FIRST_WITH_PORT {
+        let value = if free.next < MIN_QPN_WITH_PORT {
             free.next += 1;
             free.next - 1
         } else {
-            free.plain.pop_front().ok_or_else(used_up)?
+            free.plain.pop_front().ok_or_else(none_left)?
         };
         Ok(Number { value, slot: None, numbers: Arc::clone(self) })
     }
 
-    /// A number for a manually connected queue pair. If no slot is free, `new_port` opens another port.
-    pub(crate) fn with_port(
+    /// Assigns a number with a port, for a queue pair that can be dialled. If no such number is free, `new_port`
+    /// reserves another port.
+    pub(crate) fn assign_with_port(
         self: &Arc<Self>,
         new_port: impl FnOnce() -> io::Result<Arc<dyn QpPort>>,
     ) -> io::Result<Number> {
         let mut free = lock(&self.free);
         if free.slots.is_empty() {
-            let (port, order) = (new_port()?, shuffled()?);
+            let (port, order) = (new_port()?, shuffle_slots()?);
             let first = u32::from(port.number()) << 8;
             free.slots.extend(
                 order
@@ -117,19 +123,20 @@ impl Numbers {
                     .map(|slot| Slot { value: first | u32::from(slot), port: Arc::clone(&port) }),
             );
         }
-        let slot = free.slots.pop_front().ok_or_else(used_up)?;
+        let slot = free.slots.pop_front().ok_or_else(none_left)?;
         drop(free);
-        slot.port.admit(slot.value);
+        slot.port.assign_number(slot.value);
         Ok(Number { value: slot.value, slot: Some(Box::new(slot)), numbers: Arc::clone(self) })
     }
 }
 
 impl Number {
+    /// Returns the number itself.
     pub(crate) fn value(&self) -> u32 {
         self.value
     }
 
-    /// The port in it.
+    /// Returns the port that the number contains, if any.
     pub(crate) fn port(&self) -> Option<&dyn QpPort> {
         self.slot.as_ref().map(|slot| &*slot.port)
     }
@@ -139,7 +146,7 @@ impl Drop for Number {
     fn drop(&mut self) {
         match self.slot.take() {
             Some(slot) => {
-                slot.port.dismiss(self.value);
+                slot.port.release_number(self.value);
                 lock(&self.numbers.free).slots.push_back(*slot);
             }
             None => lock(&self.numbers.free).plain.push_back(self.value),
@@ -147,11 +154,11 @@ impl Drop for Number {
     }
 }
 
-/// The slots of a port in random order, so that one number does not reveal the next.
-fn shuffled() -> io::Result<Vec<u8>> {
+/// Returns the slots of a port in random order, so that one number does not reveal the next.
+fn shuffle_slots() -> io::Result<Vec<u8>> {
     let mut slots: Vec<u8> = (0..).take(SLOTS as usize).collect();
     let random: [u8; 8 * SLOTS as usize] = random()?;
-    // Fisher-Yates shuffle. The remainder of 64 bits favours no slot by more than one part in 2^56.
+    // Fisher-Yates shuffle. The remainder of a 64-bit number prefers no slot by more than one part in 2^56.
     for (last, bits) in (1..slots.len()).rev().zip(random.as_chunks::<8>().0) {
         let to = u64::from_ne_bytes(*bits) % (last as u64 + 1);
         slots.swap(last, usize::try_from(to).unwrap_or(last));
@@ -159,6 +166,7 @@ fn shuffled() -> io::Result<Vec<u8>> {
     Ok(slots)
 }
 
-fn used_up() -> io::Error {
+/// Returns the error if all numbers are in use.
+fn none_left() -> io::Error {
     io::Error::other("all queue pair numbers are in use: destroy some queue pairs")
 }

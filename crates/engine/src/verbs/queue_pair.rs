@@ -1,8 +1,9 @@
-//! A queue pair of the verbs: its number, its attributes, and the device's queue pair behind it.
+//! A connected queue pair, as programs see it: its number, its connection, and the device's queue pair.
 //!
-//! A device's queue pair has one stream, so a reset puts a new [`Qp`] under the same number; the one before it ends silently.
+//! A device's queue pair ([`Qp`]) has one stream. A reset therefore replaces it with a new one under the same number;
+//! the old one ends without completions.
 
-use super::connection::{Connection, Owner};
+use super::connection::{Connection, ConnectionOwner};
 use super::cq::CompletionQueue;
 use super::error::ConnectError;
 use super::event::{ConnectionEvent, ConnectionEventKind, Established};
@@ -29,39 +30,43 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct QueuePair {
     number: Number,
-    /// Number of queue pairs of the adapter that were created before it.
-    place: u32,
-    /// Number of streams it has had; a reset lets it have another.
+    /// Number of queue pairs that the adapter created before this one.
+    creation_index: u32,
+    /// Number of streams that the queue pair has had. It can have another after a reset.
     streams: AtomicU32,
     device: Arc<Device>,
     send_cq: Arc<CompletionQueue>,
     receive_cq: Arc<CompletionQueue>,
-    /// Receives the events of its connection.
+    /// Receives the events of the connection; `None` if the program wants none.
     events: Option<Arc<dyn EventSink<ConnectionEvent>>>,
-    /// Has the other attributes. Replaced by a reset.
+    /// The device's queue pair, which has the other attributes. A reset replaces it.
     qp: RwLock<Arc<Qp>>,
+    /// Dangling if there is no connection.
     connection: Mutex<Weak<Connection<Self>>>,
-    /// Its manual connection, if it was told to make one.
+    /// The manual connection, if the program named a peer.
     manual: Mutex<Option<Arc<ManualConnect>>>,
-    /// The program wants no connection, or no more.
-    given_up: AtomicBool,
+    /// The program has disconnected the queue pair, perhaps before it had a connection.
+    disconnect_requested: AtomicBool,
     progress: Mutex<Progress>,
+    /// Wakes threads that wait for a change of `progress`.
     changed: Condvar,
 }
 
-/// What has happened to a connection.
+/// What has happened to the connection since the last reset.
 #[derive(Clone, Debug, Default)]
 struct Progress {
+    /// Whether the connection was established; `None` before that is known.
     outcome: Option<Result<Arc<Established>, Arc<ConnectError>>>,
+    /// Both directions are closed, or the connection was not established.
     closed: bool,
 }
 
-/// The other end of a connection, as the program named it.
+/// The other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
-    /// A queue pair, by its GID and number.
+    /// A queue pair, by its GID and number: the peer of a manual connection.
     Qp(Remote),
-    /// An address.
+    /// The address that the queue pair is connected to.
     At(SocketAddr),
 }
 
@@ -80,20 +85,22 @@ impl fmt::Display for Peer {
 /// The attributes of a queue pair.
 pub type QueuePairAttributes = Attributes<Arc<CompletionQueue>>;
 
-/// Options of a queue pair that its device does not know.
+/// Options of a queue pair, besides the attributes that its device has.
 #[derive(Clone, Debug, Default)]
 pub struct QueuePairOptions {
-    /// The queue pair number includes a port, as that of a manually connected queue pair always does, although this one is
-    /// connected by address: a manually connected peer can reach it.
+    /// Puts a port into the queue pair number although the queue pair is connected by address, so that a manually
+    /// connected peer can dial it. The number of a manually connected queue pair always contains a port.
     pub reachable: bool,
     /// Receives events of the connection.
     pub events: Option<Arc<dyn EventSink<ConnectionEvent>>>,
 }
 
 impl QueuePair {
+    /// Creates a queue pair, and the device's queue pair. `creation_index` is the number of queue pairs that were
+    /// created before it.
     pub(crate) fn new(
         number: Number,
-        place: u32,
+        creation_index: u32,
         device: &Arc<Device>,
         attributes: QueuePairAttributes,
         events: Option<Arc<dyn EventSink<ConnectionEvent>>>,
@@ -104,47 +111,48 @@ impl QueuePair {
             device: Arc::clone(device),
             qp: RwLock::new(Qp::new(number.value(), device, attributes)),
             number,
-            place,
+            creation_index,
             streams: AtomicU32::new(0),
             send_cq,
             receive_cq,
             events,
             connection: Mutex::default(),
             manual: Mutex::default(),
-            given_up: AtomicBool::new(false),
+            disconnect_requested: AtomicBool::new(false),
             progress: Mutex::default(),
             changed: Condvar::new(),
         })
     }
 
-    /// Returns its number.
+    /// Returns the queue pair number.
     pub fn id(&self) -> u32 {
         self.number.value()
     }
 
-    /// Returns the device's queue pair behind it. A reset replaces it.
+    /// Returns the device's queue pair. A reset replaces it.
     pub fn qp(&self) -> Arc<Qp> {
         Arc::clone(&sync::read(&self.qp))
     }
 
-    /// Posts requests to the send queue: all of them, or none.
+    /// Posts requests to the send queue: all of them, or none if one is refused.
     pub fn post_send(&self, requests: impl IntoIterator<Item = WorkRequest>) -> Result<(), PostError> {
         self.qp().post_send(requests)
     }
 
-    /// Returns the completion queue of its send queue.
+    /// Returns the completion queue of the send queue.
     pub fn send_cq(&self) -> &Arc<CompletionQueue> {
         &self.send_cq
     }
 
-    /// Returns the completion queue of its receive queue.
+    /// Returns the completion queue of the receive queue.
     pub fn receive_cq(&self) -> &Arc<CompletionQueue> {
         &self.receive_cq
     }
 
     // --- States ---
 
-    /// Moves it to another state.
+    /// Moves the queue pair to another state. A reset closes its connection; an error cancels a manual connection in
+    /// progress.
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
         if to == State::Reset {
             self.reset();
@@ -158,7 +166,8 @@ impl QueuePair {
         self.qp().modify(to)
     }
 
-    /// Empties its queues, takes its completions back and closes its connection. It may be connected again.
+    /// Empties the queues, removes unpolled completions and closes the connection. Afterwards the queue pair can be
+    /// connected again.
     fn reset(&self) {
         self.end_manual();
         let fresh = Qp::new(self.id(), &self.device, self.qp().attributes().clone());
@@ -171,28 +180,31 @@ impl QueuePair {
         if let Some(connection) = connection.upgrade() {
             connection.release();
         }
-        self.given_up.store(false, Ordering::SeqCst);
+        self.disconnect_requested.store(false, Ordering::SeqCst);
         *lock(&self.progress) = Progress::default();
     }
 
     // --- Connecting ---
 
-    /// Sends what was posted, then closes the connection. The peer has the time in the settings to do the same. A connection that is being
-    /// made is closed once it is made.
+    /// Sends the posted requests, then closes the connection. Aborts the connection if the peer does not close within
+    /// the time of the settings. A connection in progress is closed once it is established.
     pub fn disconnect(&self) {
         self.close(Connection::disconnect);
     }
 
-    /// Disconnects as the verbs do: gives up messages for which the remote program has posted no receive, because it may be waiting
-    /// for the end of the connection.
+    /// Disconnects, like `rdma_disconnect`: does not wait for the remote program to post receives for messages that
+    /// were sent, because it may be waiting for the end of the connection.
     pub fn hang_up(&self) {
         self.close(Connection::hang_up);
     }
 
+    /// Closes the connection by calling `close`, and cancels a manual connection in progress.
     fn close(&self, close: impl FnOnce(&Arc<Connection<Self>>)) {
-        // Before the connection is looked up: a thread that starts one stores it first, and then looks at this.
-        self.given_up.store(true, Ordering::SeqCst);
-        if self.end_manual() {
+        // Before the lookup of the connection. A thread that starts a connection does the reverse: it stores the
+        // connection and then checks this flag. So at least one of the two threads closes the connection.
+        self.disconnect_requested.store(true, Ordering::SeqCst);
+        let was_pending = self.end_manual();
+        if was_pending {
             self.qp().abort(QpError::Disconnected);
             self.connect_failed(ConnectError::GivenUp);
         }
@@ -202,18 +214,20 @@ impl QueuePair {
         }
     }
 
-    /// The program destroys it: nothing completes any more. It is [disconnected](Self::disconnect), so that what it has sent and
-    /// received so far arrives and is acknowledged.
+    /// Suppresses all further completions and [disconnects](Self::disconnect). Called when the program destroys the
+    /// queue pair: messages that were sent still arrive, and those that were received are still acknowledged.
     pub fn retire(&self) {
         self.qp().suppress_completions();
         self.disconnect();
     }
 
+    /// Returns the number, which is released when the queue pair is dropped.
     pub(crate) fn number(&self) -> &Number {
         &self.number
     }
 
-    /// Starts its stream on a link whose handshake is done. `early` is what came behind the handshake.
+    /// Starts the stream on a link whose handshake is done. `early` are the bytes that were received after the
+    /// handshake.
     pub(crate) fn start_stream(
         self: &Arc<Self>,
         link: &Arc<TcpLink>,
@@ -223,22 +237,25 @@ impl QueuePair {
         Connection::start(self, link, established, early)
     }
 
-    /// Returns the lane that serves its connection while the program does not poll; `None` if it has no connection.
+    /// Returns the lane that serves the connection while the program does not poll; `None` if there is no connection.
     pub fn lane(&self) -> Option<usize> {
         Some(self.connection()?.lane().number())
     }
 
+    /// Returns the connection, if there is one.
     pub(crate) fn connection(&self) -> Option<Arc<Connection<Self>>> {
         lock(&self.connection).upgrade()
     }
 
-    /// Waits until the connection is established or has failed.
+    /// Waits until the connection is established or has failed. Returns [`ConnectError::TimedOut`] if the timeout
+    /// expires first.
     pub fn wait_connected(&self, timeout: Duration) -> Result<Arc<Established>, Arc<ConnectError>> {
         self.wait(timeout, |progress| progress.outcome.clone())
             .unwrap_or_else(|| Err(Arc::new(ConnectError::TimedOut)))
     }
 
-    /// Returns the peer: the queue pair that it was told to connect to, or the address that it is connected to.
+    /// Returns the peer: the queue pair that the program named for a manual connection, or the address that the queue
+    /// pair is connected to.
     pub fn peer(&self) -> Option<Peer> {
         if let Some(remote) = self.remote() {
             return Some(Peer::Qp(remote));
@@ -254,6 +271,7 @@ impl QueuePair {
         self.wait(timeout, |progress| progress.closed.then_some(())).is_some()
     }
 
+    /// Waits until `done` returns a value, and returns it; `None` if the timeout expires first.
     fn wait<T>(&self, timeout: Duration, done: impl Fn(&Progress) -> Option<T>) -> Option<T> {
         let deadline = Instant::now() + timeout;
         let mut progress = lock(&self.progress);
@@ -269,22 +287,25 @@ impl QueuePair {
         }
     }
 
+    /// Records that no connection was established, wakes threads that wait, and sends the event.
     pub(crate) fn connect_failed(&self, error: ConnectError) {
         tracing::debug!(qp = self.id(), %error, "queue pair not connected");
         let error = Arc::new(error);
-        self.change(|progress| {
+        self.update_progress(|progress| {
             progress.outcome = Some(Err(Arc::clone(&error)));
             progress.closed = true;
         });
-        self.send(ConnectionEventKind::Failed(error));
+        self.send_event(ConnectionEventKind::Failed(error));
     }
 
-    fn change(&self, change: impl FnOnce(&mut Progress)) {
-        change(&mut lock(&self.progress));
+    /// Changes the progress, and wakes threads that wait.
+    fn update_progress(&self, update: impl FnOnce(&mut Progress)) {
+        update(&mut lock(&self.progress));
         self.changed.notify_all();
     }
 
-    fn send(&self, kind: ConnectionEventKind) {
+    /// Sends an event of the connection.
+    fn send_event(&self, kind: ConnectionEventKind) {
         if let Some(events) = &self.events {
             events.send(ConnectionEvent { qp: self.id(), kind });
         }
@@ -292,29 +313,31 @@ impl QueuePair {
 
     // --- Manual connections ---
 
-    /// Sets how often and how long it tries, from now on.
+    /// Sets the timeouts and the retry counts. They apply from now on, also to a manual connection in progress.
     pub fn set_retries(&self, retries: Retries) {
         self.qp().set_retries(retries);
         if let Some(manual) = self.manual() {
-            Arc::clone(&manual.attempt).patience_changed();
+            Arc::clone(&manual.attempt).on_retries_changed();
         }
     }
 
-    /// Sets the first packet sequence number of this end (sq_psn): see [`BringUpOptions::receive_psn`].
+    /// Sets the first packet sequence number that this end sends (sq_psn). The peer compares it with its
+    /// [`receive_psn`](BringUpOptions::receive_psn). Has no effect without a manual connection.
     pub fn set_send_psn(&self, psn: u32) {
         if let Some(manual) = self.manual() {
             manual.attempt.set_send_psn(psn);
         }
     }
 
-    /// Returns a new secret to exchange with its peer; `None` if it cannot be connected manually.
+    /// Returns a new random secret to share with the peer of a manual connection; `None` if the queue pair cannot be
+    /// connected manually.
     pub fn new_secret(&self) -> Option<Secret> {
         self.number.port()?;
         random().ok().map(Secret)
     }
 
-    /// Keeps a secret that its peer has, too, until it is reset: both then prove that they know it. Returns false if it cannot be
-    /// connected manually.
+    /// Stores a secret that the peer has, too, until the queue pair is reset. Both ends then prove that they know the
+    /// secret when they connect manually. Returns false if the queue pair cannot be connected manually.
     pub fn keep_secret(&self, secret: Secret) -> bool {
         let port = self.number.port();
         if let Some(port) = port {
@@ -323,12 +346,12 @@ impl QueuePair {
         port.is_some()
     }
 
-    /// Returns the queue pair that it was told to connect to.
+    /// Returns the peer of the manual connection.
     pub fn remote(&self) -> Option<Remote> {
         self.manual().map(|manual| manual.remote)
     }
 
-    /// Returns the options of its manual connection.
+    /// Returns the options of the manual connection.
     pub fn bring_up_options(&self) -> Option<BringUpOptions> {
         self.manual().map(|manual| manual.options)
     }
@@ -337,21 +360,23 @@ impl QueuePair {
         lock(&self.manual).clone()
     }
 
+    /// Stores a manual connection that begins.
     pub(crate) fn set_manual(&self, manual: ManualConnect) {
         *lock(&self.manual) = Some(Arc::new(manual));
     }
 
-    /// Ends its manual connection, after which it can be told to make another. Returns whether none was made yet.
+    /// Removes the manual connection and cancels its attempt. Returns whether the attempt had not connected the queue
+    /// pair yet.
     fn end_manual(&self) -> bool {
         if let Some(port) = self.number.port() {
-            port.forget(self.id());
+            port.stop_expecting(self.id());
         }
         let manual = lock(&self.manual).take();
         manual.is_some_and(|manual| manual.attempt.cancel())
     }
 }
 
-impl Owner for QueuePair {
+impl ConnectionOwner for QueuePair {
     fn device(&self) -> &Arc<Device> {
         &self.device
     }
@@ -368,47 +393,47 @@ impl Owner for QueuePair {
         &self.receive_cq
     }
 
-    /// It follows from what the program does, and not from the queue pair's number, which contains a port that the kernel chose: the same seed
-    /// must have the same effect tomorrow.
-    fn next_stream(&self) -> u64 {
-        u64::from(self.streams.fetch_add(1, Ordering::Relaxed)) << 32 | u64::from(self.place)
+    /// Derived from the order in which the program creates and resets queue pairs, and not from the queue pair number,
+    /// which may contain a port that the kernel chose: one seed must inject the same faults in every run.
+    fn next_stream_number(&self) -> u64 {
+        u64::from(self.streams.fetch_add(1, Ordering::Relaxed)) << 32 | u64::from(self.creation_index)
     }
 
     fn set_connection(&self, connection: &Arc<Connection<Self>>) {
         *lock(&self.connection) = Arc::downgrade(connection);
     }
 
-    fn is_given_up(&self) -> bool {
-        self.given_up.load(Ordering::SeqCst)
+    fn is_disconnect_requested(&self) -> bool {
+        self.disconnect_requested.load(Ordering::SeqCst)
     }
 
-    fn connected(&self, established: Established) {
+    fn on_connected(&self, established: Established) {
         let established = Arc::new(established);
-        self.change(|progress| {
+        self.update_progress(|progress| {
             progress.outcome = Some(Ok(Arc::clone(&established)));
             progress.closed = false; // an earlier attempt may have failed
         });
-        self.send(ConnectionEventKind::Connected(established));
+        self.send_event(ConnectionEventKind::Connected(established));
     }
 
-    fn ended(&self, error: &Arc<QpError>) {
-        self.send(ConnectionEventKind::Ended(Arc::clone(error)));
+    fn on_stream_ended(&self, error: &Arc<QpError>) {
+        self.send_event(ConnectionEventKind::Ended(Arc::clone(error)));
     }
 
-    fn closed(&self) {
-        self.change(|progress| progress.closed = true);
+    fn on_closed(&self) {
+        self.update_progress(|progress| progress.closed = true);
     }
 
-    fn peer_gone(&self) {
+    fn on_peer_closed(&self) {
         if let Some(manual) = self.manual() {
-            Arc::clone(&manual.attempt).peer_gone();
+            Arc::clone(&manual.attempt).on_peer_closed();
         }
     }
 }
 
 impl Steering {
-    /// Moves the connection of a queue pair to another lane while traffic flows: no message is lost, doubled or reordered. Its completion
-    /// queues are polled and waited on as before. Connectionless queue pairs cannot be moved.
+    /// Moves the connection of a queue pair to another lane while traffic flows: no message is lost, doubled or
+    /// reordered. The program polls and waits on the completion queues as before.
     pub fn move_queue_pair(&self, pair: &QueuePair, to: usize) -> Result<(), MoveError> {
         self.check_lane(to)?;
         let connection: Arc<dyn Movable> = pair.connection().ok_or(MoveError::NotConnected)?;
@@ -417,13 +442,14 @@ impl Steering {
 }
 
 impl Drop for QueuePair {
-    /// Its events that nobody took are of no use any more.
+    /// Removes asynchronous events of the queue pair that the program has not taken.
     fn drop(&mut self) {
         self.device.events().revoke(|event| event.queue_pair() == Some(self.id()));
     }
 }
 
-/// What an idle queue pair takes, besides the device's part of it (`a_queue_pair_stays_small`): there may be 100,000 of them.
+/// Checks the memory of an idle queue pair, besides the device's part of it (`a_queue_pair_stays_small`): there may be
+/// 100,000 of them.
 #[cfg(all(test, target_pointer_width = "64"))]
 #[test]
 fn a_connection_stays_small() {
@@ -433,5 +459,5 @@ fn a_connection_stays_small() {
         (size_of::<QueuePair>(), 168),
         (size_of::<Established>(), 104),
     ];
-    assert!(small.iter().all(|(size, most)| size <= most), "{small:?}");
+    assert!(small.iter().all(|(size, max)| size <= max), "{small:?}");
 }

@@ -239,7 +239,7 @@ impl Attempt for ManualAttempt {
     }
 
     /// This end goes on without a peer: from now on requests wait in vain.
-    fn peer_gone(self: Arc<Self>) {
+    fn on_peer_closed(self: Arc<Self>) {
         {
             let mut progress = self.progress();
             if progress.phase != Phase::Connected {
@@ -258,7 +258,7 @@ impl Attempt for ManualAttempt {
         self.change_patience();
     }
 
-    fn patience_changed(self: Arc<Self>) {
+    fn on_retries_changed(self: Arc<Self>) {
         self.change_patience();
     }
 

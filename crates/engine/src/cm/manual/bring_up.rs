@@ -12,7 +12,7 @@ use crate::gid::{GidTable, socket_addr};
 use crate::sys::random::random;
 use crate::verbs::error::ConnectError;
 use crate::verbs::manual::{Attempt, BringUpOptions, Local, ManualConnect, Remote};
-use crate::verbs::qpn::{LAST, port_of};
+use crate::verbs::qpn::{MAX_QPN, port_of};
 use crate::verbs::queue_pair::QueuePair;
 use ironwarp_rnic::qp::{IllegalTransition, State};
 use ironwarp_wire::private::{Hello, HelloKind, Reason};
@@ -76,7 +76,7 @@ impl ManualAttempt {
         };
         let number = pair.id();
         let port = port_of(number).ok_or(BringUpError::NoPort)?;
-        if remote.qpn > LAST {
+        if remote.qpn > MAX_QPN {
             return Err(BringUpError::InvalidQpn(remote.qpn));
         }
         // A number without a port is not that of a queue pair. As with hardware, that shows when something is sent.

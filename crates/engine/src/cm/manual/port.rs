@@ -111,11 +111,11 @@ impl QpPort for ManualPort {
         self.reservation.port()
     }
 
-    fn admit(&self, qpn: u32) {
+    fn assign_number(&self, qpn: u32) {
         lock(&self.state).known.insert(qpn, Known::default());
     }
 
-    fn dismiss(&self, qpn: u32) {
+    fn release_number(&self, qpn: u32) {
         let mut state = lock(&self.state);
         state.known.remove(&qpn);
         let parked = state.take_parked(qpn);
@@ -125,7 +125,7 @@ impl QpPort for ManualPort {
         }
     }
 
-    fn forget(&self, qpn: u32) {
+    fn stop_expecting(&self, qpn: u32) {
         if let Some(known) = lock(&self.state).known.get_mut(&qpn) {
             *known = Known::default();
         }

@@ -1,6 +1,7 @@
-//! The timeouts of a connection: how long closing, an awaited receive and the first message of the peer may take.
+//! The timers of a connection: for closing, for messages that wait for a receive of the peer, and for the first message
+//! of the peer.
 
-use super::{Connection, Owner};
+use super::{Connection, ConnectionOwner};
 use ironwarp_rnic::connect::{Agreed, MpaMode, Role};
 use ironwarp_rnic::error::QpError;
 use ironwarp_rnic::sync::lock;
@@ -8,153 +9,171 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// How long a sent message may wait for a receive of the peer once this end has hung up.
-const HANG_UP: Duration = Duration::from_millis(100);
-/// A peer that has sent nothing is nudged after this time, and then after twice the time each, in case it missed the first message.
+/// After a hang-up: interval between checks whether a sent message waits for a receive of the peer.
+const HANG_UP_CHECK: Duration = Duration::from_millis(100);
+/// Time after which a peer that has sent nothing is nudged. Each further nudge comes after twice the time of the one
+/// before.
 const FIRST_NUDGE: Duration = Duration::from_millis(50);
-/// Longest time before a nudge; there is none after it.
+/// Upper bound on the time before a nudge: the last one.
 const LAST_NUDGE: Duration = Duration::from_secs(4);
-/// Number of checks of a message that waits for a receive of the peer before it is given up.
+/// Number of checks within the RNR timeout of a message that waits for a receive of the peer.
 const RECEIVE_CHECKS: u32 = 4;
-/// Time after which an initiator that agreed to no RTR, and has sent nothing, is taken to be ready to receive.
-const FIRST_WORD: Duration = Duration::from_millis(500);
+/// Time after which a responder assumes that an initiator without RTR, which has sent nothing, is ready to receive.
+const FIRST_MESSAGE_WAIT: Duration = Duration::from_millis(500);
 
-/// A message that waits for a receive of the peer: the one after `number`, which is checked this many more times.
+/// A message that waits for a receive of the peer.
 #[derive(Clone, Copy, Debug)]
 struct AwaitedReceive {
+    /// Number of messages sent before it.
     number: u64,
+    /// Number of checks left until the message times out.
     checks: u32,
 }
 
-impl<P: Owner> Connection<P> {
-    /// Calls a function on its lane after this time, unless the connection is gone by then.
-    pub(super) fn after(self: &Arc<Self>, time: Duration, act: impl FnOnce(&Arc<Self>) + Send + 'static) {
+impl<P: ConnectionOwner> Connection<P> {
+    /// Calls a function on the connection's lane after this time, unless the connection has been dropped by then.
+    pub(super) fn call_after(
+        self: &Arc<Self>,
+        time: Duration,
+        act: impl FnOnce(&Arc<Self>) + Send + 'static,
+    ) {
         let this = Arc::downgrade(self);
         self.lane().call_at(Instant::now() + time, move || {
             if let Some(connection) = this.upgrade() {
-                connection.guard("serving a timer", || act(&connection));
+                connection.catch_panic("serving a timer", || act(&connection));
             }
         });
     }
 
     // --- Closing ---
 
-    /// The program closes; the peer has the time in the settings to do the same.
+    /// Sends the posted requests, then closes. Aborts the connection if the peer does not close within the time of the
+    /// settings (`close`).
     pub(crate) fn disconnect(self: &Arc<Self>) {
         self.qp.disconnect();
-        self.drain();
+        self.begin_draining();
     }
 
-    /// Disconnects, and gives up messages that wait for a receive of the peer: its program may post none before it learns that
-    /// this end has closed.
+    /// Disconnects, and aborts the connection if a sent message waits for a receive of the peer: the remote program may
+    /// post none before it learns that this end has closed.
     pub(crate) fn hang_up(self: &Arc<Self>) {
         self.disconnect();
-        self.after(HANG_UP, Self::hang_up_is_due);
+        self.call_after(HANG_UP_CHECK, Self::check_hang_up);
     }
 
-    /// The peer had time to post receives for what it was sent before this end closed.
-    fn hang_up_is_due(self: &Arc<Self>) {
+    /// Aborts the connection if a message waits for a receive of the peer, which had time to post one. Otherwise checks
+    /// again later, until everything is sent.
+    fn check_hang_up(self: &Arc<Self>) {
         if self.qp.is_finished() || self.qp.error().is_some() {
             return;
         }
         if self.qp.message_awaiting_receive().is_some() {
-            self.cut(QpError::Disconnected);
+            self.abort(QpError::Disconnected);
         } else {
-            self.after(HANG_UP, Self::hang_up_is_due);
+            self.call_after(HANG_UP_CHECK, Self::check_hang_up);
         }
     }
 
-    /// From now on the peer has the time in the settings to close.
-    pub(super) fn drain(self: &Arc<Self>) {
-        let drains = lock(&self.place).life.drain();
-        if drains {
-            self.await_close();
+    /// Starts the timer for the close of the peer, unless this was called before or the connection is closed.
+    pub(super) fn begin_draining(self: &Arc<Self>) {
+        let begins = lock(&self.state).lifecycle.begin_draining();
+        if begins {
+            self.start_close_timer();
         }
     }
 
-    fn await_close(self: &Arc<Self>) {
-        self.after(self.pair.config().close, Self::close_is_due);
+    fn start_close_timer(self: &Arc<Self>) {
+        self.call_after(self.pair.config().close, Self::on_close_timeout);
     }
 
-    /// The peer had time to close, and did not. It has more as long as it still takes what this end has to send; the kernel gives up a
-    /// peer that takes nothing (TCP_USER_TIMEOUT).
-    fn close_is_due(self: &Arc<Self>) {
+    /// Aborts the connection, because the peer has not closed in time. While this end still has something to send,
+    /// starts the timer again instead; the kernel gives up a peer that receives nothing (TCP_USER_TIMEOUT).
+    fn on_close_timeout(self: &Arc<Self>) {
         if self.qp.is_closing() && !self.qp.is_finished() {
-            return self.await_close();
+            return self.start_close_timer();
         }
         tracing::debug!(qp = self.qp.id(), "the peer did not close the connection in time");
-        self.cut(QpError::TimedOut("closing the connection"));
+        self.abort(QpError::TimedOut("closing the connection"));
     }
 
     // --- Awaited receives ---
 
-    /// A message begins to wait for a receive of the peer. One timer serves all that do, because the peer decides how many do: it checks
-    /// the one that waits several times, and gives it up if it is the same at all checks. So the peer has at least the
-    /// patience of the queue pair, and at most a quarter more.
-    pub(super) fn peer_not_ready(self: &Arc<Self>) {
+    /// Starts the timer for messages that wait for a receive of the peer, if it does not run. Called when a message
+    /// begins to wait.
+    ///
+    /// There is one timer for all messages, because the peer decides how many wait. It checks [`RECEIVE_CHECKS`] times
+    /// within the RNR timeout which message waits. A message that waits at all checks times out. So a message may wait
+    /// for at least the RNR timeout, and for at most a quarter longer.
+    pub(super) fn on_peer_not_ready(self: &Arc<Self>) {
         if let Some(number) = self.qp.message_awaiting_receive()
             && !self.receive_timer.swap(true, Ordering::SeqCst)
         {
-            self.await_receive(AwaitedReceive { number, checks: RECEIVE_CHECKS });
+            self.schedule_receive_check(AwaitedReceive { number, checks: RECEIVE_CHECKS });
         }
     }
 
-    fn await_receive(self: &Arc<Self>, awaited: AwaitedReceive) {
+    /// Schedules the next check, or stops the timer if the queue pair has no RNR timeout.
+    fn schedule_receive_check(self: &Arc<Self>, awaited: AwaitedReceive) {
         match self.qp.rnr_timeout() {
-            Some(patience) => {
-                self.after(patience / RECEIVE_CHECKS, move |connection| {
-                    connection.receive_timed_out(awaited);
+            Some(timeout) => {
+                self.call_after(timeout / RECEIVE_CHECKS, move |connection| {
+                    connection.check_awaited_receive(awaited);
                 });
             }
             None => self.receive_timer.store(false, Ordering::SeqCst),
         }
     }
 
-    /// A quarter of the patience is over since the last check.
-    fn receive_timed_out(self: &Arc<Self>, AwaitedReceive { number, checks }: AwaitedReceive) {
+    /// Ends the stream if the same message has waited at all checks. Otherwise schedules the next check, or stops the
+    /// timer if no message waits.
+    fn check_awaited_receive(self: &Arc<Self>, AwaitedReceive { number, checks }: AwaitedReceive) {
         match self.qp.message_awaiting_receive() {
             Some(same) if same == number && checks <= 1 => self.qp.on_rnr_timeout(number),
             Some(same) if same == number => {
-                self.await_receive(AwaitedReceive { number, checks: checks - 1 });
+                self.schedule_receive_check(AwaitedReceive { number, checks: checks - 1 });
             }
-            Some(number) => self.await_receive(AwaitedReceive { number, checks: RECEIVE_CHECKS }),
+            Some(number) => self.schedule_receive_check(AwaitedReceive { number, checks: RECEIVE_CHECKS }),
             None => {
                 self.receive_timer.store(false, Ordering::SeqCst);
-                // A message that began to wait before this line found the timer pending.
-                self.peer_not_ready();
+                // A message may have begun to wait before the line above, when the timer still counted as running.
+                self.on_peer_not_ready();
             }
         }
     }
 
     // --- The first message ---
 
-    /// Each end may wait for the other's first message.
-    pub(super) fn await_first_word(self: &Arc<Self>, agreed: &Agreed) {
+    /// Starts a timer in case both ends wait for the first message of the other: an initiator
+    /// [nudges](Self::nudge_if_silent) the peer, a responder [sends first](Self::send_unprompted).
+    pub(super) fn start_first_message_timer(self: &Arc<Self>, agreed: &Agreed) {
         match agreed.role {
-            Role::Initiator { .. } => self.nudge_after(FIRST_NUDGE),
+            Role::Initiator { .. } => self.schedule_nudge(FIRST_NUDGE),
             // Without private extensions the responder waits forever, as RFC 5044 §7.1.2 requires.
             Role::Responder { .. } if agreed.mode != MpaMode::PeerToPeer && self.pair.config().private => {
-                self.after(FIRST_WORD, |connection| connection.send_unprompted());
+                self.call_after(FIRST_MESSAGE_WAIT, |connection| connection.send_unprompted());
             }
             Role::Responder { .. } => {}
         }
     }
 
-    fn nudge_after(self: &Arc<Self>, time: Duration) {
+    /// Schedules a nudge after this time, unless the time exceeds [`LAST_NUDGE`].
+    fn schedule_nudge(self: &Arc<Self>, time: Duration) {
         if time <= LAST_NUDGE {
-            self.after(time, move |connection| connection.nudge(time));
+            self.call_after(time, move |connection| connection.nudge_if_silent(time));
         }
     }
 
-    /// The peer had this much time to send something.
-    fn nudge(self: &Arc<Self>, time: Duration) {
+    /// Sends the first message again if the peer has sent nothing within `time`: it may have missed the first one. Then
+    /// schedules the next nudge.
+    fn nudge_if_silent(self: &Arc<Self>, time: Duration) {
         if self.qp.nudge() {
             tracing::debug!(qp = self.qp.id(), "no message from the peer yet: nudged it");
-            self.nudge_after(2 * time);
+            self.schedule_nudge(2 * time);
         }
     }
 
-    /// The peer had time to get ready, and its program waits for the first message.
+    /// Lets a responder send although the peer has sent nothing: the peer had time to get ready, and its program may
+    /// wait for the first message.
     fn send_unprompted(&self) {
         if self.qp.send_unprompted() {
             tracing::debug!(qp = self.qp.id(), "no message from the peer yet: sending first");

@@ -3,7 +3,7 @@ use crate::config::PortRange;
 use crate::sys::reserve::{Kind, Reservation};
 use std::collections::HashSet;
 
-/// A port without queue pairs.
+/// A reserved port that ignores its queue pairs.
 #[derive(Debug)]
 struct Reserved(Reservation);
 
@@ -12,11 +12,11 @@ impl QpPort for Reserved {
         self.0.port()
     }
 
-    fn admit(&self, _qpn: u32) {}
+    fn assign_number(&self, _qpn: u32) {}
 
-    fn dismiss(&self, _qpn: u32) {}
+    fn release_number(&self, _qpn: u32) {}
 
-    fn forget(&self, _qpn: u32) {}
+    fn stop_expecting(&self, _qpn: u32) {}
 
     fn keep_secret(&self, _qpn: u32, _secret: Secret) {}
 }
@@ -28,8 +28,8 @@ fn new_port() -> io::Result<Arc<dyn QpPort>> {
 #[test]
 fn a_number_is_port_and_slot() {
     let numbers = Numbers::new();
-    let first = numbers.with_port(new_port).unwrap();
-    let second = numbers.with_port(new_port).unwrap();
+    let first = numbers.assign_with_port(new_port).unwrap();
+    let second = numbers.assign_with_port(new_port).unwrap();
     let port = first.port().unwrap().number();
     assert_eq!((first.value() >> 8, second.value() >> 8), (port.into(), port.into()));
     assert!(first.value() & 0xff < SLOTS && first.value() != second.value());
@@ -43,23 +43,23 @@ fn a_number_is_port_and_slot() {
 #[test]
 fn a_slot_that_was_given_back_comes_back_last() {
     let numbers = Numbers::new();
-    let mut held: Vec<_> = (0..SLOTS).map(|_| numbers.with_port(new_port).unwrap()).collect();
+    let mut held: Vec<_> = (0..SLOTS).map(|_| numbers.assign_with_port(new_port).unwrap()).collect();
     let port = held[0].port().unwrap().number();
     let gone: Vec<u32> = [200, 7, 100].map(|slot| held[slot].value()).into();
     for value in &gone {
         held.retain(|number| number.value() != *value);
     }
-    let again: Vec<_> = (0..3).map(|_| numbers.with_port(new_port).unwrap()).collect();
+    let again: Vec<_> = (0..3).map(|_| numbers.assign_with_port(new_port).unwrap()).collect();
     let values: Vec<u32> = again.iter().map(Number::value).collect();
     assert_eq!(values, gone, "in the order in which they were given back");
-    // One more than a port has slots for.
-    let other = numbers.with_port(new_port).unwrap();
+    // All slots of the first port are in use: this number has another port.
+    let other = numbers.assign_with_port(new_port).unwrap();
     assert_ne!(other.port().unwrap().number(), port);
 
-    // Alone, a program that creates and destroys goes round all slots that there are.
+    // A program that creates and destroys one queue pair at a time gets the numbers of all slots in turn.
     drop((held, again, other));
     let seen: HashSet<u32> = (0..2 * SLOTS)
-        .map(|_| numbers.with_port(|| unreachable!("slots are free")).unwrap().value())
+        .map(|_| numbers.assign_with_port(|| unreachable!("slots are free")).unwrap().value())
         .collect();
     assert_eq!(seen.len(), 480);
 }
@@ -67,24 +67,24 @@ fn a_slot_that_was_given_back_comes_back_last() {
 #[test]
 fn plain_numbers_are_below_those_with_a_port_and_come_back_last() {
     let numbers = Numbers::new();
-    let first = numbers.plain().unwrap();
+    let first = numbers.assign_plain().unwrap();
     assert_eq!(first.value(), 2);
     drop(first);
     let mut seen = vec![false; 0x04_0000];
     seen[2] = true;
     for _ in 3..0x04_0000 {
-        let number = numbers.plain().unwrap().value();
+        let number = numbers.assign_plain().unwrap().value();
         assert!(!std::mem::replace(&mut seen[number as usize], true), "{number} came back early");
     }
-    let again: Vec<_> = (0..3).map(|_| numbers.plain().unwrap()).collect();
+    let again: Vec<_> = (0..3).map(|_| numbers.assign_plain().unwrap()).collect();
     assert_eq!(again.iter().map(Number::value).collect::<Vec<_>>(), [2, 3, 4]);
 }
 
 #[test]
 fn numbers_in_use_are_not_handed_out_and_running_out_is_an_error() {
     let numbers = Numbers::new();
-    let held: Vec<_> = (2..0x04_0000).map(|_| numbers.plain().unwrap()).collect();
+    let held: Vec<_> = (2..0x04_0000).map(|_| numbers.assign_plain().unwrap()).collect();
     assert_eq!(held.iter().map(Number::value).collect::<HashSet<_>>().len(), held.len());
-    let error = numbers.plain().unwrap_err();
+    let error = numbers.assign_plain().unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
 }

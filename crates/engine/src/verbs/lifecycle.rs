@@ -1,0 +1,106 @@
+//! The states of a connection, and whether its socket is in a poll set.
+//!
+//! ```text
+//!  handshake (cm)                   disconnect, or the stream ended
+//!       │ done     added to its set    ┌──────────────────────┐
+//!       ▼                 │            │                      ▼
+//!   Starting ─────────────┴──────▶ Streaming             Draining ───────┐ both directions closed,
+//!       │                              │                                  │ aborted, or the peer took too long
+//!       └──────────────────────────────┴──────────────────────────────────┴──▶ Closed
+//! ```
+//!
+//! | state | socket | device's queue pair | timers |
+//! |---|---|---|---|
+//! | `Starting` | in no poll set | connected; the thread that starts the connection may drive it | none |
+//! | `Streaming` | in the poll set of its completion queue | moves messages | nudge, first message, awaited receive |
+//! | `Draining` | in the poll set, once the connection was started | sends the posted requests, then closes | close; hang-up, if the program hung up |
+//! | `Closed` | in no poll set, and closed | released | pending ones do nothing |
+//!
+//! Between two calls a stream is plain data: any thread can continue it. So a connection in its set can be moved to
+//! another lane at any time, in the middle of a message too. Everything that takes a connection out of its set goes
+//! through [`Lifecycle`]. A future state for a connection that is in no set and not closed, for example to hand it to
+//! another process or to replace its link, would be entered from `Streaming` or `Draining` and return there.
+
+/// The state of a connection. `Connection::state` (`connection.rs`) protects it by a lock.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Lifecycle {
+    state: State,
+    /// The socket is in a poll set.
+    in_set: bool,
+}
+
+/// The states in the diagram above.
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Starting,
+    Streaming,
+    Draining,
+    Closed,
+}
+
+impl Lifecycle {
+    /// Returns the state of a new connection, which is in no poll set.
+    pub(super) fn new() -> Self {
+        Self { state: State::Starting, in_set: false }
+    }
+
+    /// Returns whether the socket is in a poll set.
+    pub(super) fn is_in_set(self) -> bool {
+        self.in_set
+    }
+
+    /// Returns whether the connection is closed.
+    pub(super) fn is_closed(self) -> bool {
+        self.state == State::Closed
+    }
+
+    /// Records that the socket is about to be added to its poll set. Returns false, and records nothing, if the
+    /// connection is closed.
+    pub(super) fn enter_set(&mut self) -> bool {
+        // The program may have disconnected already: then the connection stays in `Draining`.
+        if self.state == State::Starting {
+            self.state = State::Streaming;
+        }
+        self.in_set = !self.is_closed();
+        self.in_set
+    }
+
+    /// Records that the stream ended, or that the program disconnects. Returns false if the connection was draining or
+    /// closed before.
+    pub(super) fn begin_draining(&mut self) -> bool {
+        let drains = matches!(self.state, State::Starting | State::Streaming);
+        if drains {
+            self.state = State::Draining;
+        }
+        drains
+    }
+
+    /// Records that the connection is closed. Returns whether the socket was in a poll set: the caller has to remove
+    /// it.
+    pub(super) fn close(&mut self) -> bool {
+        self.state = State::Closed;
+        std::mem::take(&mut self.in_set)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_that_was_closed_first_never_enters_its_set() {
+        let mut lifecycle = Lifecycle::new();
+        assert!(!lifecycle.close());
+        assert!(!lifecycle.enter_set() && !lifecycle.is_in_set());
+    }
+
+    #[test]
+    fn a_connection_drains_once_and_stays_in_its_set_until_it_is_closed() {
+        let mut lifecycle = Lifecycle::new();
+        assert!(lifecycle.begin_draining(), "the program may close it before it is in its set");
+        assert!(lifecycle.enter_set() && lifecycle.is_in_set());
+        assert!(!lifecycle.begin_draining());
+        assert!(lifecycle.close() && !lifecycle.close() && lifecycle.is_closed());
+    }
+}
