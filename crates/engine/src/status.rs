@@ -231,7 +231,7 @@ impl EventSource for StatusServer {
 /// With the time that its thread ran, and that it waited for a processor: proc(5), schedstat.
 fn lane_row(lane: &LaneHandle) -> Row {
     let processors = lane.thread().and_then(|thread| thread.processors().ok()).unwrap_or_default();
-    let thread = lane.thread().map_or(0, Thread::number);
+    let thread = lane.thread().map_or(0, Thread::id);
     let times = fs::read_to_string(format!("/proc/self/task/{thread}/schedstat")).unwrap_or_default();
     let mut times = times.split_whitespace();
     let mut next = || times.next().unwrap_or("0").to_owned();

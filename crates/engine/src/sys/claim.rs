@@ -1,8 +1,9 @@
-//! RDMA ports in use in this network namespace. A port is held by an unconnected Unix socket with a name in the abstract namespace: the
-//! kernel keeps it for as long as the process lives, in the network namespace of the TCP ports, and lists all names in
-//! `/proc/net/unix`. So processes find each other's ports without a directory or a daemon.
+//! RDMA ports in use in this network namespace. A port is held by an unconnected Unix socket with a name in the
+//! abstract namespace: the kernel keeps it for as long as the process lives, in the network namespace of the TCP ports,
+//! and lists all names in `/proc/net/unix`. So processes find each other's ports without a directory or a daemon.
 //!
-//! The rules, and the error numbers, are those of the kernel's connection manager (`cma_check_port` in drivers/infiniband/core/cma.c):
+//! The rules, and the error numbers, are those of the kernel's connection manager (`cma_check_port` in
+//! drivers/infiniband/core/cma.c):
 //!
 //! | two ids have the same port and | |
 //! |---|---|

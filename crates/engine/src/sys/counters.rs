@@ -1,4 +1,4 @@
-//! Counters of what this process has sent and received that do not show on an open socket: closed connections, and datagrams.
+//! Counters of this process for the traffic that no open TCP socket counts: that of closed connections, and datagrams.
 
 use std::ops::AddAssign;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -18,65 +18,63 @@ pub struct Traffic {
     pub retransmissions: u64,
 }
 
-/// A counter that only grows.
-type Count = AtomicU64;
-
-/// Totals of closed connections and of datagrams.
-struct Kept {
-    sent: Count,
-    received: Count,
-    segments_sent: Count,
-    segments_received: Count,
-    retransmissions: Count,
+/// The counters, with the meaning that [`Traffic`] gives them.
+struct Totals {
+    sent: AtomicU64,
+    received: AtomicU64,
+    segments_sent: AtomicU64,
+    segments_received: AtomicU64,
+    retransmissions: AtomicU64,
 }
 
-static KEPT: Kept = Kept {
-    sent: Count::new(0),
-    received: Count::new(0),
-    segments_sent: Count::new(0),
-    segments_received: Count::new(0),
-    retransmissions: Count::new(0),
+/// Totals of closed connections and of datagrams.
+static TOTALS: Totals = Totals {
+    sent: AtomicU64::new(0),
+    received: AtomicU64::new(0),
+    segments_sent: AtomicU64::new(0),
+    segments_received: AtomicU64::new(0),
+    retransmissions: AtomicU64::new(0),
 };
 
-/// Returns what was counted so far.
-pub(super) fn kept() -> Traffic {
-    let load = |count: &Count| count.load(Ordering::Relaxed);
+/// Returns the totals of closed connections and of datagrams.
+pub(super) fn totals() -> Traffic {
+    let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
     Traffic {
-        sent: load(&KEPT.sent),
-        received: load(&KEPT.received),
-        segments_sent: load(&KEPT.segments_sent),
-        segments_received: load(&KEPT.segments_received),
-        retransmissions: load(&KEPT.retransmissions),
+        sent: load(&TOTALS.sent),
+        received: load(&TOTALS.received),
+        segments_sent: load(&TOTALS.segments_sent),
+        segments_received: load(&TOTALS.segments_received),
+        retransmissions: load(&TOTALS.retransmissions),
     }
 }
 
 /// Adds the traffic of a connection that is about to be closed.
-pub(super) fn keep(connection: Traffic) {
+pub(super) fn add_closed(connection: Traffic) {
     let Traffic { sent, received, segments_sent, segments_received, retransmissions } = connection;
-    KEPT.sent.fetch_add(sent, Ordering::Relaxed);
-    KEPT.received.fetch_add(received, Ordering::Relaxed);
-    KEPT.segments_sent.fetch_add(segments_sent, Ordering::Relaxed);
-    KEPT.segments_received.fetch_add(segments_received, Ordering::Relaxed);
-    KEPT.retransmissions.fetch_add(retransmissions, Ordering::Relaxed);
+    TOTALS.sent.fetch_add(sent, Ordering::Relaxed);
+    TOTALS.received.fetch_add(received, Ordering::Relaxed);
+    TOTALS.segments_sent.fetch_add(segments_sent, Ordering::Relaxed);
+    TOTALS.segments_received.fetch_add(segments_received, Ordering::Relaxed);
+    TOTALS.retransmissions.fetch_add(retransmissions, Ordering::Relaxed);
 }
 
-/// Counts a datagram of `len` bytes that was sent.
+/// Counts a sent datagram of `len` bytes.
 #[inline]
-pub(super) fn datagram_sent(len: usize) {
-    KEPT.sent.fetch_add(len as u64, Ordering::Relaxed);
-    KEPT.segments_sent.fetch_add(1, Ordering::Relaxed);
+pub(super) fn count_sent_datagram(len: usize) {
+    TOTALS.sent.fetch_add(len as u64, Ordering::Relaxed);
+    TOTALS.segments_sent.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Counts a datagram of `len` bytes that was received.
+/// Counts a received datagram of `len` bytes.
 #[inline]
-pub(super) fn datagram_received(len: usize) {
-    KEPT.received.fetch_add(len as u64, Ordering::Relaxed);
-    KEPT.segments_received.fetch_add(1, Ordering::Relaxed);
+pub(super) fn count_received_datagram(len: usize) {
+    TOTALS.received.fetch_add(len as u64, Ordering::Relaxed);
+    TOTALS.segments_received.fetch_add(1, Ordering::Relaxed);
 }
 
 /// Resets the counters in a forked child: the traffic so far is the parent's.
-pub(super) fn forget() {
-    let Kept { sent, received, segments_sent, segments_received, retransmissions } = &KEPT;
+pub(super) fn reset() {
+    let Totals { sent, received, segments_sent, segments_received, retransmissions } = &TOTALS;
     [sent, received, segments_sent, segments_received, retransmissions]
         .iter()
         .for_each(|count| count.store(0, Ordering::Relaxed));

@@ -1,13 +1,15 @@
-//! Closes the adapter's descriptors in forked children. A child has copies of all descriptors and of all memory, but none of the threads that drive them. The copies of the descriptors
-//! must be closed at once: as long as the child has them, connections do not end when the parent closes them, ports stay in use, and the
-//! child, which may have dropped its privileges, could read what the parent sends and receives.
+//! Closes the adapter's descriptors in forked children. A child has copies of all descriptors and of all memory of its
+//! parent, but none of its threads. The copies of the descriptors must be closed at once: as long as the child has
+//! them, connections do not end when the parent closes them, ports stay in use, and the child, which may have dropped
+//! its privileges, could read what the parent sends and receives.
 //!
-//! [`Fd`] is a descriptor that is registered here. In a child each registered descriptor is replaced by one for `/dev/null`: the number
-//! stays in use, so that the child's copy of an `Fd` cannot reach a file that got the number later. Adapters of the parent must not be
-//! used in the child.
+//! [`Fd`] is a descriptor that is registered here. In a child each registered descriptor is replaced by one for
+//! `/dev/null`. The number thus stays in use, so that the child's copy of an `Fd` cannot refer to a file that the child
+//! opens later. Adapters of the parent must not be used in the child.
 //!
-//! The thread that forks holds the locks that belong to the process rather than to an adapter, so that a child can open adapters of its
-//! own.
+//! During a fork, the forking thread holds all locks of process-wide state (as opposed to locks of one adapter). So no
+//! other thread holds them at that moment, the child's copies of them are not locked forever, and the child can open
+//! adapters of its own.
 #![expect(unsafe_code, reason = "the C library's fork handlers")]
 
 use super::counters;
@@ -23,26 +25,29 @@ use std::ptr;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Once, OnceLock, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Descriptor numbers from this one on are not registered. By default the kernel allows a process no more descriptors.
+/// Descriptor numbers from this one on cannot be registered. By default (fs.nr_open) no process has such numbers.
 const MAX_FDS: usize = 1 << 20;
 
-/// A bit for each registered descriptor.
+/// A bit for each descriptor number, set while it is registered.
 static REGISTERED: [AtomicU64; MAX_FDS / 64] = [const { AtomicU64::new(0) }; MAX_FDS / 64];
 
-/// The inode of each registered descriptor, or 0 if it is unknown, to notice that a number refers to another file. (All epoll, eventfd and
-/// timerfd descriptors share one inode.) The pages of this array are allocated when they are first written.
+/// The inode of each registered descriptor, or 0 if it is unknown. If the inode has changed, the program has closed the
+/// descriptor and its number refers to another file. (All epoll, eventfd and timerfd descriptors share one inode, so
+/// that a change from one of them to another goes unnoticed.) The kernel allocates the pages of this array when they
+/// are first written.
 static INODES: [AtomicU64; MAX_FDS] = [const { AtomicU64::new(0) }; MAX_FDS];
 
-/// Read-locked by threads that open or close a descriptor, write-locked by a thread that forks: during a fork, every open [`Fd`] is
-/// registered.
+/// Read-locked by threads that open or close a descriptor, write-locked by a thread that forks. So during a fork every
+/// open [`Fd`] is registered.
 static FORKING: RwLock<()> = RwLock::new(());
 
-/// A descriptor that forked children do not keep.
+/// An open descriptor, registered to be closed in forked children. Holds the descriptor number, or `LOST`.
 ///
-/// The program may close it behind the adapter's back, for example with closefrom(3), and its number may then refer to another file. When a
-/// call fails with EBADF or ENOTSOCK, the descriptor is considered [lost](Self::lose): from then on the number is neither used nor
-/// closed. Before a number is closed, its inode is compared. Until the adapter notices, its reads and writes reach
-/// whatever the program has opened under the number since; a check before each call would double the number of system calls.
+/// The program may close the descriptor without the adapter's knowledge, for example with closefrom(3), and its number
+/// may then refer to another file. When a call fails with EBADF or ENOTSOCK, the descriptor is [marked as
+/// lost](Self::mark_lost): from then on its number is neither used nor closed. Before a descriptor is closed, its inode
+/// is compared. Until the loss is noticed, reads and writes of the adapter go to the file that has the number now; a
+/// check before each call would double the number of system calls.
 #[derive(Debug)]
 pub struct Fd(AtomicI32);
 
@@ -50,23 +55,23 @@ pub struct Fd(AtomicI32);
 const LOST: RawFd = RawFd::MAX;
 
 impl Fd {
-    /// Calls `open` and registers the descriptor that it returns.
+    /// Calls `open`, and registers the descriptor that `open` returns.
     pub(super) fn open<E>(open: impl FnOnce() -> Result<OwnedFd, E>) -> Result<Self, E> {
         Self::open_with(|| open().map(|fd| (fd, ()))).map(|(fd, ())| fd)
     }
 
-    /// Calls `open` and registers the descriptor that it returns. Returns the other value that `open` returned, too.
+    /// Calls `open`, and registers the descriptor that `open` returns. Passes on the other value that `open` returns.
     pub(super) fn open_with<T, E>(open: impl FnOnce() -> Result<(OwnedFd, T), E>) -> Result<(Self, T), E> {
-        watch_forks();
+        install_fork_handlers();
         let _no_fork = block_forks();
         open().map(|(fd, more)| (Self::register(fd), more))
     }
 
-    /// Calls `open` and registers the two descriptors that it returns.
+    /// Calls `open`, and registers the two descriptors that `open` returns.
     pub(super) fn open_both<E>(
         open: impl FnOnce() -> Result<(OwnedFd, OwnedFd), E>,
     ) -> Result<(Self, Self), E> {
-        watch_forks();
+        install_fork_handlers();
         let _no_fork = block_forks();
         open().map(|(one, other)| (Self::register(one), Self::register(other)))
     }
@@ -76,37 +81,37 @@ impl Fd {
         if let Some((word, bit)) = registry_bit(fd.as_raw_fd()) {
             word.fetch_or(bit, Ordering::Relaxed);
         }
-        if let Some(known) = inode(fd.as_raw_fd()) {
-            known.store(rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_ino), Ordering::Relaxed);
+        if let Some(inode) = inode_slot(fd.as_raw_fd()) {
+            inode.store(rustix::fs::fstat(&fd).map_or(0, |stat| stat.st_ino), Ordering::Relaxed);
         }
         Self(AtomicI32::new(fd.into_raw_fd()))
     }
 
-    /// Marks the descriptor as lost: the program has closed its number, or the number refers to another file. Later calls with it fail
-    /// with EBADF.
+    /// Marks the descriptor as lost and unregisters its number, because the program has closed it or the number refers
+    /// to another file. Later system calls with this `Fd` fail with EBADF.
     #[cold]
-    pub(super) fn lose(&self) {
+    pub(super) fn mark_lost(&self) {
         let _no_fork = block_forks();
         unregister(self.0.swap(LOST, Ordering::Relaxed));
     }
 
-    /// Returns whether the number still refers to the file that was opened. If not, marks the descriptor as lost. This is a system call:
-    /// it is only made before a call that would harm another file, such as closing.
+    /// Returns whether the number still refers to the file that was opened. If not, marks the descriptor as lost. Costs
+    /// a system call, so it is used only before a call that would harm another file, such as closing.
     pub(super) fn verify(&self) -> bool {
         let fd = self.as_raw_fd();
-        let same = rustix::fs::fstat(self).is_ok_and(|stat| {
-            inode(fd).is_none_or(
-                |known| matches!(known.load(Ordering::Relaxed), known if known == 0 || known == stat.st_ino),
-            )
+        let is_same = rustix::fs::fstat(self).is_ok_and(|stat| {
+            let known = inode_slot(fd).map_or(0, |inode| inode.load(Ordering::Relaxed));
+            known == 0 || known == stat.st_ino
         });
-        if !same {
-            self.lose();
+        if !is_same {
+            self.mark_lost();
         }
-        same
+        is_same
     }
 
-    /// Closes the file at once, although other code may still use this descriptor. The number stays reserved: from now on it refers to an
-    /// idle eventfd. Does nothing if the program has closed or replaced the descriptor.
+    /// Closes the file at once, although other threads may still use this descriptor. The number stays in use: from now
+    /// on it refers to an eventfd that is never signalled. Does nothing if the program has closed or replaced the
+    /// descriptor.
     pub(super) fn close_now(&self) -> rustix::io::Result<()> {
         if !self.verify() {
             return Ok(());
@@ -115,22 +120,23 @@ impl Fd {
         let stat = rustix::fs::fstat(&placeholder)?;
         let _no_fork = block_forks();
         let fd = self.as_raw_fd();
-        // SAFETY: `self` owns the number and closes it on drop; `target` is never dropped.
+        // SAFETY: `self` owns the number, and `target` is never dropped, so the number is not closed twice.
         let mut target = ManuallyDrop::new(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd) });
         rustix::io::dup3(&placeholder, &mut target, DupFlags::CLOEXEC)?;
-        // Otherwise drop would take the eventfd for a file of the program and not close it.
-        inode(fd).into_iter().for_each(|known| known.store(stat.st_ino, Ordering::Relaxed));
+        // Without this, `drop` would mistake the eventfd for a file of the program, and not close it.
+        inode_slot(fd).into_iter().for_each(|inode| inode.store(stat.st_ino, Ordering::Relaxed));
         Ok(())
     }
 
-    /// Returns whether the descriptor is [lost](Self::lose), as far as is known.
+    /// Returns whether the descriptor was [marked as lost](Self::mark_lost). False if the program has closed it and no
+    /// call has noticed.
     pub(super) fn is_lost(&self) -> bool {
         self.as_raw_fd() == LOST
     }
 }
 
-/// Returns where the inode of a descriptor is stored. `None` if the number is too large to be registered.
-fn inode(fd: RawFd) -> Option<&'static AtomicU64> {
+/// Returns the element of [`INODES`] for a descriptor. `None` if the number is too large to be registered.
+fn inode_slot(fd: RawFd) -> Option<&'static AtomicU64> {
     INODES.get(usize::try_from(fd).ok()?)
 }
 
@@ -147,9 +153,10 @@ impl Drop for Fd {
             let _no_fork = block_forks();
             let fd = *self.0.get_mut();
             unregister(fd);
-            // A raw system call: the C library's close is a cancellation point, and programs poll and post on threads that they
-            // cancel; rustix's close panics in debug builds if the program has closed the number since.
-            // SAFETY: `self` owns the number, which is not used after this.
+            // The system call is made by number: the C library's close is a cancellation point, and programs poll and
+            // post on threads that they cancel; rustix's close panics in debug builds if the program has closed the
+            // number since `verify`.
+            // SAFETY: `self` owns the number, and nothing uses `self` after `drop`.
             unsafe { libc::syscall(libc::SYS_close, fd) };
         }
     }
@@ -157,8 +164,8 @@ impl Drop for Fd {
 
 impl AsFd for Fd {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the number stays open as long as `self` lives, unless the program closes descriptors that it does not own; or it is
-        // `LOST`, for which every call fails with EBADF. It is not -1.
+        // SAFETY: the number stays open for as long as `self` is borrowed, unless the program closes descriptors that
+        // it does not own; or the number is `LOST`, for which every call fails with EBADF. It is never -1.
         unsafe { BorrowedFd::borrow_raw(self.as_raw_fd()) }
     }
 }
@@ -170,7 +177,7 @@ impl AsRawFd for Fd {
     }
 }
 
-/// Keeps all threads from forking while the guard is held.
+/// Returns a guard that keeps all threads from forking.
 fn block_forks() -> RwLockReadGuard<'static, ()> {
     sync::read(&FORKING)
 }
@@ -181,24 +188,24 @@ fn registry_bit(fd: RawFd) -> Option<(&'static AtomicU64, u64)> {
     Some((REGISTERED.get(fd / 64)?, 1 << (fd % 64)))
 }
 
-/// Returns the registered descriptors.
+/// Returns the numbers of all registered descriptors.
 pub(crate) fn registered() -> impl Iterator<Item = RawFd> {
-    let numbers = |(at, word): (usize, &AtomicU64)| {
+    let numbers_of_word = |(index, word): (usize, &AtomicU64)| {
         let bits = word.load(Ordering::Relaxed);
-        (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| at * 64 + bit)
+        (0..64).filter(move |bit| bits & (1 << bit) != 0).map(move |bit| index * 64 + bit)
     };
-    REGISTERED.iter().enumerate().flat_map(numbers).filter_map(|fd| RawFd::try_from(fd).ok())
+    REGISTERED.iter().enumerate().flat_map(numbers_of_word).filter_map(|fd| RawFd::try_from(fd).ok())
 }
 
-/// Functions that take and release a process-wide lock of a higher layer. The thread that forks holds the lock during the fork, so that no
-/// other thread does, and the child's copy of the lock is free once the handler in the child has released it.
+/// Functions that take and release a process-wide lock of a higher layer. The forking thread holds the lock during the
+/// fork, so that no other thread does. The fork handlers then release it, in the parent and in the child.
 #[derive(Debug)]
 pub(crate) struct ProcessLock {
     pub(crate) lock: fn(),
     pub(crate) unlock: fn(),
 }
 
-/// The process-wide lock of a higher layer, once [`hold_during_forks`] was called.
+/// The process-wide lock of a higher layer. Empty until [`hold_during_forks`] is called.
 static PROCESS_LOCK: OnceLock<&'static ProcessLock> = OnceLock::new();
 
 /// Makes every thread that forks hold this lock during the fork. Call it before the lock is taken for the first time.
@@ -209,32 +216,34 @@ pub(crate) fn hold_during_forks(lock: &'static ProcessLock) {
     }
 }
 
-/// What the thread that forks holds from [`before`] to [`release`].
+/// The locks that a forking thread holds from [`before_fork`] to [`release_locks`], besides [`PROCESS_LOCK`].
 struct Held {
     _word_locks: WordLocks,
     _descriptors: RwLockWriteGuard<'static, ()>,
 }
 
 thread_local! {
+    /// The locks of this thread while it forks; `None` at any other time.
     static HELD: RefCell<Option<Held>> = const { RefCell::new(None) };
 }
 
-/// Registers the fork handlers of this file, once.
-fn watch_forks() {
+/// Registers the fork handlers of this file with the C library. Only the first call does anything.
+fn install_fork_handlers() {
     static ONCE: Once = Once::new();
-    // If registration fails for lack of memory, forks go unnoticed.
-    ONCE.call_once(|| register_handlers(Some(before), Some(in_parent), Some(in_child)));
+    // If registration fails for lack of memory, children keep the descriptors.
+    ONCE.call_once(|| register_handlers(Some(before_fork), Some(release_locks), Some(close_in_child)));
 }
 
 /// A fork handler, as pthread_atfork(3) takes it.
 pub type Handler = extern "C" fn();
 
-/// Registers fork handlers for as long as the process runs. `before` is called before a fork; afterwards `in_parent` is called in the
-/// parent and `in_child` in the child. The code that calls this must never be unloaded.
+/// Registers fork handlers for as long as the process runs. `before` is called before a fork; afterwards `in_parent` is
+/// called in the parent and `in_child` in the child. The library that contains the handlers must never be unloaded.
 ///
-/// pthread_atfork(3) is not used: it ties the handlers to the calling library, and exit(3) removes them when it finishes that library.
-/// glibc (2.36) then aborts a fork that another thread has begun, or does not call the handlers that release what `before` took.
-/// Handlers that belong to no library stay.
+/// pthread_atfork(3) is not used: it ties the handlers to the calling library, and exit(3) removes them when it runs
+/// the destructors of that library. glibc (2.36) then aborts a fork that another thread has begun, or does not call
+/// `in_parent` and `in_child`, and locks that `before` took stay locked. Handlers that are registered without a library
+/// are not removed.
 pub fn register_handlers(before: Option<Handler>, in_parent: Option<Handler>, in_child: Option<Handler>) {
     unsafe extern "C" {
         fn __register_atfork(
@@ -244,61 +253,62 @@ pub fn register_handlers(before: Option<Handler>, in_parent: Option<Handler>, in
             library: *const c_void,
         ) -> c_int;
     }
-    // SAFETY: the functions are never unloaded. glibc exports this for libc_nonshared.a, whose pthread_atfork calls nothing else.
+    // SAFETY: the caller guarantees that the functions are never unloaded. glibc exports `__register_atfork` for
+    // libc_nonshared.a, whose pthread_atfork only calls it, with the library as last argument; a null library is
+    // allowed.
     unsafe { __register_atfork(before, in_parent, in_child, ptr::null()) };
 }
 
-/// Takes the process-wide locks.
-extern "C" fn before() {
-    // In the order in which all other code takes these locks.
+/// Fork handler: takes the process-wide locks, before a fork.
+extern "C" fn before_fork() {
+    // In the order in which all other code takes these locks: the word locks of atomic operations, the process lock,
+    // FORKING.
     let word_locks = lock_all_words();
     let descriptors = loop {
-        let process = PROCESS_LOCK.get().inspect(|process| (process.lock)());
+        let process_lock = PROCESS_LOCK.get().inspect(|lock| (lock.lock)());
         let descriptors = sync::write(&FORKING);
-        // Another thread may have called `hold_during_forks` and taken its lock between the two lines above: then try again, with it.
-        if process.is_some() || PROCESS_LOCK.get().is_none() {
+        // If another thread has called `hold_during_forks` between the two lines above, the process lock was not taken:
+        // start again.
+        if process_lock.is_some() || PROCESS_LOCK.get().is_none() {
             break descriptors;
         }
     };
     HELD.with_borrow_mut(|slot| *slot = Some(Held { _word_locks: word_locks, _descriptors: descriptors }));
 }
 
-extern "C" fn in_parent() {
-    release();
-}
-
-/// Releases what [`before`] took.
-fn release() {
+/// Fork handler for the parent: releases the locks that [`before_fork`] took.
+extern "C" fn release_locks() {
     HELD.take();
-    PROCESS_LOCK.get().inspect(|process| (process.unlock)());
+    PROCESS_LOCK.get().inspect(|lock| (lock.unlock)());
 }
 
-/// Closes the child's copies of all registered descriptors, and releases the locks.
-extern "C" fn in_child() {
+/// Fork handler for the child: closes the child's copies of all registered descriptors, and releases the locks.
+extern "C" fn close_in_child() {
     let null = rustix::fs::open("/dev/null", OFlags::RDWR | OFlags::CLOEXEC, Mode::empty()).ok();
     for (at, word) in REGISTERED.iter().enumerate() {
         let mut bits = word.swap(0, Ordering::Relaxed);
         while bits != 0 {
             let fd = at * 64 + bits.trailing_zeros() as usize;
-            bits &= bits - 1;
+            bits &= bits - 1; // clears the lowest bit that is set
             if let Ok(fd) = RawFd::try_from(fd) {
-                replace(fd, null.as_ref());
+                replace_with_null(fd, null.as_ref());
             }
         }
     }
-    counters::forget();
-    release();
+    counters::reset();
+    release_locks();
 }
 
 /// Makes the child's copy of a descriptor refer to `/dev/null`, which is open as `null`. Closes the copy if that fails.
-fn replace(fd: RawFd, null: Option<&OwnedFd>) {
+fn replace_with_null(fd: RawFd, null: Option<&OwnedFd>) {
     let replaced = null.is_some_and(|null| {
-        // SAFETY: the number is registered, so it is open in the child as well; `target` is never dropped.
+        // SAFETY: the number is registered, so it is open in the child as well; `target` is never dropped, so the
+        // number stays open.
         let mut target = ManuallyDrop::new(unsafe { <OwnedFd as rustix::fd::FromRawFd>::from_raw_fd(fd) });
         rustix::io::dup3(null, &mut target, DupFlags::CLOEXEC).is_ok()
     });
     if !replaced {
-        // SAFETY: as above; nothing in the child uses the parent's adapters.
+        // SAFETY: the number is registered, so it is open, and nothing in the child uses the parent's adapters.
         unsafe { rustix::io::close(fd) };
     }
 }

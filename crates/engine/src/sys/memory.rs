@@ -1,16 +1,18 @@
-//! The program's memory: the [`Host`] of the real process. Streams call it for small payloads; large ones go from and to
-//! the socket without a copy (`socket.rs`).
+//! Copies between the program's memory and the adapter's buffers: [`ProgramMemory`] is the [`Host`] of the real
+//! process. Streams use it for small payloads. Large payloads are moved between socket and program memory without a
+//! copy (`socket.rs`).
 //!
-//! Registration pins nothing, so any address may be invalid by the time it is used, and a plain copy would raise SIGSEGV. Only the
-//! kernel copies from and to such addresses, as for any system call, and answers EFAULT for an invalid one. The other side of such a
-//! copy is a *window*: a small file in memory that is mapped here, too. A gather writes the program's bytes to the file and
-//! reads them from the mapping; a scatter writes bytes to the mapping and reads the file into the program's memory. That takes one system
-//! call each, and no signal handler in the program's process. Bytes that the device stages (`staged.rs`) before they go to the
-//! program are in such a file from the start.
-#![expect(unsafe_code, reason = "names memory by address, for the kernel to copy")]
+//! Registration does not pin memory, so any address may be unmapped by the time it is used, and a plain copy would
+//! raise SIGSEGV. So only the kernel accesses the program's addresses: a system call returns EFAULT for an unmapped
+//! address. The adapter's end of such a copy is a *window*: a small file in memory (memfd) that the adapter has also
+//! mapped. A gather writes the program's bytes to the file (pwrite) and copies them out of the mapping; a scatter
+//! copies bytes into the mapping and reads the file into the program's memory (pread). Each takes one system call, and
+//! no signal handler in the program's process. Staging buffers (`staged.rs`) are such files themselves, so bytes in
+//! them need no window.
+#![expect(unsafe_code, reason = "passes addresses of the program's memory to the kernel")]
 
+use super::byte_count;
 use super::fork::Fd;
-use super::size;
 use ironwarp_rnic::host::{Buffer, Host, Span, Unmapped};
 use rustix::fd::{AsRawFd, RawFd};
 use rustix::fs::FallocateFlags;
@@ -31,65 +33,70 @@ mod tests;
 
 use map::{Map, file_in_memory};
 use pool::Pool;
-use staged::Staged;
+use staged::StagingBuffers;
 
-/// Maximum number of bytes that one system call copies. By measurement: half or twice as much makes copies of 64 KiB 10 to 30 %
-/// slower, and makes no difference for small copies.
+/// Size of a window in bytes, which limits the bytes that one system call copies. By measurement: half or twice as much
+/// makes copies of 64 KiB 10 to 30 % slower, and makes no difference for small copies.
 const WINDOW: usize = 16 << 10;
 
-/// Maximum number of spans of one system call. More would save little: the cost of the call is shared by 16 already.
-const BATCH: usize = 16;
+/// Maximum number of spans of one system call. More would save little: 16 spans share the cost of the call already.
+const MAX_SPANS: usize = 16;
 
 /// The memory of this process.
 ///
-/// Its windows belong to the process that created it: a forked child has none of their mappings.
+/// The windows belong to the process that created them: a forked child must not use this value, because it has no copy
+/// of the mappings.
 #[derive(Debug)]
 pub struct ProgramMemory {
     pool: Pool<Window>,
-    staged: Arc<Staged>,
-    page: usize,
+    staging: Arc<StagingBuffers>,
+    /// Size of a page in bytes.
+    page_size: usize,
 }
 
 impl ProgramMemory {
-    /// Fails only if the process may have neither a file in memory nor a pipe.
+    /// Creates the first window. Fails only if the process may create neither a file in memory nor a pipe.
     pub fn new() -> io::Result<Self> {
         Self::with_windows(Window::new)
     }
 
+    /// Creates the first window with `make`, which also creates further windows when they are needed.
     fn with_windows(make: fn() -> io::Result<Window>) -> io::Result<Self> {
-        // SAFETY: `sysconf` takes a number and touches no memory.
-        let page = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
-        let page = usize::try_from(page).map_err(|_| io::Error::last_os_error())?;
-        Ok(Self { pool: Pool::new(make)?, staged: Arc::default(), page })
+        // SAFETY: `sysconf` has no precondition: it takes a number and accesses no memory of the caller.
+        let page_size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+        let page_size = usize::try_from(page_size).map_err(|_| io::Error::last_os_error())?;
+        Ok(Self { pool: Pool::new(make)?, staging: Arc::default(), page_size })
     }
 
-    /// The pages of a span: their start and their length. `None` if the addresses do not exist.
-    fn pages(&self, span: Span) -> Option<(usize, usize)> {
+    /// Returns the address and the length in bytes of the whole pages that contain a span. `None` if the span exceeds
+    /// the address space.
+    fn whole_pages(&self, span: Span) -> Option<(usize, usize)> {
         let addr = usize::try_from(span.addr).ok()?;
-        let start = addr - addr % self.page;
-        // The kernel rounds up, too, but takes a length that overflows for zero.
-        let len = span.len.checked_add(addr - start)?.checked_next_multiple_of(self.page)?;
+        let start = addr - addr % self.page_size;
+        // The kernel rounds the length up, too, but treats a length that overflows as zero.
+        let len = span.len.checked_add(addr - start)?.checked_next_multiple_of(self.page_size)?;
         Some((start, len))
     }
 }
 
 impl Host for ProgramMemory {
     fn gather(&self, from: &[Span], mut into: &mut [u8]) -> Result<(), Unmapped> {
-        let (mut cursor, mut vectors) = (Cursor::new(from, into.len()), Vectors::<BATCH>::new(WINDOW));
-        if let Some(mut place) = self.staged.find(into) {
-            // The call is not told this address, and writes there.
+        let (mut cursor, mut vectors) = (Cursor::new(from, into.len()), Vectors::<MAX_SPANS>::new(WINDOW));
+        if let Some(mut position) = self.staging.find(into) {
+            // The kernel writes to `into` through the file, without its address: the compiler must not assume that
+            // `into` is unchanged.
             std::hint::black_box(into.as_mut_ptr());
-            let end = place.offset + into.len();
-            while place.offset < end {
-                let moved = write(place.file, place.offset, cursor.next(&mut vectors))?;
+            let end = position.offset + into.len();
+            while position.offset < end {
+                let moved = write_file(position.file, position.offset, cursor.fill(&mut vectors))?;
                 cursor.advance(moved);
-                place.offset += moved;
+                position.offset += moved;
             }
             return Ok(());
         }
         self.pool.with(|window| {
             while !into.is_empty() {
-                let moved = window.gather(cursor.next(&mut vectors), into)?;
+                let moved = window.gather(cursor.fill(&mut vectors), into)?;
                 cursor.advance(moved);
                 into = &mut std::mem::take(&mut into)[moved..];
             }
@@ -98,19 +105,19 @@ impl Host for ProgramMemory {
     }
 
     fn scatter(&self, mut from: &[u8], to: &[Span]) -> Result<(), Unmapped> {
-        let (mut cursor, mut vectors) = (Cursor::new(to, from.len()), Vectors::<BATCH>::new(WINDOW));
-        if let Some(mut place) = self.staged.find(from) {
+        let (mut cursor, mut vectors) = (Cursor::new(to, from.len()), Vectors::<MAX_SPANS>::new(WINDOW));
+        if let Some(mut position) = self.staging.find(from) {
             while !from.is_empty() {
-                let moved = read(place.file, place.offset, cursor.next(&mut vectors))?;
+                let moved = read_file(position.file, position.offset, cursor.fill(&mut vectors))?;
                 cursor.advance(moved);
                 from = &from[moved..];
-                place.offset += moved;
+                position.offset += moved;
             }
             return Ok(());
         }
         self.pool.with(|window| {
             while !from.is_empty() {
-                let moved = window.scatter(from, cursor.next(&mut vectors))?;
+                let moved = window.scatter(from, cursor.fill(&mut vectors))?;
                 cursor.advance(moved);
                 from = &from[moved..];
             }
@@ -119,30 +126,33 @@ impl Host for ProgramMemory {
     }
 
     fn buffer(&self, len: usize) -> Buffer {
-        self.staged.buffer(len).unwrap_or_else(|_| Box::new(vec![0; len]))
+        self.staging.create(len).unwrap_or_else(|_| Box::new(vec![0; len]))
     }
 
     fn prefault(&self, memory: Span) -> Result<(), Unmapped> {
-        let (start, len) = self.pages(memory).ok_or(Unmapped)?;
+        let (start, len) = self.whole_pages(memory).ok_or(Unmapped)?;
         populate(start, len)
     }
 
-    /// One `msync`: it checks the mappings, not their pages, and answers ENOMEM for a hole. That takes 0.15 µs for 64 GiB in one mapping as
-    /// for 4 KiB, and 0.1 µs for each further mapping. MS_ASYNC starts no I/O. Where the call is denied, memory is taken
-    /// to be mapped: registration then succeeds, and the first access to the hole fails.
+    /// Returns whether all pages of the span are mapped. If the call is denied (a sandbox), returns true: registration
+    /// then succeeds, and the first access to unmapped memory fails.
+    ///
+    /// Makes one `msync`, which checks only the list of mappings and returns ENOMEM for a hole between them. That takes
+    /// 0.15 µs, for 64 GiB in one mapping as for 4 KiB, and 0.1 µs more for each further mapping. With MS_ASYNC it
+    /// starts no I/O.
     fn is_mapped(&self, span: Span) -> bool {
-        let Some((start, len)) = self.pages(span) else { return false };
-        // SAFETY: no bit of the memory is read or changed, mapped or not; the kernel checks the range.
-        let answer = unsafe { rustix::mm::msync(at(start), len, MsyncFlags::ASYNC) };
+        let Some((start, len)) = self.whole_pages(span) else { return false };
+        // SAFETY: `msync` with MS_ASYNC neither reads nor changes the memory, and checks whether the range is mapped.
+        let answer = unsafe { rustix::mm::msync(as_pointer(start), len, MsyncFlags::ASYNC) };
         span.len == 0 || answer != Err(Errno::NOMEM)
     }
 }
 
-/// Allocates pages and makes them writable, without changing their bytes. A kernel before 5.14 cannot: there they are allocated when
-/// they are first used.
+/// Allocates pages and makes them writable, without changing their bytes. On kernels before 5.14 (EINVAL) it does
+/// nothing, and the pages are allocated when they are first used.
 fn populate(start: usize, len: usize) -> Result<(), Unmapped> {
-    // SAFETY: no bit of the memory is read or changed, mapped or not; the kernel checks the range.
-    match unsafe { rustix::mm::madvise(at(start), len, Advice::LinuxPopulateWrite) } {
+    // SAFETY: MADV_POPULATE_WRITE does not change the bytes of the memory, and checks whether the range is mapped.
+    match unsafe { rustix::mm::madvise(as_pointer(start), len, Advice::LinuxPopulateWrite) } {
         Ok(()) | Err(Errno::INVAL) => Ok(()),
         Err(_) => Err(Unmapped),
     }
@@ -151,21 +161,23 @@ fn populate(start: usize, len: usize) -> Result<(), Unmapped> {
 /// The position of a copy in a list of spans.
 #[derive(Debug)]
 struct Cursor<'a> {
+    /// The spans that are not copied completely yet.
     spans: &'a [Span],
-    /// Number of bytes of the first span that are done.
+    /// Number of bytes of the first span that are copied already.
     done: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// At the start of spans that are `len` bytes together, as [`Host`] requires.
+    /// Starts at the first byte. Panics unless the spans have `len` bytes in total, as [`Host`] requires.
     fn new(spans: &'a [Span], len: usize) -> Self {
         let total = spans.iter().try_fold(0_usize, |sum, span| sum.checked_add(span.len));
         assert_eq!(total, Some(len), "the spans are together as long as the slice");
         Self { spans, done: 0 }
     }
 
-    /// The next vectors for the kernel.
-    fn next<'v>(&self, vectors: &'v mut Vectors<BATCH>) -> &'v [libc::iovec] {
+    /// Fills `vectors` with the bytes that are to be copied next, as many as fit, and returns them. Does not advance
+    /// the cursor.
+    fn fill<'v>(&self, vectors: &'v mut Vectors<MAX_SPANS>) -> &'v [libc::iovec] {
         vectors.clear();
         let mut done = self.done;
         for &Span { addr, len } in self.spans {
@@ -178,6 +190,7 @@ impl<'a> Cursor<'a> {
         vectors.as_slice()
     }
 
+    /// Advances by the number of bytes that a system call has copied.
     fn advance(&mut self, mut by: usize) {
         while let [first, rest @ ..] = self.spans
             && by >= first.len - self.done
@@ -189,30 +202,34 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// The memory that a system call copies from or to: at most `N` runs of bytes.
+/// The iovecs of a system call: at most `N`.
 pub(super) struct Vectors<const N: usize> {
     /// Only the first `count` are initialized: writing all of them would cost more than a small copy.
     vectors: [MaybeUninit<libc::iovec>; N],
     count: usize,
+    /// Number of bytes that may still be added.
     room: usize,
-    most: usize,
+    /// Maximum number of bytes in all vectors together.
+    max_bytes: usize,
 }
 
 impl<const N: usize> Vectors<N> {
-    /// Limits them to `most` bytes in total.
-    pub(super) fn new(most: usize) -> Self {
-        Self { vectors: [MaybeUninit::uninit(); N], count: 0, room: most, most }
+    /// Creates an empty list that takes at most `max_bytes` bytes in total.
+    pub(super) fn new(max_bytes: usize) -> Self {
+        Self { vectors: [MaybeUninit::uninit(); N], count: 0, room: max_bytes, max_bytes }
     }
 
+    /// Removes all vectors.
     pub(super) fn clear(&mut self) {
-        (self.count, self.room) = (0, self.most);
+        (self.count, self.room) = (0, self.max_bytes);
     }
 
+    /// Returns whether nothing more can be added.
     pub(super) fn is_full(&self) -> bool {
         self.count == N || self.room == 0
     }
 
-    /// A run that does not fit is left out: the call then moves less.
+    /// Adds `len` bytes at `base`, or as many of them as fit: the system call then moves fewer bytes.
     pub(super) fn push(&mut self, base: *mut c_void, len: usize) {
         let iov_len = len.min(self.room);
         if iov_len > 0 && self.count < N {
@@ -222,79 +239,93 @@ impl<const N: usize> Vectors<N> {
         }
     }
 
-    /// Addresses are not checked here: the kernel refuses those in its own half, and ranges that wrap.
+    /// Adds a span, or as much of it as fits. The address is not checked: the kernel refuses addresses in its own half
+    /// of the address space, and ranges that wrap around.
     pub(super) fn push_span(&mut self, span: Span) {
-        // An address that this machine does not have is invalid, too.
-        self.push(at(usize::try_from(span.addr).unwrap_or(usize::MAX)), span.len);
+        // On a 32-bit machine a larger address is invalid, as is usize::MAX.
+        self.push(as_pointer(usize::try_from(span.addr).unwrap_or(usize::MAX)), span.len);
     }
 
+    /// Returns the vectors.
     pub(super) fn as_slice(&self) -> &[libc::iovec] {
-        // SAFETY: `push` wrote the first `count`.
+        // SAFETY: `push` has initialized the first `count` elements.
         unsafe { std::slice::from_raw_parts(self.vectors.as_ptr().cast(), self.count) }
     }
 }
 
-/// What the program's bytes pass through. One copy uses it at a time.
+/// A buffer of the kernel through which the program's bytes are copied. One copy uses it at a time.
 #[derive(Debug)]
 enum Window {
     /// A mapped file in memory. Each window has a file of its own, because a write locks the file.
     File { file: Fd, map: Map },
-    /// Where files in memory are denied (sandboxes filter `memfd_create`): two system calls instead of one. It is empty between copies.
+    /// A pipe, which needs two system calls for a copy instead of one. Used where files in memory are denied (sandboxes
+    /// filter `memfd_create`). The pipe is empty between copies.
     Pipe { reader: Fd, writer: Fd },
 }
 
 impl Window {
+    /// Creates a window: a file, or a pipe if that fails.
     fn new() -> io::Result<Self> {
         Self::file().or_else(|_| Self::pipe())
     }
 
+    /// Creates a window that is a file.
     fn file() -> io::Result<Self> {
         let (file, map) = file_in_memory(WINDOW)?;
-        // Now, and not in the middle of the first copy.
+        // Allocates the pages now, so that a lack of memory is not reported in the middle of a copy.
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, WINDOW as u64)?;
         Ok(Self::File { file, map })
     }
 
+    /// Creates a window that is a pipe.
     fn pipe() -> io::Result<Self> {
-        // Non-blocking: bytes that do not fit are left for the next round.
+        // Non-blocking: a write to a full pipe is short, and the next round copies the rest.
         let flags = PipeFlags::CLOEXEC | PipeFlags::NONBLOCK;
         let (reader, writer) = Fd::open_both(|| rustix::pipe::pipe_with(flags))?;
         Ok(Self::Pipe { reader, writer })
     }
 
-    /// Copies from the vectors to the front of `into`, at least a byte. Short if memory further on is invalid.
+    /// Copies from the program's memory at the vectors to the front of `into`. Returns the number of bytes copied: at
+    /// least one, and fewer than the vectors have if memory further on is unmapped.
     fn gather(&self, vectors: &[libc::iovec], into: &mut [u8]) -> Result<usize, Unmapped> {
         match self {
             Self::File { file, map } => {
-                let moved = write(file.as_raw_fd(), 0, vectors)?;
+                let moved = write_file(file.as_raw_fd(), 0, vectors)?;
                 map.copy_out(&mut into[..moved]);
                 Ok(moved)
             }
             Self::Pipe { reader, writer } => {
                 let fd = writer.as_raw_fd();
-                // SAFETY: the kernel reads from the addresses, or reports that it cannot; the vectors outlive the call.
-                let moved = progress(|| unsafe { libc::writev(fd, vectors.as_ptr(), count(vectors)) })?;
+                // SAFETY: the kernel only reads the memory that the vectors name, and returns EFAULT if it is not
+                // mapped. The vectors outlive the call.
+                let moved =
+                    move_bytes(|| unsafe { libc::writev(fd, vectors.as_ptr(), vector_count(vectors)) })?;
                 drain(reader, &mut into[..moved])?;
                 Ok(moved)
             }
         }
     }
 
-    /// Copies from the front of `from` to the vectors, at least a byte. Short if memory further on is invalid.
+    /// Copies from the front of `from` to the program's memory at the vectors. Returns the number of bytes copied: at
+    /// least one, and fewer than the vectors have if memory further on is unmapped.
     fn scatter(&self, from: &[u8], vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
         let from = &from[..vectors.iter().map(|vector| vector.iov_len).sum()];
         match self {
             Self::File { file, map } => {
                 map.copy_in(from);
-                read(file.as_raw_fd(), 0, vectors)
+                read_file(file.as_raw_fd(), 0, vectors)
             }
             Self::Pipe { reader, writer } => {
-                let held =
+                let in_pipe =
                     rustix::io::retry_on_intr(|| rustix::io::write(writer, from)).map_err(|_| Unmapped)?;
                 let fd = reader.as_raw_fd();
-                // SAFETY: as for the file.
-                let moved = progress(|| unsafe { libc::readv(fd, vectors.as_ptr(), count(vectors)) });
-                let left = held - moved.unwrap_or(0);
+                // SAFETY: the kernel writes only to the memory that the vectors name, and returns EFAULT if it is not
+                // mapped. The program has registered that memory for writing, and the device holds no reference to it
+                // (`host.rs`). The vectors outlive the call.
+                let moved =
+                    move_bytes(|| unsafe { libc::readv(fd, vectors.as_ptr(), vector_count(vectors)) });
+                // Bytes that could not be copied must not stay in the pipe, where the next copy would find them.
+                let left = in_pipe - moved.unwrap_or(0);
                 if left > 0 {
                     drain(reader, &mut [0; WINDOW][..left])?;
                 }
@@ -304,45 +335,56 @@ impl Window {
     }
 }
 
-/// Writes to a file of the adapter from the vectors, at least a byte. Short if memory further on is invalid.
-fn write(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
+/// Copies from the program's memory at the vectors to a file of the adapter. Returns the number of bytes copied: at
+/// least one, and fewer than the vectors have if memory further on is unmapped.
+fn write_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
-    progress(|| match vectors {
-        // SAFETY: the kernel reads from the address, or reports that it cannot. It writes to a window, which no other thread
-        // uses, or to the part of a staging buffer that the caller owns.
-        &[one] => size(unsafe { libc::syscall(libc::SYS_pwrite64, file, one.iov_base, one.iov_len, offset) }),
-        // SAFETY: as above, and the vectors live as long as the call.
-        _ => unsafe { libc::pwritev(file, vectors.as_ptr(), count(vectors), offset) },
+    move_bytes(|| match vectors {
+        // One vector needs no iovec.
+        // SAFETY: the kernel only reads the memory at the address, and returns EFAULT if it is not mapped. It changes
+        // bytes of the mapped file: a window, which no other thread uses, or the part of a staging buffer that the
+        // caller has borrowed mutably.
+        &[one] => {
+            byte_count(unsafe { libc::syscall(libc::SYS_pwrite64, file, one.iov_base, one.iov_len, offset) })
+        }
+        // SAFETY: as above, for each vector; the vectors outlive the call.
+        _ => unsafe { libc::pwritev(file, vectors.as_ptr(), vector_count(vectors), offset) },
     })
 }
 
-/// Reads from a file of the adapter to the vectors, at least a byte. Short if memory further on is invalid.
-fn read(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
+/// Copies from a file of the adapter to the program's memory at the vectors. Returns the number of bytes copied: at
+/// least one, and fewer than the vectors have if memory further on is unmapped.
+fn read_file(file: RawFd, offset: usize, vectors: &[libc::iovec]) -> Result<usize, Unmapped> {
     let offset = libc::off_t::try_from(offset).map_err(|_| Unmapped)?;
-    progress(|| match vectors {
-        // SAFETY: the kernel writes to the address, or reports that it cannot. It is memory that the program registered for
-        // that, and to which the device holds no reference (`host.rs`).
-        &[one] => size(unsafe { libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, offset) }),
-        // SAFETY: as above, and the vectors live as long as the call.
-        _ => unsafe { libc::preadv(file, vectors.as_ptr(), count(vectors), offset) },
+    move_bytes(|| match vectors {
+        // One vector needs no iovec.
+        // SAFETY: the kernel writes only to the memory at the address, and returns EFAULT if it is not mapped. The
+        // program has registered that memory for writing, and the device holds no reference to it (`host.rs`).
+        &[one] => {
+            byte_count(unsafe { libc::syscall(libc::SYS_pread64, file, one.iov_base, one.iov_len, offset) })
+        }
+        // SAFETY: as above, for each vector; the vectors outlive the call.
+        _ => unsafe { libc::preadv(file, vectors.as_ptr(), vector_count(vectors), offset) },
     })
 }
 
-/// The address for a system call. It is not dereferenced here.
-fn at(addr: usize) -> *mut c_void {
+/// Converts an address of the program to a pointer, which is only passed to the kernel and never dereferenced.
+fn as_pointer(addr: usize) -> *mut c_void {
     ptr::with_exposed_provenance_mut(addr)
 }
 
-#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "at most BATCH")]
-fn count(vectors: &[libc::iovec]) -> libc::c_int {
+/// Returns the number of vectors, in the type that system calls take.
+#[expect(clippy::cast_possible_truncation, clippy::cast_possible_wrap, reason = "at most MAX_SPANS")]
+fn vector_count(vectors: &[libc::iovec]) -> libc::c_int {
     vectors.len() as libc::c_int
 }
 
-/// How far a system call got: at least a byte. Any error but an interruption means that the memory could not be used.
-fn progress(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
+/// Makes a system call, and repeats it while it fails with EINTR. Returns the number of bytes moved, at least one. Any
+/// other error means that the program's memory could not be accessed.
+fn move_bytes(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
     loop {
         match usize::try_from(call()) {
-            // Never, for a window as long as the vectors; but a copy must not go on forever.
+            // Cannot happen, because a window is as long as the vectors; but then the caller's loop would never end.
             Ok(0) => return Err(Unmapped),
             Ok(moved) => return Ok(moved),
             Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
@@ -351,7 +393,7 @@ fn progress(call: impl Fn() -> libc::ssize_t) -> Result<usize, Unmapped> {
     }
 }
 
-/// Reads from a pipe what is known to be in it. Fails if the program has closed the pipe.
+/// Fills `into` from a pipe, which has at least that many bytes. Fails if the program has closed the pipe.
 fn drain(reader: &Fd, mut into: &mut [u8]) -> Result<(), Unmapped> {
     while !into.is_empty() {
         match rustix::io::retry_on_intr(|| rustix::io::read(reader, &mut *into)) {

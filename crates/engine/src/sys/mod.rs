@@ -1,27 +1,28 @@
-//! System calls: the only module that makes them.
+//! Wrappers of system calls. All system calls of the engine are made here.
 //!
 //! | file | for | `unsafe` |
 //! |---|---|---|
-//! | `denied` | system calls that a sandbox denies | |
-//! | `fork` | descriptors that children do not keep | the C library's fork handlers |
-//! | `sched` | low-latency threads, and other threads that yield to them | a system call that rustix does not have |
+//! | `denied` | errors of system calls that a sandbox denies | |
+//! | `fork` | descriptors that are closed in forked children | the C library's fork handlers |
+//! | `sched` | low-latency threads, and other threads that yield to them | system calls that rustix does not have |
 //! | `memory` | copies from and to the program's memory | addresses that may be invalid |
 //! | `socket` | a TCP connection, as the link of a stream | addresses that may be invalid |
 //! | `tcp` | connect, listen, accept | |
 //! | `netlink`, `nlmsg` | interfaces, addresses and routes | |
-//! | `claim` | RDMA ports in use on this host | |
+//! | `claim` | RDMA ports in use in this network namespace | |
 //! | `sock_diag` | which user owns a socket | |
 //! | `udp` | a UDP port at several addresses, for datagrams | |
 //! | `shared_file` | a capture file that several processes append to | |
-//! | `status_socket` | a text for processes of this machine that ask for it | |
-//! | `poller` | waiting for many sockets, and waking threads that wait | |
+//! | `status_socket` | the status text that other processes of this host can request | |
+//! | `poller` | epoll, eventfd and timerfd: wait for many sockets, wake a waiting thread | |
 //! | `random` | random bytes, for keys | |
 //! | `reserve` | ports that are reserved before anything listens there | |
-//! | `thread` | threads of the program: whether they exist, how they sleep | the C library's poll |
-//! | `counters`, `traffic` | what this process has sent and received | |
+//! | `thread` | whether threads exist, how they sleep, starting threads | the C library's poll and signal mask |
+//! | `counters`, `traffic` | bytes and segments that this process has sent and received | |
 //!
-//! The calls of the data path are made by number. The C library's functions for them are cancellation points (pthread_cancel), at which
-//! a thread must not end in the middle of a stream, and which cost 40 ns a call. A thread that sleeps can be cancelled.
+//! The data path makes system calls by number (syscall(2)) instead of calling the C library's functions, which are
+//! cancellation points (pthread_cancel(3)): a thread cancelled there would end in the middle of a stream. A
+//! cancellation point also costs 40 ns a call. A thread that sleeps in `thread::wait_readable` can be cancelled.
 
 pub(crate) mod claim;
 mod counters;
@@ -45,8 +46,8 @@ pub(crate) mod thread;
 pub mod traffic;
 pub mod udp;
 
-/// The result of a call by number that moves bytes: how many, or −1.
+/// Converts the result of `libc::syscall` for a call that moves bytes: the number of bytes, or −1.
 #[expect(clippy::cast_possible_truncation, reason = "both are as wide as a register")]
-const fn size(result: libc::c_long) -> libc::ssize_t {
+const fn byte_count(result: libc::c_long) -> libc::ssize_t {
     result as libc::ssize_t
 }

@@ -1,5 +1,5 @@
-//! Netlink sockets: the routing socket (rtnetlink) for interfaces, addresses, routes and notices of changes, whose messages
-//! `gid/parse.rs` reads; and the socket monitor, which `sock_diag.rs` asks about single sockets.
+//! Netlink sockets: the routing socket (rtnetlink) for interfaces, addresses, routes and notices of changes, whose
+//! messages `gid/parse.rs` reads; and the socket monitor, which `sock_diag.rs` asks about single sockets.
 
 use super::denied::Denied;
 use super::fork::Fd;
@@ -67,7 +67,8 @@ impl Netlink {
         Ok(Self { fd })
     }
 
-    /// Asks, and returns the length of the answer. The kernel answers before the call that asks returns, so this does not wait.
+    /// Asks, and returns the length of the answer. The kernel answers before the call that asks returns, so this does
+    /// not wait.
     pub(super) fn exchange(&self, question: &[u8], answer: &mut [u8]) -> io::Result<usize> {
         rustix::net::send(&self.fd, question, SendFlags::empty())?;
         loop {
@@ -77,8 +78,8 @@ impl Netlink {
         }
     }
 
-    /// Asks, and passes each datagram of the answer to `take`, which returns whether more follow. If it has to ask again, it calls
-    /// `begin` again.
+    /// Asks, and passes each datagram of the answer to `take`, which returns whether more follow. If it has to ask
+    /// again, it calls `begin` again.
     pub(crate) fn dump<T>(
         question: DumpRequest,
         begin: impl Fn() -> T,
@@ -112,8 +113,8 @@ impl Netlink {
         Ok(DumpProgress::Complete)
     }
 
-    /// Takes the pending notices, and returns whether there were any. Their contents do not matter: a caller that wants to know what
-    /// changed asks again.
+    /// Takes the pending notices, and returns whether there were any. Their contents do not matter: a caller that wants
+    /// to know what changed asks again.
     pub(crate) fn take_notices(&self) -> io::Result<bool> {
         let mut buffer = vec![0; ROOM];
         let mut any = false;

@@ -1,7 +1,7 @@
-//! Waiting for many descriptors at once ([`Epoll`]), and waking threads that wait ([`EventFd`]).
+//! Waiting for many descriptors at once ([`Epoll`]), waking threads that wait ([`EventFd`]), and timers ([`Alarm`]).
 //!
-//! Sets nest: a set is ready in another while it has an event that was not taken. The tests state what the kernel does then, because
-//! poll sets depend on it.
+//! An epoll set can be a member of another: there it is readable while it has an event that was not taken. The tests
+//! show how the kernel reports edges of nested sets, because poll sets depend on it.
 
 use super::denied::Denied;
 use super::fork::Fd;
@@ -26,13 +26,15 @@ pub struct Epoll {
 /// When a member of a set is reported. Errors and hang-ups count as both readable and writable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Interest {
-    /// Edge-triggered: it became readable or writable, or more so. For sockets of streams.
+    /// Edge-triggered: each time the member becomes readable or writable, or more bytes arrive. For sockets of streams.
     Edges,
-    /// Edge-triggered: it became readable, or more so. For sets within a lane's set.
+    /// Edge-triggered: each time the member becomes readable, or another of its events occurs. For sets within a lane's
+    /// set.
     ReadableEdges,
-    /// Level-triggered: it is readable. For listeners and eventfds.
+    /// Level-triggered: for as long as the member is readable. For listeners and eventfds.
     Readable,
-    /// Not reported until `modify` arms it. For sets, which have no errors: an error of a socket would be reported once.
+    /// Never, until [`Epoll::modify`] sets another interest. Only for sets, which have no errors: an error of a socket
+    /// would be reported nevertheless.
     Disarmed,
 }
 
@@ -41,20 +43,21 @@ pub enum Interest {
 pub struct Event {
     /// The value given to [`Epoll::add`].
     pub data: u64,
-    /// A read would not block: there are bytes, an end or an error.
+    /// A read would not block: there are bytes to read, the end of the stream, or an error.
     pub readable: bool,
-    /// A write would not block: there is room or an error.
+    /// A write would not block: there is room, or an error.
     pub writable: bool,
-    /// No more bytes will come: an end or an error is there, or follows the bytes that are.
+    /// No more bytes will arrive: the end of the stream or an error is pending, possibly behind bytes that are still to
+    /// be read.
     pub ended: bool,
 }
 
-/// Room for the events of one wait. It can be used again.
+/// A buffer for the events that one [`Epoll::wait`] takes. It can be used again.
 pub struct Events {
     list: Vec<epoll::Event>,
 }
 
-/// A counter that can be waited for.
+/// A counter that a thread can wait for (eventfd(2)).
 #[derive(Debug)]
 pub struct EventFd {
     fd: Fd,
@@ -68,31 +71,33 @@ impl Epoll {
         })
     }
 
-    /// Adds a member, to be reported with `data`.
+    /// Adds a member. Its events will have the value `data`.
     pub fn add(&self, member: impl AsFd, data: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::add(&self.fd, member, epoll::EventData::new_u64(data), interest.flags())?)
     }
 
-    /// Changes what is waited for. If it is the case already, it is reported at once.
+    /// Changes the value and the interest of a member. If the new condition is met already, an event is reported at
+    /// once.
     pub fn modify(&self, member: impl AsFd, data: u64, interest: Interest) -> io::Result<()> {
         Ok(epoll::modify(&self.fd, member, epoll::EventData::new_u64(data), interest.flags())?)
     }
 
-    /// Removes a member. Closing a member removes it, too, if there is no duplicate of it.
+    /// Removes a member. Closing the member's descriptor removes the member, too, unless a duplicate of the descriptor
+    /// is open.
     pub fn delete(&self, member: impl AsFd) -> io::Result<()> {
         Ok(epoll::delete(&self.fd, member)?)
     }
 
-    /// Waits until there are events, the timeout expires (rounded up to milliseconds), or a signal was caught; takes the
-    /// events, which may be none. Without a timeout it waits forever.
+    /// Waits until there are events, the timeout expires, or a signal was caught. Replaces the contents of `events` by
+    /// the events, of which there may be none. The timeout is rounded up to milliseconds; `None` is no timeout.
     pub fn wait(&self, events: &mut Events, timeout: Option<Duration>) -> io::Result<()> {
-        // A timeout too long for the kernel is as good as none.
+        // A timeout that exceeds the range of the kernel is treated as no timeout.
         let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
         events.list.clear();
         match epoll::wait(&self.fd, spare_capacity(&mut events.list), timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => Ok(()),
             Err(error) => {
-                self.fd.lose(); // the program has closed it: there is no other reason
+                self.fd.mark_lost(); // the only possible reason is that the program has closed the descriptor
                 Err(error.into())
             }
         }
@@ -105,20 +110,22 @@ impl AsFd for Epoll {
     }
 }
 
-/// A timer with a resolution of a microsecond, which an epoll reports. Timeouts of epoll itself are in milliseconds on older kernels.
+/// A timer for an epoll set, precise to microseconds: it becomes readable when it expires (timerfd). The timeout of
+/// [`Epoll::wait`] is precise to milliseconds only.
 #[derive(Debug)]
 pub struct Alarm {
     fd: Fd,
 }
 
 impl Alarm {
+    /// Creates a timer that is not set.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = Fd::open(|| rustix::time::timerfd_create(TimerfdClockId::Monotonic, flags));
         Ok(Self { fd: Denied::check("timerfd_create", fd)? })
     }
 
-    /// Expires after this time. Replaces an earlier time.
+    /// Sets the timer to expire once, after `time`. Replaces an earlier time.
     pub fn set(&self, time: Duration) -> io::Result<()> {
         let it_value = Timespec::try_from(time).map_err(|_| Errno::INVAL)?;
         let once = Itimerspec { it_interval: Timespec::default(), it_value };
@@ -134,26 +141,27 @@ impl AsFd for Alarm {
 }
 
 impl Interest {
+    /// Returns the flags for epoll_ctl(2).
     fn flags(self) -> epoll::EventFlags {
         use epoll::EventFlags as F;
         match self {
             Self::Edges => F::IN | F::OUT | F::RDHUP | F::ET,
             Self::ReadableEdges => F::IN | F::ET,
             Self::Readable => F::IN,
-            Self::Disarmed => F::ONESHOT,
+            Self::Disarmed => F::ONESHOT, // without IN and OUT: only an error would be reported
         }
     }
 }
 
 impl Events {
-    /// Room for `most` events, at least one. Events that do not fit are reported by the next wait.
-    pub fn new(most: usize) -> Self {
-        Self { list: Vec::with_capacity(most.max(1)) }
+    /// Creates a buffer for `capacity` events, at least one. Events that do not fit are reported by the next wait.
+    pub fn new(capacity: usize) -> Self {
+        Self { list: Vec::with_capacity(capacity.max(1)) }
     }
 
     /// Returns the events of the last wait.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = Event> + '_ {
-        self.list.iter().map(|event| Event::of(*event))
+        self.list.iter().map(|event| Event::from_epoll(*event))
     }
 
     /// Returns the number of events of the last wait.
@@ -166,7 +174,7 @@ impl Events {
         self.list.is_empty()
     }
 
-    /// Returns whether the last wait took as many events as fit: there may be more.
+    /// Returns whether the last wait took as many events as fit. If so, more may be pending.
     pub fn is_full(&self) -> bool {
         self.list.len() == self.list.capacity()
     }
@@ -179,7 +187,8 @@ impl fmt::Debug for Events {
 }
 
 impl Event {
-    fn of(event: epoll::Event) -> Self {
+    /// Converts an event of the kernel.
+    fn from_epoll(event: epoll::Event) -> Self {
         use epoll::EventFlags as F;
         let flags = event.flags;
         Self {
@@ -192,43 +201,46 @@ impl Event {
 }
 
 impl EventFd {
-    /// [`take`](Self::take) takes everything that was signalled.
+    /// Creates a counter from which [`take`](Self::take) takes all signals at once.
     pub fn counter() -> io::Result<Self> {
         Self::new(EventfdFlags::empty())
     }
 
-    /// [`take`](Self::take) takes one, so it stays readable until each was taken.
+    /// Creates a counter from which [`take`](Self::take) takes one signal at a time. It stays readable until all
+    /// signals were taken.
     pub fn semaphore() -> io::Result<Self> {
         Self::new(EventfdFlags::SEMAPHORE)
     }
 
+    /// Creates an eventfd with value zero.
     fn new(mode: EventfdFlags) -> io::Result<Self> {
         let flags = mode | EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self { fd: Denied::check("eventfd2", Fd::open(|| rustix::event::eventfd(0, flags)))? })
     }
 
-    /// Adds one and wakes a waiting thread. Does nothing if the program has closed it.
+    /// Adds one signal, which wakes waiting threads. Does nothing if the program has closed the descriptor.
     pub fn signal(&self) {
         match rustix::io::retry_on_intr(|| rustix::io::write(&self.fd, &1_u64.to_ne_bytes())) {
-            // Full: 2^64 - 2 were signalled and none taken, so it is readable, which is what counts.
+            // EAGAIN: the counter is at its maximum of 2^64 - 2. It is readable, so waiting threads wake.
             Ok(_) | Err(Errno::AGAIN) => {}
-            Err(_) => self.fd.lose(),
+            Err(_) => self.fd.mark_lost(),
         }
     }
 
-    /// Returns whether the program has closed it, as far as was noticed.
+    /// Returns whether a call has found that the program has closed the descriptor.
     pub fn is_lost(&self) -> bool {
         self.fd.is_lost()
     }
 
-    /// Takes what was signalled: all of it, or one. Returns zero if there is nothing, or the program has closed it.
+    /// Takes all signals, or one if this is a semaphore. Returns the number of signals taken: zero if there are none,
+    /// or if the program has closed the descriptor.
     pub fn take(&self) -> u64 {
         let mut count = [0; 8];
         match rustix::io::retry_on_intr(|| rustix::io::read(&self.fd, &mut count)) {
             Ok(8) => u64::from_ne_bytes(count),
             Err(Errno::AGAIN) => 0,
             Ok(_) | Err(_) => {
-                self.fd.lose();
+                self.fd.mark_lost();
                 0
             }
         }

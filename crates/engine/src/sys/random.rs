@@ -4,7 +4,7 @@ use super::denied::Denied;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 
-/// Waits for the kernel's generator to be seeded, early after boot.
+/// Returns `N` random bytes. Early after boot this waits until the kernel's generator is seeded.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let mut filled = 0;

@@ -1,10 +1,10 @@
-//! Ports that are reserved on every address of the host before anything listens there. A queue pair needs one for its number; a TCP listener or
-//! a UDP socket binds the port later, at the one address that it serves.
+//! Ports that are reserved on every address of the host before anything listens there. A queue pair needs one for its
+//! number; a TCP listener or a UDP socket binds the port later, at the one address that it serves.
 //!
-//! A socket bound to all addresses holds the port. Two sockets share a port only if both allow it, and this one allows it only
-//! while one of ours is being bound. It uses SO_REUSEPORT, which the kernel grants to sockets of one user only; with SO_REUSEADDR any
-//! user could take the port in that moment. Another process of the same user still can, but could do worse. A process that changes its
-//! user cannot serve ports that it reserved before.
+//! A socket bound to all addresses holds the port. Two sockets share a port only if both allow it, and this one allows
+//! it only while one of ours is being bound. It uses SO_REUSEPORT, which the kernel grants to sockets of one user only;
+//! with SO_REUSEADDR any user could take the port in that moment. Another process of the same user still can, but could
+//! do worse. A process that changes its user cannot serve ports that it reserved before.
 
 use super::denied::Denied;
 use super::fork::Fd;
@@ -67,8 +67,8 @@ impl Reservation {
         self.port
     }
 
-    /// Lets `bind` bind a socket to the port at one address, and listen. That socket must have SO_REUSEPORT; it is turned off afterwards, so that
-    /// the port is not shared any further.
+    /// Lets `bind` bind a socket to the port at one address, and listen. That socket must have SO_REUSEPORT; it is
+    /// turned off afterwards, so that the port is not shared any further.
     pub fn share<T: AsFd>(&self, bind: impl FnOnce() -> io::Result<T>) -> io::Result<T> {
         let _alone = lock(&self.sharing);
         sockopt::set_socket_reuseport(&self.fd, true)?;

@@ -1,9 +1,10 @@
-//! A capture file: several processes append to it, each piece with one call, up to a limit. What was appended stays when the process is
-//! killed.
+//! [`SharedFile`], a packet capture file to which several processes append, each record with one write(2), up to a
+//! maximum size. A process that is killed loses no record that it has appended.
 //!
-//! A capture contains what programs sent, so only its owner may read it, and it may be in a directory that others can write to. So a file
-//! of another user is not opened, nor one through a link, nor anything but a regular file; and a lock that another process
-//! holds keeps no program from opening an adapter.
+//! A capture contains the data that programs sent, so only its owner may read it. The file may be in a directory that
+//! other users can write to. So only a regular file of this user is opened, not through a symbolic link, and not if it
+//! has a second hard link. Another process can lock the file, but does not delay a program that opens an adapter for
+//! more than half a second.
 
 use rustix::fs::{FileType, FlockOperation, Mode, OFlags, fchmod, flock, fstat, ftruncate};
 use rustix::io::{Errno, retry_on_intr};
@@ -14,27 +15,30 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long to wait for a process that writes the header. It holds the lock for microseconds.
-const PATIENCE: Duration = Duration::from_millis(500);
-const RETRY: Duration = Duration::from_millis(1);
+/// How long to wait for the lock of a process that writes the header, which takes microseconds.
+const LOCK_TIMEOUT: Duration = Duration::from_millis(500);
+/// Interval between attempts to take the lock.
+const LOCK_INTERVAL: Duration = Duration::from_millis(1);
 
-/// A capture file.
+/// An open capture file.
 #[derive(Debug)]
 pub(crate) struct SharedFile {
     file: File,
+    /// Maximum size of the file in bytes.
     limit: u64,
 }
 
-/// Creates an empty capture file, or empties an existing one. Programs append to it.
+/// Creates an empty capture file, or empties an existing one.
 pub fn create_empty(path: &Path) -> io::Result<()> {
     let file = open_private(path)?;
     fchmod(&file, Mode::RUSR | Mode::WUSR)?; // it may exist with wider permissions
     Ok(ftruncate(&file, 0)?)
 }
 
-/// Opens or creates a file that only its owner, this user, can read and write.
+/// Opens a file of this user for appending, or creates one that only this user can read and write. Refuses links, files
+/// of other users, and anything but regular files.
 fn open_private(path: &Path) -> io::Result<File> {
-    // Nonblocking: a FIFO would wait for its other end.
+    // NONBLOCK: without it, opening a FIFO would wait for its other end.
     let flags = OFlags::RDWR
         | OFlags::APPEND
         | OFlags::CREATE
@@ -60,13 +64,14 @@ fn open_private(path: &Path) -> io::Result<File> {
     Ok(file.into())
 }
 
-/// Waits for the lock, but not for long: a process that can open a file can lock it forever.
+/// Takes the lock of a file (flock(2)). Fails after [`LOCK_TIMEOUT`]: any process that can open the file can lock it
+/// forever.
 fn lock(file: &File) -> io::Result<()> {
     let began = Instant::now();
     loop {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => return Ok(()),
-            Err(Errno::WOULDBLOCK) if began.elapsed() < PATIENCE => thread::sleep(RETRY),
+            Err(Errno::WOULDBLOCK) if began.elapsed() < LOCK_TIMEOUT => thread::sleep(LOCK_INTERVAL),
             Err(Errno::WOULDBLOCK) => {
                 let why = "another process keeps it locked: remove it or choose another name";
                 return Err(Error::new(ErrorKind::WouldBlock, why));
@@ -76,7 +81,8 @@ fn lock(file: &File) -> io::Result<()> {
     }
 }
 
-/// Whether the file begins with the header; false if it is empty.
+/// Returns whether the file begins with `header`; false if the file is empty. Fails if the file begins with anything
+/// else.
 fn has_header(file: &File, header: &[u8]) -> io::Result<bool> {
     let mut begin = vec![0; header.len()];
     match file.read_exact_at(&mut begin, 0) {
@@ -88,11 +94,13 @@ fn has_header(file: &File, header: &[u8]) -> io::Result<bool> {
 }
 
 impl SharedFile {
-    /// Opens a file that begins with `header`. A new or an empty file gets the header.
+    /// Opens a file that begins with `header`, for appending up to a size of `limit` bytes. Writes the header to a new
+    /// or an empty file.
     pub(crate) fn open(path: &Path, header: &[u8], limit: u64) -> io::Result<Self> {
         let mut file = open_private(path)?;
         if !has_header(&file, header)? {
-            // Of several processes that find it empty, one writes. The lock ends with this file description at the latest.
+            // Under the lock the file is checked again: of several processes that find it empty, only the first writes
+            // the header. If an error is returned below, closing the file releases the lock.
             lock(&file)?;
             if !has_header(&file, header)? {
                 file.write_all(header)?;
@@ -102,7 +110,7 @@ impl SharedFile {
         Ok(Self { file, limit })
     }
 
-    /// Appends bytes.
+    /// Appends bytes. Fails, and appends nothing, if the file would exceed the limit.
     pub(crate) fn append(&self, bytes: &[u8]) -> io::Result<()> {
         if bytes.is_empty() {
             return Ok(());
@@ -112,7 +120,8 @@ impl SharedFile {
             let why = format!("the file has {len} bytes, the limit is {} (IRONWARP_PCAP_LIMIT)", self.limit);
             return Err(Error::new(ErrorKind::FileTooLarge, why));
         }
-        // By number, as all calls of the data path: the C library's function is a cancellation point.
+        // rustix makes the system call by number: the C library's write is a cancellation point, where a thread must
+        // not end (`sys/mod.rs`).
         let mut left = bytes;
         while !left.is_empty() {
             match retry_on_intr(|| rustix::io::write(&self.file, left))? {
@@ -133,7 +142,7 @@ mod tests {
 
     const HEADER: &[u8] = b"a header";
 
-    /// An empty directory for one test, and a path in it.
+    /// Creates an empty directory for one test, and returns the path of a file in it.
     fn path(test: &str) -> PathBuf {
         let directory = std::env::temp_dir().join(format!("ironwarp-{}-{test}", std::process::id()));
         let _ = fs::remove_dir_all(&directory);
@@ -197,7 +206,8 @@ mod tests {
         remove(&path);
     }
 
-    /// A reader may lock the file forever: that does not delay processes that find the header, and others only briefly.
+    /// A reader may lock the file forever. That does not delay processes that find the header, and others only until
+    /// the timeout.
     #[test]
     fn a_lock_does_not_keep_an_adapter_from_opening() {
         let path = path("locked");

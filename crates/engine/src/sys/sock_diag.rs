@@ -1,7 +1,7 @@
 //! Which user owns a TCP socket of this host, asked of the kernel's socket monitor (`NETLINK_SOCK_DIAG`, sock_diag(7)).
 //!
-//! A connection from this host has two addresses, like any other, but the kernel also knows which user opened its other end. So local
-//! users can be told apart although they share an address.
+//! A connection from this host has two addresses, like any other, but the kernel also knows which user opened its other
+//! end. So local users can be told apart although they share an address.
 
 use super::netlink::Netlink;
 use super::nlmsg::{ERROR, HEADER, Messages, bits, error, u16_at, u32_at};
@@ -32,11 +32,11 @@ thread_local! {
     static SOCKET: RefCell<Option<Netlink>> = const { RefCell::new(None) };
 }
 
-/// Returns the user who owns the TCP socket with the address `local` that is connected to `peer`; `None` if `local` is an address of another
-/// host or network namespace.
+/// Returns the user who owns the TCP socket with the address `local` that is connected to `peer`; `None` if `local` is
+/// an address of another host or network namespace.
 ///
-/// Fails if `local` is an address of this host but no socket there has a known owner: its process may have closed it. A caller that trusts a
-/// user must treat that as a stranger, since the kernel reports closed sockets as owned by root.
+/// Fails if `local` is an address of this host but no socket there has a known owner: its process may have closed it. A
+/// caller that trusts a user must treat that as a stranger, since the kernel reports closed sockets as owned by root.
 pub(crate) fn socket_owner(local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let owner = match ask(local, peer) {
         // Stale, or replaced since a fork.
@@ -53,8 +53,8 @@ pub(crate) fn socket_owner(local: SocketAddr, peer: SocketAddr) -> io::Result<Op
     }
 }
 
-/// Returns the user who owns the TCP socket that listens at `at`, or at its port of all addresses; `None` if there is none, or it is the
-/// kernel's.
+/// Returns the user who owns the TCP socket that listens at `at`, or at its port of all addresses; `None` if there is
+/// none, or it is the kernel's.
 pub(crate) fn listener_owner(at: SocketAddr) -> io::Result<Option<u32>> {
     let nobody = SocketAddr::new(
         if at.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() },
@@ -86,7 +86,8 @@ fn exchange(
 fn request(local: SocketAddr, peer: SocketAddr) -> [u8; HEADER + REQUEST] {
     let (local, peer) = (canonical(local), canonical(peer));
     let family = bits(if local.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 });
-    // A socket that is bound to an interface is found only with that: link-local addresses always are, and any process may bind to loopback.
+    // A socket that is bound to an interface is found only with that: link-local addresses always are, and any process
+    // may bind to loopback.
     let interface = match local {
         SocketAddr::V6(at) if at.scope_id() != 0 => at.scope_id(),
         _ => LOOPBACK,
@@ -114,9 +115,11 @@ fn request(local: SocketAddr, peer: SocketAddr) -> [u8; HEADER + REQUEST] {
     bytes
 }
 
-/// The owner in a datagram of the kernel that answers [`request`] for these addresses; `None` if there is no such socket.
+/// The owner in a datagram of the kernel that answers [`request`] for these addresses; `None` if there is no such
+/// socket.
 ///
-/// The kernel falls back to a socket that listens at `local`, which is another one: the answer has to name both addresses.
+/// The kernel falls back to a socket that listens at `local`, which is another one: the answer has to name both
+/// addresses.
 pub(crate) fn parse(datagram: &[u8], local: SocketAddr, peer: SocketAddr) -> io::Result<Option<u32>> {
     let Some(body) = answer(datagram)? else { return Ok(None) };
     let address = |port, ip| Some(SocketAddr::new(ip_at(body, ip)?, u16_at(body, port)?.to_be()));

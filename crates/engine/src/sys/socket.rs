@@ -1,12 +1,13 @@
-//! A TCP connection: the [`Link`] of a stream. `tcp.rs` creates it; the stream's two halves then send directly from the program's memory and
-//! receive directly into it. The kernel does the copying, so it does not matter what the program does with the memory meanwhile.
+//! [`TcpLink`], a TCP socket as the [`Link`] of a stream. `tcp.rs` creates it. The two halves of the stream then send
+//! directly from the program's memory and receive directly into that memory. Only the kernel accesses the memory, and
+//! reports EFAULT for an address that is not mapped: the program may unmap or change its memory at any time.
 #![expect(unsafe_code, reason = "passes addresses of memory to the kernel")]
 
+use super::byte_count;
 use super::counters::{self, Traffic};
 use super::fork::Fd;
 use super::memory::Vectors;
-use super::sched::moved;
-use super::size;
+use super::sched::yield_after_moving;
 use ironwarp_rnic::host::Span;
 use ironwarp_rnic::link::{Link, LinkError, Piece};
 use rustix::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -21,36 +22,39 @@ use std::time::Duration;
 #[cfg(test)]
 mod tests;
 
-/// Maximum number of vectors of a system call: the kernel's UIO_MAXIOV.
+/// Maximum number of iovecs of a system call: the kernel's UIO_MAXIOV.
 const MAX_VECTORS: usize = 1024;
 
-/// Maximum number of bytes that a system call moves: the kernel's MAX_RW_COUNT. The kernel refuses vectors that are far longer.
+/// Maximum number of bytes that a system call moves: the kernel's MAX_RW_COUNT. If the lengths of all iovecs add up to
+/// more than `isize::MAX`, the kernel refuses the call.
 const MAX_BYTES: usize = 0x7fff_f000;
 
-/// The smallest page size of Linux; all others are multiples of it.
+/// The smallest page size of Linux; all other page sizes are multiples of it.
 const PAGE: usize = 4096;
 
 /// The MSS that TCP assumes for an unknown path (RFC 9293 §3.7.1).
 const DEFAULT_SEGMENT: usize = 536;
 
-/// A TCP connection, established or not. Its methods never block. Dropping it closes the socket.
+/// A TCP socket, connected or connecting. Its methods never block. Dropping it closes the socket.
 #[derive(Debug)]
 pub struct TcpLink {
     fd: Fd,
-    /// Captures the traffic; `None` if it is not captured.
+    /// Observes the traffic, for a packet capture; `None` if the traffic is not captured.
     tap: Option<Box<dyn Tap>>,
-    /// Whether this end has closed its direction ([`Link::finish`]).
+    /// Whether this end has closed its sending direction ([`Link::finish`]).
     finished: AtomicBool,
 }
 
-/// The kernel's counters of a connection.
+/// The kernel's counters of a TCP connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TcpCounters {
     /// Bytes received.
     pub(crate) received: u64,
     /// Bytes acknowledged by the peer.
     pub(crate) acknowledged: u64,
+    /// The smoothed round-trip time.
     pub(crate) round_trip: Duration,
+    /// Segments sent again, since the connection began.
     pub(crate) retransmissions: u32,
     pub(crate) segments_sent: u32,
     pub(crate) segments_received: u32,
@@ -68,24 +72,24 @@ impl From<TcpCounters> for Traffic {
     }
 }
 
-/// Observes the traffic of a connection. Each method is called after a successful system call, by the thread that made the call.
+/// Observes the traffic of a connection. The thread that made a system call calls these methods.
 pub(crate) trait Tap: Send + Sync + fmt::Debug {
-    /// The first `len` bytes of `pieces` were sent.
+    /// Records that the kernel has taken the first `len` bytes of `pieces` for sending.
     fn on_sent(&self, link: &TcpLink, pieces: &[Piece<'_>], len: usize);
 
-    /// `len` bytes were received: first into the program's memory at `host`, and the rest into `own`.
+    /// Records that `len` bytes were received: first into the program's memory at `host`, and the rest into `own`.
     fn on_received(&self, link: &TcpLink, host: &[Span], own: &[u8], len: usize);
 
-    /// This end resets the connection.
+    /// Records that this end resets the connection, just before the reset is sent.
     fn on_abort(&self);
 }
 
-/// Returns the kernel's counters of a connection (TCP_INFO, tcp(7)). They are zero if the kernel does not have them, or for a
-/// descriptor that is not a TCP socket. Linux 4.2 and later have all of them.
+/// Returns the kernel's counters of a connection (TCP_INFO, tcp(7)). All are zero if `fd` is not a TCP socket. A
+/// counter that the kernel does not have is zero, too; Linux 4.2 and later have all of them.
 pub(crate) fn tcp_counters(fd: RawFd) -> TcpCounters {
     let mut info = [0_u64; 256 / 8];
     let mut len: libc::socklen_t = 256;
-    // SAFETY: the kernel writes no more than `len` bytes, and every word may be anything.
+    // SAFETY: `info` has the `len` bytes that the kernel may write, and every bit pattern is a valid u64.
     let result = unsafe {
         let to = info.as_mut_ptr().cast::<c_void>();
         libc::getsockopt(fd, libc::IPPROTO_TCP, libc::TCP_INFO, to, &raw mut len)
@@ -93,29 +97,30 @@ pub(crate) fn tcp_counters(fd: RawFd) -> TcpCounters {
     if result != 0 {
         return TcpCounters::default();
     }
-    // The layout of `struct tcp_info`: eight bytes, then 24 fields of 32 bits, then 64-bit fields from offset 104 on, then 32-bit
-    // fields again from offset 136 on. `word` and `count` return the 32-bit field at a byte offset.
-    let word = |at: usize| (info[at / 8] >> (at % 8 * 8)) & u64::from(u32::MAX);
-    let count = |at: usize| u32::try_from(word(at)).unwrap_or_default();
+    // The layout of `struct tcp_info`: eight bytes, then 24 fields of 32 bits, then 64-bit fields from offset 104 on,
+    // then 32-bit fields again from offset 136 on. All numbers below are byte offsets.
+    let u64_at = |offset: usize| info[offset / 8];
+    let half = |offset: usize| (u64_at(offset) >> (offset % 8 * 8)) & u64::from(u32::MAX); // little-endian
+    let u32_at = |offset: usize| u32::try_from(half(offset)).unwrap_or_default();
     TcpCounters {
-        received: info[128 / 8],
-        acknowledged: info[120 / 8],
-        round_trip: Duration::from_micros(word(68)),
-        retransmissions: count(100),
-        segments_sent: count(136),
-        segments_received: count(140),
+        received: u64_at(128),
+        acknowledged: u64_at(120),
+        round_trip: Duration::from_micros(u32_at(68).into()),
+        retransmissions: u32_at(100),
+        segments_sent: u32_at(136),
+        segments_received: u32_at(140),
     }
 }
 
 impl Drop for TcpLink {
-    /// Adds the connection's counters to those of the process.
+    /// Adds the connection's counters to the totals of the process, because the kernel forgets them with the socket.
     fn drop(&mut self) {
-        counters::keep(self.counters().into());
+        counters::add_closed(self.counters().into());
     }
 }
 
 impl TcpLink {
-    /// Takes over a TCP socket.
+    /// Wraps a TCP socket, without a tap.
     pub fn new(fd: Fd) -> Self {
         Self { fd, tap: None, finished: AtomicBool::new(false) }
     }
@@ -131,13 +136,14 @@ impl TcpLink {
         self.tap.iter().for_each(|tap| tap.on_abort());
     }
 
-    /// Returns whether the attempt to connect has succeeded; false while it is in progress. If it failed, returns the error the first time.
+    /// Returns whether the attempt to connect has succeeded; false while the attempt is in progress. If the attempt
+    /// failed, the first call returns its error: reading the error clears it in the kernel.
     pub fn is_connected(&self) -> io::Result<bool> {
         rustix::net::sockopt::socket_error(&self.fd)??;
         Ok(self.has_peer()?)
     }
 
-    /// Returns whether the socket is connected.
+    /// Returns whether the kernel considers the socket connected.
     fn has_peer(&self) -> Result<bool, rustix::io::Errno> {
         match rustix::net::getpeername(&self.fd) {
             Ok(_) => Ok(true),
@@ -150,9 +156,9 @@ impl TcpLink {
     pub fn raise_user_timeout(&self, time: Duration) {
         let time = u32::try_from(time.as_millis()).unwrap_or(i32::MAX.cast_unsigned());
         let time = time.min(i32::MAX.cast_unsigned()); // the kernel's own limit, 24 days
-        let now = rustix::net::sockopt::tcp_user_timeout(&self.fd).unwrap_or(u32::MAX);
-        if time > now {
-            // No kernel that has the option refuses it; if one did, the time would stay as it was.
+        let current = rustix::net::sockopt::tcp_user_timeout(&self.fd).unwrap_or(u32::MAX);
+        if time > current {
+            // A failure leaves the current timeout, with which the connection works, too.
             let _ = rustix::net::sockopt::set_tcp_user_timeout(&self.fd, time);
         }
     }
@@ -173,8 +179,9 @@ impl TcpLink {
         tcp_counters(self.fd.as_raw_fd())
     }
 
-    /// Makes one `sendmsg` call for as many of the pieces as fit in one call. Returns the number of bytes sent, which may be fewer than the
-    /// pieces have. A raw system call, because the C library's sendmsg is a cancellation point.
+    /// Makes one `sendmsg` call for as many of the pieces as fit in one call. Returns the number of bytes sent, which
+    /// may be fewer than the pieces have. The system call is made by number, because the C library's sendmsg is a
+    /// cancellation point.
     #[inline(never)] // the vectors take 16 KiB of stack, which a short message should not touch
     fn send_vectored(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
         let mut vectors = Vectors::<MAX_VECTORS>::new(MAX_BYTES);
@@ -187,13 +194,14 @@ impl TcpLink {
         let fd = self.fd.as_raw_fd();
         retry_first_page_on_fault(&mut vectors, |vectors| {
             let header = header(vectors);
-            // SAFETY: the kernel reads the bytes, or reports that it cannot. The header names vectors that outlive the call.
-            size(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, SEND_FLAGS) })
+            // SAFETY: the kernel only reads the memory that the vectors name, and returns EFAULT if it is not mapped.
+            // `header` and the vectors that it points to outlive the call.
+            byte_count(unsafe { libc::syscall(libc::SYS_sendmsg, fd, &raw const header, SEND_FLAGS) })
         })
     }
 
-    /// Makes one `recvmsg` call, into the memory at `host` and then into `own`. Returns the number of bytes received; 0 at the end of the
-    /// stream.
+    /// Makes one `recvmsg` call, into the memory at `host` and then into `own`. Returns the number of bytes received; 0
+    /// at the end of the stream.
     #[inline(never)] // the vectors take 16 KiB of stack
     fn recv_vectored(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let mut vectors = Vectors::<MAX_VECTORS>::new(MAX_BYTES);
@@ -204,25 +212,28 @@ impl TcpLink {
         let fd = self.fd.as_raw_fd();
         retry_first_page_on_fault(&mut vectors, |vectors| {
             let mut header = header(vectors);
-            // SAFETY: the kernel writes to the bytes, or reports that it cannot. The bytes are `own`, or memory that the program
-            // registered for that and to which the device holds no reference (`host.rs`). The header names vectors that
-            // outlive the call.
-            size(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) })
+            // SAFETY: the kernel writes only to the memory that the vectors name, and returns EFAULT if it is not
+            // mapped. That memory is `own`, which is borrowed mutably, or memory that the program registered for
+            // writing and to which the device holds no reference (`host.rs`). `header` and the vectors that it points
+            // to outlive the call.
+            byte_count(unsafe { libc::syscall(libc::SYS_recvmsg, fd, &raw mut header, libc::MSG_DONTWAIT) })
         })
     }
 
-    /// Marks the descriptor as lost if the result of a system call shows that the program has closed it: its number may refer to another
-    /// file by now.
+    /// Marks the descriptor as lost if the result of a system call shows that the program has closed the descriptor:
+    /// its number may refer to another file by now.
     #[inline]
-    fn lose_if_closed(&self, result: Result<usize, LinkError>) {
+    fn mark_lost_if_closed(&self, result: Result<usize, LinkError>) {
         if let Err(LinkError::Lost(libc::EBADF | libc::ENOTSOCK)) = result {
-            self.fd.lose();
+            self.fd.mark_lost();
         }
     }
 
-    /// Returns why the stream of received bytes ended: the peer closed it, or reset the connection. The kernel reports a reset only once: if
-    /// the half that sends got that error, the half that receives finds an ordinary end. But after an ordinary end the socket stays
-    /// connected until this end has closed its direction, too; after a reset it is not connected.
+    /// Returns why the stream of received bytes ended: the peer closed its direction, or reset the connection.
+    ///
+    /// The kernel reports a reset only once. If the tx half got that error, `recv` in the rx half returns 0, as after
+    /// an orderly end. The two are told apart by the state of the socket: after an orderly end the socket stays
+    /// connected until this end has closed its direction as well; after a reset the socket is not connected.
     fn end_reason(&self) -> LinkError {
         match self.has_peer() == Ok(false) && !self.finished.load(Ordering::Acquire) {
             true => LinkError::Lost(libc::ECONNRESET),
@@ -241,20 +252,20 @@ impl Link for TcpLink {
     #[inline]
     fn send(&self, pieces: &[Piece<'_>]) -> Result<usize, LinkError> {
         let sent = match pieces {
-            // Most calls are for one short piece, which needs no vectors.
+            // Most calls are for one short piece, for which `sendto` without vectors is faster.
             [Piece::Own(bytes)] if !bytes.is_empty() => retry_interrupted(|| {
                 let (fd, len) = (self.fd.as_raw_fd(), bytes.len());
-                // SAFETY: the kernel reads the bytes.
-                size(unsafe {
+                // SAFETY: the kernel only reads `bytes`, which is borrowed for the duration of the call.
+                byte_count(unsafe {
                     libc::syscall(libc::SYS_sendto, fd, bytes.as_ptr(), len, SEND_FLAGS, NO_ADDRESS, 0_usize)
                 })
             }),
             _ => self.send_vectored(pieces),
         };
-        self.lose_if_closed(sent);
+        self.mark_lost_if_closed(sent);
         if let Ok(len) = sent {
             self.tap.iter().for_each(|tap| tap.on_sent(self, pieces, len));
-            moved(len);
+            yield_after_moving(len);
         }
         sent
     }
@@ -262,18 +273,19 @@ impl Link for TcpLink {
     #[inline]
     fn recv(&self, host: &[Span], own: &mut [u8]) -> Result<usize, LinkError> {
         let received = if host.is_empty() {
-            assert!(!own.is_empty(), "{NOTHING}");
+            assert!(!own.is_empty(), "{NO_BYTES}");
             let (fd, start, len) = (self.fd.as_raw_fd(), own.as_mut_ptr(), own.len());
             retry_interrupted(|| {
-                // SAFETY: the kernel writes to the bytes, to which nothing else has a reference.
-                size(unsafe {
+                // SAFETY: the kernel writes only to the `len` bytes of `own`, which is borrowed mutably for the
+                // duration of the call.
+                byte_count(unsafe {
                     libc::syscall(libc::SYS_recvfrom, fd, start, len, libc::MSG_DONTWAIT, NO_ADDRESS, 0_usize)
                 })
             })
         } else {
             self.recv_vectored(host, own)
         };
-        self.lose_if_closed(received);
+        self.mark_lost_if_closed(received);
         let received = received?;
         if received == 0 {
             return Err(self.end_reason());
@@ -281,7 +293,7 @@ impl Link for TcpLink {
         if let Some(tap) = &self.tap {
             tap.on_received(self, host, own, received);
         }
-        moved(received);
+        yield_after_moving(received);
         Ok(received)
     }
 
@@ -309,10 +321,10 @@ impl Link for TcpLink {
     fn abort(&self) {
         self.report_abort();
         if !self.fd.verify() {
-            return; // the program has closed it, and may have a socket of its own with this number
+            return; // the program has closed the descriptor, and may have a socket of its own with this number
         }
-        // Disconnecting the socket sends a reset; shutting it down does not. With a linger time of zero, closing the socket sends a reset as
-        // well, in case disconnecting is refused.
+        // Disconnecting (a connect to AF_UNSPEC) sends a reset at once; shutting down does not. If disconnecting is
+        // refused, the linger time of zero makes the later close send the reset.
         let _ = rustix::net::sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO));
         if rustix::net::connect_unspec(&self.fd).is_err() {
             let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
@@ -325,19 +337,21 @@ impl Link for TcpLink {
     }
 }
 
-/// Delays the choice of a local port until the socket connects: then only the pair of addresses must be unique, and one local address can
-/// have more connections than its 28,000 ephemeral ports.
-pub(super) fn choose_port_late(fd: &Fd) -> io::Result<()> {
+/// Makes the kernel choose the local port when the socket connects, not when it is bound. Then only the pair of local
+/// and remote address must be unique, and one local address can have more connections than its 28,000 ephemeral ports.
+pub(super) fn defer_port_choice(fd: &Fd) -> io::Result<()> {
     set_option(fd, libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 1)
 }
 
-/// Makes a system call with the vectors. If some of their memory is not mapped, the kernel may refuse the bytes before it as well: then the
-/// call is repeated with the bytes on the first page only, so that `Unmapped` is returned only if the first byte is not mapped.
+/// Makes a system call with the vectors; if it fails with EFAULT, makes it again with only the bytes on the first page.
+///
+/// The kernel may return EFAULT although the memory before the unmapped byte is valid. With the second call, `Unmapped`
+/// is returned only if the first byte is not mapped: a page is mapped as a whole.
 fn retry_first_page_on_fault<const N: usize>(
     vectors: &mut Vectors<N>,
     call: impl Fn(&[libc::iovec]) -> libc::ssize_t,
 ) -> Result<usize, LinkError> {
-    let first = *vectors.as_slice().first().expect(NOTHING);
+    let first = *vectors.as_slice().first().expect(NO_BYTES);
     match retry_interrupted(|| call(vectors.as_slice())) {
         Err(LinkError::Unmapped) => {
             vectors.clear();
@@ -348,7 +362,8 @@ fn retry_first_page_on_fault<const N: usize>(
     }
 }
 
-/// Makes a system call, and repeats it while it is interrupted. Returns the number of bytes moved, or the error from `errno`.
+/// Makes a system call, and repeats it while it fails with EINTR. Returns the number of bytes moved, or the error that
+/// `errno` stands for.
 fn retry_interrupted(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkError> {
     loop {
         if let Ok(moved) = usize::try_from(call()) {
@@ -363,18 +378,19 @@ fn retry_interrupted(call: impl Fn() -> libc::ssize_t) -> Result<usize, LinkErro
     }
 }
 
-/// Panic message for a call that would move zero bytes, which could not be told from the end of the stream.
-const NOTHING: &str = "there is something to move";
+/// Panic message for a call with no bytes to send or receive: its result 0 would look like the end of the stream.
+const NO_BYTES: &str = "there is something to move";
 
 const SEND_FLAGS: c_int = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
 
-/// No address: the socket is connected.
+/// The address argument of sendto(2) and recvfrom(2) on a connected socket.
 const NO_ADDRESS: *const c_void = std::ptr::null();
 
-/// Returns a message header with these vectors and no address. The kernel does not change the vectors, though `msg_iov` is a mutable
-/// pointer.
+/// Returns a message header with these vectors and no address. The kernel does not change the vectors, though `msg_iov`
+/// is a mutable pointer.
 fn header(vectors: &[libc::iovec]) -> libc::msghdr {
-    // SAFETY: all zeroes is a header without address, vectors and control data.
+    // SAFETY: `msghdr` has only integers and raw pointers, for which zero is a valid value: no address, no vectors, no
+    // control data.
     let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
     header.msg_iov = vectors.as_ptr().cast_mut();
     header.msg_iovlen = vectors.len() as _;
@@ -384,7 +400,7 @@ fn header(vectors: &[libc::iovec]) -> libc::msghdr {
 /// Returns the value of a socket option of type `int` (getsockopt(2)).
 pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_int> {
     let (mut value, mut len) = (0, INT_LEN);
-    // SAFETY: `value` has room for the `len` bytes that are asked for.
+    // SAFETY: `value` has the `len` bytes that the kernel may write, and every bit pattern is a valid c_int.
     let result = unsafe {
         libc::getsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw mut value).cast::<c_void>(), &raw mut len)
     };
@@ -393,7 +409,7 @@ pub(super) fn option(fd: impl AsFd, level: c_int, name: c_int) -> io::Result<c_i
 
 /// Sets a socket option of type `int` (setsockopt(2)).
 fn set_option(fd: &impl AsFd, level: c_int, name: c_int, value: c_int) -> io::Result<()> {
-    // SAFETY: `value` has the `len` bytes that are passed.
+    // SAFETY: `value` has the `INT_LEN` bytes that the kernel reads.
     let result = unsafe {
         libc::setsockopt(fd.as_fd().as_raw_fd(), level, name, (&raw const value).cast::<c_void>(), INT_LEN)
     };

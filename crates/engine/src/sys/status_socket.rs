@@ -1,8 +1,10 @@
-//! A text for processes of this machine that ask for it: a socket in the abstract namespace, which passes each caller a sealed memfd with the
-//! text. Nothing is left in a file system, and the end that answers never blocks, however long the text is.
+//! A text for processes of this machine that ask for it: a socket in the abstract namespace, which passes each caller a
+//! sealed memfd with the text. Nothing is left in a file system, and the end that answers never blocks, however long
+//! the text is.
 //!
-//! Any process can connect to an abstract socket, and any process can bind one. So both ends ask the kernel who the other is, and a
-//! text is read only from a file that cannot change or grow, and whose size is bounded. The reader does not trust the contents.
+//! Any process can connect to an abstract socket, and any process can bind one. So both ends ask the kernel who the
+//! other is, and a text is read only from a file that cannot change or grow, and whose size is bounded. The reader does
+//! not trust the contents.
 
 use super::fork::Fd;
 use rustix::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,8 +22,8 @@ use std::io::{self, IoSlice, IoSliceMut, Read, Seek, Write};
 use std::mem::MaybeUninit;
 use std::time::Duration;
 
-/// Maximum number of callers that wait for an answer. A process that calls without end must need a while to fill the queue, so that others
-/// get in.
+/// Maximum number of callers that wait for an answer. A process that calls without end must need a while to fill the
+/// queue, so that others get in.
 const WAITING: i32 = 64;
 /// Maximum number of callers answered at once. More than may wait, since others come meanwhile.
 const BURST: usize = 96;
@@ -60,8 +62,8 @@ impl StatusSocket {
         Ok(Self { fd })
     }
 
-    /// Answers pending callers that run as the owner of this process or as root, and ignores the others. Callers may be left waiting:
-    /// call it again after a pause, which bounds what callers that never stop can cost.
+    /// Answers pending callers that run as the owner of this process or as root, and ignores the others. Callers may be
+    /// left waiting: call it again after a pause, which bounds what callers that never stop can cost.
     ///
     /// The text is composed after the callers it goes to have been accepted, so it is never older than the question.
     ///
@@ -113,8 +115,8 @@ fn is_welcome(user: Uid, owner: Uid) -> bool {
     user == owner || user.is_root()
 }
 
-/// Asks the socket with this name; if `process` is given, only if it belongs to that process. Only root waits for answers of other
-/// users.
+/// Asks the socket with this name; if `process` is given, only if it belongs to that process. Only root waits for
+/// answers of other users.
 pub(crate) fn request(name: &str, process: Option<i32>) -> io::Result<Answer> {
     let asking = socket(SocketFlags::empty())?;
     sockopt::set_socket_timeout(&asking, Timeout::Recv, Some(PATIENCE))?;
@@ -220,7 +222,8 @@ mod tests {
         assert!(text.starts_with(&answer) && answer.ends_with('\n'));
     }
 
-    /// A caller that asks while a text is being composed gets the next one: the first may not show what the caller did before it asked.
+    /// A caller that asks while a text is being composed gets the next one: the first may not show what the caller did
+    /// before it asked.
     #[test]
     fn a_text_is_never_older_than_the_question() {
         let name = format!("ironwarp-test/{}/fresh", std::process::id());

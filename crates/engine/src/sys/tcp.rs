@@ -1,15 +1,16 @@
-//! Establishing connections: connect, or listen and accept, and the options that every connection gets. The result is a [`TcpLink`], on
-//! which the two ends then negotiate (MPA startup) before it carries a stream.
+//! Establishes TCP connections: connect, bind, listen, accept, and the socket options of every connection. The result
+//! is a [`TcpLink`], over which the two ends exchange MPA startup frames before it carries a stream.
 
 use super::claim::Claim;
 use super::denied::Denied;
 use super::fork::Fd;
 use super::reserve::Reservation;
-use super::socket::{TcpLink, choose_port_late};
+use super::socket::{TcpLink, defer_port_choice};
 use crate::config::PortPolicy;
 use ironwarp_wire::private::{PortSpace, RdmaPort};
 use rustix::fd::{AsFd, BorrowedFd};
 use rustix::io::Errno;
+use rustix::net::addr::SocketAddrArg;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 use std::io;
 use std::net::SocketAddr;
@@ -20,106 +21,114 @@ mod tests;
 
 /// Maximum number of connections that wait to be accepted; the system may set a lower limit (net.core.somaxconn).
 const BACKLOG: i32 = 4096;
-/// Maximum number of TCP ports tried for an RDMA port of any number. One fails only if its number is in use as an RDMA port.
-const TRIES: usize = 64;
+/// Maximum number of ports that the kernel may choose for an ephemeral RDMA port before binding fails. A chosen port is
+/// given up only if its number is in use as an RDMA port.
+const MAX_EPHEMERAL_TRIES: usize = 64;
 
-/// When the kernel gives up a silent peer.
+/// When the kernel gives up on a silent peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keepalive {
     /// How long a connection is silent before the kernel sends a keepalive probe. Whole seconds, at least one.
     pub idle: Duration,
-    /// Interval between probes. Whole seconds, at least one.
+    /// Interval between keepalive probes. Whole seconds, at least one.
     pub interval: Duration,
-    /// Number of probes.
+    /// Number of unanswered keepalive probes after which the connection is lost.
     pub probes: u32,
-    /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT). It limits the probes, too.
+    /// How long sent data may stay unacknowledged (TCP_USER_TIMEOUT). This timeout also ends the keepalive probes.
     pub user_timeout: Duration,
 }
 
-/// Begins to connect to `to`, from the address `from` if it is given; port 0 lets the kernel choose.
+/// Starts connecting to `to`, from the local address `from` if it is given. The kernel chooses the local port if `from`
+/// has port 0.
 ///
-/// When the socket becomes writable, [`TcpLink::is_connected`] returns the result.
+/// Once the socket is writable, [`TcpLink::is_connected`] returns the result.
 pub fn connect(to: SocketAddr, from: Option<SocketAddr>, keepalive: &Keepalive) -> io::Result<TcpLink> {
     let fd = socket(to, SocketType::STREAM)?;
     set_options(&fd, keepalive)?;
-    speed_up_same_host(&fd, to);
+    avoid_pacing_on_same_host(&fd, to);
     if let Some(from) = from {
         if from.port() == 0 {
-            choose_port_late(&fd)?;
+            defer_port_choice(&fd)?;
         } else {
-            // Closed connections (TIME_WAIT) may still use the port.
+            // Lets the bind succeed while closed connections (TIME_WAIT) still use the port.
             sockopt::set_socket_reuseaddr(&fd, true)?;
         }
         rustix::net::bind(&fd, &from)?;
     }
-    match rustix::net::connect(&fd, &to) {
-        Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpLink::new(fd)),
-        Err(error) => Err(error.into()),
-    }
+    start_connecting(fd, &to)
 }
 
-/// Begins to connect a socket to itself, at the address of `at`, with a port that the kernel chooses: what is sent is received
-/// (RFC 9293 §3.5: a simultaneous open in which both ends are the same).
+/// Starts connecting a socket to itself, at the IP address of `at` and a port that the kernel chooses. The socket then
+/// receives the bytes that it sends (RFC 9293 §3.5: a simultaneous open in which both ends are the same socket).
 pub fn connect_to_itself(at: SocketAddr, keepalive: &Keepalive) -> io::Result<TcpLink> {
     let fd = socket(at, SocketType::STREAM)?;
     set_options(&fd, keepalive)?;
-    speed_up_same_host(&fd, at);
+    avoid_pacing_on_same_host(&fd, at);
     let mut at = at;
     at.set_port(0);
     rustix::net::bind(&fd, &at)?;
     let itself = rustix::net::getsockname(&fd)?;
-    match rustix::net::connect(&fd, &itself) {
+    start_connecting(fd, &itself)
+}
+
+/// Starts connecting a non-blocking socket to `to`.
+fn start_connecting(fd: Fd, to: &impl SocketAddrArg) -> io::Result<TcpLink> {
+    match rustix::net::connect(&fd, to) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => Ok(TcpLink::new(fd)),
         Err(error) => Err(error.into()),
     }
 }
 
-/// A bound address at which nothing listens yet.
+/// A socket that is bound to an address and does not listen yet.
 #[derive(Debug)]
 pub struct Bound {
     fd: Fd,
+    /// The RDMA port that the socket serves; `None` if it was bound with [`Bound::new`].
     binding: Option<RdmaBinding>,
 }
 
-/// An RDMA port in use by this process.
+/// An RDMA port that this process uses. It stays the same when the listener moves to another TCP port.
 #[derive(Debug)]
 pub(crate) struct RdmaBinding {
-    /// The address with the RDMA port, which need not be the TCP port of the socket.
+    /// The local address, with the number of the RDMA port, which need not be the TCP port of the socket.
     at: SocketAddr,
     port: RdmaPort,
     options: BindOptions,
     policy: PortPolicy,
+    /// Shows other processes that the RDMA port is in use.
     claim: Claim,
 }
 
 /// How an address is bound.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BindOptions {
-    /// Other sockets that allow it, too, may have the same address (SO_REUSEADDR).
+    /// Other sockets that also set this may be bound to the same address (SO_REUSEADDR).
     pub share: bool,
-    /// The unspecified IPv6 address stands for that of IPv4, too. IPv4 peers then have IPv4-mapped addresses.
+    /// A socket at the unspecified IPv6 address serves IPv4, too. IPv4 peers then have IPv4-mapped addresses.
     pub both_versions: bool,
 }
 
 impl Bound {
-    /// Binds `at`; port 0 lets the kernel choose.
+    /// Binds a TCP socket to `at`; port 0 lets the kernel choose.
     pub fn new(at: SocketAddr, options: BindOptions) -> io::Result<Self> {
         let share = options.share && at.port() != 0;
-        match Self::take(at, share, options) {
-            // It may be that only closed connections (TIME_WAIT) are in the way.
+        match Self::open(at, share, options) {
+            // If only closed connections (TIME_WAIT) use the port, binding succeeds with SO_REUSEADDR.
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && !share && at.port() != 0 => {
-                Self::take(at, true, options)
+                Self::open(at, true, options)
             }
-            taken => taken,
+            opened => opened,
         }
     }
 
-    fn take(at: SocketAddr, share: bool, options: BindOptions) -> io::Result<Self> {
-        Self::bind(socket(at, SocketType::STREAM)?, at, share, options)
+    /// Opens a TCP socket and binds it to `at`. `reuse_addr` overrides `options.share`.
+    fn open(at: SocketAddr, reuse_addr: bool, options: BindOptions) -> io::Result<Self> {
+        Self::bind(socket(at, SocketType::STREAM)?, at, reuse_addr, options)
     }
 
-    fn bind(fd: Fd, at: SocketAddr, share: bool, options: BindOptions) -> io::Result<Self> {
-        sockopt::set_socket_reuseaddr(&fd, share)?;
+    /// Binds `fd` to `at`. `reuse_addr` overrides `options.share`.
+    fn bind(fd: Fd, at: SocketAddr, reuse_addr: bool, options: BindOptions) -> io::Result<Self> {
+        sockopt::set_socket_reuseaddr(&fd, reuse_addr)?;
         if at.is_ipv6() {
             sockopt::set_ipv6_v6only(&fd, !options.both_versions)?;
         }
@@ -127,7 +136,8 @@ impl Bound {
         Ok(Self { fd, binding: None })
     }
 
-    /// Takes an RDMA port; 0 lets the kernel choose. Depending on the policy, it is at the TCP port of the same number, or at a candidate.
+    /// Claims the RDMA port with the number of `at`, and binds a TCP port for it: the one of the same number or a
+    /// candidate, depending on the policy. If `at` has port 0, the kernel chooses the number.
     pub fn for_rdma(
         at: SocketAddr,
         space: PortSpace,
@@ -143,14 +153,15 @@ impl Bound {
         if at.port() != 0 {
             return claim(at)?.bind();
         }
-        let mut taken = Vec::new(); // held until one is found, so that the kernel chooses another each time
+        // Ports that were given up stay bound until the loop ends, so that the kernel chooses another one each time.
+        let mut rejected = Vec::new();
         loop {
-            let bound = Self::take(at, false, options)?;
+            let bound = Self::open(at, false, options)?;
             match claim(bound.local_addr()?) {
-                Ok(binding) if policy == PortPolicy::Apart => return binding.aside(),
+                Ok(binding) if policy == PortPolicy::Apart => return binding.bind_candidate(),
                 Ok(binding) => return Ok(Self { binding: Some(binding), ..bound }),
-                Err(error) if taken.len() == TRIES => return Err(error),
-                Err(_) => taken.push(bound),
+                Err(error) if rejected.len() == MAX_EPHEMERAL_TRIES => return Err(error),
+                Err(_) => rejected.push(bound),
             }
         }
     }
@@ -160,27 +171,30 @@ impl Bound {
         Ok(rustix::net::getsockname(&self.fd)?.try_into()?)
     }
 
-    /// Returns the address that was asked for: with the RDMA port, if it is one.
+    /// Returns the local address with the RDMA port, or with the TCP port if the socket serves no RDMA port.
     pub fn requested_addr(&self) -> io::Result<SocketAddr> {
         self.binding.as_ref().map_or_else(|| self.local_addr(), |binding| Ok(binding.at))
     }
 
-    /// Leaves the TCP port of an RDMA port's own number to others, if it has that, and moves to a candidate. Returns whether it had it.
+    /// Frees the TCP port with the RDMA port's own number, and binds a candidate instead. Returns false, and does
+    /// nothing, if the socket is at a candidate already, serves no RDMA port, or the policy has no candidates.
     pub fn move_aside(&mut self) -> io::Result<bool> {
         let local = self.local_addr()?;
         let Some(binding) = self.binding.as_ref().filter(|binding| binding.can_leave(local.port())) else {
             return Ok(false);
         };
-        self.fd = binding.candidate()?;
+        self.fd = binding.open_candidate()?;
         Ok(true)
     }
 
-    /// Starts to listen.
+    /// Starts listening. If the socket serves an RDMA port, its number is not claimed any more afterwards:
+    /// [`Self::listen_with_rdma_binding`] keeps the claim.
     pub fn listen(self, keepalive: &Keepalive) -> io::Result<Listener> {
         self.listen_with_rdma_binding(keepalive).map(|(listener, _)| listener)
     }
 
-    /// Starts to listen. The second value holds the RDMA port, if it is one.
+    /// Starts listening. Also returns the RDMA port that the socket serves, if any. Dropping that value frees the RDMA
+    /// port.
     pub(crate) fn listen_with_rdma_binding(
         self,
         keepalive: &Keepalive,
@@ -190,7 +204,7 @@ impl Bound {
         };
         let binding = RdmaBinding { claim: binding.claim.listen()?, ..binding };
         match (Self { fd: self.fd, binding: None }).start(keepalive) {
-            // Another process that shares the TCP port was first.
+            // Another process that shares the TCP port has begun to listen there.
             Err(error) if binding.may_move(&error) => {
                 Ok((binding.listen_at_candidate(keepalive)?, Some(binding)))
             }
@@ -198,11 +212,13 @@ impl Bound {
         }
     }
 
+    /// Sets the options that accepted connections inherit, and starts listening.
     fn start(self, keepalive: &Keepalive) -> io::Result<Listener> {
         set_options(&self.fd, keepalive)?;
-        // Connections inherit it: once they are closed, they do not keep the next process from listening here.
+        // With SO_REUSEADDR, closed connections (TIME_WAIT) do not keep the next process from listening at the port.
         sockopt::set_socket_reuseaddr(&self.fd, true)?;
-        // Connections inherit this, too, until `configure_accepted`: if the connection of a stranger is closed, nothing is left of it in the kernel.
+        // With a linger time of zero, closing a stranger's connection leaves no TIME_WAIT state in the kernel.
+        // `configure_accepted` restores the default once the peer has sent an MPA Request.
         sockopt::set_socket_linger(&self.fd, Some(Duration::ZERO))?;
         rustix::net::listen(&self.fd, BACKLOG)?;
         Ok(Listener { fd: self.fd })
@@ -210,39 +226,42 @@ impl Bound {
 }
 
 impl RdmaBinding {
+    /// Returns the RDMA port.
     pub(crate) fn port(&self) -> RdmaPort {
         self.port
     }
 
-    /// Whether a TCP port is the one with this port's own number, which could be left to others.
-    pub(crate) fn can_leave(&self, port: u16) -> bool {
-        port == self.port.number && self.policy != PortPolicy::Tcp
+    /// Returns whether a listener at TCP port `tcp_port` can move to a candidate: the TCP port has the RDMA port's own
+    /// number, and the policy has candidates.
+    pub(crate) fn can_leave(&self, tcp_port: u16) -> bool {
+        tcp_port == self.port.number && self.policy != PortPolicy::Tcp
     }
 
-    /// Binds a TCP port for it.
+    /// Binds a TCP port for the RDMA port: the one of the same number, or the first free candidate.
     fn bind(self) -> io::Result<Bound> {
         if self.policy == PortPolicy::Apart {
-            self.check_right()?;
-            return self.aside();
+            self.check_permission()?;
+            return self.bind_candidate();
         }
         match Bound::new(self.at, self.options) {
             Ok(bound) => Ok(Bound { binding: Some(self), ..bound }),
-            Err(error) if self.may_move(&error) => self.aside(),
+            Err(error) if self.may_move(&error) => self.bind_candidate(),
             Err(error) => Err(error),
         }
     }
 
-    fn aside(self) -> io::Result<Bound> {
-        Ok(Bound { fd: self.candidate()?, binding: Some(self) })
+    /// Binds the first free candidate.
+    fn bind_candidate(self) -> io::Result<Bound> {
+        Ok(Bound { fd: self.open_candidate()?, binding: Some(self) })
     }
 
-    /// Whether a candidate is to be tried because of an error at the TCP port of the same number.
+    /// Returns whether a candidate should be tried after this error at the TCP port of the same number.
     fn may_move(&self, error: &io::Error) -> bool {
         error.kind() == io::ErrorKind::AddrInUse && self.policy != PortPolicy::Tcp
     }
 
-    /// A socket at the first free candidate.
-    fn candidate(&self) -> io::Result<Fd> {
+    /// Opens a socket that is bound to the first free candidate. Fails with EADDRINUSE if all candidates are in use.
+    fn open_candidate(&self) -> io::Result<Fd> {
         let options = BindOptions { share: false, ..self.options };
         for candidate in self.port.candidates() {
             match Bound::new(with_port(self.at, candidate), options) {
@@ -263,13 +282,14 @@ impl RdmaBinding {
         Err(Errno::ADDRINUSE.into())
     }
 
-    /// Listens at a candidate.
+    /// Listens at the first free candidate.
     pub(crate) fn listen_at_candidate(&self, keepalive: &Keepalive) -> io::Result<Listener> {
-        Bound { fd: self.candidate()?, binding: None }.start(keepalive)
+        Bound { fd: self.open_candidate()?, binding: None }.start(keepalive)
     }
 
-    /// Checks whether the process may have a port of this number. The rule for UDP is the same, and uses no TCP port.
-    fn check_right(&self) -> io::Result<()> {
+    /// Fails if the process may not bind a port of this number (below 1024), or the address is not one of this host.
+    /// Binds a UDP socket for that: the kernel has the same rules for UDP and TCP, and the TCP port stays untouched.
+    fn check_permission(&self) -> io::Result<()> {
         match rustix::net::bind(&socket(self.at, SocketType::DGRAM)?, &self.at) {
             Ok(()) | Err(Errno::ADDRINUSE) => Ok(()),
             Err(error) => Err(error.into()),
@@ -277,6 +297,7 @@ impl RdmaBinding {
     }
 }
 
+/// Returns the address with its port replaced.
 pub(crate) fn with_port(mut at: SocketAddr, port: u16) -> SocketAddr {
     at.set_port(port);
     at
@@ -289,7 +310,7 @@ pub struct Accepted {
     pub link: TcpLink,
     /// The remote address.
     pub peer: SocketAddr,
-    /// The remote address is one of this host.
+    /// Whether the remote address is one of this host.
     pub same_host: bool,
 }
 
@@ -300,19 +321,20 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Listens at `at`; port 0 lets the kernel choose. Connections inherit the options. An IPv6 address does not take the IPv4
-    /// port, or IPv4 peers would have two kinds of address.
+    /// Listens at `at`; port 0 lets the kernel choose. A listener at `[::]` does not serve IPv4, so that an IPv4 peer
+    /// always has an IPv4 address, never an IPv4-mapped one.
     pub fn new(at: SocketAddr, keepalive: &Keepalive) -> io::Result<Self> {
-        Bound::take(at, true, BindOptions::default())?.listen(keepalive)
+        Bound::open(at, true, BindOptions::default())?.listen(keepalive)
     }
 
-    /// Listens at an address with a reserved port.
+    /// Listens at `at`, whose port is that of `reservation`.
     pub fn at_reserved_port(
         reservation: &Reservation,
         at: SocketAddr,
         keepalive: &Keepalive,
     ) -> io::Result<Self> {
-        // The kernel checks for conflicts again when a socket begins to listen.
+        // `listen` is called inside the closure, because the kernel checks for conflicts again when a socket begins to
+        // listen.
         reservation.share(|| {
             let fd = socket(at, SocketType::STREAM)?;
             sockopt::set_socket_reuseport(&fd, true)?;
@@ -320,8 +342,8 @@ impl Listener {
         })
     }
 
-    /// Takes the next connection, if one waits. An error such as "too many open files" leaves it waiting. If it is closed before
-    /// `configure_accepted`, its peer sees a reset.
+    /// Accepts the next pending connection; `None` if there is none. After an error such as "too many open files" the
+    /// connection stays pending. Closing an accepted connection before `configure_accepted` sends a reset.
     pub fn accept(&self) -> io::Result<Option<Accepted>> {
         loop {
             let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
@@ -331,7 +353,8 @@ impl Listener {
                     let same_host = is_same_host(peer).unwrap_or(false);
                     return Ok(Some(Accepted { link: TcpLink::new(fd), peer, same_host }));
                 }
-                // It was closed while it waited. Each round takes one off a bounded queue.
+                // The peer has closed the pending connection. The loop ends: each round removes one from a queue of
+                // bounded length.
                 Ok((_, None)) | Err(Errno::CONNABORTED | Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(None),
                 Err(error) => return Err(error.into()),
@@ -339,13 +362,15 @@ impl Listener {
         }
     }
 
-    /// Stops listening, and frees the address at once, with or without SO_REUSEADDR.
+    /// Stops listening and closes the socket at once, although other threads may still hold a reference to it. Any
+    /// other socket can then be bound to the address.
     pub(crate) fn close_now(&self) -> io::Result<()> {
         self.stop();
         Ok(self.fd.close_now()?)
     }
 
-    /// Stops listening at once, even if the socket is still in use. Other sockets may listen at the address.
+    /// Stops listening at once, although the socket stays open. Only sockets with SO_REUSEADDR can be bound to the
+    /// address until the socket is closed.
     pub fn stop(&self) {
         let _ = rustix::net::shutdown(&self.fd, rustix::net::Shutdown::Read);
     }
@@ -362,19 +387,21 @@ impl AsFd for Listener {
     }
 }
 
-/// Maximum number of descriptors of the process (RLIMIT_NOFILE).
+/// Returns the maximum number of descriptors of the process (RLIMIT_NOFILE).
 pub(crate) fn descriptor_limit() -> u64 {
     rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX)
 }
 
+/// Opens a non-blocking socket for the IP version of `addr`.
 fn socket(addr: SocketAddr, kind: SocketType) -> io::Result<Fd> {
     let family = if addr.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     Denied::check("socket", Fd::open(|| rustix::net::socket_with(family, kind, flags, None)))
 }
 
+/// Sets the options of every connection: keepalive, and no delay of small segments.
 fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
-    // Whole FPDUs are sent; waiting for more would only delay them.
+    // Each send has whole FPDUs. Nagle's algorithm would only delay them.
     sockopt::set_tcp_nodelay(fd, true)?;
     sockopt::set_socket_keepalive(fd, true)?;
     sockopt::set_tcp_keepidle(fd, keepalive.idle)?;
@@ -385,28 +412,31 @@ fn set_options(fd: &Fd, keepalive: &Keepalive) -> io::Result<()> {
     Ok(())
 }
 
-/// Gives an accepted connection its options, once its peer has spoken MPA.
+/// Sets the remaining options of an accepted connection, once its peer has sent an MPA Request: closing the connection
+/// no longer sends a reset, and a peer on the same host is served without pacing.
 pub(crate) fn configure_accepted(link: &TcpLink, same_host: bool) {
     let _ = sockopt::set_socket_linger(link, None);
     if same_host {
-        speed_up(link);
+        avoid_pacing(link);
     }
 }
 
-/// Between two ends on one host nothing is lost and nothing queues, so pacing (bbr, where it is the default) only costs:
-/// reno moves up to 1.8 times as much. To other hosts, and where reno is refused, the system's choice stands.
-fn speed_up(fd: impl AsFd) {
+/// Selects reno as congestion control, for a connection between two ends on one host. Nothing is lost or queued there,
+/// so the pacing of bbr, where that is the default, only costs: reno moves up to 1.8 times as many bytes. Where reno is
+/// refused, the default stays.
+fn avoid_pacing(fd: impl AsFd) {
     let _ = sockopt::set_tcp_congestion(fd, "reno");
 }
 
-fn speed_up_same_host(fd: &Fd, peer: SocketAddr) {
+/// Calls [`avoid_pacing`] if `peer` is an address of this host.
+fn avoid_pacing_on_same_host(fd: &Fd, peer: SocketAddr) {
     if is_same_host(peer).unwrap_or(false) {
-        speed_up(fd);
+        avoid_pacing(fd);
     }
 }
 
-/// Whether an address is loopback or one of this host, to which a socket can be bound. A link-local address is one of this host only at the
-/// interface that it names.
+/// Returns whether an address is loopback or another address of this host, that is, whether a socket can be bound to
+/// it. A link-local address must belong to the interface that its scope names.
 pub(crate) fn is_same_host(mut at: SocketAddr) -> io::Result<bool> {
     at.set_ip(at.ip().to_canonical());
     at.set_port(0);

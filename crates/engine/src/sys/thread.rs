@@ -1,4 +1,5 @@
-//! Threads of the program: whether they exist, and how they sleep; and threads of the adapter.
+//! Threads: whether one exists, its processors and processor time; spawning threads of the adapter; and putting a
+//! thread of the program to sleep until a descriptor is readable.
 #![expect(
     unsafe_code,
     reason = "the C library's poll and signal mask, and system calls that rustix does not have"
@@ -15,72 +16,76 @@ use std::sync::{Arc, Barrier};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// A thread of this process.
+/// A thread of this process, by its thread ID (gettid(2)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Thread(Pid);
 
 impl Thread {
+    /// Returns the calling thread.
     pub(crate) fn current() -> Self {
         Self(rustix::thread::gettid())
     }
 
-    /// Its number in /proc.
-    pub(crate) fn number(self) -> i32 {
+    /// Returns the thread ID.
+    pub(crate) fn id(self) -> i32 {
         self.0.as_raw_nonzero().get()
     }
 
-    /// Whether it still runs. (Numbers are reused, but not soon.) In a forked child, threads of the parent do not exist.
+    /// Returns whether the thread still runs. In a forked child, threads of the parent do not exist. Returns true, too,
+    /// if the thread has ended and the kernel has given its ID to another thread, which takes a while.
     pub(crate) fn exists(self) -> bool {
         let process = rustix::process::getpid().as_raw_nonzero().get();
-        let thread = self.number();
-        // SAFETY: numbers only, and signal zero is not sent.
+        let thread = self.id();
+        // SAFETY: `tgkill` accesses no memory. With signal 0 it only checks whether the thread exists.
         unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) == 0 }
     }
-}
 
-impl Thread {
-    /// The processors on which it may run.
+    /// Returns the numbers of the processors on which the thread may run.
     pub(crate) fn processors(self) -> io::Result<Vec<usize>> {
         let set = sched_getaffinity(Some(self.0))?;
         Ok((0..CpuSet::MAX_CPU).filter(|processor| set.is_set(*processor)).collect())
     }
 
-    /// Restricts it to these processors.
+    /// Restricts the thread to these processors.
     pub(crate) fn set_processors(self, processors: &[usize]) -> io::Result<()> {
         let mut set = CpuSet::new();
         processors.iter().filter(|processor| **processor < CpuSet::MAX_CPU).for_each(|one| set.set(*one));
         Ok(sched_setaffinity(Some(self.0), &set)?)
     }
 
-    /// Processor time that it has used; zero if it does not run any more.
+    /// Returns the processor time that the thread has used; zero if the thread has ended.
     pub(crate) fn processor_time(self) -> Duration {
-        // As the kernel derives it from the number of a thread (clock_getcpuclockid(3) is for processes only): the complement, and the bits
-        // for the scheduled time of a thread.
-        let clock = !self.0.as_raw_nonzero().get() << 3 | 0b110;
+        // The kernel's clock ID for the processor time of a thread (`MAKE_THREAD_CPUCLOCK` in its posix-timers.h): the
+        // complement of the thread ID, 0b100 for a thread, and 0b010 for the time counted by the scheduler.
+        // clock_getcpuclockid(3) is for processes only.
+        let clock = !self.id() << 3 | 0b110;
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: a number, and memory of ours that the call may write to.
-        let known = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
+        // SAFETY: the kernel writes only to `time`.
+        let succeeded = unsafe { libc::clock_gettime(clock, &raw mut time) } == 0;
         let part = |value: i64| u64::try_from(value).unwrap_or_default();
-        match known {
+        match succeeded {
             true => Duration::from_secs(part(time.tv_sec)) + Duration::from_nanos(part(time.tv_nsec)),
             false => Duration::ZERO,
         }
     }
 }
 
-/// Starts a thread that receives no signals of the program: its handlers must not run on a stack of the adapter, and a program that
-/// blocks a signal everywhere, to read it from a descriptor, does not know of the adapter's threads.
+/// Starts a thread of the adapter, in which all signals are blocked. A signal handler of the program must not run on a
+/// stack of the adapter; and a program that blocks a signal in all of its threads, to read it from a signalfd, does not
+/// know of the adapter's threads.
 ///
-/// Returns when the thread runs. The C library has mapped and unmapped everything for the new thread by then: libfabric, which monitors
-/// memory, overwrites the code of `munmap` while its caller has no other threads as far as it knows.
+/// Returns once the thread runs: by then the C library no longer calls `mmap` or `munmap` for it. libfabric, which
+/// monitors memory, overwrites the code of `munmap`, and expects that no other thread is calling it.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let up = Arc::new(Barrier::new(2));
-    let begun = Arc::clone(&up);
+    let running = Arc::new(Barrier::new(2));
+    let reached = Arc::clone(&running);
     let run = move || {
-        begun.wait();
+        reached.wait();
         run();
     };
-    // SAFETY: a set of bits, which the next call fills; then memory of this function. A new thread inherits the mask of its creator.
+    // A new thread inherits the signal mask of its creator.
+    // SAFETY: `sigset_t` is a set of bits, for which zero is valid. The calls access only the two sets, which outlive
+    // them.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         let mut before: libc::sigset_t = std::mem::zeroed();
@@ -91,7 +96,7 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
         spawned
     }
     .inspect(|_| {
-        up.wait();
+        running.wait();
     })
     .map_err(|error| match Errno::from_io_error(&error) {
         Some(errno) => Denied::from_errno("clone3", errno),
@@ -99,7 +104,8 @@ pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Resu
     })
 }
 
-// The C library's function: unlike the calls of the data path, this is a cancellation point, from which a cancelled thread unwinds.
+// The C library's function is a cancellation point, unlike the system calls of the data path: a sleeping thread can be
+// cancelled, and then unwinds from here.
 unsafe extern "C-unwind" {
     fn ppoll(
         fds: *mut libc::pollfd,
@@ -109,32 +115,36 @@ unsafe extern "C-unwind" {
     ) -> libc::c_int;
 }
 
-/// Upper bound on one call of [`wait_readable`]. Linux does not wake a thread that waits for a descriptor when another thread closes it.
-const LONGEST_BLOCK: Duration = Duration::from_secs(1);
+/// Maximum time that [`wait_readable`] sleeps in one `ppoll`. When a descriptor is closed, Linux does not wake threads
+/// that wait for it: the next `ppoll` reports it.
+const MAX_POLL: Duration = Duration::from_secs(1);
 
-/// Sleeps until one of these is readable, a signal was caught, the timeout expires, or `over` returns true, which is checked once a second.
-/// The caller finds out which. An error: one of them is not open any more.
+/// Sleeps until one of the descriptors is readable, a signal was caught, the timeout expires, or `is_over` returns
+/// true, which is checked once a second. Does not return which of these happened: the caller checks its own conditions.
+/// Fails with EBADF if one of the descriptors is closed.
 pub(crate) fn wait_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,
-    over: impl Fn() -> bool,
+    is_over: impl Fn() -> bool,
 ) -> io::Result<()> {
     let poll = |fd: &BorrowedFd<'_>| libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 };
     let mut list: Vec<_> = fds.iter().map(poll).collect();
-    // A timeout beyond the range of the clock is the same as none.
+    // A timeout beyond the range of the clock is treated as no timeout.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let time = left.unwrap_or(LONGEST_BLOCK).min(LONGEST_BLOCK);
+        let time = left.unwrap_or(MAX_POLL).min(MAX_POLL);
         let tv_sec = libc::time_t::try_from(time.as_secs()).unwrap_or_default();
         let time = libc::timespec { tv_sec, tv_nsec: time.subsec_nanos().into() };
-        // SAFETY: the list is as long as said, the timeout is valid, and both outlive the call.
+        // SAFETY: `list` has `list.len()` elements, and `list` and `time` outlive the call. A null mask leaves the
+        // signal mask unchanged.
         let ready =
             unsafe { ppoll(list.as_mut_ptr(), list.len() as libc::nfds_t, &raw const time, ptr::null()) };
         if ready > 0 && list.iter().any(|fd| fd.revents & libc::POLLNVAL != 0) {
             return Err(io::Error::from_raw_os_error(libc::EBADF));
         }
-        if ready != 0 || over() || left.is_some_and(|left| left <= LONGEST_BLOCK) {
+        // `ready` is negative after a signal. If the time left was no longer than MAX_POLL, it has passed by now.
+        if ready != 0 || is_over() || left.is_some_and(|left| left <= MAX_POLL) {
             return Ok(());
         }
     }
@@ -146,7 +156,8 @@ mod tests {
     use std::fs;
     use std::sync::mpsc;
 
-    /// A thread names itself, after everything that the C library does for it.
+    /// The name in /proc shows that the thread runs: it sets its name itself, after everything that the C library does
+    /// for it.
     #[test]
     fn a_thread_runs_when_it_was_started() {
         for round in 0..200 {

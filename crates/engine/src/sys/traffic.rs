@@ -1,6 +1,7 @@
-//! What this process has sent and received over all of its adapters: the counters of a port.
+//! The traffic of this process over all of its adapters, which programs see as the counters of the RDMA port.
 //!
-//! The stream path counts nothing. The kernel counts for each connection, and its last figures are kept when a connection is closed.
+//! The data path of streams counts nothing: the kernel has counters for each TCP connection. When a connection is
+//! closed, its counters are added to totals (`counters.rs`).
 
 use super::counters;
 use super::fork;
@@ -8,10 +9,10 @@ use super::socket::tcp_counters;
 
 pub use super::counters::Traffic;
 
-/// Returns the traffic of this process, and asks the kernel for that of each open connection. A connection that is closed during the
-/// call may be counted twice in this result.
+/// Returns the traffic of this process: the totals, and the kernel's counters of each open connection. A connection
+/// that is closed during the call may be missing from the result, or be counted twice.
 pub fn of_process() -> Traffic {
-    let mut sum = counters::kept();
+    let mut sum = counters::totals();
     fork::registered().for_each(|fd| sum += tcp_counters(fd).into());
     sum
 }

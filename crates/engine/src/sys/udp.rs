@@ -1,8 +1,10 @@
-//! The UDP sockets of a connectionless queue pair: one at each of its addresses, all with one port number, which is part of the queue pair's
-//! number. `verbs/datagram.rs` adds them to a poll set; the device sends and receives through them.
+//! The UDP sockets of a connectionless queue pair: one at each of its addresses, all with the same port, which is part
+//! of the queue pair number. `verbs/datagram.rs` adds the sockets to a poll set; the device sends and receives through
+//! them.
 //!
-//! None of them is bound to the wildcard address: a datagram has the address of the socket that sends it, and the socket at which it arrives
-//! tells its destination. (Only the reservation of the port is bound to the wildcard address, and is never read.)
+//! None of the sockets is bound to the wildcard address. So the socket that sends a datagram determines its source
+//! address, and the socket at which a datagram arrives determines its destination address. (Only the reservation of the
+//! port is bound to the wildcard address. It is never read.)
 
 use super::counters;
 use super::denied::Denied;
@@ -21,12 +23,14 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 #[cfg(test)]
 mod tests;
 
-/// The smallest port: queue pair numbers made of lower ports have no port in them.
-const LOWEST_PORT: u16 = 1024;
-/// Receive buffer of a socket, for a program that does not poll. The system may set a lower limit (net.core.rmem_max).
+/// The lowest port that a queue pair number can contain: smaller numbers are for queue pairs without a port.
+const MIN_PORT: u16 = 1024;
+/// Size of a socket's receive buffer in bytes, for datagrams that arrive before the program polls. The system may set a
+/// lower limit (net.core.rmem_max).
 const RECEIVE_BUFFER: usize = 4 << 20;
-/// Number of retries: a socket reports the failure of an earlier datagram once, instead of doing what it was asked to.
-const TRIES: usize = 3;
+/// Maximum number of attempts to send or receive. A call on a socket can fail with the error of an earlier datagram,
+/// which the kernel reports once; the next call then succeeds.
+const MAX_TRIES: usize = 3;
 
 /// An address of this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,56 +47,60 @@ impl From<IpAddr> for LocalAddress {
     }
 }
 
-/// One port at several addresses.
+/// A UDP port at several addresses: a socket for each.
 #[derive(Debug)]
 pub struct UdpPort {
-    /// Keeps others from using the port at the other addresses.
+    /// Keeps other sockets from using the port at any address.
     reservation: Reservation,
     sockets: Vec<UdpSocket>,
-    /// The socket to receive from next.
-    turn: AtomicUsize,
+    /// Index of the socket to receive from next.
+    next: AtomicUsize,
 }
 
-/// One port at one address.
+/// A UDP socket, at one address.
 #[derive(Debug)]
 pub struct UdpSocket {
     fd: Fd,
+    /// The GID of the address.
     gid: Gid,
     address: LocalAddress,
-    /// There may be something to receive.
+    /// Whether a datagram may have arrived. Cleared when the socket was found empty.
     readable: AtomicBool,
 }
 
 impl UdpPort {
-    /// Takes a port of the range, or one that the kernel chooses, and binds it at all of `addresses`.
+    /// Reserves a port of the range, or one that the kernel chooses, and binds it at all of `addresses`.
     pub fn bind(addresses: &[LocalAddress], range: PortRange) -> io::Result<Self> {
-        Self::at(addresses, range, |_| false)
+        Self::bind_except(addresses, range, |_| false)
     }
 
-    /// Binds a port at those of `addresses` that exist. An address may go away at any time.
+    /// Reserves a port like [`bind`](Self::bind), and binds it at those of `addresses` that exist: the host may have
+    /// lost an address since the list was made.
     pub fn bind_available(addresses: &[LocalAddress], range: PortRange) -> io::Result<Self> {
-        Self::at(addresses, range, |error| error.kind() == io::ErrorKind::AddrNotAvailable)
+        Self::bind_except(addresses, range, |error| error.kind() == io::ErrorKind::AddrNotAvailable)
     }
 
-    fn at(
+    /// Reserves a port, and binds it at all `addresses` except those for which binding fails with an error that
+    /// `is_skipped` accepts.
+    fn bind_except(
         addresses: &[LocalAddress],
         range: PortRange,
-        may_lack: impl Fn(&io::Error) -> bool,
+        is_skipped: impl Fn(&io::Error) -> bool,
     ) -> io::Result<Self> {
         let reservation = Reservation::new(Kind::Datagram, range)?;
         let port = reservation.port();
         let mut sockets = Vec::with_capacity(addresses.len());
         for address in addresses {
             match reservation.share(|| UdpSocket::bind(*address, port)) {
-                Err(error) if may_lack(&error) => {}
+                Err(error) if is_skipped(&error) => {}
                 bound => sockets.push(bound?),
             }
         }
-        if sockets.is_empty() || port < LOWEST_PORT {
+        if sockets.is_empty() || port < MIN_PORT {
             let why = "a connectionless queue pair needs an address, and a port of 1024 or above";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, why));
         }
-        Ok(Self { reservation, sockets, turn: AtomicUsize::new(0) })
+        Ok(Self { reservation, sockets, next: AtomicUsize::new(0) })
     }
 
     /// Returns the port.
@@ -105,12 +113,13 @@ impl UdpPort {
         &self.sockets
     }
 
-    /// Returns the socket with this GID.
+    /// Returns the socket at the address with this GID.
     pub fn at_gid(&self, gid: Gid) -> Option<&UdpSocket> {
         self.sockets.iter().find(|socket| socket.gid == gid)
     }
 
-    /// Returns the local GID that the host's routes choose for datagrams to a remote GID.
+    /// Returns the local GID that the host's routes select as source of datagrams to `to`. Fails if that is not one of
+    /// the sockets' GIDs.
     pub fn source_for(&self, to: Gid) -> io::Result<Gid> {
         let unreachable = || io::Error::from(io::ErrorKind::AddrNotAvailable);
         if to.is_link_local() {
@@ -119,39 +128,42 @@ impl UdpPort {
         }
         let to = SocketAddr::new(to.ip().ok_or_else(unreachable)?, self.port());
         let probe = open(to)?;
-        rustix::net::connect(&probe, &to)?; // sends nothing
+        rustix::net::connect(&probe, &to)?; // selects the source address, and sends nothing
         let source = Gid::from(SocketAddr::try_from(rustix::net::getsockname(&probe)?)?.ip());
         self.at_gid(source).map(|socket| socket.gid).ok_or_else(unreachable)
     }
 
-    /// Notes that a socket may have something to receive.
-    pub fn set_readable(&self, socket: usize) {
-        self.sockets[socket].readable.store(true, Ordering::Release);
+    /// Records that a datagram may have arrived at the socket with this index.
+    pub fn set_readable(&self, index: usize) {
+        self.sockets[index].readable.store(true, Ordering::Release);
     }
 
-    /// Receives one datagram, from the sockets in turn. Called by one thread at a time.
+    /// Receives one datagram, from the sockets round robin; `None` if no socket has one. Must be called by one thread
+    /// at a time.
     pub fn recv(&self, into: &mut [u8]) -> Option<Arrived> {
         let count = self.sockets.len();
-        let first = self.turn.load(Ordering::Relaxed);
-        (first..first + count).map(|turn| turn % count).find_map(|turn| {
-            let arrived = self.sockets[turn].recv(into)?;
-            self.turn.store((turn + 1) % count, Ordering::Relaxed);
+        let first = self.next.load(Ordering::Relaxed);
+        (first..first + count).map(|index| index % count).find_map(|index| {
+            let arrived = self.sockets[index].recv(into)?;
+            self.next.store((index + 1) % count, Ordering::Relaxed);
             Some(arrived)
         })
     }
 }
 
 impl UdpSocket {
+    /// Opens a socket, and binds it to `port` at `address`. Must be called in [`Reservation::share`].
     fn bind(address: LocalAddress, port: u16) -> io::Result<Self> {
         let at = address.with_port(address.ip, port);
         let fd = open(at)?;
         if at.is_ipv6() {
             sockopt::set_ipv6_v6only(&fd, true)?;
         } else {
-            // Routers may fragment datagrams that are too long for a path, which the first datagram cannot know.
+            // Without path MTU discovery, routers fragment datagrams that are too long for the path. With it, the first
+            // such datagram would be lost.
             sockopt::set_ip_mtu_discover(&fd, sockopt::Ipv4PathMtuDiscovery::DONT)?;
         }
-        // More than the system's limit, where the process may; up to the limit otherwise.
+        // A privileged process may exceed the system's limit; for others the size is capped at the limit.
         if sockopt::set_socket_recv_buffer_size_force(&fd, RECEIVE_BUFFER).is_err() {
             sockopt::set_socket_recv_buffer_size(&fd, RECEIVE_BUFFER)?;
         }
@@ -160,25 +172,25 @@ impl UdpSocket {
         Ok(Self { fd, gid: address.ip.into(), address, readable: AtomicBool::new(true) })
     }
 
-    /// Returns its GID.
+    /// Returns the GID of the socket's address.
     pub fn gid(&self) -> Gid {
         self.gid
     }
 
-    /// Returns whether a datagram from here can reach that GID at all.
-    pub fn reaches(&self, to: Gid) -> bool {
+    /// Returns whether the socket can send to a GID: both must be of the same IP version.
+    pub fn can_reach(&self, to: Gid) -> bool {
         to.ip().is_some_and(|ip| ip.is_ipv4() == self.address.ip.is_ipv4())
     }
 
-    /// Sends one datagram.
+    /// Sends one datagram to a port at a GID.
     pub fn send(&self, (to, port): (Gid, u16), bytes: &[u8]) -> Sent {
         let Some(ip) = to.ip() else { return Sent::Lost };
         let to = self.address.with_port(ip, port);
-        for _ in 0..TRIES {
+        for _ in 0..MAX_TRIES {
             let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
             match rustix::io::retry_on_intr(|| rustix::net::sendto(&self.fd, bytes, flags, &to)) {
                 Ok(_) => {
-                    counters::datagram_sent(bytes.len());
+                    counters::count_sent_datagram(bytes.len());
                     return Sent::Taken;
                 }
                 Err(Errno::AGAIN) => return Sent::Full,
@@ -188,14 +200,15 @@ impl UdpSocket {
         Sent::Lost
     }
 
+    /// Receives one datagram; `None` if there is none. A datagram that is longer than `into` is cut off.
     fn recv(&self, into: &mut [u8]) -> Option<Arrived> {
         let mut errors = 0;
-        // Cleared before the socket is read: if it is set again afterwards, there may be more than was seen.
-        while errors < TRIES && self.readable.swap(false, Ordering::AcqRel) {
+        // The flag is cleared before the socket is read. So a `set_readable` after the read is not overwritten.
+        while errors < MAX_TRIES && self.readable.swap(false, Ordering::AcqRel) {
             match rustix::net::recvfrom(&self.fd, &mut *into, RecvFlags::DONTWAIT) {
                 Ok((len, _, from)) => {
                     self.readable.store(true, Ordering::Release);
-                    counters::datagram_received(len);
+                    counters::count_received_datagram(len);
                     let Some(from) = from.and_then(|from| SocketAddr::try_from(from).ok()) else { continue };
                     return Some(Arrived { from: from.ip().into(), port: from.port(), to: self.gid, len });
                 }
@@ -217,7 +230,7 @@ impl AsFd for UdpSocket {
 }
 
 impl LocalAddress {
-    /// The address of `ip` with a port: link-local addresses are of the same interface.
+    /// Returns the socket address of `ip` and `port`. A link-local `ip` gets the interface of this address.
     fn with_port(&self, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V6(ip) if ip.is_unicast_link_local() => SocketAddrV6::new(ip, port, 0, self.scope).into(),
@@ -226,6 +239,7 @@ impl LocalAddress {
     }
 }
 
+/// Opens a non-blocking UDP socket for the IP version of `at`.
 fn open(at: SocketAddr) -> io::Result<Fd> {
     let family = if at.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

@@ -152,7 +152,7 @@ impl Drop for DatagramQueuePair {
 
 impl DatagramLink for Mailbox {
     fn has_path(&self, from: Gid, to: Gid) -> bool {
-        self.udp.at_gid(from).is_some_and(|socket| socket.reaches(to))
+        self.udp.at_gid(from).is_some_and(|socket| socket.can_reach(to))
     }
 
     fn send(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent {

@@ -21,7 +21,8 @@ fn claim(number: u16, ip: &str, one_family: bool, share: bool) -> Result<Claim, 
 const IN_USE: Option<i32> = Some(libc::EADDRINUSE);
 const NOT_AVAILABLE: Option<i32> = Some(libc::EADDRNOTAVAIL);
 
-/// The table of the kernel's rules, at the head of the file. Each row: who has a port, who wants it, and what the kernel says.
+/// The table of the kernel's rules, at the head of the file. Each row: who has a port, who wants it, and what the
+/// kernel says.
 #[test]
 fn conflicts_are_the_kernels() {
     for (has, wants, says) in [
@@ -45,7 +46,8 @@ fn conflicts_are_the_kernels() {
     }
 }
 
-/// Two that share have the port together until one of them listens; and one that does not share is in the way of one that does.
+/// Two that share have the port together until one of them listens; and one that does not share is in the way of one
+/// that does.
 #[test]
 fn shared_ports() {
     let number = number();

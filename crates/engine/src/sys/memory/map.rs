@@ -1,4 +1,4 @@
-//! Files in memory, and their mappings.
+//! Files in memory (memfd), and their mappings: windows and staging buffers.
 #![expect(unsafe_code, reason = "maps memory")]
 
 use crate::sys::fork::Fd;
@@ -11,71 +11,87 @@ use std::ffi::c_void;
 use std::io;
 use std::ptr::{self, NonNull};
 
-/// Creates a file in memory of this size, and maps it. Payloads pass through it, so children keep neither.
+/// Creates a file in memory of `len` bytes, and maps it. Forked children inherit neither the file nor the mapping,
+/// because the payload of messages passes through them.
 pub(super) fn file_in_memory(len: usize) -> io::Result<(Fd, Map)> {
-    // Beyond this limit a write raises SIGXFSZ before it fails.
-    let most = rustix::process::getrlimit(Resource::Fsize).current;
-    if most.is_some_and(|most| most < len as u64) {
+    // A write beyond this limit would not only fail but also raise SIGXFSZ.
+    let max_size = rustix::process::getrlimit(Resource::Fsize).current;
+    if max_size.is_some_and(|max_size| max_size < len as u64) {
         return Err(Errno::FBIG.into());
     }
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     let file = Fd::open(|| rustix::fs::memfd_create(c"ironwarp-window", flags))?;
-    // It cannot shrink, so the mapping cannot raise SIGBUS. Its pages are allocated when they are used.
+    // A sealed file cannot shrink, so accessing the mapping cannot raise SIGBUS. Pages are allocated when they are
+    // first used.
     rustix::fs::ftruncate(&file, len as u64)?;
     rustix::fs::fcntl_add_seals(&file, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
     let map = Map::new(&file, len)?;
     Ok((file, map))
 }
 
-/// A mapped file. Bytes of a window go in and out by copy, and nothing has a reference to them.
+/// A mapped file. A staging buffer is accessed by reference ([`bytes`](Self::bytes)), a window only by copy
+/// ([`copy_in`](Self::copy_in)), so that no reference to a window's bytes exists while the kernel changes them.
 #[derive(Debug)]
 pub(super) struct Map {
+    /// Address of the first byte.
     pub(super) start: NonNull<c_void>,
+    /// Length in bytes.
     len: usize,
 }
 
-// SAFETY: the mapping belongs to the process, not to a thread, and to this value alone.
+// SAFETY: the mapping belongs to the process, not to a thread, and only this value accesses it.
 unsafe impl Send for Map {}
 
 impl Map {
+    /// Maps the first `len` bytes of a file, for reading and writing.
     fn new(file: impl AsFd, len: usize) -> io::Result<Self> {
         let access = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::SHARED;
-        // SAFETY: no address is requested, so the kernel chooses a free one.
+        // SAFETY: no address is requested, so the kernel chooses one that is not in use.
         let start = unsafe { rustix::mm::mmap(ptr::null_mut(), len, access, flags, file, 0) }?;
         let map = Self { start: NonNull::new(start).ok_or(Errno::NOMEM)?, len };
-        // SAFETY: nothing has a reference to the mapping. A forked child would share the file, and mix its copies with ours.
+        // A forked child would share the file, and mix its copies with those of the parent.
+        // SAFETY: MADV_DONTFORK changes nothing in this process; in a child, nothing uses the mapping
+        // (`ProgramMemory`).
         unsafe { rustix::mm::madvise(start, len, Advice::LinuxDontFork) }?;
         Ok(map)
     }
 
-    /// Nothing writes to the file meanwhile: the kernel does so only for the owner of the bytes.
+    /// Returns the bytes.
     pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: all of the mapping exists as long as this value.
+        // SAFETY: `new` mapped `len` bytes, which stay mapped until this value is dropped. The kernel writes to the
+        // file only for a caller that has borrowed the bytes mutably, so they do not change while they are borrowed
+        // here.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr().cast(), self.len) }
     }
 
+    /// Returns the bytes, for writing.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and nothing else has a reference.
+        // SAFETY: `new` mapped `len` bytes, which stay mapped until this value is dropped. `&mut self` excludes other
+        // references.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.len) }
     }
 
+    /// Copies `from` to the start of the mapping.
     pub(super) fn copy_in(&self, from: &[u8]) {
         assert!(from.len() <= self.len);
-        // SAFETY: `from` is valid, and not longer than the mapping, to which nothing has a reference.
+        // SAFETY: `from` is not longer than the mapping, which stays mapped until this value is dropped. No reference
+        // to a window's bytes exists, and only one thread uses a window at a time (`Pool`).
         unsafe { ptr::copy(from.as_ptr(), self.start.as_ptr().cast(), from.len()) }
     }
 
+    /// Copies the start of the mapping to `into`.
     pub(super) fn copy_out(&self, into: &mut [u8]) {
         assert!(into.len() <= self.len);
-        // SAFETY: `into` is valid, and not longer than the mapping, to which nothing has a reference.
+        // SAFETY: `into` is not longer than the mapping, which stays mapped until this value is dropped. Only one
+        // thread uses a window at a time (`Pool`), so nothing writes to it during the copy.
         unsafe { ptr::copy(self.start.as_ptr().cast(), into.as_mut_ptr(), into.len()) }
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: this is the mapping that `new` created, and nothing has a reference to it.
+        // SAFETY: `new` created exactly this mapping, and references to its bytes borrow this value, so none is left.
         let unmapped = unsafe { rustix::mm::munmap(self.start.as_ptr(), self.len) };
         debug_assert_eq!(unmapped, Ok(()));
     }

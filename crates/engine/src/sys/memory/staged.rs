@@ -1,5 +1,6 @@
-//! Buffers in which the device stages bytes before they go to the program's memory. They are files like windows, so that the kernel copies
-//! from where the bytes were received; bytes in any other buffer would have to be copied to a window first.
+//! Staging buffers: small messages are received into them, and then copied to the program's memory. Like a window, a
+//! staging buffer is a mapped file in memory, from which the kernel can copy directly. Bytes in any other buffer would
+//! first have to be copied to a window.
 
 use super::map::{Map, file_in_memory};
 use crate::sys::fork::Fd;
@@ -10,19 +11,23 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::sync::{Arc, RwLock};
 
-/// All staging buffers: about as many as threads that receive.
+/// The addresses of all staging buffers. There are about as many as threads that receive.
 #[derive(Debug, Default)]
-pub(super) struct Staged(RwLock<Vec<Known>>);
+pub(super) struct StagingBuffers(RwLock<Vec<Entry>>);
 
+/// The addresses of one staging buffer.
 #[derive(Clone, Copy, Debug)]
-struct Known {
+struct Entry {
+    /// Address of the first byte.
     start: usize,
+    /// Length in bytes.
     len: usize,
+    /// The file that is mapped there.
     file: RawFd,
 }
 
 /// The position of bytes in a file.
-pub(super) struct Place {
+pub(super) struct FilePosition {
     pub(super) file: RawFd,
     pub(super) offset: usize,
 }
@@ -32,14 +37,16 @@ pub(super) struct Place {
 struct Staging {
     file: Fd,
     map: Map,
-    all: Arc<Staged>,
+    /// The list that has an entry for this buffer.
+    all: Arc<StagingBuffers>,
 }
 
-impl Staged {
-    pub(super) fn buffer(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
+impl StagingBuffers {
+    /// Creates a staging buffer of `len` bytes.
+    pub(super) fn create(self: &Arc<Self>, len: usize) -> io::Result<Buffer> {
         let (file, map) = file_in_memory(len)?;
-        let known = Known { start: map.start.addr().get(), len, file: file.as_raw_fd() };
-        sync::write(&self.0).push(known);
+        let entry = Entry { start: map.start.addr().get(), len, file: file.as_raw_fd() };
+        sync::write(&self.0).push(entry);
         Ok(Box::new(Staging { file, map, all: Arc::clone(self) }))
     }
 
@@ -48,12 +55,14 @@ impl Staged {
         sync::read(&self.0).len()
     }
 
-    /// The file position of bytes that are in a staging buffer. It is valid as long as the caller has a reference to the bytes.
-    pub(super) fn find(&self, bytes: &[u8]) -> Option<Place> {
+    /// Returns the file position of `bytes` if they are in a staging buffer. The position is valid for as long as the
+    /// caller has a reference to the bytes.
+    pub(super) fn find(&self, bytes: &[u8]) -> Option<FilePosition> {
         let all = sync::read(&self.0);
-        all.iter().find_map(|known| {
-            let offset = bytes.as_ptr().addr().wrapping_sub(known.start);
-            (offset < known.len).then_some(Place { file: known.file, offset })
+        all.iter().find_map(|entry| {
+            // Wraps to a large number if the bytes are before the buffer.
+            let offset = bytes.as_ptr().addr().wrapping_sub(entry.start);
+            (offset < entry.len).then_some(FilePosition { file: entry.file, offset })
         })
     }
 }
@@ -73,8 +82,9 @@ impl DerefMut for Staging {
 }
 
 impl Drop for Staging {
+    /// Removes the entry, before the mapping goes away and its addresses can be used for something else.
     fn drop(&mut self) {
         let file = self.file.as_raw_fd();
-        sync::write(&self.all.0).retain(|known| known.file != file);
+        sync::write(&self.all.0).retain(|entry| entry.file != file);
     }
 }

@@ -77,13 +77,13 @@ fn copies_are_right_byte_by_byte() {
 fn a_staging_buffer_is_found_again_and_forgotten() {
     let memory = ProgramMemory::new().unwrap();
     let (one, other) = (memory.buffer(3 * PAGE), memory.buffer(PAGE));
-    assert_eq!(memory.staged.find(&one[5..]).map(|place| place.offset), Some(5));
-    assert_eq!(memory.staged.find(&other).map(|place| place.offset), Some(0));
-    assert!(memory.staged.find(&[1, 2, 3]).is_none());
-    assert_eq!(memory.staged.count(), 2);
+    assert_eq!(memory.staging.find(&one[5..]).map(|position| position.offset), Some(5));
+    assert_eq!(memory.staging.find(&other).map(|position| position.offset), Some(0));
+    assert!(memory.staging.find(&[1, 2, 3]).is_none());
+    assert_eq!(memory.staging.count(), 2);
     drop(one);
-    assert_eq!(memory.staged.count(), 1);
-    assert_eq!(memory.staged.find(&other).map(|place| place.offset), Some(0));
+    assert_eq!(memory.staging.count(), 1);
+    assert_eq!(memory.staging.find(&other).map(|position| position.offset), Some(0));
 }
 
 /// Half of it is there, and the rest is not.

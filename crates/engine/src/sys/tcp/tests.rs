@@ -28,7 +28,7 @@ fn the_system_chooses_how_to_treat_other_hosts() {
     let fd = socket(loopback(), SocketType::STREAM).unwrap();
     let default = sockopt::tcp_congestion(&fd).unwrap();
     // RFC 5737: an address that is nobody's.
-    speed_up_same_host(&fd, "192.0.2.1:1".parse().unwrap());
+    avoid_pacing_on_same_host(&fd, "192.0.2.1:1".parse().unwrap());
     assert_eq!(sockopt::tcp_congestion(&fd).unwrap(), default);
 }
 
