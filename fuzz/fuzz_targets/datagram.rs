@@ -11,7 +11,7 @@
 use ironwarp_rnic::config::DeviceConfig;
 use ironwarp_rnic::datagram::{
     AddressHandle, Arrived, DatagramAttributes, DatagramLink, DatagramQp, DatagramRequest, Destination, Grh,
-    Sent, number_of,
+    Sent, qpn_of_port,
 };
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::gid::Gid;
@@ -126,7 +126,7 @@ impl Bench {
             qkey: QKEY,
         };
         let link = Arc::<Script>::default();
-        let qp = DatagramQp::new(number_of(PORT), &device, attributes, Arc::<Script>::clone(&link));
+        let qp = DatagramQp::new(qpn_of_port(PORT), &device, attributes, Arc::<Script>::clone(&link));
         Self { qp, cq, link, arena, tag }
     }
 
@@ -156,7 +156,7 @@ impl Bench {
 
     fn arrives(&self, bytes: Vec<u8>, proper: bool) {
         let header = Datagram::parse(&bytes).ok().map(|(header, _)| header);
-        let fits = header.is_some_and(|it| it.qkey == QKEY && it.destination == number_of(PORT));
+        let fits = header.is_some_and(|it| it.qkey == QKEY && it.destination == qpn_of_port(PORT));
         assert!(fits || !proper);
         let _ = self.polled();
         self.link.0.lock().unwrap().push_back(bytes);
@@ -176,7 +176,7 @@ impl Bench {
 
     fn send(&self, at: u64, len: u32) {
         let address = AddressHandle::new(Gid::ZERO, Gid::ZERO);
-        let destination = Destination { address, qpn: number_of(STRANGER), qkey: QKEY };
+        let destination = Destination { address, qpn: qpn_of_port(STRANGER), qkey: QKEY };
         let data = Data::Memory(Sge { tag: self.tag, addr: BASE + at, len }.into());
         let request = WorkRequest::new(0, Operation::Send { invalidate: None }, data);
         let _ = self.qp.post_send(vec![DatagramRequest { request, destination }]);
@@ -204,8 +204,8 @@ impl Bench {
 
 fn proper() -> [u8; DATAGRAM_LEN] {
     let header = Datagram {
-        destination: number_of(PORT),
-        source: number_of(STRANGER),
+        destination: qpn_of_port(PORT),
+        source: qpn_of_port(STRANGER),
         qkey: QKEY,
         solicited: false,
         immediate: Some(1),

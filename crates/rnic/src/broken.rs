@@ -1,9 +1,9 @@
-//! Builds with deliberate bugs, which the simulation must find (`cargo xtask sim`).
+//! Deliberate bugs for special builds, which verify that the simulation finds them (`cargo xtask sim`).
 //!
 //! In all other builds, [`is`] is constant false and costs nothing.
 
-/// Whether this build has the named bug: `--cfg ironwarp_broken`, with the name in the variable
-/// `IRONWARP_BROKEN`.
-pub(crate) fn is(way: &str) -> bool {
-    cfg!(ironwarp_broken) && std::env::var("IRONWARP_BROKEN").is_ok_and(|wanted| wanted == way)
+/// Returns whether the bug with this name is active: the build has `--cfg ironwarp_broken`, and the environment
+/// variable `IRONWARP_BROKEN` contains the name.
+pub(crate) fn is(bug: &str) -> bool {
+    cfg!(ironwarp_broken) && std::env::var("IRONWARP_BROKEN").is_ok_and(|active| active == bug)
 }

@@ -1,10 +1,10 @@
-//! Panics. The adapter runs in the process of a program, and its threads serve many connections: a bug in the
-//! adapter ends only the connection that was being served.
+//! Handling of panics. The adapter runs in the process of a program, and its threads serve many connections: a bug in
+//! the adapter must end only the connection that was being served.
 //!
 //! A panic is caught where a half of a queue pair is driven (`qp`, `datagram`), and where a lane calls code that
-//! belongs to one connection. What was in use may be in any state, so it is dropped and never used again. Locks
-//! that were held are released, and poison is ignored (`sync.rs`): those of the connection are only used to end
-//! it, and what the others protect is consistent at every step.
+//! belongs to one connection. The data of that connection may be in any state, so it is dropped and never used again.
+//! Locks that were held are released, and their poison is ignored (`sync.rs`): the locks of the connection are used
+//! only to end the connection, and the data behind other locks is consistent at every step.
 
 use std::any::Any;
 use std::fmt;
@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 /// default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bug {
-    /// What the adapter was doing.
+    /// What the adapter was doing, such as "transmitting".
     pub doing: &'static str,
     /// The message of the panic.
     pub panic: Box<str>,
@@ -27,18 +27,20 @@ impl fmt::Display for Bug {
     }
 }
 
-/// Calls `act` and catches a panic. The caller must drop what `act` has used, or know that it is consistent at
-/// every step. Under a fuzzer, which has to see panics, none is caught.
+/// Calls `act` and returns its result, or the panic that it raised. After a panic, the caller must drop the data that
+/// `act` has used, or know that this data is consistent at every step. Under a fuzzer, which has to see panics,
+/// none is caught.
 #[inline]
 pub fn catch<T>(doing: &'static str, act: impl FnOnce() -> T) -> Result<T, Bug> {
     if cfg!(fuzzing) {
         return Ok(act());
     }
-    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| Bug { doing, panic: said(&*panic) })
+    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| Bug { doing, panic: panic_message(&*panic) })
 }
 
+/// Returns the message of a panic.
 #[cold]
-fn said(panic: &(dyn Any + Send)) -> Box<str> {
+fn panic_message(panic: &(dyn Any + Send)) -> Box<str> {
     let text = panic.downcast_ref::<String>().map(String::as_str);
     text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no message").into()
 }

@@ -1,10 +1,8 @@
-//! Settings of the device.
-//!
-//! The layer that drives the device adds its own settings, and reads all of them from the environment.
+//! The settings of the device. The engine adds its own settings, and reads all of them from the environment.
 
-/// The table of device settings: passes its rows to the macro `$define`, followed by whatever else was given.
+/// The table of device settings. Calls the macro `$define` with the rows of the table, followed by the other arguments.
 ///
-/// A driver of the device defines its configuration from this table and its own, so that no setting is listed twice.
+/// The engine defines its configuration from this table and its own, so that no setting is listed twice.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! device_settings {
@@ -52,6 +50,7 @@ macro_rules! device_settings {
     };
 }
 
+/// Defines [`DeviceConfig`] from the table.
 macro_rules! define {
     ({ $($(#[doc = $doc:literal])+ $name:ident: $type:ty = $default:expr,)* }) => {
         /// Settings of a device.

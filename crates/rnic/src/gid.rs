@@ -1,18 +1,18 @@
-//! GIDs: the addresses of manually connected queue pairs and of datagrams. The engine lists those of this host
-//! and dials those of others; a GRH carries two of them.
+//! GIDs: the addresses of manually connected queue pairs and of datagrams. The engine lists the GIDs of this host and
+//! dials those of others; a GRH contains the GIDs of sender and receiver.
 
 use std::fmt;
 use std::net::{AddrParseError, IpAddr, Ipv6Addr};
 use std::str::FromStr;
 
-/// The 16 bytes that name a port: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
+/// The 16-byte address of a port: an IPv6 address, or an IPv4 address as `::ffff:a.b.c.d`.
 ///
-/// GIDs are ordered as bytes. Both ends see the same order, which decides which of them dials.
+/// GIDs are ordered as bytes. Both ends see the same order, which determines the end that dials.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Gid([u8; 16]);
 
 impl Gid {
-    /// No address: the entry of a GID table whose address was removed.
+    /// The GID of no address: a GID table has it in entries whose address was removed.
     pub const ZERO: Self = Self([0; 16]);
 
     /// Creates a GID from its bytes, in network order.
@@ -28,17 +28,18 @@ impl Gid {
         Self(bytes)
     }
 
-    /// Its bytes, in network order.
+    /// Returns the bytes, in network order.
     pub const fn to_bytes(self) -> [u8; 16] {
         self.0
     }
 
-    /// The address. `None` if it is zero.
+    /// Returns the IP address. `None` if the GID is [`ZERO`](Self::ZERO).
     pub fn ip(self) -> Option<IpAddr> {
         (self != Self::ZERO).then(|| Ipv6Addr::from(self.0).to_canonical())
     }
 
-    /// Whether it is meaningful only together with an interface: an IPv6 address in fe80::/10.
+    /// Returns whether the address is an IPv6 address in fe80::/10, which is meaningful only together with an
+    /// interface.
     pub fn is_link_local(self) -> bool {
         Ipv6Addr::from(self.0).is_unicast_link_local()
     }
@@ -56,7 +57,7 @@ impl From<IpAddr> for Gid {
 impl FromStr for Gid {
     type Err = AddrParseError;
 
-    /// Parses an address of either IP version, and what [`Display`](fmt::Display) writes.
+    /// Parses an IPv4 or IPv6 address, including the form that [`Display`](fmt::Display) writes.
     fn from_str(text: &str) -> Result<Self, AddrParseError> {
         text.parse::<IpAddr>().map(Self::from)
     }

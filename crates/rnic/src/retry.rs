@@ -1,18 +1,18 @@
-//! The retries and timeouts of the verbs, in their encodings.
+//! Retry counts and timeouts of a queue pair, in the encodings of the verbs.
 //!
-//! TCP does the retrying. These values only decide how long: a peer that is unreachable, or posts no receive, is
-//! given up after the time that the requested attempts would have taken.
+//! TCP retransmits, so the values only determine timeouts: the connection to a peer that is unreachable, or posts no
+//! receive, is given up after the time that the requested number of retries would have taken.
 
 use std::time::Duration;
 
-/// Retries and timeouts of a queue pair. By default, they never give up.
+/// Retry counts and timeouts of a queue pair. With the default values, a connection is never given up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Retries {
-    /// Number of times a message is retried for which the peer has no receive (rnr_retry); 7 means forever.
+    /// Number of retries of a message for which the peer has no receive (rnr_retry); 7 means forever.
     pub rnr_retry: u8,
-    /// The time between such retries that this end asks of its peer, as a 5-bit code (min_rnr_timer).
+    /// The time that the peer is asked to wait between such retries, as a 5-bit code (min_rnr_timer).
     pub rnr_timer: u8,
-    /// Number of times an unanswered message is retried, at most 7 (retry_cnt).
+    /// Number of retries of an unanswered message, at most 7 (retry_cnt).
     pub retry_count: u8,
     /// The time to wait for an answer: 4.096 µs times two to this power; 0 means forever (timeout).
     pub timeout: u8,
@@ -21,9 +21,9 @@ pub struct Retries {
 /// [`Retries::rnr_retry`]: retry forever.
 const FOREVER: u8 = 7;
 
-/// Minimum time before a peer is given up, whatever the codes say. They are meant for hardware, which answers
-/// within microseconds whatever its host does. This adapter runs in threads, which a busy machine may delay for
-/// most of a second; and TCP retransmits the first packet of a connection after one second, then two.
+/// Minimum of [`Retries::response_timeout`], whatever the requested values. Programs choose values for hardware, which
+/// answers within microseconds. This adapter runs in threads, which a busy machine may delay for most of a second;
+/// and TCP retransmits the first packet of a connection after one second, then two.
 pub const FLOOR: Duration = Duration::from_secs(5);
 
 impl Default for Retries {
@@ -33,8 +33,8 @@ impl Default for Retries {
 }
 
 impl Retries {
-    /// How long the peer may leave a message without a receive, if it asked for this time between retries. `None`
-    /// means forever.
+    /// Returns how long a message may wait for a receive of the peer, whose [`rnr_timer`](Self::rnr_timer) is
+    /// `peer_timer`. `None` means forever.
     ///
     /// ```
     /// # use ironwarp_rnic::qp::Retries;
@@ -47,7 +47,7 @@ impl Retries {
         (self.rnr_retry < FOREVER).then(|| rnr_delay(peer_timer) * self.rnr_retry.into())
     }
 
-    /// How long the peer may leave a request without any answer. `None` means forever.
+    /// Returns how long a request may wait for any answer of the peer. `None` means forever.
     pub fn response_timeout(&self) -> Option<Duration> {
         let exponent = self.timeout & 0x1f;
         if exponent == 0 {
@@ -57,18 +57,20 @@ impl Retries {
         Some((once * u32::from(self.retry_count.min(7) + 1)).max(FLOOR))
     }
 
+    /// Packs the values into a word, to be stored in an atomic.
     pub(crate) const fn to_bits(self) -> u32 {
         u32::from_le_bytes([self.rnr_retry, self.rnr_timer, self.retry_count, self.timeout])
     }
 
+    /// Unpacks values that [`to_bits`](Self::to_bits) has packed.
     pub(crate) const fn from_bits(bits: u32) -> Self {
         let [rnr_retry, rnr_timer, retry_count, timeout] = bits.to_le_bytes();
         Self { rnr_retry, rnr_timer, retry_count, timeout }
     }
 }
 
-/// The time that a 5-bit code stands for (RNR NAK timer of the verbs). Above code 4, every second code doubles
-/// it.
+/// Returns the time that a 5-bit code stands for (RNR NAK timer of the verbs). Above code 4, the time doubles every
+/// two codes; code 0 is the longest time.
 pub fn rnr_delay(code: u8) -> Duration {
     let hundredths = match code & 0x1f {
         0 => 65_536,

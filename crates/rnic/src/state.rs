@@ -8,7 +8,7 @@
 //!    └── from every state       Error ◀── from every state
 //! ```
 //!
-//! A consumer that connects a queue pair manually moves it along this line. The connection manager does so for
+//! A program that connects a queue pair manually moves it through these states. The connection manager does so for
 //! other queue pairs.
 
 use std::fmt;
@@ -17,20 +17,20 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum State {
-    /// New, or reset: nothing can be posted.
+    /// New, or reset: no request can be posted.
     Reset,
-    /// Receives can be posted, but nothing is received.
+    /// Receives can be posted, but no message is received.
     Init,
-    /// Messages are received, but nothing is sent.
+    /// Messages are received, but none is sent.
     ReadyToReceive,
     /// Messages are received and sent.
     ReadyToSend,
-    /// Requests can be posted, but none is started (SQD): for changes that need a quiet send queue.
+    /// Requests can be posted, but none is started (SQD), so that attributes of an idle send queue can be changed.
     Drained,
-    /// A request on a datagram queue pair failed (SQE): the send queue flushes what is posted, and receives go
-    /// on.
+    /// A request on a datagram queue pair failed (SQE): requests on the send queue are flushed, and receives
+    /// continue.
     SendError,
-    /// The queue pair has failed: whatever is posted is flushed.
+    /// The queue pair has failed: all requests and receives are flushed.
     Error,
 }
 
@@ -46,7 +46,7 @@ impl State {
         Self::Error,
     ];
 
-    /// Whether a consumer may move a queue pair from this state to `to`.
+    /// Returns whether a program may move a queue pair from this state to `to`.
     ///
     /// ```
     /// use ironwarp_rnic::state::State;
@@ -65,6 +65,7 @@ impl State {
         }
     }
 
+    /// Returns the state whose discriminant is `bits`.
     pub(crate) const fn from_bits(bits: u8) -> Self {
         match bits {
             0 => Self::Reset,

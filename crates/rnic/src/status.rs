@@ -1,8 +1,8 @@
-//! How a work request ended: the status in its completion.
+//! The status of a completion.
 
 use std::fmt;
 
-/// How a request ended. The statuses have the order and meaning of `ibv_wc_status`.
+/// The status of a completion: how the request ended. The variants have the order and meaning of `ibv_wc_status`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Status {
@@ -10,13 +10,14 @@ pub enum Status {
     Success,
     /// A receive was too short for its message, or a request exceeded the maximum message length.
     LocalLength,
-    /// Internal inconsistency of the queue pair.
+    /// The queue pair detected an internal inconsistency.
     LocalQpOperation,
-    /// A scatter/gather element names memory that is not registered, or not for this access (requirement M8).
+    /// A scatter/gather element names memory that is not registered, or that does not allow the access (requirement
+    /// M8).
     LocalProtection,
     /// The request was not complete when the queue pair entered the error state.
     Flushed,
-    /// The window could not be bound: its region does not allow it, or lacks the rights.
+    /// The window could not be bound: the region does not allow windows, or lacks the rights.
     WindowBind,
     /// The peer sent a response that does not belong to the request.
     BadResponse,

@@ -9,7 +9,7 @@ use crate::reactor::handle::LaneHandle;
 use crate::reactor::member::{Member, ServedBy};
 use crate::reactor::poll_set::PollSet;
 use crate::sys::udp::{LocalAddress, UdpPort, UdpSocket};
-use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, number_of};
+use ironwarp_rnic::datagram::{Arrived, DatagramAttributes, DatagramLink, DatagramQp, Sent, qpn_of_port};
 use ironwarp_rnic::device::Device;
 use ironwarp_rnic::gid::Gid;
 use ironwarp_rnic::qp::{Qp, Ready, State};
@@ -90,7 +90,7 @@ impl DatagramQueuePair {
         udp: UdpPort,
     ) -> io::Result<Arc<Self>> {
         let (send_cq, receive_cq) = (&attributes.send_cq, &attributes.receive_cq);
-        let number = number_of(udp.port());
+        let number = qpn_of_port(udp.port());
         let (nobody, local) = addresses(&udp);
         let set = receive_cq.set_for(send_cq, nobody, local)?;
         let mailbox = Arc::new(Mailbox { udp, lane: Arc::clone(set.lane()), capture, qp: OnceLock::new() });

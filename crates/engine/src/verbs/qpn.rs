@@ -5,7 +5,7 @@
 //! |---|---|
 //! | below 0x040000 | queue pairs that are connected by address: these numbers contain no port |
 //! | port · 256 + slot, slots 0 to 239 | manually connected queue pairs: a peer that knows number and GID can dial |
-//! | port · 256 + 255 | connectionless queue pairs: the port is a UDP port ([`number_of`](ironwarp_rnic::datagram::number_of)) |
+//! | port · 256 + 255 | connectionless queue pairs: the port is a UDP port ([`qpn_of_port`](ironwarp_rnic::datagram::qpn_of_port)) |
 //!
 //! Ports are 1024 and above, so the kinds do not overlap. Numbers 0 and 1 are never used: InfiniBand reserves them.
 

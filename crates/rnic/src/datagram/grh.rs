@@ -1,20 +1,21 @@
-//! The Global Route Header (GRH): 40 bytes in front of every received datagram, as RoCE programs expect them.
-//! A program reads it from its buffer, or creates an address handle from it to reply.
+//! The Global Route Header (GRH): 40 bytes that precede every received message in the buffer of the receive, as
+//! programs for RoCE expect. A program reads the sender's address from the GRH, or creates an address handle from it
+//! to reply.
 //!
-//! It has the form of an IPv6 header, as in RoCE version 1, even if the packet was sent over IPv4: the
-//! addresses are complete GIDs, and programs that compare them compare 16 bytes.
+//! The GRH has the form of an IPv6 header, as in RoCE version 1, even if the datagram was sent over IPv4: the
+//! addresses are complete GIDs, because programs compare all 16 bytes.
 
 use crate::gid::Gid;
 
-/// Source, destination and attributes of a received datagram.
+/// The Global Route Header of a received datagram: its source, destination and attributes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grh {
     /// Traffic class.
     pub traffic_class: u8,
-    /// Flow label; 20 bits.
+    /// Flow label, 20 bits.
     pub flow_label: u32,
-    /// Number of bytes that follow, as InfiniBand counts them: including its headers and checksum, rounded up
-    /// to words of four bytes.
+    /// Number of bytes that would follow the GRH on InfiniBand: its transport headers, the message rounded up to a
+    /// multiple of four, and its checksum.
     pub payload_len: u16,
     /// Hop limit, as set by the sender.
     pub hop_limit: u8,
@@ -25,19 +26,20 @@ pub struct Grh {
 }
 
 const VERSION: u32 = 6;
-/// The value for InfiniBand's transport header.
+/// The next-header value for InfiniBand's transport header.
 const NEXT_HEADER: u8 = 0x1b;
 const FLOW_LABEL_MASK: u32 = 0x000f_ffff;
 
-/// Length of what InfiniBand adds before and after the payload: base header, datagram header, checksum.
+/// Number of bytes that InfiniBand adds to the payload: base header, datagram header and checksum.
 const TRANSPORT: usize = 12 + 8 + 4;
+/// Length of immediate data.
 const IMMEDIATE: usize = 4;
 
 impl Grh {
     /// Length in bytes.
     pub const LEN: usize = 40;
 
-    /// Parses the first 40 bytes of a received datagram; returns `None` if they are not a GRH.
+    /// Parses the first 40 bytes of a receive's buffer. Returns `None` if they are not a GRH.
     ///
     /// ```
     /// use ironwarp_rnic::datagram::Grh;
@@ -62,7 +64,8 @@ impl Grh {
         })
     }
 
-    /// Splits a received datagram into the GRH and the message.
+    /// Splits the bytes of a completed receive into the GRH and the message. Returns `None` if they do not start with
+    /// a GRH.
     ///
     /// ```
     /// use ironwarp_rnic::datagram::Grh;
@@ -90,8 +93,8 @@ impl Grh {
         bytes
     }
 
-    /// The `payload_len` of a message of this length.
-    pub(super) fn counted(len: usize, immediate: bool) -> u16 {
+    /// Returns the [`payload_len`](Self::payload_len) for a message of `len` bytes, with or without immediate data.
+    pub(super) fn ib_payload_len(len: usize, immediate: bool) -> u16 {
         let len = TRANSPORT + if immediate { IMMEDIATE } else { 0 } + len.next_multiple_of(4);
         u16::try_from(len).unwrap_or(u16::MAX)
     }
@@ -106,7 +109,7 @@ mod tests {
         let grh = Grh {
             traffic_class: 0xab,
             flow_label: 0x1_2345,
-            payload_len: Grh::counted(5, true),
+            payload_len: Grh::ib_payload_len(5, true),
             hop_limit: 64,
             source: "10.0.0.1".parse().unwrap(),
             destination: "fd00::2".parse().unwrap(),

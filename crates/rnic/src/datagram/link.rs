@@ -1,7 +1,7 @@
-//! The transport for datagrams: UDP sockets in the engine, a queue in tests. It never blocks, and may lose
-//! datagrams.
+//! The interface through which datagrams are sent and received: UDP sockets in the engine, a queue in tests. A link
+//! never blocks, and may lose datagrams.
 //!
-//! The two halves of a queue pair use it concurrently, one to send and one to receive, so all methods take
+//! The two halves of a queue pair use the link concurrently, one to send and one to receive, so all methods take
 //! `&self`.
 
 use crate::gid::Gid;
@@ -12,10 +12,10 @@ use std::fmt;
 pub enum Sent {
     /// The datagram was sent.
     Taken,
-    /// The link has no room for it now. The driver calls again when there may be.
+    /// The link has no room now. [`DatagramQp::drive`](super::DatagramQp::drive) will be called when there is room.
     Full,
-    /// The host has no route for it, or refused it. The program is not told, just as when it is lost further
-    /// on.
+    /// The host has no route for the datagram, or refused it. The program is not notified, as with a datagram that
+    /// the network loses.
     Lost,
 }
 
@@ -26,24 +26,24 @@ pub struct Arrived {
     pub from: Gid,
     /// The sender's UDP port.
     pub port: u16,
-    /// The local address that it was sent to.
+    /// The local address that the datagram was sent to.
     pub to: Gid,
-    /// Its length in bytes. Exceeds the buffer if the datagram was cut off.
+    /// Number of bytes stored in the buffer. A datagram that fills the buffer may have been truncated.
     pub len: usize,
 }
 
-/// The sockets of one connectionless queue pair: the same port at each of its addresses.
+/// The sockets of one connectionless queue pair: one per local address, all with the same port.
 pub trait DatagramLink: Send + Sync + fmt::Debug {
-    /// Whether a datagram can be sent from this local address to that remote one.
+    /// Returns whether a datagram can be sent from a local address to a remote address.
     fn has_path(&self, from: Gid, to: Gid) -> bool;
 
     /// Sends one datagram from a local address to a remote address and port.
     fn send(&self, from: Gid, to: (Gid, u16), bytes: &[u8]) -> Sent;
 
-    /// Receives one datagram, cutting off what does not fit. Returns `None` if there is none.
+    /// Receives one datagram, truncated if it does not fit into the buffer. Returns `None` if there is none.
     fn recv(&self, into: &mut [u8]) -> Option<Arrived>;
 
-    /// Called when a half has work left that no thread handles:
-    /// [`DatagramQp::drive`](super::DatagramQp::drive) must be called soon.
+    /// Makes another thread call [`DatagramQp::resume`](super::DatagramQp::resume) soon. Called when a half has work
+    /// left that no thread handles.
     fn schedule(&self);
 }

@@ -1,20 +1,20 @@
-//! Connectionless queue pairs (UD): each datagram is one message, and each request has its own address
+//! Connectionless queue pairs (UD): each message is one datagram, and each request has its own destination
 //! (requirement P2, "not connected").
 //!
-//! Requests are posted to the queue in `request.rs`; `tx.rs` turns them into datagrams; [`DatagramLink`]
-//! carries them; `rx.rs` places them in memory behind a [`Grh`]. Nothing is acknowledged, retransmitted or
-//! kept in order, and a datagram that cannot be delivered is dropped and counted. A request completes when
-//! the link has taken it.
+//! Requests are posted to the queue in `request.rs`; `tx.rs` turns them into datagrams; [`DatagramLink`] carries
+//! the datagrams; `rx.rs` places them in memory, each behind a [`Grh`]. Datagrams are not acknowledged,
+//! retransmitted or kept in order. A datagram that cannot be delivered is dropped and counted. A request completes
+//! when the link has taken its datagram.
 //!
 //! Locks are used as in [`Qp`](crate::qp::Qp):
 //!
 //! | lock | protects | held while |
 //! |---|---|---|
-//! | `tx`, `rx` | the right to send, and to receive | a half is driven; never waited for on the data path |
+//! | `tx`, `rx` | nothing; the holder may send or receive | a half is driven; never waited for on the data path |
 //! | `errors` | the state, and the cause of an error state | either changes |
 //! | `sq`, `rq` | posted requests | an entry is added or taken |
 //!
-//! Lock order: a half, then one of the others, never two of those; a completion queue last.
+//! Lock order: a half first, then at most one of the other three, a completion queue last.
 
 mod grh;
 mod link;
@@ -40,27 +40,27 @@ use request::SendQueue;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
-/// Maximum message size in bytes. Verbs report it as the maximum MTU of the port, so that programs that rely
-/// on it work. On a path with a smaller MTU, IP fragments and reassembles the datagram.
+/// Maximum message size in bytes. Verbs report this as the MTU of the port, so that programs that send messages of
+/// MTU size work. On a path with a smaller MTU, IP fragments and reassembles the datagram.
 pub const MAX_PAYLOAD: usize = 4096;
 
-/// The low bits of the number of a connectionless queue pair; the others are its port.
-const SLOT: u32 = 255;
+/// The low 8 bits of the number of every connectionless queue pair. The upper 16 bits are its UDP port.
+const QPN_LOW_BITS: u32 = 255;
 
-/// The number of the connectionless queue pair with this UDP port. A peer that knows number and address needs
-/// nothing else.
-pub fn number_of(port: u16) -> u32 {
-    u32::from(port) << 8 | SLOT
+/// Returns the number of the connectionless queue pair with this UDP port. A peer needs only the number and the
+/// address to send datagrams to the queue pair.
+pub fn qpn_of_port(port: u16) -> u32 {
+    u32::from(port) << 8 | QPN_LOW_BITS
 }
 
-/// The UDP port of the queue pair with this number. If no connectionless queue pair can have the number,
-/// nothing receives on the port.
-fn port_of(number: u32) -> u16 {
+/// Returns the UDP port of the connectionless queue pair with this number. If the number cannot belong to a
+/// connectionless queue pair, datagrams sent to the port are lost, as they should be.
+fn port_of_qpn(number: u32) -> u16 {
     let [_, high, low, _] = number.to_be_bytes();
     u16::from_be_bytes([high, low])
 }
 
-/// Number of datagrams that a thread moves before it checks whether other threads wait.
+/// Maximum number of datagrams that a thread sends or receives in one turn.
 const BATCH: usize = 32;
 
 /// The attributes of a connectionless queue pair, in every layer. `C` is the layer's handle to a completion queue.
@@ -74,13 +74,13 @@ pub struct DatagramAttributes<C = Arc<Cq>> {
     pub receive_cq: C,
     /// Depth of the send queue.
     pub send_depth: usize,
-    /// Depth of its own receive queue.
+    /// Depth of the queue pair's own receive queue.
     pub receive_depth: usize,
-    /// The shared receive queue to use instead of its own, if any.
+    /// The shared receive queue to use instead of the queue pair's own. `None` to use its own.
     pub shared: Option<Arc<SharedReceiveQueue>>,
     /// Maximum number of scatter/gather elements per request.
     pub max_sges: usize,
-    /// The Q_Key: only datagrams that carry it are received.
+    /// The Q_Key. Datagrams with another Q_Key are dropped.
     pub qkey: u32,
 }
 
@@ -102,7 +102,7 @@ impl<C> DatagramAttributes<C> {
         }
     }
 
-    /// Replaces the handles to completion queues by those of another layer.
+    /// Replaces the two handles to completion queues by those of another layer, which `handle` returns.
     pub fn map_cqs<D>(self, mut handle: impl FnMut(C) -> D) -> DatagramAttributes<D> {
         DatagramAttributes {
             domain: self.domain,
@@ -117,12 +117,13 @@ impl<C> DatagramAttributes<C> {
     }
 }
 
-/// Number of dropped datagrams by reason.
+/// The number of datagrams that a queue pair has dropped, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DropCounts {
-    /// Received datagrams that are malformed, too long, or not from the port that their sender names.
+    /// Received datagrams that are malformed, too long, or not from the UDP port of the queue pair that they name as
+    /// sender.
     pub malformed: u64,
-    /// Received datagrams from another release of Ironwarp that require a feature unknown to this one.
+    /// Received datagrams from another release of Ironwarp that require a feature unknown to this release.
     pub other_release: u64,
     /// Received datagrams for another queue pair.
     pub other_number: u64,
@@ -140,7 +141,7 @@ pub struct DropCounts {
 #[derive(Debug)]
 pub struct DatagramQp {
     id: u32,
-    /// A reference to itself, to be notified when memory is registered.
+    /// A reference to this object, which is listed as a waiter for registrations.
     me: Weak<Self>,
     device: Arc<Device>,
     attributes: DatagramAttributes,
@@ -148,30 +149,32 @@ pub struct DatagramQp {
     /// The state, readable without the lock. Changed only with `errors` locked.
     state: AtomicU8,
     errors: Mutex<Errors>,
+    /// The current Q_Key.
     qkey: AtomicU32,
     sq: Mutex<SendQueue>,
     rq: Mutex<ReceiveQueue>,
     tx: Half<()>,
     rx: Half<()>,
-    /// The link had no room, and has not been retried since it reported room.
+    /// Whether sending waits until the link reports room.
     blocked: AtomicBool,
-    /// A completion queue was full.
+    /// Whether a completion was lost because its completion queue was full. The end of the turn handles this.
     overrun: AtomicBool,
-    /// The event that no more receives of a shared queue are used was raised.
+    /// Whether [`AsyncEvent::LastWqeReached`] was raised since the last reset.
     last_receive: AtomicBool,
+    /// Number of dropped datagrams, indexed by [`DropReason`].
     drops: [AtomicU64; DropReason::COUNT],
 }
 
-/// The causes of error states.
+/// The causes of the error states.
 #[derive(Debug, Default)]
 struct Errors {
-    /// The cause of the error state.
+    /// The cause of [`State::Error`]. `None` in other states.
     error: Option<Arc<QpError>>,
-    /// The cause of the send queue's error state.
+    /// The cause of [`State::SendError`]. `None` until the send queue fails.
     send_error: Option<Arc<QpError>>,
 }
 
-/// Why a datagram was dropped.
+/// Why a datagram was dropped: the fields of [`DropCounts`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DropReason {
     Malformed,
@@ -184,6 +187,7 @@ enum DropReason {
 }
 
 impl DropReason {
+    /// Number of reasons.
     const COUNT: usize = Self::Lost as usize + 1;
 }
 
@@ -216,38 +220,38 @@ impl DatagramQp {
         })
     }
 
-    /// The number of the queue pair.
+    /// Returns the number of the queue pair.
     pub fn id(&self) -> u32 {
         self.id
     }
 
-    /// The attributes that it was created with.
+    /// Returns the attributes that the queue pair was created with.
     pub fn attributes(&self) -> &DatagramAttributes {
         &self.attributes
     }
 
-    /// The state of the queue pair.
+    /// Returns the state of the queue pair.
     pub fn state(&self) -> State {
         State::from_bits(self.state.load(Ordering::Acquire))
     }
 
-    /// The cause of the error state, or of that of the send queue.
+    /// Returns the cause of the error state of the queue pair, or else of its send queue. `None` if neither failed.
     pub fn error(&self) -> Option<Arc<QpError>> {
         let errors = lock(&self.errors);
         errors.error.clone().or_else(|| errors.send_error.clone())
     }
 
-    /// The Q_Key.
+    /// Returns the Q_Key.
     pub fn qkey(&self) -> u32 {
         self.qkey.load(Ordering::Relaxed)
     }
 
-    /// Sets the Q_Key: only datagrams that carry it are received.
+    /// Sets the Q_Key. Datagrams with another Q_Key are dropped.
     pub fn set_qkey(&self, qkey: u32) {
         self.qkey.store(qkey, Ordering::Relaxed);
     }
 
-    /// The number of datagrams dropped so far.
+    /// Returns the number of datagrams dropped so far, by reason.
     pub fn drops(&self) -> DropCounts {
         let count = |why: DropReason| self.drops[why as usize].load(Ordering::Relaxed);
         DropCounts {
@@ -263,26 +267,27 @@ impl DatagramQp {
 
     // --- States ---
 
-    /// Moves the queue pair to another state. [`State::Reset`] empties its queues and removes completions
-    /// that were not polled.
+    /// Moves the queue pair to another state. [`State::Reset`] empties its queues and removes its completions from
+    /// the completion queues.
     pub fn modify(&self, to: State) -> Result<(), IllegalTransition> {
-        // The half is held, so no datagram is being sent meanwhile.
+        // With the tx half held, so that no datagram is being sent meanwhile.
         let (moved, _) = self.tx.with(|()| self.move_to(to));
         moved?;
         match to {
-            State::Reset => self.clear(),
+            State::Reset => self.clear_queues(),
             State::Drained => self.device.raise(AsyncEvent::SqDrained(self.id)),
             _ => {}
         }
-        // Continue or flush what waited, including work that other threads left to this one.
+        // Send or flush posted requests, including those of threads that found the half held by this one.
         self.drive_tx();
         self.drive_rx();
         Ok(())
     }
 
+    /// Changes the state, and the causes of errors along with it. The tx half is held.
     fn move_to(&self, to: State) -> Result<(), IllegalTransition> {
         if self.state() == State::SendError && to == State::ReadyToSend {
-            self.flush_sends(); // requests posted before are not sent afterwards
+            self.flush_sends(); // requests posted in the error state must not be sent afterwards
         }
         let mut errors = lock(&self.errors);
         let from = self.state();
@@ -299,9 +304,9 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// Discards everything from before the reset.
-    fn clear(&self) {
-        // Once this returns, a thread that receives has seen the new state.
+    /// Discards all requests and completions from before the reset. The state is [`State::Reset`] already.
+    fn clear_queues(&self) {
+        // Wait for a thread that is receiving: it may have read the old state.
         let ((), _) = self.rx.with(|()| ());
         lock(&self.sq).take_all();
         lock(&self.rq).clear();
@@ -312,7 +317,7 @@ impl DatagramQp {
         self.last_receive.store(false, Ordering::Relaxed);
     }
 
-    /// Moves the queue pair to the error state. The first cause counts.
+    /// Moves the queue pair to the error state, unless it is there already or was reset.
     fn fail(&self, error: QpError) {
         let mut errors = lock(&self.errors);
         if matches!(self.state(), State::Reset | State::Error) {
@@ -323,7 +328,7 @@ impl DatagramQp {
         self.state.store(State::Error as u8, Ordering::Release);
     }
 
-    /// Stops the send queue because a request failed; the receive queue continues (SQE).
+    /// Moves the send queue to its error state (SQE) because a request failed. The receive queue continues.
     fn fail_sends(&self, error: &Arc<QpError>) {
         let mut errors = lock(&self.errors);
         if matches!(self.state(), State::ReadyToSend | State::Drained) {
@@ -334,10 +339,10 @@ impl DatagramQp {
 
     // --- Posting ---
 
-    /// Posts requests to the send queue, all or none, and sends what can be sent at once.
+    /// Posts requests to the send queue, all or none, and sends as many as the link takes at once.
     pub fn post_send(&self, requests: Vec<DatagramRequest>) -> Result<(), PostError> {
         let mut sq = lock(&self.sq);
-        // Check under the lock: a concurrent reset either finds these requests, or is seen here.
+        // Check with the queue locked: a concurrent reset either clears these requests, or is seen here.
         let state = self.state();
         if matches!(state, State::Reset | State::Init | State::ReadyToReceive) {
             return Err(PostError::State(state));
@@ -348,7 +353,7 @@ impl DatagramQp {
         Ok(())
     }
 
-    /// Posts a receive. It needs room for a GRH of 40 bytes, followed by the message.
+    /// Posts a receive. Its buffers need room for a GRH of 40 bytes, followed by the message.
     pub fn post_receive(&self, request: ReceiveRequest) -> Result<(), PostError> {
         if self.attributes.shared.is_some() {
             return Err(PostError::NoReceiveQueue);
@@ -360,8 +365,8 @@ impl DatagramQp {
         }
         rq.post(request)?;
         drop(rq);
-        // No datagram waits for the receive. Check the state again, because the receive may have missed the
-        // flush.
+        // Datagrams do not wait for receives, so there is nothing to deliver. Check the state again: if it became
+        // `Error` before the receive was queued, the flush has missed the receive.
         if self.state() == State::Error {
             self.drive_rx();
         }
@@ -370,11 +375,11 @@ impl DatagramQp {
 
     // --- Driving ---
 
-    /// Sends and receives what is possible. Called by the thread that noticed a change of the link.
+    /// Sends and receives as many datagrams as possible. Called by the thread that polls the link.
     ///
-    /// A datagram socket reports room after every datagram that was sent. That is ignored unless the queue
-    /// pair waits for room: otherwise this thread could take a request over from the thread that posts it,
-    /// and the request would not be done when the post returns.
+    /// A datagram socket becomes writable again after every datagram. This is ignored unless sending waits for room:
+    /// otherwise this thread could take a request over from the thread that posts it, and the request would not be
+    /// complete when the post returns.
     pub fn drive(&self, ready: Ready) {
         if ready.writable && self.blocked.swap(false, Ordering::SeqCst) {
             self.drive_tx();
@@ -384,27 +389,29 @@ impl DatagramQp {
         }
     }
 
-    /// Continues work that an earlier turn left over.
+    /// Continues sending and receiving after [`DatagramLink::schedule`] was called.
     pub fn resume(&self) {
         self.drive_tx();
         self.drive_rx();
     }
 
+    /// Sends datagrams, or leaves this to the thread that holds the tx half.
     fn drive_tx(&self) {
         let left = self.tx.run(ROUNDS, |()| self.survive("sending datagrams", || self.transmit()));
         self.finish_turn(left);
     }
 
+    /// Receives datagrams, or leaves this to the thread that holds the rx half.
     fn drive_rx(&self) {
         let left = self.rx.run(ROUNDS, |()| self.survive("receiving datagrams", || self.receive()));
         if self.state() == State::Error {
-            self.drive_tx(); // flush the requests that wait for room
+            self.drive_tx(); // flush requests that were waiting for room
         }
         self.finish_turn(left);
     }
 
-    /// Runs `round`. A panic moves the queue pair to the error state; a second panic, while its requests are
-    /// flushed, is not retried.
+    /// Runs `round` and catches a panic, which moves the queue pair to the error state and schedules the flush of its
+    /// requests. A panic in the error state schedules nothing, because the flush itself may have panicked.
     fn survive(&self, doing: &'static str, round: impl FnOnce() -> Left) -> Left {
         bug::catch(doing, round).unwrap_or_else(|bug| {
             tracing::error!(qp = self.id, %bug, "connectionless queue pair failed");
@@ -417,8 +424,9 @@ impl DatagramQp {
         })
     }
 
+    /// Ends a turn: fails the queue pair if a completion was lost, and schedules the work that is left.
     fn finish_turn(&self, left: Left) {
-        // Requirement I5: completions are never lost silently; the queue pair fails instead.
+        // Requirement I5: if a completion is lost, the queue pair fails.
         if self.overrun.swap(false, Ordering::Relaxed) {
             let DatagramAttributes { send_cq, receive_cq, .. } = &self.attributes;
             let cq = if send_cq.has_overrun() { send_cq } else { receive_cq };
@@ -431,12 +439,14 @@ impl DatagramQp {
         }
     }
 
+    /// Appends a completion to a completion queue, and records an overrun if the queue is full.
     fn complete(&self, cq: &Cq, completion: Completion) {
         if cq.push(completion).is_err() && self.state() != State::Error {
             self.overrun.store(true, Ordering::Relaxed);
         }
     }
 
+    /// Counts a dropped datagram.
     fn count_drop(&self, why: DropReason) {
         self.drops[why as usize].fetch_add(1, Ordering::Relaxed);
     }
@@ -449,7 +459,7 @@ impl RegistrationWaiter for DatagramQp {
 }
 
 impl Drop for DatagramQp {
-    /// Removes events of this queue pair that were not taken, because they refer to nothing any more.
+    /// Removes events of this queue pair that were not taken, because its number may be reused.
     fn drop(&mut self) {
         self.device.events().revoke(|event| event.queue_pair() == Some(self.id));
     }

@@ -1,5 +1,4 @@
-//! Requests to a connectionless queue pair, each of which names its destination (requirement P2), and the
-//! queue where they wait to be sent.
+//! Send requests of a connectionless queue pair, each with its destination (requirement P2), and the send queue.
 
 use super::{DatagramLink, Grh};
 use crate::error::PostError;
@@ -7,31 +6,31 @@ use crate::gid::Gid;
 use crate::queue::{Completion, Data, Operation, WorkRequest};
 use std::collections::VecDeque;
 
-/// The path to a remote port. A program creates it once and uses it in many requests.
+/// The path to a remote port. A program creates an address handle once and uses it in many requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AddressHandle {
     /// The local address that datagrams are sent from.
     pub source: Gid,
-    /// The remote address that they are sent to.
+    /// The remote address that datagrams are sent to.
     pub destination: Gid,
-    /// Service level; 4 bits. Reported to the receiver.
+    /// Service level, 4 bits. Reported in the receiver's completion.
     pub service_level: u8,
     /// Traffic class for the receiver's GRH.
     pub traffic_class: u8,
-    /// Flow label for the receiver's GRH; 20 bits.
+    /// Flow label for the receiver's GRH, 20 bits.
     pub flow_label: u32,
     /// Hop limit for the receiver's GRH.
     pub hop_limit: u8,
 }
 
 impl AddressHandle {
-    /// Creates a path from a local address to a remote one, with default attributes.
+    /// Creates a path from a local address to a remote address, with default attributes.
     ///
     /// ```
     /// # use ironwarp_rnic::datagram::AddressHandle;
     /// // A source address other than the one that routing would choose.
-    /// let there = AddressHandle::new("127.0.0.2".parse()?, "127.0.0.1".parse()?);
-    /// let urgent = AddressHandle { traffic_class: 0xb8, ..there };
+    /// let path = AddressHandle::new("127.0.0.2".parse()?, "127.0.0.1".parse()?);
+    /// let urgent = AddressHandle { traffic_class: 0xb8, ..path };
     /// # let _ = urgent;
     /// # Ok::<(), std::net::AddrParseError>(())
     /// ```
@@ -40,8 +39,8 @@ impl AddressHandle {
         Self { source, destination, service_level, traffic_class, flow_label, hop_limit }
     }
 
-    /// Creates the path back to the sender of a datagram (`ibv_create_ah_from_wc`). Returns `None` if the
-    /// completion is not that of a datagram.
+    /// Creates the path back to the sender of a received datagram, from its GRH and completion
+    /// (`ibv_create_ah_from_wc`). Returns `None` if the completion does not belong to a received datagram.
     ///
     /// ```
     /// # use ironwarp_rnic::datagram::{AddressHandle, Grh};
@@ -66,29 +65,29 @@ impl AddressHandle {
     }
 }
 
-/// The queue pair that a datagram is for.
+/// The queue pair that a datagram is sent to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Destination {
-    /// The path to its port.
+    /// The path to the port of the queue pair.
     pub address: AddressHandle,
     /// The number of the queue pair.
     pub qpn: u32,
-    /// The Q_Key. If the top bit is set, the Q_Key of the sending queue pair is used instead, as in verbs: a
-    /// program that may not choose such a key can still use the one that its queue pair was given.
+    /// The Q_Key. If its top bit is set, the datagram carries the Q_Key of the sending queue pair instead, as in
+    /// verbs, where only a privileged program may choose a Q_Key with that bit.
     pub qkey: u32,
 }
 
 /// A request for the send queue of a connectionless queue pair.
 #[derive(Clone, Debug)]
 pub struct DatagramRequest {
-    /// A Send.
+    /// The request, which must be a Send.
     pub request: WorkRequest,
     /// The queue pair to send to.
     pub destination: Destination,
 }
 
 impl DatagramRequest {
-    /// Checks everything that does not require looking up memory.
+    /// Checks the request when it is posted. Its memory is checked when it is sent.
     fn check(&self, link: &dyn DatagramLink, max_sges: usize) -> Result<(), PostError> {
         if !matches!(self.request.operation, Operation::Send { invalidate: None }) {
             return Err(PostError::Connectionless);
@@ -109,10 +108,12 @@ impl DatagramRequest {
     }
 }
 
-/// Requests that the link has not taken yet, in order.
+/// The send queue: requests that the link has not taken yet, in order.
 #[derive(Debug)]
 pub(super) struct SendQueue {
+    /// Maximum number of requests.
     capacity: usize,
+    /// Maximum number of scatter/gather elements per request.
     max_sges: usize,
     /// The sequence number of the oldest request.
     first: u64,
@@ -120,11 +121,12 @@ pub(super) struct SendQueue {
 }
 
 impl SendQueue {
+    /// Creates an empty queue.
     pub(super) fn new(capacity: usize, max_sges: usize) -> Self {
         Self { capacity, max_sges, first: 0, posted: VecDeque::new() }
     }
 
-    /// Takes all of `requests`, or none.
+    /// Checks and appends all of `requests`, or none.
     pub(super) fn post(
         &mut self,
         link: &dyn DatagramLink,
@@ -140,12 +142,14 @@ impl SendQueue {
         Ok(())
     }
 
-    /// The oldest request and its sequence number. It stays in the queue until [`pop`](Self::pop).
+    /// Returns the sequence number and a copy of the oldest request, which stays in the queue until
+    /// [`pop`](Self::pop).
     pub(super) fn front(&self) -> Option<(u64, DatagramRequest)> {
         self.posted.front().map(|request| (self.first, request.clone()))
     }
 
-    /// Removes the request with this sequence number, unless the queue was emptied meanwhile.
+    /// Removes and returns the oldest request, which has this sequence number. `None` if another thread has emptied
+    /// the queue meanwhile.
     pub(super) fn pop(&mut self, seq: u64) -> Option<DatagramRequest> {
         if seq != self.first {
             return None;
@@ -155,7 +159,7 @@ impl SendQueue {
         Some(request)
     }
 
-    /// Removes all requests.
+    /// Removes and returns all requests.
     pub(super) fn take_all(&mut self) -> VecDeque<DatagramRequest> {
         self.first += self.posted.len() as u64;
         std::mem::take(&mut self.posted)

@@ -1,19 +1,20 @@
-//! Receiving datagrams: from the link to the program's memory, behind a GRH, and to a completion.
+//! Receiving datagrams: takes datagrams from the link, places them in the program's memory, each behind a GRH, and
+//! completes receives.
 //!
-//! A datagram that does not belong to the queue pair is dropped and counted, and its sender is not told, as
-//! befits an unreliable service. A datagram that belongs to it consumes a receive:
+//! A datagram that is not for this queue pair is dropped and counted. Its sender is not notified, because the
+//! service is unreliable. A datagram for this queue pair consumes a receive:
 //!
 //! | the receive | completes with | and the queue pair |
 //! |---|---|---|
 //! | is too short for GRH and message | local length error | is not affected |
 //! | names memory that may not be written (requirement M8) | local protection error | goes to the error state |
 //!
-//! InfiniBand does not let a datagram that is too long change the state of an unreliable queue pair:
-//! otherwise any sender with the key could shut it down for all others. It allows the receive to complete
-//! with the error, which we do so that a program that posts short receives notices. Memory that cannot be
-//! used is an error of the program itself.
+//! By the InfiniBand specification, a datagram that is too long does not change the state of an unreliable queue
+//! pair: otherwise any sender that knows the Q_Key could stop the queue pair for all others. The specification allows
+//! the receive to complete with an error, as done here, so that a program notices that its receives are too short.
+//! Memory that cannot be written is an error of the receiving program itself.
 
-use super::{Arrived, BATCH, DatagramQp, DropReason, Grh, MAX_PAYLOAD, number_of};
+use super::{Arrived, BATCH, DatagramQp, DropReason, Grh, MAX_PAYLOAD, qpn_of_port};
 use crate::error::{Protocol, QpError};
 use crate::event::AsyncEvent;
 use crate::half::Left;
@@ -26,20 +27,21 @@ use ironwarp_wire::private::{DATAGRAM_LEN, Datagram, MAX_DATAGRAM_HEADER, Unread
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where the header of the datagram is received, so that it ends where the GRH will end and the payload
-/// follows both.
-const FRONT: usize = Grh::LEN - DATAGRAM_LEN;
+/// Where the header of the datagram is received in a [`Packet`]. A header without extensions then ends at
+/// `Grh::LEN`, where the GRH will end, so that the payload need not be moved.
+const HEADER_START: usize = Grh::LEN - DATAGRAM_LEN;
 
-/// Room for the longest header and message, and one more byte to detect longer ones.
-type Packet = [u8; FRONT + MAX_DATAGRAM_HEADER + MAX_PAYLOAD + 1];
+/// A buffer for the longest header and message, and one more byte to detect longer messages.
+type Packet = [u8; HEADER_START + MAX_DATAGRAM_HEADER + MAX_PAYLOAD + 1];
 
 impl DatagramQp {
-    /// Receives datagrams until there are none left or the turn is over. The rx half is held.
+    /// Receives datagrams until there are none left or the turn is over, and flushes receives in the error state.
+    /// Returns whether datagrams may be left. The rx half is held.
     pub(super) fn receive(&self) -> Left {
         let mut packet: Packet = [0; _];
         let mut left = Left::Work;
         for _ in 0..BATCH {
-            let Some(arrived) = self.link.recv(&mut packet[FRONT..]) else {
+            let Some(arrived) = self.link.recv(&mut packet[HEADER_START..]) else {
                 left = Left::Nothing;
                 break;
             };
@@ -53,16 +55,19 @@ impl DatagramQp {
         left
     }
 
+    /// Checks a received datagram, places it in the memory of a receive, and completes the receive. Returns the
+    /// reason if the datagram must be dropped instead.
     fn deliver(&self, arrived: &Arrived, packet: &mut Packet) -> Result<(), DropReason> {
-        let bytes = packet[FRONT..].get(..arrived.len).ok_or(DropReason::Malformed)?;
-        let (header, payload) = Datagram::parse(bytes).map_err(|why| self.unreadable(why, arrived))?;
+        let bytes = packet[HEADER_START..].get(..arrived.len).ok_or(DropReason::Malformed)?;
+        let (header, payload) =
+            Datagram::parse(bytes).map_err(|why| self.classify_unreadable(why, arrived))?;
         let len = payload.len();
         if len > MAX_PAYLOAD {
             return Err(DropReason::Malformed);
         }
-        // The kernel reports the port, while the header is only the sender's claim. This keeps a process from
-        // impersonating another one on the same host.
-        if header.source != number_of(arrived.port) {
+        // The kernel has reported the sender's port, so a process cannot pretend to be another process of its host by
+        // a false source in the header.
+        if header.source != qpn_of_port(arrived.port) {
             return Err(DropReason::Malformed);
         }
         if header.destination != self.id {
@@ -75,17 +80,18 @@ impl DatagramQp {
             return Err(DropReason::NotReady);
         }
         let receive = self.take_receive().ok_or(DropReason::NoReceive)?;
-        let payload_at = FRONT + arrived.len - len;
+        let payload_at = HEADER_START + arrived.len - len;
         if payload_at != Grh::LEN {
             packet.copy_within(payload_at..payload_at + len, Grh::LEN); // the header has extensions
         }
-        packet[..Grh::LEN].copy_from_slice(&grh(&header, arrived, len).to_bytes());
+        packet[..Grh::LEN].copy_from_slice(&create_grh(&header, arrived, len).to_bytes());
         self.place(&receive, &header, &packet[..Grh::LEN + len]);
         Ok(())
     }
 
-    /// Logs the first datagram of another release, because all of them are dropped.
-    fn unreadable(&self, why: Unreadable, arrived: &Arrived) -> DropReason {
+    /// Returns the drop reason for a datagram whose header cannot be parsed. Logs the first datagram of another
+    /// release, because all datagrams from there will be dropped.
+    fn classify_unreadable(&self, why: Unreadable, arrived: &Arrived) -> DropReason {
         match why {
             Unreadable::Foreign | Unreadable::Malformed => DropReason::Malformed,
             _ => {
@@ -98,15 +104,15 @@ impl DatagramQp {
         }
     }
 
-    /// Places the GRH and the message in memory, and completes the receive.
+    /// Places `bytes`, the GRH and the message, in the memory of a receive, and completes the receive.
     fn place(&self, receive: &Receive, header: &Datagram, bytes: &[u8]) {
         let found = bytes.len() as u64;
         if found > receive.room {
             let error = QpError::Protocol(Protocol::TooLong { room: receive.room, found });
-            return self.receive_failed(receive, Status::LocalLength, &Arc::new(error));
+            return self.complete_failed_receive(receive, Status::LocalLength, &Arc::new(error));
         }
         if let Err(error) = self.scatter(receive, bytes) {
-            self.receive_failed(receive, Status::LocalProtection, &Arc::new(error.clone()));
+            self.complete_failed_receive(receive, Status::LocalProtection, &Arc::new(error.clone()));
             return self.fail(error);
         }
         let len = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
@@ -119,7 +125,7 @@ impl DatagramQp {
         self.complete_receive(receive, completion);
     }
 
-    /// Copies a datagram into the program's memory, if it may be written (requirement M8).
+    /// Copies `bytes` into the memory of a receive, if the checks of requirement M8 allow it.
     fn scatter(&self, receive: &Receive, bytes: &[u8]) -> Result<(), QpError> {
         let buffers = &receive.request.buffers;
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
@@ -141,9 +147,10 @@ impl DatagramQp {
         scattered.map_err(|_| QpError::Unmapped { place: buffers.place(), len: bytes.len(), remote: false })
     }
 
+    /// Takes the oldest receive, if its memory is registered. `None` if there is no such receive.
     fn take_receive(&self) -> Option<Receive> {
-        // A receive whose memory is still being registered (requirement X6) does not count as posted, and a
-        // datagram does not wait for it.
+        // A receive whose memory is still being registered (requirement X6) counts as not posted: datagrams do not
+        // wait for it.
         let table = self.device.table();
         let ready = |request: &ReceiveRequest| {
             !table.has_pending() || !request.buffers.as_slice().iter().any(|sge| table.is_pending(sge.tag))
@@ -154,17 +161,20 @@ impl DatagramQp {
         }
     }
 
-    fn receive_failed(&self, receive: &Receive, status: Status, error: &Arc<QpError>) {
+    /// Completes a receive with an error.
+    fn complete_failed_receive(&self, receive: &Receive, status: Status, error: &Arc<QpError>) {
         let cause = Some(Arc::clone(error));
         let completion = Completion::failed(receive.request.id, Opcode::Receive, self.id, status, cause);
         self.complete_receive(receive, completion);
     }
 
+    /// Appends the completion of a receive to the completion queue of the receive, or else of the queue pair.
     fn complete_receive(&self, receive: &Receive, completion: Completion) {
         self.complete(receive.cq.as_ref().unwrap_or(&self.attributes.receive_cq), completion);
     }
 
-    /// Completes all receives as flushed.
+    /// Completes all receives of the queue pair's own queue as flushed, or reports once that it takes no more receives
+    /// from the shared queue.
     fn flush_receives(&self) {
         let Some(error) = self.error() else { return };
         for completion in lock(&self.rq).flush(self.id, &error) {
@@ -176,12 +186,12 @@ impl DatagramQp {
     }
 }
 
-/// The GRH for a received datagram.
-fn grh(header: &Datagram, arrived: &Arrived, len: usize) -> Grh {
+/// Creates the GRH for a received datagram with a message of `len` bytes.
+fn create_grh(header: &Datagram, arrived: &Arrived, len: usize) -> Grh {
     Grh {
         traffic_class: header.traffic_class,
         flow_label: header.flow_label,
-        payload_len: Grh::counted(len, header.immediate.is_some()),
+        payload_len: Grh::ib_payload_len(len, header.immediate.is_some()),
         hop_limit: header.hop_limit,
         source: arrived.from,
         destination: arrived.to,

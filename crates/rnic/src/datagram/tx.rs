@@ -1,6 +1,6 @@
-//! Sending datagrams: from work requests to the link, and to completions.
+//! Sending datagrams: builds datagrams from posted requests, passes them to the link, and completes the requests.
 
-use super::{BATCH, DatagramQp, DatagramRequest, Destination, DropReason, MAX_PAYLOAD, Sent, port_of};
+use super::{BATCH, DatagramQp, DatagramRequest, Destination, DropReason, MAX_PAYLOAD, Sent, port_of_qpn};
 use crate::error::QpError;
 use crate::half::Left;
 use crate::memory::Guards;
@@ -13,20 +13,21 @@ use ironwarp_wire::private::{DATAGRAM_LEN, Datagram};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 
-/// A header and the longest message.
+/// A buffer for a header and the longest message.
 type Packet = [u8; DATAGRAM_LEN + MAX_PAYLOAD];
 
-/// The top bit of a Q_Key in a request: use the Q_Key of the sending queue pair instead.
+/// The top bit of a Q_Key in a request. If set, the datagram carries the Q_Key of the sending queue pair instead.
 const OWN_QKEY: u32 = 1 << 31;
 
-/// Why a request cannot be sent.
+/// Why a request cannot be sent: the status of its completion, and the error with its details.
 struct Failure {
     status: Status,
     error: QpError,
 }
 
 impl DatagramQp {
-    /// Sends datagrams until there are none left, the link is full or the turn is over. The tx half is held.
+    /// Sends posted requests until there are none left, the link is full or the turn is over. In the error states,
+    /// flushes them. Returns [`Left::Work`] if the turn is over. The tx half is held.
     pub(super) fn transmit(&self) -> Left {
         let mut packet: Option<Packet> = None;
         for _ in 0..BATCH {
@@ -39,36 +40,36 @@ impl DatagramQp {
                 _ => return Left::Nothing,
             }
             let Some((seq, request)) = lock(&self.sq).front() else { return Left::Nothing };
-            let packet = packet.get_or_insert([0; _]);
+            let packet = packet.get_or_insert([0; _]); // zeroed only if there is something to send
             match self.build(&request, packet) {
                 Ok(len) => {
                     if self.send(&request.destination, &packet[..len]) != Sent::Full {
-                        self.sent(seq);
+                        self.complete_sent(seq);
                     } else if self.blocked.swap(true, Ordering::SeqCst) {
-                        return Left::Nothing; // the link reports when there is room
+                        return Left::Nothing; // the second failure in a row: the link will report when it has room
                     }
-                    // Otherwise try again: the link may have reported room before the flag was set.
+                    // The flag was just set: try again, because the link may have reported room before.
                 }
-                // Its memory is still being registered (requirement X6): wait, or continue if that is done by
-                // now.
+                // The memory is still being registered (requirement X6): wait for that, or try again if it is done.
                 Err(Failure { error: QpError::Local(Denied { check: Check::Pending, tag, .. }), .. }) => {
                     if self.defer_until_registered(tag) {
                         return Left::Nothing;
                     }
                 }
-                Err(failure) => self.send_failed(seq, failure),
+                Err(failure) => self.complete_failed(seq, failure),
             }
         }
         Left::Work
     }
 
-    /// If the registration of this tag is in progress, has the halves driven when it ends and returns true.
+    /// Schedules this queue pair for when the registration of `tag` ends. Returns false, without effect, if it has
+    /// ended already.
     fn defer_until_registered(&self, tag: Tag) -> bool {
         let me: Weak<Self> = Weak::clone(&self.me);
         self.device.table().defer_until_registered(tag, &(me as Weak<dyn RegistrationWaiter>))
     }
 
-    /// Builds a datagram from its header and a copy of the payload. Returns its length.
+    /// Builds the datagram of a request in `packet`: the header and a copy of the payload. Returns its length.
     fn build(&self, request: &DatagramRequest, packet: &mut Packet) -> Result<usize, Failure> {
         let DatagramRequest { request, destination: Destination { address, qpn, qkey } } = request;
         let len = request.data.len();
@@ -98,9 +99,9 @@ impl DatagramQp {
         Ok(DATAGRAM_LEN + len)
     }
 
-    /// Copies the payload from the program's memory, if it may be read (requirement M8).
+    /// Copies the payload from the program's memory to `into`, if the checks of requirement M8 allow it.
     fn gather(&self, sges: &Sges, into: &mut [u8]) -> Result<(), Failure> {
-        let failed = |error| Failure { status: Status::LocalProtection, error };
+        let failure = |error| Failure { status: Status::LocalProtection, error };
         let (mut spans, mut guards) = (Spans::new(), Guards::default());
         let (domain, table) = (self.attributes.domain, self.device.table());
         sges.range(0, into.len(), |sge| {
@@ -112,18 +113,19 @@ impl DatagramQp {
                 Rights::LOCAL_READ,
                 &mut spans,
             );
-            guards.push(guard.map_err(|denied| failed(QpError::Local(denied)))?);
+            guards.push(guard.map_err(|denied| failure(QpError::Local(denied)))?);
             Ok(())
         })?;
         let len = into.len();
         let gathered = self.device.host().gather(&spans, into);
         drop(guards);
-        gathered.map_err(|_| failed(QpError::Unmapped { place: sges.place(), len, remote: false }))
+        gathered.map_err(|_| failure(QpError::Unmapped { place: sges.place(), len, remote: false }))
     }
 
+    /// Passes a datagram to the link, and counts it if it is lost at once.
     fn send(&self, destination: &Destination, bytes: &[u8]) -> Sent {
         let Destination { address, qpn, .. } = destination;
-        let to = (address.destination, port_of(*qpn));
+        let to = (address.destination, port_of_qpn(*qpn));
         let sent = self.link.send(address.source, to, bytes);
         if sent == Sent::Lost {
             self.count_drop(DropReason::Lost);
@@ -131,7 +133,8 @@ impl DatagramQp {
         sent
     }
 
-    fn sent(&self, seq: u64) {
+    /// Removes the request with this sequence number, whose datagram was sent, and completes it if it is signaled.
+    fn complete_sent(&self, seq: u64) {
         let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
         if request.signaled {
             let len = u32::try_from(request.data.len()).unwrap_or(u32::MAX);
@@ -139,7 +142,8 @@ impl DatagramQp {
         }
     }
 
-    fn send_failed(&self, seq: u64, Failure { status, error }: Failure) {
+    /// Removes the request with this sequence number, completes it with an error, and stops the send queue.
+    fn complete_failed(&self, seq: u64, Failure { status, error }: Failure) {
         let Some(DatagramRequest { request, .. }) = lock(&self.sq).pop(seq) else { return };
         let error = Arc::new(error);
         tracing::debug!(qp = self.id, %error, "failed to send a datagram");
@@ -147,7 +151,7 @@ impl DatagramQp {
         self.complete_send(Completion::failed(request.id, Opcode::Send, self.id, status, Some(error)));
     }
 
-    /// Completes all requests as flushed.
+    /// Completes all posted requests as flushed.
     pub(super) fn flush_sends(&self) {
         let requests = lock(&self.sq).take_all();
         if requests.is_empty() {
@@ -160,6 +164,7 @@ impl DatagramQp {
         }
     }
 
+    /// Appends a completion to the completion queue for sends.
     fn complete_send(&self, completion: Completion) {
         self.complete(&self.attributes.send_cq, completion);
     }

@@ -35,7 +35,7 @@ fn a_number_is_port_and_slot() {
     assert!(first.value() & 0xff < SLOTS && first.value() != second.value());
     assert_eq!(port_of(second.value()), Some(port));
     assert_eq!(port_of(u32::from(port) << 8 | 240), None);
-    assert_eq!(port_of(ironwarp_rnic::datagram::number_of(port)), None, "it cannot be dialled");
+    assert_eq!(port_of(ironwarp_rnic::datagram::qpn_of_port(port)), None, "it cannot be dialled");
     assert_eq!(port_of(0x03_ffff), None);
     assert_eq!(port_of(0x100_0000), None);
 }
